@@ -1,5 +1,6 @@
-// Computes Attend's scores by the formula in core/ops.h, in double. attentions() shows these scores, and the tests' reference backend
-// weights values with them. Kernels and shaders compute the same formula in their own order and are compared with the reference.
+// Computes the scores of Attend by the formula in core/ops.h, in double. Python's attentions() computes attention weights from these
+// scores, and so does the tests' reference backend. Kernels and shaders compute the same formula in other orders of operations; tests
+// compare their results with the reference backend's.
 #pragma once
 
 #include <algorithm>
@@ -14,22 +15,23 @@ struct KeyRange {
   std::int64_t first, last;  // both inclusive
 };
 
-// Returns the keys that a query sees; `end` is the position of the text's last key.
+// Returns the positions of the keys that the query at position `query` sees. `end` is the position of the text's last key.
 inline KeyRange keys_seen(const Attend& a, std::int64_t query, std::int64_t end) {
   const std::int64_t first = a.window > 0 ? std::max<std::int64_t>(0, query - a.window + (a.causal ? 1 : 0)) : 0;
   if (a.causal) return {first, query};
   return {first, a.window > 0 ? std::min(end, query + a.window) : end};
 }
 
-// T is the element type of vectors and rows.
+// T is the element type of the vectors and of the rows by_query and by_key.
 template <class T>
 class AttendScore {
  public:
-  // Takes the values of the operation's vectors; a pointer is null if the operation has no such vector.
+  // Takes the values of the operation's vectors. A pointer is null if the operation does not have that vector.
   AttendScore(const Attend& a, const T* bias, const T* slopes, const T* places) : a_(a), bias_(bias), slopes_(slopes), places_(places) {}
 
-  // Returns the score of `key` for `query` in one head. `query` and `key` are positions, `product` is their q.k in this head. `by_query` is
-  // the query's row of the view `by_query`, and `by_key` the key's row of the view `by_key`; null if the operation has no such view.
+  // Returns the score of `key` for `query` in one head. `query` and `key` are positions; `product` is their q.k in this head. The pointer
+  // `by_query` is the query's row of the operation's view by_query, and `by_key` is the key's row of the view by_key. A pointer is null if
+  // the operation does not have that view.
   double operator()(std::int64_t head, std::int64_t query, std::int64_t key, double product, const T* by_query, const T* by_key) const {
     const std::int64_t bucket = std::clamp<std::int64_t>(key - query, -a_.reach, a_.reach) + a_.reach;
     double score = a_.scale * (product + by_place(head, bucket, by_query, by_key));

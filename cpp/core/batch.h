@@ -8,30 +8,33 @@
 
 namespace pumice {
 
-// One sequence's rows in a ragged batch: rows [first, first + rows) of the batch are its positions [past, past + rows). pages[i] holds
-// positions [32 i, 32 i + 32) in every cache of the store; there are enough pages for past + rows positions.
+// The rows of one sequence in a ragged batch. Rows [first, first + rows) of the batch are positions [past, past + rows) of the sequence.
+// Page pages[i] holds positions [32 i, 32 i + 32) in every cache of the store. There are enough pages for past + rows positions.
 struct Segment {
   std::int32_t first = 0, rows = 0, past = 0;
   std::span<const std::int32_t> pages;
   // Number of tokens in the text. Rope at position i uses the frequencies for a text of max(length, i + 1) tokens (RopeTable::original).
   std::int32_t length = 0;
-  std::int32_t prompt = 0;  // number of first rows that Pool leaves out; less than `rows`
-  // Number of last rows to which no row attends, while they attend to the other rows (Attend without a cache).
+  std::int32_t prompt = 0;  // number of leading rows that Pool leaves out; less than `rows`
+  // Number of trailing rows that no row attends to, not even these rows themselves. They do attend to the other rows. Only for Attend
+  // without a cache.
   std::int32_t unseen = 0;
 };
 
 struct Batch {
-  std::int32_t rows = 0;                   // token rows in all
-  std::span<const std::int32_t> ids;       // one id for each row (LogProb: the targets), or empty when the program takes hidden rows
-  std::span<const std::int32_t> types;     // one type for each row, or empty when all are 0
-  std::span<const Segment> segments;       // cover the rows in order; may be empty for programs without Attend, Pool, Rope, Store
+  std::int32_t rows = 0;  // number of token rows
+  // One id per row (LogProb: the target id), or empty if the program's input is hidden rows.
+  std::span<const std::int32_t> ids;
+  std::span<const std::int32_t> types;  // one type per row, or empty if all types are 0
+  // They cover the rows in order. May be empty if the program has no Attend, Pool, Rope, Store and no Embed with positions.
+  std::span<const Segment> segments;
   std::span<const std::int32_t> selected;  // indices of the selected rows, ascending
-  // For Top: the reported ids of row r are reported[reported_first[r]] to reported[reported_first[r + 1] - 1], ascending. reported_first
+  // For Top. The reported ids of row r are reported[reported_first[r]] to reported[reported_first[r + 1] - 1], ascending. reported_first
   // has rows + 1 values, or is empty if no ids are reported.
   std::span<const std::int32_t> reported, reported_first;
-  // For Top: id i may be ranked in row r if bit i % 32 of allowed[allowed_first[r] + i / 32] is set, or if allowed_first[r] is -1, or if
-  // allowed_first is empty. allowed_first has `rows` values or is empty. The logits of reported ids are returned whether the ids are
-  // allowed or not.
+  // For Top. Id i is allowed in row r if bit i % 32 of allowed[allowed_first[r] + i / 32] is set, or if allowed_first[r] is -1, or if
+  // allowed_first is empty. allowed_first has `rows` values or is empty. The logits of reported ids are returned even if those ids are not
+  // allowed.
   std::span<const std::uint32_t> allowed;
   std::span<const std::int32_t> allowed_first;
 };
@@ -39,8 +42,8 @@ struct Batch {
 constexpr std::size_t mask_words(std::int64_t width) { return static_cast<std::size_t>((width + 31) / 32); }
 
 struct Io {
-  std::span<const float> in;  // rows x width of the input slot, or empty
-  std::span<float> out;       // rows of the output slot x its width
+  std::span<const float> in;  // the input slot, rows x width; empty if the program has no input slot
+  std::span<float> out;       // receives the output slot, rows x width
 };
 
 }  // namespace pumice

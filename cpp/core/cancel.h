@@ -1,5 +1,5 @@
-// Stops work when a flag is set or a deadline has passed. The waiting thread sets the flag (Ctrl-C, a closed stream). Workers check it
-// before each task.
+// Stops work when a flag has been set or a deadline has passed. The thread that waits for the work sets the flag (on Ctrl-C, or when a
+// stream is closed). Workers check the flag and the deadline before each task.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Arithmetic on numbers from a file or a caller. On overflow these functions return an empty optional; results never wrap.
+// Arithmetic on numbers from a file or a caller. On overflow the checked_ functions return an empty optional. Results never wrap around.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ template <class T>
   return product;
 }
 
-// Rounds n up to a multiple of `alignment`, a power of two.
+// Rounds n up to a multiple of `alignment`, which must be a power of two.
 [[nodiscard]] inline std::optional<std::uint64_t> checked_align(std::uint64_t n, std::uint64_t alignment) noexcept {
   const auto raised = checked_add<std::uint64_t>(n, alignment - 1);
   if (!raised) return std::nullopt;
@@ -39,7 +39,7 @@ template <class To, class From>
   return narrowed;
 }
 
-// For sizes that validation has already bounded. It still throws on overflow.
+// Returns a * b. Meant for sizes that validation has already bounded; throws ErrorKind::out_of_memory if the product still overflows.
 template <class T>
 T mul_or_fail(T a, T b, const char* what) {
   if (auto product = checked_mul(a, b)) return *product;

@@ -1,5 +1,5 @@
-// Every failure of the engine is one exception type. Its kind selects the Python class. Its text says what failed and where, what was
-// found, what was needed, and what to do next.
+// The engine reports every failure with one exception type, Error. Its kind selects the Python exception class. Its text says what failed
+// and where, what was found, what was needed, and what to do next.
 #pragma once
 
 #include <concepts>
@@ -13,14 +13,15 @@
 
 namespace pumice {
 
+// Each comment names the Python exception class and, where the class does not say it, the cause.
 enum class ErrorKind {
   invalid_argument,      // ValueError
   wrong_type,            // TypeError
   io,                    // OSError: a file cannot be opened or read
-  model_format,          // ModelFormatError: the bytes of a file are not what the format asks for
-  unsupported_model,     // UnsupportedModelError: a sound file that this version cannot run
+  model_format,          // ModelFormatError: a file's bytes violate its format
+  unsupported_model,     // UnsupportedModelError: the file is valid, but this version cannot run its model
   context_length,        // ContextLengthError
-  unsupported_task,      // UnsupportedTaskError: generate() on an encoder and the like
+  unsupported_task,      // UnsupportedTaskError: for example generate() on an encoder
   out_of_memory,         // MemoryError
   device,                // DeviceError
   device_not_found,      // DeviceNotFoundError
@@ -28,16 +29,16 @@ enum class ErrorKind {
   forked_device,         // ForkedDeviceError
   out_of_device_memory,  // OutOfDeviceMemoryError
   overloaded,            // OverloadedError: the queue is full
-  numeric,               // NumericError: a NaN or infinity where a number belongs
-  grammar,               // GrammarError: a grammar that cannot be enforced or exceeds a limit
-  cancelled,             // KeyboardInterrupt, or a closed stream
+  numeric,               // NumericError: a NaN or infinity in place of a finite number
+  grammar,               // GrammarError: a grammar cannot be enforced or exceeds a limit
+  cancelled,             // KeyboardInterrupt: Ctrl-C; also thrown when a stream is closed
 };
 
 class Error : public std::exception {
  public:
   Error(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
 
-  // These three set the location of the error in a file. files/ and model/ use them for model_format errors.
+  // These three functions set the location of the error in a file. files/ and model/ use them for model_format errors.
   Error&& in_file(std::string file) && {
     file_ = std::move(file);
     return std::move(*this);
@@ -63,8 +64,8 @@ class Error : public std::exception {
   std::optional<std::uint64_t> offset_;
 };
 
-// Text and whole numbers. str() appends these without a stream, which writes the same text 20 times slower; it is used for every tensor
-// name.
+// True for text and whole numbers. str() appends such parts without a stream, because a stream writes the same text 20 times slower and
+// str() builds the name of every tensor.
 template <class T>
 concept PlainPart =
     std::convertible_to<const T&, std::string_view> || std::same_as<T, char> ||
@@ -81,7 +82,7 @@ void append_part(std::string& text, const T& part) {
   }
 }
 
-// Builds a message from parts: str("tensor ", name, " has ", n, " rows"). All messages are built with it.
+// Builds a text from parts: str("tensor ", name, " has ", n, " rows"). All error messages are built with it.
 template <class... Parts>
 std::string str(const Parts&... parts) {
   if constexpr ((PlainPart<Parts> && ...)) {
@@ -100,7 +101,7 @@ template <class... Parts>
   throw Error(kind, str(parts...));
 }
 
-// Throws invalid_argument unless `condition` holds, in release builds too. It checks the arguments of public calls.
+// Throws ErrorKind::invalid_argument unless `condition` holds, in release builds too. Used to check the arguments of public calls.
 template <class... Parts>
 void require(bool condition, const Parts&... parts) {
   if (!condition) fail(ErrorKind::invalid_argument, parts...);

@@ -8,8 +8,9 @@
 namespace pumice {
 namespace {
 
-// An exponent of all ones means NaN or infinity. Only then does adding one at the exponent's lowest bit carry into the sign's place.
-// Without comparisons and early exits the loop is vectorized, and the check takes little time beside packing.
+// Returns whether adding `lowest` to the masked bits (word & exponent) carries into the bit `sign` for any of the n words. For floats,
+// `lowest` is the exponent's lowest bit, and the sum carries only if the exponent is all ones, which means NaN or infinity. The loop has no
+// comparisons and no early exit so that the compiler vectorizes it. The check then takes little time compared with packing.
 template <class Word>
 bool carries(const std::uint8_t* data, std::int64_t n, std::int64_t stride, Word exponent, Word lowest, Word sign) {
   Word all = 0;
@@ -24,10 +25,10 @@ bool carries(const std::uint8_t* data, std::int64_t n, std::int64_t stride, Word
 bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed) {
   const std::int64_t bytes = info(format).block_bytes, blocks = weights / info(format).block;
   const auto halves = [&](int offset) { return !carries<std::uint16_t>(packed + offset, blocks, bytes, 0x7C00, 0x0400, 0x8000); };
-  const auto pairs = [&](int offset) {  // the places of two neighbouring float16 scales
+  const auto pairs = [&](int offset) {  // checks two neighbouring float16 scales
     return !carries<std::uint32_t>(packed + offset, blocks, bytes, 0x7C007C00u, 0x04000400u, 0x80008000u);
   };
-  switch (format) {  // the places of scales in a block: ggml-common.h, gguf-py quants.py
+  switch (format) {  // the offsets of the scales in a block are from ggml-common.h and gguf-py quants.py
     case Format::F32:
       return !carries<std::uint32_t>(packed, weights, 4, 0x7F800000u, 0x00800000u, 0x80000000u);
     case Format::F16:
@@ -51,7 +52,8 @@ bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed)
       return halves(108);
     case Format::Q6_K:
       return halves(208);
-    // The scale is 2^(e - 128) and codes go up to 12: for e > 252 the product exceeds float32 (255 is the format's NaN).
+    // The scale is 2^(e - 128) and is multiplied by values of up to 12, so the product exceeds float32 for e > 252 (255 is the format's
+    // NaN). Exactly for these values of e, e + 3 carries into bit 8.
     case Format::MXFP4:
       return !carries<std::uint16_t>(packed, blocks, bytes, 0x00FF, 3, 0x0100);
   }

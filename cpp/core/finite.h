@@ -7,8 +7,8 @@
 
 namespace pumice {
 
-// Throws numeric, naming the tensor and the row, if one of the packed rows [first, first + rows) has a NaN or an infinity among its floats
-// or block scales.
+// Throws ErrorKind::numeric, naming the tensor and the row, if one of the packed rows [first, first + rows) has a NaN or an infinity among
+// its floats or block scales.
 void check_finite(const Matrix& matrix, std::int64_t first, std::int64_t rows, const std::uint8_t* packed);
 void check_finite(const Vector& vector);
 

@@ -1,4 +1,4 @@
-// Weight formats: their names, their sizes, and the reference implementation of packing and unpacking.
+// Weight formats: names, sizes, and the reference implementations of packing and unpacking.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ struct FormatInfo {
   std::uint32_t gguf_id;
   std::int64_t block;        // weights per block
   std::int64_t block_bytes;  // bytes per block
-  bool quantized;            // products may run on int8 activations
+  bool quantized;            // true: products may use activations rounded to int8
 };
 
 inline constexpr FormatInfo kFormats[] = {
@@ -37,19 +37,20 @@ constexpr std::string_view name(Format format) { return info(format).name; }
 constexpr std::int64_t row_bytes(Format format, std::int64_t cols) { return cols / info(format).block * info(format).block_bytes; }
 
 std::optional<Format> format_from_gguf(std::uint32_t id);
-std::optional<Format> format_from_name(std::string_view name);  // any case: "q4_k", "F16"
+std::optional<Format> format_from_name(std::string_view name);  // ignores case: "q4_k", "F16"
 
-// Unpacks `n` weights; `n` is a multiple of the format's block. This is the reference with which every kernel is compared. Its results are
-// bit-equal to gguf-py's gguf.quants.dequantize.
+// Unpacks `n` weights; `n` is a multiple of the format's block. This is the reference implementation that every kernel is compared with.
+// Its results are bit-equal to those of gguf.quants.dequantize in gguf-py.
 void unpack(Format format, const std::uint8_t* packed, std::int64_t n, float* out);
 
-// pack() packs float weights. For F32, F16 and BF16 it rounds to nearest even; for quantized formats it searches for the least squared
-// error (formats_pack.cpp). It throws invalid_argument if can_pack() is false, and numeric if a weight is NaN, or is beyond +-65504 in a
-// quantized format.
+// pack() packs `n` float weights. For F32, F16 and BF16 it rounds to nearest even. For quantized formats it searches for the least squared
+// error (formats_pack.cpp). It throws ErrorKind::invalid_argument if can_pack() is false. It throws ErrorKind::numeric if the format is
+// quantized and a weight is NaN or outside [-65504, 65504].
 bool can_pack(Format format);
 void pack(Format format, const float* weights, std::int64_t n, std::uint8_t* packed);
 
-// Conversions of 16-bit floats. To float they are exact; from float they round to nearest even. Infinities and NaN are kept.
+// Conversions between 16-bit floats and float32. Conversions to float32 are exact. Conversions from float32 round to nearest even.
+// Infinities stay infinities and NaN stays NaN.
 float f16_to_f32(std::uint16_t half);
 std::uint16_t f32_to_f16(float value);
 inline float bf16_to_f32(std::uint16_t b) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(b) << 16); }

@@ -1,5 +1,5 @@
-// Internal to core: for each format a function that unpacks whole blocks, and helpers that load the numbers of a block. The layouts are
-// ggml's block structures as gguf-py documents them (gguf/quants.py, `dequantize_blocks`); all numbers are little-endian.
+// Internal to core. Declares a function for each format that unpacks whole blocks, and helpers that load the numbers of a block. The
+// layouts are ggml's block structures as gguf-py documents them (gguf/quants.py, `dequantize_blocks`). All numbers are little-endian.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,10 @@ T load(const std::uint8_t* p) {
 inline float load_f16(const std::uint8_t* p) { return f16_to_f32(load<std::uint16_t>(p)); }
 inline void store_u16(std::uint8_t* p, std::uint16_t value) { std::memcpy(p, &value, sizeof value); }
 
-// Eight 6-bit scales and eight 6-bit minima, stored in 12 bytes (Q4_K, Q5_K). The low six bits of bytes 0-3 hold scales 0-3, those of bytes
-// 4-7 hold minima 0-3. The top two bits of bytes 0-7 are the top bits of scales 4-7 and minima 4-7. Bytes 8-11 hold the low four bits of
-// both.
+// Eight 6-bit scales and eight 6-bit minima, which Q4_K and Q5_K store in 12 bytes. For i from 0 to 3, the low six bits of byte i hold
+// scale i, and the low six bits of byte 4 + i hold minimum i. The top two bits of byte i are the top bits of scale 4 + i, and the top two
+// bits of byte 4 + i are those of minimum 4 + i. The low half of byte 8 + i holds the low four bits of scale 4 + i, and its high half those
+// of minimum 4 + i.
 struct ScalesMins {
   std::uint8_t scale[8], min[8];
 };

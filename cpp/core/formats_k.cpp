@@ -1,10 +1,12 @@
-// K-quants: 256 weights in sub-blocks of 16 or 32, whose scales (and minima) are small integers times one half float.
+// K-quants. A block has 256 weights in sub-blocks of 16 or 32. The scale of a sub-block (and its minimum, where there is one) is a small
+// integer times a half float of the block.
 #include "core/formats_blocks.h"
 
 namespace pumice::blocks {
 
-// 16 bytes of scale | min << 4, 64 bytes of 2-bit codes, f16 d, f16 dmin: (d * scale) * code - (dmin * min), sub-blocks of 16.
-// Codes: each 32 bytes hold 128 weights; weight 32 j + i of them in bits 2 j of byte i.
+// Block: 16 bytes, each scale | min << 4; 64 bytes of 2-bit codes; f16 d; f16 dmin. Sub-blocks of 16.
+// Weight: (d * scale) * code - (dmin * min).
+// Codes: each 32 bytes hold 128 weights. The code of weight 32 j + i of these 128 is in bits 2 j and 2 j + 1 of byte i.
 void unpack_Q2_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 84, out += kSuper) {
     const std::uint8_t* codes = packed + 16;
@@ -18,8 +20,11 @@ void unpack_Q2_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// 32 bytes of third bits (weight 32 j + i: bit j of byte i), 64 bytes of 2-bit codes as in Q2_K, 12 bytes with sixteen 6-bit scales
-// (low four bits: halves of bytes 0-7; top two: bits 2 (s / 4) of byte 8 + s % 4), f16 d: (d * (scale - 32)) * (code - 4 unless third bit).
+// Block: 32 bytes with the third bits of the codes (weight 32 j + i: bit j of byte i), 64 bytes with the low two bits as in Q2_K, 12 bytes
+// with sixteen 6-bit scales, f16 d. Sub-blocks of 16.
+// Weight: (d * (scale - 32)) * (code - 4), where the code has three bits.
+// Scale s: its low four bits are in byte s % 8 (the low half for s < 8, otherwise the high half). Its top two bits are in bits 2 (s / 4)
+// and 2 (s / 4) + 1 of byte 8 + s % 4.
 void unpack_Q3_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 110, out += kSuper) {
     const std::uint8_t *codes = packed + 32, *scales = packed + 96;
@@ -34,8 +39,9 @@ void unpack_Q3_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// f16 d, f16 dmin, 12 bytes of scales and minima, 128 bytes of 4-bit codes: (d * scale) * code - (dmin * min), sub-blocks of 32.
-// Codes: each 32 bytes hold two sub-blocks, the first in the low halves.
+// Block: f16 d, f16 dmin, 12 bytes of scales and minima (ScalesMins), 128 bytes of 4-bit codes. Sub-blocks of 32.
+// Weight: (d * scale) * code - (dmin * min).
+// Codes: each 32 bytes hold two sub-blocks, the first in the low halves of the bytes and the second in the high halves.
 void unpack_Q4_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 144, out += kSuper) {
     const float d = load_f16(packed), dmin = load_f16(packed + 2);
@@ -49,7 +55,7 @@ void unpack_Q4_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// As Q4_K, with 32 bytes of fifth bits (weight 32 j + i: bit j of byte i) before the codes.
+// Like Q4_K, but with 32 bytes that hold the fifth bits of the codes (weight 32 j + i: bit j of byte i) before the low four bits.
 void unpack_Q5_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 176, out += kSuper) {
     const float d = load_f16(packed), dmin = load_f16(packed + 2);
@@ -66,8 +72,11 @@ void unpack_Q5_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// 128 bytes of low four bits, 64 bytes of top two bits, 16 signed byte scales, f16 d: (d * scale) * (code - 32), sub-blocks of 16.
-// Each 64 + 32 bytes hold 128 weights: weight 32 j + i has its low bits in byte 32 (j % 2) + i, half j / 2, its top ones at 2 j of byte i.
+// Block: 128 bytes with the low four bits of the codes, 64 bytes with their top two bits, 16 scales as signed bytes, f16 d. Sub-blocks of
+// 16.
+// Weight: (d * scale) * (code - 32).
+// Codes: each 64 bytes of low bits and 32 bytes of top bits hold 128 weights. For weight 32 j + i of these 128, the low bits are in the
+// byte with index 32 (j % 2) + i (the low half for j < 2, otherwise the high half). The top bits are bits 2 j and 2 j + 1 of byte i.
 void unpack_Q6_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 210, out += kSuper) {
     const std::uint8_t *lows = packed, *tops = packed + 128, *scales = packed + 192;

@@ -1,5 +1,6 @@
-// Packs float weights. 16-bit floats are rounded; quantized formats search for the codes and scales of least squared error. Four blocks are
-// packed at once, one in each vector lane, so that sums over a block need no shuffles and have one fixed order.
+// Packs float weights. For F16 and BF16, weights are rounded. For quantized formats, the packer searches for the codes and scales with the
+// least squared error. It packs four blocks at once, one in each vector lane, so that sums over a block need no shuffles and always add in
+// the same order.
 #include <algorithm>
 #include <cmath>
 
@@ -19,22 +20,22 @@ using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Mask = std::int32_t __attribute__((vector_size(kLanes * sizeof(float))));
 
 struct Tile {
-  Lanes x[kBlock];  // weight i of four blocks
+  Lanes x[kBlock];  // x[i] holds weight i of each of the four blocks
 };
 
 Lanes smaller(Lanes a, Lanes b) { return a < b ? a : b; }
 Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
 Lanes inverse(Lanes v) { return v != 0.0f ? 1.0f / v : Lanes{}; }
 
-// Rounds to the nearest integer, halves to even: v + 1.5 * 2^23 has no bits below one. Exact for |v| < 2^22; larger values are clamped
-// afterwards.
+// Rounds to the nearest integer, ties to even: v + 1.5 * 2^23 has no bits below 1. The result is exact for |v| < 2^22. Callers clamp larger
+// values.
 Lanes nearest(Lanes v) { return (v + 12582912.0f) - 12582912.0f; }
 template <int low, int high>
 Lanes code(Lanes v) {
   return smaller(larger(nearest(v), Lanes{} + static_cast<float>(low)), Lanes{} + static_cast<float>(high));
 }
 
-// Rounds a scale to the half float that the file stores.
+// Rounds a scale to a half float, the type in which the file stores it.
 float half(float v) { return f16_to_f32(f32_to_f16(v)); }
 Lanes half(Lanes v) { return Lanes{half(v[0]), half(v[1]), half(v[2]), half(v[3])}; }
 
@@ -58,8 +59,9 @@ Lanes squared_error(const Tile& tile, Lanes d) {
   return error;
 }
 
-// Candidates map the largest weight to `reach` codes, with either sign of the scale. Each candidate gives codes, and the codes give the
-// scale that fits them best. Candidates are compared by the error with that scale rounded to a half float.
+// Returns the best scale of each block. Candidate k maps the largest absolute weight to the value first_reach + k * step, or to minus that
+// value. This gives every weight a code, and the codes determine the scale that fits them best. Candidates are compared by the squared
+// error with that scale, rounded to a half float.
 template <int low, int high>
 Lanes best_scale(const Tile& tile, float first_reach, float step, int steps) {
   Lanes largest{};
@@ -103,7 +105,7 @@ void pack_q8_0(const Tile& tile, int blocks, std::uint8_t* packed) {
 }
 
 // ---------------------------------------------------------------- scale and minimum, codes in [0, 15]: Q4_K
-// A weight is scale * q - min with min >= 0.
+// A weight with the code q is scale * q - min, with min >= 0.
 struct Affine {
   Lanes scale, min;
 };
@@ -135,7 +137,8 @@ Sums sums(const Tile& tile, Lanes min, Lanes scaled) {
   return s;
 }
 
-// Least squares over scale and min for given codes; where min would be negative it is 0 and the scale alone is fitted.
+// Fits scale and min by least squares to the weights and codes that were summed. If the best min is negative, min is 0 and only the scale
+// is fitted.
 Affine fit(const Sums& s) {
   const Lanes det = inverse(static_cast<float>(kBlock) * s.qq - s.q * s.q);
   const Lanes scale = (static_cast<float>(kBlock) * s.xq - s.x * s.q) * det, min = (s.q * s.xq - s.qq * s.x) * det;
@@ -143,8 +146,9 @@ Affine fit(const Sums& s) {
   return {free ? scale : s.xq * inverse(s.qq), free ? min : Lanes{}};
 }
 
-// The best real-valued scale and min of each block: ranges that reach from 13.6 to 20.4 codes (above 15 the extremes are cut off), each
-// fitted to its codes; the winner is fitted once more to the codes that it gives.
+// Returns the best real-valued scale and min of each block. The 18 candidates spread the block's range of weights over 13.6 to 20.4 codes
+// (with more than 15 codes, the largest weights are clamped). Each candidate is then fitted to the codes that it gives. The best candidate
+// is fitted once more to its own codes.
 Affine search(const Tile& tile) {
   Lanes low{}, high = tile.x[0];
   for (const Lanes x : tile.x) low = smaller(low, x), high = larger(high, x);
@@ -162,7 +166,8 @@ Affine search(const Tile& tile) {
   return best;
 }
 
-// Blocks 4 t + lane of a super-block: small integers times the two half floats d and dmin.
+// The scales and minima of the eight blocks of a super-block, as small integers times the half floats d and dmin. Lane l of scale[t] and
+// min[t] belongs to block 4 t + l.
 struct Codes {
   Lanes scale[2], min[2];  // integers in [0, 63]
   float d = 0, dmin = 0;
@@ -171,7 +176,8 @@ struct Codes {
 
 Affine values(const Codes& c, int t) { return {c.d * c.scale[t], c.dmin * c.min[t]}; }
 
-// Tries the nine neighbours of each block's pair of integers and keeps the one with the least actual error.
+// For each block, tries the integers scale - 1 to scale + 1 together with min - 1 to min + 1 and keeps the pair with the least squared
+// error. Sets c.error to the sum of these errors.
 void settle(const Tile (&tiles)[2], Codes& c) {
   c.error = 0;
   for (int t = 0; t < 2; ++t) {
@@ -191,7 +197,8 @@ void settle(const Tile (&tiles)[2], Codes& c) {
   }
 }
 
-// Least squares over d and dmin for the integers and codes of the whole super-block. Returns false when these do not determine both.
+// Fits d and dmin by least squares to the weights, integers and codes of the whole super-block. Returns false if these do not determine
+// both numbers, or if the fitted d is not positive or the fitted dmin is negative.
 bool refit(const Tile (&tiles)[2], Codes& c) {
   double ss = 0, sm = 0, mm = 0, xs = 0, xm = 0;
   for (int t = 0; t < 2; ++t) {
@@ -302,7 +309,7 @@ void pack(Format format, const float* weights, std::int64_t n, std::uint8_t* pac
   require(pack_weights != nullptr, "pack: weights cannot be written as ", f.name);
   require(n >= 0 && n % f.block == 0, "pack: ", n, " weights are not whole blocks of ", f.name, ", which hold ", f.block);
   if (f.quantized) {
-    constexpr float kLargest = 65504;  // the largest half float; with it every scale fits into a half float
+    constexpr float kLargest = 65504;  // the largest half float; if no weight exceeds it, every scale fits into a half float
     for (std::int64_t i = 0; i < n; ++i) {
       if (std::fabs(weights[i]) <= kLargest) continue;
       fail(ErrorKind::numeric, "weight ", i, " is ", weights[i], "; ", f.name, " holds numbers from ", -kLargest, " to ", kLargest);

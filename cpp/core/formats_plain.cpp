@@ -1,5 +1,6 @@
-// Formats without blocks, and those of 32 weights with one scale (and one minimum): Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
-// Four-bit codes lie in 16 bytes: weight i in the low half of byte i, weight 16 + i in its high half.
+// Formats without blocks, and the formats whose blocks are 32 weights with one scale d (Q4_0, Q5_0, Q8_0) or one scale d and one minimum m
+// (Q4_1, Q5_1). Four-bit codes are stored in 16 bytes: the code of weight i is the low half of byte i, and the code of weight 16 + i is its
+// high half.
 #include "core/formats_blocks.h"
 
 namespace pumice::blocks {
@@ -16,7 +17,7 @@ void unpack_BF16(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (std::int64_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load<std::uint16_t>(packed + 2 * i));
 }
 
-// f16 d, 16 bytes of codes: d * (code - 8)
+// Block: f16 d, 16 bytes of codes. Weight: d * (code - 8).
 void unpack_Q4_0(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 18, out += 32) {
     const float d = load_f16(packed);
@@ -27,7 +28,7 @@ void unpack_Q4_0(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// f16 d, f16 m, 16 bytes of codes: d * code + m
+// Block: f16 d, f16 m, 16 bytes of codes. Weight: d * code + m.
 void unpack_Q4_1(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 20, out += 32) {
     const float d = load_f16(packed), m = load_f16(packed + 2);
@@ -38,7 +39,7 @@ void unpack_Q4_1(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// f16 d, 32 fifth bits (weight i: bit i), 16 bytes of codes: d * (code - 16)
+// Block: f16 d, the fifth bits of 32 codes (bit i for weight i), 16 bytes with the low four bits of the codes. Weight: d * (code - 16).
 void unpack_Q5_0(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 22, out += 32) {
     const float d = load_f16(packed);
@@ -51,7 +52,7 @@ void unpack_Q5_0(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// f16 d, f16 m, 32 fifth bits, 16 bytes of codes: d * code + m
+// Block: f16 d, f16 m, the fifth bits of 32 codes as in Q5_0, 16 bytes with the low four bits of the codes. Weight: d * code + m.
 void unpack_Q5_1(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 24, out += 32) {
     const float d = load_f16(packed), m = load_f16(packed + 2);
@@ -64,7 +65,7 @@ void unpack_Q5_1(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// f16 d, 32 signed bytes: d * code
+// Block: f16 d, 32 codes as signed bytes. Weight: d * code.
 void unpack_Q8_0(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 34, out += 32) {
     const float d = load_f16(packed);

@@ -1,5 +1,6 @@
-// The kinds of operations, as enums. The kernels of every instruction set include this header. So it must bring in no inline functions and
-// includes no class of the standard library (docs/adding.md, "An instruction set"). core/ops.h has the names of the values.
+// Enums for the variants of operations, and limits. The kernels of every instruction set include this header. It must therefore bring in no
+// inline functions and no classes of the standard library (docs/adding.md, "An instruction set"). The names of the enum values are in
+// core/ops.h.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,6 @@ enum class PoolKind : std::uint8_t { PUMICE_POOL_KINDS(PUMICE_LISTED) };
 #undef PUMICE_LISTED
 
 inline constexpr std::int32_t kPageTokens = 32;  // positions per cache page
-inline constexpr int kMaxHeadDim = 512;          // any head_dim from 1 on works; multiples of 16 are fast
+inline constexpr int kMaxHeadDim = 512;          // any head_dim from 1 to this works; multiples of 16 are fast
 
 }  // namespace pumice

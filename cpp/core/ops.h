@@ -1,5 +1,6 @@
-// The operations of programs: plain structs that name views (column ranges of slots), weights and numbers, each with its formula and its
-// source. The set is closed: std::visit without a default makes one that a backend lacks a compile error.
+// The operations that programs consist of. Each operation is a plain struct that names views (column ranges of slots), weights and numbers.
+// The comment above a struct gives its formula and, where there is one, the paper that introduced it. The set is closed: backends visit Op
+// with std::visit and no default case, so an operation that a backend does not handle is a compile error.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,13 @@
 
 namespace pumice {
 
-enum class CacheId : std::int32_t { none = -1 };  // one per layer that stores keys and values
+// Index into Program::caches. Each layer that stores keys and values has a cache of its own.
+enum class CacheId : std::int32_t { none = -1 };
 
 // ---------------------------------------------------------------- slots
-// A slot holds float32 rows. Operations name column ranges of slots, so that q, k and v are views of one product.
+// A slot is an array of float32 rows. Operations read and write views, which are column ranges of slots. For example, q, k and v can be
+// three views of one slot that a single matrix product fills. Rows says what a slot has one row for: each token of the batch, each segment,
+// or each selected row (Batch::selected).
 enum class Rows : std::uint8_t { tokens, segments, selected };
 struct View {
   std::int32_t slot = -1, col = 0, width = 0;
@@ -52,8 +56,9 @@ struct Embed {
 
 // rms:   y = x / sqrt(mean(x^2) + eps) * weight          (Zhang and Sennrich 2019)
 // layer: y = (x - mean) / sqrt(var + eps) * weight + bias (Ba, Kiros and Hinton 2016)
-// over the whole view, or over each `group` columns of it (one head; the weight then has `group` values).
-// out = y, or add + y when `add` is given. `in`, `out` and `add` may be the same view.
+// The means and the variance are taken over the whole view, or over each group of `group` neighbouring columns (for example one head). With
+// groups, `weight` and `bias` have `group` values, which every group uses. out = y, or add + y when `add` is given. `in`, `out` and `add`
+// may be the same view.
 struct Norm {
   static constexpr std::string_view kName = "Norm";
   View in, out, add;
@@ -64,7 +69,7 @@ struct Norm {
 };
 
 // out = softcap(activation(scale * (in * W^T) + bias)) (+ residual), where softcap(y) = c tanh(y / c), or y when c is 0 (Gemma 2, 2024).
-// The outputs of the parts are neighbouring columns of `out`, in the order of the parts. Each part may have another weight format.
+// `out` holds the outputs of all parts side by side, in the order of `parts`. The weights of the parts may have different formats.
 struct LinearPart {
   MatrixId weight = MatrixId::none;
   VectorId bias = VectorId::none;
@@ -75,12 +80,13 @@ struct Linear {
   std::vector<LinearPart> parts;
   Activation activation = Activation::none;
   View residual;  // may be the same view as `out`
-  // If true, a backend that rounds activations to 8 bits keeps at least 15 bits here. Heads set it, because no later layer averages the
-  // rounding noise of a logit (SmolLM2 Q4_1, KL divergence from float32: 0.0021 without, 0.0014 with it).
+  // If true, a backend that rounds activations to 8 bits keeps at least 15 bits in this operation. The operations that compute logits set
+  // it, because no later layer averages out the rounding noise of a logit (KL divergence of SmolLM2 Q4_1 from float32: 0.0021 without
+  // `precise`, 0.0014 with it).
   bool precise = false;
-  float scale = 1.0f;                    // of the product: residual and logit multipliers (Granite, MiniCPM, Command-R)
+  float scale = 1.0f;                    // multiplies the product: residual and logit multipliers (Granite, MiniCPM, Command-R)
   float softcap = 0.0f;                  // 0: none
-  float alpha_p = 0.0f, alpha_n = 0.0f;  // of xielu, learned per layer
+  float alpha_p = 0.0f, alpha_n = 0.0f;  // parameters of xielu, learned per layer
 };
 
 // out = activation(in * gate^T + gate_bias) * (in * up^T + up_bias)             (Shazeer 2020, GLU variants)
@@ -92,31 +98,32 @@ struct GatedLinear {
   Activation activation = Activation::silu;
 };
 
-// out = scale * a * activation(b), elementwise; without `b`, scale * a. Each column of `b` serves a.width / b.width neighbouring columns of
-// `a`: b may be as wide as a, one column per head, or one column. `out` may be the same view as `a`.
+// out = scale * a * activation(b), elementwise; without `b`, out = scale * a. Each column of `b` multiplies a.width / b.width neighbouring
+// columns of `a`, so `b` may be as wide as `a`, or have one column per head, or have a single column. `out` may be the same view as `a`.
 struct Multiply {
   static constexpr std::string_view kName = "Multiply";
   View a, b, out;
-  Activation activation = Activation::none;  // of b
-  float scale = 1.0f;                        // Gemma 4's layer_scalar, learned per layer
+  Activation activation = Activation::none;  // applied to b
+  float scale = 1.0f;                        // for example Gemma 4's layer_scalar, which is learned per layer
 };
 
-// Rope rotates pair j of a head by the angle position * inv_freq[j] (Su et al. 2021). Pairs are columns (j, j + dims/2), or (2j, 2j+1) when
-// interleaved. cos and sin are multiplied by `magnitude` (YaRN; otherwise it is 1).
+// The rotation angles of Rope (Su et al. 2021). Pair j of the columns of a head is rotated by the angle position * inv_freq[j]. With dims =
+// 2 * inv_freq.size(), pair j consists of columns j and j + dims / 2, or of columns 2 j and 2 j + 1 if `interleaved` is true. cos and sin
+// are multiplied by `magnitude` (YaRN; otherwise it is 1).
 struct RopeTable {
   std::vector<float> inv_freq;  // dims / 2 values; they include any scaling
   bool interleaved = false;
   float magnitude = 1.0f;
-  // Texts of more than `original` tokens use other frequencies (0: all texts use inv_freq). They are long_inv_freq if it is not empty
-  // (LongRoPE, Ding et al. 2024); otherwise inv_freq with base * (growth * length / original - (growth - 1))^(dims / (dims - 2)) (dynamic
-  // NTK).
+  // If `original` is 0, all texts use inv_freq. Otherwise texts of more than `original` tokens use other frequencies: long_inv_freq if it
+  // is not empty (LongRoPE, Ding et al. 2024), or else the frequencies that follow from a larger base (dynamic NTK):
+  //   base * (growth * length / original - (growth - 1))^(dims / (dims - 2)).
   std::int64_t original = 0;
   std::vector<float> long_inv_freq;
   float base = 0.0f, growth = 0.0f;
   bool operator==(const RopeTable&) const = default;
 
-  // Returns a number that is equal for two lengths if their texts use the same frequencies. It is 0 for inv_freq and never falls with
-  // length.
+  // Returns the rope stage of a text of `length` tokens. Texts with the same stage use the same frequencies. Stage 0 is inv_freq. The stage
+  // never decreases as the length grows.
   std::int64_t stage(std::int64_t length) const {
     if (original == 0 || length <= original) return 0;
     return long_inv_freq.empty() ? length : 1;
@@ -135,9 +142,9 @@ class RopeFrequencies {
   std::vector<float> made_;  // the frequencies for made_for_ tokens (dynamic NTK)
 };
 
-// Rotates x in place. x holds whole heads of head_dim columns; the first 2 * inv_freq.size() columns of each are rotated, so a table
-// without frequencies rotates nothing. Then, if temperature_length is not 0, x is multiplied by 1 + temperature * ln(1 + floor(position /
-// temperature_length)) (Llama 4, Ministral 3).
+// Rotates x in place. x holds whole heads of head_dim columns. In each head the first 2 * inv_freq.size() columns are rotated, so a table
+// without frequencies rotates nothing. Then, if temperature_length is not 0, all of x is multiplied by
+//   1 + temperature * ln(1 + floor(position / temperature_length)) (Llama 4, Ministral 3).
 struct Rope {
   static constexpr std::string_view kName = "Rope";
   View x;
@@ -147,39 +154,42 @@ struct Rope {
   std::int32_t temperature_length = 0;
 };
 
-// Stores k and v in the cache at each row's position. A row holds all kv heads, with the widths of the cache's CacheShape.
+// Stores each row of k and v in the cache, at the row's position. A row of k holds the keys of all kv heads, and a row of v their values.
+// The widths are those of the cache's CacheShape.
 struct Store {
   static constexpr std::string_view kName = "Store";
   View k, v;
   CacheId cache = CacheId::none;
 };
 
-// Attention of the rows of a segment. With a cache, a row attends to positions 0 to its own (causal). Without a cache, it attends to the k
-// and v views of the segment itself, causally or in both directions. If `window` > 0, a causal row sees the last `window` positions, its
-// own included; any other row sees its own position and `window` positions to each side. Heads of q and k have key_dim columns, heads of v
-// and out value_dim. Several heads of q share one head of k and v (Ainslie et al. 2023). With i and j the positions of q and k:
+// Attention within each segment. With a cache, a row attends to the cached positions from 0 to its own position (causal). Without a cache,
+// a row attends to rows of its own segment in the views k and v, either causally or in both directions. If `window` > 0, a causal row sees
+// only the last `window` positions, its own included; a row of bidirectional attention sees its own position and `window` positions on each
+// side. Heads of q and k have key_dim columns; heads of v and out have value_dim. Several heads of q share one head of k and v (Ainslie et
+// al. 2023). With i and j the positions of q and k:
 //   score = scale * q.k, then softcap * tanh(score / softcap) when softcap > 0,
 //   + bias[head][clamp(j - i, -reach, reach) + reach]  when `bias` is given: heads x (2 reach + 1) values (Raffel et al. 2020, 2.1),
 //   - slopes[head] * |i - j|                           when `slopes` is given (ALiBi, Press et al. 2022).
-// With `sinks`, each head's softmax has one more score, sinks[head], which belongs to no value (gpt-oss, 2025).
+// With `sinks`, the softmax of each head includes one more score, sinks[head]. It takes a share of the weight but has no value (gpt-oss,
+// 2025).
 // With `places`, scores also depend on relative positions (DeBERTa, He et al. 2021, 3.1); a cache, `bias` and `slopes` are then not
-// allowed. A row of `by_query` and of `by_key` (views of one slot) has n numbers per head. With p = places[clamp(j - i, -reach, reach) +
-// reach]:
-//   score = scale * (q.k + by_query[i][head * n + p] + by_key[j][head * n + p]), without the term of a view that is not given.
+// allowed. `by_query` and `by_key` are views of one slot, and each of their rows has n numbers per head. The term of a view that is not
+// given is left out:
+//   score = scale * (q.k + by_query[i][head * n + p] + by_key[j][head * n + p]), with p = places[clamp(j - i, -reach, reach) + reach].
 struct Attend {
   static constexpr std::string_view kName = "Attend";
   View q, out;
   CacheId cache = CacheId::none;
-  View k, v;  // only without a cache
+  View k, v;  // used only without a cache
   std::int32_t key_dim = 0, value_dim = 0, kv_heads = 0;
-  bool causal = false;  // always with a cache
+  bool causal = false;  // must be true with a cache
   std::int32_t window = 0;
   float scale = 1.0f, softcap = 0.0f;
   VectorId bias = VectorId::none;
   std::int32_t reach = 0;
   VectorId slopes = VectorId::none, sinks = VectorId::none;
   View by_query, by_key;
-  VectorId places = VectorId::none;  // 2 reach + 1 whole numbers below n
+  VectorId places = VectorId::none;  // 2 reach + 1 whole numbers, each less than n
 };
 
 // Copies the batch's selected rows of `in` to `out`.
@@ -187,8 +197,8 @@ struct Select {
   static constexpr std::string_view kName = "Select";
   View in, out;
 };
-// Pools the rows of each segment from row Segment::prompt on into one row of `out`. weighted_mean weights a row by its number in the whole
-// segment, counted from 1.
+// Pools each segment into one row of `out`, leaving out the segment's first Segment::prompt rows. weighted_mean weights each row by its
+// index in the whole segment, counted from 1.
 struct Pool {
   static constexpr std::string_view kName = "Pool";
   View in, out;
@@ -200,11 +210,11 @@ struct LogProb {
   View logits, out;
 };
 
-// Extracts from each row of logits what choosing a token needs. This is the k largest logits among the allowed ids (Batch::allowed) that
-// are not reported, and the logits of the row's reported ids (Batch::reported, at most `reported` per row). TopRow decodes a row of `out`.
+// Extracts what the sampler needs from each row of logits: the k largest logits among the allowed ids (Batch::allowed) that are not
+// reported, and the logits of the row's reported ids (Batch::reported, at most `reported` per row). TopRow decodes a row of `out`.
 struct Top {
   static constexpr std::string_view kName = "Top";
-  View logits, out;  // `out`: top_width(k, reported) columns
+  View logits, out;  // `out` has top_width(k, reported) columns
   std::int32_t k = 1, reported = 0;
 };
 

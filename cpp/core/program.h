@@ -1,5 +1,5 @@
-// What a backend gets of a model: a short list of fused operations on activation slots, weights and caches, which they name by index.
-// Programs are plain data. A program does not fix the number of rows; each batch sets it.
+// A program is what a backend sees of a model: a short list of fused operations. The operations name their slots, weights and caches by
+// index. Programs are plain data. The number of rows is not part of a program; each batch sets it.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,21 @@ struct SlotShape {
   std::int32_t width = 0;
 };
 
-// The shape of one layer's cache: for each position and each kv head it holds key_dim numbers of the key and value_dim of the value.
+// The shape of one layer's cache. For each position and each kv head, the cache holds the key_dim numbers of the key and the value_dim
+// numbers of the value.
 struct CacheShape {
   std::int32_t heads = 0, key_dim = 0, value_dim = 0;
   bool operator==(const CacheShape&) const = default;
 };
 
 struct Program {
-  std::string name;  // "body", "head", "encoder": for errors and profiles
+  std::string name;  // "body", "head", "encoder"; shown in errors and profiles
   std::vector<Op> ops;
   std::vector<SlotShape> slots;
   std::vector<CacheShape> caches;  // by CacheId
-  std::int32_t input = -1;         // slot that Io::in fills; -1: the program starts from token ids
-  std::int32_t output = -1;        // slot that Io::out receives
-  // The expected format of the caches, for which a GPU compiles pipelines. Other formats work, too.
+  std::int32_t input = -1;         // slot that Io::in fills, or -1 if the program starts from token ids
+  std::int32_t output = -1;        // slot that is copied to Io::out
+  // The format that the caches are expected to have. A GPU compiles its pipelines for it beforehand. Caches of other formats work, too.
   KvFormat kv_format = KvFormat::f16;
 };
 

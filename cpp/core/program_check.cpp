@@ -324,7 +324,8 @@ class ProgramCheck {
     facts_.used[static_cast<std::size_t>(index)] = true;
     return matrix;
   }
-  // A matrix that takes `in` and gives columns from `col` on.
+  // Returns the matrix after checking that it can multiply `in`. `col` is the column of the output where its results begin; the last column
+  // of the results must not exceed kMaxWidth.
   const MatrixShape& product(MatrixId id, const View& in, std::int64_t col) {
     const MatrixShape& weight = matrix(id, "weight");
     check(weight.cols == in.width, "'", weight.name, "' takes ", weight.cols, " columns, its input has ", in.width);
@@ -349,8 +350,8 @@ class ProgramCheck {
   ProgramFacts facts_;
   std::size_t op_ = 0;
   std::string_view kind_;
-  std::vector<std::vector<bool>> written_;  // per slot and column
-  std::vector<bool> stored_;                // per cache
+  std::vector<std::vector<bool>> written_;  // [slot][column]: true after an operation has written the column
+  std::vector<bool> stored_;                // [cache]: true after a Store to the cache
 };
 
 std::int64_t positions(const Segment& segment) { return std::int64_t{segment.past} + segment.rows; }
@@ -390,7 +391,8 @@ void check_allowed(const std::string& in, const Top& op, const Batch& batch) {
 std::int64_t indices_of(std::span<const float> values) {
   float largest = -1;
   for (const float value : values) {
-    if (!(value >= 0 && value < static_cast<float>(kMaxWidth) && value == std::floor(value))) return 0;  // mostly the first one
+    if (!(value >= 0 && value < static_cast<float>(kMaxWidth) && value == std::floor(value)))
+      return 0;  // for most vectors, the first value returns here
     largest = std::max(largest, value);
   }
   return static_cast<std::int64_t>(largest) + 1;

@@ -1,5 +1,5 @@
-// Checks programs and batches before a backend runs them, and collects facts about a program on the way. Every backend relies on these
-// checks: its kernels and shaders do not repeat them.
+// Checks programs and batches before a backend runs them, and collects facts about a program during the check. Every backend relies on
+// these checks: its kernels and shaders do not repeat them.
 #pragma once
 
 #include <algorithm>
@@ -13,31 +13,33 @@
 
 namespace pumice {
 
-// ---------------------------------------------------------------- weights, as far as a program's shapes go
-// Names are views into the weights from which the shapes were taken.
+// ---------------------------------------------------------------- shapes of weights
+// What the checks need to know about weights. The names are views into the weights that the shapes were taken from.
 struct MatrixShape {
   std::string_view name;
   Format format = Format::F32;
   std::int64_t rows = 0, cols = 0;
-  bool present = true;  // false: the matrix is not among the used matrices of these weights
+  bool present = true;  // false: the matrix was left out, because no program that the weights were packed for uses it
   Rounding rounding = Rounding::none;
   bool has_floats = false;  // true if Matrix::read_floats is set
 };
 struct VectorShape {
   std::string_view name;
   std::int64_t size = 0;
-  std::int64_t indices = 0;  // n if all values are whole numbers from 0 to n - 1, otherwise 0
+  std::int64_t indices = 0;  // the result of indices_of() for the values
 };
+// Returns 1 + the largest value if all values are whole numbers and none is negative, otherwise 0.
 std::int64_t indices_of(std::span<const float> values);
 struct WeightShapes {
   std::vector<MatrixShape> matrices;
   std::vector<VectorShape> vectors;
 };
 MatrixShape shape_of(const Matrix& matrix);
-WeightShapes shapes_of(const Weights& weights);  // goes through all vectors: called once per model
+// Reads the values of all vectors, so it is called only once per model.
+WeightShapes shapes_of(const Weights& weights);
 
 // ---------------------------------------------------------------- programs
-// The first and the last operation that uses a value. -1 stands for the input, which exists before operation 0.
+// The indices of the first and the last operation that use a slot. `first` is -1 for the input slot, which is filled before operation 0.
 struct Life {
   std::int64_t first = INT64_MAX, last = -1;
   void at(std::int64_t op) {
@@ -49,31 +51,34 @@ struct Life {
 
 struct ProgramFacts {
   bool takes_ids = false, takes_segments = false, takes_selected = false;
-  // True with LogProb or Top: a backend need never hold all rows x vocabulary logits at once.
+  // True if the program has LogProb or Top. A backend then never needs to hold the logits of all rows at once.
   bool reduces_logits = false;
-  bool keeps_no_past = false;                // true: attends without a cache, so segments begin at position 0
+  bool keeps_no_past = false;                // true: the program attends without a cache, so segments begin at position 0
   std::int64_t positions_limit = INT64_MAX;  // number of rows in the smallest table of positions
-  std::int64_t unseen_limit = INT64_MAX;     // maximum of Segment::unseen with which each row still sees another row
-  std::vector<bool> used;                    // per matrix
+  std::int64_t unseen_limit = INT64_MAX;     // the largest Segment::unseen that leaves every row something to attend to
+  std::vector<bool> used;                    // [matrix]: whether the program uses it
   std::vector<Life> slot_lives;
-  // 1 + the last operation that combines several rows (Rope, Store, Attend, Select, Pool). The operations from there on can run on one
-  // block of rows after another.
+  // 1 + the index of the last operation that does not treat each row by itself (Rope, Store, Attend, Select, Pool). All operations from
+  // this index on can run on one block of rows after another.
   std::int64_t last_beyond_row = 0;
-  // The last operation that writes rows other than token rows (selected rows, segments); -1: none.
+  // The index of the last operation that writes rows of segments or selected rows, not rows of tokens; -1 if there is none.
   std::int64_t last_other_rows = -1;
 };
 
-// Throws unsupported_model, naming program, operation, weights and numbers, if anything does not fit.
+// Checks that the program's views, weights and caches fit together. Throws ErrorKind::unsupported_model with the names of the program, the
+// operation and the weights and the numbers that do not fit.
 ProgramFacts check_program(const Program& program, const WeightShapes& weights);
-// Returns, by MatrixId, whether these programs use the matrix. Without programs, all matrices count as used.
+// Returns for each matrix, by MatrixId, whether any of these programs uses it. If `programs` is empty, all matrices count as used.
 std::vector<bool> used_matrices(std::span<const Program* const> programs, const WeightShapes& weights);
 
 // ---------------------------------------------------------------- batches
-// Checks sizes, segments, positions, selected rows, ids and types of a batch, and the sizes of its input and output. Throws
-// invalid_argument, or context_length if a text is longer than the table of positions.
+// Checks the sizes, segments, positions, selected rows, ids and types of a batch, and the sizes of its input and output. Throws
+// ErrorKind::invalid_argument; or context_length if a text is longer than the table of positions; or unsupported_model if a segment has
+// more unseen rows than the program allows.
 void check_batch(const Program& program, const ProgramFacts& facts, const WeightShapes& weights, const Batch& batch, const Io& io);
 
-// Checks the program's caches against a store of `pages` pages, and every page id of the batch.
+// Checks that the program's caches have the shapes of the store's caches, and that every page id of the batch is less than `pages`, the
+// number of pages in the store. Throws ErrorKind::invalid_argument.
 void check_pages(const Program& program, std::span<const CacheShape> store, std::int32_t pages, const Batch& batch);
 
 }  // namespace pumice

@@ -7,22 +7,22 @@
 
 namespace pumice {
 
-inline constexpr std::int32_t kTopHead = 8;    // words before the logits in a row of Top's output
+inline constexpr std::int32_t kTopHead = 8;    // number of words before the logits in a row of Top's output
 inline constexpr std::int32_t kMostTop = 128;  // the largest k
 constexpr std::int64_t top_width(std::int64_t k, std::int64_t reported) { return kTopHead + 2 * k + reported; }
 
-// A row of Top's output. It consists of 32-bit words, which are floats or integers. If a logit is not finite, only the first three words
-// and reported() are valid.
+// A row of Top's output. It consists of 32-bit words, each a float or an integer. If a logit is not finite, only the first three words and
+// reported() are valid.
 struct TopRow {
   std::span<const float> words;
   std::int32_t k = 1;
   std::int32_t not_finite() const { return integer(0); }        // number of logits that are not finite
-  std::int32_t first_not_finite() const { return integer(1); }  // id of the first such logit; -1: none
-  float value_not_finite() const { return words[2]; }
-  std::int32_t count() const { return integer(3); }  // number of ranked logits: min(k, allowed ids that are not reported)
-  float logit(std::int32_t i) const { return words[index(kTopHead + i)]; }  // descending, ties by ascending id
+  std::int32_t first_not_finite() const { return integer(1); }  // id of the first such logit, or -1 if there is none
+  float value_not_finite() const { return words[2]; }           // that logit
+  std::int32_t count() const { return integer(3); }             // number of ranked logits: min(k, allowed ids that are not reported)
+  float logit(std::int32_t i) const { return words[index(kTopHead + i)]; }  // in descending order; equal logits by ascending id
   std::int32_t id(std::int32_t i) const { return integer(kTopHead + k + i); }
-  float reported(std::int32_t i) const { return words[index(kTopHead + 2 * k + i)]; }  // in the order of the batch's list
+  float reported(std::int32_t i) const { return words[index(kTopHead + 2 * k + i)]; }  // in the order of Batch::reported
 
  private:
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }

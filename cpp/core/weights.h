@@ -1,4 +1,4 @@
-// Weights as a file has them. Matrices are read on demand; vectors are in memory as float32.
+// Weights in the form that the file has them. Matrices are read on demand; vectors are in memory as float32.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,16 @@ namespace pumice {
 enum class MatrixId : std::int32_t { none = -1 };
 enum class VectorId : std::int32_t { none = -1 };
 
-// How far a backend may round a matrix, and the activations that it multiplies, in Linear and GatedLinear. No backend has to round. In
-// encoders with compute "auto" the layers' matrices may be rounded.
+// How far a backend may round a matrix and the activations that it multiplies, in Linear and GatedLinear. A backend may also round less or
+// not at all. Only matrices of encoders get a value other than `none`, and only with compute="auto".
 enum class Rounding : std::uint8_t {
-  // Not at all. A quantized matrix multiplies activations in 8-bit codes, a float matrix multiplies float activations.
+  // The matrix is not rounded. If it is quantized, activations may be rounded to 8-bit codes; if it holds floats, activations are not
+  // rounded.
   none,
-  // Float and Q8_0 matrices: to at least 13 bits within each block (embeddings keep a cosine of 0.999998).
+  // Float and Q8_0 matrices and their activations may be rounded to 13 bits or more within each block (the cosine of an embedding with the
+  // exact one is then 0.999998). For other formats this is the same as `none`.
   floats,
-  // load(quantize="q8_0"): to 8-bit codes.
+  // Set with load(quantize="q8_0"): the matrix and its activations may be rounded to 8-bit codes.
   bytes,
 };
 
@@ -32,17 +34,17 @@ struct Matrix {
   // Copies packed rows [first, first + count) to `out` (count * row_bytes(format, cols) bytes). Thread-safe; throws Error.
   std::function<void(std::int64_t first, std::int64_t count, std::uint8_t* out)> read;
   Rounding rounding = Rounding::none;
-  // Set if load(quantize="q8_0") packs a matrix that may be rounded. `read` then returns the packed rows, and read_floats returns the rows
-  // as they were before packing. A backend that rounds uses read_floats.
+  // Set if load(quantize="q8_0") packs a float matrix that may be rounded. `read` then returns packed Q8_0 rows, and read_floats returns
+  // the rows before they were packed. A backend that does its own rounding uses read_floats.
   std::function<void(std::int64_t first, std::int64_t count, float* out)> read_floats = {};
 };
 
-// Returns whether products with such a matrix may round their activations to 8 bits.
+// Returns whether products with a matrix of this format and rounding may round their activations to 8 bits.
 constexpr bool takes_int8(Format format, Rounding rounding) {
   return info(format).quantized && !(rounding != Rounding::none && format == Format::Q8_0);
 }
 
-// Norm weights and biases: float32 from the start.
+// A vector of weights (the weight of a norm, a bias), converted to float32 when it is read.
 struct Vector {
   std::string name;
   std::vector<float> values;
