@@ -1,5 +1,5 @@
-// Low-rank adapters (Hu et al. 2021) that lie in the model's own file, one set per task (jina-embeddings-v3). The set of the chosen task is
-// added to the weights while they are read from the file, so the layers below model/ see plain weights.
+// Low-rank adapters (Hu et al. 2021) in the model's own file, one set per task (jina-embeddings-v3). The set of the chosen task is added to
+// the weights while they are read from the file, so code outside model/ sees only the resulting weights.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,18 @@ namespace pumice::model {
 
 class Adapters {
  public:
-  // `task` is one of config.json's lora_adaptations, or kNoTask, which leaves the weights as they are. Throws invalid_argument with the
-  // list of tasks if `task` is unknown, if it is empty although the file has adapters, or if the file has no adapters for a given task.
+  // `task` is one of config.json's lora_adaptations, or kNoTask, which leaves the weights as they are. Throws ErrorKind::invalid_argument
+  // with the list of tasks if the file has adapters and `task` is unknown or empty. Throws ErrorKind::invalid_argument also if the file has
+  // no adapters and `task` is neither empty nor kNoTask.
   Adapters(std::shared_ptr<const files::ModelFile> file, const std::string& task);
 
-  // Names of weights that have adapters end in this (torch.nn.utils.parametrize).
+  // The names of weights that have adapters end with kOriginal (torch.nn.utils.parametrize).
   static constexpr std::string_view kOriginal = ".parametrizations.weight.original";
   static constexpr std::string_view kNoTask = "none";
 
-  // Returns a function that adds the task's adapter to rows of `tensor`, or an empty one if the tensor has no adapter. `embedding` says
-  // that the tensor is an embedding table, for which the file stores factors A and B swapped. Throws model_format for factors that do not
-  // fit.
+  // Returns a function that adds the task's adapter to rows of `tensor`, or an empty function if the tensor has no adapter. `embedding`
+  // must be true if the tensor is an embedding table, because the file stores the factors A and B of embedding tables the other way round.
+  // Throws ErrorKind::model_format if a factor is missing or has the wrong shape.
   AddRow of(const files::TensorInfo& tensor, bool embedding) const;
 
  private:

@@ -29,7 +29,8 @@ void refuse_what_no_family_runs(const Reader& read) {
   }
 }
 
-// Decoders that were trained for attention in both directions say so under a key (gte-Qwen2).
+// Sets Attention::causal to false if a key of the file says so. Decoders that were trained with attention in both directions have this key
+// (gte-Qwen2).
 void read_mask(const Reader& read, Config& c) {
   const std::string where = read.key("attention.causal", "is_causal");
   const bool causal = c.causal();
@@ -43,8 +44,8 @@ void read_mask(const Reader& read, Config& c) {
   }
 }
 
-// llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank. In a decoder of kind rank with two labels, the file has the head's rows
-// for "yes" and "no" as its classifier (Qwen3-Reranker).
+// pooling_type is a value of llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank. A decoder with the value rank is a reranker.
+// If it has two labels, its classifier consists of the rows of the head for "yes" and "no" (Qwen3-Reranker).
 bool is_reranker(const Reader& read) { return read.gguf() && read.integer("pooling_type", "").value_or(0) == 4; }
 std::optional<PoolKind> pooling_of(const Reader& read) {
   constexpr std::array kinds = {PoolKind::mean, PoolKind::cls, PoolKind::last};
@@ -53,7 +54,7 @@ std::optional<PoolKind> pooling_of(const Reader& read) {
   return kinds[static_cast<std::size_t>(said - 1)];
 }
 
-// Throws unless config.json's position_embedding_type is the family's.
+// Throws if config.json asks for a position_embedding_type that the family does not have.
 void refuse_other_positions(const Reader& read, const Config& c) {
   const std::string kind = read.gguf() ? "absolute" : read.string("", "position_embedding_type").value_or("absolute");
   const bool turned = kind == "rope" || kind == "rotary";
@@ -92,7 +93,8 @@ Config read_config(const files::ModelFile& file) {
   c.family->configure(read, c);
   refuse_other_positions(read, c);
   read_mask(read, c);
-  if (c.has_head) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};  // of decoders
+  // The classifier that a decoder may have.
+  if (c.has_head) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};
   if (const auto said = pooling_of(read)) c.pooling = said;
   return c;
 }

@@ -64,7 +64,7 @@ class Resolver {
     return id == MatrixId::none ? 0 : static_cast<std::int32_t>(d_.matrix(id).rows);
   }
 
-  // A bias exists in all layers or in none. If a file lacks one in some layers, it is refused, because results would be wrong.
+  // Throws if the file has the bias of a role in some layers and lacks it in others, because results would be wrong.
   void require_equal_biases(Role role) const {
     const auto has = [&](std::size_t layer) { return d_.at(layer, role).bias != VectorId::none; };
     std::size_t with = 0;
@@ -86,9 +86,11 @@ class Resolver {
     d_.labels = 1;
   }
 
-  // A head without a matrix of its own is the embedding. The tensor decides, because config.json is wrong about it in both directions; but
-  // where config.json says that the head has a matrix, a missing one is an error. Decoders without any head are classifiers, or embedders,
-  // whose tensors have no wrapper's prefix.
+  // Decides whether the model has a head and which matrix it is. A matrix for the head in the file is used whatever config.json says,
+  // because config.json can be wrong in both directions about whether the head is tied to the embedding. Without such a matrix, the head is
+  // the embedding; but if config.json says that the head is not tied, the missing matrix is an error. Three kinds of model have no head:
+  // those with attention in both directions, classifiers, and embedders. An embedder has no matrix for the head, is not tied, and has
+  // tensor names without the prefix of a wrapper class.
   void find_head() {
     Config& c = d_.config;
     if (!c.has_head) return;

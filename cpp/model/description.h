@@ -1,5 +1,5 @@
-// A description of a model: its configuration, and its weights by role, found in the file and checked for shape. Large weights are not yet
-// read.
+// A description of a model: its configuration, and its weights by role. The weights have been found in the file and their shapes have been
+// checked, but the data of large weights have not been read yet.
 #pragma once
 
 #include <array>
@@ -19,24 +19,26 @@
 
 namespace pumice::model {
 
-// The ids of a matrix or a vector and of its bias, each `none` if the model has no such weight.
+// The ids of the matrix or vector in one role and of its bias. An id is `none` if the model has no such weight.
 struct Parameter {
   MatrixId matrix = MatrixId::none;
   VectorId vector = VectorId::none, bias = VectorId::none;
-  MatrixId lora_a = MatrixId::none, lora_b = MatrixId::none;  // an adapter of a quantised matrix W: (W + b a) x
+  // The factors a and b of an adapter of a quantised matrix W. The product is (W + b a) x.
+  MatrixId lora_a = MatrixId::none, lora_b = MatrixId::none;
   bool present() const { return matrix != MatrixId::none || vector != VectorId::none; }
 };
 
 using Parameters = std::array<Parameter, kRoles>;
 
-// A module of sentence-transformers that follows the layers: a small matrix or a norm. Its input is the pooled rows, or (on_tokens) the
-// tokens' rows before pooling.
+// A module of sentence-transformers that follows the layers: a small matrix or a norm. Its input is the pooled rows or, if `on_tokens` is
+// true, the rows of the tokens before pooling.
 enum class ModuleKind : std::uint8_t { dense, layer_norm, normalize };
 struct Module {
   ModuleKind kind = ModuleKind::dense;
   bool on_tokens = false;
-  std::int32_t width = 0;      // of its output
-  Parameter weight, shortcut;  // dense: out = activation(weight in) (+ shortcut in, or + in)
+  std::int32_t width = 0;  // number of columns of the output
+  // A dense module computes activation(weight * in). If `residual` is true, it adds shortcut * in, or `in` itself if there is no shortcut.
+  Parameter weight, shortcut;
   Activation activation = Activation::none;
   bool residual = false;
 };
@@ -46,39 +48,43 @@ struct Description {
   Weights weights;
   Parameters globals;  // of the whole model: embeddings, final norm, head, classifier and its dense layer
   std::vector<Parameters> layers;
-  VectorId alibi_slopes = VectorId::none;   // for layers with PositionBias::alibi
-  VectorId position_bias = VectorId::none;  // for layers with PositionBias::buckets: heads x (2 position_reach + 1), as in Attend
+  VectorId alibi_slopes = VectorId::none;  // for layers with PositionBias::alibi
+  // For layers with PositionBias::buckets: heads x (2 position_reach + 1) values, as in Attend.
+  VectorId position_bias = VectorId::none;
   std::int32_t position_reach = 0;
   PlaceTables places;                                // for layers with Attention::places
-  std::vector<PoolKind> pooling = {PoolKind::mean};  // vectors of several kinds are concatenated in this order
+  std::vector<PoolKind> pooling = {PoolKind::mean};  // if there are several, the vectors are concatenated in this order
   std::vector<Module> modules;
-  Parameter score;              // a reranker's matrix: the head's rows of its label tokens, applied to the last token
-  std::int32_t vocab_size = 0;  // rows of the token embedding
-  std::int32_t labels = 0;      // rows of the classifier; 0: none
+  // For a reranker that is a decoder: the rows of the head that belong to the label tokens. They are applied to the last token.
+  Parameter score;
+  std::int32_t vocab_size = 0;  // number of rows of the token embedding
+  std::int32_t labels = 0;      // number of outputs of the classifier; 0: there is no classifier
   std::uint64_t parameters = 0;
   std::vector<std::shared_ptr<const files::ModelFile>> files;  // of the model, its adapters and its modules
-  std::vector<std::string> notes;                              // requests that were not carried out, and why
-  std::vector<std::string> incomplete;  // Config::incomplete, missing optional tensors, and tensors that no layer uses
+  std::vector<std::string> notes;                              // what load() was asked for and did not do, and why
+  // Config::incomplete, and texts of the same form about missing optional tensors and about tensors that no layer reads.
+  std::vector<std::string> incomplete;
 
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
-  std::int32_t row_size() const {  // width of a token's row after its modules
+  std::int32_t row_size() const {  // width of a token's row after the modules with on_tokens
     std::int32_t width = config.hidden_size;
     for (const Module& m : modules) width = m.on_tokens ? m.width : width;
     return width;
   }
-  std::int64_t pooled_size() const {  // width of a text's vector before its modules: one (projected) row per kind of pooling
+  // Returns the width of a text's vector before the modules of pooled rows: for each kind of pooling, one row, projected if the model has a
+  // projection.
+  std::int64_t pooled_size() const {
     const MatrixId projection = global(Role::projection).matrix;
     return static_cast<std::int64_t>(pooling.size()) * (projection == MatrixId::none ? row_size() : matrix(projection).rows);
   }
-  std::int64_t vector_size() const {  // width of a text's vector after its modules
+  std::int64_t vector_size() const {  // width of a text's vector after all modules
     return modules.empty() || modules.back().on_tokens ? pooled_size() : modules.back().width;
   }
   const Matrix& matrix(MatrixId id) const { return weights.matrices[static_cast<std::size_t>(id)]; }
   const Vector& vector(VectorId id) const { return weights.vectors[static_cast<std::size_t>(id)]; }
-  float number(const Parameter& parameter) const {
-    return vector(parameter.vector).values.front();
-  }  // the value of a vector that has one value
+  // Returns the value of a vector that has only one value.
+  float number(const Parameter& parameter) const { return vector(parameter.vector).values.front(); }
 
   MatrixId add(Matrix matrix) {
     weights.matrices.push_back(std::move(matrix));
@@ -91,16 +97,17 @@ struct Description {
 };
 
 struct DescribeOptions {
-  // The format to which float matrices are converted while they are read. Embedding tables keep their own, unless they are also the head.
+  // Float matrices are converted to this format while they are read. Embedding tables keep their format unless they are also the head.
   std::optional<Format> quantize;
-  // `automatic` allows rounding of an encoder's matrices (Matrix::rounding), except for a classifier and the dense layer before it.
+  // `automatic` allows a backend to round the matrices of an encoder (Matrix::rounding), except those of a classifier and of the dense
+  // layer before it.
   Compute compute = Compute::automatic;
   std::string task;  // the adapters of this task are merged into the weights (model/adapters.h)
   std::vector<LoraSpec> lora;
 };
 
-// Throws unsupported_model and model_format as read_config() does, and also if a tensor is missing or has a wrong shape or an unknown
-// format.
+// Throws the errors of read_config(). Also throws ErrorKind::model_format if a tensor is missing or has the wrong shape, and
+// ErrorKind::unsupported_model if its format is unknown.
 Description describe(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options);
 
 }  // namespace pumice::model

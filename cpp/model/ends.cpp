@@ -5,7 +5,7 @@
 namespace pumice::model {
 namespace {
 
-// Concatenates the vectors of several kinds of pooling.
+// Pools `in` in each of the given ways and concatenates the results.
 View pool(Writer& w, View in, const std::vector<PoolKind>& kinds) {
   const View out = w.slot(Rows::segments, in.width * static_cast<std::int32_t>(kinds.size()));
   for (std::int32_t col = 0; const PoolKind kind : kinds) {
@@ -15,7 +15,7 @@ View pool(Writer& w, View in, const std::vector<PoolKind>& kinds) {
   return out;
 }
 
-// Projects each kind's vector separately.
+// Projects the vector of each kind of pooling separately, if the model has a projection.
 View projected(Writer& w, View pooled) {
   const Parameter& projection = w.d.global(Role::projection);
   if (!projection.present()) return pooled;
@@ -34,7 +34,8 @@ void write_dense(Writer& w, const Module& m, View x, View out) {
   w.linear(x, out, {m.weight}, std::move(op));
 }
 
-// Computes classifier(norm(activation(dense(row)))) for the text's pooled row, or for every token's row and pools the logits.
+// Computes classifier(norm(activation(dense(row)))) for the pooled row of each text. If ClassifierHead::late is true, computes it for every
+// token's row and pools the logits.
 View classify(Writer& w, const View& x) {
   const ClassifierHead& head = w.c.classifier;
   const Rows rows = head.late ? Rows::tokens : Rows::segments;
@@ -50,7 +51,7 @@ View classify(Writer& w, const View& x) {
   return head.late ? pool(w, logits, {head.pooling}) : logits;
 }
 
-// Computes a decoder's logits for a few ids at the last token.
+// Computes a decoder's logits at the last token, for the ids of the labels only.
 View score(Writer& w, const View& x) {
   const View out = w.slot(Rows::segments, w.d.labels);
   w.linear(pool(w, x, {PoolKind::last}), out, {w.d.score}, {.precise = true, .scale = w.c.logit_scale, .softcap = w.c.logit_softcap});
@@ -85,7 +86,9 @@ View write_modules(Writer& w, View x, bool on_tokens) {
     if (m.kind == ModuleKind::dense) {
       write_dense(w, m, x, out);
     } else {
-      const bool layer = m.kind == ModuleKind::layer_norm;  // eps of torch.nn.LayerNorm; a length of at least 1e-12 of torch's normalize()
+      // 1e-5 is the eps of torch.nn.LayerNorm. The eps for normalize keeps the length by which it divides at 1e-12 or more, like torch's
+      // normalize().
+      const bool layer = m.kind == ModuleKind::layer_norm;
       w.add(Norm{.in = x,
                  .out = out,
                  .add = {},

@@ -1,5 +1,5 @@
-// The operations at a program's beginning and end: the embedding of ids, what follows the last layer (pooling, modules, classifiers), and
-// logits.
+// Writes the operations at the beginning and at the end of a program: the embedding of ids, what follows the last layer (pooling, modules,
+// classifiers), and logits.
 #pragma once
 
 #include "model/programs.h"
@@ -7,11 +7,11 @@
 
 namespace pumice::model {
 
-// Adds operations that embed the ids and write the embeddings to `x`.
+// Adds operations that look up the embeddings of the ids and write them to `x`.
 void write_embedding(Writer& writer, const View& x);
-// Adds the final norm, if `output` is a final result and not the input of another program.
+// Adds the final norm, unless `output` is hidden or selected: another program reads such rows and normalises them.
 void write_final_norm(Writer& writer, const View& x, Output output);
-// Adds the modules (those with Module::on_tokens, or the others) and returns the view of their result, which is x if there are none.
+// Adds the modules whose Module::on_tokens equals `on_tokens`. Returns the view of their result, or x if there are no such modules.
 View write_modules(Writer& writer, View x, bool on_tokens);
 View write_selected(Writer& writer, const View& x);
 View write_pooled(Writer& writer, const View& x);

@@ -12,7 +12,7 @@
 
 namespace pumice::model {
 
-// How the rows of several roles are ordered in a tensor that they share.
+// How the rows of several roles are ordered in a tensor that these roles share.
 enum class Fused : std::uint8_t {
   no,
   qkv,          // queries, then keys, then values
@@ -23,14 +23,16 @@ enum class Fused : std::uint8_t {
 
 struct TensorName {
   Role role;
-  std::string_view gguf;         // "{}" is the layer's number; ".weight" or ".bias" is appended. Empty: none in GGUF
-  std::string_view safetensors;  // without the prefix
+  // In `gguf` and `safetensors`, "{}" stands for the number of the layer, and ".weight" or ".bias" is appended. An empty name means that
+  // such files do not have the tensor. Prefixes of safetensors names are left out.
+  std::string_view gguf;
+  std::string_view safetensors;
   Fused fused = Fused::no;
-  bool transposed = false;  // in safetensors: stored with one row per input (GPT-2's Conv1D)
-  bool bare = false;        // in safetensors: the name has no ".weight", and there is no bias
+  bool transposed = false;  // the safetensors tensor has one row per input (GPT-2's Conv1D)
+  bool bare = false;        // the safetensors name has no ".weight", and there is no bias
 };
 
-// Another name for a key of config.json.
+// A family's own name (`here`) for a key of config.json that most families call `usual`.
 struct KeyName {
   std::string_view usual, here;
 };
@@ -39,16 +41,16 @@ class Reader;
 
 struct Family {
   std::string_view name;
-  std::span<const std::string_view> gguf_names;   // values of general.architecture
-  std::span<const std::string_view> model_types;  // values of model_type in config.json
+  std::span<const std::string_view> gguf_names;   // values of general.architecture that select the family
+  std::span<const std::string_view> model_types;  // values of model_type in config.json that select it
   std::span<const std::string_view> prefixes;     // of safetensors names, in the order in which they are tried
-  std::span<const TensorName> names;              // a role may have several; the first one that the file has is used
-  std::span<const TensorName> more_names;         // names for roles that are not in `names`
+  std::span<const TensorName> names;              // a role may have several names; the first that the file has is used
+  std::span<const TensorName> more_names;         // names for the roles that `names` does not have
   std::span<const KeyName> keys;
   void (*configure)(const Reader& read, Config& config);
   std::span<const std::string_view> read_by_configure = {};  // safetensors names of tensors that configure() reads
-  // Returns whether this file belongs to this family. Needed if several families share a name (jina v2 says "bert"): a file that no
-  // claims() accepts belongs to the family without one.
+  // Returns whether this file belongs to this family. Several families may have the same name in files (jina v2's config.json says "bert").
+  // The file then belongs to the family whose claims() returns true or, if there is none, to the family without claims().
   bool (*claims)(const Reader& read) = nullptr;
 };
 
@@ -64,6 +66,6 @@ namespace families_in_files {
 
 std::span<const Family* const> families();
 const Family* find_family(std::string_view name_in_file, const Reader& read);
-std::string known_families();  // "bert, gemma3, llama, mistral", for error messages
+std::string known_families();  // "llama, mistral, ..." in the order of families.def, for error messages
 
 }  // namespace pumice::model

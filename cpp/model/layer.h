@@ -1,5 +1,5 @@
-// A layer as data: a mixer, which moves information between tokens; a network, which works on each token by itself; where norms stand; and
-// how both results are added to the tokens' hidden rows. Layers of one model may differ.
+// A layer as data. A mixer moves information between tokens; a network works on each token by itself. The data also say where norms are and
+// how the results of mixer and network are added to the tokens' hidden rows. The layers of one model may differ.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,9 @@ namespace pumice::model {
 enum class Residual : std::uint8_t {
   row,         // the branch's input before its norm
   normalised,  // the branch's input after its norm (an option of BLOOM)
-  twice,       // as `row`; after the norm of the sum, the row is added again and normalised again (jina v2 for code)
+  // The branch's input before its norm, as with `row`. After the norm of the sum, the input is added a second time and the result is
+  // normalised again (jina v2 for code).
+  twice,
 };
 
 // Where a branch has norms.
@@ -30,41 +32,42 @@ struct Norms {
 // Norms of queries and keys.
 enum class QkNorm : std::uint8_t {
   none,
-  head,             // each head by itself, before rope, with weights that all heads share (Qwen 3)
-  head_after_rope,  // the same after rope (Hunyuan)
+  head,             // each head separately, before rope, with weights that all heads share (Qwen 3)
+  head_after_rope,  // each head separately, after rope (Hunyuan)
   whole,            // all heads as one vector (OLMo 2)
 };
 
 // What is added to an attention score, depending on the distance between query and key.
 enum class PositionBias : std::uint8_t {
   none,
-  alibi,    // the distance times the head's slope (BLOOM, MPT)
+  alibi,    // minus the distance times the head's slope (BLOOM, MPT)
   buckets,  // a learned bias per bucket of distances (T5, MPNet)
 };
 
-// Learned embeddings of relative positions (DeBERTa, He et al. 2021), whose products with queries and keys are added to scores. For a key
-// `d` positions before its query the embedding is row span + d of the table, from 0 to 2 span - 1. If max_distance is not 0, beyond span /
-// 2 the logarithm of the distance takes the place of `d`, up to max_distance.
+// Learned embeddings of relative positions (DeBERTa, He et al. 2021). Their products with queries and keys are added to scores. For a key
+// `d` positions before its query, the embedding is row span + d of the table, limited to rows 0 to 2 span - 1. If max_distance is not 0,
+// distances greater than span / 2 are replaced by a number that grows with their logarithm, so that the last row is reached at max_distance
+// - 1.
 struct RelativePlaces {
   std::int32_t span = 0, max_distance = 0;
-  bool by_query = false;  // query times projected position embedding is added (c2p)
-  bool by_key = false;    // key times projected position embedding is added (p2c)
-  bool shared = false;    // the embeddings are projected by q and k; if false, by place_q and place_k
-  bool norm = false;      // the embeddings are normalised first
+  bool by_query = false;  // the product of the query and the projected embedding is added (c2p)
+  bool by_key = false;    // the product of the key and the projected embedding is added (p2c)
+  bool shared = false;    // the embeddings are projected by the matrices of q and k; if false, by place_q and place_k
+  bool norm = false;      // the embeddings are normalised before they are projected
 };
 
-// How values are computed, where it is not by a matrix alone (Gemma 4).
+// How values are computed in models where a matrix alone does not give them (Gemma 4).
 struct ValueRule {
   bool normalised = false;  // each head is normalised, without weights
-  bool from_keys = false;   // there is no matrix for values; they equal the keys before norm and rope
+  bool from_keys = false;   // no matrix for values exists; values are the keys before norm and rope
 };
 
-// The earlier layer whose keys and values a layer without its own attends to (Gemma 4).
+// For a layer without keys and values of its own: the earlier layer whose keys and values it attends to (Gemma 4).
 struct KvFrom {
   std::size_t layer = 0;
 };
 
-// Queries are multiplied by a factor that grows with the logarithm of their position (Ministral 3), as in Rope.
+// Queries are multiplied by a factor that grows with the logarithm of their position (Ministral 3). The formula is in Rope.
 struct Temperature {
   float growth = 0;
   std::int32_t length = 0;
@@ -75,12 +78,12 @@ struct Attention {
   bool causal = true;
   std::int32_t window = 0;  // as in Attend; 0: no window
   std::int32_t rope = -1;   // index into Config::ropes; -1: no rope
-  float scale = 0;          // of scores
-  float softcap = 0;        // of scores; 0: none
+  float scale = 0;          // multiplies scores
+  float softcap = 0;        // limits scores as in Attend; 0: no limit
   QkNorm qk_norm = QkNorm::none;
   PositionBias position_bias = PositionBias::none;
-  bool qkv_bias = false;  // the file must have biases for q, k and v; if false, biases in the file are used all the same
-  bool out_bias = false;  // the same for attn_out
+  bool qkv_bias = false;  // the file must have biases for q, k and v; if false, it may have them, and they are used
+  bool out_bias = false;  // the same for the bias of attn_out
   std::optional<RelativePlaces> places;
   std::optional<ValueRule> values;
   std::optional<KvFrom> kv_from;
@@ -89,7 +92,7 @@ struct Attention {
   std::int32_t q_width() const { return heads * head_dim; }
   std::int32_t kv_width() const { return kv_heads * head_dim; }
   CacheShape cache_shape() const { return {kv_heads, head_dim, head_dim}; }
-  bool makes_values() const { return !kv_from && !(values && values->from_keys); }  // by a matrix of its own
+  bool makes_values() const { return !kv_from && !(values && values->from_keys); }  // true if a matrix of this layer makes them
 };
 
 // A layer's learned parameters of the activation xIELU (Apertus).
@@ -101,24 +104,24 @@ struct FeedForward {
   std::int32_t width = 0;
   bool gated = true;
   Activation activation = Activation::silu;
-  bool bias = false;  // the file must have biases; if false, biases in the file are used all the same
+  bool bias = false;  // the file must have biases; if false, it may have them, and they are used
   std::optional<Xielu> xielu;
 };
 
 struct Join {
-  // Mixer and network both have the layer's input as their input, and both outputs are added to it. If the network has no norm before it,
-  // its input is the output of the mixer's norm.
+  // Mixer and network both read the layer's input, and both outputs are added to it. If the network has no norm of its own, it reads the
+  // output of the mixer's norm.
   bool parallel = false;
   float scale = 1;  // multiplies the output of each branch (Granite, MiniCPM)
 };
 
-// Steps after a layer's branches (Gemma 4).
+// What a layer does after its two branches (Gemma 4).
 struct Tail {
-  bool input = false;   // the layer's columns of LayerInputs are gated by the row and added to it
-  bool scaled = false;  // the row is multiplied by a learned number
+  bool input = false;   // the layer's columns of LayerInputs are gated by the hidden row and added to it
+  bool scaled = false;  // the hidden row is multiplied by a learned number
 };
 
-// std::monostate: the layer has no such part.
+// A mixer or network of std::monostate means that the layer does not have this part.
 struct Layer {
  private:
   template <class Part, class Parts>
@@ -132,20 +135,22 @@ struct Layer {
   std::variant<std::monostate, FeedForward> network;
   Norms mixer_norms, network_norms;
   Join join;
-  bool windowed = false;  // the model's pattern says that this layer has a window, also where the window is as wide as the context
+  // True if the model's pattern gives this layer a window. If such a window would cover the whole context, Attention::window is 0.
+  bool windowed = false;
   std::optional<Tail> tail;
 
-  // These throw unsupported_model if the layer's mixer or network is of another kind or absent.
+  // These throw ErrorKind::unsupported_model if the layer's mixer or network is absent or of another kind.
   Attention& attention() { return part<Attention>(mixer, "attention"); }
   const Attention& attention() const { return part<Attention>(mixer, "attention"); }
   FeedForward& feed_forward() { return part<FeedForward>(network, "feed-forward network"); }
   const FeedForward& feed_forward() const { return part<FeedForward>(network, "feed-forward network"); }
-  // These return null in that case.
+  // These return null if the layer's mixer or network is absent or of another kind.
   const Attention* if_attention() const { return std::get_if<Attention>(&mixer); }
   const FeedForward* if_feed_forward() const { return std::get_if<FeedForward>(&network); }
 };
 
-// For std::visit over the parts of a layer. Does not compile unless every kind of part has a function.
+// Combines functions into one visitor for std::visit over a part of a layer. std::visit does not compile unless there is a function for
+// every kind of part.
 template <class... Functions>
 struct EachPart : Functions... {
   using Functions::operator()...;

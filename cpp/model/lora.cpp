@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxRank = 4096;
 
-// Transposes a matrix of rows x cols.
+// Returns the transpose of a matrix of rows x cols.
 std::vector<float> turned(const std::vector<float>& values, std::int64_t rows, std::int64_t cols) {
   std::vector<float> result(values.size());
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -21,7 +21,7 @@ std::vector<float> turned(const std::vector<float>& values, std::int64_t rows, s
   return result;
 }
 
-// Adds two low-rank matrices by concatenating their factors along the rank.
+// Returns the sum of two low-rank matrices. Their factors are concatenated along the rank.
 LowRank together(const LowRank& x, const LowRank& y) {
   LowRank sum{.left = {}, .right = x.right, .rank = x.rank + y.rank, .cols = x.cols};
   sum.right.insert(sum.right.end(), y.right.begin(), y.right.end());

@@ -1,5 +1,5 @@
-// Low-rank adapters for load(lora=): PEFT folders and GGUF adapters. python/pumice/lora.py reads module names and scales from them; this
-// file finds the model's matrices that they change and checks shapes.
+// Low-rank adapters for load(lora=): PEFT folders and GGUF adapters. python/pumice/loading/lora.py reads module names and scales from them.
+// The code here finds the model's matrices that the adapters change, and checks shapes.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,17 @@
 
 namespace pumice::model {
 
-// How an adapter's file stores the factors a and b of W + scale b a, where W is rows x cols.
+// The shapes in which an adapter's file stores the factors a and b. The adapted matrix is W + scale * b a, where W is rows x cols.
 enum class LoraLayout : std::uint8_t {
-  linear,          // a: rank x cols, b: rows x rank
-  embedding,       // PEFT's, for the transposed table: a: rank x rows, b: cols x rank
-  embedding_rows,  // GGUF's: a: rows x rank, b: cols x rank
+  linear,  // a: rank x cols, b: rows x rank
+  // PEFT's layout for embedding tables, which it adapts transposed. a: rank x rows, b: cols x rank.
+  embedding,
+  embedding_rows,  // GGUF's layout for embedding tables. a: rows x rank, b: cols x rank
 };
 struct LoraModule {
-  std::string name;  // in the model's file, without ".weight": "model.layers.0.self_attn.q_proj", "blk.0.attn_q"
-  std::string a, b;  // names of tensors in the adapter's file
+  // The name of the weight in the model's file, without ".weight": "model.layers.0.self_attn.q_proj", "blk.0.attn_q".
+  std::string name;
+  std::string a, b;  // names of the factors' tensors in the adapter's file
   float scale = 1;
   LoraLayout layout = LoraLayout::linear;
 };
@@ -35,12 +37,13 @@ class Lora {
  public:
   explicit Lora(std::vector<LoraSpec> specs);
 
-  // Returns the sum of all adapters for the matrix that has one of these names, with scales multiplied in, or nothing if there are none.
-  // Throws model_format for factors that do not fit.
+  // Returns the sum of all adapters for the matrix that has one of these names, with the scales multiplied in, or nothing if there are
+  // none. Throws ErrorKind::model_format if a factor is missing or has the wrong shape.
   std::optional<LowRank> of(std::span<const std::string> names, std::int64_t rows, std::int64_t cols);
   bool has(std::span<const std::string> names) const;
 
-  // Throws model_format with the first name in an adapter for which of() was never called.
+  // Throws ErrorKind::model_format if an adapter changes a matrix for which of() was never called. The message has the name of the first
+  // such matrix.
   void require_all_used(const files::ModelFile& model) const;
 
  private:

@@ -1,4 +1,4 @@
-// A matrix of low rank, left * right, that is added to a weight matrix (Hu et al. 2021).
+// Low-rank matrices, left * right, which are added to weight matrices (Hu et al. 2021).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct LowRank {
   std::int64_t rank = 0, cols = 0;
 };
 
-// A function that adds row `row` of a low-rank matrix to `values`. Sums over the rank are float32 and in index order.
+// A function that adds row `row` of a low-rank matrix to `values`. It sums over the rank in float32 and in index order.
 using AddRow = std::function<void(std::int64_t row, float* values)>;
 AddRow adding(LowRank factors);
 

@@ -1,5 +1,5 @@
-// A model's programs. Placement, packing, foresee() and prepare() need the same ones, so each is written and checked at its first use and
-// then kept.
+// Keeps a model's programs. Placement, packing, foresee() and prepare() need the same programs, so each program is written and checked at
+// its first use and then kept.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +18,16 @@ namespace pumice::model {
 
 struct ModelProgram {
   Program program;
-  std::vector<bool> matrices;     // by MatrixId: whether the program uses the matrix
-  std::int32_t input_width = 0;   // floats per input row; 0: the input is ids
+  std::vector<bool> matrices;     // [MatrixId]: whether the program uses the matrix
+  std::int32_t input_width = 0;   // floats per input row; 0 if the input is ids
   std::int32_t output_width = 0;  // floats per output row
-  Attend attend = {};             // for queries() only: the operation whose inputs are its output rows
+  Attend attend = {};             // set by queries() only: the operation whose inputs are the program's output rows
 };
 
-// Thread-safe. The description must outlive this object and no longer change.
+// Thread-safe. The description must outlive this object and must not change during its lifetime.
 class ModelPrograms {
  public:
-  // `kv_format` is the format of decoders' caches.
+  // `kv_format` is the format of the caches of decoders.
   explicit ModelPrograms(const Description& description, KvFormat kv_format = KvFormat::f16);
   ModelPrograms(const ModelPrograms&) = delete;
   ModelPrograms& operator=(const ModelPrograms&) = delete;
@@ -35,7 +35,8 @@ class ModelPrograms {
   const Description& description() const { return d_; }
   const WeightShapes& shapes() const { return shapes_; }
 
-  // As the functions of model/programs.h.
+  // Each returns a program that a function of model/programs.h writes: body() that of body_program(), queries() that of query_program(),
+  // and so on.
   const ModelProgram& body(std::size_t first, std::size_t last, Output output) const;
   const ModelProgram& layer(std::size_t layer) const;
   const ModelProgram& queries(std::size_t layer) const;

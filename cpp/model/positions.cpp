@@ -9,7 +9,8 @@
 namespace pumice::model {
 namespace {
 
-// Raffel et al. 2020, section 2.1, as the authors' code computes it, in float32. `distance` is the key's position minus the query's.
+// Returns the bucket of a distance (the key's position minus the query's). The formula is that of Raffel et al. 2020, section 2.1, in
+// float32 like the authors' code.
 std::int32_t bucket_of(const PositionBuckets& buckets, std::int32_t distance) {
   const std::int32_t half = buckets.count / 2, exact = half / 2, after = distance > 0 ? half : 0;
   const std::int32_t away = std::abs(distance);
@@ -50,7 +51,7 @@ void add_position_tables(const WeightReader& reader, Description& d) {
   const Config& c = d.config;
   if (!c.alibi_slopes.empty()) d.alibi_slopes = d.add(Vector{.name = "ALiBi slopes", .values = c.alibi_slopes});
   if (c.position_buckets.count == 0) return;
-  // The file's table has one row per bucket, but operations need a bias per distance.
+  // The file's table has one row per bucket, but operations need one bias per distance.
   d.position_reach = position_reach(c.position_buckets);
   Vector table = reader.read_table(Role::position_bias);
   table.values = bias_by_distance(c.position_buckets, table.values);

@@ -1,5 +1,5 @@
-// Layers as operations: norms, joins and the rows between stages. mixers/ and networks/ write the operations
-// of their parts, ends.cpp the beginning and the end of a program.
+// Writes layers as operations: norms, joins, and the rows that go from stage to stage. mixers/ and networks/ write the operations of their
+// part of a layer; ends.cpp writes the beginning and the end of a program.
 #include "model/programs.h"
 
 #include <algorithm>
@@ -47,7 +47,8 @@ class Body {
   bool embeds() const { return first_ == 0 && from_ids_; }
 
   // ---------------------------------------------------------------- rows between stages
-  // The width of a row between stages: hidden columns, keys and values of earlier layers, LayerInputs.
+  // Returns the width of a row that enters layer `border` from an earlier stage: the hidden columns, keys and values of earlier layers, and
+  // LayerInputs.
   std::int32_t row_width(std::size_t border) const { return w_.c.hidden_size + kv_.width(border) + inputs_.width(border); }
 
   void take_row() {
@@ -128,16 +129,19 @@ class Body {
     return out;
   }
 
-  // Returns the input of a network parallel to the mixer. It is computed before the mixer changes x.
+  // Returns the input of a network that is parallel to the mixer. The network's norm is computed before the mixer changes x.
   View parallel_input(std::size_t layer) {
-    if (!w_.c.layers[layer].network_norms.before) return h_;  // the mixer's own input
+    if (!w_.c.layers[layer].network_norms.before) return h_;  // the mixer's norm writes the input of both to h_
     if (!beside_) beside_ = w_.slot(Rows::tokens, w_.c.hidden_size);
     w_.norm(w_.d.at(layer, Role::ffn_norm), x_, beside_);
     return beside_;
   }
 
-  // x += c W rows. With a norm of the branch, x += norm(W rows); with a norm of the sum, x = norm(x + c W rows). With Residual::twice,
-  // x = norm'(x + norm(x + c W rows)).
+  // Adds the result of a branch to x. W is the matrix `end.product`, and c is Join::scale.
+  //   x += c W rows                      without a norm of the branch or the sum
+  //   x += norm(W rows)                  with a norm of the branch
+  //   x = norm(x + c W rows)             with a norm of the sum
+  //   x = norm2(x + norm(x + c W rows))  with Residual::twice
   void close(std::size_t layer, const BranchEnd& end, const Norms& norms, Role branch_norm, Role sum_norm) {
     const Parameter& product = w_.d.at(layer, end.product);
     if (norms.branch) {
@@ -158,7 +162,7 @@ class Body {
   const bool from_ids_;
   SharedKv kv_;
   LayerInputsWriter inputs_;
-  View x_, h_;  // hidden rows, and normalised ones
+  View x_, h_;  // hidden rows, and normalised hidden rows
   AttentionMixer attention_;
   FeedForwardNetwork feed_forward_;
   View beside_;
@@ -181,8 +185,8 @@ Program query_program(const Description& d, std::size_t layer, Attend& attend) {
   if (at == program.ops.end()) fail(ErrorKind::unsupported_model, "layer ", layer, " has no attention of queries and keys");
   attend = std::get<Attend>(*at);
   program.ops.erase(at, program.ops.end());
-  // What the scores need is copied to one row: the layer's row of queries and keys may be wider than what the layer writes, and keys of an
-  // earlier layer lie in another row.
+  // Copies the inputs of the scores side by side to one new slot. The layer's slot of queries and keys may be wider than what this layer
+  // writes, and keys of an earlier layer are in another slot.
   const auto slot = static_cast<std::int32_t>(program.slots.size());
   SlotShape shape{Rows::tokens};
   for (View* view : {&attend.q, &attend.k, &attend.by_query, &attend.by_key}) {

@@ -1,4 +1,4 @@
-// Translates a description to programs. The same function writes the layers of every family.
+// Translates a description to programs. The same code writes the layers of every family.
 #pragma once
 
 #include <algorithm>
@@ -9,23 +9,24 @@
 namespace pumice::model {
 
 // The result of a body's last stage.
-//   hidden, selected: rows of all tokens, or of the selected ones, before the final norm; decoders store keys and values in caches
-//   tokens, pooled: a row per token, or one per segment, after the modules; the input is whole texts, and there are no caches
-//   classes: the classifier's logits per segment; the input is whole texts, and there are no caches
+//   hidden, selected: rows of all tokens, or of the selected tokens, before the final norm; decoders store keys and values in caches
+//   tokens, pooled: one row per token, or one per segment, after the modules; the input is whole texts, and there are no caches
+//   classes: one row of the classifier's logits per segment; the input is whole texts, and there are no caches
 enum class Output : std::uint8_t { hidden, selected, tokens, pooled, classes };
 
-// Returns the program of layers [first, last). The first stage's input is ids, the others' is hidden rows. The result is `output` if the
-// stage ends with the model's last layer, and hidden rows otherwise.
+// Returns the program of layers [first, last). The input is ids for the first stage and hidden rows for every other stage. The result is
+// `output` for the stage that ends with the model's last layer, and hidden rows for every other stage.
 Program body_program(const Description& d, std::size_t first, std::size_t last, Output output);
-// Returns the program of one layer, hidden rows to hidden rows, without caches. The model's last layer includes the final norm.
+// Returns the program of one layer, from hidden rows to hidden rows, without caches. For the model's last layer it includes the final norm.
 Program layer_program(const Description& d, std::size_t layer);
-// Returns the part of that program before attention: hidden rows to rows that hold the inputs of Attend. Sets `attend` to that operation.
+// Returns the part of layer_program() before attention. Its output rows hold the inputs of Attend. Sets `attend` to the Attend operation
+// with views of these rows.
 Program query_program(const Description& d, std::size_t layer, Attend& attend);
-Program head_program(const Description& d);      // hidden rows to logits
-Program log_prob_program(const Description& d);  // hidden rows and targets to log-probabilities
+Program head_program(const Description& d);      // from hidden rows to logits
+Program log_prob_program(const Description& d);  // from hidden rows and target ids to log-probabilities
 
-// Returns the program from hidden rows to the logits that sampling needs: the kTopLogits largest, and those of reported ids. 64 is more
-// than the usual top_k. A row of Top is an eighth of the logits, at most 17 KB.
+// top_program() computes from hidden rows what sampling needs: the kTopLogits largest logits, and the logits of up to top_reported(vocab)
+// reported ids. 64 is more than the usual top_k. The result is about an eighth of all logits, and at most 17 KB per row.
 inline constexpr std::int32_t kTopLogits = 64;
 constexpr std::int32_t top_reported(std::int32_t vocab) { return std::clamp(vocab / 8, 16, 4096); }
 Program top_program(const Description& d);

@@ -1,5 +1,5 @@
-// Reads hyperparameters under their GGUF key ("block_count", below the architecture's name) or their config.json key, with a range for
-// each.
+// Reads hyperparameters by their GGUF key ("block_count", without the name of the architecture before it) or by their config.json key, and
+// checks the range of each.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline constexpr std::int64_t kMaxLayers = 4096, kMaxWidth = 1 << 20, kMaxHeads 
 class Reader {
  public:
   explicit Reader(const files::ModelFile& file);
-  // A copy of `plain` for a family whose config.json has other names for some keys.
+  // Copies `plain` for a family whose config.json has other names for some keys.
   Reader(const Reader& plain, std::span<const KeyName> names)
       : file_(plain.file_), gguf_(plain.gguf_), prefix_(plain.prefix_), names_(names) {}
 
@@ -39,17 +39,19 @@ class Reader {
     const std::string where = key(gguf_key, json_key);
     return asked(where) ? file_.string(where) : std::nullopt;
   }
-  // Returns true also for a key whose value is null, which differs from an absent one (Mistral's sliding_window).
+  // Returns whether the file has the key, even if its value is null. A null and an absent key may mean different things (Mistral's
+  // sliding_window).
   bool has(std::string_view gguf_key, std::string_view json_key) const { return file_.has(key(gguf_key, json_key)); }
-  // Returns whether config.json has this nested object and it is neither null nor empty.
+  // Returns whether config.json has an object at this key that is neither null nor empty. Throws if the value is not an object.
   bool object(const std::string& where) const;
 
   bool flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const;
-  // Returns whether all layers must have a bias: config.json says so under a key; in GGUF it holds if the first layer's tensor exists.
+  // Returns whether all layers must have a bias. In config.json, a key says so. In GGUF, they must if the file has the tensor `gguf_tensor`
+  // of the first layer.
   bool biases(std::string_view gguf_tensor, std::string_view json_key, bool otherwise) const {
     return gguf_ ? file_.find(gguf_tensor) != nullptr : flag("", json_key, otherwise);
   }
-  // Returns a number per layer, from a list or from one number for all layers. Empty if the file has no such key.
+  // Returns one number per layer. The file has a list, or one number for all layers. Returns an empty vector if the file has no such key.
   std::vector<std::int64_t> per_layer(std::string_view gguf_key, std::string_view json_key, std::size_t count, std::int64_t low,
                                       std::int64_t high) const;
 
@@ -77,7 +79,8 @@ class Reader {
   const files::ModelFile& file() const { return file_; }
 
  private:
-  // Whether this kind of file has such a key at all. An object where a number belongs has dotted keys and no value: not the same as absent.
+  // Returns false if this kind of file has no such key at all (the key is empty). Throws if the file has an object at the key: its members
+  // have dotted keys, and the key itself has no value, so it would look absent.
   bool asked(const std::string& where) const;
 
   const files::ModelFile& file_;
@@ -86,9 +89,9 @@ class Reader {
   std::span<const KeyName> names_;
 };
 
-// Returns the activation called `name`. `where` is the key that names it, for errors.
+// Returns the activation called `name`. `where` is the key of `name`, for error messages.
 Activation activation_named(const Reader& read, const std::string& where, const std::string& name);
-// Returns the activation that config.json names, under any of the usual keys.
+// Returns the activation that config.json gives under one of the usual keys, or `otherwise` if it has none of them.
 Activation read_activation(const Reader& read, Activation otherwise);
 
 }  // namespace pumice::model

@@ -1,4 +1,4 @@
-// Roles of tensors, and what a model requires of the tensor in each role (roles.def).
+// The roles of tensors, and what a model requires of the tensor in each role (roles.def).
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ inline constexpr std::string_view kRoleNames[] = {
 };
 inline constexpr std::size_t kRoles = std::size(kRoleNames);
 
-// Which part of a model has tensors of a role (roles.def).
+// The part of a model that has the tensors of a role (explained in roles.def).
 enum class Of : std::uint8_t { model, end, layer, attention, feed_forward };
 constexpr Of of(Role role) {
   constexpr Of kOf[] = {
@@ -36,22 +36,25 @@ constexpr bool of_layer(Role role) { return of(role) != Of::model && of(role) !=
 
 enum class Need : std::uint8_t {
   never,
-  maybe,      // used where the file has it
+  maybe,      // used if the file has it
   always,     // the file must have it
-  elsewhere,  // another part of model/ reads it and reports a missing one
+  elsewhere,  // read by other code in model/, which reports a missing tensor
 };
 
 // How a role's matrix is used.
 enum class Use : std::uint8_t {
   none = 0,
-  table = 1,    // rows are looked up by index; the file's format is kept
-  exact = 2,    // a small product whose error reaches the result undamped; the file's format is kept
-  product = 4,  // may be quantized and rounded
-  // Of a product:
-  bytes = 8,         // in an encoder its activations may be codes of 8 bits (docs/numerics.md). Not for values, whose error no softmax
-                     // damps, and not after a gate, where the largest activations stand far above the rest of their block
-  apart = 16,        // an adapter's factors may stand beside it: no activation changes its output before theirs is added
-  ends_branch = 32,  // its bias is multiplied by Join::scale
+  table = 1,    // rows are looked up by index; the matrix keeps the file's format
+  exact = 2,    // a small product whose error goes undamped into the result; the matrix keeps the file's format
+  product = 4,  // a product; the matrix may be quantized and rounded
+  // Flags of a product.
+  // In an encoder, the activations may be rounded to 8-bit codes (docs/numerics.md). Matrices of values do not have this flag, because no
+  // softmax damps their error. Matrices after a gate do not have it, because the largest activations there are far above the rest of their
+  // block.
+  bytes = 8,
+  // An adapter may stay separate from the matrix. This requires that no activation is applied before the adapter's product is added.
+  apart = 16,
+  ends_branch = 32,  // the matrix is the last of its branch, so its bias is multiplied by Join::scale
 };
 constexpr Use operator|(Use a, Use b) { return static_cast<Use>(static_cast<unsigned>(a) | static_cast<unsigned>(b)); }
 constexpr bool has(Use all, Use one) { return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0; }
@@ -59,14 +62,16 @@ constexpr bool has(Use all, Use one) { return (static_cast<unsigned>(all) & stat
 // What a model requires of the tensor in one role (in one layer).
 struct Asked {
   Need need = Need::never;
-  std::int64_t rows = 0, cols = 0;  // rows 0: any number. For a vector, `rows` is its length and cols is 0
-  bool bias = false;                // the file must have its bias
+  // The shape of a matrix, where rows 0 means any number of rows. For a vector, `rows` is its length and `cols` is 0.
+  std::int64_t rows = 0, cols = 0;
+  bool bias = false;  // the file must have its bias
   Use use = Use::none;
 
   bool is_vector() const { return cols == 0; }
 };
 
-// Uses those parts of `d` that roles earlier in roles.def have filled. `layer` matters only for roles of layers.
+// Returns what the model requires of the tensor in `role`. Reads only the parts of `d` that roles earlier in roles.def have filled. `layer`
+// is ignored if the role is not a role of layers.
 Asked asked(const Description& d, Role role, std::size_t layer);
 
 }  // namespace pumice::model

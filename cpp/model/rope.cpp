@@ -7,16 +7,18 @@ namespace pumice::model {
 namespace {
 
 struct RopeScaling {
-  std::string type = "default", where;  // and the key that says it
+  // `where` is the key that gives the type, for error messages.
+  std::string type = "default", where;
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4, beta_fast = 32, beta_slow = 1;
   double original_context = 0;
-  double context = 0;                               // positions that the file says; dynamic goes beyond
-  double magnitude = 1;                             // of YaRN and longrope
-  std::vector<double> short_factors, long_factors;  // longrope's, up to original_context and beyond
-  bool truncate = true;                             // YaRN's ramp begins and ends at whole dimensions
+  double context = 0;    // number of positions that the file says; dynamic scaling extends it
+  double magnitude = 1;  // of YaRN and longrope
+  // longrope's factors for texts of at most original_context tokens, and for longer texts.
+  std::vector<double> short_factors, long_factors;
+  bool truncate = true;  // YaRN's ramp begins and ends at whole dimensions
 };
 
-// Ding et al. 2024: a factor for each frequency, found by a search.
+// Returns the frequencies divided by one factor each, as in longrope (Ding et al. 2024, who find the factors by a search).
 std::vector<float> divided(const Reader& read, double theta, std::int32_t dims, const std::vector<double>& factors, const char* name) {
   std::vector<float> inv_freq(static_cast<std::size_t>(dims / 2));
   if (factors.size() != inv_freq.size()) {
@@ -30,7 +32,7 @@ std::vector<float> divided(const Reader& read, double theta, std::int32_t dims, 
   return inv_freq;
 }
 
-// inv_freq[j] = theta^(-2j/dims), in float32 steps as transformers has it, then the scaling of `s`.
+// Computes inv_freq[j] = theta^(-2j/dims), rounded to float32 at the same steps as in transformers, and then applies the scaling `s`.
 RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
   constexpr double kTwoPi = 2 * 3.14159265358979323846;
   RopeTable rope{.inv_freq = std::vector<float>(static_cast<std::size_t>(dims / 2)), .interleaved = interleaved};
@@ -50,7 +52,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     for (float& f : rope.inv_freq) f = static_cast<float>(f / s.factor);
     return rope;
   }
-  if (s.type == "llama3") {  // Llama 3.1: long wavelengths are interpolated, short ones kept, a ramp between
+  if (s.type == "llama3") {  // Llama 3.1: long wavelengths are interpolated, short wavelengths are kept, and a ramp joins them
     const double longest = s.original_context / s.low_freq_factor, shortest = s.original_context / s.high_freq_factor;
     for (float& f : rope.inv_freq) {
       const double wavelength = kTwoPi / f;
@@ -60,7 +62,8 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     }
     return rope;
   }
-  if (s.type == "ntk") {  // the same for texts of every length: kexue.fm/archives/9706, formula 6 (gte "new")
+  // These frequencies are the same for texts of all lengths (kexue.fm/archives/9706, formula 6; gte "new").
+  if (s.type == "ntk") {
     const double first = std::pow(s.factor, -2.0 / dims), step = std::pow(theta * s.factor, -2.0 / dims);
     for (std::int32_t j = 0; j < dims / 2; ++j) rope.inv_freq[static_cast<std::size_t>(j)] = static_cast<float>(first * std::pow(step, j));
     return rope;
@@ -82,7 +85,7 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     rope.magnitude = static_cast<float>(s.magnitude);
     const bool goes_beyond = s.original_context < s.context;
     if (goes_beyond) rope.original = std::max<std::int64_t>(1, static_cast<std::int64_t>(s.original_context));
-    if (read.gguf()) {  // the factors are tensors there, and divide these
+    if (read.gguf()) {  // divide_by_rope_factors() divides by the factors, which are tensors in GGUF
       if (goes_beyond) rope.long_inv_freq = rope.inv_freq;
       return rope;
     }
@@ -94,7 +97,8 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
                    "\" is not known; this version has linear, dynamic, llama3, ntk, yarn, longrope and proportional");
 }
 
-// Each number may be in range and the frequencies still not finite.
+// Returns a rope after checking that its frequencies are finite. Frequencies can be infinite or NaN even if each number in the file is in
+// range.
 RopeTable make_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
   RopeTable rope = scaled_rope(read, theta, dims, s, interleaved);
   const auto sound = [](float f) { return f >= 0 && f <= 1e30f; };
@@ -107,7 +111,8 @@ RopeTable make_rope(const Reader& read, double theta, std::int32_t dims, const R
   return rope;
 }
 
-// `at` is where transformers keeps a layer type's rope: "rope_parameters", "rope_parameters.sliding_attention" (5.x), "rope_scaling" (4.x).
+// Reads the scaling of a rope. `at` is the object of config.json that has it: "rope_parameters" or "rope_parameters.sliding_attention"
+// (transformers 5), or "rope_scaling" (transformers 4).
 RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) {
   RopeScaling s;
   const bool gguf = read.gguf();
@@ -117,24 +122,23 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
     type = read.string("", at + ".type");
     s.where = read.key("", at + ".type");
   }
-  s.type = type.value_or(gguf ? "linear" : "default");  // llama.cpp: a factor alone is linear
+  s.type = type.value_or(gguf ? "linear" : "default");  // in llama.cpp a factor without a type is linear
   s.context = n_ctx;
   const auto factors = [&](const char* key) {
     return (gguf ? std::nullopt : read.file().number_list(read.key("", at + key))).value_or(std::vector<double>{});
   };
   s.short_factors = factors(".short_factor");
   s.long_factors = factors(".long_factor");
-  // Older names of longrope (Phi-3); its GGUF files have the tensors and no name.
+  // "su" is an older name of longrope (Phi-3). GGUF files with longrope have its tensors and do not name it.
   const bool tensors = gguf && (read.file().find("rope_factors_short.weight") || read.file().find("rope_factors_long.weight"));
   if (s.type == "su" || !s.short_factors.empty() || tensors) s.type = "longrope";
-  // Hunyuan's alpha stretches the base once (RopeDefaults::stretch), whatever the length.
+  // Hunyuan's alpha stretches the base once, whatever the length of a text (RopeDefaults::stretch).
   if (s.type == "dynamic" && read.number("", at + ".alpha")) s.type = "default";
-  const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 says it beside the object
+  const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 has this key outside of the object
   s.original_context = read.positive("rope.scaling.original_context_length", at + ".original_max_position_embeddings", stated);
   const bool must_say = !gguf && (s.type == "linear" || s.type == "llama3");
-  const double otherwise = gguf               ? read.positive("rope.scale_linear", "", 1)  // the key's name before there were types
-                           : s.type == "yarn" ? n_ctx / s.original_context
-                                              : 1;
+  // rope.scale_linear is the name of the key before GGUF had types of scaling.
+  const double otherwise = gguf ? read.positive("rope.scale_linear", "", 1) : s.type == "yarn" ? n_ctx / s.original_context : 1;
   s.factor = read.positive("rope.scaling.factor", at + ".factor", must_say ? std::nullopt : std::optional(otherwise));
   for (const char* key : {".low_freq_factor", ".high_freq_factor"})
     if (s.type == "llama3" && !gguf && !read.has("", at + key)) read.missing(read.key("", at + key));
@@ -143,24 +147,25 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   s.beta_fast = read.positive("rope.scaling.yarn_beta_fast", at + ".beta_fast", 32);
   s.beta_slow = read.positive("rope.scaling.yarn_beta_slow", at + ".beta_slow", 1);
   s.truncate = gguf || read.file().boolean(read.key("", at + ".truncate")).value_or(true);
-  // Peng et al. 2023, section 3.4. A file can give another one (transformers), a factor beside it (llama.cpp), or two parts of it
+  // The magnitude is that of Peng et al. 2023, section 3.4. A file can give another magnitude (transformers), a factor by which the
+  // magnitude is multiplied (llama.cpp), or the two numbers mscale and mscale_all_dim, for which two magnitudes are computed and divided
   // (DeepSeek).
   const auto paper = [&](double scale) { return s.factor > 1 ? 0.1 * scale * std::log(s.factor) + 1 : 1; };
-  const auto part_at = [&](const std::string& key) {  // 0: none, as transformers has it (Hunyuan's mscale_all_dim)
+  const auto part_at = [&](const std::string& key) {  // 0 means that the file has none, as in transformers (Hunyuan's mscale_all_dim)
     const double part = read.number("", at + key).value_or(0);
     if (!(part >= 0 && part < 1e30)) read.bad_number(read.key("", at + key), part, "0 (none) or a positive number below 1e30");
     return part;
   };
   const double part = part_at(".mscale"), all = part_at(".mscale_all_dim");
   s.magnitude = part > 0 && all > 0 ? paper(part) / paper(all) : paper(1);
-  if (gguf &&
-      read.has("rope.scaling.yarn_log_multiplier", "")) {  // what mscale_all_dim is in config.json (Ministral 3; DeepSeek: a tenth of it)
+  // In GGUF files of Ministral 3 this key has the value of mscale_all_dim in config.json; in those of DeepSeek, a tenth of it.
+  if (gguf && read.has("rope.scaling.yarn_log_multiplier", "")) {
     s.magnitude = paper(1) / paper(read.positive("rope.scaling.yarn_log_multiplier", ""));
   }
   if (s.type == "longrope") {
     const double scale = n_ctx / s.original_context;
     s.magnitude = scale > 1 ? std::sqrt(1 + std::log(scale) / std::log(s.original_context)) : 1;
-    if (gguf) s.magnitude = 1;  // all of it is in attn_factor
+    if (gguf) s.magnitude = 1;  // attn_factor has the whole magnitude
   }
   if (const auto stated = read.number("rope.scaling.attn_factor", at + ".attention_factor")) {
     if (!(std::abs(*stated) < 1e30))
@@ -173,13 +178,14 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   return s;
 }
 
-// How many columns of a head turn. `otherwise` 0: all of them, also where config.json has partial_rotary_factor, which transformers ignores
-// in these families (Llama).
+// Returns how many columns of a head are rotated. `otherwise` is the fraction of a head to rotate if the file does not give one. If
+// `otherwise` is 0, all columns are rotated, even if config.json has partial_rotary_factor, because transformers ignores this key in such
+// families (Llama).
 std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::string& at, std::int32_t head_dim, double otherwise) {
   const auto said = [&](const std::string& key, double or_else) { return read.number("", key).value_or(or_else); };
   const double partial = otherwise > 0 ? said(at + ".partial_rotary_factor", said("partial_rotary_factor", otherwise)) : 1;
   if (!(partial > 0 && partial <= 1)) read.unsupported("partial_rotary_factor is ", partial, "; it must lie between 0 and 1");
-  // In a GGUF file without the key the whole head turns, whatever the default of the family's configuration class is.
+  // In a GGUF file without the key the whole head is rotated, whatever the default of the family's configuration class.
   const std::int64_t turned = read.gguf() ? head_dim : static_cast<std::int64_t>(head_dim * partial) / 2 * 2;
   if (turned == 0) read.unsupported("partial_rotary_factor ", partial, " of head_dim ", head_dim, " leaves nothing to rotate");
   const std::int32_t dims = read.size(gguf_key, "", head_dim, turned);
@@ -187,15 +193,16 @@ std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::st
   return dims;
 }
 
-// Gemma 4: the frequencies are those of the whole head; the first `dims` / 2 turn, the others are 0.
+// Gemma 4: returns the rope of a whole head after setting all but the first `dims` / 2 frequencies to 0, so that the other pairs are not
+// rotated.
 RopeTable proportional(RopeTable whole, std::int32_t dims) {
   std::fill(whole.inv_freq.begin() + dims / 2, whole.inv_freq.end(), 0.0f);
   return whole;
 }
 
 struct RopePlace {
-  const char* gguf_key;  // of the columns that turn
-  std::string at;        // in config.json
+  const char* gguf_key;  // of the number of columns that are rotated
+  std::string at;        // object of config.json
   std::int32_t head_dim;
 };
 
@@ -208,7 +215,8 @@ RopeTable rope_at(const Reader& read, const RopePlace& place, double theta, cons
   return proportional(make_rope(read, theta, place.head_dim, linear, defaults.interleaved), dims);
 }
 
-// The head_dim of layers with a window, or of those without. Where there are none of this kind, that of the first layer.
+// Returns the head_dim of the layers with a window (windowed = true) or of the layers without one. If the model has no such layer, returns
+// the head_dim of the first layer.
 std::int32_t head_dim_of(const Config& c, bool windowed) {
   for (const Layer& layer : c.layers) {
     if ((layer.attention().window > 0 || layer.windowed) == windowed) return layer.attention().head_dim;
@@ -216,7 +224,7 @@ std::int32_t head_dim_of(const Config& c, bool windowed) {
   return c.layers.front().attention().head_dim;
 }
 
-// The object of config.json with the settings of most layers.
+// Returns the name of the config.json object that has the rope settings of most layers.
 std::string rope_object(const Reader& read) {
   const auto object = [&](const char* name) { return !read.gguf() && read.object(read.key("", name)); };
   if (!object("rope_parameters")) return "rope_scaling";
@@ -235,7 +243,7 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   const auto object = [&](const char* name) { return !c.gguf && read.object(read.key("", name)); };
   const std::string full = rope_object(read);
   const bool per_type = full == "rope_parameters.full_attention", scaled = object("rope_scaling");
-  object("rope_parameters.sliding_attention");  // throws when it is there and no object
+  object("rope_parameters.sliding_attention");  // throws if it exists and is not an object
   const double theta = read.positive("rope.freq_base", full + ".rope_theta", read.positive("", "rope_theta", defaults.theta));
   const std::int32_t head_dim = head_dim_of(c, false), of_windowed = head_dim_of(c, true);
   const auto said = static_cast<double>(c.n_ctx);
@@ -249,7 +257,8 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   for (Layer& layer : c.layers) layer.attention().rope = 0;
   c.n_ctx = stretched_context(read, c.n_ctx);
   if (defaults.window_theta == 0) return;
-  const std::string local = "rope_parameters.sliding_attention";  // layers with a window: their own base, scaled where it says so itself
+  // Layers with a window have a base of their own. Their rope is scaled only if this object has a scaling.
+  const std::string local = "rope_parameters.sliding_attention";
   const double base =
       read.positive("rope.freq_base_swa", local + ".rope_theta", read.positive("", "rope_local_base_freq", defaults.window_theta));
   const bool own = of_windowed != head_dim || read.has("rope.dimension_count_swa", "");

@@ -1,4 +1,5 @@
-// Rotary embeddings as files describe them: bases, scalings of every kind, partial ones, and a second one for layers with a window.
+// Reads the rotary embeddings (ropes) of a model from its configuration: the base, all kinds of scaling, ropes that rotate only a part of
+// each head, and a second rope for layers with a window.
 #pragma once
 
 #include "model/config.h"
@@ -6,20 +7,26 @@
 
 namespace pumice::model {
 
+// Values for settings that a file does not give, and rules of a family.
 struct RopeDefaults {
-  double theta = 10000;      // if the file has no such key
-  bool interleaved = false;  // pairs (2j, 2j+1)
-  double partial = 0;        // rotated fraction of a head if config.json has no key; 0: all of it, whatever keys say
-  double window_theta = 0;   // the base for layers with a window; 0: the same as for all layers
-  double stretch = 1;        // multiplies the base (Hunyuan)
-  double proportional = 0;   // where config.json says nothing of ropes: this part of a head turns, with the frequencies that it would have
-                             // if all did (Gemma 4, layers without a window); 0: `partial`
+  double theta = 10000;      // the base, if the file does not give it
+  bool interleaved = false;  // pairs are columns (2j, 2j+1)
+  // The fraction of a head that is rotated, if config.json does not give it. 0: the whole head is rotated, even if config.json gives a
+  // fraction.
+  double partial = 0;
+  double window_theta = 0;  // the base for layers with a window, if the file does not give it; 0: they use the same rope as the others
+  double stretch = 1;       // multiplies the base (Hunyuan)
+  // Used if config.json has no settings of ropes at all. This fraction of a head is rotated, with the frequencies that it would have if the
+  // whole head were rotated (Gemma 4, layers without a window). 0: `partial` is used.
+  double proportional = 0;
 };
 
-// Returns the number of positions of a model whose file says `n_ctx`: with dynamic NTK, n_ctx times the factor, as in transformers.
+// Returns the number of positions of a model whose file says `n_ctx`. With dynamic NTK scaling this is n_ctx times the factor, as in
+// transformers, and otherwise n_ctx.
 std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
 
-// Fills Config::ropes and Attention::rope, and stretches Config::n_ctx. Call it after read_sizes() and read_windows().
+// Sets Config::ropes and Attention::rope, and replaces Config::n_ctx by stretched_context(). Must be called after read_sizes() and
+// read_windows().
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults);
 
 }  // namespace pumice::model

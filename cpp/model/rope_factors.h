@@ -1,4 +1,4 @@
-// Divisors of rope's frequencies, which GGUF files store as tensors.
+// Divisors of rope frequencies that GGUF files store as tensors.
 #pragma once
 
 #include "files/model_file.h"
@@ -6,8 +6,8 @@
 
 namespace pumice::model {
 
-// Divides the frequencies of the first rope by them: llama.cpp writes Llama 3.1's scaling as one factor for each frequency, and longrope's
-// as two sets of them. Throws model_format where one is missing that the rope needs, or is unsound.
+// Divides the frequencies of the first rope by these divisors. llama.cpp writes Llama 3.1's scaling as one divisor per frequency, and
+// longrope's as two sets of divisors. Throws ErrorKind::model_format if a tensor that the rope needs is missing or a divisor is not valid.
 void divide_by_rope_factors(const files::ModelFile& file, Config& config);
 
 }  // namespace pumice::model

@@ -20,7 +20,8 @@ ReadRows read_rows(std::shared_ptr<const files::ModelFile> file, const files::Te
   };
 }
 
-// The file's rows are the matrix's columns. Reads from each of them the part that belongs to the requested rows.
+// A row in the file is a column of the matrix. The function reads, from each row in the file, the part that belongs to the requested rows
+// of the matrix.
 ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols) {
   if (info(*tensor.format).block != 1) {
     fail(ErrorKind::unsupported_model, file->path(), ": tensor ", tensor.name, " is stored transposed in ", name(*tensor.format),

@@ -11,13 +11,13 @@ namespace {
 
 float softcap(const Reader& read, const char* key, double otherwise) {
   if (otherwise == kNoSuchKey) return 0;
-  const double cap = read.has(key, key) ? read.number(key, key).value_or(0) : otherwise;  // null: none
+  const double cap = read.has(key, key) ? read.number(key, key).value_or(0) : otherwise;  // null: no limit
   if (!(cap >= 0 && cap < 1e30)) read.bad_number(read.key(key, key), cap, "0 (none) or a positive number");
   return static_cast<float>(cap);
 }
 
 Attention read_attention(const Reader& read, const Config& c, const SizeDefaults& defaults) {
-  // GGUF files have every key, so defaults of configuration classes do not hold for them.
+  // GGUF files have all keys, so the defaults of configuration classes do not apply to them.
   const auto silent = [&](std::int64_t value) { return value > 0 && !c.gguf ? std::optional(value) : std::nullopt; };
   Attention a;
   a.heads = read.size("attention.head_count", "num_attention_heads", kMaxHeads, silent(defaults.heads));
@@ -35,7 +35,7 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
   return a;
 }
 
-// The heads of keys of each layer. null in config.json: as many as heads.
+// Returns the number of kv heads of each layer. null in config.json means as many as heads.
 std::vector<std::int64_t> read_kv_heads(const Reader& read, const Config& c, std::size_t layers, std::int32_t heads,
                                         std::int32_t otherwise) {
   if (c.gguf) {
@@ -57,7 +57,7 @@ std::vector<std::int64_t> read_ffn_widths(const Reader& read, const Config& c, s
                                                      factor > 0 ? std::optional(std::int64_t{factor} * c.hidden_size) : std::nullopt));
 }
 
-// "LLLG", repeated: L is a layer with a window, G one without (EXAONE 4).
+// Returns one flag per layer from a text such as "LLLG", which is repeated: L is a layer with a window, G a layer without one (EXAONE 4).
 std::vector<std::int64_t> window_letters(const Reader& read, const char* key, std::size_t count) {
   const std::string letters = read.text(read.key("", key));
   if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
@@ -105,23 +105,23 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
                             ? read.integer("attention.sliding_window", "sliding_window").value_or(0)
                             : (c.gguf && defaults.full_every == 0 ? 0 : defaults.window);
   read.in_range(window, 0, kMaxContext, read.key("attention.sliding_window", "sliding_window"));
-  if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2: the window's number is there all the same
+  if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2 gives a window's size even if it is not used
   if (defaults.symmetric && (window > 0 || read.integer("attention.sliding_window", "sliding_window"))) {
     window = read.in_range(window, 2, kMaxContext, read.key("attention.sliding_window", "sliding_window")) / 2;
   }
   if (window >= stretched_context(read, c.n_ctx)) window = 0;  // the window covers the whole context
   std::int64_t full_every = defaults.full_every;
   const std::int64_t first = defaults.first > 0 ? read.integer("", "max_window_layers").value_or(defaults.first) : 0;
-  std::vector<std::int64_t> windowed;  // a flag for each layer, where the file has them
+  std::vector<std::int64_t> windowed;  // one flag per layer, if the file has them
   for (const char* key : {"sliding_window_pattern", "_sliding_window_pattern"}) {
     const files::Value* letters = c.gguf ? nullptr : read.file().value(read.key("", key));
     if (letters && std::holds_alternative<std::string>(*letters)) {
       windowed = window_letters(read, key, count);
-    } else if (const auto pattern = read.integer("", key); pattern && (*pattern != 0 || window > 0)) {  // 0 may stand beside no window
+    } else if (const auto pattern = read.integer("", key); pattern && (*pattern != 0 || window > 0)) {  // without a window, 0 is ignored
       full_every = read.in_range(*pattern, 1, kMaxLayers, key);
     }
   }
-  // GGUF: a number as above, or the flags.
+  // A GGUF file has either a number (every n-th layer has no window) or one flag per layer.
   const std::string pattern = read.key("attention.sliding_window_pattern", "");
   if (c.gguf && read.file().has(pattern)) {
     if (const auto* flags = std::get_if<std::vector<bool>>(read.file().value(pattern))) {
@@ -184,7 +184,7 @@ void refuse_decoders(const Reader& read) {
 }
 
 std::int32_t position_after_padding(const Reader& read, const Config& c) {
-  if (c.gguf) return 0;  // converters cut the table
+  if (c.gguf) return 0;  // converters to GGUF remove the rows before position 0
   return static_cast<std::int32_t>(read.in_range(read.integer("", "pad_token_id").value_or(1), 0, kMaxContext, "pad_token_id")) + 1;
 }
 

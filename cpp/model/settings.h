@@ -1,5 +1,5 @@
-// What the configurations of most families have in common. A family calls these, with what its own configuration class takes where
-// config.json is silent (transformers leaves out what equals a default), and then changes the layers as it needs.
+// Reads the settings that most families have in common. A family calls these functions and then changes the layers as it needs. It passes
+// the defaults of its configuration class in transformers, because transformers leaves out of config.json what equals a default.
 #pragma once
 
 #include <string>
@@ -10,51 +10,55 @@
 
 namespace pumice::model {
 
-inline constexpr int kNoSuchKey = -1;  // the family has no such key, and transformers does not look at it
+// As a default: the family has no such key, so a key of this name in config.json is ignored, as in transformers.
+inline constexpr int kNoSuchKey = -1;
 
 struct SizeDefaults {
-  std::int32_t heads = 0, kv_heads = 0;    // heads 0: the file must say; kv_heads 0: as many as heads
-  std::int32_t head_dim = 0;               // 0: hidden_size / heads
-  std::int32_t ffn_factor = 0;             // width of the feed-forward network over hidden_size; 0: the file must say
-  std::int32_t query_pre_attn_scalar = 0;  // 0: head_dim, and no such key
+  // `heads` 0: the file must give the number. `kv_heads` 0: as many as `heads`.
+  std::int32_t heads = 0, kv_heads = 0;
+  std::int32_t head_dim = 0;    // 0: hidden_size / heads
+  std::int32_t ffn_factor = 0;  // width of the feed-forward network divided by hidden_size; 0: the file must give the width
+  // Scores are divided by the square root of this number. 0: the family has no such key, and the number is head_dim.
+  std::int32_t query_pre_attn_scalar = 0;
   std::int64_t n_ctx = 2048;
   double eps = 1e-6;
   Activation activation = Activation::silu;
-  double attention_softcap = kNoSuchKey, logit_softcap = kNoSuchKey;  // 0: none
+  double attention_softcap = kNoSuchKey, logit_softcap = kNoSuchKey;  // 0: no limit
 };
 
-// hidden_size, n_ctx, eps (by Config::norm, which is set before), and all layers alike.
+// Sets hidden_size, n_ctx and eps, and adds all layers, which are alike except for kv heads and widths given per layer in a GGUF file. The
+// family must set Config::norm first, because it decides which key has eps.
 void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults = {});
 
-// Throw unsupported_model where kernels do not have this size of heads, or heads do not share heads of keys evenly. `where`: the key that
-// says so.
+// check_head_dim() throws ErrorKind::unsupported_model if head_dim is not a multiple of 8. check_kv_heads() throws it if the number of
+// heads is not a multiple of the number of kv heads. `where` is the key that gives the number, for error messages.
 void check_head_dim(const Reader& read, std::int32_t head_dim, const std::string& where);
 void check_kv_heads(const Reader& read, const Attention& attention, const std::string& where);
 
 struct WindowDefaults {
-  std::int64_t window = 0;      // the window where the file has no such key
-  std::int32_t full_every = 0;  // layers n, 2n, ... have no window; 0: all layers have one
-  bool used = true;             // use_sliding_window where config.json does not say
-  std::int64_t first = 0;       // max_window_layers: the first layer with a window, where the family has that key
-  bool full_first = false;      // layers 0, n, 2n, ... have no window instead (ModernBERT)
-  bool symmetric = false;       // the file's number is the whole width, half of it to each side
+  std::int64_t window = 0;      // the window if the file has no key for it
+  std::int32_t full_every = 0;  // n: layers n, 2n, ... (counted from 1) have no window; 0: all layers have one
+  bool used = true;             // use_sliding_window if config.json does not have this key
+  std::int64_t first = 0;       // max_window_layers, the first layer with a window; 0: the family has no such key
+  bool full_first = false;      // layers 0, n, 2n, ... (counted from 0) have no window (ModernBERT)
+  bool symmetric = false;       // the file's number is the full width of the window, half of it on each side
 };
 
 // Sets Attention::window and Layer::windowed of each layer.
 void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults = {});
 
-// Sets Config::position_buckets, and PositionBias::buckets of all layers.
+// Sets Config::position_buckets, and sets Attention::position_bias of all layers to PositionBias::buckets.
 void read_position_buckets(const Reader& read, Config& c, const PositionBuckets& defaults);
 
-// Layers as BERT has them: they see both ways, have biases everywhere and no gate, and are normalised after each sum.
+// Makes all layers like BERT's: attention in both directions, biases everywhere, no gate, and a norm after each sum.
 void make_bert_layers(Config& c);
-// Throws unsupported_model for a BERT that was trained as a decoder and sees earlier positions alone.
+// Throws ErrorKind::unsupported_model for a BERT that was trained as a decoder and attends only to earlier positions.
 void refuse_decoders(const Reader& read);
-// The row of the table of positions for position 0, where positions are counted from the padding token's id (RoBERTa).
+// Returns the row of the position table for position 0, in models that count positions from the padding token's id (RoBERTa).
 std::int32_t position_after_padding(const Reader& read, const Config& c);
 
-// Which biases the file must have: config.json says attention_bias (q, k, v and the output) and mlp_bias. GGUF files do not say; their
-// biases are used where they are there.
+// These functions read from config.json which biases the file must have: attention_bias for q, k, v and the output, and mlp_bias. GGUF
+// files have no such keys; their biases are used if they exist.
 void read_attention_bias(const Reader& read, Config& c);
 void read_mlp_bias(const Reader& read, Config& c);
 

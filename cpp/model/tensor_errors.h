@@ -1,4 +1,4 @@
-// Errors about tensors: they name the file, the tensor, what was found and what is needed.
+// Errors about tensors. They name the file and the tensor, and say what was found and what is needed.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace pumice::model {
 
-// Throws unsupported_model for a format that no kernel reads.
+// Throws ErrorKind::unsupported_model if no kernel reads the format of the tensor.
 void require_format(const files::ModelFile& file, const files::TensorInfo& tensor);
 [[noreturn]] void wrong_shape(const files::ModelFile& file, const files::TensorInfo& tensor, const std::string& needed);
-// Throws model_format, and names the nearest tensor in the file.
+// Throws ErrorKind::model_format. The message has `name` and the most similar tensor name that the file has.
 [[noreturn]] void missing(const files::ModelFile& file, const std::string& name);
 
 }  // namespace pumice::model

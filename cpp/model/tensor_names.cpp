@@ -17,7 +17,7 @@ std::string with_layer(std::string_view pattern, std::size_t layer) {
   return str(pattern.substr(0, hole), layer, pattern.substr(hole + 2));
 }
 
-// The number between `prefix` and the next dot of a tensor's name.
+// Returns the number between `prefix` and the next dot of a tensor's name, or nothing if the name does not have this form.
 std::optional<std::int64_t> number_after(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return std::nullopt;
   std::int64_t number = 0;
@@ -26,7 +26,7 @@ std::optional<std::int64_t> number_after(std::string_view name, std::string_view
   return error == std::errc{} && end != last && *end == '.' ? std::optional(number) : std::nullopt;
 }
 
-// Is this the pattern of a known tensor, with one of the ends that may follow it?
+// Returns whether `name` is a known name, with or without one of the suffixes that may follow it.
 bool is_known(const std::set<std::string, std::less<>>& known, std::string_view name) {
   if (known.contains(name)) return true;
   for (const std::string_view suffix : {".weight", ".bias", ".gamma", ".beta"})
@@ -35,7 +35,7 @@ bool is_known(const std::set<std::string, std::less<>>& known, std::string_view 
   return adapted != std::string_view::npos && known.contains(name.substr(0, adapted));
 }
 
-// Buffers that training saves and no program reads.
+// Returns whether the tensor is a buffer that training saves and that no program reads.
 bool is_buffer(std::string_view name) {
   constexpr std::string_view kBuffers[] = {".inv_freq", ".attn.bias", ".attention.bias", ".masked_bias", ".embed_positions"};
   return std::ranges::any_of(kBuffers, [&](std::string_view end) { return name.ends_with(end); });
@@ -48,8 +48,8 @@ TensorNames::TensorNames(const files::ModelFile& file, const Config& config) : f
   require_no_more_layers();
 }
 
-// Names of a role in the order in which they are tried: the family's own, and for GGUF one tensor for q, k and v, which llama.cpp's
-// converter can write for any family.
+// Returns the names of a role in the order in which they are tried: the family's own names; in GGUF, the one tensor for q, k and v that
+// llama.cpp's converter can write for any family; and for decoders, the usual names of a classifier.
 std::vector<TensorName> TensorNames::names_of(Role role) const {
   static constexpr TensorName kFusedInGguf[] = {{Role::q, "blk.{}.attn_qkv", "", Fused::qkv},
                                                 {Role::k, "blk.{}.attn_qkv", "", Fused::qkv},
@@ -73,7 +73,8 @@ bool TensorNames::shared(Role role) const {
   return !names.empty() && pattern(names[0]).find("{}") == std::string_view::npos;
 }
 
-// transformers saves a model with or without the prefix of a task's wrapper. The token embedding's name tells which.
+// Sets the prefix of tensor names. transformers saves a model with or without the prefix of a task's wrapper class. The name of the token
+// embedding shows which prefix the file has.
 void TensorNames::choose_prefix() {
   const auto embeddings = names_of(Role::token_embedding);
   for (std::string_view prefix : config_.family->prefixes) {
@@ -90,14 +91,15 @@ void TensorNames::choose_prefix() {
 std::vector<std::string> TensorNames::in_file(const TensorName& name, std::size_t layer) const {
   if (config_.gguf) return {with_layer(name.gguf, layer)};
   std::vector<std::string> names = {prefix_ + with_layer(name.safetensors, layer)};
-  if (of(name.role) == Of::end) {  // outside the wrapped model, or inside (BERT's pooler)
+  if (of(name.role) == Of::end) {  // the tensor may be outside of the wrapped model or inside it (BERT's pooler)
     names.insert(names.begin(), std::string(name.safetensors));
     names.push_back("language_model." + std::string(name.safetensors));
   }
   return names;
 }
 
-// BERT checkpoints of 2018 call a LayerNorm's weight and bias gamma and beta.
+// Returns the tensor, or null if the file does not have it. `old_suffix` is for BERT checkpoints of 2018, which call a LayerNorm's weight
+// and bias gamma and beta.
 const files::TensorInfo* TensorNames::tensor(const TensorName& name, std::size_t layer, std::string_view suffix,
                                              std::string_view old_suffix) const {
   for (const std::string& begin : in_file(name, layer)) {
@@ -113,8 +115,9 @@ const files::TensorInfo* TensorNames::tensor(const TensorName& name, std::size_t
   return nullptr;
 }
 
-// The first name that the file has. A tensor that several roles share must have the rows of all of them, unless no other name fits: in
-// another file the same name may be a tensor of one role alone.
+// Returns the tensor of the first name that the file has. If several roles share the tensor, it must have the rows of all of them, because
+// in another file the same name may belong to a tensor of one role alone. If no tensor has these rows, returns the first tensor that was
+// found.
 TensorNames::Found TensorNames::find(Role role, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const {
   Found first;
   for (const TensorName& name : names_of(role)) {
@@ -153,7 +156,8 @@ std::string TensorNames::first_name(Role role, std::size_t layer, std::string_vi
   return bare(names.front()) ? begin : str(begin, ".", suffix);
 }
 
-// Names in the model's own kind of file; for PEFT also with the prefixes of the family's wrappers.
+// Returns the names in the model's own kind of file. For safetensors files also returns them with the prefixes of the family's wrapper
+// classes, which PEFT writes.
 std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer) const {
   std::vector<std::string> names;
   for (const TensorName& name : names_of(role)) {
@@ -165,7 +169,7 @@ std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer
   return names;
 }
 
-// The text before a layer's number in names of this kind of file: "blk.", "model.layers.".
+// Returns what precedes the number of a layer in names of this kind of file: "blk.", "model.layers.".
 std::set<std::string> TensorNames::before_layers() const {
   std::set<std::string> found;
   for (const auto& names : {config_.family->names, config_.family->more_names}) {
@@ -177,12 +181,12 @@ std::set<std::string> TensorNames::before_layers() const {
   return found;
 }
 
-// With too small a number of layers the model would run without the others and give wrong results.
+// Throws if the file has more layers than its configuration says. The model would run without the additional layers and give wrong results.
 void TensorNames::require_no_more_layers() const {
   const Reader read(Reader(file_), config_.family->keys);
   const std::string key = read.key("block_count", "num_hidden_layers");
   std::int64_t count = read.size("block_count", "num_hidden_layers", kMaxLayers);
-  // Layers that predict further tokens (draft tokens) follow the others (DeepSeek V3, GLM-4.5); a GGUF file counts them in block_count.
+  // Layers that predict draft tokens come after the others (DeepSeek V3, GLM-4.5). In GGUF files block_count includes them.
   if (!config_.gguf) {
     const std::string more = read.key("", "num_nextn_predict_layers");
     count += read.in_range(read.integer("", "num_nextn_predict_layers").value_or(0), 0, kMaxLayers, more);
@@ -200,8 +204,8 @@ void TensorNames::require_no_more_layers() const {
   }
 }
 
-// Tensors outside the layers may belong to other models (vision towers, heads of pre-training). A role that one layer reads is known in all
-// of them (Gemma 4 has keys in layers that do not read them).
+// Tensors outside of layers are not listed, because they may belong to other models (vision towers, heads of pre-training). If one layer
+// reads a role, the role's tensors count as read in all layers (Gemma 4 files have keys in layers that do not read them).
 std::string TensorNames::unread(const std::function<bool(Role)>& reads) const {
   std::set<std::string, std::less<>> known;
   for (std::size_t i = 0; i < kRoles; ++i) {

@@ -1,4 +1,5 @@
-// Which tensor of a file belongs to a role: names of the family in its kind of file, and a role's part of a tensor that several share.
+// Finds the tensor of a file that belongs to a role, by the names that the family has in this kind of file. If several roles share a
+// tensor, also finds the part of it that belongs to the role.
 #pragma once
 
 #include <cstdint>
@@ -14,37 +15,41 @@
 
 namespace pumice::model {
 
-// The rows of a tensor that belong to a role: runs of `run` rows, `stride` apart, from row `first` on.
+// The rows of a tensor that belong to a role: runs of `run` rows that begin at the rows `first`, first + stride, first + 2 stride and so
+// on.
 struct Part {
   std::int64_t first = 0, run = 0, stride = 0;  // run 0: all rows from `first` on
-  std::int64_t whole = 0;                       // rows that the whole tensor must have; 0: as many as the role
+  std::int64_t whole = 0;                       // number of rows that the whole tensor must have; 0: as many as the role needs
+  // Returns the index in the tensor of the role's row `row`.
   std::int64_t of(std::int64_t row) const { return first + row / run * stride + row % run; }
 };
 
 class TensorNames {
  public:
-  // Throws model_format where no prefix of the family fits the file, and where the file has more layers than its configuration says.
+  // Throws ErrorKind::model_format if no prefix of the family fits the file, or if the file has more layers than its configuration says.
   TensorNames(const files::ModelFile& file, const Config& config);
 
   struct Found {
     TensorName name{};
-    const files::TensorInfo* tensor = nullptr;  // null: the file has none
+    const files::TensorInfo* tensor = nullptr;  // null if the file has no such tensor
     Part part;
   };
   Found weight(Role role, std::size_t layer) const { return find(role, layer, "weight", "gamma"); }
   Found bias(Role role, std::size_t layer) const { return find(role, layer, "bias", "beta"); }
 
-  bool shared(Role role) const;  // one tensor for all layers (ALBERT)
+  bool shared(Role role) const;  // true if all layers share one tensor (ALBERT)
   bool transposed(const TensorName& name) const { return name.transposed && !config_.gguf; }
-  bool wrapped() const { return !prefix_.empty(); }  // the body's tensor names have the prefix of a task's wrapper class
+  // Returns whether the tensor names of the body have the prefix of a task's wrapper class of transformers.
+  bool wrapped() const { return !prefix_.empty(); }
   // Returns the names under which adapters may refer to a role's matrix.
   std::vector<std::string> adapter_names(Role role, std::size_t layer) const;
-  // The first name of a role's weight or bias.
+  // Returns the first of the possible names of a role's weight or bias.
   std::string first_name(Role role, std::size_t layer, std::string_view suffix) const;
-  // Returns a sentence that lists layers' tensors that no role uses, such as a q_norm in a Llama. Empty if there are none.
+  // Returns a text that says how many tensors of layers no role uses and names the first, such as a q_norm in a Llama. Empty if there are
+  // none.
   std::string unread(const std::function<bool(Role)>& reads) const;
 
-  // Throws model_format: the file lacks a role's weight or bias.
+  // Throws ErrorKind::model_format because the file lacks a role's weight or bias.
   [[noreturn]] void missing(Role role, std::size_t layer, std::string_view suffix) const {
     model::missing(file_, first_name(role, layer, suffix));
   }

@@ -85,7 +85,7 @@ Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Par
   const bool transposed = names_.transposed(found.name), any = ask.rows == 0;
   const std::size_t row_axis = transposed ? 1 : 0;
   const std::int64_t whole = found.part.whole > 0 ? found.part.whole : ask.rows;
-  // llama.cpp leaves out a first dimension of 1 when it quantizes a file: the one type of RoBERTa's tokens, the one label of a reranker.
+  // When llama.cpp quantizes a file, it drops a first dimension of 1, such as RoBERTa's single token type or a reranker's single label.
   std::vector<std::int64_t> shape = tensor.shape;
   if (d_.config.gguf && shape.size() == 1) shape.insert(shape.begin(), 1);
   if (shape.size() != 2 || (!any && shape[row_axis] != whole) || shape[1 - row_axis] != ask.cols) {
@@ -129,7 +129,8 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
   matrices_[key] = parameter;
 }
 
-// Packs the matrix as load(quantize=) asks. An encoder's matrix may be rounded; with Q8_0 a backend may read the floats instead.
+// Quantizes the matrix as load(quantize=) asks, and sets how far a backend may round it, which is only allowed in encoders. If the matrix
+// becomes Q8_0 and may be rounded, a backend can also read its floats.
 void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   const bool rounds = compute_ == Compute::automatic && !d_.config.has_head;
   auto floats = rounds && quantize_ == Format::Q8_0 ? floats_of(matrix) : nullptr;
@@ -140,14 +141,14 @@ void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   if (in_bytes) matrix.rounding = Rounding::bytes;
 }
 
-// Adds an adapter to the rows, with float32 sums.
+// Changes the matrix so that `add` adds an adapter to its rows, in float32. The rows are then packed in format `kept`.
 void WeightReader::merge(Matrix& matrix, const Part& part, AddRow add, Format kept) const {
   if (!add) return;
   repack(matrix, kept, [part, add = std::move(add)](std::int64_t row, float* values) { add(part.of(row), values); });
 }
 
-// A quantised matrix does not change. The adapter's two factors become matrices of their own, and the layer multiplies by them, too. Zeros
-// make the rank a multiple of 8, for which kernels are faster.
+// Keeps an adapter separate from a quantised matrix, which does not change. The adapter's two factors become matrices of their own, and the
+// layer multiplies by them, too. They are padded with zeros to a rank that is a multiple of 8, because kernels are faster for such ranks.
 void WeightReader::keep_apart(Parameter& parameter, const Matrix& matrix, const LowRank& low, const Part& part) {
   const std::int64_t rank = (low.rank + 7) / 8 * 8;
   std::vector<float> a(static_cast<std::size_t>(rank * low.cols)), b(static_cast<std::size_t>(matrix.rows * rank));
@@ -167,7 +168,8 @@ void WeightReader::keep_apart(Parameter& parameter, const Matrix& matrix, const 
 
 void WeightReader::quantize(MatrixId id) { quantize(d_.weights.matrices[static_cast<std::size_t>(id)]); }
 
-// Returns true if it converts the matrix. False: not requested, quantized already, or rows that do not divide into blocks.
+// Returns whether the matrix was converted. It is not if no format was requested, if it is quantized already, or if its rows do not divide
+// into blocks.
 bool WeightReader::quantize(Matrix& matrix) {
   if (!quantize_ || info(matrix.format).quantized) return false;
   if (matrix.cols % info(*quantize_).block != 0) {

@@ -1,5 +1,5 @@
-// Fills a description's weights, role by role: finds tensors by name, checks shape and format, adds adapters, and converts formats for
-// load(quantize=). Large tensors are not read yet.
+// Adds the weights to a description, role by role: finds tensors by name, checks shape and format, adds adapters, and converts formats for
+// load(quantize=). The data of large tensors are not read yet.
 #pragma once
 
 #include <map>
@@ -20,14 +20,14 @@ class WeightReader {
   // Adds weights and notes to `d`.
   WeightReader(std::shared_ptr<const files::ModelFile> file, const TensorNames& names, Description& d, const DescribeOptions& options);
 
-  // Returns the weights in this role. Empty if the model does not use the role, or if the file lacks an optional tensor. Throws
-  // model_format with the tensor's name if it is missing or has a wrong shape.
+  // Returns the weight and the bias in this role. They are `none` if the model does not use the role, or if the file lacks an optional
+  // tensor. Throws ErrorKind::model_format with the tensor's name if a required tensor is missing or a tensor has the wrong shape.
   Parameter read(Role role, std::size_t layer);
   VectorId read_bias(Role role, std::size_t layer, std::int64_t length);
-  // Returns all values of a table that operations use only after a conversion (Need::elsewhere), with the tensor's name.
+  // Returns all values of a table with the name of its tensor. For tables that operations use only after a conversion (Need::elsewhere).
   Vector read_table(Role role) const;
-  // Sets the matrix of a head that is tied to the embedding: the embedding's, or another of the same tensor if one of the two has an
-  // adapter.
+  // Sets the matrix of a head that is tied to the embedding. This is the embedding's matrix or, if the embedding or the head has an
+  // adapter, a second matrix of the same tensor.
   void tie_head(Parameter& head);
 
   void quantize(MatrixId id);
@@ -49,8 +49,8 @@ class WeightReader {
   Compute compute_;
   Adapters adapters_;
   Lora lora_;
-  std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string>, Parameter>
-      matrices_;  // tensor, first row, run, adapter
+  // The matrices that were read, by tensor, first row, run and adapter.
+  std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string>, Parameter> matrices_;
 };
 
 }  // namespace pumice::model

@@ -1,4 +1,4 @@
-// A program under construction, and helpers to add slots and common operations.
+// A program under construction, with functions that add slots and common operations.
 #pragma once
 
 #include <string>
@@ -17,12 +17,13 @@ class Writer {
   static View part(const View& whole, std::int32_t col, std::int32_t width) { return {whole.slot, col, width}; }
 
   void add(Op op) { program.ops.push_back(std::move(op)); }
-  // out = norm(in) + add, with the model's kind of norm. Each `group` columns are normalised by themselves; 0: the whole row.
+  // Adds out = norm(in) + add, with the model's kind of norm. The norm is taken over each group of `group` columns, or over the whole row
+  // if `group` is 0.
   void norm(const Parameter& p, View in, View out, View add = {}, std::int32_t group = 0);
   void scale(View in, View out, float by) { add(Multiply{.a = in, .b = {}, .out = out, .scale = by}); }
 
-  // Multiplies `in` by each matrix of `parts` and concatenates the products in `out`; `op` has the other settings. If a matrix has a
-  // separate adapter, op.scale b (a in) is added.
+  // Adds operations that multiply `in` by each matrix of `parts` and write the products side by side to `out`. `op` has the other settings.
+  // If a matrix has a separate adapter, op.scale b (a in) is added to its product.
   void linear(View in, View out, const std::vector<Parameter>& parts, Linear op = {});
 
   const Description& d;
@@ -32,7 +33,7 @@ class Writer {
  private:
   void add_low_rank(View in, View out, const Parameter& p, float by);
 
-  View low_;  // rows of the largest rank of adapters
+  View low_;  // the products a in of separate adapters; as wide as the largest rank
 };
 
 // The result of a mixer or a network: rows, and the role of the matrix that projects them back to hidden_size.

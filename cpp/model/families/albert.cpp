@@ -1,4 +1,5 @@
-// ALBERT (Lan et al. 2020): one layer's weights for all layers, and narrow embeddings that are mapped.
+// ALBERT (Lan et al. 2020): all layers share the weights of one layer. Embeddings are narrower than hidden_size, and a matrix maps them to
+// it.
 #include "model/families/names.h"
 #include "model/settings.h"
 

@@ -1,4 +1,4 @@
-// BERT (Devlin et al. 2018) and what has its layers and its model_type: MiniLM, bge, e5, gte v1, cross-encoders.
+// BERT (Devlin et al. 2018) and models that have its layers and its model_type: MiniLM, bge, e5, gte v1, cross-encoders.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -17,7 +17,8 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   refuse_decoders(read);
   make_bert_layers(c);
-  // Converters write RoBERTa and DistilBERT as this architecture too; DistilBERT alone has no token types, and relu in its classifier.
+  // Converters also write RoBERTa and DistilBERT as GGUF architecture bert. Of these models, only DistilBERT has no token types. Its
+  // classifier uses relu.
   if (c.gguf && !read.file().find("token_types.weight")) c.classifier.activation = Activation::relu;
 }
 

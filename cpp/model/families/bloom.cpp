@@ -1,4 +1,4 @@
-// BLOOM (BigScience 2022): ALiBi, LayerNorm, also of the embedded rows, q, k and v of a head together, biases everywhere.
+// BLOOM (BigScience 2022): ALiBi; LayerNorm, also on the embeddings; one tensor for q, k and v, ordered by head; biases everywhere.
 #include "model/families/names.h"
 #include "model/positions.h"
 #include "model/settings.h"

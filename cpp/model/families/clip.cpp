@@ -1,5 +1,5 @@
-// The text half of CLIP (Radford et al. 2021): causal, norms before the branches. Its vector is the end token's row after the final norm,
-// projected into the space that texts and pictures share.
+// The text encoder of CLIP (Radford et al. 2021): causal attention and norms before the branches. The vector of a text is the end token's
+// row after the final norm, projected into the space that texts and pictures share.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -35,7 +35,7 @@ void configure(const Reader& read, Config& c) {
   }
   c.pooling = PoolKind::last;
   const std::int64_t end = read.in_range(read.integer("", "eos_token_id").value_or(49407), 0, kMaxContext, "eos_token_id");
-  if (end == 2) {  // so old files say, which is wrong: the end token has the largest id
+  if (end == 2) {  // old files wrongly say 2; the end token is then the one with the largest id
     c.text_end = {.kind = TextEnd::largest};
   } else {
     c.text_end = {.kind = TextEnd::token, .id = static_cast<std::int32_t>(end)};

@@ -1,6 +1,6 @@
-// Command-R and Aya (Cohere 2024): LayerNorm without biases, attention and feed-forward network side by side on one norm, rope on
-// neighbouring pairs in both kinds of file, scaled logits. Command-R7B and Command A (cohere2): windows in three of four layers, and rope
-// in those alone.
+// Command-R and Aya (Cohere 2024): LayerNorm without biases; attention and feed-forward network in parallel, after one shared norm; rope on
+// pairs of neighbouring columns, in GGUF and safetensors files alike; scaled logits. Command-R7B and Command A (cohere2): three of four
+// layers have a window, and only these layers have rope.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -25,7 +25,7 @@ void read_common(const Reader& read, Config& c) {
 void configure1(const Reader& read, Config& c) {
   read_common(read, c);
   read_ropes(read, c, {.theta = 500000, .interleaved = true});
-  // Command-R+: LayerNorm of queries and keys with weights of their own for each head.
+  // Command-R+ has a LayerNorm on queries and keys, with different weights for each head.
   const bool norms = c.gguf ? read.file().find("blk.0.attn_q_norm.weight") != nullptr : read.flag("", "use_qk_norm", false);
   if (norms) read.unsupported("use_qk_norm (a norm for each head of queries and keys, with weights of its own) is not run");
 }

@@ -1,5 +1,5 @@
-// DeBERTa v2 and v3 (He et al. 2021, 2023): BERT's layers, whose scores add products of queries and keys with embeddings of relative
-// positions. Cross-encoders (mxbai-rerank v1) and classifiers of NLI.
+// DeBERTa v2 and v3 (He et al. 2021, 2023): BERT's layers, with products of queries and keys with embeddings of relative positions added to
+// scores. Used for cross-encoders (mxbai-rerank v1) and for classifiers of NLI.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -23,7 +23,7 @@ constexpr TensorName kNames[] = {{q, "", "encoder.layer.{}.attention.self.query_
                                  {head_dense, "", "pooler.dense"},
                                  {classifier, "", "classifier"}};
 
-// "p2c|c2p"
+// Splits a text such as "p2c|c2p" at each "|". Drops spaces.
 std::vector<std::string> words(const std::string& text) {
   std::vector<std::string> found(1);
   for (const char c : text) {
@@ -56,7 +56,7 @@ void read_places(const Reader& read, Config& c) {
     Attention& a = layer.attention();
     a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim) * (1 + places.by_query + places.by_key)));
   }
-  if (!read.flag("", "relative_attention", false)) return;  // the scale above is what it is all the same
+  if (!read.flag("", "relative_attention", false)) return;  // the scale set above applies in this case, too
   if (!places.by_query && !places.by_key) read.unsupported("pos_att_type names neither c2p nor p2c, of which relative_attention needs one");
   for (const std::string& norm : words(read.string("", "norm_rel_ebd").value_or("none"))) {
     if (norm == "layer_norm")

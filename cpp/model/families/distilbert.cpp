@@ -1,4 +1,5 @@
-// DistilBERT (Sanh et al. 2019): BERT's layers without token types, under names of its own. Converters write it as GGUF architecture bert.
+// DistilBERT (Sanh et al. 2019): BERT's layers without token types, and with other tensor names. Converters write it as GGUF architecture
+// bert.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -35,7 +36,7 @@ void configure(const Reader& read, Config& c) {
   c.learned_positions = c.embedding_norm = c.norm_bias = true;
   c.classifier = {.dense = true, .activation = Activation::relu};
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
-  c.eps = 1e-12f;  // no key says it
+  c.eps = 1e-12f;  // config.json has no key for it
   make_bert_layers(c);
 }
 

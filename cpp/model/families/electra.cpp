@@ -1,4 +1,5 @@
-// ELECTRA (Clark et al. 2020), its discriminator: BERT's layers; embeddings that are narrower are mapped.
+// The discriminator of ELECTRA (Clark et al. 2020): BERT's layers. If the embeddings are narrower than hidden_size, a matrix maps them to
+// it.
 #include "model/families/names.h"
 #include "model/settings.h"
 

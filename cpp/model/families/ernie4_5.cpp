@@ -1,4 +1,4 @@
-// ERNIE 4.5 0.3B, dense (Baidu 2025): a Llama whose rope turns neighbouring pairs in both kinds of file.
+// ERNIE 4.5 0.3B, dense (Baidu 2025): a Llama whose rope rotates pairs of neighbouring columns, in GGUF and safetensors files alike.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"

@@ -1,4 +1,4 @@
-// EuroBERT (Boizard et al. 2025), jina-embeddings-v5 nano: Llama's layers, seeing both ways.
+// EuroBERT (Boizard et al. 2025), jina-embeddings-v5 nano: Llama's layers with attention in both directions.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -11,7 +11,8 @@ using enum Role;
 constexpr std::string_view kGguf[] = {"eurobert"}, kTypes[] = {"eurobert"};
 constexpr TensorName kNames[] = {{head_dense, "cls", "dense"}, {classifier, "cls.output", "classifier"}};
 
-// EuroBertForSequenceClassification: the mean of all rows' logits, or the logits of the first row or of the mean of all.
+// Reads the classifier of EuroBertForSequenceClassification. The classifier computes the mean of the logits of all rows (late), the logits
+// of the mean of all rows (mean), or the logits of the first row (bos).
 ClassifierHead read_head(const Reader& read) {
   ClassifierHead head{.dense = true, .activation = Activation::gelu};
   const std::string pooling = read.string("", "classifier_pooling").value_or("late");

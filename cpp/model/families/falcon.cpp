@@ -1,5 +1,6 @@
-// Falcon (Almazrouei et al. 2023). 7B: attention with one head of keys beside the feed-forward network, on one norm. 40B, 180B and 11B
-// ("new decoder architecture"): grouped heads, one norm or one for each branch. falcon-rw: ALiBi, branches in a row.
+// Falcon (Almazrouei et al. 2023). 7B: attention and feed-forward network in parallel, after one shared norm; one kv head. 40B, 180B and
+// 11B ("new decoder architecture"): also in parallel, with groups of heads, and with one shared norm or one norm per branch. falcon-rw:
+// ALiBi, and the branches one after the other.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -20,7 +21,8 @@ constexpr KeyName kKeys[] = {
     {"layer_norm_eps", "layer_norm_epsilon"},
     {"hidden_act", "activation"},
 };
-// q, k and v in groups: one head of keys and its heads of queries. GGUF has them sorted. Of two norms in GGUF, attn_norm_2 is attention's.
+// In safetensors files q, k and v are one tensor, ordered by kv head. Converters to GGUF sort it into queries, keys and values. If a GGUF
+// file has two norms per layer, attn_norm_2 is the norm before attention.
 constexpr TensorName kNames[] = {
     {token_embedding, "token_embd", "word_embeddings"},
     {attn_norm, "blk.{}.attn_norm_2", "h.{}.input_layernorm"},
@@ -37,10 +39,10 @@ constexpr TensorName kNames[] = {
     {head, "output", "lm_head"},
 };
 
-// How config.json and GGUF say what a layer is.
+// The kind of a model's layers, as its config.json or GGUF file describes it.
 struct Kind {
   bool parallel = true, two_norms = false, alibi = false, bias = false;
-  std::int32_t kv_heads = 0;  // 0: as read
+  std::int32_t kv_heads = 0;  // 0: as read_sizes() has set it
 };
 
 Kind kind_of(const Reader& read, const Config& c) {
@@ -51,7 +53,7 @@ Kind kind_of(const Reader& read, const Config& c) {
   if (grouped && !parallel) read.unsupported("new_decoder_architecture with parallel_attn false is not run");
   if (!grouped && norms == 2) read.unsupported("num_ln_in_parallel_attn 2 without new_decoder_architecture is not run");
   Kind kind{.parallel = parallel, .two_norms = norms == 2, .alibi = read.flag("", "alibi", false), .bias = read.flag("", "bias", false)};
-  // num_kv_heads counts only in the new architecture; falcon-7b's config.json says 71 and means one.
+  // num_kv_heads applies only to the new architecture. falcon-7b's config.json says 71, but the model has one kv head.
   if (!grouped) kind.kv_heads = read.flag("", "multi_query", true) ? 1 : c.layers.front().attention().heads;
   return kind;
 }
@@ -63,7 +65,8 @@ void configure(const Reader& read, Config& c) {
   const Kind kind = kind_of(read, c);
   if (kind.alibi) {
     c.alibi_slopes = alibi_slopes(c.layers.front().attention().heads);
-    // The bias is added before scores are divided by the root of a head. transformers also rounds it to bfloat16, which is not done here.
+    // Falcon adds the ALiBi bias before it divides scores by sqrt(head_dim), so the slopes are divided, too. transformers also rounds the
+    // bias to bfloat16, which is not done here.
     for (float& slope : c.alibi_slopes) slope *= c.layers.front().attention().scale;
   } else {
     read_ropes(read, c, {});

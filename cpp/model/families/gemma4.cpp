@@ -1,7 +1,8 @@
-// Gemma 4 (2026), text. As Gemma 3, but norm weights are as they are in the file, scores are not scaled, and values are
-// normalised too. Layers without a window have heads of their own size, in the larger models no matrix for values, and a rope that turns a
-// quarter of each head. Each layer multiplies its rows by a number. E2B and E4B: the last layers read keys and values of the last layer of
-// their kind that has some, and each layer gets something of the token besides the row. The 26B's experts are not run.
+// Gemma 4 (2026), text. It differs from Gemma 3 as follows. Norm weights are used as they are in the file, scores are not scaled, and
+// values are normalised, too. Layers without a window have another head_dim, a rope that rotates a quarter of each head and, in the larger
+// models, no matrix for values. Each layer multiplies its rows by a learned number. In E2B and E4B, the last layers have no keys and
+// values: they attend to those of the last earlier layer that has some and is of the same kind (with or without a window). Each layer of
+// E2B and E4B also has LayerInputs. The mixture of experts of the 26B is not run.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -36,7 +37,7 @@ constexpr TensorName kNames[] = {
 void refuse_what_is_not_run(const Reader& read) {
   if (read.flag("", "enable_moe_block", false))
     read.unsupported(read.key("", "enable_moe_block"), ": a mixture of experts (Gemma 4 26B-A4B) is not run yet");
-  // "vision": pictures alone are seen both ways.
+  // "vision" means attention in both directions among the tokens of a picture only.
   const auto both_ways = read.string("", "use_bidirectional_attention");
   if (both_ways && *both_ways != "vision")
     read.unsupported(read.key("", "use_bidirectional_attention"), " \"", *both_ways, "\" is not run; null and vision are");
@@ -51,14 +52,16 @@ void set_kv_heads(const Reader& read, Attention& a, std::int64_t value, const st
   check_kv_heads(read, a, where);
 }
 
-// A key that must be there: GGUF files say everything, and no two of these models have the same windows and heads.
+// Returns the value of a GGUF key that the file must have. There are no defaults, because GGUF files have all keys and no two of these
+// models have the same windows and heads.
 std::int64_t said(const Reader& read, const char* gguf_key) {
   const auto value = read.integer(gguf_key, "");
   if (!value) read.missing(read.key(gguf_key, ""));
   return *value;
 }
 
-// {"5": {"head_dim": 512, "num_key_value_heads": 4}}: what some layers have that the others have not, as transformers saves it.
+// Reads the settings of single layers that differ from the other layers. transformers saves them as {"5": {"head_dim": 512,
+// "num_key_value_heads": 4}}.
 void read_layer_config(const Reader& read, Config& c, const std::string& at) {
   const auto& entries = read.file().metadata().entries();
   for (auto entry = entries.lower_bound(at + "."); entry != entries.end() && entry->first.starts_with(at + "."); ++entry) {
@@ -70,20 +73,20 @@ void read_layer_config(const Reader& read, Config& c, const std::string& at) {
     if (error != std::errc() || end != number.data() + number.size() || layer >= c.layers.size())
       read.unsupported(at, ": \"", number, "\" is no layer; the model has layers 0 to ", c.layers.size() - 1);
     if (dot == std::string_view::npos) {
-      read.object(entry->first);  // null or empty, or throws
+      read.object(entry->first);  // throws unless the value is null or empty
       continue;
     }
     const std::string_view key = rest.substr(dot + 1);
     if (key != "head_dim" && key != "num_key_value_heads")
       read.unsupported(entry->first, " is not run; head_dim and num_key_value_heads of a layer are");
     const auto value = read.file().integer(entry->first);
-    if (!value) continue;  // null: as all
+    if (!value) continue;  // null: the same as in the other layers
     Attention& a = c.layers[layer].attention();
     key == "head_dim" ? set_head_dim(read, a, *value, entry->first) : set_kv_heads(read, a, *value, entry->first);
   }
 }
 
-// Heads of layers without a window.
+// Reads the heads of layers without a window from config.json.
 void read_full_heads(const Reader& read, Config& c) {
   const std::string each = read.key("", "per_layer_config");
   if (read.object(each)) return read_layer_config(read, c, each);
@@ -97,7 +100,7 @@ void read_full_heads(const Reader& read, Config& c) {
   }
 }
 
-// In GGUF the plain keys are those of layers without a window.
+// Reads the heads of layers with a window from a GGUF file. Its keys without "_swa" are for the layers without a window.
 void read_windowed_heads(const Reader& read, Config& c) {
   const std::int64_t head_dim = said(read, "attention.key_length_swa");
   if (said(read, "attention.value_length_swa") != head_dim)
@@ -115,18 +118,19 @@ void read_layer_kinds(const Reader& read, Config& c, std::int64_t window) {
   }
   read_windows(read, c, {.window = window, .full_every = 6});
   if (c.gguf) return read_windowed_heads(read, c);
-  c.layers.back().windowed = false;  // whatever layer_types says
+  c.layers.back().windowed = false;  // even if layer_types says otherwise
   c.layers.back().attention().window = 0;
   read_full_heads(read, c);
 }
 
-// The last layers attend to keys and values of an earlier layer: the last one of the same kind of attention that computes its own.
+// Reads which layers have no keys and values of their own. These are the last layers of the model. Each attends to the keys and values of
+// the last layer before them that has the same kind of attention, with or without a window.
 void read_shared_layers(const Reader& read, Config& c) {
   const std::string where = read.key("attention.shared_kv_layers", "num_kv_shared_layers");
   const auto count = static_cast<std::int64_t>(c.layers.size());
   const auto shared = read.in_range(read.integer("attention.shared_kv_layers", "num_kv_shared_layers").value_or(0), 0, count - 1, where);
   const auto first = static_cast<std::size_t>(count - shared);
-  std::int32_t last[] = {-1, -1};  // without a window, with one
+  std::int32_t last[] = {-1, -1};  // the last layer without a window, and the last layer with one
   for (std::size_t i = 0; i < first; ++i) last[c.layers[i].windowed] = static_cast<std::int32_t>(i);
   const bool twice_as_wide = read.flag("", "use_double_wide_mlp", false);
   for (std::size_t i = first; i < c.layers.size(); ++i) {
@@ -151,7 +155,7 @@ bool has_layer_inputs(const Reader& read) {
                              [&](std::string_view prefix) { return read.file().find(str(prefix, "embed_tokens_per_layer.weight")); });
 }
 
-// config.json may leave out the width that is the configuration class's own.
+// Reads LayerInputs. config.json may leave out their width if it is the default of the configuration class.
 void read_layer_inputs(const Reader& read, Config& c) {
   const std::string where = read.key("embedding_length_per_layer_input", "hidden_size_per_layer_input");
   const bool there = has_layer_inputs(read);
@@ -159,7 +163,7 @@ void read_layer_inputs(const Reader& read, Config& c) {
                              : read.has("", "hidden_size_per_layer_input") ? read.integer("", "hidden_size_per_layer_input").value_or(0)
                              : there                                       ? 256
                                                                            : 0;
-  const auto most = (std::int64_t{1} << 24) / static_cast<std::int64_t>(c.layers.size());  // that a row of a program has
+  const auto most = (std::int64_t{1} << 24) / static_cast<std::int64_t>(c.layers.size());  // a row of a program has at most 2^24 columns
   if (read.in_range(width, there ? 1 : 0, most, where) == 0) return;
   c.layer_inputs = {.width = static_cast<std::int32_t>(width),
                     .embedding_scale = std::sqrt(static_cast<float>(width)),
@@ -168,7 +172,8 @@ void read_layer_inputs(const Reader& read, Config& c) {
                     .activation = c.layers.front().feed_forward().activation};
 }
 
-// Which layers have no matrix for values. GGUF files do not say: all full layers have one, or none has.
+// Returns whether the layers without a window have no matrix for values. GGUF files have no key for this, but their tensors show it: either
+// all these layers have the matrix or none has.
 bool values_are_keys(const Reader& read, const Config& c) {
   if (!c.gguf) return read.flag("", "attention_k_eq_v", false);
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
@@ -191,7 +196,7 @@ void configure(const Reader& read, Config& c) {
   c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   read_layer_kinds(read, c, unified ? 1024 : 512);
   read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25});
-  if (c.gguf && !read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");  // which pairs turn
+  if (c.gguf && !read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");  // needed: says which pairs rotate
   read_shared_layers(read, c);
   read_layer_inputs(read, c);
   read_attention_bias(read, c);

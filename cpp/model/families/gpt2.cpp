@@ -1,6 +1,7 @@
-// GPT-2 (Radford et al. 2019): LayerNorm, learned positions, one product for q, k and v, biases everywhere, tied head. StarCoder 1 and
-// SantaCoder (Li et al. 2023, "gpt_bigcode"): GPT-2 whose heads share one head of keys and values (Shazeer 2019), with weights as rows.
-// OPT (Zhang et al. 2022): GPT-2 with relu and separate projections; its table of positions begins at row 2.
+// GPT-2 (Radford et al. 2019): LayerNorm, learned positions, one tensor for q, k and v, biases everywhere, and a head tied to the
+// embedding. StarCoder 1 and SantaCoder (Li et al. 2023, "gpt_bigcode"): a GPT-2 whose heads share one head of keys and values (Shazeer
+// 2019); its safetensors files store matrices untransposed. OPT (Zhang et al. 2022): a GPT-2 with relu and separate tensors for q, k and v;
+// its position table begins at row 2.
 #include "model/families/names.h"
 #include "model/settings.h"
 

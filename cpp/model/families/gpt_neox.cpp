@@ -1,5 +1,5 @@
-// GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward network side by side, each with a norm of its own, partial rope,
-// q, k and v of a head together.
+// GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward network in parallel, each after a norm of its own; rope on a part of
+// each head; one tensor for q, k and v, ordered by head.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -30,7 +30,7 @@ void configure(const Reader& read, Config& c) {
   c.norm_bias = true;
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .eps = 1e-5, .activation = Activation::gelu});
   read_ropes(read, c, {.partial = 0.25});
-  if (c.gguf && !read.has("use_parallel_residual", "")) read.missing(read.key("use_parallel_residual", ""));  // as llama.cpp has it
+  if (c.gguf && !read.has("use_parallel_residual", "")) read.missing(read.key("use_parallel_residual", ""));  // llama.cpp requires it, too
   const bool parallel = read.flag("use_parallel_residual", "use_parallel_residual", true);
   const bool bias = read.biases("blk.0.attn_qkv.bias", "attention_bias", true);
   for (Layer& layer : c.layers) {

@@ -1,5 +1,5 @@
-// GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward network side by side on one norm, rope of neighbouring columns in a part of
-// each head, biases in the feed-forward network and in the head.
+// GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward network in parallel, after one shared norm; rope on pairs of neighbouring
+// columns in a part of each head; biases in the feed-forward network and in the output head.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -29,7 +29,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu_tanh});
   const std::int32_t head_dim = c.layers.front().attention().head_dim;
   const std::int64_t turned = read.in_range(read.integer("", "rotary_dim").value_or(64), 2, head_dim, "rotary_dim");
-  // A hair more than the quotient: times head_dim it must not fall below rotary_dim.
+  // `partial` is the next double above the quotient, because its product with head_dim must not be less than rotary_dim.
   read_ropes(read, c, {.interleaved = true, .partial = turned == head_dim ? 1 : std::nextafter(static_cast<double>(turned) / head_dim, 1)});
   for (Layer& layer : c.layers) {
     layer.join.parallel = true;

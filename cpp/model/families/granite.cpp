@@ -1,4 +1,4 @@
-// Granite 3 and 4, dense (IBM 2024): a Llama with multipliers of embeddings, scores, branches and logits.
+// Granite 3 and 4, dense (IBM 2024): a Llama with multipliers for embeddings, scores, branches and logits.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -16,7 +16,7 @@ void configure(const Reader& read, Config& c) {
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
   for (Layer& layer : c.layers) {
-    // GraniteConfig takes 1; a GGUF file that is silent means the root of a head, as in llama.cpp.
+    // Without the key, config.json means 1 (as in GraniteConfig), and a GGUF file means 1 / sqrt(head_dim) (as in llama.cpp).
     const double silent = c.gguf ? layer.attention().scale : 1;
     layer.attention().scale = static_cast<float>(read.positive("attention.scale", "attention_multiplier", silent));
     layer.join.scale = static_cast<float>(read.positive("residual_scale", "residual_multiplier", 1));

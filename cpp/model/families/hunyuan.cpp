@@ -16,7 +16,8 @@ constexpr TensorName kNames[] = {
     {k_norm, "blk.{}.attn_k_norm", "layers.{}.self_attn.key_layernorm"},
 };
 
-// "dynamic" with an alpha is not dynamic: the base is stretched once, by alpha^(d / (d - 2)). GGUF has the stretched base.
+// Returns the factor by which the base of the rope is multiplied. A "dynamic" scaling with an alpha does not depend on the length of a
+// text: the factor is alpha^(d / (d - 2)), where d is head_dim. GGUF files store the multiplied base.
 double stretch(const Reader& read, std::int32_t head_dim) {
   if (read.gguf()) return 1;
   for (const std::string at : {"rope_parameters", "rope_scaling"}) {

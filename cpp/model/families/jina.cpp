@@ -1,6 +1,7 @@
-// jina-embeddings v2 (Günther et al. 2023): BERT with ALiBi to both sides and a gated feed-forward network; those for code also normalise
-// queries and keys, and add a layer's input a second time. Their config.json says "bert". v3 (Sturua et al. 2024): XLM-RoBERTa with rope
-// and low-rank adapters, a set for each task, merged while loading; its config.json says "xlm-roberta" where its code lies beside it.
+// jina-embeddings v2 (Günther et al. 2023): BERT with ALiBi in both directions and a gated feed-forward network. The models for code also
+// normalise queries and keys, and add a layer's input a second time. The config.json of v2 says "bert". v3 (Sturua et al. 2024):
+// XLM-RoBERTa with rope, and with low-rank adapters, one set per task, which are merged while loading. The config.json of v3 says
+// "xlm-roberta" if the model's own Python code is in the same folder.
 #include <algorithm>
 
 #include "model/families/names.h"
@@ -35,7 +36,7 @@ constexpr TensorName kNames2[] = {
 };
 constexpr TensorName kTextNames[] = {
     {gate, "blk.{}.ffn_up", "encoder.layer.{}.mlp.gated_layers", Fused::gate_up},
-    {gate, "blk.{}.ffn_gate", ""},  // llama.cpp's converter wrote two tensors at first
+    {gate, "blk.{}.ffn_gate", ""},  // early versions of llama.cpp's converter wrote two tensors
     {up, "blk.{}.ffn_up", "encoder.layer.{}.mlp.gated_layers", Fused::gate_up},
     {up, "blk.{}.ffn_up", ""},
     {down, "blk.{}.ffn_down", "encoder.layer.{}.mlp.wo"},
@@ -51,7 +52,8 @@ constexpr TensorName kCodeNames[] = {
 };
 constexpr std::string_view kGguf2[] = {"jina-bert-v2"}, kTypes2[] = {"bert"}, kPrefixes2[] = {"", "bert."};
 
-// The models for code are told by their tensors: config.json does not say.
+// Returns whether the file has the tensor. The models for code are recognized by their tensors, because config.json does not distinguish
+// them.
 bool has(const Reader& read, std::string_view name) {
   return std::ranges::any_of(kPrefixes2,
                              [&](std::string_view prefix) { return read.file().find(str(prefix, name, ".weight")) != nullptr; });

@@ -1,4 +1,4 @@
-// Llama 1 to 3.3 (Touvron et al. 2023; Grattafiori et al. 2024) and what shares its layers and its model_type: SmolLM, Yi, Falcon 3,
+// Llama 1 to 3.3 (Touvron et al. 2023; Grattafiori et al. 2024) and models that have its layers and its model_type: SmolLM, Yi, Falcon 3,
 // R1-Distill.
 #include "model/families/names.h"
 #include "model/rope.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kGguf[] = {"llama", "llama-embed"}, kTypes[] = {"llama", "llama_bidirec"};
 
-// Llama-Embed-Nemotron (2025): a Llama 3.1 that sees both ways. Its config.json says how its rows are pooled.
+// Sets up Llama-Embed-Nemotron (2025), a Llama 3.1 with attention in both directions. Its config.json says how its rows are pooled.
 void see_both_ways(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.attention().causal = false;
   constexpr std::pair<std::string_view, PoolKind> kinds[] = {{"avg", PoolKind::mean}, {"cls", PoolKind::cls}, {"last", PoolKind::last}};
@@ -23,8 +23,10 @@ void see_both_ways(const Reader& read, Config& c) {
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c);
-  if (c.gguf) read_windows(read, c);  // Mistral's files say llama; a Llama's config.json can have the key, and transformers does not look
-  read_ropes(read, c, {.interleaved = c.gguf});  // GGUF writers permute q and k so that pairs are neighbours
+  // GGUF files of Mistral say "llama" and may have a window. A Llama's config.json may also have the key, but transformers ignores it
+  // there.
+  if (c.gguf) read_windows(read, c);
+  read_ropes(read, c, {.interleaved = c.gguf});  // converters to GGUF permute q and k so that pairs are neighbours
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
   if (read.text(read.gguf() ? "general.architecture" : "model_type") == (read.gguf() ? kGguf[1] : kTypes[1])) see_both_ways(read, c);

@@ -1,5 +1,5 @@
-// Megatron-BERT (Shoeybi et al. 2019): BERT whose branches are normalised before and not after, with one norm at the end of all layers and
-// none on the embedded rows.
+// Megatron-BERT (Shoeybi et al. 2019): BERT with norms before the branches and not after them, one norm after all layers, and no norm of
+// the embeddings.
 #include "model/families/names.h"
 #include "model/settings.h"
 

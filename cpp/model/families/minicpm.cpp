@@ -1,4 +1,4 @@
-// MiniCPM 1, 2 and 4 (Hu et al. 2024): a Llama with multipliers of embeddings, branches and logits.
+// MiniCPM 1, 2 and 4 (Hu et al. 2024): a Llama with multipliers for embeddings, branches and logits.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -17,7 +17,7 @@ void configure(const Reader& read, Config& c) {
   if (!c.gguf && read.object(read.key("", "sparse_config"))) read.unsupported("sparse attention (sparse_config) is not run");
   const double root = std::sqrt(static_cast<double>(c.layers.size())), hidden = c.hidden_size;
   double branch = 0, logits = 0;
-  if (c.gguf) {  // files older than these keys are MiniCPM 1's, with its numbers: 12, 1.4 and 256
+  if (c.gguf) {  // files without these keys are of MiniCPM 1, whose numbers are 12, 1.4 and 256
     c.embedding_scale = static_cast<float>(read.positive("embedding_scale", "", 12));
     branch = read.positive("residual_scale", "", 1.4 / root);
     logits = 1 / read.positive("logit_scale", "", hidden / 256);

@@ -1,5 +1,6 @@
-// Mistral 7B (Jiang et al. 2023), Nemo, Small 3, Codestral, Devstral: their GGUF files say "llama". Ministral 8B: some layers without the
-// window. Ministral 3 (2025): YaRN, and queries that grow with the logarithm of their position.
+// Mistral 7B (Jiang et al. 2023), Nemo, Small 3, Codestral, Devstral: their GGUF files say "llama" and are read by that family. Ministral
+// 8B: some layers have no window. Ministral 3 (2025): YaRN, and queries multiplied by a factor that grows with the logarithm of their
+// position.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -9,7 +10,7 @@ namespace {
 
 constexpr std::string_view kTypes[] = {"mistral", "ministral"}, kTypes3[] = {"ministral3"}, kGguf3[] = {"mistral3"};
 
-// MistralConfig and MinistralConfig: a config.json without sliding_window means 4,096; null means none.
+// As in MistralConfig and MinistralConfig, a config.json without sliding_window means a window of 4,096, and null means no window.
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 8, .n_ctx = 131072});
   read_windows(read, c, {.window = 4096});

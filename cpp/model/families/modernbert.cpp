@@ -1,6 +1,6 @@
-// ModernBERT (Warner et al. 2024): gte-modernbert, modernbert-embed, granite-embedding r2. Norms before each branch (the embedding's norm
-// is that of the first attention), gated feed-forward networks, rope with one base for layers that see everything and one for those with a
-// window, which reaches half of local_attention to each side.
+// ModernBERT (Warner et al. 2024): gte-modernbert, modernbert-embed, granite-embedding r2. Norms are before each branch; the first
+// attention has no norm of its own, because the embedding norm precedes it. Feed-forward networks are gated. Rope has one base in layers
+// without a window and another in layers with a window. The window reaches half of local_attention to each side.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -37,7 +37,8 @@ constexpr KeyName kKeys[] = {
     {"rope_local_base_freq", "local_rope_theta"},
 };
 
-// ModernBertForSequenceClassification: the first row or the mean of all, then a layer with a norm.
+// Reads the classifier of ModernBertForSequenceClassification. It takes the first row or the mean of all rows, and applies a dense layer
+// with a norm before the classifier.
 ClassifierHead read_head(const Reader& read) {
   ClassifierHead head{.dense = true, .activation = Activation::gelu, .norm = true, .dense_bias = read.flag("", "classifier_bias", false)};
   const std::string pooling = read.string("", "classifier_pooling").value_or("cls");
@@ -60,7 +61,7 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = 160000, .window_theta = 10000});
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
-  const auto said = read.string("hidden_activation", "");  // in GGUF; read_sizes() has read config.json's
+  const auto said = read.string("hidden_activation", "");  // GGUF only; read_sizes() has read config.json's activation
   for (Layer& layer : c.layers) {
     layer.attention().causal = false;
     if (c.gguf && said) layer.feed_forward().activation = activation_named(read, read.key("hidden_activation", ""), *said);

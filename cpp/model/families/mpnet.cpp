@@ -1,5 +1,5 @@
-// MPNet (Song et al. 2020): RoBERTa's positions, no token types, and a learned bias on scores by the distance of query and key, T5's, which
-// all layers share.
+// MPNet (Song et al. 2020): RoBERTa's positions, no token types, and T5's learned bias on scores by the distance between query and key. All
+// layers share the bias.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -28,11 +28,11 @@ void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
   c.learned_positions = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
-  c.position_offset = 2;  // whatever pad_token_id says, as transformers counts
+  c.position_offset = 2;  // as in transformers, whatever pad_token_id is
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   make_bert_layers(c);
   read_position_buckets(read, c, {.count = 32, .max_distance = 128});
-  if (c.position_buckets.count != 32)  // transformers counts 32 for any number of rows
+  if (c.position_buckets.count != 32)  // transformers computes with 32 buckets, whatever the size of the table
     read.unsupported("relative_attention_num_buckets is ", c.position_buckets.count, "; MPNet runs with 32");
 }
 

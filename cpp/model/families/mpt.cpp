@@ -1,4 +1,4 @@
-// MPT (MosaicML 2023): ALiBi, LayerNorm without biases, one product for q, k and v.
+// MPT (MosaicML 2023): ALiBi, LayerNorm without biases, one tensor for q, k and v.
 #include "model/families/names.h"
 #include "model/positions.h"
 #include "model/settings.h"
@@ -30,7 +30,8 @@ constexpr TensorName kNames[] = {
     {head, "output", "lm_head"},
 };
 
-// What MPT's own code has and transformers has not (it reads past most of these), or what no published model uses.
+// Throws for options that MPT's own code has and transformers does not have (it ignores most of them), and for options that no published
+// model uses.
 void refuse_other_kinds(const Reader& read, const Config& c) {
   if (c.gguf) {
     if (read.number("attention.clamp_kqv", "").value_or(0) > 0) read.unsupported("clamp_kqv (clamped queries, keys and values) is not run");
@@ -39,7 +40,7 @@ void refuse_other_kinds(const Reader& read, const Config& c) {
     if (read.file().find("blk.0.ffn.act.scales")) read.unsupported("scales of the activation (AWQ) are not run");
     return;
   }
-  read.object(read.key("", "attn_config"));  // throws when it is there and no object
+  read.object(read.key("", "attn_config"));  // throws if it exists and is not an object
   if (read.number("", "attn_config.clip_qkv").value_or(0) != 0)
     read.unsupported("attn_config.clip_qkv (clamped queries, keys and values) is not run");
   for (const char* key : {"attn_config.qk_ln", "attn_config.prefix_lm"}) {
@@ -51,13 +52,14 @@ void refuse_other_kinds(const Reader& read, const Config& c) {
     read.unsupported("attn_config.attn_type \"", type, "\" is not run");
   if (const std::string norm = read.string("", "norm_type").value_or("layernorm"); norm.find("layernorm") == std::string::npos)
     read.unsupported("norm_type \"", norm, "\" is not run");
-  const files::Value* scale = read.file().value(read.key("", "logit_scale"));  // a number or a word
+  const files::Value* scale = read.file().value(read.key("", "logit_scale"));  // a number or a text
   if (scale && !std::holds_alternative<std::monostate>(*scale)) read.unsupported("logit_scale is not run");
 }
 
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
-  // Always four times as wide, as transformers has it: expansion_ratio of its own configuration class is read by nobody.
+  // The feed-forward network is always four times as wide as hidden_size. transformers has a key expansion_ratio in its configuration class
+  // but never reads it.
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu});
   refuse_other_kinds(read, c);
   c.alibi_slopes =

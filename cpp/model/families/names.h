@@ -1,4 +1,4 @@
-// Tensor names that several families share. GGUF names are those of gguf-py's tensor_mapping.py, safetensors names the module names of
+// Tensor names that several families share. GGUF names are those of gguf-py's tensor_mapping.py. safetensors names are the module names of
 // transformers.
 #pragma once
 

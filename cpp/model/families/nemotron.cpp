@@ -1,4 +1,5 @@
-// Nemotron 3 and 4, Minitron (Parmar et al. 2024): LayerNorm whose weights are 1 + w, relu squared without a gate, partial rope.
+// Nemotron 3 and 4, Minitron (Parmar et al. 2024): LayerNorm, for whose weights w safetensors files store w - 1; squared relu without a
+// gate; rope on a part of each head.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"

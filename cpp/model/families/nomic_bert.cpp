@@ -1,5 +1,5 @@
 // nomic-bert (Nussbaum et al. 2024): nomic-embed-text v1 and v1.5, arctic-embed-m-long, CodeRankEmbed. BERT with rope, a gated feed-forward
-// network and no biases in its products. The mixture of experts (v2) is refused.
+// network, and no biases in matrix products. The mixture of experts (v2) is not run.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -27,7 +27,8 @@ constexpr TensorName kNames[] = {
     {classifier, "cls.output", "classifier"},
 };
 constexpr std::string_view kGguf[] = {"nomic-bert"}, kTypes[] = {"nomic_bert"}, kPrefixes[] = {"", "nomic_bert.", "bert."};
-// As the hub's files have them, whose code lies beside the weights. Those that transformers writes have its usual keys.
+// Keys of the config.json files on the Hugging Face hub, which belong to Python code beside the weights. Files that transformers itself
+// writes have its usual keys.
 constexpr KeyName kKeys[] = {
     {"hidden_size", "n_embd"},
     {"num_attention_heads", "n_head"},
@@ -59,7 +60,8 @@ void configure(const Reader& read, Config& c) {
   refuse_what_is_not_run(read);
   read_sizes(read, c, {.n_ctx = 2048, .eps = 1e-12});
   read_ropes(read, c, {.theta = 1000, .partial = 1});
-  // Trained for 2,048 positions; the base grows with the length of longer texts (dynamic NTK), where the hub's files say so.
+  // The model was trained for 2,048 positions. If the file has a scaling factor, the base grows with the length of longer texts (dynamic
+  // NTK).
   if (read.number("", "rotary_scaling_factor")) {
     const std::int64_t trained =
         read.in_range(read.integer("", "max_trained_positions").value_or(2048), 1, kMaxContext, read.key("", "max_trained_positions"));

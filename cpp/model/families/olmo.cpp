@@ -1,5 +1,6 @@
-// OLMo 1 (Groeneveld et al. 2024): LayerNorm without weights. OLMo 2 (OLMo Team 2024): norms on the branches alone, q and k normalised over
-// all heads as one vector. OLMo 3 (2025): windows in three of four layers, and YaRN in the others alone.
+// OLMo 1 (Groeneveld et al. 2024): LayerNorm without weights. OLMo 2 (OLMo Team 2024): norms only on the outputs of the branches; q is
+// normalised over all heads as one vector, and so is k. OLMo 3 (2025): three of four layers have a window, and only the other layers have
+// YaRN.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -34,7 +35,7 @@ void read_second(const Reader& read, Config& c) {
   }
 }
 
-// A GGUF file of OLMo 3 says olmo2 and has a window.
+// For OLMo 3. Its GGUF files say "olmo2" and are recognized by their window.
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.eps = 1e-5});
   read_windows(read, c, {.window = 4096, .full_every = 4});

@@ -1,5 +1,5 @@
-// Qwen 2, 2.5, QwQ, R1-Distill-Qwen (Yang et al. 2024): biases on q, k and v alone. Qwen 3 (Yang et al. 2025): none, and a norm for each
-// head of q and k. The text half of Qwen3-VL is a Qwen 3: its rope sections turn text as plain rope does.
+// Qwen 2, 2.5, QwQ, R1-Distill-Qwen (Yang et al. 2024): biases on q, k and v only. Qwen 3 (Yang et al. 2025): no biases, and a norm for
+// each head of q and k. The language model of Qwen3-VL is a Qwen 3, because its rope sections rotate texts as plain rope does.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kGguf2[] = {"qwen2"}, kTypes2[] = {"qwen2"};
 constexpr std::string_view kGguf3[] = {"qwen3", "qwen3vl"}, kTypes3[] = {"qwen3", "qwen3_vl_text", "qwen3_vl"};
 
-// Both configuration classes: a window only where use_sliding_window says so, and then from layer max_window_layers on.
+// In both configuration classes, layers have a window only if use_sliding_window is true, and then only from layer max_window_layers on.
 void read_common(const Reader& read, Config& c, SizeDefaults sizes) {
   sizes.kv_heads = 32;
   sizes.n_ctx = 32768;

@@ -1,5 +1,5 @@
-// RoBERTa (Liu et al. 2019), CamemBERT (Martin et al. 2020), XLM-R (Conneau et al. 2020): BERT's layers, positions counted from the padding
-// token's id, one row of token types that every token gets. Converters write them as GGUF architecture bert.
+// RoBERTa (Liu et al. 2019), CamemBERT (Martin et al. 2020), XLM-R (Conneau et al. 2020): BERT's layers, with positions counted from the
+// padding token's id, and with a single token type, whose embedding every token gets. Converters write them as GGUF architecture bert.
 #include "model/families/names.h"
 #include "model/settings.h"
 

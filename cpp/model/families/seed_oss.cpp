@@ -1,4 +1,4 @@
-// Seed-OSS (ByteDance 2025): a Llama with biases on q, k and v and a head size of its own.
+// Seed-OSS (ByteDance 2025): a Llama with biases on q, k and v and a head_dim that does not follow from hidden_size.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"

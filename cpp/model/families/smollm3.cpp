@@ -1,4 +1,4 @@
-// SmolLM3 (Bakouch et al. 2025): a Llama whose every fourth layer has no rope.
+// SmolLM3 (Bakouch et al. 2025): a Llama in which every fourth layer has no rope.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::string_view kGguf[] = {"smollm3"}, kTypes[] = {"smollm3"};
 
-// 1 means rope. A GGUF file does not say: it is every fourth layer there.
+// Returns 1 for each layer with rope and 0 for each layer without. GGUF files do not say which layers have no rope: it is every fourth
+// layer.
 std::vector<std::int64_t> layers_with_rope(const Reader& read, std::size_t count) {
   auto flags = read.gguf() ? std::vector<std::int64_t>{} : read.per_layer("", "no_rope_layers", count, 0, 1);
   const std::int64_t interval = read.integer("", "no_rope_layer_interval").value_or(4);
@@ -28,7 +29,7 @@ void configure(const Reader& read, Config& c) {
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     Layer& layer = c.layers[i];
     if (turned[i] == 0) layer.attention().rope = -1;
-    if (turned[i] != 0 && !types) layer.attention().window = 0;  // windows are those of layers without rope
+    if (turned[i] != 0 && !types) layer.attention().window = 0;  // only layers without rope have windows
   }
 }
 

@@ -33,7 +33,7 @@ BranchEnd AttentionMixer::write(std::size_t layer, const Attention& a, const Vie
   return {out, Role::attn_out};
 }
 
-// Projects to those of q, k and v that the layer has, as one product.
+// Computes q, k and v as one product, leaving out k or v if the layer has no matrix for it.
 void AttentionMixer::project(std::size_t layer, const Attention& a, const View& in, const Heads& heads) {
   std::vector<Parameter> parts = {w_.d.at(layer, Role::q)};
   std::int32_t width = heads.q.width;

@@ -10,12 +10,13 @@ class AttentionMixer {
   // Allocates slots as wide as the widest layer needs; narrower layers use their first columns.
   AttentionMixer(Writer& writer, SharedKv& kv);
 
-  // `in` is the layer's input after its norm. Returns the outputs of all heads, and the role of the matrix that projects them back.
+  // `in` is the layer's input after its norm. Returns the outputs of all heads and the role of the matrix that projects them back to
+  // hidden_size.
   BranchEnd write(std::size_t layer, const Attention& attention, const View& in);
 
  private:
   struct Heads {
-    View q, k, v;  // side by side
+    View q, k, v;  // neighbouring columns of one slot
   };
   void project(std::size_t layer, const Attention& a, const View& in, const Heads& heads);
   void norm_heads(std::size_t layer, const Attention& a, const Heads& heads);

@@ -12,7 +12,8 @@
 namespace pumice::model {
 namespace {
 
-// make_log_bucket_position() of transformers, in float32 as there. `before` is the query's position minus the key's.
+// Returns the table row for a distance, as make_log_bucket_position() of transformers computes it, in float32. `before` is the query's
+// position minus the key's.
 std::int32_t place_of(const RelativePlaces& places, std::int32_t before) {
   std::int32_t bucket = before;
   if (const std::int32_t mid = places.span / 2, away = std::abs(before); places.max_distance > 0 && away > mid) {
@@ -24,7 +25,7 @@ std::int32_t place_of(const RelativePlaces& places, std::int32_t before) {
   return std::clamp(places.span + bucket, 0, 2 * places.span - 1);
 }
 
-// LayerNorm, in double.
+// Applies LayerNorm to each row, in double.
 void normalize_rows(std::vector<float>& rows, const std::vector<float>& weight, const std::vector<float>& bias, float eps) {
   const std::size_t width = weight.size();
   for (std::size_t row = 0; row < rows.size(); row += width) {
@@ -37,7 +38,7 @@ void normalize_rows(std::vector<float>& rows, const std::vector<float>& weight, 
   }
 }
 
-// Computes rows of one head's table: position embeddings times the head's part of a projection.
+// Computes rows of the table of one head: the position embeddings times the head's part of a projection.
 struct HeadOfPlaces {
   std::shared_ptr<const std::vector<float>> places;
   Matrix projection;
@@ -75,7 +76,7 @@ struct HeadOfPlaces {
 }  // namespace
 
 std::int32_t place_reach(const RelativePlaces& places) {
-  constexpr std::int32_t kMost = 1 << 20;  // largest Attend::reach; no text is longer
+  constexpr std::int32_t kMost = 1 << 20;  // the largest Attend::reach; no text is longer
   std::int32_t reach = 1;
   while (reach < kMost && (place_of(places, reach) != 2 * places.span - 1 || place_of(places, -reach) != 0)) ++reach;
   return reach;

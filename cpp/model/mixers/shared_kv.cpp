@@ -10,7 +10,7 @@ std::int32_t SharedKv::width(std::size_t border) const {
   return width;
 }
 
-// Returns the layers before `border` whose keys and values `border` or later layers attend to.
+// Returns the layers before layer `border` whose keys and values layer `border` or a later layer attends to.
 std::vector<std::size_t> SharedKv::read_beyond(std::size_t border) const {
   std::vector<std::size_t> layers;
   for (std::size_t layer = border; layer < w_.c.layers.size(); ++layer) {
@@ -20,7 +20,7 @@ std::vector<std::size_t> SharedKv::read_beyond(std::size_t border) const {
   return layers;
 }
 
-// Returns whether any other layer in [first, last) attends to this layer's keys and values.
+// Returns whether a layer in [first, last), other than this layer itself, attends to this layer's keys and values.
 bool SharedKv::read_in(std::size_t layer, std::size_t first, std::size_t last) const {
   for (std::size_t other = first; other < last; ++other) {
     if (other != layer && w_.c.cache_of(other) == layer) return true;

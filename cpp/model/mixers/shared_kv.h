@@ -1,5 +1,6 @@
-// Tells each layer where its keys and values are: in a cache, in the layer's own slot, or in an earlier layer's (Attention::kv_from). Rows
-// between pipeline stages carry the keys and values that layers of later stages attend to.
+// Tells each layer where the keys and values are that it attends to: in a cache, in the layer's own slot or, if they are those of an
+// earlier layer (Attention::kv_from), in a view that keeps them for later layers. Rows between pipeline stages carry the keys and values
+// that layers of later stages attend to.
 #pragma once
 
 #include <map>
@@ -11,19 +12,22 @@ namespace pumice::model {
 
 class SharedKv {
  public:
-  // For a program that ends before layer `last`. If `cached`, keys and values are stored in caches.
+  // For a program whose layers end before layer `last`. If `cached` is true, keys and values are stored in caches.
   SharedKv(Writer& writer, bool cached, std::size_t last) : w_(writer), cached_(cached), last_(last) {}
 
-  // Returns how many columns of a row that enters layer `border` are keys and values: those of each earlier layer that `border` or a later
-  // layer attends to.
+  // Returns how many columns of a row that enters layer `border` are keys and values. These are the keys and values of each earlier layer
+  // that layer `border` or a later layer attends to.
   std::int32_t width(std::size_t border) const;
-  // Finds these columns in a row from the stage before, and stores them in this program's caches if its layers attend to them.
+  // Takes these columns from a row of the stage before. If layers of this program attend to them, stores them in this program's caches.
   void take(View columns, std::size_t border);
+  // Returns the views that the next stage needs in these columns, in the same order.
   std::vector<View> give(std::size_t border) const;
 
-  // Sets in `op` where the layer's keys and values are, and stores the layer's own in the cache. `v` follows `k` in the same slot.
+  // Sets the members of `op` that say where the layer's keys and values are, and stores the layer's own keys and values in the cache. `v`
+  // must follow `k` in the same slot.
   void attend(std::size_t layer, const Attention& attention, const View& k, const View& v, Attend& op);
-  // Copies the layer's own keys and values, after attention, if later layers need them and no cache of this program holds them.
+  // Copies the layer's own keys and values if later layers need them and no cache of this program holds them, because the next layer
+  // overwrites their slot. Called after attend().
   void keep(std::size_t layer, const View& k);
 
  private:
@@ -35,7 +39,7 @@ class SharedKv {
   const bool cached_;
   const std::size_t last_;
   std::map<std::size_t, CacheId> caches_;  // this program's caches, by layer
-  std::map<std::size_t, View> kept_;       // keys, then values, by layer
+  std::map<std::size_t, View> kept_;       // keys, followed by values, that later layers attend to; by layer
 };
 
 }  // namespace pumice::model

@@ -1,4 +1,5 @@
-// Writes the operations of a feed-forward network up to its activation, gated or not. BranchEnd::product names the matrix that follows.
+// Writes the operations of a feed-forward network up to and including its activation, with or without a gate. BranchEnd::product names the
+// matrix that follows.
 #pragma once
 
 #include "model/writer.h"
@@ -15,7 +16,7 @@ class FeedForwardNetwork {
  private:
   Writer& w_;
   View wide_;
-  View gate_;  // the gate's product, separate if an adapter is added before the activation
+  View gate_;  // holds the gate's product if an adapter is added to it before the activation
 };
 
 }  // namespace pumice::model
