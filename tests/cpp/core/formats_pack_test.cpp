@@ -44,7 +44,8 @@ TEST(Pack, ErrorIsBelowGgmls) {
   EXPECT_LE(mean_squared_error(Format::Q4_K, heavy), 3.578e-5);
 }
 
-// A block's bytes must depend on its weights alone, whatever number of blocks is packed at once (they are searched four at a time).
+// pack() searches the scales of four blocks at a time. A block's bytes must nevertheless depend on its own weights alone, however many
+// blocks are packed in one call.
 TEST(Pack, BlocksAreIndependent) {
   const auto weights = cases::Random(2).normals(256 * 7);
   for (const Format format : kSearched) {
@@ -74,7 +75,7 @@ TEST(Pack, ZeroConstantTinyAndLargestWeights) {
   }
 }
 
-// If a quantized format cannot hold a weight, pack() must raise an error that names the first such weight, and never write a wrong code.
+// If a quantized format cannot represent a weight, pack() must throw an error that names the first such weight.
 TEST(Pack, NumbersOutOfRangeAreRefused) {
   for (const Format format : kSearched) {
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -65536.0f}) {

@@ -1,5 +1,5 @@
-// The scalar reference of the weight formats: unpack() must agree with gguf-py, and conversions of 16-bit floats must be right over the
-// whole range.
+// Tests of the scalar reference code for weight formats. unpack() must agree with gguf-py, and conversions to and from 16-bit floats must
+// be right over the whole range.
 #include "core/formats.h"
 
 #include <gtest/gtest.h>
@@ -96,7 +96,8 @@ TEST(Formats, EveryHalfFloat) {
   }
 }
 
-// A float between two half floats must round to the nearer one, and halfway to the even one.
+// A float between two half floats must round to the nearer half float. Exactly halfway, it must round to the half float with an even
+// mantissa.
 TEST(Formats, HalfFloatsRoundToNearestEven) {
   for (std::uint16_t h = 0; h < 0x7bff; ++h) {
     const float low = f16_to_f32(h), high = f16_to_f32(static_cast<std::uint16_t>(h + 1)), middle = low + (high - low) / 2;

@@ -1,5 +1,5 @@
-// The facts that the checks find out about a program, and the batches and pages that the checks refuse. tests/cpp/cpu/backend_test.cpp
-// tests the programs that every backend refuses.
+// Tests of core/program_check.h: the facts that check_program() returns about a program, and the batches and pages that check_batch() and
+// check_pages() refuse. Programs that every backend refuses are tested in tests/cpp/cpu/backend_test.cpp.
 #include "core/program_check.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ Weights weights() {
   return w;
 }
 
-// A program of an embedding, one attention with a cache or without, and the selected rows.
+// Returns a program that embeds tokens, runs one attention layer (with a cache if `cached` is true) and copies the selected rows.
 Program layer(bool cached) {
   Program p{.name = "layer", .slots = {{Rows::tokens, 8}, {Rows::tokens, 24}, {Rows::tokens, 8}, {Rows::selected, 8}}, .output = 3};
   const View x{0, 0, 8}, q{1, 0, 8}, k{1, 8, 8}, v{1, 16, 8}, attended{2, 0, 8};
@@ -67,7 +67,7 @@ TEST(ProgramCheck, FindsWhatAProgramTakesAndHowLongSlotsLive) {
   EXPECT_EQ(facts.used, (std::vector<bool>{true, true, true, false}));
   const auto life = [&](std::size_t slot) { return std::pair(facts.slot_lives[slot].first, facts.slot_lives[slot].last); };
   EXPECT_EQ(life(0), std::pair(std::int64_t{0}, std::int64_t{6}));
-  EXPECT_EQ(life(1), std::pair(std::int64_t{1}, std::int64_t{4}));  // from the product to the attention
+  EXPECT_EQ(life(1), std::pair(std::int64_t{1}, std::int64_t{4}));  // from the q, k, v product to the attention
   EXPECT_EQ(life(2), std::pair(std::int64_t{4}, std::int64_t{5}));
   EXPECT_EQ(facts.last_beyond_row, 7);
   EXPECT_EQ(facts.last_other_rows, 6);
@@ -118,11 +118,11 @@ TEST(ProgramCheck, TheLargestLogitsAndReportedIds) {
                 {.in = in, .out = out});
   };
   const auto bad = [&](const std::string& part) { refused(ErrorKind::invalid_argument, part, check); };
-  check();  // without a restriction
+  check();  // no reported ids and no mask of allowed ids
   reported = {0, 1, 99, 4};
   first = {0, 3, 4};
   check();
-  first = {1, 1, 2};  // does not cover the whole list
+  first = {1, 1, 2};  // the rows' ranges need not cover the whole list
   check();
   first = {0, 4};
   bad("2 bounds of reported ids for 2 rows");
@@ -139,7 +139,8 @@ TEST(ProgramCheck, TheLargestLogitsAndReportedIds) {
     bad(str("reported id ", id, " in row 0"));
     reported = good;
   }
-  allowed_first = {-1, 5};  // 100 ids are four words
+  // A mask of 100 ids takes four 32-bit words. -1: row 0 has no mask.
+  allowed_first = {-1, 5};
   check();
   allowed_first = {0, 6};
   bad("the mask of row 1 begins at word 6 of 9; 4 words are needed");
@@ -184,15 +185,15 @@ TEST(ProgramCheck, BatchesAndPages) {
   segment.past = 30;
   bad_pages(store, 3, "2 pages for 70 positions");
 
-  // An encoder's texts begin at position 0.
+  // A program without a cache must refuse a segment that begins after position 0.
   const Program encoder = layer(false);
   segment.past = 10;
   out.resize(16);
   refused(ErrorKind::invalid_argument, "has a past of 10",
           [&] { check_batch(encoder, check_program(encoder, shapes), shapes, batch(), {.in = {}, .out = out}); });
 
-  // Unseen rows are rows to which no row attends. There must be fewer of them than rows. A causal text may have none. With a window there
-  // may be no more of them than other rows that fit the window.
+  // Segment::unseen counts the last rows of a segment to which no row attends. It must be less than the number of rows, and 0 if attention
+  // is causal. With a window of w it must be at most w, so that the window of each unseen row still reaches a row that is seen.
   segment.past = 0;
   const auto unseen = [&](std::int32_t rows, Program program) {
     segment.unseen = rows;

@@ -1,4 +1,4 @@
-// Small files that announce enormous contents must be refused at once, with little memory.
+// Files whose header claims enormous contents that the file does not have must be refused at once, and with little memory.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -12,7 +12,8 @@
 #include "files/expect_error.h"
 #include "files/fuzz_target.h"
 
-// Counts the bytes that operator new has allocated, also those never touched. The sanitizers bring their own operator new.
+// This operator new counts allocated bytes, including bytes that are never touched. It is left out under the address sanitizer, which has
+// an operator new of its own.
 #if !defined(__SANITIZE_ADDRESS__)
 #define PUMICE_COUNTS_MEMORY 1
 namespace {
@@ -39,7 +40,7 @@ namespace {
 
 struct Used {
   double milliseconds;
-  std::size_t bytes;  // 0 when not counted
+  std::size_t bytes;  // peak of allocated bytes during the action; 0 if bytes are not counted
 };
 
 template <class Action>
@@ -48,7 +49,7 @@ Used measure(Action&& action) {
   const std::size_t before = held_bytes;
   peak_bytes = before;
 #endif
-  const std::clock_t start = std::clock();  // processor time: other processes do not count
+  const std::clock_t start = std::clock();  // processor time, which excludes other processes
   action();
   const double milliseconds = 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 #ifdef PUMICE_COUNTS_MEMORY
@@ -65,7 +66,7 @@ TEST(Bombs, AreRefusedAtOnce) {
   double slowest = 0;
   std::size_t largest = 0;
   const auto refused = [&](const std::string& bytes, const std::string& what) {
-    const std::string path = folder.write("model.safetensors", bytes);  // GGUF is known by its first bytes
+    const std::string path = folder.write("model.safetensors", bytes);  // a GGUF file is recognised by its first bytes under any name
     const Used used = measure([&] { expect_error(ErrorKind::model_format, "", [&] { ModelFile::open(path); }); });
     EXPECT_LT(used.milliseconds, 50) << what;
     EXPECT_LT(used.bytes, 1u << 20) << what;
@@ -74,7 +75,7 @@ TEST(Bombs, AreRefusedAtOnce) {
     ++bombs;
   };
 
-  // Every count and length of GGUF files of some 60 bytes.
+  // GGUF files of about 60 bytes, in which one count or length after another is set to a huge value.
   const GgufBuilder files[] = {
       GgufBuilder().tensor("w", {1}, 0, floats({1})),
       GgufBuilder().text("k", "v"),
@@ -112,7 +113,8 @@ TEST(Bombs, AreRefusedAtOnce) {
   std::cout << "  " << bombs << " bombs, slowest " << slowest << " ms, largest " << largest / 1024 << " KiB\n";
 }
 
-// A file of nothing but zeros takes no disk, and has room for whatever its header announces.
+// A sparse file of a terabyte takes almost no disk space. Its header may claim large contents that do fit in the file, so the file's size
+// is no reason to refuse it. It must still be refused, within 2 s and a bound on memory.
 TEST(Bombs, SparseFilesOfATerabyte) {
   const TempFolder folder;
   folder.write("config.json", "{}");
@@ -139,7 +141,8 @@ TEST(Bombs, SparseFilesOfATerabyte) {
     return bytes;
   };
   const GgufBuilder one = GgufBuilder().tensor("w", {1}, 0, floats({1}));
-  // The largest array of strings that is allowed, all empty: 128 MiB of header may hold 128 MiB of list.
+  // The largest allowed array has 16 Mi strings. Here all are empty. Their lengths take 128 MiB of the header, and the list of strings may
+  // take as much memory.
   refused(with(GgufBuilder(one).texts("k", {"a"}).build(), "k element count", 1u << 24), 200u << 20, "16 Mi strings");
   refused(with(GgufBuilder(one).array("k", 12, std::vector<double>{1}).build(), "k element count", 1u << 24), 200u << 20, "16 Mi numbers");
   refused(with(GgufBuilder(one).text("k", "v").build(), "k length", 1u << 24), 64u << 20, "a string of 16 MiB");
@@ -151,7 +154,8 @@ TEST(Bombs, SparseFilesOfATerabyte) {
   refused(header, 256u << 20, "a header of 100 MB");
 }
 
-// Linear in the header: a vocabulary of Gemma's size in a few milliseconds, in at most four times its bytes and 16 MiB.
+// Time and memory must grow linearly with the header. A header with a vocabulary as large as Gemma's must be read within 100 ms (a few
+// milliseconds are usual), with at most 16 MiB of memory plus four times the header's bytes.
 TEST(Bombs, RealSizesAreFast) {
   std::vector<std::string> words;
   for (int i = 0; i < 262'144; ++i) words.push_back("word" + std::to_string(i));

@@ -1,5 +1,6 @@
-// Broken files by the ten thousand: each number of a header set to boundary values, each bit of a header flipped, each file cut at
-// each byte. Every such file must either be refused with a typed error, or load with everything unchanged except the part that was broken.
+// Tens of thousands of broken files: each number of a header is set to boundary values, each bit of a header is flipped, and each file is
+// cut off at each byte. Each such file must either be refused with a typed error, or load with everything unchanged except the part that
+// was broken.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -15,7 +16,8 @@
 namespace pumice::files::testing {
 namespace {
 
-// 0, 1, -1, the edges of 8 to 64 bits, their neighbours, and numbers near the value that was there.
+// Returns values to write in place of `value`: 0, 1, -1, the limits of integers of 8 to 64 bits and their neighbours, and numbers near
+// `value` and `file_size`.
 std::vector<std::uint64_t> boundary_values(std::uint64_t value, std::uint64_t file_size) {
   std::vector<std::uint64_t> values = {0, 1, 2, 3, ~0ull, ~0ull - 1, 1ull << 60, (1ull << 42) + 1};
   for (const int bits : {7, 8, 15, 16, 24, 31, 32, 33, 61, 62, 63}) {
@@ -29,8 +31,8 @@ std::vector<std::uint64_t> boundary_values(std::uint64_t value, std::uint64_t fi
 
 class Campaign {
  public:
-  // `written` is the file that is broken and `opened` the path that open() gets. `most_lost` is the maximum number of entries that may be
-  // lost if one number is broken.
+  // `written` is the path of the file that is broken, and `opened` is the path from which the model is loaded. `most_lost` is the maximum
+  // number of metadata and tensor entries that one broken value may change.
   Campaign(std::string name, std::string written, std::string opened, const std::string& bytes, std::size_t most_lost = 1)
       : name_(std::move(name)), written_(std::move(written)), opened_(std::move(opened)), bytes_(bytes), most_lost_(most_lost) {
     put(bytes_);
@@ -53,7 +55,7 @@ class Campaign {
     ++loaded_;
     std::size_t changed = differences(original_.metadata, got->metadata) + differences(original_.tensors, got->tensors);
     EXPECT_LE(changed, most_lost_) << name_ << ", " << what << ": loaded with other changes than the broken part";
-    // One change in all: a tensor that was moved or renamed must not have touched its neighbours.
+    // A tensor that was moved or renamed must not change the bytes of its neighbours.
     EXPECT_LE(differences(original_.data, got->data), most_lost_) << name_ << ", " << what << ": the bytes of other tensors changed";
   }
 
@@ -84,7 +86,8 @@ class Campaign {
  private:
   using Map = std::map<std::string, std::string>;
   void put(const std::string& bytes) const { std::ofstream(written_, std::ios::binary | std::ios::trunc) << bytes; }
-  // Entries that are gone or changed, or those that are new if they are more: a renamed entry counts once.
+  // Returns the number of entries that are missing or changed in `after`, or the number that are new or changed if that is larger. So a
+  // renamed entry, which is both missing and new, counts once.
   static std::size_t differences(const Map& before, const Map& after) {
     const auto missing = [](const Map& from, const Map& in) {
       std::size_t n = 0;
@@ -159,7 +162,8 @@ TEST(BrokenFiles, AreRefusedOrLoadUnharmed) {
           campaign.check(broken, str(field.name, " set to ", broken_value));
           continue;
         }
-        for (const char* sign : {"", "-"}) {  // the header keeps its true length
+        // safetensors_raw() writes the length that the broken header has, so that only this number is wrong.
+        for (const char* sign : {"", "-"}) {
           std::string header = built.bytes.substr(8, built.header_bytes - 8);
           header.replace(field.offset - 8, field.size, str(sign, broken_value));
           campaign.check(safetensors_raw(header, built.bytes.substr(built.header_bytes)), str(field.name, " set to ", sign, broken_value));
@@ -176,7 +180,7 @@ TEST(BrokenFiles, AreRefusedOrLoadUnharmed) {
         R"({"model_type":"llama","hidden_size":64,"rms_norm_eps":1e-05,"tie":true,"none":null,)"
         R"("eos_token_id":[1,2],"architectures":["A"],"rope_scaling":{"factor":8.0,"rope_type":"llama3"},"list":[{"k":1},{"k":2}]})";
     Campaign campaign("config.json", folder.path("st/config.json"), folder.path("st"), config,
-                      2);  // a renamed object renames what it holds
+                      2);  // renaming an object changes the keys of both its entries
     campaign.flip_every_bit(config.size());
     campaign.set_every_byte(config.size(), std::string_view("\0\"{}[],:0-e\xFF", 12));
     campaign.cut_everywhere();
@@ -221,7 +225,7 @@ TEST(BrokenFiles, ReplayOfTheFuzzTarget) {
           break;
         case 3:
           input.insert(at, input.substr(random() % (input.size() + 1), length));
-          break;  // a piece twice
+          break;  // copies a piece of the input
         case 4: {
           const std::string& other = seeds[random() % seeds.size()];
           input.replace(at, length, other.substr(random() % other.size(), random() % 64));

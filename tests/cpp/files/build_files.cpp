@@ -118,7 +118,7 @@ Built GgufBuilder::build() const {
   }
   file.bytes += entries_.bytes;
   std::string data;
-  std::uint64_t size = 0;  // bytes of data and holes
+  std::uint64_t size = 0;  // bytes of tensor data, padding and holes so far
   for (const Tensor& tensor : tensors_) {
     put("tensor " + tensor.name + " name length", std::uint64_t{tensor.name.size()});
     file.bytes += tensor.name;
@@ -207,7 +207,7 @@ std::string pattern(std::size_t bytes, std::uint32_t seed) {
   std::uint32_t state = seed * 2654435761u + 1;
   for (char& byte : data) {
     state = state * 1664525u + 1013904223u;
-    byte = static_cast<char>(state >> 24 & 0x3F);  // small exponents: finite in every format
+    byte = static_cast<char>(state >> 24 & 0x3F);  // these bytes give small exponents, so the numbers are finite in every format
   }
   return data;
 }

@@ -1,4 +1,4 @@
-// Writes small GGUF and safetensors files for tests, and remembers where each number of them lies, so that tests can break it.
+// Builds small GGUF and safetensors files for tests, and records the position of each number in them, so that tests can overwrite it.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,18 @@ struct Built {
   std::string bytes;
   std::vector<Field> fields;
   std::size_t header_bytes = 0;
-  std::uint64_t size = 0;  // bytes of the file, with the holes at its end
+  std::uint64_t size = 0;  // GGUF: bytes of the file, including the holes at its end, which `bytes` lacks
 };
 
-// A temporary folder, in memory if the system has such folders. It is removed with the object.
+// A temporary folder, on a file system in memory if the machine has one. The destructor removes it.
 class TempFolder {
  public:
   TempFolder();
   ~TempFolder();
   std::string path(const std::string& name = "") const { return (root_ / name).string(); }
   std::string write(const std::string& name, std::string_view bytes) const;  // returns the path
-  std::string write(const std::string& name, const Built& file) const;       // its holes take no space
+  // Writes the file with its holes, which take no disk space, and returns the path.
+  std::string write(const std::string& name, const Built& file) const;
 
  private:
   std::filesystem::path root_;
@@ -39,7 +40,8 @@ class GgufBuilder {
  public:
   explicit GgufBuilder(std::uint32_t version = 3) : version_(version) {}
 
-  template <class T>  // type: the number of the GGUF value type; value: has exactly its width
+  // `type` is the number of the GGUF value type. T must be exactly as wide as that type.
+  template <class T>
   GgufBuilder& key(const std::string& name, std::uint32_t type, T value) {
     begin_key(name, type);
     number(name, value);
@@ -55,11 +57,12 @@ class GgufBuilder {
   }
   GgufBuilder& text(const std::string& name, const std::string& value);
   GgufBuilder& texts(const std::string& name, const std::vector<std::string>& values);
-  // `dims` as GGUF has them: the length of a row first.
+  // `dims` are in GGUF's order, in which the length of a row comes first. `format` is the number of ggml's type.
   GgufBuilder& tensor(const std::string& name, const std::vector<std::uint64_t>& dims, std::uint32_t format, const std::string& data);
-  // A tensor whose bytes are a hole: Built::size says how long the file is to be made. Comes after all tensors with data.
+  // Adds a tensor whose bytes are a hole in the file. Built::bytes ends before the holes, and write() extends the file to Built::size. All
+  // tensors with data must be added first.
   GgufBuilder& hole(const std::string& name, const std::vector<std::uint64_t>& dims, std::uint32_t format, std::uint64_t bytes);
-  GgufBuilder& align(std::uint32_t alignment);  // writes general.alignment
+  GgufBuilder& align(std::uint32_t alignment);  // adds the key general.alignment
 
   Built build() const;
 
@@ -69,7 +72,7 @@ class GgufBuilder {
     std::vector<std::uint64_t> dims;
     std::uint32_t format;
     std::string data;
-    std::uint64_t hole = 0;  // bytes
+    std::uint64_t hole = 0;  // bytes; 0 for a tensor with data
   };
   void begin_key(const std::string& name, std::uint32_t type);
   template <class T>
@@ -78,11 +81,11 @@ class GgufBuilder {
 
   std::uint32_t version_, alignment_ = 32;
   std::uint64_t keys_ = 0;
-  Built entries_;  // offsets from the first entry
+  Built entries_;  // the metadata entries; offsets count from the first entry
   std::vector<Tensor> tensors_;
 };
 
-// A GGUF file with every value type and tensors of several formats, the last of which cannot be computed with.
+// Returns the builder of a GGUF file with every value type and tensors of several formats. The engine does not support the last format.
 GgufBuilder sample_gguf(std::uint32_t version);
 
 struct SafeTensor {
@@ -91,11 +94,11 @@ struct SafeTensor {
   std::string data;
 };
 Built safetensors(const std::vector<SafeTensor>& tensors, const std::string& metadata = R"({"format":"pt"})");
-// Returns a safetensors file with any header before any data.
+// Returns a safetensors file of `header`, whose length is written before it, and `data`. Neither is checked.
 std::string safetensors_raw(const std::string& header, const std::string& data);
 std::vector<SafeTensor> sample_tensors();
 
-std::string pattern(std::size_t bytes, std::uint32_t seed);  // data that differs everywhere
+std::string pattern(std::size_t bytes, std::uint32_t seed);  // returns pseudorandom bytes
 std::string floats(const std::vector<float>& values);
 
 }  // namespace pumice::files::testing

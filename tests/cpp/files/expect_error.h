@@ -8,7 +8,7 @@
 
 namespace pumice::files::testing {
 
-// Runs `action`, which must throw an Error of this kind whose text contains `text`. Returns the error.
+// Runs `action`, which must throw an Error of kind `kind` whose message contains `text`. Returns the error.
 template <class Action>
 Error expect_error(ErrorKind kind, const std::string& text, Action&& action) {
   try {

@@ -1,4 +1,4 @@
-// Opening and reading: links, pipes and devices, faults of the system calls, files that shrink.
+// Tests of opening and reading files: links, pipes and devices, failing system calls, and files that shrink.
 #include "files/file.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ class Links : public ::testing::Test {
 TEST_F(Links, IntoTheCachesOwnBlobsAreFollowed) {
   link("../../blobs/0123");
   EXPECT_EQ(tensors(), 6u);
-  link(blob_);  // absolute, to the same place
+  link(blob_);  // the same file by its absolute path
   EXPECT_EQ(tensors(), 6u);
   fs::copy_file(blob_, snapshot_ + "/real");
   link("real");
@@ -50,7 +50,7 @@ TEST_F(Links, IntoTheCachesOwnBlobsAreFollowed) {
   root_.write("hub/models--a/blobs/4567", "{\"hidden_size\": 5}");
   link("../../blobs/4567", "config.json");
   EXPECT_EQ(ModelFile::open(snapshot_)->integer("hidden_size"), 5);
-  fs::create_symlink(snapshot_, root_.path("alias"));  // the folder itself may be reached by a link
+  fs::create_symlink(snapshot_, root_.path("alias"));  // the path to the folder may be a link
   EXPECT_EQ(ModelFile::open(root_.path("alias"))->integer("hidden_size"), 5);
 }
 
@@ -69,7 +69,8 @@ TEST_F(Links, OutOfTheModelAreRefused) {
   link("model.safetensors");  // to itself
   expect_error(ErrorKind::io, "model.safetensors: is a link to itself", [&] { tensors(); });
   fs::rename(root_.path("hub/models--a/blobs"), root_.path("hub/models--a/kept"));
-  fs::create_directory_symlink(root_.path("hub/models--b/blobs"), root_.path("hub/models--a/blobs"));  // a blobs folder that leads away
+  // The blobs folder itself is a link to another model's blobs folder.
+  fs::create_directory_symlink(root_.path("hub/models--b/blobs"), root_.path("hub/models--a/blobs"));
   link("../../blobs/0123");
   expect_error(ErrorKind::io, "is a link to", [&] { tensors(); });
 }
@@ -91,7 +92,7 @@ TEST_F(Links, PartsOfSplitGgufLeadIntoTheBlobs) {
   link("../../blobs/p1", "m-00001-of-00002.gguf");
   link("../../blobs/p2", "m-00002-of-00002.gguf");
   EXPECT_EQ(ModelFile::open(snapshot_ + "/m-00001-of-00002.gguf")->tensors().size(), 2u);
-  fs::create_directory(snapshot_ + "/Q4");  // quantizations in folders of their own
+  fs::create_directory(snapshot_ + "/Q4");  // some repositories keep each quantization in a folder of its own
   fs::create_symlink("../../../blobs/p1", snapshot_ + "/Q4/m-00001-of-00002.gguf");
   fs::create_symlink("../../../blobs/p2", snapshot_ + "/Q4/m-00002-of-00002.gguf");
   EXPECT_EQ(ModelFile::open(snapshot_ + "/Q4/m-00002-of-00002.gguf")->tensors().size(), 2u);
@@ -107,7 +108,8 @@ TEST(SpecialFiles, AreRefusedWithoutBlocking) {
   expect_error(ErrorKind::io, "cannot be opened", [&] { ModelFile::open(""); });
   expect_error(ErrorKind::io, "NUL", [&] { ModelFile::open(std::string("/etc\0/passwd", 12)); });
   expect_error(ErrorKind::io, "File name too long", [&] { ModelFile::open("/" + std::string(5000, 'x')); });
-  expect_error(ErrorKind::io, "\\x1b[31m\\xff", [&] { ModelFile::open("/\x1b[31m\xff"); });  // nothing raw reaches a terminal
+  // Error messages escape control characters and invalid UTF-8, because they may be printed to a terminal.
+  expect_error(ErrorKind::io, "\\x1b[31m\\xff", [&] { ModelFile::open("/\x1b[31m\xff"); });
 
   const int server = ::socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address{};
@@ -128,7 +130,8 @@ TEST(SpecialFiles, AreRefusedWithoutBlocking) {
 
 // ---------------------------------------------------------------- faults
 
-// Stands in for pread while it lives: call number `failing` (from 0) fails in one way, and all calls may be short or interrupted.
+// Replaces pread() during the lifetime of the object. Call number `failing` (counted from 0) fails with `fault`. Each call reads at most
+// `most` bytes, and every `interrupted_every`-th call fails with EINTR (0: no call does).
 class FaultyPread {
  public:
   enum Fault { none, io_error, end_of_file };

@@ -1,5 +1,5 @@
-// The entry point that libFuzzer calls: any bytes either load, and can then be read whole, or give a typed error. Built into
-// the tests, where inputs are replayed; with -fsanitize=fuzzer it is a fuzz target as it is.
+// The entry point that libFuzzer calls. A file of any bytes must either load, so that all its contents can be read, or be refused with a
+// typed error. The tests link this file and call the entry point themselves. Compiled with -fsanitize=fuzzer, it is a complete fuzz target.
 #include "files/fuzz_target.h"
 
 #include <memory>
@@ -15,7 +15,7 @@
 namespace pumice::files::testing {
 namespace {
 
-// Every error must be text that can be shown and name its file, whatever the bytes.
+// Returns true if the error has one of the expected kinds, names its file and has a message in valid UTF-8 that is not empty.
 bool is_sound(const Error& error) {
   const bool kind =
       error.kind() == ErrorKind::model_format || error.kind() == ErrorKind::unsupported_model || error.kind() == ErrorKind::io;
@@ -83,13 +83,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }();
   const std::string_view bytes(static_cast<const char*>(static_cast<const void*>(data)), size);
   std::string unsound;
-  load(folder->write("model.safetensors", bytes), &unsound);  // GGUF files are known by their first bytes, not by their name
+  load(folder->write("model.safetensors", bytes), &unsound);  // a GGUF file is recognised by its first bytes, under any name
   if (bytes.starts_with('{')) {
     folder->write("config/config.json", bytes);
     load(folder->path("config"), &unsound);
     folder->write("index/model.safetensors.index.json", bytes);
     load(folder->path("index"), &unsound);
   }
-  if (!unsound.empty()) throw std::runtime_error(unsound);  // uncaught: a finding for the fuzzer; a failure in the tests
+  if (!unsound.empty()) throw std::runtime_error(unsound);  // the fuzzer reports this as a crash, and a test fails
   return 0;
 }

@@ -1,4 +1,4 @@
-// Loading a file that may be anything, and everything that a loaded file shows.
+// Loads a file of arbitrary bytes and returns all the contents of a file that loads.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 namespace pumice::files::testing {
 
 struct Contents {
-  std::map<std::string, std::string> metadata;  // values as text
+  // All maps are by the name of the key or tensor.
+  std::map<std::string, std::string> metadata;  // the value as text
   std::map<std::string, std::string> tensors;   // format, shape and size as text
-  std::map<std::string, std::string> data;      // bytes of the tensors
+  std::map<std::string, std::string> data;      // the tensor's bytes
 };
 
 Contents contents(const ModelFile& model);
-// The contents of the file, or nothing when it is refused. `unsound` gets a text when the refusal is not a proper Error.
+// Returns the contents of the file, or nothing if the file is refused. If it is refused with anything but a proper Error, sets `unsound` to
+// a description of the exception.
 std::optional<Contents> load(const std::string& path, std::string* unsound);
 
 }  // namespace pumice::files::testing

@@ -63,10 +63,10 @@ TEST_F(Gguf, GivesBackWhatWasWritten) {
     const TensorInfo& q4 = *model->find("q4");
     EXPECT_EQ(q4.format, Format::Q4_0);
     EXPECT_EQ(q4.format_name, "Q4_0");
-    EXPECT_EQ(q4.shape, (std::vector<std::int64_t>{3, 32}));  // rows first
+    EXPECT_EQ(q4.shape, (std::vector<std::int64_t>{3, 32}));  // the number of rows comes first
     EXPECT_EQ(read_all(*model, q4), pattern(3 * 18, 2));
     std::vector<std::uint8_t> row(18);
-    model->read(q4, 18, 18, row.data());  // rows [1, 2)
+    model->read(q4, 18, 18, row.data());  // the bytes of row 1
     EXPECT_EQ(std::string(row.begin(), row.end()), pattern(3 * 18, 2).substr(18, 18));
     EXPECT_EQ(model->find("q6_k")->shape, (std::vector<std::int64_t>{2, 1, 256}));
     EXPECT_EQ(model->read_floats(*model->find("norm")), (std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8}));
@@ -83,7 +83,7 @@ TEST_F(Gguf, ForeignFormatsAreNamedWhenTheyAreUsed) {
   EXPECT_EQ(read_all(*model, foreign), pattern(66, 4));
   const Error error = expect_error(ErrorKind::unsupported_model, "IQ2_XXS", [&] { model->read_floats(foreign); });
   EXPECT_NE(std::string(error.what()).find("foreign"), std::string::npos);
-  EXPECT_NE(std::string(error.what()).find("Q4_K"), std::string::npos);  // says what it can
+  EXPECT_NE(std::string(error.what()).find("Q4_K"), std::string::npos);  // the message lists the supported formats
 }
 
 TEST_F(Gguf, ReadsInsideOfATensorOnly) {
@@ -150,7 +150,7 @@ TEST_F(Gguf, EveryTruncationSaysSo) {
     EXPECT_TRUE(error.offset().has_value() && *error.offset() <= size);
   }
   refused(built.bytes.substr(0, built.bytes.size() - 1), "tensor w: its 32 bytes");
-  EXPECT_EQ(open(built.bytes + std::string(31, 'x'))->tensors().size(), 1u);  // padding after the last tensor
+  EXPECT_EQ(open(built.bytes + std::string(31, 'x'))->tensors().size(), 1u);  // up to 31 bytes of padding may follow the last tensor
   refused(built.bytes + std::string(32, 'x'), "the last tensor ends here, but 32 bytes follow");
 }
 
@@ -192,12 +192,12 @@ TEST_F(Gguf, Shapes) {
   refused(dims({0}), "dimension 0 is 0");
   refused(dims({1, 0}), "dimension 1 is 0");
   refused(dims({k63}), "above 2^63 - 1");
-  refused(dims({k32, k32}), "more than 2^63 - 1 values");      // the product wraps to 0
-  refused(dims({(1ull << 42) + 1, 1ull << 22}), "more than");  // wraps to a small number
-  refused(dims({k63 - 1}), "more than 2^64 - 1 bytes");        // values fit, bytes do not
-  refused(dims({k63 / 8}), "end of the file");                 // bytes fit, the file does not
+  refused(dims({k32, k32}), "more than 2^63 - 1 values");      // in 64 bits the product wraps around to 0
+  refused(dims({(1ull << 42) + 1, 1ull << 22}), "more than");  // the product wraps around to a small number
+  refused(dims({k63 - 1}), "more than 2^64 - 1 bytes");        // the number of values fits, the number of bytes does not
+  refused(dims({k63 / 8}), "end of the file");                 // the number of bytes fits in 64 bits, but the file is shorter
   refused(dims({33}, 2), "rows of 33 values; Q4_0 needs a multiple of 32");
-  refused(dims({16, 2}, 2), "rows of 16 values");  // 32 values, but not in one row
+  refused(dims({16, 2}, 2), "rows of 16 values");  // 32 values in all, but a Q4_0 block of 32 must lie in one row
 }
 
 TEST_F(Gguf, Formats) {
@@ -231,7 +231,8 @@ TEST_F(Gguf, TensorsMayLeaveHolesButNotShareBytes) {
   refused(with_offset_of_b(0), "shares bytes with tensor");
   refused(with_offset_of_b(96), "shares bytes with tensor");
   built.bytes += std::string(32, 'x');
-  const auto moved = open(with_offset_of_b(static_cast<char>(128)));  // behind c; its old place is a hole
+  // Tensor b now lies after c, and the bytes where it was are a hole.
+  const auto moved = open(with_offset_of_b(static_cast<char>(128)));
   EXPECT_EQ(read_all(*moved, *moved->find("b")), std::string(32, 'x'));
 }
 
@@ -243,7 +244,7 @@ TEST_F(Gguf, TensorsInAnyOrderOfTheirBytes) {
   }
   const auto model = open(built.bytes);
   EXPECT_EQ(read_all(*model, *model->find("a")), pattern(32, 2));
-  EXPECT_EQ(model->tensors()[0].name, "a");  // in the order of the file's list
+  EXPECT_EQ(model->tensors()[0].name, "a");  // tensors() keeps the order of the header's list
 }
 
 // ---------------------------------------------------------------- split files
@@ -263,7 +264,7 @@ class SplitGguf : public ::testing::Test {
   }
   std::string write(int number, int count, const GgufBuilder& builder) { return folder_.write(name(number, count), builder.build().bytes); }
   void write_three() {
-    write(0, 3, part(0, 3, 3));  // the first part may hold the metadata alone
+    write(0, 3, part(0, 3, 3));  // the first part may hold metadata and no tensors
     write(1, 3, part(1, 3, 3).tensor("a", {8}, 0, pattern(32, 1)).tensor("b", {4}, 0, pattern(16, 2)));
     write(2, 3, part(2, 3, 3).tensor("c", {8}, 0, pattern(32, 3)));
   }
@@ -313,7 +314,7 @@ TEST_F(SplitGguf, PartsThatDoNotBelongTogether) {
   write(2, 3, part(2, 3, 3).text("general.architecture", "gemma2").tensor("c", {8}, 0, pattern(32, 1)));
   refused(ErrorKind::model_format, "model-00003-of-00003.gguf: general.architecture: differs from the value in the first part");
   write(2, 3, part(2, 3, 3).text("general.architecture", "llama").text("general.name", "x").tensor("c", {8}, 0, pattern(32, 1)));
-  EXPECT_EQ(ModelFile::open(first)->tensors().size(), 3u);  // a part may repeat a key, and have keys of its own
+  EXPECT_EQ(ModelFile::open(first)->tensors().size(), 3u);  // a part may repeat a key of the first part, and may have other keys
   folder_.write(name(1, 3), "hello");
   refused(ErrorKind::model_format, "model-00002-of-00003.gguf: magic");
   ASSERT_EQ(ModelFile::open(first)->tensors().size(), 3u);

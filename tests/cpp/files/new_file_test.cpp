@@ -1,4 +1,4 @@
-// Files must be written whole or not at all, may replace only plain files, and leave nothing else behind.
+// A NewFile must be written whole or not at all, must replace nothing but regular files, and must leave no other file behind.
 #include "files/new_file.h"
 
 #include <fcntl.h>
@@ -51,7 +51,7 @@ void write(const std::string& path, const std::string& text, std::uint64_t reser
   file.finish();
 }
 
-// Each test twice: on a file system that has files without a name, and on one that has not.
+// Each test runs twice: with O_TMPFILE (files without a name), and as on a file system that does not support O_TMPFILE.
 class NewFiles : public ::testing::TestWithParam<bool> {
  protected:
   NewFiles() {
@@ -125,7 +125,7 @@ TEST_P(NewFiles, RefuseWhateverIsNoPlainFile) {
     EXPECT_EQ(names_in(folder_.path()), before);
     EXPECT_FALSE(fs::is_regular_file(path));
   }
-  // A file that is created under the name during the writing is not replaced either.
+  // A pipe that appears under the name while the new file is being written must not be replaced either.
   NewFile file(folder_.path("late"));
   ASSERT_EQ(::mkfifo(folder_.path("late").c_str(), 0600), 0);
   expect_error(ErrorKind::io, "is a pipe", [&] { file.finish(); });
@@ -162,12 +162,13 @@ TEST_P(NewFiles, FollowLinksWhichStay) {
   EXPECT_EQ(text_of(folder_.path("there/file")), "after");
   EXPECT_EQ(text_of(folder_.path("there/new")), "made");
   expect_error(ErrorKind::io, "Too many levels of symbolic links", [&] { NewFile{folder_.path("loop")}; });
-  // An open file's name of the system's: what has no other name cannot be replaced.
+  // /proc/self/fd/N is a link to an open file, and is followed too. After the file has been replaced, the open file has no name in any
+  // folder, so it cannot be replaced again.
   const int open = ::open(folder_.path("there/file").c_str(), O_RDONLY);
   const std::string of_open = "/proc/self/fd/" + std::to_string(open);
   write(of_open, "by its number");
   EXPECT_EQ(text_of(folder_.path("there/file")), "by its number");
-  expect_error(ErrorKind::io, "has no name", [&] { NewFile{of_open}; });  // it was replaced
+  expect_error(ErrorKind::io, "has no name", [&] { NewFile{of_open}; });  // the open file was replaced by the write above
   ::close(open);
 }
 
@@ -185,7 +186,7 @@ TEST_P(NewFiles, RefuseWriteProtectedOnes) {
   fs::permissions(folder_.path("file"), fs::perms(0444));
   fs::permissions(folder_.path(), fs::perms::all);
   const pid_t child = ::fork();
-  if (child == 0) {  // root may write to every file, another user may not
+  if (child == 0) {  // the child drops root's rights, because root may write to every file
     if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(3);
     try {
       NewFile file(folder_.path("file"));
@@ -203,7 +204,7 @@ TEST_P(NewFiles, RefuseWriteProtectedOnes) {
 TEST_P(NewFiles, SayThatTheDiskIsFullAndLeaveNothing) {
   const pid_t child = ::fork();
   if (child == 0) {
-    ::signal(SIGXFSZ, SIG_IGN);  // as Python has it
+    ::signal(SIGXFSZ, SIG_IGN);  // Python ignores this signal too
     const rlimit limit{1 << 16, 1 << 16};
     ::setrlimit(RLIMIT_FSIZE, &limit);
     int wrong = 0;
@@ -224,7 +225,7 @@ TEST_P(NewFiles, SayThatTheDiskIsFullAndLeaveNothing) {
   EXPECT_TRUE(names_in(folder_.path()).empty());
 }
 
-// A process that is killed leaves nothing, or what the next writer of that name removes.
+// A process that is killed while it writes must leave nothing behind, or only a .part file, which the next writer of the same name removes.
 TEST_P(NewFiles, OfProcessesThatWereKilled) {
   const std::string path = folder_.path("file");
   int ready[2];
@@ -242,16 +243,16 @@ TEST_P(NewFiles, OfProcessesThatWereKilled) {
   ::close(ready[1]);
   const auto parts = names_in(folder_.path());
   EXPECT_EQ(parts.size(), GetParam() ? 0u : 1u);
-  write(path, "beside it");  // a part that is being written stays
+  write(path, "beside it");  // must not remove the .part file of a process that is still writing
   for (const std::string& part : parts) EXPECT_TRUE(fs::exists(folder_.path(part)));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  const std::string old = "file." + std::to_string(child) + "-7.part";  // as versions before left them
+  const std::string old = "file." + std::to_string(child) + "-7.part";  // a name in the form that earlier versions used
   folder_.write(old, "half");
   const std::set<std::string> others = {"file.x-1.part", "file.1-1.parts", "other." + std::to_string(child) + "-1.part", "file.-1.part"};
   for (const std::string& name : others) folder_.write(name, "not ours");
-  const std::string held =
-      "file." + std::to_string(child) + "-8.part";  // from another container that shares the folder, whose processes we cannot see
+  // The lock stands for a writer in another container that shares the folder. Its process is not visible here, but its lock is.
+  const std::string held = "file." + std::to_string(child) + "-8.part";
   const int locked = ::open(folder_.write(held, "half").c_str(), O_RDONLY);
   ASSERT_EQ(::flock(locked, LOCK_EX), 0);
   write(path, "the next");

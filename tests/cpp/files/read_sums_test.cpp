@@ -1,4 +1,5 @@
-// Checksums of the bytes that were read. Each byte must count once, in whatever parts it is read, and each change must show.
+// Tests of the checksums of the bytes that were read. Each byte must count once, in whatever pieces and however often it is read, and any
+// change of the bytes must change the sum.
 #include "files/read_sums.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +54,7 @@ TEST(ReadSums, CountEachByteOnceInAnyOrderFromAnyThread) {
       pieces.emplace_back(at, end);
       at = end;
     }
-    for (int i = 0; i < 30; ++i) {  // read again, across the others' borders
+    for (int i = 0; i < 30; ++i) {  // pieces that overlap the pieces above, so that bytes are read again
       const std::size_t begin = random() % bytes.size();
       pieces.emplace_back(begin, begin + random() % (bytes.size() - begin));
     }
@@ -84,7 +85,7 @@ TEST(ReadSums, EveryChangeShows) {
       bytes[i] = static_cast<std::uint8_t>(bytes[i] ^ 1 << bit);
     }
   }
-  // The signs of two weights, two weights that change places, and two rows that do.
+  // Accidental changes that a weak sum might miss: two weights change their signs, and two runs of bytes swap places.
   for (std::size_t i = 3; i < bytes.size(); i += 4) {
     for (std::size_t j = i + 4; j < bytes.size(); j += 4) {
       bytes[i] ^= 0x80, bytes[j] ^= 0x80;
@@ -97,7 +98,7 @@ TEST(ReadSums, EveryChangeShows) {
     std::swap_ranges(changed.begin(), changed.begin() + static_cast<std::ptrdiff_t>(size), changed.begin() + 1500);
     EXPECT_NE(whole(changed), sum) << size;
   }
-  EXPECT_NE(wide_sum(4, bytes), sum);  // the same bytes at another place
+  EXPECT_NE(wide_sum(4, bytes), sum);  // the same bytes at another offset
 }
 
 TEST(ReadSums, AreThoseOfAnyMachine) {
@@ -117,7 +118,7 @@ TEST(SummedFiles, SumWhatIsReadOfEachTensor) {
   view->read(tensor, 3, 5, bytes.data() + 3);
   EXPECT_EQ(view->sums()->sum(1), whole(bytes));
   EXPECT_EQ(view->sums()->bytes(1), tensor.bytes);
-  EXPECT_EQ(other->sums()->bytes(1), 0u);  // each load has its own
+  EXPECT_EQ(other->sums()->bytes(1), 0u);  // each summed() view counts only its own reads
   EXPECT_EQ(view->sums()->bytes(0), 0u);
 }
 
@@ -126,12 +127,12 @@ TEST(SummedFiles, SeeThatAFileWasChanged) {
   const std::string path = folder.write("a.gguf", sample_gguf(3).build());
   const auto file = ModelFile::open(path)->summed();
   file->require_unchanged();
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // Linux before 6.13 has times of change in steps of up to 10 ms
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // before Linux 6.13, modification times have steps of up to 10 ms
   std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(-1, std::ios::end).put('x');
   expect_error(ErrorKind::io, "was changed while it was loaded", [&] { file->require_unchanged(); });
   const auto replaced = ModelFile::open(path);
   std::filesystem::rename(folder.write("b.gguf", "another file"), path);
-  replaced->require_unchanged();  // the open file has not changed
+  replaced->require_unchanged();  // another file now has the name, but the open file is unchanged
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// safetensors files and folders must be read as they were written, and each broken rule must give an error of its own.
+// safetensors files and folders must be read as they were written, and each broken rule of the format must give an error of its own.
 #include <gtest/gtest.h>
 
 #include "files/build_files.h"
@@ -63,7 +63,8 @@ TEST_F(Safetensors, GivesBackWhatWasWritten) {
 }
 
 TEST_F(Safetensors, LengthsThatLookLikeOtherFiles) {
-  // The first byte is the low byte of the length: '<' and "\x80\x02" are lengths too.
+  // A safetensors file begins with the length of its header, low byte first. These lengths begin like an HTML file ('<'), a pickle
+  // ("\x80\x02") and a JSON file ('{'). The files must load nevertheless.
   for (const std::size_t length : {0x3Cu, 0x280u, 0x7Bu}) {
     std::string header = R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
     header.resize(length, ' ');
@@ -130,7 +131,7 @@ TEST_F(Safetensors, TensorsCoverTheDataOnce) {
     return R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)" + a + R"(},")" + name + R"(":{"dtype":"U8","shape":[4],"data_offsets":)" +
            b + "}}";
   };
-  open(safetensors_raw(two("b", "[4,8]", "[0,4]"), "01234567"));  // in any order
+  open(safetensors_raw(two("b", "[4,8]", "[0,4]"), "01234567"));  // the order of the data may differ from that of the names
   EXPECT_EQ(read_all(*ModelFile::open(folder_.path()), "a"), "4567");
   refused_header(two("b", "[0,4]", "[0,4]"), "holes and overlaps");
   refused_header(two("b", "[0,4]", "[2,6]"), "holes and overlaps");
@@ -158,7 +159,7 @@ TEST_F(Safetensors, Shards) {
   folder_.write("model-00002-of-00002.safetensors", safetensors({tensors[3], tensors[4], tensors[5]}).bytes);
   std::string map;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].name == "scalar") continue;  // not in the index: not of the model
+    if (tensors[i].name == "scalar") continue;  // a tensor that the index does not list is not part of the model
     map += (map.empty() ? "\"" : ",\"") + tensors[i].name + "\":\"model-0000" + (i < 3 ? "1" : "2") + "-of-00002.safetensors\"";
   }
   folder_.write("model.safetensors.index.json", "{\"metadata\":{\"total_size\":1,\"x\":[{}]},\"weight_map\":{" + map + "}}");
@@ -235,7 +236,7 @@ TEST_F(ConfigJson, DottedKeys) {
   EXPECT_EQ(model->string("c"), "x");
   EXPECT_EQ(model->boolean("d"), true);
   EXPECT_TRUE(model->has("e"));
-  EXPECT_EQ(model->integer("e"), std::nullopt);  // null is as good as missing for a getter, not for has()
+  EXPECT_EQ(model->integer("e"), std::nullopt);  // for getters null is the same as a missing key, but has() returns true
   EXPECT_EQ(model->integer_list("eos_token_id"), (std::vector<std::int64_t>{1, 2}));
   EXPECT_EQ(model->integer_list("a"), (std::vector<std::int64_t>{1}));
   EXPECT_EQ(model->strings("architectures"), (std::vector<std::string>{"A", "B"}));
