@@ -1,4 +1,4 @@
-// The instruction sets that tests of kernels must cover.
+// The kernels of all instruction sets that the tests of kernels must cover.
 #pragma once
 
 #include <cstdio>
@@ -24,7 +24,7 @@ inline const std::vector<const Kernels*>& native_kernels() {
   return all;
 }
 
-// Returns the same and the emulated matrix kernels of AVX-512.
+// Returns native_kernels() and, after them, the emulated matrix kernels of AVX-512.
 inline const std::vector<const Kernels*>& all_kernels() {
   static const Kernels emulated = {"avx512_bf16 emulated", kMatrixEmulated, kRowsScalar};
   static const std::vector<const Kernels*> all = [] {

@@ -1,5 +1,5 @@
-// The CPU device must agree with the reference backend on whole programs. Its bits must be the same for any number of threads, any batch
-// and any division of a prompt.
+// On whole programs, the CPU backend must agree with the reference backend. Its bits must be the same for any number of threads, any batch
+// and any division of a prompt into runs.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // ---------------------------------------------------------------- models
-// Weights by name. Their values are packed into the format that the caller names.
+// Makes weights with random values, packed into the format that the caller names.
 struct Builder {
   explicit Builder(std::uint64_t seed) : random(seed) {}
 
@@ -56,7 +56,7 @@ struct Builder {
 };
 
 struct DecoderShape {
-  Format format = Format::F32, other = Format::F32;  // other is the format of v and down
+  Format format = Format::F32, other = Format::F32;  // `other` is the format of the matrices v and down
   int layers = 2, heads = 4, kv_heads = 2, head_dim = 16, hidden = 64, ffn = 96, vocab = 200, window = 0;
   float softcap = 0;
 };
@@ -180,7 +180,7 @@ std::vector<std::int32_t> ids_of(std::uint64_t seed, std::int64_t n, std::int64_
   return ids;
 }
 
-// Fills unwritten pages with bytes that are NaN in every format, so that a kernel returns NaN if it reads such a page.
+// Fills all pages with bytes that are NaN in every format, so that a kernel that reads an unwritten page returns NaN.
 void poison(CacheStore& store) {
   if (auto* pages = dynamic_cast<PageStore*>(&store)) {
     for (std::int32_t p = 0; p < pages->pages(); ++p) std::memset(pages->page(p), 0xFF, pages->page_bytes());
@@ -198,7 +198,7 @@ struct Session {
     caches->reserve(64);
     poison(*caches);
   }
-  // Returns the first `rows` rows of the output slot.
+  // Runs the program and returns the output slot, which has `out_rows` rows.
   std::vector<float> run(const Batch& batch, std::size_t out_rows, std::span<const float> in = {}) {
     std::vector<float> out(out_rows * static_cast<std::size_t>(program.slots[static_cast<std::size_t>(program.output)].width));
     executable->run(*workspace, caches.get(), batch, {in, out}, cancel);
@@ -221,7 +221,7 @@ std::vector<std::int32_t> pages_from(std::int32_t first, std::int64_t positions)
   return pages;
 }
 
-// A batch with one sequence that has `past` positions in the cache already.
+// Runs a batch of one sequence that already has `past` positions in the cache, and returns the output rows.
 std::vector<float> advance(Session& s, std::span<const std::int32_t> ids, std::int32_t past, std::span<const std::int32_t> pages) {
   const Segment segment{0, static_cast<std::int32_t>(ids.size()), past, pages};
   Batch batch;
@@ -322,7 +322,7 @@ TEST(Backend, HeadAndLogProbabilitiesMatchTheReference) {
   Session truth(reference_backend(), model.weights, model.log_probs), cpu(make_backend(2), model.weights, model.log_probs);
   const auto expected = truth.run(batch, rows, hidden), found = cpu.run(batch, rows, hidden);
   for (std::size_t r = 0; r < expected.size(); ++r) EXPECT_NEAR(expected[r], found[r], 2e-5);
-  for (std::int64_t r = 0; r < rows; r += 7) {  // a row by itself must give the same bits
+  for (std::int64_t r = 0; r < rows; r += 7) {  // a row that runs alone must give the same bits
     Batch one;
     one.rows = 1;
     one.ids = std::span(targets).subspan(static_cast<std::size_t>(r), 1);
@@ -341,7 +341,7 @@ const DecoderShape kMixed = [] {
   shape.format = Format::Q4_0;
   shape.other = Format::Q8_0;
   shape.window = 70;
-  shape.heads = 6;  // groups of 3 heads, and 3 does not divide 16
+  shape.heads = 6;  // 3 query heads share a kv head, and 3 does not divide kMaxQueries
   return shape;
 }();
 
@@ -355,7 +355,7 @@ TEST(Backend, TheSameBitsForAnyNumberOfThreads) {
       for (const Crew crew : {Crew::team, Crew::solo}) {
         Session s(make_backend(threads), model.weights, model.all_rows, Compute::automatic, kv, crew);
         const auto found = advance(s, ids, 0, pages);
-        const auto step = advance(s, std::span(ids).first(1), 700, pages);  // the keys are divided among several threads
+        const auto step = advance(s, std::span(ids).first(1), 700, pages);  // one query, whose keys are divided among the threads
         if (first.empty()) first = found, first_step = step;
         EXPECT_EQ(found, first) << threads;
         EXPECT_EQ(step, first_step) << threads;
@@ -486,7 +486,7 @@ TEST(Backend, EncodersGiveEachTextItsBitsInAnyBatch) {
 TEST(Backend, SharedPrefixAndCopiedPages) {
   const Decoder model = decoder(kMixed);
   Session s(make_backend(2), model.weights, model.all_rows);
-  const std::int32_t prefix = 80, tail = 30;  // the prefix ends inside page 2
+  const std::int32_t prefix = 80, tail = 30;  // the prefix ends inside the third page of 32 positions
   const auto shared = ids_of(8, prefix, kMixed.vocab);
   std::vector<std::vector<float>> alone;
   std::vector<std::vector<std::int32_t>> tails;
@@ -514,7 +514,7 @@ TEST(Backend, SharedPrefixAndCopiedPages) {
   EXPECT_EQ(both, expected);
 }
 
-// Two programs that pass the hidden state on must give the same result as one program.
+// If a program is split in two and the second gets the hidden rows of the first, the result must have the same bits as from one program.
 TEST(Backend, ALayerSplitGivesTheSameBits) {
   const Decoder model = decoder(kMixed);
   Session whole(make_backend(2), model.weights, model.all_rows);
@@ -533,7 +533,8 @@ TEST(Backend, ALayerSplitGivesTheSameBits) {
   batch.rows = 50;
   batch.segments = {&segment, 1};
   EXPECT_EQ(two.run(batch, 50, border), expected);
-  two.executable->run(*two.workspace, two.caches.get(), batch, {border, border}, two.cancel);  // in place
+  // Input and output may be the same memory.
+  two.executable->run(*two.workspace, two.caches.get(), batch, {border, border}, two.cancel);
   EXPECT_EQ(border, expected);
 }
 
@@ -656,7 +657,7 @@ TEST(Backend, CostIsWhatIsAllocated) {
       batch.selected = selected;
       s.run(batch, program == &e.program ? 1 : static_cast<std::size_t>(rows));
       EXPECT_EQ(cost.page, s.caches->page_bytes());
-      // Selected rows are written to the caller's memory. cost() is asked for all rows too.
+      // cost() assumes that all rows are selected, as they are in this batch. Selected rows are written to the caller's memory.
       EXPECT_EQ(cost.scratch, dynamic_cast<ScratchSpace&>(*s.workspace).bytes()) << program->name << ", " << rows << " rows";
     }
   }
@@ -754,7 +755,8 @@ TEST(Weights, AreReadOnceInOrderOfProgressAndOnlyWhereUsed) {
   EXPECT_THROW(make_backend(1)->prepare(p, packed, Compute::automatic), Error) << "a matrix that was not loaded";
 }
 
-// A NaN or an infinity in the floats or scales of any format must be found and named, wherever the format stores it.
+// pack() must refuse a NaN or an infinity in the weights or scales of any format, wherever the format stores them, and name the matrix and
+// the row.
 TEST(Weights, NonFiniteOnesAreRefusedInEveryFormat) {
   struct Place {
     Format format;

@@ -49,7 +49,7 @@ TEST(Blas, OpensOurCopyAndAddsNoThread) {
   EXPECT_NE(library().config().find("OpenBLAS"), std::string::npos) << library().config();
   EXPECT_EQ(threads_of_this_process(), before);
   EXPECT_EQ(getenv("OPENBLAS_NUM_THREADS"), nullptr);
-  // If less is reached, products are slow and the panel needs another shape on this processor.
+  // If panels have fewer rows, products are slow, and the panel needs another shape on this processor.
   EXPECT_GE(library().panel_rows(), 8);
 }
 
@@ -115,10 +115,10 @@ TEST(Blas, ManyThreadsAtOnce) {
 TEST(Blas, NumbersBeyondBlasAreRefused) {
   float x = 0.0f;
   EXPECT_THROW(library().sgemm_nt(1, std::int64_t{1} << 31, 1, &x, 1, &x, 1, &x, 1), Error);
-  library().sgemm_nt(0, 1, 1, &x, 1, &x, 1, nullptr, 1);  // no rows: nothing to do
+  library().sgemm_nt(0, 1, 1, &x, 1, &x, 1, nullptr, 1);  // without rows there is nothing to compute
 }
 
-// Runs in a process of its own, because a process opens the library only once.
+// Prints whether the library that PUMICE_BLAS names was opened. Runs in a child process, because a process opens the library only once.
 void open_and_report(const char* named) {
   setenv("PUMICE_BLAS", named, 1);
   setenv("OPENBLAS_NUM_THREADS", "7", 1);

@@ -1,5 +1,5 @@
-// Products of 8-bit codes of weights and activations must be near double precision, also at the ends of their range, and have the same bits
-// with every instruction set and in every batch.
+// Products of 8-bit codes of weights and activations must be near double precision, even with codes at the ends of their range, and must
+// have the same bits with every instruction set and in every batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::vector<float> normals(std::int64_t count, std::uint32_t seed) {
   return values;
 }
 
-// The activations' codes in both forms, as words and as bytes.
+// The codes of activations in both forms that kernels take: words (FixedRows) and bytes (ByteRows).
 struct Codes {
   std::vector<std::int16_t> words;
   std::vector<std::uint8_t> bytes;
@@ -45,7 +45,7 @@ Codes quantize(const Kernels& k, const std::vector<float>& x, std::int64_t rows,
   k.rows.quantize_bytes(x.data(), cols, rows, 0, turn, c.as_bytes);
   return c;
 }
-// Return code k of row t, from the words and from the bytes.
+// word() returns code k of row t from the words, and byte() returns the same code from the bytes.
 int word(const Codes& c, std::int64_t t, std::int64_t k) {
   return c.words[static_cast<std::size_t>((k / kFixedBlock * c.as_words.rows + t) * kFixedBlock + k % kFixedBlock)];
 }
@@ -80,7 +80,7 @@ TEST(Bytes, ProductsMatchDoublePrecisionAndEachOther) {
   for (const auto& [rows, cols, tokens] : kShapes) {
     const auto w = normals(rows * cols, 1);
     auto x = normals(tokens * cols, 2);
-    for (float& value : x) value = value > 0 ? 3 * value : 0.1f * value;  // mostly positive, as after a GELU
+    for (float& value : x) value = value > 0 ? 3 * value : 0.1f * value;  // negative values are small, as after a GELU
     std::vector<float> first;
     for (const Kernels* k : all_kernels()) {
       const auto out = product(*k, w, rows, cols, quantize(*k, x, tokens, cols), 0, tokens);
@@ -102,12 +102,12 @@ TEST(Bytes, ProductsMatchDoublePrecisionAndEachOther) {
   }
 }
 
-// All codes are at the ends of their range, 127 and 255. With them, an instruction that adds products of bytes in 16 bits saturates.
+// All codes are at the ends of their ranges, 127 and 255. An instruction that adds products of bytes in 16 bits would saturate.
 TEST(Bytes, SumsOfExtremeCodesAreExact) {
   constexpr std::int64_t rows = 33, cols = 192, tokens = 8;
   for (const float sign : {1.0f, -1.0f}) {
     for (const bool alternating : {false, true}) {
-      std::vector<float> w(rows * cols, 127.0f), x(tokens * cols, sign * 254.0f);  // scales of 1
+      std::vector<float> w(rows * cols, 127.0f), x(tokens * cols, sign * 254.0f);  // both get a scale of 1
       if (alternating) {
         for (std::size_t i = 0; i < w.size(); i += 2) w[i] = -w[i];
         for (std::size_t i = 0; i < x.size(); i += 2) x[i] = 0.0f;
@@ -130,7 +130,7 @@ TEST(Bytes, ARowsBitsDependOnNothingElse) {
     const auto whole = product(*k, w, rows, cols, codes, 0, tokens);
     for (const auto& [first, count] :
          {std::pair<std::int64_t, std::int64_t>{0, 1}, {130, 1}, {5, 2}, {7, 3}, {11, 4}, {40, 5}, {60, 8}, {50, 29}, {30, 101}}) {
-      Codes alone = quantize(*k, x, tokens, cols);  // codes do not depend on other rows
+      Codes alone = quantize(*k, x, tokens, cols);  // below, the codes of all other rows are overwritten; they must not matter
       for (std::int64_t t = 0; t < tokens; ++t) {
         if (t >= first && t < first + count) continue;
         for (std::int64_t block = 0; block < cols / kFixedBlock; ++block)
@@ -158,9 +158,9 @@ TEST(Bytes, CodesAreAWindowOf256AroundZero) {
   row(2)[5] = -infinity;
   std::fill_n(row(3), cols, 0.0f);
   row(3)[1] = 1e-31f;
-  std::fill_n(row(4), cols, 5.0f);  // above zero, so the range of codes begins at 5
+  std::fill_n(row(4), cols, 5.0f);  // the range of codes still includes 0, so 5 gets the highest code
   for (std::int64_t c = 0; c < cols; ++c) row(5)[c] = -2.0f - 0.01f * static_cast<float>(c);
-  for (std::int64_t c = 0; c < cols; ++c) row(6)[c] = c % 2 ? 243.5f : -10.5f;  // both ends halfway between codes
+  for (std::int64_t c = 0; c < cols; ++c) row(6)[c] = c % 2 ? 243.5f : -10.5f;  // the scale is 1, so both values are halfway between codes
   for (std::int64_t c = 0; c < cols; ++c) row(7)[c] = c % 2 ? 244.5f : -9.5f;
   row(8)[0] = std::numeric_limits<float>::max(), row(8)[1] = -row(8)[0];  // their difference is infinite
   std::vector<Codes> all;
@@ -172,7 +172,7 @@ TEST(Bytes, CodesAreAWindowOf256AroundZero) {
     EXPECT_EQ(c.scales[0][0], 0.0f);
     EXPECT_EQ(c.scales[0][3], 0.0f);
     EXPECT_EQ(word(c, 4, 0), 254);
-    EXPECT_EQ(word(c, 6, 0), -10);  // ties to even
+    EXPECT_EQ(word(c, 6, 0), -10);  // ties round to even
     EXPECT_EQ(word(c, 6, 1), 244);
     for (std::size_t i = 0; i < c.scales[0].size(); ++i) {
       if (std::isnan(c.scales[0][i]))

@@ -1,5 +1,5 @@
-// Products in fixed point must be near double precision, also at the ends of their range, and have the same bits with every instruction set
-// and in every batch.
+// Products in fixed point must be near double precision, even with the largest codes, and must have the same bits with every instruction
+// set and in every batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -102,7 +102,7 @@ TEST(Fixed, ARowsBitsDependOnNothingElse) {
     const auto whole = product(*k, w, rows, cols, codes, 0, tokens);
     for (const auto& [first, count] :
          {std::pair<std::int64_t, std::int64_t>{0, 1}, {130, 1}, {5, 2}, {7, 3}, {11, 4}, {50, 29}, {30, 101}}) {
-      Codes alone = quantize(*k, x, tokens, cols);  // codes do not depend on other rows
+      Codes alone = quantize(*k, x, tokens, cols);  // below, the codes of all other rows are overwritten; they must not matter
       for (std::int64_t block = 0; block < cols / kFixedBlock; ++block) {
         for (std::int64_t t = 0; t < tokens; ++t) {
           if (t >= first && t < first + count) continue;
@@ -137,7 +137,7 @@ TEST(Fixed, QuantizeOfZeroTinyAndBrokenBlocks) {
     EXPECT_TRUE(std::isinf(c.scales[3]));
     EXPECT_EQ(c.codes[4 * kFixedBlock], -8191);
     EXPECT_EQ(c.codes[4 * kFixedBlock + 1], 8191);
-    EXPECT_EQ(c.codes[4 * kFixedBlock + 2], 0);  // ties to even
+    EXPECT_EQ(c.codes[4 * kFixedBlock + 2], 0);  // ties round to even
     EXPECT_EQ(c.codes[4 * kFixedBlock + 3], 2);
     EXPECT_EQ(c.codes[5 * kFixedBlock], 8191);
     EXPECT_EQ(c.codes, all.front().codes) << k->isa;

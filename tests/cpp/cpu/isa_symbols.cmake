@@ -1,6 +1,8 @@
-# cmake -DNM=nm -DOBJECTS="a.o;b.o" -P isa_symbols.cmake: objects of an instruction set (isa/*_avx2.cpp, ...) may define no weak symbol but
-# the instruction set's own templates (Avx2<...>, those over Native512). Of an inline function that several objects hold, a linker
-# keeps one copy for all: a shared one compiled for AVX-512 would end other machines' processes with an illegal instruction.
+# Usage: cmake -DNM=nm -DOBJECTS="a.o;b.o" -P isa_symbols.cmake
+# Fails if an object that is compiled for an instruction set (isa/*_avx2.cpp, ...) defines a weak symbol, unless the symbol belongs to the
+# instruction set's own templates (Avx2<...> and templates over Native512). If several objects define the same inline function, the linker
+# keeps one of the copies for all callers. If that copy was compiled for AVX-512, it ends processes on other machines with an illegal
+# instruction.
 set(seen 0)
 set(shared "")
 foreach(object IN LISTS OBJECTS)

@@ -1,5 +1,5 @@
-// The matrix kernels of every instruction set and format. Packed groups are compared with unpack(), products with double precision. The
-// bits of a row must depend neither on the instruction set nor on the number of rows in the batch.
+// Tests of the matrix kernels of every instruction set and format. Packed groups must hold the weights that unpack() returns. Products must
+// be near double precision. A row's bits must depend neither on the instruction set nor on the number of rows in the batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using Bytes = std::vector<std::uint8_t>;
 
 enum class Fill { random, lowest, highest };
 
-// Offsets of the f16 scales in a block.
+// Returns the byte offsets of the f16 scales in a block.
 std::vector<int> half_offsets(Format format) {
   switch (format) {
     case Format::Q4_0:
@@ -44,7 +44,8 @@ std::vector<int> half_offsets(Format format) {
   }
 }
 
-// Random rows of weights as a file holds them. Codes and integer scales have any bits, floating-point scales have ordinary values.
+// Returns rows of weights as a file holds them. Codes and integer scales are random bits, or the lowest or highest values, as `fill` says.
+// Floating-point scales have ordinary values.
 Bytes file_rows(Format format, std::int64_t rows, std::int64_t cols, Fill fill, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> value(-0.1f, 0.1f);
@@ -78,7 +79,7 @@ std::vector<float> unpacked(Format format, const Bytes& rows, std::int64_t cols)
   return out;
 }
 
-// Memory that is followed by guard bytes.
+// Packs the rows into groups and returns these, followed by 64 guard bytes. Checks that packing did not change the guard bytes.
 Bytes pack_all(const FormatKernels& kernels, Format format, const Bytes& rows, std::int64_t n, std::int64_t cols) {
   const std::int64_t group = kernels.group_bytes(cols), stride = row_bytes(format, cols);
   Bytes out(static_cast<std::size_t>((n + 15) / 16 * group) + 64, 0xcd);
@@ -195,7 +196,8 @@ TEST_P(Matrix, GroupsHoldTheFilesWeights) {
   }
 }
 
-// Returns the largest |w| of a row times the sum of |x|. Rounding errors are measured relative to it.
+// The product of a row of weights with x, in double precision (`sum`), and the largest |w| of the row times the sum of |x| (`scale`).
+// Rounding errors are measured relative to `scale`.
 struct Reference {
   double sum = 0, scale = 0;
 };
@@ -331,8 +333,8 @@ TEST(ActivationStride, KeepsATilesRowsInSetsOfTheirOwn) {
   }
 }
 
-// Some instruction sets multiply BF16 weights with activations rounded to BF16. The products are compared with double precision over the
-// rounded activations, and the bits of a row must depend on this row alone.
+// Some instruction sets multiply BF16 weights with activations that they round to BF16. Their products must be near those of the rounded
+// activations in double precision, and a row's bits must depend on this row alone.
 TEST_P(Matrix, ProductsMayRoundToBf16) {
   std::mt19937 random(19);
   std::normal_distribution<float> normal;
@@ -352,8 +354,8 @@ TEST_P(Matrix, ProductsMayRoundToBf16) {
         const std::vector<float> w = unpacked(format, file, cols);
         std::vector<float> x(static_cast<std::size_t>(most * cols));
         for (float& v : x) v = normal(random);
-        x.front() = 1.00390625f;  // halfway, so it rounds to even: 1
-        x.back() = 1e-39f;        // counts as zero
+        x.front() = 1.00390625f;  // halfway between two BF16 numbers, so it rounds to the even one, 1
+        x.back() = 1e-39f;        // subnormal, so it counts as zero
         const Bytes groups = pack_all(k, format, file, rows, cols);
         const std::vector<float> all = run_f32(rounded, groups, rows, cols, x, 0, most);
         for (std::int64_t t = 0; t < most; t += 7) {

@@ -1,5 +1,6 @@
-// Programs whose matrices may be rounded to 8-bit codes, with a norm's weight folded in. Results must be near those of the floats, whatever
-// the norm's weights are and whether the rows come from a norm or not. A row's bits must be the same in any batch.
+// Programs whose matrices are rounded to 8-bit codes after the weight of the preceding norm was folded into them. Results must be near
+// those of float matrices, whatever the norm's weights are, and also in a program without the norm. A row's bits must be the same in any
+// batch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,8 +18,8 @@ constexpr std::int32_t kWidth = 128, kOutputs = 40, kRows = 29;
 
 struct Model {
   Weights weights;
-  Program whole;  // a norm, followed by matrix products of its output
-  Program apart;  // matrix products of rows that come from elsewhere
+  Program whole;  // a norm and the matrix products of its output
+  Program apart;  // the same matrix products of the program's input, without the norm
 
   MatrixId matrix(Random& random, std::int32_t rows, Rounding rounding) {
     const auto values = std::make_shared<std::vector<float>>(random.normals(rows * kWidth, 0.1f));
@@ -44,9 +45,9 @@ Model model() {
   Random random(5);
   Model m;
   std::vector<float> weight = random.normals(kWidth, 0.5f, 1.0f), bias = random.normals(kWidth, 0.3f);
-  weight[3] = 0.0f;    // a value cannot be divided by this weight
-  weight[4] = 1e-9f;   // nor by this one, which is tiny beside its bias
-  weight[5] = -40.0f;  // one column much larger than the others
+  weight[3] = 0.0f;    // folding divides by the weight, which is impossible here
+  weight[4] = 1e-9f;   // and not accurate here, because the weight is tiny compared with the bias
+  weight[5] = -40.0f;  // makes one column much larger than the others
   m.weights.vectors = {{"norm", weight}, {"norm.bias", bias}, {"bias", random.normals(kOutputs, 0.2f)}};
   const MatrixId q = m.matrix(random, kOutputs, Rounding::bytes), k = m.matrix(random, kOutputs, Rounding::bytes),
                  v = m.matrix(random, kOutputs, Rounding::floats);
@@ -61,7 +62,7 @@ Model model() {
 
 std::vector<float> run(const Model& m, const Program& program, const std::vector<float>& in, int threads, bool floats = false) {
   Weights weights = m.weights;
-  if (floats) {  // matrices that are not rounded
+  if (floats) {  // run with the float matrices, which are not rounded
     for (Matrix& matrix : weights.matrices) {
       matrix.format = Format::F32;
       matrix.read = [read = matrix.read_floats](std::int64_t first, std::int64_t count, std::uint8_t* out) {
@@ -97,10 +98,10 @@ TEST(Narrow, ProductsAreNearTheFloats) {
   const std::vector<float> in = Random(6).normals(kRows * kWidth, 2.0f, 0.5f);
   for (const Program* program : {&m.whole, &m.apart}) {
     const auto found = run(m, *program, in, 2), expected = run(m, *program, in, 2, true);
-    // If no norm made the rows, their columns differ in size once the norm's weight is divided out, so the error is larger
-    // (measured: 2.1e-4).
+    // In the program without the norm, activations are divided by the folded norm weight, which makes columns of different sizes. So the
+    // error is larger (measured: 2.1e-4).
     EXPECT_LT(nmse(found, expected, 0, 2 * kOutputs), program == &m.whole ? 1.5e-4 : 3e-4) << program->name;
-    EXPECT_LT(nmse(found, expected, 2 * kOutputs, kOutputs), 2e-7) << program->name;  // 13-bit codes times 14-bit codes
+    EXPECT_LT(nmse(found, expected, 2 * kOutputs, kOutputs), 2e-7) << program->name;  // v: 13-bit weight codes, 14-bit activation codes
   }
 }
 
@@ -121,7 +122,7 @@ TEST(Narrow, PackedBytesAreThoseThatCostForesees) {
   const auto backend = make_backend(1);
   const std::uint64_t vectors = (2 * kWidth + kOutputs) * sizeof(float);
   const Program* const programs[] = {&m.whole};
-  for (const Program* program : {&m.whole, &m.apart}) {  // with the norm in the program and without
+  for (const Program* program : {&m.whole, &m.apart}) {  // one program with the norm, one without
     EXPECT_EQ(backend->cost(*program, shapes_of(m.weights), KvFormat::f16, 1).weights + vectors,
               backend->pack(m.weights, programs, {}, Cancel())->bytes());
   }

@@ -45,8 +45,8 @@ std::string first_difference(const std::vector<float>& a, const std::vector<floa
   return "none";
 }
 
-// Runs all rows in order, in calls of 1, 1, 2, 3 and 5 rows, all others but one, and the last one. So each call finds earlier positions in
-// the cache. Operations that need whole segments get one segment per call.
+// Returns slices that together run all rows in order: 1, 1, 2, 3 and 5 rows, then all remaining rows but one, then the last row. So most
+// calls find earlier positions in the cache. Operations that need whole segments get one segment per call.
 std::vector<Slice> pieces(const OpCase& c) {
   std::vector<Slice> slices;
   std::int32_t at = 0;
@@ -164,14 +164,16 @@ TEST(OpCases, MeetEveryActivationPoolingNormAndKvFormat) {
   for (const char* op : {"gated_linear", "multiply"}) EXPECT_EQ(activations[op].size(), std::size(kActivations) - 1) << op << " but xielu";
 }
 
-// A process chooses its instruction set once, so each other set runs in a process of its own, which writes a hash of every result.
+// A process chooses its instruction set only once. So the test InstructionSetsAgree starts its own program again for each other instruction
+// set. The child process writes a hash of each result to the file that this environment variable names.
 constexpr const char* kDigests = "PUMICE_OP_DIGESTS";
+// The names of cases begin with this if instruction sets with BF16 products may give bits of their own.
 constexpr const char* kOwnBits = "may round to bfloat16, ";
 
 bool rounds_to_bf16(const cpu::Kernels& kernels) {
   return kernels.matrix[Format::BF16].product_bf16 != kernels.matrix[Format::BF16].product_f32;
 }
-// Returns whether an instruction set with BF16 products may give other bits in this case.
+// Returns true if an instruction set with BF16 products may give different bits than the others in this case.
 bool may_round_to_bf16(const OpCase& c) {
   for (const Op& op : c.program.ops) {
     const auto* linear = std::get_if<Linear>(&op);
@@ -190,7 +192,7 @@ std::map<std::string, std::uint64_t> digests() {
     const OpCase c = op_cases()[i];
     for (const Compute compute : compute_modes(c)) {
       const char* own = compute == Compute::automatic && may_round_to_bf16(c) ? kOwnBits : "";
-      std::uint64_t& hash = all[str(own, name(compute), ": ", c.name)] = 0xcbf29ce484222325u;  // FNV-1a, by words
+      std::uint64_t& hash = all[str(own, name(compute), ": ", c.name)] = 0xcbf29ce484222325u;  // FNV-1a over 32-bit words
       for (const float x : OpRun(c, *cpu, compute)(cases::all_rows(c))) hash = (hash ^ std::bit_cast<std::uint32_t>(x)) * 0x100000001b3u;
     }
   }

@@ -1,4 +1,4 @@
-// The reference backend against numbers worked out by hand, because all other tests rely on it.
+// The reference backend must return the numbers that were worked out by hand here. All tests of other backends rely on it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -67,10 +67,11 @@ TEST(Reference, Norms) {
                                                                                                      .kind = NormKind::layer,
                                                                                                      .eps = 0.25f}};
   d.program.input = x.slot, d.program.output = rms.slot;
-  // Groups (3, 4) and (1, 7): mean squares 12.5 and 25.
+  // The groups (3, 4) and (1, 7) have mean squares of 12.5 and 25.
   expect_near(d.run({.rows = 1}, {3, 4, 1, 7}, 4), {3 / std::sqrt(12.5), 8 / std::sqrt(12.5), .2, 2.8});
   d.program.output = layer.slot;
-  // Mean 3.75, variance (0.5625 + 0.0625 + 7.5625 + 10.5625) / 4 = 4.6875. With eps = 0.25 the divisor is the square root of 4.9375.
+  // The mean is 3.75, the variance (0.5625 + 0.0625 + 7.5625 + 10.5625) / 4 = 4.6875. With eps = 0.25 the divisor is the square root
+  // of 4.9375.
   const double root = std::sqrt(4.9375);
   expect_near(d.run({.rows = 1}, {3, 4, 1, 7}, 4),
               {-.75 / root + 3 / std::sqrt(12.5), .25 / root + 8 / std::sqrt(12.5), -2.75 / root + 5.2, 32.5 / root + 2.8});
@@ -105,7 +106,7 @@ TEST(Reference, LinearScalesCapsAndLearnsXielu) {
   op.alpha_p = 2;
   op.alpha_n = 3;
   d.program.ops = {op};
-  // Above 0 the value is 2 x^2 + x / 2, below 0 it is 3 (e^x - 1 - x) + x / 2, and at 0 the exponential is that of the clamp at -1e-6.
+  // For x > 0 the value is 2 x^2 + x / 2. Otherwise it is 3 (e^y - 1 - x) + x / 2, where y is x clamped to at most -1e-6.
   expect_near(d.run({.rows = 3}, {1.5, -2, 0}, 3), {5.25, 3 * (std::exp(-2.0) + 1) - 1, 3 * std::expm1(-1e-6)});
 }
 
@@ -137,7 +138,7 @@ TEST(Reference, GatesWithBiases) {
   expect_near(d.run({.rows = 2}, {3, .5f}, 2), {4 * 19, 0});
 }
 
-// Values of torch.nn.functional at 1 and -2 (gelu, gelu tanh, silu), to seven digits.
+// The expected values of gelu, gelu_tanh and silu at 1 and -2 come from torch.nn.functional, to seven digits.
 TEST(Reference, GatedActivations) {
   const struct {
     Activation activation;
@@ -151,7 +152,7 @@ TEST(Reference, GatedActivations) {
                {Activation::relu2, 1, 0},
                {Activation::sigmoid, 0.7310586, 0.1192029},
                {Activation::quick_gelu, 0.8457958, -0.0643414}};
-  EXPECT_EQ(std::size(known), std::size(kActivations) - 1);  // xielu belongs to Linear
+  EXPECT_EQ(std::size(known), std::size(kActivations) - 1);  // all but xielu, which only Linear has
   for (const auto& [activation, one, minus_two] : known) {
     Device d;
     const View x = d.slot(1), out = d.slot(1);
@@ -161,7 +162,7 @@ TEST(Reference, GatedActivations) {
   }
 }
 
-// One head of two pairs. At position 3, pair 0 is rotated by 3 radians and pair 1 by 1.5.
+// The head has two pairs of columns. At position 3, pair 0 is rotated by 3 radians and pair 1 by 1.5. Both are multiplied by 2.
 TEST(Reference, RopeTurnsPairs) {
   const double c = std::cos(3), s = std::sin(3), c2 = std::cos(1.5), s2 = std::sin(1.5);
   for (const bool interleaved : {false, true}) {
@@ -172,14 +173,15 @@ TEST(Reference, RopeTurnsPairs) {
     const std::vector<Segment> segments = {{0, 1, 3, {}}};
     const auto got = d.run({.rows = 1, .segments = segments}, {1, 0, 0, 1}, 4);
     if (interleaved) {
-      expect_near(got, {2 * c, 2 * s, -2 * s2, 2 * c2});  // pairs (1, 0) and (0, 1)
+      expect_near(got, {2 * c, 2 * s, -2 * s2, 2 * c2});  // pair 0 is (1, 0), pair 1 is (0, 1)
     } else {
-      expect_near(got, {2 * c, -2 * s2, 2 * s, 2 * c2});  // pairs (1, 0) of columns 0 and 2, (0, 1) of columns 1 and 3
+      // Pair 0 is (1, 0) in columns 0 and 2, pair 1 is (0, 1) in columns 1 and 3.
+      expect_near(got, {2 * c, -2 * s2, 2 * s, 2 * c2});
     }
   }
 }
 
-// Positions 0 and 1 are below the length of 2, and position 5 lies in the third such length.
+// The factor is 1 + temperature * ln(1 + floor(position / temperature_length)). It is 1 for positions 0 and 1, and 1 + 0.5 ln 3 for 5.
 TEST(Reference, RopeTempers) {
   Device d;
   const View q = d.slot(2);
@@ -190,7 +192,7 @@ TEST(Reference, RopeTempers) {
   expect_near(d.run({.rows = 3, .segments = segments}, {1, 2, 3, 4, 5, 6}, 6), {1, 2, 3, 4, 5 * factor, 6 * factor});
 }
 
-// Keys are zero, so scores consist of the bias alone, or of -slope * distance. Their exponentials weigh the values 1, 10, 100.
+// Keys are zero, so a score is only the bias, or -slope * distance. The values 1, 10 and 100 are weighted by the scores' exponentials.
 TEST(Reference, AttendsByDistance) {
   const float two = static_cast<float>(std::log(2.0)), three = static_cast<float>(std::log(3.0));
   Device d;
@@ -208,22 +210,23 @@ TEST(Reference, AttendsByDistance) {
   expect_near(run(), {1, 5.5, 55});
   op.window = 0;
   op.causal = false;
-  op.bias = d.vector({0, two, three});  // for keys before, at and after the query's position; a distance of 2 has the bias of 1
+  // The biases are for keys before, at and after the query's position. Keys at distance 2 get the bias of distance 1.
+  op.bias = d.vector({0, two, three});
   op.reach = 1;
   expect_near(run(), {(2 + 30 + 300) / 8.0, (1 + 20 + 300) / 6.0, (1 + 10 + 200) / 4.0});
   op.bias = VectorId::none;
   op.slopes = d.vector({two});
   expect_near(run(), {(1 + 5 + 25) / 1.75, (.5 + 10 + 50) / 2, (.25 + 5 + 100) / 1.75});
   op.slopes = VectorId::none;
-  op.sinks = d.vector({three});  // e^(ln 3) counts as three keys, but has no value
+  op.sinks = d.vector({three});  // the sink weighs as much as three keys, and adds no value
   expect_near(run(), {111 / 6.0, 111 / 6.0, 111 / 6.0});
 }
 
-// Keys of zero give equal weights, so the answer is the mean of the values that are seen.
+// Keys of zero give equal weights, so each output is the mean of the values that its row sees. The value at position i is i.
 TEST(Reference, AttendSeesItsPastAndItsWindow) {
   Device d;
   const View q = d.slot(4), out = d.slot(4);
-  const View k{q.slot, 2, 1}, v{q.slot, 3, 1}, heads{q.slot, 0, 2};  // two heads of one dimension share one of k and v
+  const View k{q.slot, 2, 1}, v{q.slot, 3, 1}, heads{q.slot, 0, 2};  // two query heads share one kv head; each has one dimension
   d.program.caches = {{1, 1, 1}};
   d.program.ops = {Store{.k = k, .v = v, .cache = CacheId{0}}};
   d.program.input = q.slot;
@@ -243,7 +246,7 @@ TEST(Reference, AttendSeesItsPastAndItsWindow) {
     const std::vector<std::int32_t> pages = {2, 0};
     std::vector<float> in, rows;
     for (int i = 0; i < 40; ++i) in.insert(in.end(), {1, 1, 0, static_cast<float>(i)});
-    for (const auto& [first, count] : {std::pair{0, 34}, std::pair{34, 6}}) {  // two runs, the second with a past of 34
+    for (const auto& [first, count] : {std::pair{0, 34}, std::pair{34, 6}}) {  // two runs; the second begins at position 34
       if (!cached && first > 0) break;
       const std::int32_t n = cached ? count : 40;
       const std::vector<Segment> segments = {{0, n, first, pages}};
@@ -262,12 +265,12 @@ TEST(Reference, AttendSeesItsPastAndItsWindow) {
     EXPECT_NEAR(rows[3], 1.5, 1e-6);
   }
   EXPECT_NEAR(mean_of(0, false)[3], 19.5, 1e-6);
-  EXPECT_NEAR(mean_of(10, false)[3], 6.5, 1e-6);    // 0 .. 13
-  EXPECT_NEAR(mean_of(10, false)[20], 20, 1e-6);    // 10 .. 30
-  EXPECT_NEAR(mean_of(10, false)[38], 33.5, 1e-6);  // 28 .. 39
+  EXPECT_NEAR(mean_of(10, false)[3], 6.5, 1e-6);    // sees rows 0 to 13
+  EXPECT_NEAR(mean_of(10, false)[20], 20, 1e-6);    // sees rows 10 to 30
+  EXPECT_NEAR(mean_of(10, false)[38], 33.5, 1e-6);  // sees rows 28 to 39
 }
 
-// Scores ln 1 and ln 3 weigh the values 0 and 4 as 1 : 3. A soft cap changes the scores first.
+// The first row's scores, ln 1 and ln 3, weight the values 0 and 4 by 1/4 and 3/4. A soft cap changes the scores before the softmax.
 TEST(Reference, AttendWeighsAndCaps) {
   for (const float softcap : {0.0f, 0.5f}) {
     Device d;

@@ -1,4 +1,4 @@
-// Every row kernel against a plain reference in double precision, over odd sizes. All instruction sets must give the same bits.
+// Compares every row kernel with a plain reference in double precision, over odd sizes. All instruction sets must give the same bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ void expect_same_bits(const Floats& a, const Floats& b, const std::string& what)
   }
 }
 
-// Runs a kernel on every instruction set, checks that all give the same bits, and returns them.
+// Runs a kernel on every instruction set, checks that all give the same bits, and returns the result.
 Floats on_all(const std::string& what, const std::function<Floats(const RowKernels&)>& run) {
   const auto all = native_kernels();
   Floats first = run(all.front()->rows);
@@ -103,7 +103,8 @@ TEST(Rows, ActivationsAreAccurateEverywhere) {
     double worst = 0.0, at = 0.0;
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double truth = activation_of(activation, x[i]);
-      // Allows the rounding of the result (6e-8 of it), and three times as much again for the divisions of silu and gelu_tanh.
+      // Rounding the result may cost 6e-8 of it. Other activations than gelu may be off four times as much,
+      // because silu and gelu_tanh divide.
       const double rounding = (activation == Activation::gelu ? 1.0 : 4.0) * 6e-8 * std::abs(truth);
       const double error = std::max(0.0, std::abs(y[i] - truth) - rounding);
       if (error > worst || !(error == error)) worst = error, at = x[i];
@@ -169,7 +170,7 @@ TEST(Rows, LayerNorm) {
       const Floats w = random(n, n + 1), bias = random(n, n + 2), add = random(n, n + 3);
       const bool adds = variant & 1, biased = variant & 2;
       const Floats y = on_all("layer_norm", [&](const RowKernels& rows) {
-        Floats out = add;  // out may alias add
+        Floats out = add;  // the kernel gets `out` as `add` too, which may alias
         rows.layer_norm(x.data(), w.data(), biased ? bias.data() : nullptr, adds ? out.data() : nullptr, 1e-5f, n, out.data());
         return out;
       });
@@ -179,7 +180,7 @@ TEST(Rows, LayerNorm) {
       for (float v : x) squares += (v - mean) * (v - mean);
       for (int i = 0; i < n; ++i) {
         const double norm = (x[i] - mean) / std::sqrt(squares / n + 1e-5) * w[i] + (biased ? bias[i] : 0.0);
-        // With one element, x - mean is a rounding error alone, and is divided by sqrt(eps).
+        // With one element, x - mean is nothing but a rounding error, which the division by sqrt(eps) makes larger.
         EXPECT_NEAR(y[i], norm + (adds ? add[i] : 0.0), n < 3 ? 2e-3 : 4e-6 * (1.0 + std::abs(norm))) << n << " " << i;
       }
     }
@@ -227,7 +228,7 @@ TEST(Rows, GateMultiplyAndScaleAdd) {
     const Floats a = random(n, n), b = random(n, n + 1), c = random(n, n + 2);
     const Floats d = random(n, n + 3);
     for (Activation activation : every_activation()) {
-      if (activation == Activation::xielu) continue;  // its parameters belong to Linear
+      if (activation == Activation::xielu) continue;  // only Linear has the parameters of xielu
       for (int variant = 0; variant < 4; ++variant) {
         const bool gate_bias = variant & 1, up_bias = variant & 2;
         const Floats y = on_all("gate", [&](const RowKernels& rows) {
@@ -437,7 +438,7 @@ TEST(Rows, QuantizeOfZeroTinyAndBrokenBlocks) {
         const Quantized q = quantized(kernels->rows, x, 32, 1, 0, 1, 32);
         EXPECT_FALSE(std::isfinite(q.scales[0]));
         for (auto code : q.codes) EXPECT_GE(code, -127);
-        double product = 0.0;  // the product must not be finite, so that the fault shows in the result
+        double product = 0.0;  // a product with this block must not be finite, so that the bad value shows in the result
         for (auto code : q.codes) product += static_cast<float>(code) * q.scales[0];
         EXPECT_FALSE(std::isfinite(product));
       }
@@ -452,7 +453,8 @@ struct AlignedFree {
   void operator()(std::uint8_t* p) const { std::free(p); }
 };
 
-// A cache of one kv head. Pages are exactly as large as they must be, and filled with 0xff bytes, which are NaN as f32, f16 and scale.
+// A cache of one kv head. Pages have exactly the size that they need. At first all their bytes are 0xff, which is NaN as an f32, an f16 and
+// a scale of q8_0, so that reads of unwritten positions show.
 struct Cache {
   KvFormat format;
   int head_dim;
@@ -467,14 +469,14 @@ struct Cache {
       std::memset(page, 0xff, bytes);
       storage.emplace_back(page);
       pages.push_back(page);
-      const int count = std::min(kPageTokens, length - first), split = count / 3;  // stored in two calls
+      const int count = std::min(kPageTokens, length - first), split = count / 3;  // the page is filled by two calls
       const float *pk = k.data() + first * dim, *pv = v.data() + first * dim;
       rows.kv_store(f, dim, dim, pk, pv, dim, dim, 0, split, page);
       rows.kv_store(f, dim, dim, pk + split * dim, pv + split * dim, dim, dim, split, count - split, page);
     }
   }
 
-  // Returns the stored value, by the layout in kernels.h.
+  // Returns number d of a position's stored value, or of its key if `value` is false. kernels.h describes the layout of a page.
   double at(bool value, int position, int d) const {
     const std::uint8_t* page = pages[position / kPageTokens];
     const int t = position % kPageTokens, plane = kPageTokens * head_dim, i = value ? t * head_dim + d : d * kPageTokens + t;
@@ -596,8 +598,8 @@ TEST(Rows, AttentionOverChunksWindowsAndCaps) {
   }
 }
 
-// Biases for distances to both sides, in tables that end before, inside and after a vector of keys, for queries of several heads in one
-// call.
+// Scores must get the right biases and slopes for keys on both sides of a query's position. The bias tables end before, inside and after a
+// vector of keys, and one call has queries of several heads.
 TEST(Rows, AttentionWithBiasesAndSlopes) {
   const int dim = 40, length = 420;
   const Floats k = random(length * dim, 1, 1.5f), v = random(length * dim, 2), q = random(kMaxQueries * dim, 3, 2.0f);
@@ -710,7 +712,7 @@ TEST(Kernels, PageBytes) {
   }
 }
 
-// Runs in a process of its own, because a process chooses its instruction set once.
+// Prints which kernels PUMICE_ISA=isa chooses, or the error. Runs in a child process, because a process chooses its instruction set once.
 void choose_and_report(const char* isa) {
   setenv("PUMICE_ISA", isa, 1);
   try {
@@ -722,7 +724,7 @@ void choose_and_report(const char* isa) {
 }
 TEST(KernelsDeathTest, EnvironmentChooses) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (const Kernels* kernels : native_kernels()) {  // the child must choose these kernels, and not only know their name
+  for (const Kernels* kernels : native_kernels()) {  // the child process must choose these kernels, not just know their name
     EXPECT_EXIT(choose_and_report(kernels->isa), testing::ExitedWithCode(0), std::string("chose ") + kernels->isa + "\n");
   }
   EXPECT_EXIT(choose_and_report(""), testing::ExitedWithCode(0), "chose ");

@@ -58,7 +58,7 @@ TEST(Team, EveryTaskOnceAndPhasesInOrder) {
 
 TEST(Shares, AThreadTakesItsRunFromTheFrontAndOthersFromTheBack) {
   Shares shares(3);
-  shares.deal(8);  // [0, 2) [2, 5) [5, 8)
+  shares.deal(8);  // the threads' shares are [0, 2), [2, 5) and [5, 8)
   EXPECT_EQ(shares.take(1), 2);
   EXPECT_EQ(shares.take(1), 3);
   EXPECT_EQ(shares.take(0), 0);
@@ -68,11 +68,11 @@ TEST(Shares, AThreadTakesItsRunFromTheFrontAndOthersFromTheBack) {
   EXPECT_EQ(shares.take(0), 1);
   EXPECT_EQ(shares.take(0), 6) << "nobody has left anything but this";
   EXPECT_EQ(shares.take(0), -1);
-  shares.deal(1);  // fewer tasks than threads: the first thread that looks finds the task
+  shares.deal(1);  // the only task is in the share of thread 2, where thread 0 must find it
   EXPECT_EQ(shares.take(0), 0);
 }
 
-// In whatever order threads claim tasks, each claim must return another task.
+// In whatever order threads claim tasks, each task must be claimed exactly once per phase.
 TEST(Shares, EveryTaskOnceInEveryPhase) {
   struct Shared final : Job {
     explicit Shared(int threads, int tasks) : shares(threads), counts(static_cast<std::size_t>(tasks)) {}
@@ -100,8 +100,8 @@ TEST(Shares, EveryTaskOnceInEveryPhase) {
   }
 }
 
-// With more threads than processors, 20,000 phases would take seconds if a phase waited for a thread that the system does not run at the
-// moment.
+// The team has more threads than there are processors. A phase must not wait for a thread that the system is not running at the moment,
+// because 20,000 phases would then take seconds.
 TEST(Team, DoesNotCollapseWhenOversubscribed) {
   const Cancel cancel;
   Team team(8 * allowed_cpus());
@@ -146,7 +146,7 @@ TEST(Team, FirstComeFirstServed) {
   const Cancel cancel;
   Team team(2);
   std::atomic<bool> hold{true};
-  std::vector<int> order;  // written only by the thread that has the turn
+  std::vector<int> order;  // written only by the caller whose turn it is
   std::thread holder([&] {
     team.parallel(
         1,
@@ -264,10 +264,10 @@ TEST(Team, ManyTeamsStartAndEnd) {
   const Cancel cancel;
   for (int i = 0; i < 100; ++i) {
     Team team(3);
-    if (i % 3 == 0) continue;  // never used: no threads
+    if (i % 3 == 0) continue;  // a team that is never used starts no threads
     Counting job(2, 5);
     team.run(job, cancel);
-    if (i % 3 == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // asleep when it ends
+    if (i % 3 == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the threads are asleep when the team ends
     EXPECT_EQ(job.wrong.load(), 0);
   }
 }
@@ -325,7 +325,7 @@ TEST(Team, ThreadsAreNamedAndLeaveSignalsAlone) {
 TEST(Team, TheCallersFloatModeIsNotTheTeams) {
   const Cancel cancel;
   const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | 0x8040);  // flush denormals
+  _mm_setcsr(before | 0x8040);  // this thread flushes denormals to zero
   Team team(2);
   std::atomic<int> flushed{0};
   team.parallel(

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-// The value of an enum by its place in the list of names.
+// Returns the enum value with this name. `names` lists the names in the order of the values.
 template <class Enum, class Names>
 Enum named(const std::string& name, const Names& names) {
   const auto known = std::find(std::begin(names), std::end(names), name);
@@ -30,7 +30,8 @@ Format format_named(const std::string& name) {
   return *format;
 }
 
-// Half floats of a block and their factors: the table "halves" of op_cases.json, which random_matrix() must follow.
+// A half float in a block of a quantized format: its byte offset, and the factor from which random_weights() computes its value. The table
+// must be equal to "halves" in op_cases.json, which explains the factors; the constructor of OpCases compares both.
 struct Half {
   int offset;
   double factor;
@@ -140,7 +141,7 @@ class Builder {
   }
 
  private:
-  // One make() for each operation: without it this does not compile.
+  // Calls make() for the case's operation. If an operation of Op has no make(), this does not compile.
   template <std::size_t i>
   void build_op() {
     if constexpr (i == std::variant_size_v<Op>) {
@@ -167,7 +168,8 @@ class Builder {
     slot = view.col + width;
     return view;
   }
-  // Padded, the result is a view of the input slot, whose other columns must stay as they are; else a slot of its own.
+  // Returns a view for the result. With "pad" it is a view of the input slot, and a run checks that the slot's other columns do not change.
+  // Otherwise the result gets a slot of its own.
   View output(std::int32_t width, Rows rows = Rows::tokens) {
     if (pad_ > 0 && rows == Rows::tokens && c_.program.input >= 0) return input(width);
     c_.program.slots.push_back({rows, width});
@@ -177,7 +179,7 @@ class Builder {
     c_.out = std::move(views);
     c_.program.output = c_.out[0].slot;
   }
-  // A second operand ("residual", "add") and where the result goes.
+  // Returns the views of a second operand ("residual" or "add") and of the result.
   std::pair<View, View> second(const std::string& kind, View in, std::int32_t width) {
     if (kind == "none") return {{}, output(width)};
     if (kind == "in") return {in, output(width)};
@@ -301,7 +303,8 @@ class Builder {
     answer({op.x});
   }
 
-  // ... after Rope of q and k, where the case has one. The past is filled by these alone.
+  // Adds Store, after Rope of q and k if the case has a rope. The program that stores past positions (OpCase::store) has only these
+  // operations.
   void keep(View q, View k, View v) {
     if (j_.contains("rope")) c_.program.ops = {turn(q), turn(k)};
     c_.program.ops.push_back(Store{.k = k, .v = v, .cache = CacheId{0}});
@@ -415,7 +418,7 @@ class Builder {
     }
   }
 
-  // ---- data: once the widths of the slots are settled
+  // ---- data. Called last, because the operations set the widths of the slots.
   void fill_input() {
     const float spread = j_.value("spread", 1.0f), offset = j_.value("offset", 0.0f);
     if (c_.program.input >= 0) {
@@ -453,7 +456,7 @@ OpCases::OpCases(const std::string& path) {
   std::ifstream file(path);
   require(static_cast<bool>(file), path, " cannot be read");
   json all = json::parse(file);
-  for (const FormatInfo& f : kFormats) {  // the table here and the one in the file are one fact
+  for (const FormatInfo& f : kFormats) {  // halves() must be equal to the table in the file
     std::vector<Half> in_file;
     if (all.at("halves").contains(f.name)) {
       for (const json& h : all.at("halves").at(std::string(f.name))) in_file.push_back({h.at(0), h.at(1)});
@@ -518,7 +521,7 @@ OpRun::OpRun(const OpCase& c, Backend& backend, Compute compute, Crew crew) : ca
 
 namespace {
 
-// Ids and counts, below 2^24, become floats.
+// Appends the valid words of a row of Top's output as floats. Ids and counts are below 2^24, so floats represent them exactly.
 void add_numbers(const TopRow& row, std::int32_t reported, std::vector<float>& numbers) {
   for (const std::int32_t n : {row.not_finite(), row.first_not_finite(), row.count()}) numbers.push_back(static_cast<float>(n));
   for (std::int32_t i = 0; i < row.k; ++i) {

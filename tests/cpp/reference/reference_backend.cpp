@@ -26,7 +26,7 @@ struct DoubleMatrix {
 };
 
 struct DoubleWeights : DeviceWeights {
-  std::vector<DoubleMatrix> matrices;  // those not used are empty
+  std::vector<DoubleMatrix> matrices;  // matrices that no program uses have no values
   std::vector<std::vector<double>> vectors;
 
   std::uint64_t bytes() const override {
@@ -46,10 +46,10 @@ struct DoubleWeights : DeviceWeights {
 struct DoubleCaches : CacheStore {
   struct Cache {
     CacheShape shape;
-    std::vector<double> k, v;  // [page][32][heads * key_dim], [page][32][heads * value_dim]
+    std::vector<double> k, v;  // k[page][32][heads * key_dim], v[page][32][heads * value_dim]
     struct Half {
       std::vector<double>& numbers;
-      std::int64_t width;  // numbers of a position
+      std::int64_t width;  // numbers per position
       std::int64_t page() const { return kPageTokens * width; }
     };
     std::array<Half, 2> halves() {
@@ -97,9 +97,10 @@ struct DoubleCaches : CacheStore {
   }
 };
 
+// The parameters alpha_p and alpha_n of the activation xielu.
 struct Alphas {
   double p = 0, n = 0;
-};  // parameters of xielu
+};
 double activate(Activation activation, double x, Alphas alphas = {}) {
   switch (activation) {
     case Activation::none:
@@ -132,7 +133,7 @@ double dot(const double* a, const double* b, std::int64_t n) {
   return sum;
 }
 
-// One run: the slots, and an operator() for each operation.
+// One run of a program. It holds the slots, and its operator() for each kind of operation computes that operation.
 class Run {
  public:
   Run(const Program& program, const DoubleWeights& weights, DoubleCaches* caches, const Batch& batch)
@@ -419,7 +420,7 @@ class Run {
   const double* values_of(VectorId id) const { return id == VectorId::none ? nullptr : weights_[id].data(); }
   static double capped(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
 
-  // The frequency of pair j for a text of `length` tokens.
+  // Returns the frequency of pair j for a text of `length` tokens.
   static double frequency(const RopeTable& rope, std::size_t j, std::int64_t length) {
     if (rope.original == 0 || length <= rope.original) return rope.inv_freq[j];
     if (!rope.long_inv_freq.empty()) return rope.long_inv_freq[j];
@@ -441,7 +442,7 @@ class Run {
     require(caches_ != nullptr, "reference: the program needs caches");
     return caches_->caches.at(static_cast<std::size_t>(id));
   }
-  // The numbers of a position.
+  // Returns the address of the numbers that a cache half holds for a position.
   static double* kept(const DoubleCaches::Cache::Half& half, const Segment& segment, std::int64_t position) {
     const auto page = static_cast<std::size_t>(position / kPageTokens);
     require(page < segment.pages.size(), "reference: position ", position, " needs page ", page, " of ", segment.pages.size());
@@ -455,7 +456,7 @@ class Run {
   DoubleCaches* caches_;
   const Batch& batch_;
   std::vector<std::vector<double>> slots_;
-  std::vector<std::int64_t> positions_, lengths_;  // for each row: its position, and the length that its text counts as
+  std::vector<std::int64_t> positions_, lengths_;  // by row: its position, and the text length that sets its Rope frequencies
 };
 
 struct NoWorkspace : Workspace {};

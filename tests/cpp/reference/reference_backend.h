@@ -1,5 +1,6 @@
-// A slow backend whose results count as right: it computes every operation in double precision, exactly as the operation is defined. It is
-// a whole device with several sequences, pages and selected rows, so that programs can be split between it and another device.
+// A slow backend for tests, whose results count as right. It computes every operation in double precision, directly from the operation's
+// definition. It supports all that a device must (several sequences, cache pages, selected rows), so that a program can be split between it
+// and another device.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@ class ReferenceBackend : public Backend {
   DeviceInfo info() const override;
   std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs, const Progress& progress,
                                             const Cancel& cancel) override;
-  // Keys and values stay as they are, whatever the format asks for; pages hold NaN until they are written.
+  // The caches hold keys and values in double precision, whatever `format` is. Pages hold NaN until they are written.
   std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override;
   void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,

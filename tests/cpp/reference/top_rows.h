@@ -1,4 +1,4 @@
-// What Top's row says when logits are not finite: how many are not, and which is the first.
+// A test for any backend: if logits of a row are not finite, Top must report how many, and the first of them with its value.
 #pragma once
 
 #include <gtest/gtest.h>

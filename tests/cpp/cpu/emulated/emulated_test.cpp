@@ -1,4 +1,5 @@
-// The AVX-512 kernels with emulated vectors: the products of tests/op_cases.json, and the instructions on which rounding depends.
+// Tests of the AVX-512 kernels with emulated vectors. Their products for the cases of tests/op_cases.json must have the bits of the scalar
+// kernels, and the emulated instructions on which rounding depends must round like the real ones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kMostRows = 130;
 
-// Multiplies one matrix of a case with the rows of the case, with every product kernel of its format.
+// The products of one matrix of a case with the rows of the case, by each product kernel of the matrix's format.
 struct Products {
   std::vector<float> f32, int8, fixed;
 };
@@ -115,12 +116,12 @@ TEST(Emulated, RoundsToBfloat16AsTheInstructionsDo) {
   using V = matrix::Emulated512;
   const auto bf16 = [](float x) { return std::uint32_t{f32_to_bf16(x)}; };
   const auto pairs = [&](float even, float odd) { return V::splat(static_cast<std::int32_t>(bf16(even) | bf16(odd) << 16)); };
-  // The odd product is added first. 2^24 + 1 is no float32, so the 1 is lost if it is added before -2^24, and kept if it is added after.
+  // The odd product is added first. 2^24 + 1 is not a float32, so the 1 is lost if it is added before -2^24, and kept if after.
   const V::Ints ones = pairs(1, 1);
   EXPECT_EQ(V::dot_bf16(V::splat(16777216.0f), pairs(-16777216.0f, 1), ones).v[0], 0.0f);
   EXPECT_EQ(V::dot_bf16(V::splat(16777216.0f), pairs(1, -16777216.0f), ones).v[0], 1.0f);
   EXPECT_EQ(V::dot_bf16(V::splat(1e-39f), pairs(0, 0), ones).v[0], 0.0f);                // a subnormal sum becomes 0
-  EXPECT_EQ(V::dot_bf16(V::splat(0.0f), pairs(1e-30f, 0), pairs(1e-9f, 0)).v[0], 0.0f);  // a product
+  EXPECT_EQ(V::dot_bf16(V::splat(0.0f), pairs(1e-30f, 0), pairs(1e-9f, 0)).v[0], 0.0f);  // so does a subnormal product
   std::uint16_t rounded[16];
   V::save_bf16(rounded, V::splat(1.00390625f));
   EXPECT_EQ(rounded[0], 0x3f80);

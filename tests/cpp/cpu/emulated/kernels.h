@@ -1,4 +1,4 @@
-// The matrix kernels of AVX-512 VNNI and BF16 with emulated vectors, so that every machine can test their tile logic.
+// The matrix kernels of AVX-512 VNNI and BF16, compiled with emulated vectors, so that their tile logic can be tested on every machine.
 #pragma once
 
 #include "cpu/kernels.h"

@@ -1,4 +1,5 @@
-// The vectors of cpp/cpu/matrix/simd512.h in plain C++. The instructions follow Intel SDM volume 2, and vdpbf16ps its pseudo-code there.
+// The vector operations of cpp/cpu/matrix/simd512.h in plain C++. They follow the descriptions of the instructions in Intel SDM volume 2;
+// dot_bf16() follows the pseudo-code of vdpbf16ps there.
 #pragma once
 
 #include <cmath>
