@@ -103,7 +103,7 @@ TEST(Rows, ActivationsAreAccurateEverywhere) {
     double worst = 0.0, at = 0.0;
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double truth = activation_of(activation, x[i]);
-      // Rounding the result may cost 6e-8 of it. Other activations than gelu may be off four times as much,
+      // Rounding the result may cost 6e-8 of it. Activations other than gelu may be off four times as much,
       // because silu and gelu_tanh divide.
       const double rounding = (activation == Activation::gelu ? 1.0 : 4.0) * 6e-8 * std::abs(truth);
       const double error = std::max(0.0, std::abs(y[i] - truth) - rounding);

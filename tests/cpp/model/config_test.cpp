@@ -20,7 +20,7 @@ Config read(const tiny::Model& m) {
   const tiny::TempFolder folder;
   return read_config(*tiny::open(m, folder));
 }
-// A config.json with the required keys alone, and the keys that the test adds.
+// Reads a folder whose config.json has the keys that every model needs and the keys of `config`.
 Config read_folder(Json config) {
   config.update(Json{{"hidden_size", 64}, {"intermediate_size", 160}});
   if (!config.contains("num_hidden_layers")) config["num_hidden_layers"] = 2;
@@ -36,7 +36,7 @@ std::vector<int> windows(const Config& c) {
   return list;
 }
 
-double base_of(const RopeTable& rope) {  // inv_freq[1] = base^(-2 / dims)
+double base_of(const RopeTable& rope) {  // solves inv_freq[1] = base^(-2 / dims) for the base
   return std::pow(static_cast<double>(rope.inv_freq.at(1)), -static_cast<double>(rope.inv_freq.size()));
 }
 
@@ -91,7 +91,7 @@ TEST(Config, WhatEveryFileSays) {
   }
 }
 
-// transformers leaves out of config.json what equals its default, and old files lack what came later.
+// transformers writes no key whose value is the default, and old files lack newer keys. A missing key must mean transformers' default.
 TEST(Config, DefaultsAreThoseOfTransformers) {
   const Config llama = read_folder({{"model_type", "llama"}, {"num_attention_heads", 4}});
   EXPECT_EQ(attention(llama).kv_heads, 4);
@@ -113,7 +113,7 @@ TEST(Config, DefaultsAreThoseOfTransformers) {
   none["num_key_value_heads"] = nullptr;
   EXPECT_EQ(attention(read_folder(none)).kv_heads, 8);
   none["max_position_embeddings"] = 2048;
-  none["sliding_window"] = 4096;  // more than the context: no window
+  none["sliding_window"] = 4096;  // a window larger than the context counts as none
   EXPECT_EQ(windows(read_folder(none)), (std::vector{0, 0}));
 
   const Config gemma = read_folder({{"model_type", "gemma3_text"}, {"num_hidden_layers", 7}});
@@ -130,7 +130,7 @@ TEST(Config, DefaultsAreThoseOfTransformers) {
   EXPECT_NEAR(base_of(gemma.ropes[1]) / 1e4, 1, 1e-4);
   EXPECT_EQ(gemma.layers[0].attention().rope, 1);
   EXPECT_EQ(gemma.layers[5].attention().rope, 0);
-  // Its query_pre_attn_scalar is 256 whatever the head_dim.
+  // Gemma's query_pre_attn_scalar is 256 by default, whatever head_dim is.
   EXPECT_FLOAT_EQ(attention(read_folder({{"model_type", "gemma3_text"}, {"head_dim", 64}})).scale, 1.0f / 16);
 
   const Config bert = read_folder({{"model_type", "bert"}, {"num_attention_heads", 4}});
@@ -141,7 +141,7 @@ TEST(Config, DefaultsAreThoseOfTransformers) {
 }
 
 TEST(Config, Variants) {
-  // The language model of a multimodal folder must be read like one by itself.
+  // The language model of a multimodal folder (text_config) must be read like a model of its own.
   Json inner = {{"hidden_size", 64},
                 {"intermediate_size", 128},
                 {"num_hidden_layers", 6},
@@ -151,9 +151,10 @@ TEST(Config, Variants) {
   EXPECT_EQ(multimodal.hidden_size, 64);
   EXPECT_EQ(windows(multimodal), (std::vector{512, 512, 512, 512, 512, 0}));
   EXPECT_FLOAT_EQ(multimodal.ropes[0].inv_freq[0], 1 / 8.0f);
-  EXPECT_FLOAT_EQ(multimodal.ropes[1].inv_freq[0], 1);  // layers with a window are never scaled
+  EXPECT_FLOAT_EQ(multimodal.ropes[1].inv_freq[0], 1);  // the rope of layers with a window is never scaled
 
-  // transformers 5: one object of rope parameters, per layer type where they differ; layer_types in words.
+  // transformers 5 writes rope_parameters, which has an object for each layer type if they differ, and names the layers' types in
+  // layer_types.
   Json types = {{"model_type", "gemma3_text"},
                 {"num_hidden_layers", 3},
                 {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
@@ -172,7 +173,7 @@ TEST(Config, Variants) {
       {{"model_type", "gemma2"}, {"num_attention_heads", 4}, {"attn_logit_softcapping", 40.0}, {"final_logit_softcapping", 20.0}});
   EXPECT_FLOAT_EQ(attention(capped).softcap, 40);
   EXPECT_FLOAT_EQ(capped.logit_softcap, 20);
-  // Keys that a Llama does not have.
+  // Keys that the family does not have must be ignored.
   const Config llama = read_folder({{"model_type", "llama"},
                                     {"num_attention_heads", 4},
                                     {"partial_rotary_factor", 0.5},
@@ -245,7 +246,7 @@ TEST(RopeScaling, Linear) {  // Chen et al. 2023: position m becomes m / s
   EXPECT_EQ(scaled(nullptr).ropes[0].magnitude, 1);
 }
 
-TEST(RopeScaling, Llama3) {  // Grattafiori et al. 2024, as their reference code has it
+TEST(RopeScaling, Llama3) {  // the formula of the reference code of Grattafiori et al. 2024
   const double context = 1024, low = 1, high = 4, factor = 32;
   const Config c = scaled({{"rope_type", "llama3"},
                            {"factor", factor},
@@ -266,14 +267,14 @@ TEST(RopeScaling, Llama3) {  // Grattafiori et al. 2024, as their reference code
   EXPECT_EQ(c.ropes[0].magnitude, 1);
 }
 
-TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's ends are whole dimensions, as in the authors' code
+TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's ends are rounded as in the authors' code
   const double context = 2048, factor = 4, beta_fast = 32, beta_slow = 1;
   const auto dimension_of = [&](double turns) {
     return kDims * std::log(context / (2 * std::numbers::pi * turns)) / (2 * std::log(kTheta));
   };
   const double first = std::floor(dimension_of(beta_fast)), last = std::ceil(dimension_of(beta_slow));
   const auto expected = [&](int j) {
-    const double gamma = 1 - std::clamp((j - first) / (last - first), 0.0, 1.0);  // 1: extrapolated, 0: interpolated
+    const double gamma = 1 - std::clamp((j - first) / (last - first), 0.0, 1.0);  // 1: frequency kept, 0: divided by the factor
     return (1 - gamma) * plain(j) / factor + gamma * plain(j);
   };
   const float temperature = static_cast<float>(0.1 * std::log(factor) + 1);
@@ -281,15 +282,15 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
   const Config c = scaled(yarn);
   expect_frequencies(c.ropes[0], expected);
   EXPECT_FLOAT_EQ(c.ropes[0].magnitude, temperature);
-  // As transformers has it: without a factor, the factor follows from the context lengths. DeepSeek uses mscale and mscale_all_dim, gpt-oss
-  // truncate.
+  // As in transformers, a missing factor follows from the context lengths, mscale and mscale_all_dim (DeepSeek) set the magnitude, and
+  // "truncate": false (gpt-oss) leaves the ramp's ends unrounded.
   Json silent = yarn;
   silent.erase("factor");
   expect_frequencies(scaled(silent).ropes[0], expected);
   Json parts = yarn;
   parts.update(Json{{"mscale", 0.5}, {"mscale_all_dim", 2.0}});
   EXPECT_FLOAT_EQ(scaled(parts).ropes[0].magnitude, static_cast<float>((0.05 * std::log(factor) + 1) / (0.2 * std::log(factor) + 1)));
-  parts["mscale_all_dim"] = 0.0;  // unset, as transformers has it
+  parts["mscale_all_dim"] = 0.0;  // 0 counts as not set, as in transformers
   EXPECT_FLOAT_EQ(scaled(parts).ropes[0].magnitude, temperature);
   Json smooth = yarn;
   smooth["truncate"] = false;
@@ -299,7 +300,7 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
     return (1 - gamma) * plain(j) / factor + gamma * plain(j);
   });
   Json stated = yarn;
-  stated["attention_factor"] = 0.75;  // transformers: instead of the paper's
+  stated["attention_factor"] = 0.75;  // in transformers this replaces the paper's magnitude
   EXPECT_FLOAT_EQ(scaled(stated).ropes[0].magnitude, 0.75f);
 
   const Json keys = {
@@ -308,13 +309,13 @@ TEST(RopeScaling, Yarn) {  // Peng et al. 2023, sections 3.2 to 3.4; the ramp's 
   expect_frequencies(gguf.ropes[0], expected);
   EXPECT_FLOAT_EQ(gguf.ropes[0].magnitude, temperature);
   Json with = keys;
-  with["llama.rope.scaling.attn_factor"] = 0.75;  // llama.cpp: beside the paper's
+  with["llama.rope.scaling.attn_factor"] = 0.75;  // in llama.cpp this multiplies the paper's magnitude
   EXPECT_FLOAT_EQ(scaled_gguf(with).ropes[0].magnitude, 0.75f * temperature);
 }
 
-TEST(RopeScaling, Longrope) {  // Ding et al. 2024; GGUF has the factors as tensors, and the magnitude as a number
+TEST(RopeScaling, Longrope) {  // Ding et al. 2024; in GGUF the factors are tensors and the magnitude is a key
   const std::vector<double> factors(kDims / 2, 2.0), wide(kDims / 2, 5.0);
-  for (const char* name : {"longrope", "su", "yarn"}) {  // names that Phi-3 has had for it
+  for (const char* name : {"longrope", "su", "yarn"}) {  // Phi-3 has used all these names for LongRoPE
     const Config c = scaled({{"type", name}, {"short_factor", factors}, {"long_factor", wide}, {"original_max_position_embeddings", 2048}});
     RopeTable rope = c.ropes[0];
     expect_frequencies(rope, [](int j) { return plain(j) / 2; });
@@ -325,7 +326,7 @@ TEST(RopeScaling, Longrope) {  // Ding et al. 2024; GGUF has the factors as tens
     rope.inv_freq = rope.long_inv_freq;
     expect_frequencies(rope, [](int j) { return plain(j) / 5; });
   }
-  // All of the context is original: no others are needed.
+  // If the original length is the whole context, long_factor is not needed.
   const Config whole = scaled({{"rope_type", "longrope"}, {"short_factor", factors}, {"original_max_position_embeddings", 8192}});
   EXPECT_EQ(whole.ropes[0].stage(8192), 0);
   EXPECT_TRUE(whole.ropes[0].long_inv_freq.empty());
@@ -334,7 +335,7 @@ TEST(RopeScaling, Longrope) {  // Ding et al. 2024; GGUF has the factors as tens
   EXPECT_FLOAT_EQ(gguf.ropes[0].magnitude, 1.25f);
 }
 
-TEST(RopeScaling, Dynamic) {  // transformers' formula, by the length of each text
+TEST(RopeScaling, Dynamic) {  // transformers' formula; frequencies depend on the length of each text
   const Config c = scaled({{"rope_type", "dynamic"}, {"factor", 3.0}});
   const RopeTable& rope = c.ropes[0];
   expect_frequencies(rope, plain);
@@ -352,7 +353,7 @@ TEST(RopeScaling, Dynamic) {  // transformers' formula, by the length of each te
     }
   }
   EXPECT_EQ(frequencies.of(100).data(), rope.inv_freq.data());
-  const Config alpha = scaled({{"type", "dynamic"}, {"factor", 3.0}, {"alpha", 1000.0}});  // Hunyuan's is not dynamic
+  const Config alpha = scaled({{"type", "dynamic"}, {"factor", 3.0}, {"alpha", 1000.0}});  // with Hunyuan's alpha, the length has no effect
   EXPECT_EQ(alpha.ropes[0].original, 0);
   EXPECT_EQ(alpha.n_ctx, 8192);
 }
@@ -362,7 +363,7 @@ TEST(RelativePlaces, GrowWithTheLogarithmOfTheDistanceAndEndAtTheSpan) {
     const std::int32_t reach = place_reach(places);
     return places_by_distance(places, reach)[static_cast<std::size_t>(reach - std::clamp(before, -reach, reach))];
   };
-  const RelativePlaces v3{.span = 256, .max_distance = 512};  // make_log_bucket_position(d, 256, 512) + 256, clamped
+  const RelativePlaces v3{.span = 256, .max_distance = 512};  // DeBERTa v3: make_log_bucket_position(d, 256, 512) + 256, clamped
   EXPECT_EQ(place_reach(v3), 512);
   for (const auto& [before, place] : {std::pair{0, 256},
                                       {128, 384},
@@ -385,7 +386,7 @@ TEST(RelativePlaces, GrowWithTheLogarithmOfTheDistanceAndEndAtTheSpan) {
   }
 }
 
-TEST(Alibi, Slopes) {  // Press et al. 2022, section 3, and the authors' code for other numbers of heads
+TEST(Alibi, Slopes) {  // Press et al. 2022, section 3, and the authors' code for heads that are not a power of two
   const auto expect_powers = [](const std::vector<float>& slopes, const std::vector<double>& powers) {
     ASSERT_EQ(slopes.size(), powers.size());
     for (std::size_t i = 0; i < powers.size(); ++i) EXPECT_FLOAT_EQ(slopes[i], static_cast<float>(std::exp2(-powers[i]))) << i;
@@ -451,7 +452,7 @@ TEST(Config, SizesThatMakeNoSense) {
 TEST(Config, NumbersThatMakeNoSense) {
   for (const char* field : {"rms_norm_eps", "rope_theta", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
                             "partial_rotary_factor"}) {
-    tiny::Model m = tiny::make("llama");  // as a family that has the key
+    tiny::Model m = tiny::make("llama");  // the family is changed below to one that has the key
     const std::string name = field;
     if (name.find("softcapping") != std::string::npos || name.starts_with("query")) m.config["model_type"] = "gemma2";
     if (name == "partial_rotary_factor") m.config["model_type"] = "phi3";
@@ -476,13 +477,13 @@ TEST(Config, NumbersThatMakeNoSense) {
       }
     }
   }
-  for (const char* field : {"low_freq_factor", "high_freq_factor"}) {  // transformers has no value for them
+  for (const char* field : {"low_freq_factor", "high_freq_factor"}) {  // transformers has no default for these keys
     tiny::Model m = tiny::make("llama");
     m.config["rope_scaling"] = Json{{"rope_type", "llama3"}, {"factor", 4.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}};
     m.config["rope_scaling"].erase(field);
     expect_refused(m, str("rope_scaling.", field));
   }
-  for (const char* type : {"linear", "llama3"}) {  // transformers needs the factor too
+  for (const char* type : {"linear", "llama3"}) {  // transformers requires the factor too
     tiny::Model m = tiny::make("llama");
     m.config["rope_scaling"] = Json{{"rope_type", type}};
     expect_refused(m, "rope_scaling.factor");

@@ -13,7 +13,8 @@ namespace {
 using files::testing::expect_error;
 
 Description read(const tiny::Model& m, std::optional<Format> quantize = {}) {
-  static std::vector<std::unique_ptr<tiny::TempFolder>> alive;  // the folders stay, because matrices are read after they are described
+  // The folders must stay, because matrices are read from the files after describe() has returned.
+  static std::vector<std::unique_ptr<tiny::TempFolder>> alive;
   alive.push_back(std::make_unique<tiny::TempFolder>());
   return describe(tiny::open(m, *alive.back()), {.quantize = quantize});
 }
@@ -42,14 +43,15 @@ TEST(Description, AnEncodersLayersMayBeRounded) {
     return names;
   };
   const auto names = rounded("bert", Compute::automatic, {});
-  EXPECT_EQ(names.size(), 12u);  // two layers of q, k, v, attention output, up and down
+  EXPECT_EQ(names.size(), 12u);  // q, k, v, attention output, up and down of two layers
   for (const std::string& name : names) EXPECT_NE(name.find("encoder.layer."), std::string::npos) << name;
   EXPECT_TRUE(rounded("bert", Compute::float32, {}).empty());
   EXPECT_EQ(rounded("bert", Compute::automatic, Format::Q8_0), names);
   EXPECT_TRUE(rounded("llama", Compute::automatic, {}).empty());
 }
 
-// quantize="q8_0": all but values may be rounded to codes of 8 bits, and a backend that rounds can have the floats.
+// With quantize="q8_0", all matrices of an encoder's layers but v may be rounded to 8-bit codes (Rounding::bytes), and a backend that
+// rounds them must be able to read the original floats.
 TEST(Description, AnEncodersMatricesSayHowFarTheyMayBeRounded) {
   const Description d = read(tiny::make("bert"), Format::Q8_0);
   for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
@@ -83,7 +85,7 @@ TEST(Description, EveryTensorIsTakenForWhatItIs) {
     }
     EXPECT_EQ(d.parameters, parameters);
     for (const Matrix& matrix : d.weights.matrices) EXPECT_EQ(values_of(matrix), tiny::values(m.tensor(matrix.name))) << matrix.name;
-    const float offset = name == "gemma3" ? 1.0f : 0.0f;  // in a folder of Gemma the norm weights stand for 1 + w
+    const float offset = name == "gemma3" ? 1.0f : 0.0f;  // Gemma's safetensors files store norm weights minus 1
     for (const Vector& vector : d.weights.vectors) {
       std::vector<float> expected = tiny::values(m.tensor(vector.name));
       for (float& w : expected) w += offset;
@@ -111,7 +113,9 @@ TEST(Description, AMissingTensorIsNamedWithItsNeighbour) {
       }
       const Error error = expect_error(ErrorKind::model_format, "is missing", [&] { read(m); });
       const std::string said = error.what();
-      std::string asked = t.name;  // tensors that show the prefix, or that may stand beside the model, are asked for without it
+      // The error names these tensors without the prefix "bert.": the tensor by which the prefix is found, and those of the pooler, which
+      // may lie outside the prefix.
+      std::string asked = t.name;
       if (asked.ends_with("word_embeddings.weight") || asked.find("pooler") != std::string::npos) asked = asked.substr(5);
       EXPECT_NE(said.find(asked), std::string::npos) << said;
       EXPECT_NE(said.find("the nearest name is "), std::string::npos) << said;
@@ -138,13 +142,13 @@ TEST(Description, LayersThatTheConfigurationDoesNotCountAreNamed) {
     EXPECT_EQ(error.field(), c.key);
     EXPECT_NE(std::string(error.what()).find(str("need a ", c.key, " of 3")), std::string::npos) << error.what();
   }
-  tiny::Model guessing = tiny::make("llama", 3);  // its last layer guesses a second token
+  tiny::Model guessing = tiny::make("llama", 3);  // its last layer predicts a second token and does not count
   guessing.config["num_hidden_layers"] = 2;
   guessing.config["num_nextn_predict_layers"] = 1;
   EXPECT_EQ(read(guessing).layers.size(), 2u);
   guessing.config["num_nextn_predict_layers"] = -1;
   expect_error(ErrorKind::model_format, "num_nextn_predict_layers", [&] { read(guessing); });
-  // A vision tower with layer numbers above the model's own must not change the number of layers.
+  // The layer numbers of a vision tower, which may be larger than the model's own, must not change the number of layers.
   tiny::Model seeing = tiny::make("llama", 2);
   seeing.tensors.push_back({"model.vision_tower.layers.7.norm.weight", {4}});
   seeing.tensors.push_back({"model.layers.seven.weight", {4}});
@@ -157,8 +161,8 @@ TEST(Description, AWrongShapeIsNamedWithTheRightOne) {
     for (std::size_t i = 0; i < whole.tensors.size(); ++i) {
       const std::vector<std::int64_t> right = whole.tensors[i].shape;
       std::vector<std::vector<std::int64_t>> wrong = {{}, {1}};
-      wrong.push_back(right), wrong.back().push_back(1);  // one dimension more
-      wrong.push_back(right), wrong.back().back() += 8;   // longer rows
+      wrong.push_back(right), wrong.back().push_back(1);  // has one more dimension
+      wrong.push_back(right), wrong.back().back() += 8;   // has longer rows
       const std::string& tensor = whole.tensors[i].name;
       const bool any_rows = tensor.find("embd") != std::string::npos || tensor.find("embed") != std::string::npos ||
                             tensor.find("position") != std::string::npos || tensor.find("types") != std::string::npos ||
@@ -199,7 +203,8 @@ TEST(Description, TheHeadIsTheEmbeddingUnlessThereIsOne) {
 }
 
 TEST(Description, OtherNamesOfTheSameTensors) {
-  tiny::Model bare = tiny::make("bert");  // saved without the task's wrapper; and a LayerNorm of 2018
+  // A model that was saved without the wrapper of a task (no prefix "bert."), with the names of LayerNorm weights of 2018.
+  tiny::Model bare = tiny::make("bert");
   for (tiny::Tensor& t : bare.tensors) {
     if (t.name.rfind("bert.", 0) == 0) t.name = t.name.substr(5);
     if (t.name.ends_with("LayerNorm.weight")) t.name.replace(t.name.size() - 6, 6, "gamma");
@@ -274,12 +279,12 @@ TEST(Description, QuantizedWhileItIsRead) {
       }
     }
   }
-  const Description notes = read(tiny::make("llama"), Format::Q4_K);  // rows of 32 and 64 are no blocks of 256
+  const Description notes = read(tiny::make("llama"), Format::Q4_K);  // rows of 32 and 64 are not whole blocks of 256
   EXPECT_EQ(notes.notes.size(), 2 * 7 + 1u);
   EXPECT_NE(notes.notes[0].find("stays F32"), std::string::npos) << notes.notes[0];
   for (const Matrix& matrix : notes.weights.matrices) EXPECT_EQ(matrix.format, Format::F32);
 
-  tiny::Model packed = tiny::make("llama.gguf");  // matrices that are quantized already stay
+  tiny::Model packed = tiny::make("llama.gguf");  // matrices that are already quantized must stay as they are
   packed.tensor("blk.0.ffn_up.weight").format = Format::Q4_0;
   const Description kept = read(packed, Format::Q8_0);
   EXPECT_EQ(kept.matrix(kept.at(0, Role::up).matrix).format, Format::Q4_0);
@@ -321,15 +326,15 @@ TEST(Description, BiasesWhereAFamilyCanHaveThem) {
   EXPECT_NE(read(m).at(0, Role::gate).bias, VectorId::none);
   EXPECT_NE(read(m).at(1, Role::gate).bias, VectorId::none);
   EXPECT_EQ(read(m).at(1, Role::up).bias, VectorId::none);
-  m.tensors.pop_back();  // a file that has lost one
+  m.tensors.pop_back();  // the bias of layer 1 is missing
   EXPECT_EQ(expect_error(ErrorKind::model_format, "is missing", [&] { read(m); }).field(), "model.layers.1.mlp.gate_proj.bias");
   m.tensors.pop_back();
   EXPECT_NO_THROW(read(m));
-  m.config["attention_bias"] = true;  // then each layer must have them
+  m.config["attention_bias"] = true;  // now each layer must have biases of q, k and v
   EXPECT_EQ(expect_error(ErrorKind::model_format, "is missing", [&] { read(m); }).field(), "model.layers.0.self_attn.q_proj.bias");
 }
 
-// llama.cpp's converter can write q, k and v as one tensor, for any family.
+// For any family, llama.cpp's converter can write q, k and v as one tensor. Its rows must be the same as those of three tensors.
 TEST(Description, FusedTensorsGiveTheSameRows) {
   const tiny::Model plain = tiny::make("llama.gguf");
   const Description apart = read(plain);

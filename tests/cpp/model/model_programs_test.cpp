@@ -1,4 +1,4 @@
-// The programs of a model: what is known about each program, and that each is built only once.
+// Tests of ModelPrograms: each program of a model must be built only once, and the facts recorded with it must be those of the program.
 #include "model/model_programs.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,8 @@ TEST(ModelPrograms, EachIsWrittenOnce) {
   EXPECT_NE(&programs.body(0, 3, Output::selected), &programs.body(0, 3, Output::hidden));
   EXPECT_NE(&programs.body(0, 3, Output::selected), &programs.body(0, 3, Output::pooled));
   EXPECT_NE(&programs.body(0, 1, Output::hidden), &programs.layer(0));
-  // The last stage alone gives what is asked for. The others keep the past or do not.
+  // Only the last stage of a body gives the requested output. Earlier stages differ only in whether they keep a past, so bodies with
+  // different outputs share them.
   EXPECT_EQ(&programs.body(0, 1, Output::selected), &programs.body(0, 1, Output::hidden));
   EXPECT_EQ(&programs.body(0, 1, Output::pooled), &programs.body(0, 1, Output::tokens));
   EXPECT_NE(&programs.body(0, 1, Output::pooled), &programs.body(0, 1, Output::hidden));
@@ -50,7 +51,7 @@ TEST(ModelPrograms, MatricesAndWidthsAreThoseOfTheProgram) {
   EXPECT_EQ(programs.queries(1).attend.key_dim, d.config.layers[1].attention().head_dim);
 }
 
-// A backend that folds norms into matrices finds them in the programs.
+// A backend that folds norms into matrices must find, from the programs alone, which norm comes before each matrix.
 TEST(ModelPrograms, ShowWhichNormIsBeforeAMatrix) {
   for (const char* name : {"bert", "llama"}) {
     const Description d = described(name, 3);
@@ -71,7 +72,7 @@ TEST(ModelPrograms, ShowWhichNormIsBeforeAMatrix) {
 }
 
 TEST(ModelPrograms, QueriesAndKeysOfALayerLieInOneRow) {
-  const Description d = described("gemma4", 4);  // its last layers attend over keys of an earlier layer
+  const Description d = described("gemma4", 4);  // its last layers attend to keys of earlier layers
   const ModelPrograms programs(d);
   int shared = 0;
   for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {

@@ -1,6 +1,6 @@
-// Changes one field of the layers at a time, in every small decoder. The logits that a golden compares
-// (tests/python/families/test_random_models.py) must then move by three times its tolerance, or the program must be refused. A mutant that
-// no model notices would be a switch that no test covers.
+// Mutation tests. In every small decoder, one field of the model's description is changed at a time. The logits that
+// tests/python/families/test_random_models.py compares with a golden must then move by more than three times the tolerance, or the program
+// must be refused. If a change did not move the logits of any model, no test would cover the field.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,10 +16,11 @@
 namespace pumice::model {
 namespace {
 
-constexpr std::int32_t kRows = 64;  // more than two windows of the small models
-constexpr float kForgiven = 2e-4f;  // tolerance of a golden's logit; GELU in place of its tanh form moves logits by 8e-4 and more
+constexpr std::int32_t kRows = 64;  // more than twice the window of the small models
+// The tolerance of a golden's logits. For comparison, GELU in place of its tanh approximation moves logits by 8e-4 or more.
+constexpr float kForgiven = 2e-4f;
 constexpr float kNoticed = 3 * kForgiven;
-constexpr std::int64_t kKept = 6400;  // logits in a golden: every 2^n-th column of each row
+constexpr std::int64_t kKept = 6400;  // maximum number of logits in a golden, which has every 2^n-th column of a row
 
 // ---------------------------------------------------------------- a run
 Backend& cpu_backend() {
@@ -36,7 +37,7 @@ std::vector<float> run(const Program& program, const std::shared_ptr<const Devic
   return out;
 }
 
-// Logits of kRows ids, computed without a cache, so that `causal` is a field like the others.
+// Returns the logits of kRows ids. They are computed without a cache, because a cache would make attention causal whatever `causal` is.
 std::vector<float> logits(const Description& d) {
   cases::Random random(7);
   std::vector<std::int32_t> ids(kRows);
@@ -44,13 +45,13 @@ std::vector<float> logits(const Description& d) {
   const std::vector<Segment> segments = {{.rows = kRows}};
   const Batch batch{.rows = kRows, .ids = ids, .segments = segments};
   Description body = d;
-  body.config.final_norm = false;  // the head's
+  body.config.final_norm = false;  // the head program has this norm
   const auto weights = cpu_backend().pack(d.weights, {}, {}, Cancel());
   const auto hidden = run(body_program(body, 0, d.layers.size(), Output::tokens), weights, batch, {});
   return run(head_program(d), weights, {.rows = kRows, .segments = segments}, hidden);
 }
 
-// Nothing where the program is none: check_program() notices.
+// Returns the logits, or nothing if the description gives a program that is refused.
 std::vector<float> logits_or_nothing(const Description& d) {
   try {
     return logits(d);
@@ -59,7 +60,8 @@ std::vector<float> logits_or_nothing(const Description& d) {
   }
 }
 
-// The largest difference among the columns that a golden of `ids` rows keeps. NaN counts as noticed.
+// Returns the largest difference among the columns that a golden of `ids` rows keeps. It is infinite if `b` is empty or a difference is
+// NaN.
 float moved(const std::vector<float>& a, const std::vector<float>& b, std::int64_t vocab, std::int64_t ids) {
   if (b.empty()) return INFINITY;
   std::int64_t stride = 1;
@@ -77,13 +79,13 @@ float moved(const std::vector<float>& a, const std::vector<float>& b, std::int64
 // ---------------------------------------------------------------- mutants
 struct Mutant {
   std::string field, name;
-  std::function<bool(Description&)> change;  // false: it changes nothing here
+  std::function<bool(Description&)> change;  // returns false if nothing changes in this model
 };
 
 Parameter& global(Description& d, Role role) { return d.globals[static_cast<std::size_t>(role)]; }
 Parameter& of(Description& d, std::size_t layer, Role role) { return d.layers[layer][static_cast<std::size_t>(role)]; }
 
-// In each layer where it changes something.
+// Returns a mutant that applies `change` to every layer.
 Mutant in_layers(std::string field, std::string name, std::function<bool(Layer&)> change) {
   return {std::move(field), std::move(name), [change = std::move(change)](Description& d) {
             bool any = false;
@@ -116,7 +118,7 @@ constexpr Role kNorms[] = {Role::embedding_norm,    Role::attn_norm,          Ro
                            Role::attn_branch_norm,  Role::attn_residual_norm, Role::ffn_norm, Role::ffn_branch_norm,
                            Role::ffn_residual_norm, Role::final_norm};
 
-// Every norm's weight and bias.
+// Applies `change` to the parameter (weight and bias) of every norm. Returns true if anything changed.
 bool each_norm(Description& d, const std::function<bool(Parameter&)>& change) {
   bool any = false;
   for (const Role role : kNorms) {
@@ -132,7 +134,7 @@ VectorId added(Description& d, std::vector<float> values) {
   return static_cast<VectorId>(d.weights.vectors.size() - 1);
 }
 
-// Rows of a matrix in another order.
+// Adds a copy of the matrix, in which row i is row place(i) of the original.
 MatrixId reordered(Description& d, MatrixId id, const std::function<std::int64_t(std::int64_t)>& place) {
   Matrix m = d.matrix(id);
   m.read = [read = m.read, place, size = row_bytes(m.format, m.cols)](std::int64_t first, std::int64_t count, std::uint8_t* out) {
@@ -157,7 +159,8 @@ bool other_heads(Description& d) {
   return any;
 }
 
-// Weights of q_norm or k_norm for the other kind of norm: tiled, or the first head's.
+// Changes the qk_norm `from` to `to` in every layer that has `from`. The new norm weights are the old ones, repeated for all heads or cut
+// to the first head.
 bool other_qk_norm(Description& d, QkNorm from, QkNorm to) {
   return in_parameters("", "",
                        [&](Description& m, std::size_t layer) {
@@ -234,7 +237,7 @@ std::vector<Mutant> mutants() {
   attention("kv_from", "the layer before",
             [](Attention& a) { return a.kv_from && a.kv_from->layer > 0 && set(a.kv_from->layer, a.kv_from->layer - 1); });
   attention("temperature", "none", [](Attention& a) { return a.temperature && (a.temperature.reset(), true); });
-  attention("temperature", "where there is none", [](Attention& a) {  // a norm after it takes a factor away
+  attention("temperature", "where there is none", [](Attention& a) {  // a norm after the factor would cancel it
     if (a.temperature || a.qk_norm == QkNorm::head_after_rope) return false;
     a.temperature = {.growth = 0.1f, .length = 16};
     return true;
@@ -258,7 +261,7 @@ std::vector<Mutant> mutants() {
     norms("Norms::before", [f = b.norms](Layer& l) { return f(l).before = !f(l).before, true; });
     norms("Norms::branch", [f = b.norms](Layer& l) { return f(l).branch = !f(l).branch, true; });
     norms("Norms::sum", [f = b.norms](Layer& l) { return !f(l).branch && set(f(l).sum, !f(l).sum); });
-    norms("Norms::residual", [f = b.norms](Layer& l) {  // beside the mixer nothing is replaced
+    norms("Norms::residual", [f = b.norms](Layer& l) {  // no effect without a norm before, or in a network parallel to the mixer
       if (!f(l).before || (l.join.parallel && &f(l) == &l.network_norms)) return false;
       return set(f(l).residual, f(l).residual == Residual::row ? Residual::normalised : Residual::row);
     });
@@ -303,7 +306,7 @@ std::vector<Mutant> mutants() {
   }
   add(toggle("Join::parallel", "the other way", [](Layer& l) -> bool& { return l.join.parallel; }));
   add(in_layers("Join::scale", "1", [](Layer& l) { return set(l.join.scale, 1.0f); }));
-  add(in_layers("Join::scale", "a tenth more", [](Layer& l) {  // a norm on the branch takes it away
+  add(in_layers("Join::scale", "a tenth more", [](Layer& l) {  // a norm on the branch would cancel the factor
     return !l.mixer_norms.branch && times(l.join.scale, 1.1);
   }));
 
@@ -351,9 +354,9 @@ std::vector<Mutant> mutants() {
          return true;
        }});
   config("embedding_scale", "1", [](Config& c) { return set(c.embedding_scale, 1.0f); });
-  config("embedding_scale", "a tenth more",  // a norm after it takes a factor away
+  config("embedding_scale", "a tenth more",  // a norm after the factor would cancel it
          [](Config& c) { return !c.embedding_norm && times(c.embedding_scale, 1.1); });
-  config("layer_inputs", "a tenth more of the table",  // a norm takes factors of the sum and of the product away
+  config("layer_inputs", "a tenth more of the table",  // norms cancel factors of the sum and of the product
          [](Config& c) { return c.layer_inputs && times(c.layer_inputs->embedding_scale, 1.1); });
   config("embedding_norm", "the other way", [](Config& c) { return set(c.embedding_norm, !c.embedding_norm); });
   add({"Config::learned_positions", "none",
@@ -395,7 +398,8 @@ std::vector<Mutant> mutants() {
 }
 
 // ---------------------------------------------------------------- the fields there are
-// A field that is added does not compile here until it is in its list; and then it wants a mutant, or a reason to need none.
+// If a struct gets another field, this file does not compile until the field is in the struct's list below. MutantsTable then demands a
+// mutant of the field, or a reason in kNoMutant.
 #define FIELDS(Type, ...)             \
   const auto& [__VA_ARGS__] = Type{}; \
   [](const auto&...) {}(__VA_ARGS__); \
@@ -468,7 +472,7 @@ TEST(MutantsTable, EveryFieldHasOneOrAReason) {
 }
 
 // ---------------------------------------------------------------- every decoder
-// "variant: field: mutant" that changes nothing that a golden could see, and why.
+// Mutants ("variant: field: mutant") that do not change the logits of a golden, each with the reason.
 const std::map<std::string, std::string> kUnnoticed = {
     {"bloom_six_heads: Norms::sum: Norms::sum of Layer::mixer_norms", "a norm follows there, and one without weights before it is nothing"},
     {"bloom_six_heads: Norms::sum: Norms::sum of Layer::network_norms", "likewise"},

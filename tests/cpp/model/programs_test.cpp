@@ -69,7 +69,8 @@ TEST(Programs, APartThatALayerLacksHasNoOperationsAndNoRoles) {
 
 TEST(Programs, OperationsOfEachFamily) {
   struct Expected {
-    // The operations before the layers, of a layer that keeps a past, of a layer that does not, and of the norm after the layers.
+    // Names of operations. `start`: before the layers; `cached`: a layer with a cache; `uncached`: a layer without; `norm`: after the
+    // layers.
     std::string start, cached, uncached, norm;
   };
   const std::string ffn = " Linear Norm GatedLinear Linear";
@@ -87,7 +88,7 @@ TEST(Programs, OperationsOfEachFamily) {
     EXPECT_EQ(text(body_program(m.d, 0, 3, Output::selected)), e.start + layers(e.cached) + " Select");
     EXPECT_EQ(text(body_program(m.d, 0, 3, Output::tokens)), e.start + layers(e.uncached) + e.norm);
     EXPECT_EQ(text(body_program(m.d, 0, 3, Output::pooled)), e.start + layers(e.uncached) + e.norm + " Pool");
-    EXPECT_EQ(text(body_program(m.d, 1, 2, Output::pooled)), e.uncached);  // only the last stage gives the output
+    EXPECT_EQ(text(body_program(m.d, 1, 2, Output::pooled)), e.uncached);  // only the last stage has the output's operations
     EXPECT_EQ(text(body_program(m.d, 2, 3, Output::pooled)), e.uncached + e.norm + " Pool");
     EXPECT_EQ(text(body_program(m.d, 0, 0, Output::hidden)), e.start);
     if (m.d.config.has_head) {
@@ -141,7 +142,7 @@ TEST(Programs, OutputsAreWhatTheCallNeeds) {
   EXPECT_EQ(width(scores, scores.output), 1);
   const Program top = top_program(llama.d);
   EXPECT_EQ(width(top, top.output), top_width(kTopLogits, top_reported(tiny::kVocab)));
-  EXPECT_TRUE(all<Linear>(top)[0].precise);  // the logits are those of the head
+  EXPECT_TRUE(all<Linear>(top)[0].precise);  // so that the logits are the same as the head's
 }
 
 TEST(Programs, AClassifierIsData) {
@@ -153,7 +154,7 @@ TEST(Programs, AClassifierIsData) {
   head = {.pooling = PoolKind::last,
           .dense = true,
           .activation = Activation::gelu,
-          .norm = true};  // only its place counts here: its weights are not read
+          .norm = true};  // the test checks only the norm's position; its weights are not read
   EXPECT_EQ(text(classes()), layers + " Pool Linear Norm Linear");
   EXPECT_EQ(all<Pool>(classes())[0].kind, PoolKind::last);
   EXPECT_EQ(all<Linear>(classes()).end()[-2].activation, Activation::gelu);
@@ -179,14 +180,14 @@ TEST(Programs, DetailsOfTheLayers) {
   const Loaded gemma(tiny::make("gemma3", 4));
   const Program p = body_program(gemma.d, 0, 4, Output::selected);
   const auto attends = all<Attend>(p);
-  const auto ropes = all<Rope>(p);  // q and k of each layer
+  const auto ropes = all<Rope>(p);  // one of q and one of k in each layer
   const auto stores = all<Store>(p);
   ASSERT_EQ(ropes.size(), 8u);
   ASSERT_EQ(stores.size(), 4u);
   ASSERT_EQ(attends.size(), 4u);
   ASSERT_EQ(p.caches.size(), 4u);
   for (std::size_t i = 0; i < 4; ++i) {
-    const bool windowed = i % 2 == 0;  // sliding_window_pattern 2
+    const bool windowed = i % 2 == 0;  // sliding_window_pattern is 2
     EXPECT_EQ(attends[i].window, windowed ? 24 : 0);
     EXPECT_EQ(attends[i].cache, static_cast<CacheId>(i));
     EXPECT_EQ(stores[i].cache, attends[i].cache);
@@ -201,8 +202,8 @@ TEST(Programs, DetailsOfTheLayers) {
     EXPECT_FALSE(attends[i].k);
   }
   const auto norms = all<Norm>(p);
-  EXPECT_EQ(norms[1].group, tiny::kHeadDim);  // q, head by head
-  EXPECT_EQ(norms[3].out, norms[3].add);      // the branch is normed, then added
+  EXPECT_EQ(norms[1].group, tiny::kHeadDim);  // q is normalised head by head
+  EXPECT_EQ(norms[3].out, norms[3].add);      // the branch is normalised, then added to the row
   EXPECT_EQ(all<Embed>(p)[0].scale, gemma.d.config.embedding_scale);
   EXPECT_EQ(all<GatedLinear>(p)[0].activation, Activation::gelu_tanh);
 
@@ -220,7 +221,7 @@ TEST(Programs, DetailsOfTheLayers) {
   EXPECT_EQ(all<Norm>(encoder)[0].kind, NormKind::layer);
 }
 
-// Cut anywhere: the parts fit together, and are the whole.
+// A body may be cut before any layer. The two programs must fit together, and must have the operations, caches and matrices of the whole.
 TEST(Programs, SplitsAtEveryLayer) {
   for (const std::string& name : tiny::every()) {
     SCOPED_TRACE(name);

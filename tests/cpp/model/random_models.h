@@ -1,4 +1,5 @@
-// The small models of tests/random_models in C++: the same weights, made from the tensors' names (tests/python/support/random_models.py).
+// Makes the small models of tests/random_models. Weights are random numbers seeded by the tensors' names, and are the same as those of
+// tests/python/support/random_models.py.
 #pragma once
 
 #include <cmath>
@@ -20,7 +21,7 @@ inline const std::string kTests = PUMICE_TESTS_DIR;
 
 inline Json read_json(const std::filesystem::path& path) { return Json::parse(std::ifstream(path)); }
 
-// The fields of a table row that are needed here, merged with those of the row that it is like.
+// A row of a table of tests/random_models, as far as C++ tests need it. A row with "like" inherits the fields of the row that it names.
 struct Variant {
   std::string name, family, kind = "decoder";
   bool pending = false;
@@ -86,7 +87,7 @@ inline std::vector<float> weights(const std::string& name, const std::vector<std
   return values;
 }
 
-// Writes the folder that the golden was made with, but for the tokenizer.
+// Writes the model folder with which the variant's golden was made, without the tokenizer.
 inline void write(const Variant& v, const files::testing::TempFolder& folder) {
   const std::string golden = kTests + "/goldens/random_models/" + v.family + "/" + v.name;
   std::vector<files::testing::SafeTensor> list;

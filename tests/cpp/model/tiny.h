@@ -1,4 +1,5 @@
-// Models small enough to write in a test: a configuration as transformers or llama.cpp's converter writes it, and every tensor by name.
+// Models that are small enough for a test to write: a configuration as transformers or llama.cpp's converter writes it, and the list of all
+// tensors.
 #pragma once
 
 #include <cmath>
@@ -27,13 +28,13 @@ struct Tensor {
   std::string name;
   std::vector<std::int64_t> shape;
   Format format = Format::F32;
-  std::optional<std::uint32_t> gguf_id;  // a format of GGUF that has no Format here
-  std::string dtype;                     // the same of safetensors
+  std::optional<std::uint32_t> gguf_id;  // if set: number of a GGUF format that the engine does not support
+  std::string dtype;                     // if not empty: a safetensors dtype that the engine does not support
 };
 
 struct Model {
   bool gguf = false;
-  Json config;  // config.json, or GGUF keys and values
+  Json config;  // contents of config.json, or the keys and values of GGUF
   std::vector<Tensor> tensors;
 
   Tensor& tensor(const std::string& name) {
@@ -47,8 +48,8 @@ struct Model {
   }
 };
 
-// A line per tensor: its name (* is the layer) and shape (V vocabulary, H hidden, Q and K heads and kv heads times head_dim, D head_dim,
-// F feed-forward, P positions, T types, L labels).
+// Parses a list of tensors, one per line. A line has the tensor's name, where * stands for each layer's number, and the shape as letters:
+// V vocabulary, H hidden, Q heads x head_dim, K kv heads x head_dim, D head_dim, F feed-forward, P positions, T types, L labels.
 inline std::vector<Tensor> tensors(const std::string& text, std::size_t layers) {
   const auto size = [](char c) -> std::int64_t {
     switch (c) {
@@ -133,8 +134,9 @@ inline constexpr const char* kBertGgufTensors =
     "blk.*.ffn_up.weight FH\nblk.*.ffn_up.bias F\nblk.*.ffn_down.weight HF\nblk.*.ffn_down.bias H\n"
     "blk.*.layer_output_norm.weight H\nblk.*.layer_output_norm.bias H\n";
 
-// Gemma 4 E2B: layers with and without a window in turns, which differ in their heads, something for each layer beside the row, and from
-// layer 2 on keys and values of layers 0 and 1. The last layer has no window, whatever its turn.
+// Returns a model like Gemma 4 E2B. Layers with and without a window alternate and have different head dims; the last layer never has a
+// window. Each layer gets an input of its own besides the hidden row. From layer 2 on, layers attend to the keys and values of layers 0 and
+// 1.
 inline Model gemma4(std::size_t layers) {
   const std::size_t own = std::min<std::size_t>(layers, 2);
   const std::int64_t inputs = 8, all = inputs * static_cast<std::int64_t>(layers);
@@ -184,7 +186,8 @@ inline Model gemma4(std::size_t layers) {
   return m;
 }
 
-// "llama", "mistral", "gemma3", "gemma4", "bert": as folders; "llama.gguf", "gemma3.gguf", "bert.gguf".
+// Returns the small model of this name: "llama", "mistral", "gemma3", "gemma4" or "bert" (safetensors folders), "llama.gguf", "gemma3.gguf"
+// or "bert.gguf" (GGUF files).
 inline Model make(const std::string& name, std::size_t layers = 2) {
   if (name == "gemma4") return gemma4(layers);
   const std::string arch = name.substr(0, name.find('.'));
@@ -230,7 +233,7 @@ inline const std::vector<std::string>& every() {
   return names;
 }
 
-// Weights that follow from the tensor's name; norms lie around 1.
+// Returns weights that depend only on the tensor's name. Norm weights are around 1.
 inline std::vector<float> values(const Tensor& t) {
   std::uint64_t seed = 1469598103934665603u;  // FNV-1a
   for (const char c : t.name) seed = (seed ^ static_cast<unsigned char>(c)) * 1099511628211u;
@@ -246,7 +249,8 @@ inline std::string bytes(const Tensor& t) {
   if (t.gguf_id || !t.dtype.empty()) {
     std::int64_t count = 1;
     for (const std::int64_t n : t.shape) count *= n;
-    return std::string(static_cast<std::size_t>(t.gguf_id ? count / 256 * 66 : count), '\0');  // IQ2_XXS; bytes
+    return std::string(static_cast<std::size_t>(t.gguf_id ? count / 256 * 66 : count),
+                       '\0');  // 66 bytes per 256 values (IQ2_XXS), or a byte per value
   }
   const std::vector<float> floats = values(t);
   std::string packed(static_cast<std::size_t>(row_bytes(t.format, static_cast<std::int64_t>(floats.size()))), '\0');
@@ -274,7 +278,8 @@ inline void put(files::testing::GgufBuilder& builder, const std::string& key, co
   }
 }
 
-// `config_text` in place of the configuration of a folder. Gives the path that error messages name.
+// Writes the model and returns the path that error messages name. For a folder, `config_text` replaces the contents of config.json if
+// given.
 inline std::string write(const Model& m, const TempFolder& folder, std::optional<std::string> config_text = {}) {
   if (m.gguf) {
     files::testing::GgufBuilder builder;
@@ -287,7 +292,7 @@ inline std::string write(const Model& m, const TempFolder& folder, std::optional
   std::vector<files::testing::SafeTensor> list;
   for (const Tensor& t : m.tensors) list.push_back({t.name, t.dtype.empty() ? std::string(name(t.format)) : t.dtype, t.shape, bytes(t)});
   if (list.empty())
-    list.push_back({"none", "F32", {1}, files::testing::floats({0})});  // for tests of configurations: a file needs a tensor
+    list.push_back({"none", "F32", {1}, files::testing::floats({0})});  // a file needs a tensor, but tests of configurations list none
   folder.write("config.json", config_text.value_or(m.config.dump()));
   folder.write("model.safetensors", files::testing::safetensors(list).bytes);
   return folder.path();
