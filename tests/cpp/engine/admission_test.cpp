@@ -30,7 +30,7 @@ struct Plans {
     roster.remove_ended();
     return admission.plan(roster.requests(), limits);
   }
-  // Changes a running sequence as a step does: all of its ids are computed, and one more is added.
+  // Changes a running sequence as a step does: marks all of its ids as computed, and adds another one.
   void step(Sequence& s) {
     s.computed = static_cast<std::int64_t>(s.ids.size());
     m.pool->publish(s.table, s.known());
@@ -73,7 +73,7 @@ TEST(Admission, TheLastToComeStepsBackWhereARunningOneNeedsAPage) {
     p.step(only(one));
     p.step(only(two));
   }
-  const Plan plan = p.plan();  // both have 65 ids and want a third page; there is one
+  const Plan plan = p.plan();  // both have 65 ids and need a third page, but only one page is free
   EXPECT_EQ(plan.preempted, 1);
   EXPECT_EQ(only(one).life, Life::running);
   EXPECT_EQ(only(two).life, Life::waiting);
@@ -100,7 +100,7 @@ TEST(Admission, APromptBesideAStreamGetsTheRowsOfAShortStep) {
   EXPECT_GE(p.plan().prompt_rows, 128) << "nobody else decodes";
   p.step(only(stream));
   EXPECT_EQ(p.plan().prompt_rows, 0);
-  p.m.runtime->pace.measured(100, 1.0);  // 10 ms a row
+  p.m.runtime->pace.measured(100, 1.0);  // pretends that a row takes 10 ms
   p.limits.step_seconds = 0.5;
   p.ask(text(2, 600));
   EXPECT_EQ(p.plan().prompt_rows, 48 - 1) << "whole tiles of 12 rows, with the row of the stream";
@@ -179,7 +179,7 @@ TEST(Admission, GuessesHaveRowsAndPages) {
   p.plan();
   EXPECT_EQ(only(one).guess_room, 20);
   EXPECT_EQ(only(one).table.pages().size(), 3u);
-  for (int i = 0; i < 25; ++i) p.step(only(one));  // 86 ids
+  for (int i = 0; i < 25; ++i) p.step(only(one));  // the sequence now has 86 ids
   p.plan();
   EXPECT_EQ(only(one).guess_room, 96 - 86 - 1) << "as many as the context holds, which is the budget";
 }
@@ -209,7 +209,7 @@ TEST(Prompts, ALeaderThatEndsHandsOver) {
   Plans p(100);
   RequestState& four = p.ask(text(1, 40), {.n = 4});
   p.plan();
-  four.at(0).in_step = four.at(1).in_step = Sequence::InStep::yes;  // as if a step read them
+  four.at(0).in_step = four.at(1).in_step = Sequence::InStep::yes;  // as if the running step used these sequences
   p.roster.drop(four.at(2));
   EXPECT_EQ(four.at(2).life, Life::ended);
   p.roster.drop(four.at(0));

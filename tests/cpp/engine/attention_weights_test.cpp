@@ -1,5 +1,5 @@
-// attention_weights() against attention on the CPU backend. The values are rows of the identity matrix, so the result of attention is its
-// weights.
+// attention_weights() must return the weights that attention on the CPU backend uses. The values of the test are rows of the identity
+// matrix, so that the result of attention is its weights.
 #include "engine/attention_weights.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ struct Case {
                        {"sinks", {-1.0f, 0.5f, 3.0f, -9.0f}}};
   }
 
-  // heads x tokens x tokens
+  // Returns the result of attention_weights(): heads x tokens x tokens numbers.
   std::vector<float> found(Backend& host) const {
     std::vector<float> out(kHeads * kTokens * kTokens);
     attention_weights(attend, weights, rows, kWidth, host, out, Cancel());
@@ -70,7 +70,7 @@ void expect_near(const Case& c, const char* what) {
   const auto backend = cpu::make_backend(2);
   const auto found = c.found(*backend), expected = c.expected(*backend);
   for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-5f) << what << ", value " << i;
-  for (std::size_t row = 0; row < found.size(); row += kTokens) {  // a sink has the rest of a row's sum
+  for (std::size_t row = 0; row < found.size(); row += kTokens) {  // a row sums to 1, or to less if a sink takes a part
     const double sum = std::accumulate(found.begin() + row, found.begin() + row + kTokens, 0.0);
     if (c.attend.sinks == VectorId::none) {
       EXPECT_NEAR(sum, 1.0, 1e-6) << what;

@@ -65,7 +65,7 @@ TEST(Embedder, PacksWithinTheBudget) {
   Input in = some(500);
   encode_all(m, in);
   EXPECT_LE(m.seen->most_rows, 144);
-  in.add(toy::text(99, 400));  // longer than the budget: alone
+  in.add(toy::text(99, 400));  // longer than the token budget, so it runs alone
   encode_all(m, in);
   EXPECT_EQ(m.seen->most_rows, 400);
   toy::Model one = encoder();
@@ -75,7 +75,7 @@ TEST(Embedder, PacksWithinTheBudget) {
 }
 
 TEST(Embedder, FewTextsRunInEvenBatches) {
-  toy::Model m = encoder();  // two workers, 144 rows
+  toy::Model m = encoder();  // the device has two workers and takes batches of 144 rows
   Input in;
   for (int i = 0; i < 8; ++i) in.add(toy::text(static_cast<std::uint64_t>(i), 27));
   encode_all(m, in);
@@ -104,13 +104,13 @@ TEST(Embedder, CutsBatchesThatADeviceDoesNotHold) {
     EXPECT_LE(m.seen->most_rows, 70);
     EXPECT_GT(m.seen->most_rows, 35);
     EXPECT_GE(m.seen->refused, 1);
-    EXPECT_LE(m.seen->refused, 10);  // halves: it is not tried again with every batch
+    EXPECT_LE(m.seen->refused, 10);  // a refused batch is halved, and later batches begin with the smaller size
     EXPECT_TRUE(std::is_sorted(done.begin(), done.end()) && done.back() == 500);
   }
   toy::Model m(0, 512, toy::Toy::Kind::pooled, 1);
   m.seen->held = 59;
   Input in = some(20);
-  in.add(toy::text(99, 60));  // alone, nothing is left to be cut
+  in.add(toy::text(99, 60));  // a single text cannot be cut
   std::string message;
   EXPECT_EQ(toy::error_of([&] { encode_all(m, in); }, &message), ErrorKind::out_of_device_memory);
   EXPECT_NE(message.find("60 rows are too many"), std::string::npos) << message;
@@ -161,7 +161,7 @@ TEST(Embedder, ReportsProgressAndStops) {
             ErrorKind::cancelled);
   EXPECT_EQ(calls, 0);
   m.seen->in_run = {};
-  EXPECT_EQ(encode_all(m, in, 2, true), out);  // the next call is as if nothing had been; `out` was complete before
+  EXPECT_EQ(encode_all(m, in, 2, true), out);  // the cancelled call must not affect the next one
 }
 
 TEST(Embedder, NamesTheTextThatIsNotANumber) {

@@ -41,7 +41,7 @@ std::vector<Ids> some(std::uint64_t seed) {
   return texts;
 }
 
-// Held in the middle of a run until all others wait.
+// Stops the encoder in the middle of a run until the test sets `open`, so that other calls have to wait.
 struct Gate {
   explicit Gate(Encoder& e) {
     e.m.seen->in_run = [this] {
@@ -76,8 +76,8 @@ TEST(EncodeQueue, SeveralCallsOfOneThreadRunTogether) {
   Encoder e;
   std::vector<std::vector<Ids>> texts;
   for (std::uint64_t i = 1; i <= 9; ++i) texts.push_back({toy::text(i, 5 + 3 * i), toy::text(i + 20, 7)});
-  texts[2] = {Ids{}};               // no tokens
-  texts[5] = {toy::text(5, 2000)};  // runs by itself
+  texts[2] = {Ids{}};               // a text without tokens
+  texts[5] = {toy::text(5, 2000)};  // too long to run together with others
   std::vector<Ids> ids(texts.size());
   std::vector<std::vector<std::int64_t>> offsets(texts.size(), {0});
   std::vector<std::vector<float>> out(texts.size());
@@ -157,7 +157,7 @@ TEST(EncodeQueue, ACancelledCallHarmsNobody) {
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   for (std::size_t i = 1; i < 12; i += 2) cancels[i].request();
-  while (cancelled < 6) std::this_thread::yield();  // cancelled calls return while others run
+  while (cancelled < 6) std::this_thread::yield();  // cancelled calls must return before the run has ended
   gate.open = true;
   first.join();
   for (std::thread& t : threads) t.join();

@@ -1,4 +1,4 @@
-// Encoders on Vulkan devices with small limits. A batch that is too large for a device must be cut, and the vectors must stay the same.
+// Encoders on Vulkan devices with small limits. A batch that is too large for the device must be cut, and the vectors must stay the same.
 #include <gtest/gtest.h>
 
 #include "cpu/cpu_backend.h"
@@ -46,7 +46,7 @@ struct Input {
   std::vector<std::int64_t> offsets = {0};
 };
 
-// In one batch, the 6,000 tokens need 13 MB of memory, and their hidden rows need two bindings.
+// In one batch, the 6,000 tokens would need 13 MB of memory and two bindings for their hidden rows. The limits allow neither.
 TEST(SmallLimits, EncodersTakeAnyTokenBudget) {
   const char* index = std::getenv("PUMICE_TEST_VULKAN");
   vulkan::PhysicalDevice limited = vulkan::Instance::get().devices().at(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);

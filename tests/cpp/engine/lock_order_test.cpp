@@ -1,4 +1,4 @@
-// In builds with tests, each locking checks the order of the engine's locks.
+// In builds with tests, each locking of a mutex of the engine checks the order of locks. Locking in the wrong order must throw.
 #include "engine/lock_order.h"
 
 #include <gtest/gtest.h>

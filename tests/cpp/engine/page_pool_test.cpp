@@ -18,7 +18,7 @@ using Ids = std::vector<std::int32_t>;
 
 Ids part(const Ids& ids, std::size_t count) { return {ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count)}; }
 
-// Computes ids from `past` on, as a run of the toy model does.
+// Writes the ids from position `past` on to the pages, as a run of the toy model does.
 void write(toy::Model& m, const PageTable& table, const Ids& ids, std::int32_t past) {
   for (std::int32_t p = past; p < static_cast<std::int32_t>(ids.size()); ++p) m.store->cell(table.pages(), p) = ids[p];
 }
@@ -71,9 +71,9 @@ TEST(PagePool, ReusesFullPagesAndPartOfTheNext) {
   EXPECT_EQ(run(m, history), 0);
   Ids longer = history;
   for (const std::int32_t id : text(2, 50)) longer.push_back(id);
-  EXPECT_EQ(run(m, longer), 40);            // more than the full page of 32
+  EXPECT_EQ(run(m, longer), 40);            // the full page of 32 tokens, and 8 of the next page
   EXPECT_EQ(run(m, longer), 89);            // all but the last token
-  EXPECT_EQ(run(m, part(longer, 64)), 63);  // a full page can be copied in part
+  EXPECT_EQ(run(m, part(longer, 64)), 63);  // a part of a full page can be reused
   Ids other = part(longer, 45);
   other.push_back(209);
   EXPECT_EQ(run(m, other), 45);
@@ -94,19 +94,21 @@ TEST(PagePool, EvictsTheLongestUnusedLeavesFirst) {
   const Ids a = text(1, 97), b = text(2, 97);  // 4 pages each, the last with one token
   EXPECT_EQ(run(m, a), 0);
   EXPECT_EQ(run(m, b), 0);
-  EXPECT_EQ(run(m, a), 96);           // its own last page was the longest unused leaf: taken, and written again
-  EXPECT_EQ(run(m, text(3, 64)), 0);  // takes two pages: the last ones of b
+  // `a` needs a page for its last token. The least recently used leaf is the last page of `a` itself, which is evicted and written again.
+  EXPECT_EQ(run(m, a), 96);
+  EXPECT_EQ(run(m, text(3, 64)), 0);  // evicts the last two pages of `b`
   EXPECT_EQ(m.pool->cached_tokens(a), 96);
   EXPECT_GT(m.pool->cached_tokens(b), 0);
   EXPECT_LT(m.pool->cached_tokens(b), 96);
   EXPECT_EQ(m.pool->stats().pages_evicted, 3u);
   EXPECT_EQ(m.pool->stats().pages_reserved, 8);
-  EXPECT_EQ(run(m, text(4, 256)), 0);  // everything else goes
+  EXPECT_EQ(run(m, text(4, 256)), 0);  // evicts all other pages
   EXPECT_EQ(m.pool->cached_tokens(a), 0);
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// The parent's threads held three sequences: one runs, one is parked, one is kept. The child has the last two, and all other pages free.
+// When the parent forks, one sequence runs, one is parked, and the pages of one that has ended are cached. The child must have the last
+// two, and no other page may be in use.
 TEST(PagePool, AChildHasWhatIsParkedAndKept) {
   toy::Model m(8);
   const Ids runs = text(1, 70), parked = text(2, 70), kept = text(3, 40);
@@ -120,10 +122,11 @@ TEST(PagePool, AChildHasWhatIsParkedAndKept) {
   const pid_t child = fork();
   if (child == 0) {
     const auto stats = m.pool->stats();
-    bool good = stats.pages_in_use == 3 && stats.pages_cached == 3;  // the parked table; kept: two pages, and what `running` had published
+    // The parked table has 3 pages. 2 pages of `kept` are cached, and the page that `running` has published.
+    bool good = stats.pages_in_use == 3 && stats.pages_cached == 3;
     m.pool->self_check();
     good = good && m.pool->cached_tokens(kept) == 39 && m.pool->cached_tokens(runs) == 32;
-    m.pool->release(running, runs);  // its sequence is not here any more
+    m.pool->release(running, runs);  // has no effect, because the sequence does not run in the child
     m.pool->self_check();
     good = good && m.pool->unpark(waiting) && waiting.pages().size() == 3;
     m.pool->release(waiting, parked);
@@ -157,7 +160,7 @@ TEST(PagePool, SaysWhatDoesNotFit) {
   EXPECT_FALSE(m.pool->extend(one, 129));
   EXPECT_EQ(one.pages().size(), 4u);
   m.pool->release(one);
-  EXPECT_FALSE(m.pool->acquire(two, text(2, 33), PagePool::kAll, 3));  // room, but not with three to spare
+  EXPECT_FALSE(m.pool->acquire(two, text(2, 33), PagePool::kAll, 3));  // fits, but three pages would not be left over
   EXPECT_TRUE(m.pool->acquire(two, text(2, 33), PagePool::kAll, 2));
   std::string message;
   EXPECT_EQ(toy::error_of([&] { m.pool->check_fits(129); }, &message), ErrorKind::out_of_memory);
@@ -170,7 +173,7 @@ TEST(PagePool, GoesOnWithWhatTheDeviceGives) {
   toy::Model m(1000);
   m.store->refuse_above = 64;
   EXPECT_EQ(run(m, text(1, 64 * 32)), 0);
-  EXPECT_EQ(run(m, text(2, 64 * 32)), 0);  // by eviction
+  EXPECT_EQ(run(m, text(2, 64 * 32)), 0);  // evicts the pages of the first text
   PageTable table;
   EXPECT_FALSE(m.pool->acquire(table, text(3, 65 * 32)));
   EXPECT_EQ(toy::error_of([&] { m.pool->check_fits(65 * 32); }), ErrorKind::out_of_memory);
@@ -188,16 +191,16 @@ TEST(PagePool, ParkedPagesCanBeTaken) {
   EXPECT_TRUE(m.pool->unpark(one));
   EXPECT_EQ(read(m, one, 100), a);
   m.pool->park(one);
-  EXPECT_EQ(run(m, text(2, 40)), 0);  // takes a partial page and one full one
+  EXPECT_EQ(run(m, text(2, 40)), 0);  // takes the partial page and one full page of the parked table
   EXPECT_FALSE(m.pool->unpark(one));
   EXPECT_TRUE(one.pages().empty());
   EXPECT_GT(m.pool->cached_tokens(a), 0);
-  EXPECT_TRUE(m.pool->unpark(one));  // it is an empty table now like any other
+  EXPECT_TRUE(m.pool->unpark(one));  // the table is now empty, like a new one
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// Eight sequences do random work on a small pool. Copies of their texts show that every position a page table calls computed is really
-// stored.
+// Eight sequences do random work on a small pool. Each position that counts as computed must hold the right id, which the test checks with
+// copies of the texts.
 TEST(PagePool, RandomWorkKeepsEveryText) {
   int acquired = 0, forked = 0, lost = 0;
   for (const int pages : {6, 17, 60}) {
@@ -220,7 +223,7 @@ TEST(PagePool, RandomWorkKeepsEveryText) {
       }
       const auto choice = random() % 8;
       if (s.ids.empty()) {
-        Ids ids = part(text(random() % 4, 200), 1 + random() % 150);  // few beginnings, so that they meet
+        Ids ids = part(text(random() % 4, 200), 1 + random() % 150);  // only four different beginnings, so that texts share pages
         if (random() % 2) ids.back() = static_cast<std::int32_t>(random() % 5);
         const auto reused = m.pool->acquire(s.table, ids, random() % 8 != 0 ? PagePool::kAll : 0);
         if (!reused) continue;

@@ -1,5 +1,5 @@
-// Placement: which devices are chosen, how memory decides on the layers per device, the kv caches per device, and models that run as
-// placed.
+// Tests of placement: which devices are chosen, how many layers and how much kv cache each device gets for its memory, and models that run
+// as they were placed.
 #include "engine/placement.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ std::shared_ptr<Backend> real_cpu() {
   return backend;
 }
 
-// A device with any amount of memory. It needs as many bytes as the CPU device and computes as the reference backend.
+// A device that claims any amount of memory. Its programs need as many bytes as on the CPU device, and the reference backend runs them.
 class Fake final : public reference::ReferenceBackend {
  public:
   Fake(std::string id, DeviceType type, std::uint64_t free, int spaces = 1, std::int64_t rows = 512)
@@ -64,7 +64,7 @@ Devices devices(std::uint64_t cpu, std::uint64_t gpu, DeviceType type = DeviceTy
           .gpu_named = named};
 }
 
-// A sparse file of 39 GiB, with the shapes of Llama 3 with 70 billion weights.
+// Returns a sparse file of 39 GiB with the tensor shapes of Llama 3 70B.
 std::shared_ptr<const files::ModelFile> seventy_billion(const tiny::TempFolder& folder) {
   constexpr std::uint64_t kLayers = 80, kHidden = 8192, kKv = 1024, kFfn = 28672, kVocab = 128256;
   files::testing::GgufBuilder file;
@@ -141,7 +141,8 @@ TEST(Placement, AsManyLayersOfSeventyBillionWeightsAsTheCardHolds) {
   EXPECT_EQ(p.stages[1].first, 80 - count);
   EXPECT_LE(used(cpu, p), cpu.memory_free);
   EXPECT_LE(used(gpu, p) + kGiB / 2, gpu.memory_free);
-  EXPECT_GT(used(gpu, p) + 1003 * (kGiB >> 10), gpu.memory_free);  // no room for another one, 512 MiB being the driver's
+  // Another layer (491 MiB) would not fit beside the 512 MiB that are left to the driver.
+  EXPECT_GT(used(gpu, p) + 1003 * (kGiB >> 10), gpu.memory_free);
   EXPECT_GE(p.n_ctx, kPlannedPositions);
 
   ASSERT_EQ(p.rows.size(), 82u);
@@ -156,7 +157,7 @@ TEST(Placement, AsManyLayersOfSeventyBillionWeightsAsTheCardHolds) {
     EXPECT_EQ(row.device, layer < 80 - count ? "cpu" : "vulkan:0");
     EXPECT_EQ(row.formats, "Q4_K");
     EXPECT_EQ(row.kv, static_cast<std::uint64_t>(p.n_ctx) * 8 * 128 * 2 * 2);
-    EXPECT_EQ(row.why.empty(), layer >= 80 - count);  // every layer that stayed behind says why
+    EXPECT_EQ(row.why.empty(), layer >= 80 - count);  // each layer on the CPU must say why it is not on the GPU
     kv += row.kv;
   }
   for (const PlacementRow& row : p.rows) weights += row.weights;
@@ -188,7 +189,7 @@ TEST(Placement, LargerCardsHoldMore) {
   }
   EXPECT_EQ(before, 80u);
   const Placement all = place(seventy(), devices(64 * kGiB, 48 * kGiB), {});
-  ASSERT_EQ(all.devices.size(), 1u);  // the embedding too: nothing is left for the CPU
+  ASSERT_EQ(all.devices.size(), 1u);  // the embedding is on the GPU too, so the CPU has nothing
   EXPECT_EQ(all.rows.front().device, "vulkan:0");
   for (const PlacementRow& row : all.rows) EXPECT_EQ(row.why, "");
   const Placement none = place(seventy(), devices(64 * kGiB, 1 * kGiB), {});
@@ -249,7 +250,7 @@ TEST(Placement, TooManyLayersSayHowManyWouldFit) {
   for (const std::int64_t count : {static_cast<std::int64_t>(most) + 1, std::int64_t{80}, kAllLayers}) {
     const Placement p = asked(count);
     EXPECT_EQ(problem_of(p, {would.c_str(), "24064 MiB may be used", "weights", "vulkan:0"}), ErrorKind::out_of_device_memory);
-    EXPECT_EQ(p.rows.size(), 82u);  // the table is there all the same
+    EXPECT_EQ(p.rows.size(), 82u);  // the table of rows must be complete despite the problem
   }
   // If a card cannot hold a single layer, it is an error if the user named the card. Otherwise the card is left out.
   EXPECT_EQ(problem_of(place(seventy(), devices(64 * kGiB, kGiB, DeviceType::discrete, true), {}), {"not one", "960 MiB may be used"}),
@@ -264,7 +265,7 @@ TEST(Placement, WhatDoesNotFitIntoTheRestIsSaid) {
   EXPECT_EQ(problem_of(p, {"the model needs", "8192 MiB"}), ErrorKind::out_of_memory);
   EXPECT_EQ(p.rows.size(), 82u);
   EXPECT_GT(p.rows[1].kv, 0u);
-  // Loading says the same.
+  // Loading the model must fail with the message of the plan.
   tiny::TempFolder folder;
   Cancel cancel;
   std::string message;
@@ -274,14 +275,14 @@ TEST(Placement, WhatDoesNotFitIntoTheRestIsSaid) {
 
 TEST(Placement, DevicesThatShareTheMachinesMemoryAreCountedTogether) {
   for (const DeviceType type : {DeviceType::integrated, DeviceType::software}) {
-    // 24 GiB for the GPU would do by themselves, and so would 24 GiB for the rest.
+    // The part of either device would fit by itself, but both parts together exceed the machine's 30 GiB.
     EXPECT_EQ(problem_of(place(seventy(), devices(30 * kGiB, 24 * kGiB, type), {}), {"cpu and vulkan:0", "30720 MiB"}),
               ErrorKind::out_of_memory);
     const Placement p = place(seventy(), devices(64 * kGiB, 24 * kGiB, type), {});
     ASSERT_FALSE(p.problem);
     EXPECT_EQ(p.memory_free, 64 * kGiB);
     EXPECT_LE(used(p.devices[0], p) + used(p.devices[1], p), 64 * kGiB);
-    // A GPU has no more than the machine has.
+    // Such a GPU cannot use more memory than the machine has, even if it claims more.
     EXPECT_EQ(problem_of(place(seventy(), devices(8 * kGiB, 64 * kGiB, type), {.gpu_layers = kAllLayers}), {"8192 MiB may be used"}),
               ErrorKind::out_of_device_memory);
   }
@@ -310,8 +311,8 @@ TEST(Placement, PagesFitOnEveryDevice) {
             ErrorKind::out_of_memory);
 }
 
-// The planned bytes must include every program that a decoder's head may run: all logits, log-probabilities, and the largest logits, which
-// need memory of their own on devices whose results come back slowly.
+// A GPU on which each program needs the scratch memory that the test sets. The plan must consider every program that a decoder's head may
+// run: all logits, log-probabilities, and the largest logits. Only devices whose results come back slowly run the last of these.
 class Ranking final : public reference::ReferenceBackend {
  public:
   Ranking(bool slow, std::map<std::string, std::uint64_t> scratch)
@@ -372,7 +373,7 @@ TEST(Placement, EncodersHaveTheirClassifierWithTheLastLayer) {
     ASSERT_EQ(p.rows.size(), 6u);
     EXPECT_EQ(p.rows.back().name, "classifier");
     EXPECT_EQ(p.rows.back().device, count == 0 ? "cpu" : "vulkan:0");
-    EXPECT_GE(p.rows.back().weights, static_cast<std::uint64_t>(tiny::kHidden * tiny::kHidden) * 4);  // the pooler is in it
+    EXPECT_GE(p.rows.back().weights, static_cast<std::uint64_t>(tiny::kHidden * tiny::kHidden) * 4);  // includes the pooler
     EXPECT_EQ(p.kv_budget, 0u);
   }
 }
@@ -384,7 +385,7 @@ struct Card {
   bool opens = true;
 };
 using Cards = std::vector<Card>;
-// A machine with such cards, which remembers the device that was opened.
+// A machine with these cards. `opened` is the index of the card that was opened last; -1: none.
 struct Room {
   Room(const Room&) = delete;
   explicit Room(Cards cards) : cards(std::move(cards)) {
@@ -425,7 +426,7 @@ void refused(Cards cards, LoadOptions options, ErrorKind kind, std::initializer_
 
 TEST(Devices, AutoTakesARealGpuElseTheCpu) {
   EXPECT_EQ(opened({}, {}), -1);
-  EXPECT_EQ(opened({{DeviceType::software}}, {}), -1);  // a software GPU is slower than our own kernels
+  EXPECT_EQ(opened({{DeviceType::software}}, {}), -1);  // a software GPU is slower than the CPU backend
   EXPECT_EQ(opened({{DeviceType::cpu}}, {}), -1);
   EXPECT_EQ(opened({{DeviceType::software}, {DeviceType::integrated}, {DeviceType::discrete}, {DeviceType::discrete}}, {}), 2);
   EXPECT_EQ(opened({{DeviceType::software}, {DeviceType::integrated}}, {}), 1);
@@ -451,7 +452,8 @@ TEST(Devices, AutoSaysWhyACardIsLeftOut) {
   EXPECT_EQ(d.notes[0], "vulkan:0 is not used: Vulkan 1.1");
   EXPECT_EQ(place(llama, d, {}).notes, d.notes);
   const Room no_loader(Cards{{DeviceType::none, "libvulkan.so.1 is not here"}});
-  EXPECT_TRUE(open_devices({}, no_loader.room).notes.empty());  // a machine without a GPU is no news
+  // Many machines have no GPU and no Vulkan loader, so its absence is not worth a note.
+  EXPECT_TRUE(open_devices({}, no_loader.room).notes.empty());
 }
 
 TEST(Devices, ANamedDeviceIsTakenOrRefused) {
@@ -493,7 +495,7 @@ TEST(Devices, TheCpuComesFirst) {
   EXPECT_EQ(list[0].id, "cpu");
   EXPECT_EQ(list[1].id, "vulkan:0");
   EXPECT_FALSE(list[2].usable);
-  EXPECT_EQ(room.opened, -1);  // looking is not opening
+  EXPECT_EQ(room.opened, -1);  // listing the devices must not open one
   EXPECT_EQ(engine::devices().front().id, "cpu");
 }
 

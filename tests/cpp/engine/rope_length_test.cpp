@@ -1,4 +1,5 @@
-// Ropes that depend on the length of a text: what must be computed anew, what may be shared, and that nothing else changes a token.
+// Tests of ropes whose frequencies depend on the length of a text. They check which keys are computed anew when a text
+// grows, and which pages texts may share. Nothing else, such as the batch or the page budget, may change a token.
 #include <gtest/gtest.h>
 
 #include "engine/scorer.h"
@@ -16,7 +17,8 @@ const RopeTable kDynamic{.inv_freq = {1}, .original = kOriginal, .base = 10000, 
 
 toy::Model model(const RopeTable& rope, std::int64_t pages = 1000) { return toy::Model(pages, 4096, toy::Toy::Kind::body, 2, {rope}); }
 
-// The ids of a text as the toy keeps them: longrope looks at the whole, dynamic NTK at the prompt and, after it, at each position.
+// Returns the ids of a text as the toy model stores them. The stage of longrope depends on the length of the whole text. The stage of
+// dynamic NTK depends on the prompt's length and, after the prompt, on the position.
 Ids turned(const RopeTable& rope, Ids ids, std::size_t prompt) {
   const bool whole = !rope.long_inv_freq.empty();
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -116,7 +118,7 @@ TEST_P(RopeLength, PagesTakenFromAParkedSequence) {
   Ids got;
   while (!slow->done()) {
     for (const News& n : toy::advance(*slow, 9)) got.insert(got.end(), n.ids.begin(), n.ids.end());
-    EXPECT_EQ(run(m, {two}, 40)[0], continued(rope, two, 40));  // takes nearly all pages
+    EXPECT_EQ(run(m, {two}, 40)[0], continued(rope, two, 40));  // takes nearly all pages, those of the parked sequence too
   }
   EXPECT_EQ(got, continued(rope, one, 60));
   EXPECT_EQ(m.leaked(), 0);

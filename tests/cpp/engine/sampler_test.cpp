@@ -25,7 +25,8 @@ std::vector<float> row(std::size_t size, unsigned seed, double spread = 3) {
   return logits;
 }
 
-// Computes the distribution that SamplingParams describe in the plainest way: with sorts, doubles, and one filter after the other.
+// Returns the distribution that SamplingParams describe. It is computed in the plainest way: with sorts, doubles, and one filter after the
+// other.
 std::vector<double> reference(std::vector<float> logits, const SamplingParams& p, const TokenCounts& seen) {
   seen.each([&](std::int32_t id, std::int32_t generated) {
     float& x = logits[id];
@@ -94,7 +95,7 @@ std::vector<double> reference(std::vector<float> logits, const SamplingParams& p
     normalise();
   }
   std::vector<double> result(n);
-  for (const bool happens : {false, true}) {  // XTC
+  for (const bool happens : {false, true}) {  // without and with XTC
     const double chance = happens ? p.xtc_probability : 1 - static_cast<double>(p.xtc_probability);
     if (chance == 0) continue;
     auto left = probability;
@@ -105,7 +106,7 @@ std::vector<double> reference(std::vector<float> logits, const SamplingParams& p
       for (std::size_t i = 0; i + 1 < likely.size(); ++i) left[likely[i]] = 0;
     }
     const auto sum = [&] { return std::accumulate(left.begin(), left.end(), 0.0); };
-    if (p.mirostat_tau > 0) {  // at its beginning
+    if (p.mirostat_tau > 0) {  // the first step, where mu is 2 tau
       const double total = sum(), least = std::exp2(-2.0 * p.mirostat_tau);
       const auto best = std::max_element(left.begin(), left.end()) - left.begin();
       for (std::size_t i = 0; i < n; ++i)
@@ -117,8 +118,8 @@ std::vector<double> reference(std::vector<float> logits, const SamplingParams& p
   return result;
 }
 
-// Draws against the reference: nothing outside its support, and chi-square (tokens expected at least 10 times; the rest in one class)
-// below mean + 5 standard deviations.
+// Compares draws with the reference distribution. A token of probability 0 must never be drawn. The chi-square statistic must be below its
+// mean plus 5 standard deviations; tokens that are expected fewer than 10 times count as one class.
 void check_distribution(const std::vector<float>& logits, const SamplingParams& p, const TokenCounts& seen, const char* what) {
   const auto expected = reference(logits, p, seen);
   const int draws = 8000;
@@ -192,7 +193,7 @@ TEST(Sampler, DrawsFromTheDistribution) {
   }
 }
 
-// Tries every position and every length, as the definition says.
+// Returns the DRY penalties by their definition: tries every position and every length of a match.
 std::map<std::int32_t, float> slow_dry(const SamplingParams& p, std::vector<std::int32_t> ids) {
   if (p.dry_range > 0 && static_cast<std::size_t>(p.dry_range) < ids.size()) ids.erase(ids.begin(), ids.end() - p.dry_range);
   const auto breaks = [&](std::int32_t id) { return std::find(p.dry_breakers.begin(), p.dry_breakers.end(), id) != p.dry_breakers.end(); };
@@ -214,7 +215,7 @@ TEST(Sampler, DryTakesFromWhatWouldGoOnWithARepetition) {
   for (int round = 0; round < 3000; ++round) {
     std::vector<std::int32_t> ids(random() % 120);
     for (auto& id : ids) id = static_cast<std::int32_t>(random() % (round % 2 ? 3 : 12));
-    if (round % 10 == 0) ids.assign(130, 1);  // longer than any match
+    if (round % 10 == 0) ids.assign(130, 1);  // longer than the longest match that counts
     SamplingParams p;
     p.dry_multiplier = 0.8f;
     p.dry_base = round % 3 ? 1.75f : 1.0f;
@@ -432,7 +433,7 @@ bool is_set(std::span<const std::uint32_t> mask, std::int32_t id) {
   return (mask[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) != 0;
 }
 
-// Makes masks of all kinds: none, full, empty, one id, a few, half, all but a few, runs of blocks.
+// Returns a random mask of one of these kinds: none, full, empty, one id, a few ids, half of the ids, all but a few ids, runs of blocks.
 std::vector<std::uint32_t> any_mask(std::size_t size, std::mt19937& random) {
   const int kind = static_cast<int>(random() % 8);
   std::vector<std::uint32_t> mask(kind == 0 ? 0 : mask_words(static_cast<std::int64_t>(size)), kind == 1 || kind == 6 ? ~0u : 0u);
@@ -497,7 +498,7 @@ TEST(Sampler, ChoosesAmongWhatIsAllowedAsIfTheRestWereFarAway) {
     ASSERT_EQ(work, logits);
     ++chosen;
     if (p.logprobs < 0) continue;
-    // Log-probabilities are of the whole row, including tokens that the mask forbids: the same as those of a choice without a mask.
+    // Log-probabilities count the whole row, including tokens that the mask forbids, so they must equal those of a choice without a mask.
     p.temperature = 0;
     Sampler().choose(p, work, seen, draw, expected);
     ASSERT_EQ(found.top_ids, expected.top_ids);
@@ -508,11 +509,11 @@ TEST(Sampler, ChoosesAmongWhatIsAllowedAsIfTheRestWereFarAway) {
   bad[100] = std::nanf("");
   const std::vector<std::uint32_t> first(mask_words(200), 1u);
   Choice choice;
-  // though it is not allowed
+  // A NaN must be an error even if its id is not allowed.
   EXPECT_EQ(toy::error_of([&] { Sampler().choose({}, bad, {}, {}, choice, {.allowed = first}); }), ErrorKind::numeric);
 }
 
-// Computes the result of Top for a row with the plainest code.
+// Returns the row that Top must give for these logits, computed with the plainest code.
 std::vector<float> top_of(const std::vector<float>& logits, std::int32_t k, const std::vector<std::int32_t>& reported,
                           std::span<const std::uint32_t> allowed = {}) {
   const auto bits = [](std::int64_t word) { return std::bit_cast<float>(static_cast<std::int32_t>(word)); };
@@ -551,7 +552,7 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
   for (int round = 0; round < 3000; ++round) {
     const int size = (round % 10 == 0 ? 2 : 66) + below(round % 3 == 0 ? 40 : 3000);
     auto logits = row(static_cast<std::size_t>(size), static_cast<unsigned>(round), one_of({0.1f, 1, 3, 10}));
-    if (const float steps = one_of({0, 0, 1, 8}); steps > 0)  // ties
+    if (const float steps = one_of({0, 0, 1, 8}); steps > 0)  // rounds, which makes equal logits
       for (float& x : logits) x = std::nearbyint(x * steps) / steps;
     SamplingParams p;
     p.temperature = one_of({0, 0.05f, 0.7f, 1, 1, 4, 1e6f});
@@ -565,7 +566,7 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
     p.repetition_penalty = one_of({1, 1, 1.2f, 0.8f, 50});
     p.presence_penalty = one_of({0, 0, 0.7f, -2});
     p.frequency_penalty = one_of({0, 0, 0.3f});
-    const auto some_id = [&] {  // often one of the likeliest, that it matters
+    const auto some_id = [&] {  // often returns one of the likeliest ids, so that penalties and biases matter
       int best = below(size);
       for (int i = below(30); i > 0; --i)
         if (const int other = below(size); logits[other] > logits[best]) best = other;
@@ -577,7 +578,8 @@ TEST(Sampler, ChoosesFromTheLargestWhatItChoosesFromAll) {
       p.logit_bias.emplace_back(some_id(), one_of({1, -1, 5, -30, 1e20f, -1e20f, -std::numeric_limits<float>::infinity()}));
     check(p, size);
     auto reported = changed_ids(p, seen);
-    if (below(5) == 0) reported.insert(reported.end(), 1, 0), std::sort(reported.begin(), reported.end());  // more than are changed
+    // Sometimes an id is reported although no penalty or bias changes it.
+    if (below(5) == 0) reported.insert(reported.end(), 1, 0), std::sort(reported.begin(), reported.end());
     reported.erase(std::unique(reported.begin(), reported.end()), reported.end());
     ASSERT_TRUE(p.needs_only_top(kMost));
     const auto mask = any_mask(static_cast<std::size_t>(size), random);
@@ -637,7 +639,7 @@ TEST(Sampler, RefusesFromTheLargestWhatItRefusesFromAll) {
       auto logits = row(300, 3);
       logits[at] = bad;
       for (const auto& p : {SamplingParams{}, penalty}) same(logits, p, seen, ("token " + std::to_string(at)).c_str());
-      logits[51] = -3e38f;  // overflows under the penalty
+      logits[51] = -3e38f;  // the penalty makes this logit overflow
       same(logits, penalty, seen, at < 51 ? ("token " + std::to_string(at)).c_str() : "token 51");
     }
   }
@@ -656,7 +658,8 @@ TEST(Sampler, RefusesFromTheLargestWhatItRefusesFromAll) {
 }
 
 TEST(Sampler, UniformIsPhiloxAndDependsOnEverything) {
-  EXPECT_DOUBLE_EQ(uniform(0, 0, 0), static_cast<double>(0x6627e8d5e169c58dull >> 11) * 0x1p-53);  // known answer of Random123
+  // These two are known answers of Random123.
+  EXPECT_DOUBLE_EQ(uniform(0, 0, 0), static_cast<double>(0x6627e8d5e169c58dull >> 11) * 0x1p-53);
   EXPECT_DOUBLE_EQ(uniform(~0ull, ~0ull, ~0ull), static_cast<double>(0x408f276d41c83b0eull >> 11) * 0x1p-53);
   double mean = 0;
   for (std::uint64_t i = 0; i < 10000; ++i) mean += uniform(1, 2, i) / 10000;
@@ -721,7 +724,8 @@ TEST(Sampler, ParametersAreChecked) {
   check(fine, 100);
 }
 
-// Not a benchmark. Fails if the sampler sorts the vocabulary or a loop is no longer vectorised. The measured times are recorded.
+// This test is not a benchmark. It fails if the sampler sorts the vocabulary or a loop is no longer vectorised. It records the measured
+// times.
 TEST(Sampler, LargeVocabulariesAreCheap) {
   auto logits = row(262144, 8);
   const auto milliseconds = [&](SamplingParams p, std::span<const std::uint32_t> mask = {}) {
@@ -760,7 +764,7 @@ TEST(Sampler, LargeVocabulariesAreCheap) {
   RecordProperty("top_p_ms", std::to_string(top_p));
   RecordProperty("typical_ms", std::to_string(typical));
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__)
-  EXPECT_LT(greedy, 0.6);  // ten times what an idle machine needs
+  EXPECT_LT(greedy, 0.6);  // ten times as long as on an idle machine
   EXPECT_LT(temperature, 3);
   EXPECT_LT(top_k, 3);
 #endif

@@ -74,7 +74,7 @@ TEST(Scheduler, GreedyIsTheModelsOwnContinuation) {
 
 TEST(Scheduler, BatchesEqualSingles) {
   std::vector<Ids> prompts;
-  for (std::size_t i = 0; i < 40; ++i) prompts.push_back(text(i % 7, 1 + (i * 53) % 400));  // many with common beginnings
+  for (std::size_t i = 0; i < 40; ++i) prompts.push_back(text(i % 7, 1 + (i * 53) % 400));  // many prompts have common beginnings
   for (const std::int64_t pages : {25, 60, 2000}) {
     toy::Model m(pages);
     const auto batch = run(m, prompts, greedy(50), 7);
@@ -119,7 +119,7 @@ TEST(Scheduler, EqualPromptsAndForksGetStreamsOfTheirOwn) {
   EXPECT_EQ(fresh.leaked(), 0);
 
   params.n = 5;
-  toy::Model tight(7);  // not all five fit at once
+  toy::Model tight(7);  // the pages do not hold all five forks at once
   const auto five = run(tight, {prompt, text(4, 64)}, params, 3);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(five[i].ids, twice[i].ids);
   toy::Model roomy;
@@ -137,7 +137,7 @@ TEST(Scheduler, ReusesHistoryAndSaysSo) {
     const auto g = m.scheduler->request({history}, greedy(30));
     const auto result = run(*g)[0];
     EXPECT_EQ(result.ids, continuation(history, 30));
-    // All but the last sampled token and the new question are there.
+    // The whole history is cached except the last sampled token and the 7 tokens of the new question.
     EXPECT_EQ(g->reused_tokens()[0], turn == 0 ? 0 : static_cast<std::int32_t>(history.size()) - 8);
     EXPECT_EQ(g->prompt_tokens()[0], static_cast<std::int32_t>(history.size()));
     reused += g->reused_tokens()[0];
@@ -161,7 +161,7 @@ TEST(Scheduler, SharesAPrefixInsideOneBatch) {
   const auto g = m.scheduler->request(prompts, greedy(1));
   const auto results = run(*g);
   for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(results[i].ids, continuation(prompts[i], 1));
-  EXPECT_LE(m.seen->rows, 330 + 19 * 10);  // 6600 without sharing
+  EXPECT_LE(m.seen->rows, 330 + 19 * 10);  // without sharing it would be 6600 rows
 }
 
 TEST(Scheduler, SharesAPrefixAmongCallers) {
@@ -198,7 +198,7 @@ TEST(Scheduler, FinishesByEosAndLength) {
   EXPECT_EQ(limited.ids, continuation(prompt, 60));  // the context of 100 is full
 
   toy::Model small(2, 1000);
-  EXPECT_EQ(run(small, {prompt}, greedy(1000))[0].ids, continuation(prompt, 24));  // the budget is the context
+  EXPECT_EQ(run(small, {prompt}, greedy(1000))[0].ids, continuation(prompt, 24));  // two pages hold 64 tokens, so the context ends there
   EXPECT_EQ(small.leaked(), 0);
 }
 
@@ -215,8 +215,8 @@ TEST(Scheduler, FirstTokenCanEndAllForks) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// A thousand requests are closed at any moment, also in the middle of a step, or fail. The others must get the same tokens as alone, and no
-// page may be lost.
+// There are about a thousand requests. Some are closed at random moments, also in the middle of a step, and some fail. The others must get
+// the same tokens as alone, and no page may be lost.
 TEST(Scheduler, ClosedRequestsHarmNobody) {
   toy::Model m(60);
   m.seen->poisonous = true;
@@ -261,7 +261,7 @@ TEST(Scheduler, AStepOfClosedRequestsAloneIsStopped) {
     while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
   const auto one = m.scheduler->request({text(1, 40)}, greedy(5)), two = m.scheduler->request({text(2, 40)}, greedy(5));
-  one->wait(1, 5);  // in the step alone
+  one->wait(1, 5);  // starts a step with this request alone
   while (!inside) std::this_thread::yield();
   two->wait(1, 1);
   one->close();
@@ -273,7 +273,7 @@ TEST(Scheduler, AStepOfClosedRequestsAloneIsStopped) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// Each thread makes requests that begin and end at random. Each request must get the same bits as alone, greedy or sampled.
+// Each thread makes requests that begin and end at random times. Each request must get the same bits as alone, greedy or sampled.
 TEST(Scheduler, TogetherAsAlone) {
   struct Case {
     std::vector<Ids> prompts;
@@ -371,7 +371,7 @@ TEST(Scheduler, ASlowReaderSitsOut) {
   EXPECT_TRUE(g->wait(32, 1e9));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(m.seen->rows, 40 + 31) << "it computed more than it may";
-  EXPECT_EQ(run(m, {other}, greedy(150))[0].ids, continuation(other, 150));  // with its pages
+  EXPECT_EQ(run(m, {other}, greedy(150))[0].ids, continuation(other, 150));  // uses the pages of the parked sequence
   Ids got;
   while (!g->done()) {
     const auto news = toy::advance(*g, 1);
@@ -388,10 +388,10 @@ TEST(Scheduler, ASlowReaderSitsOut) {
 // While a stream runs, a prompt must be computed in parts, so that both make progress.
 TEST(Scheduler, ALongPromptDoesNotStallAStream) {
   toy::Model m;
-  m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::microseconds(500)); };  // the stream lasts
+  m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::microseconds(500)); };  // slows steps down, so that the stream lasts
   const auto stream = m.scheduler->request({text(1, 40)}, greedy(100000));
   stream->wait(2, 1e9);
-  m.runtime->pace.measured(100, 1.0);  // 10 rows take 0.1 s
+  m.runtime->pace.measured(100, 1.0);  // pretends that 10 rows take 0.1 s
   m.seen->most_rows = 0;
   EXPECT_EQ(run(m, {text(2, 600)}, greedy(1))[0].ids, continuation(text(2, 600), 1));
   EXPECT_LE(m.seen->most_rows, 1 + 16);
@@ -471,10 +471,10 @@ TEST(Scheduler, AbandonedAndFinishedSequencesGiveTheirPagesBack) {
     EXPECT_GT(m.pool->stats().pages_in_use, 0);
   }
   EXPECT_EQ(m.leaked(), 0);
-  EXPECT_EQ(m.pool->cached_tokens(prompt), 99);  // and what they computed is kept
+  EXPECT_EQ(m.pool->cached_tokens(prompt), 99);  // what the abandoned sequences computed stays cached
   {
     const auto g = m.scheduler->request({text(5, 300)}, params);
-    g->finish(0);  // before it computed anything: the next one takes its place
+    g->finish(0);  // sequence 0 has computed nothing, so sequence 1 must compute the prompt
     std::vector<Result> results(3);
     take(results, toy::advance(*g, 3));
     g->finish(2);
@@ -494,7 +494,8 @@ TEST(Scheduler, AbandonedAndFinishedSequencesGiveTheirPagesBack) {
   EXPECT_TRUE(m.scheduler->request({}, params)->done());
 }
 
-// Two streams in turns on one thread, with a budget for one: neither can wait for the other.
+// One thread reads two streams in turns, and the pages hold only one of them. The streams must give up pages to each other, because neither
+// ends while the other waits.
 TEST(Scheduler, StreamsInTurnsShareATinyBudget) {
   toy::Model m(6);
   const Ids a = text(1, 90), b = text(2, 120);
@@ -580,7 +581,7 @@ TEST(Scheduler, WideBatchesKeepTheirLogitsInBlocks) {
 }
 
 // ---------------------------------------------------------------- many readers in one thread
-// What pump() tells until all have ended.
+// Calls pump() until all requests have ended, and returns their news by tag. Adds the tags of requests that failed to `failed`.
 std::map<std::uint64_t, std::vector<Result>> pump_all(Scheduler& scheduler,
                                                       const std::map<std::uint64_t, std::shared_ptr<Request>>& requests,
                                                       std::set<std::uint64_t>* failed = nullptr) {
@@ -669,7 +670,7 @@ TEST(Scheduler, LimitsRefuseThoseWhoDoNotWait) {
   std::string message;
   EXPECT_EQ(toy::error_of([&] { sixth->start(6, 1); }, &message), ErrorKind::overloaded);
   EXPECT_NE(message.find("5 requests"), std::string::npos) << message;
-  sixth->wait(1, 1);  // a place is free, so a waiting request is admitted
+  sixth->wait(1, 1);  // the limits refuse start(), but not a thread that waits
   go = true;
   const auto results = pump_all(*m.scheduler, requests);
   for (std::uint64_t i = 0; i < 5; ++i) EXPECT_EQ(results.at(i).at(0).ids, continuation(text(i, 20), 20));
@@ -680,16 +681,16 @@ TEST(Scheduler, LimitsRefuseThoseWhoDoNotWait) {
   const SchedulerStats stats = m.scheduler->stats();
   EXPECT_EQ(stats.running + stats.waiting + stats.lagging, 0);
   EXPECT_EQ(stats.decoded_tokens, 6 * 20);
-  EXPECT_NEAR(static_cast<double>(stats.prompt_tokens), 6 * 20, 3);  // texts may begin alike
+  EXPECT_NEAR(static_cast<double>(stats.prompt_tokens), 6 * 20, 3);  // a few tokens are reused if texts begin alike
   EXPECT_EQ(stats.steps, m.seen->runs);
   EXPECT_GT(stats.busy_seconds, 0);
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// The request with the highest priority must run first, even if running ones hold all pages. Requests of equal priority run in order of
-// arrival.
+// The request with the highest priority must run first, even if running requests hold all pages. Requests of equal priority must run in
+// order of arrival.
 TEST(Scheduler, PrioritiesGoFirst) {
-  toy::Model m(8);  // for one sequence at its end
+  toy::Model m(8);  // pages for one whole sequence
   m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::microseconds(200)); };
   std::vector<int> order;
   std::map<std::uint64_t, std::shared_ptr<Request>> requests;
@@ -745,7 +746,7 @@ TEST(Scheduler, WhatAParentPumpedIsAnErrorInItsChild) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// A filter whose mask is ready only when the test allows it, or after a second.
+// A filter whose mask() blocks, once `armed` is set, until the test sets `go`, or for a second.
 struct SlowMask final : TokenFilter {
   struct State {
     std::atomic<bool> armed{false}, inside{false}, go{false};
@@ -782,7 +783,7 @@ TEST(Scheduler, AMaskOfChangedLogitsStopsNoOtherCaller) {
     EXPECT_FALSE(other->wait(1, 1));
     EXPECT_EQ(m.scheduler->stats().running + m.scheduler->stats().waiting, 2);
     EXPECT_TRUE(slow->shown().empty()) << "it was answered";
-    slow->answer(0, shown[0].logits);  // once more: nothing happens
+    slow->answer(0, shown[0].logits);  // a second answer has no effect
     other->close();
     if (closed) slow->close();
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(500));
@@ -799,7 +800,8 @@ TEST(Scheduler, AMaskOfChangedLogitsStopsNoOtherCaller) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// Where the device's threads have all processors, a step waits for readers; one that is late is skipped for a while.
+// If the device's threads occupy all processors (`crowded`), a step waits for readers to handle their news. A reader that is late must be
+// skipped in the next steps, until it has come back.
 TEST(NewsDesk, WaitsForReadersAndSkipsThoseThatAreLate) {
   toy::Model m;
   const GenerateParams params;

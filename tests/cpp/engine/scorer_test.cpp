@@ -17,7 +17,7 @@ Ids first(const Ids& ids, std::size_t count) { return {ids.begin(), ids.begin() 
 TEST(Scorer, LogitsOfTheLastAndOfAllPositions) {
   toy::Model m;
   for (const std::size_t length : {1u, 2u, 32u, 33u, 129u, 700u}) {
-    const Ids ids = toy::text(1, length);  // one text is the beginning of the next: the last position reuses pages
+    const Ids ids = toy::text(1, length);  // each text begins with the one before, whose pages are reused
     std::vector<float> last(toy::kVocab), all(length * toy::kVocab);
     logits(*m.scheduler, ids, false, last, m.cancel);
     EXPECT_EQ(last, toy::logits_after(ids));
@@ -58,10 +58,10 @@ TEST(Scorer, CancelAndGoOn) {
   m.seen->in_run = [&] {
     if (++runs != 2) return;
     cancel.request();
-    std::this_thread::sleep_for(std::chrono::milliseconds(60));  // the caller sees it
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));  // gives the caller time to see the cancellation
   };
   EXPECT_EQ(toy::error_of([&] { score(*m.scheduler, ids, again, cancel); }), ErrorKind::cancelled);
-  EXPECT_EQ(m.leaked(), 0);  // the step is over
+  EXPECT_EQ(m.leaked(), 0);  // waits for the end of the step
   m.seen->in_run = {};
   score(*m.scheduler, ids, again, m.cancel);
   EXPECT_EQ(again, scores);
@@ -75,11 +75,13 @@ TEST(Scorer, TakesPagesOfStreamsThatDoNotRun) {
   std::vector<float> last(toy::kVocab);
   logits(*m.scheduler, other, false, last, m.cancel);
   EXPECT_EQ(last, toy::logits_after(other));
-  for (const News& rest : toy::advance(*g, 100)) got.insert(got.end(), rest.ids.begin(), rest.ids.end());  // none, where all had come
+  // This adds nothing if all tokens had come before.
+  for (const News& rest : toy::advance(*g, 100)) got.insert(got.end(), rest.ids.begin(), rest.ids.end());
   EXPECT_EQ(got, toy::continuation(prompt, 20));
 }
 
-// A request that found no pages while a text had them all goes on when that text has ended, without anything else to wake it.
+// While a text that is scored holds all pages, a request has to wait. It must go on when the text has ended, although
+// nothing else wakes it.
 TEST(Scorer, ARequestGetsThePagesOfATextThatHasEnded) {
   toy::Model m(4);
   std::atomic<bool> inside{false}, go{false};
@@ -106,7 +108,7 @@ TEST(Scorer, ManyCallersAtOnce) {
   std::vector<Ids> texts;
   for (std::uint64_t i = 0; i < 6; ++i) {
     toy::Model alone;
-    texts.push_back(toy::text(i % 4, 40 + 90 * i));  // some begin as others do
+    texts.push_back(toy::text(i % 4, 40 + 90 * i));  // some texts begin like others
     score(*alone.scheduler, texts[i], scores.emplace_back(texts[i].size() - 1), alone.cancel);
     logits(*alone.scheduler, texts[i], true, rows.emplace_back(texts[i].size() * toy::kVocab), alone.cancel);
   }
@@ -144,14 +146,15 @@ TEST(Scorer, ManyCallersAtOnce) {
   }
 }
 
-// Beside a stream a text is read in pieces, as a prompt is; rows that give something cost the head too.
+// While a stream runs, a text that is scored must be computed in pieces, like a prompt. Rows with a score cost time in the head too, so
+// fewer of them fit into a short step.
 TEST(Scorer, ATextBesideAStreamGetsTheRowsOfAShortStep) {
   toy::Model m;
-  m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::microseconds(300)); };  // the stream lasts
+  m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::microseconds(300)); };  // slows steps down, so that the stream lasts
   const auto stream = m.scheduler->request({toy::text(1, 40)}, {.max_new_tokens = 100000});
   stream->wait(2, 1e9);
   std::vector<float> scores(299), last(toy::kVocab);
-  m.runtime->pace.measured(100, 1.0);  // 10 rows take 0.1 s
+  m.runtime->pace.measured(100, 1.0);  // pretends that 10 rows take 0.1 s
   m.seen->most_rows = 0;
   logits(*m.scheduler, toy::text(2, 300), false, last, m.cancel);
   EXPECT_EQ(m.seen->most_rows, 1 + 16);
@@ -165,7 +168,7 @@ TEST(Scorer, ATextBesideAStreamGetsTheRowsOfAShortStep) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// A caller that gives up must not wait for the step, and nothing may be written to the caller's memory from then on.
+// A cancelled caller must not have to wait for the end of the step, and nothing may be written to its memory after it has returned.
 TEST(Scorer, CancelIsSeenInTheMiddleOfAStep) {
   toy::Model m;
   std::atomic<int> runs{0}, allowed{0};
@@ -174,7 +177,7 @@ TEST(Scorer, CancelIsSeenInTheMiddleOfAStep) {
     while (allowed < mine) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
   const auto stream = m.scheduler->request({toy::text(1, 40)}, {.max_new_tokens = 20});
-  stream->wait(1, 5);  // the step goes on for its sake
+  stream->wait(1, 5);  // this stream keeps the step running when the callers are cancelled
   const Ids ids = toy::text(2, 60);
   std::vector<float> scores(59, -1), rows(60 * toy::kVocab, -1);
   Cancel cancel;
@@ -221,7 +224,7 @@ TEST(Scorer, AnErrorEndsItsTextAlone) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// The error of a text's head ends that text, and no stream beside it.
+// An error in the head of a text that is scored must end this text, but not a stream in the same step.
 TEST(Scorer, ATextWithoutMemoryEndsAlone) {
   toy::Model m;
   m.seen->log_probs_fail = true;
@@ -248,7 +251,7 @@ TEST(Scorer, ATextWithoutMemoryEndsAlone) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// A text whose pages a higher priority has taken goes on where it was, with the pages that are left of it.
+// If a request of higher priority has taken pages of a text, the text must go on later from those of its pages that are left.
 TEST(Scorer, ATextThatLostItsPagesGoesOn) {
   toy::Model m(40);
   const Ids ids = toy::text(1, 1000), prompt = toy::text(2, 300);

@@ -20,10 +20,10 @@ Ids looked_up(const Ids& ids, std::int32_t matching, std::size_t most) {
 
 TEST(LookUp, FindsWhatFollowedTheLongestAndLatestMatch) {
   EXPECT_EQ(looked_up({1, 2, 3, 4, 9, 2, 3}, 2, 3), (Ids{4, 9, 2}));
-  EXPECT_EQ(looked_up({7, 3, 5, 1, 3, 6, 2, 3}, 1, 1), (Ids{6}));        // the latest
-  EXPECT_EQ(looked_up({2, 3, 5, 1, 4, 3, 6, 2, 3}, 1, 2), (Ids{5, 1}));  // the longest
-  EXPECT_EQ(looked_up({2, 3, 5, 4, 3, 6, 2, 3}, 3, 2), Ids{});           // two are not enough
-  EXPECT_EQ(looked_up({1, 2, 1, 2}, 2, 7), (Ids{1, 2, 1, 2, 1, 2, 1}));  // into its own end
+  EXPECT_EQ(looked_up({7, 3, 5, 1, 3, 6, 2, 3}, 1, 1), (Ids{6}));        // the latest match counts
+  EXPECT_EQ(looked_up({2, 3, 5, 1, 4, 3, 6, 2, 3}, 1, 2), (Ids{5, 1}));  // the longest match counts
+  EXPECT_EQ(looked_up({2, 3, 5, 4, 3, 6, 2, 3}, 3, 2), Ids{});           // a match of two ids is too short
+  EXPECT_EQ(looked_up({1, 2, 1, 2}, 2, 7), (Ids{1, 2, 1, 2, 1, 2, 1}));  // the guesses reach the end, so they repeat
   EXPECT_EQ(looked_up({5, 5, 5}, 2, 4), (Ids{5, 5, 5, 5}));
   EXPECT_EQ(looked_up({5}, 1, 4), Ids{});
 }
@@ -43,7 +43,7 @@ TEST(StepCost, IsTheLineThroughWhatWasSeen) {
   EXPECT_GT(flat.row(), 0);
 }
 
-// A sequence that guesses and is never right pays for it less than it may: 3 % of 200 steps.
+// Guesses that are seldom right must cost at most 3 % of the time of 200 tokens. Guesses that are always right must save more than half.
 TEST(Guesses, CostLittleWhereNoneIsRight) {
   for (const double right : {0.0, 0.05, 1.0}) {
     StepCost cost;
@@ -93,7 +93,7 @@ Answer answer(toy::Model& m, const std::vector<Ids>& prompts, const GeneratePara
   return all;
 }
 
-// The ids that sequences will generate, with some of them changed: a draft that is right most of the time.
+// Returns a draft that is right most of the time: the ids that sequences generate, with about one in `one_in` changed (0: none).
 std::vector<Ids> with_errors(std::vector<Ids> said, int one_in, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   for (Ids& ids : said)
@@ -116,7 +116,7 @@ TEST(Speculation, SaysWhatIsSaidWithout) {
     if (trial % 4 == 2) s.repetition_penalty = 1.3f, s.frequency_penalty = 0.4f;
     if (trial % 5 == 3) s.logprobs = 2;
     params.eos_ids = {static_cast<std::int32_t>(random() % toy::kVocab)};
-    const std::int64_t pages = trial % 6 == 5 ? 9 : 1000;  // sequences that step back and begin again
+    const std::int64_t pages = trial % 6 == 5 ? 9 : 1000;  // with nine, sequences are preempted and begin again
     toy::Model plain(pages), guessing(pages);
     const Answer wanted = answer(plain, prompts, params);
     params.speculation.replay = with_errors(wanted.ids, static_cast<int>(random() % 6), random());
@@ -126,7 +126,7 @@ TEST(Speculation, SaysWhatIsSaidWithout) {
     ASSERT_EQ(found.ids, wanted.ids) << trial;
     ASSERT_EQ(found.logprobs, wanted.logprobs) << trial;
     ASSERT_LE(found.timings.accepted_tokens, found.timings.drafted_tokens);
-    if (pages == 1000) {  // none began again
+    if (pages == 1000) {  // no sequence began again
       ASSERT_EQ(found.timings.decode_tokens, wanted.timings.decode_tokens) << trial;
     }
     accepted += found.timings.accepted_tokens;
@@ -143,14 +143,15 @@ TEST(Speculation, TakesFewerSteps) {
   params.speculation = {.most = 8, .always = true, .replay = wanted.ids};
   const Answer found = answer(guessing, {text(1, 20)}, params);
   EXPECT_EQ(found.ids, wanted.ids);
-  EXPECT_LE(guessing.seen->runs, 12);  // a prompt, then nine tokens a step
+  EXPECT_LE(guessing.seen->runs, 12);  // one run for the prompt, then nine tokens a run
   EXPECT_EQ(found.timings.accepted_tokens, 79);
   EXPECT_EQ(found.timings.decode_tokens, 89);
 }
 
 TEST(Speculation, ARowOfGuessesThatFailsIsMetAgain) {
   toy::Model m;
-  m.seen->poisonous = true;  // a decoder whose text of the prompt's length ends in kPoison; never met by guesses, which come later
+  // kPoison gives NaN only as the last token of a prompt. Guesses come after the prompt, so they must never give NaN.
+  m.seen->poisonous = true;
   GenerateParams params{.max_new_tokens = 30};
   const Answer wanted = answer(m, {text(4, 10)}, params);
   params.speculation = {.most = 5, .always = true, .replay = {Ids(30, toy::kPoison)}};
@@ -175,7 +176,8 @@ TEST(Speculation, ASmallerModelGuesses) {
     ASSERT_EQ(found.ids, wanted.ids) << trial;
     accepted += found.timings.accepted_tokens;
     if (params.speculation.always) {
-      ASSERT_EQ(found.timings.accepted_tokens, found.timings.drafted_tokens) << trial;  // the same model, with the same draws
+      // Both models are the same and draw the same random numbers, so every guess must be right.
+      ASSERT_EQ(found.timings.accepted_tokens, found.timings.drafted_tokens) << trial;
     }
     EXPECT_EQ(smaller->leaked(), 0);
   }
@@ -193,7 +195,8 @@ TEST(Speculation, ASmallerModelWithoutRoomSaysNothing) {
   EXPECT_EQ(smaller->leaked(), 0);
 }
 
-// A request of the smaller model that found no pages while guesses were made with them goes on without anything else to wake it.
+// While guesses hold all pages of the smaller model, a request of that model has to wait. It must go on when the pages are free, although
+// nothing else wakes it.
 TEST(Speculation, ASmallerModelsOwnCallersGetItsPages) {
   const auto smaller = std::make_shared<toy::Model>(4);
   const auto drafter = std::make_shared<Drafter>(smaller, *smaller->runtime, [&] { smaller->scheduler->pages_came(); });
@@ -217,7 +220,7 @@ TEST(Speculation, ASmallerModelsOwnCallersGetItsPages) {
   EXPECT_EQ(smaller->leaked(), 0);
 }
 
-// The last holder of the smaller model is a request that ends with a step: no lock is held while the model ends.
+// The last owner of the smaller model is a request that ends with a step. The model must end then, while no lock is held.
 TEST(Speculation, ASmallerModelMayEndWithItsLastRequest) {
   toy::Model m;
   std::atomic<bool> inside{false}, go{false};

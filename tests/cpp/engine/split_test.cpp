@@ -1,4 +1,5 @@
-// Tiny decoders and encoders whose layers lie on two devices in turns: the CPU backend and the reference backend.
+// Tiny decoders and encoders whose layers are divided, in various ways, between the CPU backend and the reference backend. Results must be
+// near those of one device.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -31,7 +32,7 @@ DeviceInfo with_memory(DeviceInfo info) {
   return info;
 }
 
-// The reference backend with hooks before and after each run that takes hidden rows or ids through layers.
+// The reference backend with hooks before and after each run. It can claim to lack memory for runs of many rows.
 class Second final : public reference::ReferenceBackend {
  public:
   DeviceInfo info() const override { return with_memory(ReferenceBackend::info()); }
@@ -104,7 +105,7 @@ std::vector<Ids> generate(const Loaded& m, const std::vector<Ids>& prompts, std:
   return generate(m, prompts, GenerateParams{.max_new_tokens = tokens});
 }
 
-// Logits of these models lie within +-5; float32 and float64 differ by some 1e-6 of that.
+// The logits of these models are between -5 and 5. Float32 and float64 differ by about 1e-6 of that.
 void expect_near(const std::vector<float>& found, const std::vector<float>& expected, const std::string& what) {
   ASSERT_EQ(found.size(), expected.size());
   double worst = 0, largest = 0;
@@ -117,7 +118,8 @@ void expect_near(const std::vector<float>& found, const std::vector<float>& expe
   EXPECT_LT(worst, 2e-5 * largest) << what;
 }
 
-// `cut` layers on the one, the rest on the other: with as many entries as layers, each entry gets one.
+// Returns the devices for a split in which `cut` layers lie on `first` and the others on `second`. The list has one entry for each layer,
+// so each entry gets one layer.
 Backends cut_at(std::size_t cut, std::size_t layers, const std::shared_ptr<Backend>& first, const std::shared_ptr<Backend>& second) {
   Backends backends;
   for (std::size_t i = 0; i < layers; ++i) backends.push_back(i < cut ? first : second);
@@ -179,7 +181,7 @@ TEST(Split, AtEveryLayerLogitsAreThoseOfOneDevice) {
   for (const char* name : {"llama", "mistral", "gemma3", "gemma4", "llama.gguf", "gemma3.gguf"}) {
     for (const std::size_t layers : {1, 2, 3, 5}) {
       const Loaded whole(name, layers, {cpu()});
-      const Ids ids = text(1, 75), other = text(2, 140);  // over windows of 24, pages of 32 and a prefill step of 128
+      const Ids ids = text(1, 75), other = text(2, 140);  // longer than windows of 24, pages of 32 and (`other`) steps of 128
       const auto expected = all_logits(whole, ids), expected_last = last_logits(whole, other);
       std::vector<float> expected_scores(ids.size() - 1), scores(ids.size() - 1);
       score(whole.model->scheduler(), ids, expected_scores, whole.cancel);
@@ -219,16 +221,18 @@ TEST(Split, StagesAndMemoryAreCounted) {
   EXPECT_EQ(p.rows[1].device, "cpu");
   EXPECT_EQ(p.rows[2].device, "reference");
   EXPECT_EQ(p.rows[6].device, "cpu");
-  EXPECT_EQ(p.kv_page, m.pool().stats().page_bytes);  // planned as it became
+  EXPECT_EQ(p.kv_page, m.pool().stats().page_bytes);  // the plan must foresee the size that was allocated
   EXPECT_TRUE(p.notes.empty());
 
-  const Loaded narrow("llama", 1, {cpu(), second});  // more devices than layers: nothing runs on the second, and that is said
+  // With more devices than layers, the second device has nothing to do, and a note must say so.
+  const Loaded narrow("llama", 1, {cpu(), second});
   ASSERT_EQ(narrow.model->placement().stages.size(), 1u);
   ASSERT_EQ(narrow.model->placement().notes.size(), 1u);
   EXPECT_NE(narrow.model->placement().notes[0].find("reference is idle"), std::string::npos);
 }
 
-// Layers from 2 on read keys and values of layers 0 and 1, for which every device that has such layers keeps caches of its own.
+// Gemma 4's layers from 2 on read keys and values of layers 0 and 1. Every device with such layers keeps caches of its own for them, and
+// the plan must count all of these.
 TEST(Split, SharedKeysAndValuesAreCountedWhereTheyAreKept) {
   const auto second = std::make_shared<Second>();
   const Loaded whole("gemma4", 6, {cpu()});
@@ -296,7 +300,7 @@ TEST(Split, APrefixIsSharedOnBothSides) {
     const Ids first = text(1, 100);
     Ids longer = first;
     const Ids tail = text(9, 50);
-    longer.resize(70);  // two pages and a part of the third: one is copied, on both devices
+    longer.resize(70);  // two pages and a part of the third, which must be copied on both devices
     longer.insert(longer.end(), tail.begin(), tail.end());
     const Loaded fresh(name, 4, backends), split(name, 4, backends);
     const auto expected = last_logits(fresh, longer);
@@ -305,7 +309,7 @@ TEST(Split, APrefixIsSharedOnBothSides) {
     EXPECT_EQ(last_logits(split, longer), expected);  // the same bits
     EXPECT_EQ(generate(split, {longer}, 30), generate(fresh, {longer}, 30));
     EXPECT_GE(split.pool().stats().reused_tokens, 70u);
-    // Forks of one prompt: their last page is copied on both devices.
+    // When one prompt is forked, its last page must be copied on both devices.
     GenerateParams params{.max_new_tokens = 20, .n = 3};
     params.sampling.temperature = 1;
     params.sampling.seed = 7;
@@ -375,7 +379,7 @@ TEST(Split, AnErrorOfTheSecondDeviceLeavesTheModelUsable) {
         EXPECT_EQ(toy::error_of([&] { generate(m, {ids, text(6, 10)}, 5); }), ErrorKind::device_lost);
         EXPECT_EQ(m.leaked(), 0);
       }
-      // Not only our own errors must be handled, but whatever a driver's library throws.
+      // Exceptions of other types, which a driver's library may throw, must be handled too.
       (late ? second->after : second->before) = [] { throw std::bad_alloc(); };
       EXPECT_THROW(logits(m.model->scheduler(), ids, false, row, m.cancel), std::bad_alloc);
       second->before = second->after = nullptr;
@@ -383,7 +387,7 @@ TEST(Split, AnErrorOfTheSecondDeviceLeavesTheModelUsable) {
       EXPECT_EQ(generate(m, {ids}, 20), expected_ids);
       EXPECT_EQ(m.leaked(), 0);
 
-      // In the middle of a generation: what it computed before is kept, and the next one has the same tokens.
+      // After an error in the middle of a generation, what was computed stays cached, and the next generation must give the same tokens.
       int run = 0, errors = 0;
       second->before = [&] {
         if (++run % 90 == 0) fail(ErrorKind::device, "a hiccup");

@@ -14,7 +14,8 @@ namespace {
 using toy::text;
 using Ids = std::vector<std::int32_t>;
 
-// Allows the tokens that follow a rule about the answer so far. A clone knows the same answer.
+// A filter that allows a token if `allows` returns true for a hash of the answer so far and the token. The answer is complete after `most`
+// tokens. After `broken_after` tokens, mask() fails.
 class Rule final : public TokenFilter {
  public:
   using Allows = bool (*)(std::uint64_t state, std::int32_t id);
@@ -35,7 +36,8 @@ class Rule final : public TokenFilter {
   }
   std::unique_ptr<TokenFilter> clone() const override { return std::make_unique<Rule>(*this); }
   bool foresees() const override { return true; }
-  std::int32_t foreseen(std::span<const std::uint32_t> words) const override {  // the first of at most two
+  // Returns the first allowed id if at most two ids are allowed, otherwise -1.
+  std::int32_t foreseen(std::span<const std::uint32_t> words) const override {
     std::int32_t first = -1, count = 0;
     for (std::int32_t id = toy::kVocab; id-- > 0;)
       if (words[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) first = id, ++count;
@@ -75,7 +77,8 @@ std::vector<Answer> answers(toy::Model& m, const std::vector<Ids>& prompts, cons
   return all;
 }
 
-// The same by one sequence at a time, a whole row, and a copy of it in which all else is far away.
+// Returns the answer that a sequence must get. It runs alone, without a scheduler, and chooses tokens from whole rows of logits in which
+// those of forbidden tokens are -1e30.
 Answer expected(Ids ids, const GenerateParams& params, std::uint64_t stream) {
   Answer answer;
   std::vector<std::unique_ptr<TokenFilter>> filters;
@@ -138,7 +141,7 @@ TEST(TokenFilters, HoldInAnyBatchAndWithGuesses) {
     for (std::size_t p = 0; p < prompts.size(); ++p)
       for (std::int32_t i = 0; i < params.n; ++i) wanted.push_back(expected(prompts[p], params, static_cast<std::uint64_t>(i)));
 
-    toy::Model m(trial % 6 == 5 ? 9 : 1000);  // nine pages: sequences step back and begin again
+    toy::Model m(trial % 6 == 5 ? 9 : 1000);  // with nine pages, sequences are preempted and begin again
     if (foreseen) params.speculation.always = true;
     if (trial % 2 && trial % 8 != 7) {
       for (const Answer& each : wanted) params.speculation.replay.push_back(each.ids);
@@ -148,7 +151,7 @@ TEST(TokenFilters, HoldInAnyBatchAndWithGuesses) {
       params.speculation.always = true;
       params.speculation.most = static_cast<std::int32_t>(1 + random() % 8);
     }
-    // Free ones beside them.
+    // These sequences without filters run in the same batches.
     const auto free = m.scheduler->request({text(7, 30), text(8, 3)}, GenerateParams{.max_new_tokens = 40});
     free->wait(1, 0);
     Timings timings;
@@ -251,7 +254,8 @@ TEST(TokenFilters, MinNewTokensHoldsBackEndsAlone) {
   EXPECT_NE(message.find("min_new_tokens=41 is more than max_new_tokens=40"), std::string::npos) << message;
 }
 
-// Against a look at each token by itself, as transformers does it: a word is forbidden where what stands before it ends in its other ids.
+// The expected tokens come from a check of each token by itself, as in transformers: the last id of a bad word is forbidden if the text
+// ends in the word's other ids.
 TEST(TokenFilters, BadWordsNeverComeWhole) {
   std::mt19937 random(5);
   for (int trial = 0; trial < 40; ++trial) {
@@ -260,7 +264,7 @@ TEST(TokenFilters, BadWordsNeverComeWhole) {
     const Ids free = toy::continuation(prompt, 30);
     Ids all = prompt;
     all.insert(all.end(), free.begin(), free.end());
-    for (std::size_t i = 0; i < 1 + random() % 6; ++i) {  // words that would come, some of which begin in the prompt
+    for (std::size_t i = 0; i < 1 + random() % 6; ++i) {  // words that would be generated; some begin in the prompt
       const std::size_t end = prompt.size() + 1 + random() % 20, length = std::min<std::size_t>(end, 1 + random() % 4);
       params.bad_words.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(end - length),
                                     all.begin() + static_cast<std::ptrdiff_t>(end));
@@ -284,8 +288,8 @@ TEST(TokenFilters, BadWordsNeverComeWhole) {
   }
 }
 
-// A caller that changes no logits must get the same tokens as without this option. One that answers late or goes away must not affect
-// others.
+// With shows_logits, a caller that changes no logits must get the same tokens as without this option. A caller that answers late, or never,
+// must not affect others.
 TEST(TokenFilters, CallersThatChangeLogitsAreWaitedForByNobodyElse) {
   std::mt19937 random(13);
   for (int trial = 0; trial < 30; ++trial) {
@@ -300,10 +304,10 @@ TEST(TokenFilters, CallersThatChangeLogitsAreWaitedForByNobodyElse) {
     toy::Model plain, m(trial % 6 == 5 ? 9 : 1000);
     const auto wanted = answers(plain, prompts, params);
     params.shows_logits = true;
-    params.speculation = {.most = 4, .always = true, .replay = {Ids(25, 3)}};  // does nothing here
+    params.speculation = {.most = 4, .always = true, .replay = {Ids(25, 3)}};  // has no effect with shows_logits
     const auto other = m.scheduler->request({text(9, 33)}, GenerateParams{.max_new_tokens = 50});
     const auto request = m.scheduler->request(prompts, params);
-    const auto leaves = m.scheduler->request(prompts, params);  // and never answers
+    const auto leaves = m.scheduler->request(prompts, params);  // its caller never answers
     leaves->wait(1, 1e9);
     EXPECT_FALSE(leaves->shown().empty());
     EXPECT_TRUE(leaves->take().empty());
@@ -319,7 +323,7 @@ TEST(TokenFilters, CallersThatChangeLogitsAreWaitedForByNobodyElse) {
       std::ranges::shuffle(shown, random);
       for (const auto& [sequence, ids, logits] : shown) {
         ASSERT_EQ(logits, toy::logits_after(ids));
-        if (random() % 4 == 0) continue;  // next time
+        if (random() % 4 == 0) continue;  // answers later
         request->answer(sequence, logits);
       }
       for (const News& news : request->take()) {
@@ -369,7 +373,7 @@ TEST(TokenFilters, EachPromptHasItsParameters) {
   std::vector<Ids> prompts;
   std::vector<GenerateParams> params;
   for (std::uint64_t i = 0; i < 6; ++i) {
-    prompts.push_back(text(i % 4, 12));  // some twice
+    prompts.push_back(text(i % 4, 12));  // some prompts come twice
     GenerateParams& each = params.emplace_back();
     each.max_new_tokens = static_cast<std::int64_t>(5 + 3 * i);
     each.n = 2;

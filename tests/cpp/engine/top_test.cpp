@@ -1,4 +1,4 @@
-// Tokens that are chosen from a device's ranking (Top) must be those chosen from whole rows of logits on the same device.
+// The tokens chosen from a device's ranking (Top) must be the same as those chosen from whole rows of logits on the same device.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace {
 namespace tiny = model::tiny;
 using Ids = std::vector<std::int32_t>;
 
-// A device that says of itself whether results come back slowly, and counts the rows of each program.
+// Wraps a device. reads_back_slowly() returns what the test wants, and rows() returns how many rows a program has computed.
 class Bus final : public Backend {
  public:
   Bus(std::shared_ptr<Backend> inner, bool slow) : inner_(std::move(inner)), slow_(slow) {}
@@ -137,7 +137,7 @@ void check(const std::shared_ptr<Backend>& device, const std::string& name, std:
   tokens_of("filters", 2, [](auto& p) { p.temperature = 1.5f, p.top_k = 7; }, true, {{3}, {17, 4}, {40}}, 12);
   tokens_of("filters, greedy", 1, [](auto& p) { p.logit_bias = {{5, 1.0f}}, p.presence_penalty = 0.1f; }, true, {{3}, {17}, {40}, {41}}, 0);
   tokens_of("filters, top_p", 1, [](auto& p) { p.temperature = 1, p.top_p = 0.9f; }, false, {{3}}, 3);
-  // More and more ids are penalised, until they are too many to be left out one by one: then whole rows come.
+  // The more tokens are generated, the more ids are penalised. When Top cannot report so many ids, whole rows must be read instead.
   const auto [tops, heads] = tokens_of("penalties", 1, [](auto& p) { p.temperature = 3, p.top_k = 40, p.repetition_penalty = 1.3f; }, true);
   EXPECT_GT(tops, 0);
   EXPECT_GT(heads, 0);

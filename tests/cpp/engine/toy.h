@@ -1,6 +1,6 @@
-// A toy model whose answers are all known. The hidden state of a token is a hash of the tokens up to it, which are read from the cache
-// pages. So a wrong page, an overwritten page or a skipped token changes every later token. next_token() computes the same from the ids
-// alone.
+// A toy model whose answers are known. The hidden state of a token is a hash of all tokens up to it, which the model reads from the cache
+// pages. So a wrong page, an overwritten page or a skipped token changes every later token. next_token() computes the right token from the
+// ids alone.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,8 @@
 namespace pumice::engine::toy {
 
 inline constexpr std::int32_t kVocab = 211, kWidth = 2;
-inline constexpr std::int32_t kPoison = 210;  // an encoder that reads it gives NaN; a decoder whose prompt ends in it, where a test says so
+// An encoder gives NaN for a text with this token. If Seen::poisonous is set, a decoder gives NaN for a prompt that ends in it.
+inline constexpr std::int32_t kPoison = 210;
 
 inline std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -94,12 +95,13 @@ struct Space final : Workspace {
   std::atomic<bool> busy{false};
 };
 
-struct Seen {  // what a test can observe, and the hooks by which it intervenes
+// Counters that a test can read, and settings and hooks by which it can intervene.
+struct Seen {
   std::atomic<std::int64_t> runs{0}, rows{0}, most_rows{0}, head_rows{0}, most_head_rows{0}, solo{0}, team{0}, parallel{0};
-  std::atomic<std::int64_t> held{INT64_MAX}, refused{0};  // rows of an encoder's batch that the device has memory for
+  std::atomic<std::int64_t> held{INT64_MAX}, refused{0};  // held: rows of an encoder's batch that fit; refused: larger batches
   std::atomic<bool> poisonous{false};
-  std::atomic<bool> log_probs_fail{false};  // as a device without memory for them does
-  std::function<void()> in_run;             // in the middle of a body, half of its rows written
+  std::atomic<bool> log_probs_fail{false};  // true: log-probabilities fail for lack of memory
+  std::function<void()> in_run;             // called in the middle of a body, when half of its segments are written
 };
 
 class Toy final : public Executable {
@@ -131,7 +133,7 @@ class Toy final : public Executable {
   }
 
  private:
-  // An id as the ropes of its text leave it: another one at each of their stages.
+  // Returns the number to store for an id. It is different at each stage of the ropes, as rotated keys are.
   std::int32_t turned(std::int32_t id, const Segment& s, std::int32_t position) const {
     for (const RopeTable& rope : ropes_) id += kVocab * static_cast<std::int32_t>(rope.stage(std::max(s.length, position + 1)));
     return id;
@@ -155,7 +157,7 @@ class Toy final : public Executable {
     for (std::size_t i = 0; i < batch.segments.size(); ++i) {
       if (i == batch.segments.size() / 2 && seen_->in_run) {
         seen_->in_run();
-        for (const Segment& s : batch.segments) store.cell(s.pages, s.past) = -99;  // the rows of a stopped run are invalid
+        for (const Segment& s : batch.segments) store.cell(s.pages, s.past) = -99;  // if the run is stopped now, its rows are invalid
         cancel.check();
       }
       const Segment& s = batch.segments[i];
@@ -269,20 +271,20 @@ class Device final : public Backend {
   std::mutex turn_;
 };
 
-// Returns the number of pages in use when the running step has ended.
+// Waits until no page is in use, for 2 s at most, because a step may still run. Returns the number of pages in use.
 inline std::int64_t leaked(const PagePool& pool) {
   for (int waited = 0; pool.stats().pages_in_use > 0 && waited < 2000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   pool.self_check();
   return pool.stats().pages_in_use;
 }
 
-// Does what a caller does with a request: waits for news.
+// Waits for the news of `steps` steps and takes the news, as the caller of a request does.
 inline std::vector<News> advance(Request& request, std::int32_t steps, double max_ms = 1e9) {
   request.wait(steps, max_ms);
   return request.take();
 }
 
-// A decoder with a page budget, or an encoder without.
+// A toy decoder with a budget of `pages` pages, or a toy encoder, which has no pages.
 struct Model {
   explicit Model(std::int64_t pages = 1000, std::int32_t n_ctx = 4096, Toy::Kind kind = Toy::Kind::body, int workers = 2,
                  std::vector<RopeTable> turning = {})
@@ -307,7 +309,7 @@ struct Model {
     runtime = std::make_shared<Runtime>(*pipeline, pool.get(), n_ctx, kVocab, 2, ropes);
     scheduler = std::make_unique<Scheduler>(*runtime);
   }
-  // Returns the number of pages that are still held, waiting until a step ends if needed. 0 if all pages are free or cached.
+  // Returns the number of pages that are still in use after the running step. It is 0 if all pages are free or cached.
   std::int64_t leaked() const { return toy::leaked(*pool); }
 
   const std::vector<RopeTable> ropes;
