@@ -1,5 +1,5 @@
-// Devices with small limits: what must be cut, folded or refused there, and that nothing else changes. Also tests the pipeline cache on
-// disk.
+// On devices with small limits, work must be cut into parts, dispatches folded, or a program refused, and results must not change. Also
+// tests the pipeline cache on disk.
 #include "vulkan/device.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(LimitsText, LowersWhatItNames) {
   lower_limits(limits, "");
   EXPECT_EQ(limits.range, 1u << 27);
   lower_limits(limits, "range=1048577,groups=7,memory=0,submit_ms=1,");
-  EXPECT_EQ(limits.range, 1u << 20);  // whole 256 bytes
+  EXPECT_EQ(limits.range, 1u << 20);  // rounded down to a multiple of 256 bytes
   EXPECT_EQ(limits.groups_x, 7u);
   EXPECT_EQ(limits.groups_y, 7u);
   EXPECT_EQ(limits.memory, 0u);
@@ -91,7 +91,7 @@ TEST(LimitsTextDeathTest, OfTheEnvironmentIsReadWhenVulkanIsOpened) {
         } catch (const Error& error) {
           raised = error.kind() == ErrorKind::invalid_argument;
         }
-        ::setenv("PUMICE_VULKAN_LIMITS", "range=1048576,memory=5000000", 1);  // mended: no new process is needed
+        ::setenv("PUMICE_VULKAN_LIMITS", "range=1048576,memory=5000000", 1);  // a corrected value must work in the same process
         const std::vector<DeviceInfo> now = devices();
         ::_exit(told && raised && now.at(0).usable && now[0].memory_total == 5000000 ? 0 : 1);
       },
@@ -104,8 +104,8 @@ struct Case {
   Weights weights;
   std::vector<float> in;
   std::vector<std::int32_t> ids, selected;
-  std::vector<std::vector<std::int32_t>> pages;  // by segment; empty lists where there are no caches
-  std::vector<std::int32_t> rows;                // by segment
+  std::vector<std::vector<std::int32_t>> pages;  // by segment; the lists are empty if there are no caches
+  std::vector<std::int32_t> rows;                // number of rows, by segment
   std::int32_t store_pages = 0;
   std::size_t out = 0;
 };
@@ -139,9 +139,9 @@ Ran run(Backend& backend, const Case& c) {
   return ran;
 }
 
-constexpr std::int32_t kWide = 1024, kTall = 300;  // float32: 1.2 MB
+constexpr std::int32_t kWide = 1024, kTall = 300;  // a matrix of this size takes 1.2 MB in float32
 
-// An embedding, a product with a bias, a gated product and the head. With bindings of 1 MiB each of them must be cut.
+// Returns a program of an embedding, a product with a bias, a gated product and the head. With bindings of 1 MiB each of these must be cut.
 Case products() {
   using cases::random_matrix;
   Case c;
@@ -161,9 +161,10 @@ Case products() {
   return c;
 }
 
-constexpr std::int32_t kKvHeads = 8, kHead = 128, kKv = kKvHeads * kHead;  // 128 KiB of float32 for the keys of a page
+// The keys of a page take 128 KiB in float32.
+constexpr std::int32_t kKvHeads = 8, kHead = 128, kKv = kKvHeads * kHead;
 
-// Rope, store and attention over pages that lie apart: 20 pages, 8 of which one binding of 1 MiB holds.
+// Returns a program of rope, store and attention over 20 pages that do not lie side by side. A binding of 1 MiB holds 8 pages.
 Case cached() {
   Case c;
   c.program.name = "cached";
@@ -194,7 +195,8 @@ Case cached() {
   return c;
 }
 
-// An encoder's attention, with rope and a bias, over ten texts: ten pages of scratch, eight of which one binding of 1 MiB holds.
+// Returns a program of an encoder's attention, with rope and a bias, over ten texts. It needs ten pages of scratch memory. A binding of 1
+// MiB holds eight pages.
 Case encoder() {
   Case c;
   c.program.name = "encoder";
@@ -223,7 +225,8 @@ Case encoder() {
   return c;
 }
 
-// Six texts whose rows fill six bindings of 1 MiB each. One text spans three bindings, and some texts end exactly at the end of a binding.
+// Returns a program that pools six texts, whose rows fill six bindings of 1 MiB. One text spans three bindings, and some texts end exactly
+// at the end of a binding.
 Case pooled() {
   Case c;
   c.program.name = "pooled";
@@ -246,7 +249,7 @@ Case pooled() {
 struct NamedCase {
   const char* name;
   Case (*make)();
-  const char* staged;  // limits under which weights and pages take several allocations
+  const char* staged;  // limits with which weights and pages need several allocations
 };
 class SmallLimits : public testing::TestWithParam<NamedCase> {};
 
@@ -265,7 +268,7 @@ TEST_P(SmallLimits, ChangeNothing) {
     }
     EXPECT_EQ(device->allocated(), 0u) << limits;
   }
-  // Weights in many allocations, copied through staging memory that is as small.
+  // Weights take many allocations, and are copied through staging memory that is no larger than an allocation.
   const tiny::Environment apart("PUMICE_VULKAN_DISABLE", "unified");
   const auto staged = limited(GetParam().staged);
   EXPECT_FALSE(staged->host_sees_device_memory());
@@ -302,7 +305,8 @@ TEST(SmallMemory, IsRefusedWithTheNumbers) {
   EXPECT_TRUE(tiny::right_end(session.decode()));
 }
 
-// The tables that tell shaders which rows belong together are one binding. A batch with more texts is refused; the caller must cut it.
+// The tables that tell shaders which rows belong to the same text must fit into one binding. A batch with too many texts must be refused,
+// so that the caller can cut it.
 TEST(SmallMemory, TablesOfTooManyTextsAreRefused) {
   const auto device = limited("range=1048576");
   const auto backend = make_backend(device, 0);
@@ -320,8 +324,9 @@ TEST(SmallMemory, TablesOfTooManyTextsAreRefused) {
   EXPECT_EQ(device->allocated(), 0u);
 }
 
-// All vectors lie in one buffer. An operation binds the part with its own ones: more vectors than a binding holds are no matter, two of one
-// operation that lie further apart than that are refused before anything runs.
+// All vectors lie in one buffer, and an operation binds the part of it that has the operation's vectors. So all vectors together may be
+// larger than a binding. But if two vectors of one operation lie farther apart than a binding is long, the program must be refused before
+// it runs.
 TEST(SmallMemory, VectorsMayTakeMoreThanABinding) {
   const auto backend = make_backend(limited("range=1048576"), 0);
   constexpr std::int32_t kWidth = 24;
@@ -329,7 +334,7 @@ TEST(SmallMemory, VectorsMayTakeMoreThanABinding) {
   c.program.name = "norms";
   c.program.slots = {{Rows::tokens, kWidth}, {Rows::tokens, 2 * kWidth}};
   cases::Random random(12);
-  const std::vector<float> filler(200000, 1.0f);  // 0.8 MB: two of them are more than a binding
+  const std::vector<float> filler(200000, 1.0f);  // 0.8 MB, so that two of these exceed a binding
   c.weights.vectors = {{"first", random.normals(kWidth)},
                        {"filler", filler},
                        {"filler", filler},
@@ -368,7 +373,8 @@ Case long_work(std::int32_t rows) {
 }
 
 using Clock = std::chrono::steady_clock;
-constexpr int kPromisedMs = 100;  // until a Cancel is seen; five times that is asserted, for the machine may be busy
+// A Cancel should be seen within this time. The tests allow five times as much, because the machine may be busy.
+constexpr int kPromisedMs = 100;
 
 TEST(Preparing, StopsWhenItIsCancelled) {
   const auto device = Device::open(physical());
@@ -383,7 +389,8 @@ TEST(Preparing, StopsWhenItIsCancelled) {
   EXPECT_GT(device->pipelines().size(), 0u);
 }
 
-// How many pipelines the first runs compile does not depend on the format of the caches.
+// prepare() must make the pipelines for the format of the caches: with each format, the first runs must compile as few pipelines as with
+// f16.
 TEST(Preparing, MakesThePipelinesOfTheCachesFormat) {
   const auto compiled_in_runs = [](KvFormat kv) {
     const auto device = Device::open(physical());
@@ -404,13 +411,13 @@ TEST(Submissions, AreCutAndCancelIsSeenBetweenThem) {
   const Ran whole = run(*make_backend(Device::open(endless), 0), long_work(64));
   EXPECT_EQ(whole.submissions, 1u);
   const Ran cut = run(*make_backend(limited("submit_ms=1"), 0), long_work(64));
-  if (physical().type == DeviceType::software) {  // others do it within a millisecond or two
+  if (physical().type == DeviceType::software) {  // other devices need only a millisecond or two
     EXPECT_GT(cut.submissions, 5u);
     EXPECT_GT(cut.dispatches, whole.dispatches);
   }
   EXPECT_EQ(cut.out, whole.out);
 
-  // Seconds of work on a slow device, cancelled from another thread; a fast one does it again and again.
+  // Another thread cancels work that takes seconds on a slow device. A fast device repeats the work until then.
   const auto backend = make_backend(limited(""), 0);
   const Case c = long_work(2048);
   const auto executable = backend->prepare(c.program, backend->pack(c.weights, {}, {}, Cancel{}), Compute::float32);
@@ -436,23 +443,23 @@ TEST(Submissions, AreCutAndCancelIsSeenBetweenThem) {
   other.join();
   RecordProperty("cancel_ms", static_cast<int>(late));
   EXPECT_LT(late, kPromisedMs * 5);
-  go(64, Cancel{});  // the workspace serves the next one
+  go(64, Cancel{});  // the workspace must serve the next run
   EXPECT_EQ(std::vector(out.begin(), out.begin() + 64 * kTall), whole.out);
 }
 
 TEST(Submissions, FollowWhatIsMeasured) {
   const auto device = limited("");
   EXPECT_EQ(device->pace(), 1);
-  for (int i = 0; i < 100; ++i) device->measured(0.01, 0.03);  // pieces of one recording, all cut alike
+  for (int i = 0; i < 100; ++i) device->measured(0.01, 0.03);  // the pieces of one recording have equal work
   EXPECT_DOUBLE_EQ(device->pace(), 3);
   const std::uint64_t step = device->pace_step();
-  device->measured(0.01, 5);  // one that something held up
+  device->measured(0.01, 5);  // a piece that something has delayed
   EXPECT_DOUBLE_EQ(device->pace(), 12);
   EXPECT_NE(device->pace_step(), step);
   for (int i = 0; i < 100; ++i) device->measured(0.01, 0.03);
   EXPECT_NEAR(device->pace(), 3, 1e-6);
   EXPECT_EQ(device->pace_step(), step);
-  for (int i = 0; i < 100; ++i) device->measured(1e-6, 0.03);  // the driver's overhead
+  for (int i = 0; i < 100; ++i) device->measured(1e-6, 0.03);  // ignored: in short pieces most of the time is the driver's overhead
   EXPECT_NEAR(device->pace(), 3, 1e-6);
 }
 
@@ -471,7 +478,7 @@ TEST(Waiting, ForTheDeviceEndsWithACancel) {
   std::thread other;
   double late = 0;
   {
-    const std::lock_guard busy(device->turn());  // as a run of seconds has it
+    const std::lock_guard busy(device->turn());  // held as by a run that takes seconds
     std::atomic<Clock::time_point> asked{};
     other = std::thread([&] {
       message_of(ErrorKind::cancelled, [&] { session.prefill(cancel); });
@@ -486,7 +493,7 @@ TEST(Waiting, ForTheDeviceEndsWithACancel) {
   EXPECT_TRUE(tiny::right(session.both()));
 }
 
-// They must not wait for a run, because they have no Cancel and the page pool is locked meanwhile.
+// Growing the caches and copying pages must not wait for a run, because they have no Cancel, and the page pool is locked meanwhile.
 TEST(Waiting, CachesGrowAndCopyBesideARun) {
   const auto device = limited("");
   const auto backend = make_backend(device, 0);
@@ -504,14 +511,14 @@ TEST(Waiting, CachesGrowAndCopyBesideARun) {
     EXPECT_LT(grow, kPromisedMs * 5);
     EXPECT_LT(copy, kPromisedMs * 5);
   }
-  EXPECT_EQ(store.slabs()->all.size(), 2u);  // put beside, for nothing may be moved under a run
+  EXPECT_EQ(store.slabs()->all.size(), 2u);  // a second slab, because a run may be using the first, which must not move
   EXPECT_TRUE(tiny::right_end(session.decode()));
   session.caches().reserve(9);
   EXPECT_EQ(store.slabs()->all.size(), 1u);
   EXPECT_TRUE(tiny::right_end(session.decode()));
 }
 
-// The same while a run is really at work. Its pages must stay its own.
+// While a run is executing, growing the caches and copying pages must not change the run's results.
 TEST(Waiting, NothingChangesForTheRunBeside) {
   const Case c = cached();
   reference::ReferenceBackend reference;
@@ -563,7 +570,7 @@ class PipelineFile : public testing::Test {
     cache_.emplace("PUMICE_CACHE_DIR", folder);
   }
 
-  // Makes one pipeline on a new device, and says how many bytes of the file went to the driver.
+  // Makes one pipeline on a new device. Returns how many bytes of the cache file were given to the driver.
   static std::size_t taken(const std::function<void()>& meanwhile = {}) {
     const auto device = Device::open(physical());
     const auto backend = make_backend(device, 0);
@@ -599,7 +606,7 @@ class PipelineFile : public testing::Test {
   std::optional<tiny::Environment> cache_;
 };
 
-constexpr std::size_t kHeader = 24;  // magic, bytes, hash (FNV-1a)
+constexpr std::size_t kHeader = 24;  // magic, number of bytes that follow, their hash (FNV-1a)
 
 std::string signed_again(std::string bytes) {
   std::uint64_t hash = 0xcbf29ce484222325u;
@@ -627,8 +634,8 @@ TEST_F(PipelineFile, IsTakenWholeOrNotAtAll) {
     bad.emplace_back("flipped", flipped);
   }
   bad.emplace_back("longer", good + "x");
-  // Files from another driver, complete and with a right signature: another version, vendor, device or UUID in the header that Vulkan
-  // defines (at 4, 8, 12 and 16).
+  // Complete files of another driver, with a right hash. The header that Vulkan defines has another version, vendor, device or UUID (at
+  // bytes 4, 8, 12 and 16).
   for (const std::size_t at : {4, 8, 12, 16, 31}) {
     std::string other = good;
     other[kHeader + at] ^= 0x55;
@@ -639,7 +646,7 @@ TEST_F(PipelineFile, IsTakenWholeOrNotAtAll) {
   for (const auto& [what, bytes] : bad) {
     write(path, bytes);
     EXPECT_EQ(taken(), 0u) << what << ", " << bytes.size() << " bytes";
-    EXPECT_GE(std::filesystem::file_size(path), kHeader + 32) << what;  // a good one takes its place
+    EXPECT_GE(std::filesystem::file_size(path), kHeader + 32) << what;  // a good file must replace it
   }
   write(path, good);
   EXPECT_EQ(taken(), good.size() - kHeader);
@@ -652,14 +659,14 @@ TEST_F(PipelineFile, CanBeAnythingOrNowhere) {
   std::filesystem::create_directory(path);
   EXPECT_EQ(taken(), 0u);
   EXPECT_TRUE(std::filesystem::is_directory(path));
-  EXPECT_EQ(file(), path);  // and nothing beside it
+  EXPECT_EQ(file(), path);  // there must be no other file
   std::filesystem::remove(path);
-  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // reading it would hang
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // reading a pipe would block
   EXPECT_EQ(taken(), 0u);
   std::filesystem::remove(path);
   std::filesystem::create_symlink("/nonexistent/target", path);
   EXPECT_EQ(taken(), 0u);
-  EXPECT_GT(taken([&] { std::filesystem::remove_all(folder_); }), 0u);  // gone while it is in use
+  EXPECT_GT(taken([&] { std::filesystem::remove_all(folder_); }), 0u);  // removed while it is in use
   EXPECT_EQ(taken(), 0u);
   EXPECT_GT(taken(), 0u);
 }
@@ -673,7 +680,7 @@ TEST_F(PipelineFile, FoldersThatCannotBeWritten) {
   }
   std::filesystem::remove(folder_);
   std::filesystem::create_directory(folder_);
-  ::chmod(folder_.c_str(), 0500);  // root writes all the same
+  ::chmod(folder_.c_str(), 0500);  // root may write there nevertheless
   set(folder_);
   EXPECT_EQ(taken(), 0u);
   ::chmod(folder_.c_str(), 0700);

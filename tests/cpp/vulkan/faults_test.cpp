@@ -1,5 +1,5 @@
-// Failures of Vulkan. Each Vulkan call in the life of a tiny model fails once, a device is lost, and a process is forked.
-// Two things show a leak: the validation layer, where it is on (PUMICE_VULKAN_VALIDATION=1), and the counts of a device.
+// Tests of failures of Vulkan: each Vulkan call in the life of a tiny model fails once, a device is lost, and a process is forked. A leak
+// shows in the bytes that a device counts as allocated, and in messages of the validation layer if it is on (PUMICE_VULKAN_VALIDATION=1).
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,7 +45,8 @@ std::optional<ErrorKind> kind_of(const std::function<void()>& work) {
   }
 }
 
-// Call number `call` of `work` fails. `work` says itself whether it was right.
+// Runs `work` while `count` Vulkan calls, from number `call` on, fail with `code`. Returns the kind of the error, or nothing if there was
+// none. `work` itself must check its results.
 std::optional<ErrorKind> with_fault(std::int64_t call, std::int64_t count, VkResult code, const std::function<void()>& work) {
   faults().arm(call, count, code);
   const auto kind = kind_of(work);
@@ -74,7 +75,7 @@ class EveryCall : public testing::TestWithParam<bool> {
   void renew() {
     backend_.reset();
     device_.reset();
-    std::optional<tiny::Environment> staged;  // as a device whose memory the host does not see
+    std::optional<tiny::Environment> staged;  // if set, the host does not see the device's memory
     if (GetParam()) staged.emplace("PUMICE_VULKAN_DISABLE", "unified");
     device_ = Device::open(physical());
     backend_ = make_backend(device_, 0);
@@ -87,7 +88,7 @@ class EveryCall : public testing::TestWithParam<bool> {
 };
 
 TEST_P(EveryCall, OfASessionFails) {
-  session();  // pipelines are there from now on
+  session();  // makes the pipelines, so that later sessions do not
   const std::int64_t calls = calls_of([&] { session(); });
   EXPECT_GT(calls, 50);
   std::size_t errors = 0;
@@ -106,11 +107,12 @@ TEST_P(EveryCall, OfASessionFails) {
     if (call % 5 == 0) fails_at(call, 1, VK_ERROR_OUT_OF_HOST_MEMORY);
     if (call % 5 == 1) fails_at(call, 1, VK_ERROR_INITIALIZATION_FAILED);
     if (call % 16 == 3) fails_at(call, 1, VK_ERROR_DEVICE_LOST);
-    if (call % 10 == 2) session();  // the next one is right
+    if (call % 10 == 2) session();  // the next session must be right
     if (HasFailure()) return;
   }
   session();
-  // Nearly all of these calls matter: memory that cannot be had for a larger slab is taken beside, and that is all that may be put right.
+  // Nearly all of the failed calls must have given an error. Only one kind of failure may be made good: if there is no memory for a larger
+  // slab, a second slab is allocated.
   EXPECT_GE(errors, static_cast<std::size_t>(calls));
 }
 
@@ -118,7 +120,7 @@ TEST_P(EveryCall, AndThoseAfterItFail) {
   session();
   const std::int64_t calls = calls_of([&] { session(); });
   for (std::int64_t call = 0; call < calls; call += 7) {
-    // Work may be in flight while waiting for it fails, so that is tried for a second.
+    // If waiting for the device fails, its work may still be in flight. So waiting is tried again for a second.
     const auto kind = kind_of([&] {
       faults().arm(call, 30, VK_ERROR_OUT_OF_HOST_MEMORY);
       session();
@@ -135,7 +137,8 @@ TEST_P(EveryCall, AndThoseAfterItFail) {
 INSTANTIATE_TEST_SUITE_P(Memory, EveryCall, testing::Values(false, true),
                          [](const auto& test) { return test.param ? "staged" : "direct"; });
 
-// From opening a device to closing it, pipelines and their cache with it: one pipeline, so that every call can fail with every code.
+// Covers the life of a device from opening to closing, including its pipelines and their cache. There is only one pipeline, so that each
+// call can fail with each code in reasonable time.
 TEST(EveryCallOfADevice, Fails) {
   const std::string folder = testing::TempDir() + "pumice-faults-cache";
   const tiny::Environment cache("PUMICE_CACHE_DIR", folder);
@@ -177,13 +180,14 @@ TEST(EveryCallOfADevice, Fails) {
       life();
       if (HasFailure()) break;
     }
-    EXPECT_GT(errors, static_cast<std::size_t>(3 * calls));  // a cache file that cannot be written is no error, nor is a wait at the end
+    // There are four codes for each call. Not every failure is an error: writing the cache file and waiting at the end may fail.
+    EXPECT_GT(errors, static_cast<std::size_t>(3 * calls));
   }
   EXPECT_EQ(validation_messages().size(), messages);
   std::filesystem::remove_all(folder);
 }
 
-// Pipelines are made by several threads at once: one that fails stops them all, and those that are made are kept.
+// Several threads make pipelines at once. If one of them fails, all must stop, and the pipelines that were made must be kept.
 TEST(EveryCallOfADevice, WhilePipelinesAreMade) {
   std::int64_t all = 0;
   {
@@ -195,14 +199,14 @@ TEST(EveryCallOfADevice, WhilePipelinesAreMade) {
   auto backend = make_backend(device, 0);
   for (std::int64_t call = 12; call < all; call += 9) {
     const auto kind = with_fault(call, 1, VK_ERROR_OUT_OF_DEVICE_MEMORY, [&] { tiny::Session session(*backend); });
-    if (!kind) break;  // no fault came: every pipeline is made by now
+    if (!kind) break;  // no call failed, because all pipelines had been made
     EXPECT_EQ(device->allocated(), 0u);
   }
   EXPECT_TRUE(tiny::right(tiny::Session(*backend).both()));
 }
 
 // ---------------------------------------------------------------- before there is a device
-// In a process of its own, where nothing has asked for Vulkan yet.
+// EXPECT_EXIT runs in a child process, which has not opened Vulkan yet.
 TEST(EveryCallOfTheInstanceDeathTest, Fails) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
@@ -240,7 +244,8 @@ TEST(ALostDevice, IsAskedNoMoreAndAnotherOneWorks) {
   tiny::Session session(*backend);
   EXPECT_TRUE(backend->info().usable);
   session.prefill();
-  session.decode();  // caches have grown, and its commands are recorded: the last call waits for the device
+  // From now on the caches have grown and the commands of decode() are recorded, so its last call waits for the device.
+  session.decode();
   EXPECT_EQ(with_fault(calls_of([&] { session.decode(); }) - 1, 1, VK_ERROR_DEVICE_LOST, [&] { session.decode(); }),
             ErrorKind::device_lost);
   EXPECT_TRUE(device->lost());
@@ -260,7 +265,7 @@ TEST(ALostDevice, IsAskedNoMoreAndAnotherOneWorks) {
 TEST(ALostDevice, IsNotGivenToTheNextModel) {
   const auto& room = engine::gpu_room();
   const auto held = room.open(index());
-  EXPECT_EQ(room.open(index()), held);  // models share it
+  EXPECT_EQ(room.open(index()), held);  // models share a device
   tiny::Session session(*held);
   session.prefill();
   EXPECT_EQ(with_fault(0, 1, VK_ERROR_DEVICE_LOST, [&] { session.decode(); }), ErrorKind::device_lost);
@@ -278,7 +283,7 @@ TEST(AForkedChild, TouchesNothingAndIsToldSo) {
   const std::vector<float> begin = session->prefill();
   pid_t child = 0;
   {
-    // At the fork another thread may be at work, and hold its locks: in the child they are held for ever.
+    // Another thread may hold the device's locks at the fork. In the child they then stay locked forever.
     const std::lock_guard turn(device->turn());
     child = ::fork();
     if (child == 0) {
@@ -321,7 +326,7 @@ TEST(AForkedChild, TouchesNothingAndIsToldSo) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 0);
-  EXPECT_TRUE(tiny::right_end(session->decode()));  // the parent is as it was
+  EXPECT_TRUE(tiny::right_end(session->decode()));  // the parent's device still works
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Rows of weights in the device's layout against unpack(). Every weight is decoded on the host as shaders/layout.h says, without a device.
+// Rows of weights in the device's layout must hold the weights that unpack() returns. The tests decode each weight on the host, without a
+// device, as shaders/layout.h describes it.
 #include "vulkan/layout.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ constexpr Layout kLayouts[] = {
 #undef PUMICE_FORMAT
 };
 
-// One row of device words, read one weight at a time.
+// Reads single weights of a row in the device's layout.
 class Reader {
  public:
   Reader(Format format, std::int64_t cols, const std::uint32_t* row)
@@ -160,7 +161,7 @@ TEST_P(LayoutTest, EveryWeightIsReadBackExactly) {
       ASSERT_EQ(row.end(), device.data() + (r + 1) * words);
       for (std::int64_t k = 0; k < cols; ++k) {
         const float want = expected[static_cast<std::size_t>(r * cols + k)], got = row.weight(k);
-        if (!std::isfinite(want)) {  // an infinite scale; minima make NaN of it. Loading refuses both
+        if (!std::isfinite(want)) {  // infinity or NaN, from an infinite scale; loading refuses both
           ASSERT_FALSE(std::isfinite(got)) << "row " << r << " column " << k;
         } else {
           ASSERT_EQ(got, want) << "row " << r << " column " << k;
@@ -178,8 +179,8 @@ TEST_P(LayoutTest, PaddingIsZero) {
   pack_rows(format, ones.data(), 1, cols, device.data());
   std::int64_t bits = 0;
   for (const std::uint32_t word : device) bits += std::popcount(word);
-  // Scales become wider on the device, never the other way round: six bits of a scale become a byte, whose two top bits may be set by a
-  // sign.
+  // A row on the device has at most as many set bits as in the file, except in scales that become wider: a scale of 6 bits becomes a byte,
+  // whose two top bits are set if the scale is negative.
   EXPECT_LE(bits, 8 * row_bytes(format, cols) + 2 * 16) << "the padding holds something";
 }
 

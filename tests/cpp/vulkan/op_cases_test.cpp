@@ -1,6 +1,7 @@
-// Every operation on Vulkan against the reference backend, over tests/op_cases.json. The device is vulkan:0, or the one that
-// PUMICE_TEST_VULKAN numbers; limits and variants come from the environment (vulkan/device.h), so that the suite runs with tiny ones too.
-// Software Vulkan takes up to a second for each pipeline: a run takes a sample of the cases, PUMICE_TEST_ALL=1 all of them.
+// Every operation on Vulkan must agree with the reference backend over the cases of tests/op_cases.json. The device is vulkan:0, or the one
+// whose index is in PUMICE_TEST_VULKAN. Limits and variants come from the environment (vulkan/device.h), so that the suite can also run
+// with tiny limits. Software Vulkan takes up to a second to make a pipeline, so the suite runs only a sample of the cases, or all of them
+// with PUMICE_TEST_ALL=1.
 #include "reference/op_cases.h"
 
 #include <gtest/gtest.h>
@@ -25,8 +26,8 @@ using cases::OpCase;
 using cases::OpRun;
 using cases::Slice;
 
-// Chooses cases of an operation: the first of each format or kind, and every seventh, because the file's patterns of sizes do not repeat by
-// the seven.
+// Returns the indices of the cases that run for an operation: the first case of each format or kind, and every seventh case. Seven is not a
+// period of the sizes in the file, so these cases have many different sizes.
 std::vector<std::size_t> chosen(const std::string& op) {
   const char* all = std::getenv("PUMICE_TEST_ALL");
   const bool every = all != nullptr && std::string(all) == "1";
@@ -41,7 +42,8 @@ std::vector<std::size_t> chosen(const std::string& op) {
   return cases;
 }
 
-// Those with short texts and every row together, or piece by piece with what is stored in the cache before.
+// Returns slices that together run all rows in order: 1, 2 and 5 rows, then all remaining rows but one, then the last row. So most runs
+// find earlier positions in the cache. Operations that need whole segments get one segment per slice.
 std::vector<Slice> pieces(const OpCase& c) {
   std::vector<Slice> slices;
   std::int32_t at = 0;
@@ -61,8 +63,8 @@ std::vector<Slice> pieces(const OpCase& c) {
 
 class VulkanOpCases : public testing::TestWithParam<std::string> {
  protected:
-  // One device for all of them, whose pipelines are made once. Closed here, and not as the process ends: the validation layer
-  // (validation_test.cpp) says then what is left over.
+  // All tests share one device, so that each pipeline is made once. TearDownTestSuite() closes the device before the process ends, so that
+  // the validation layer (validation_test.cpp) can report what was not freed.
   static void SetUpTestSuite() {
     const char* index = std::getenv("PUMICE_TEST_VULKAN");
     device = vulkan::make_backend(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);
@@ -87,7 +89,7 @@ TEST_P(VulkanOpCases, AnswerToTheReference) {
         EXPECT_LE(error, limit) << (compute == Compute::float32 ? "float32: " : "automatic: ") << c.name;
         double& largest = worst[str(compute == Compute::float32 ? "float32" : "automatic", "_limit_", limit)];
         largest = std::max(largest, error);
-        // Piece by piece, twice: recordings of a shape are replayed.
+        // The pieces run twice, because the second time replays the recordings of the first.
         if (c.op == "select") continue;
         for (int again = 0; again < 2; ++again) {
           std::vector<float> apart;

@@ -1,4 +1,4 @@
-// The steps that a device makes from a program's operations: which operations become one dispatch.
+// Tests of make_plan(): which operations of a program become one step, that is, one dispatch.
 #include "vulkan/plan.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,8 @@ TEST(GpuPlan, RopeOfQAndKAndTheirStoreAreOneStep) {
 TEST(GpuPlan, AnEncodersRopeAndItsKeysAreOneStep) {
   const Attend attend{.q = kQ, .out = {1, 0, kWidth}, .k = kK, .v = kV, .key_dim = kHead, .value_dim = kHead, .kv_heads = 2};
   const GpuPlan plan = plan_of({rope(kQ), rope(kK), attend, attend});
-  ASSERT_EQ(plan.steps.size(), 4u);  // the second attention keeps its keys again: the first one's pages may be another's by then
+  // The second attention must store its keys again, because the scratch pages of the first may have been reused by then.
+  ASSERT_EQ(plan.steps.size(), 4u);
   const auto& kept = std::get<RopeStore>(plan.steps[0]);
   EXPECT_EQ(kept.pages, Pages::kept);
   EXPECT_EQ(kept.q, kQ);
@@ -61,15 +62,15 @@ TEST(GpuPlan, AnEncodersRopeAndItsKeysAreOneStep) {
 }
 
 TEST(GpuPlan, WhatDoesNotFitStaysApart) {
-  // Each of these keeps the operations apart: another table, a k with a temperature of its own, values that are turned as keys, a k other
-  // than the one that was turned.
+  // Each of these must keep the operations apart: another rope table for k, a temperature for k, values that are the rotated keys, and Rope
+  // of the values in place of the keys.
   EXPECT_EQ(steps({rope(kQ), rope(kK, table(2.0f)), store()}).size(), 2u);
   Rope hot = rope(kK);
   hot.temperature = 0.1f, hot.temperature_length = 4;
   EXPECT_EQ(steps({rope(kQ), hot, store()}).size(), 3u);
   EXPECT_EQ(steps({rope(kQ), rope(kK), store(kK, kK)}).size(), 2u);
   EXPECT_EQ(steps({rope(kQ), rope(kV), store()}).size(), 2u);
-  // Turned twice: once more over what the first has written.
+  // The second Rope rotates what the first has written, so it must be another step.
   EXPECT_EQ(steps({rope(kK), rope(kK), store()}).size(), 2u);
 }
 

@@ -12,7 +12,8 @@
 namespace pumice::vulkan {
 namespace {
 
-// SPIR-V specification 1.5, 2.3 (header of five words; an instruction's first word is length << 16 | opcode), 3.31 and 3.52 (numbers).
+// From the SPIR-V specification 1.5: section 2.3 (a header of five words; the first word of an instruction is length << 16 | opcode), and
+// the numbers in sections 3.31 and 3.52.
 constexpr std::uint32_t kMagic = 0x07230203, kVersion15 = 0x00010500;
 enum Opcode : std::uint32_t { kName = 5, kMemberName = 6, kCapability = 17 };
 enum Capability : std::uint32_t { kShader = 1, kGroupNonUniform = 61, kGroupNonUniformArithmetic = 63 };
@@ -31,7 +32,7 @@ std::vector<std::uint32_t> first_operands(const Shader& shader, Opcode opcode) {
   return found;
 }
 
-// Variants need more than the baseline; device.cpp builds them only where the device has it.
+// Variants of shaders need optional features. device.cpp builds a variant only on a device that has them.
 bool is_variant(std::string_view name) { return name.ends_with("_i8") || name.ends_with("_coopmat"); }
 
 TEST(Shaders, EverySourceIsInTheModule) {

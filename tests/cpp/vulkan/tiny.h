@@ -1,4 +1,4 @@
-// A decoder of one layer, small enough to be run some hundred times, and what it answers on the reference backend.
+// A decoder of one layer that is small enough to run some hundred times, and its logits on the reference backend.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace pumice::tiny {
 
-// A variable of the environment, as long as this lives.
+// Sets an environment variable. The destructor restores the value that it had before.
 class Environment {
  public:
   Environment(std::string name, const std::string& value) : name_(std::move(name)) {
@@ -34,7 +34,8 @@ class Environment {
 
 inline constexpr std::int32_t kVocab = 48, kWidth = 64, kHeadDim = 32, kHeads = 2, kRows = 40;
 
-// Embedding, norm, q, k and v, rope and store, attention, its product on the residual stream, the selected rows, the head.
+// Returns the decoder's program: embedding, norm, q, k and v, rope and store, attention, its output projection with the residual, the
+// selected rows, the head.
 inline Program program(KvFormat kv = KvFormat::f16) {
   Program p;
   p.name = "tiny";
@@ -71,7 +72,7 @@ inline Weights weights() {
           .vectors = {{"norm", random.normals(kWidth, 0.2f, 1.0f)}}};
 }
 
-// A model as a caller has it: two runs, between which the caches grow and a page is copied.
+// Runs the decoder as a caller does: prefill() and then decode(). In between, the caches grow and a page is copied.
 class Session {
  public:
   explicit Session(Backend& backend, KvFormat kv = KvFormat::f16)
@@ -126,7 +127,8 @@ inline const std::vector<float>& truth() {
   }();
   return logits;
 }
-inline bool right(const std::vector<float>& logits) { return cases::nmse(logits, truth(), 0) < 1e-6; }  // keys and values are f16
+// The tolerance is for keys and values in f16.
+inline bool right(const std::vector<float>& logits) { return cases::nmse(logits, truth(), 0) < 1e-6; }
 inline bool right_end(const std::vector<float>& logits) { return cases::nmse(logits, {truth().begin() + kVocab, truth().end()}, 0) < 1e-6; }
 
 }  // namespace pumice::tiny

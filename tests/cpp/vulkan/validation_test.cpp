@@ -1,5 +1,5 @@
-// With PUMICE_VULKAN_VALIDATION=1 a message of the validation layer fails the test during which it came, whichever test of this program
-// that is: wrong calls, missing barriers, what is not freed.
+// With PUMICE_VULKAN_VALIDATION=1, a message of the validation layer (wrong calls, missing barriers, objects that are not freed) fails the
+// test during which it came. This holds for all tests of this program.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ namespace {
 class NoMessages final : public testing::EmptyTestEventListener {
  public:
   void OnTestEnd(const testing::TestInfo&) override { report(); }
-  void OnTestSuiteEnd(const testing::TestSuite&) override { report(); }  // after the device that the tests of a suite share is closed
+  void OnTestSuiteEnd(const testing::TestSuite&) override { report(); }  // the device that the suite shares is closed by then
 
  private:
   void report() {
@@ -26,7 +26,8 @@ class NoMessages final : public testing::EmptyTestEventListener {
   }
   std::size_t told_ = 0;
 };
-// GoogleTest tells listeners of ends last come, first served: these failures are there when its printer asks for them.
+// At the end of a test, GoogleTest calls its listeners in reverse order. So these failures are added before GoogleTest's own printer prints
+// the result.
 [[maybe_unused]] const bool listens = [] {
   testing::UnitTest::GetInstance()->listeners().Append(new NoMessages);
   return true;
@@ -66,7 +67,8 @@ std::size_t messages_with(const std::string& text) {
   return count;
 }
 
-// A copy is right; two to the same place without a barrier are not, nor is one beyond the end of a buffer.
+// Returns true if the validation layer reports nothing for a correct copy, one message for two copies to the same bytes without a barrier,
+// and one message for a copy beyond the end of a buffer.
 bool each_fault_is_told_once() {
   const char* index = std::getenv("PUMICE_TEST_VULKAN");
   const auto device = Device::open(Instance::get().devices().at(index != nullptr ? std::strtoul(index, nullptr, 10) : 0));
@@ -88,7 +90,8 @@ bool each_fault_is_told_once() {
 
 TEST(ValidationDeathTest, SeesWrongCallsAndMissingBarriers) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const tiny::Environment on("PUMICE_VULKAN_VALIDATION", "1");  // in a process of its own: these messages are meant
+  // EXPECT_EXIT runs in a child process, so these intended messages do not fail a test here.
+  const tiny::Environment on("PUMICE_VULKAN_VALIDATION", "1");
   EXPECT_EXIT(::_exit(each_fault_is_told_once() ? 0 : 1), testing::ExitedWithCode(0), "");
 }
 

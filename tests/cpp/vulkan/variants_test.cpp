@@ -1,4 +1,5 @@
-// Variants are compared with the baseline before they are used. lavapipe has integer dot products (slow ones) and no cooperative matrices.
+// A variant of a shader is compared with the baseline before it is used. It must be switched off if the results differ too much. lavapipe
+// has integer dot products (slow ones), but no cooperative matrices.
 #include "vulkan/variants.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +81,7 @@ TEST(Variants, ThatDifferAreOffByNameAndTheBaselineIsUsed) {
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_NE(notes[0].find("integer_dot is off on " + device.name + ": its product of 1 row and Q4_K weights differs"), std::string::npos)
       << notes[0];
-  EXPECT_EQ(run(*backend, Compute::automatic), ours);  // it stays off, and is named once
+  EXPECT_EQ(run(*backend, Compute::automatic), ours);  // the variant stays off, without a second note
   EXPECT_EQ(backend->info().notes.size(), 1u);
 }
 
@@ -88,14 +89,15 @@ TEST(Variants, ThatDoNotCompileAreOff) {
   const PhysicalDevice device = physical();
   if (!device.integer_dot) return;
   const auto opened = Device::open(device);
-  // One call after the other fails. Those of the baseline are no fault of the variant; the first of the variant's own switches it off.
+  // In each round another Vulkan call fails. If it is a call of the baseline, there must be an error. If it is the variant's own call, the
+  // variant must be switched off.
   std::vector<std::string> notes;
   int failed = 0;
   for (int call = 0; notes.empty() && call < 1000; ++call) {
     VariantTests tests(*opened);
     faults().arm(call, 1, VK_ERROR_UNKNOWN);
     try {
-      tests.passed({.integer_dot = true}, Cancel{});  // a few calls may fail and cost nothing: those of the pipeline cache
+      tests.passed({.integer_dot = true}, Cancel{});  // failing calls of the pipeline cache have no effect
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::device) << error.what();
       ++failed;
@@ -106,14 +108,15 @@ TEST(Variants, ThatDoNotCompileAreOff) {
   EXPECT_GT(failed, 0);
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_EQ(notes[0].rfind("integer_dot is off on " + device.name, 0), 0u) << notes[0];
-  EXPECT_TRUE(VariantTests(*opened).passed({.integer_dot = true}, Cancel{}).integer_dot);  // the device is as good as before
+  EXPECT_TRUE(VariantTests(*opened).passed({.integer_dot = true}, Cancel{}).integer_dot);  // the device still works
 }
 
-// The products that a device with cooperative matrices would run: those with enough rows for tiles, and never with float32.
+// A device with cooperative matrices must use them for products with enough rows for tiles, but not for precise products, and never with
+// Compute::float32.
 TEST(Variants, CooperativeProductsAreForManyRows) {
   PhysicalDevice device = physical();
   device.cooperative = {16, 16, 16, 32};
-  const auto opened = Device::open(device);  // without the feature: pipelines are named here, not made
+  const auto opened = Device::open(device);  // opened without the feature, because the test makes no pipelines
   const GpuWeights weights(opened, matrix(), {}, {}, Cancel{});
   const auto pipelines = [&](const Variants& variants, std::int32_t precise) {
     Program program = product();
