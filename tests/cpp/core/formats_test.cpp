@@ -76,7 +76,7 @@ TEST(Formats, PartsOfBlocksAreRefused) {
   EXPECT_THROW(pack(Format::IQ4_XS, out.data(), 256, written.data()), Error);
 }
 
-// Every half float must convert to the value that arithmetic gives, and back to the same bits.
+// Every half float must convert to the value that its exponent and mantissa give, and back to the same bits.
 TEST(Formats, EveryHalfFloat) {
   for (std::uint32_t h = 0; h < 65536; ++h) {
     const auto half = static_cast<std::uint16_t>(h);

@@ -35,7 +35,7 @@ inline float high(std::uint64_t state) { return static_cast<float>((state >> 24)
 inline float logit(float low, float high, std::int32_t id) {
   const std::uint64_t h =
       mix(static_cast<std::uint64_t>(low) << 24 ^ static_cast<std::uint64_t>(high) ^ (static_cast<std::uint64_t>(id) << 48));
-  return static_cast<float>(h >> 40) / static_cast<float>(1 << 21);  // 0 .. 8
+  return static_cast<float>(h >> 40) / static_cast<float>(1 << 21);  // in [0, 8)
 }
 
 inline std::vector<float> logits_after(std::span<const std::int32_t> ids) {

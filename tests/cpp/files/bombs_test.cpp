@@ -150,7 +150,7 @@ TEST(Bombs, SparseFilesOfATerabyte) {
           256u << 20, "1 Mi tensors");
   std::string header = safetensors_raw("{", "");
   header[0] = static_cast<char>(0x00), header[1] = static_cast<char>(0xE1), header[2] = static_cast<char>(0xF5),
-  header[3] = 5;  // 100,000,000
+  header[3] = 5;  // the length is now 100,000,000
   refused(header, 256u << 20, "a header of 100 MB");
 }
 

@@ -374,7 +374,7 @@ std::vector<Mutant> mutants() {
   config("logit_softcap", "none", [](Config& c) { return set(c.logit_softcap, 0.0f); });
   config("logit_softcap", "where there is none", [](Config& c) { return c.logit_softcap == 0 && set(c.logit_softcap, 1.0f); });
 
-  // Roles.
+  // Mutants that give a parameter to another role, or change the order of its rows.
   add(in_parameters("roles", "k and v swapped", [](Description& d, std::size_t layer) {
     std::swap(of(d, layer, Role::k), of(d, layer, Role::v));
     return true;
