@@ -1,1 +1,1 @@
-"""Conversations: prompts by a chat template, and answers taken apart."""
+"""Chats: renders conversations as prompts with the model's chat template, and parses the answers."""

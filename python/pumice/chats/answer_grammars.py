@@ -1,7 +1,7 @@
-"""Grammars for the answers of chat(): free reasoning, and then what response_format or tool_choice demand.
+"""Builds the grammar that constrains an answer of chat(): free reasoning, followed by what response_format or tool_choice requires.
 
-`written` in a row of response_templates.py says how calls are written, and the same row says how they are parsed. The schemas come from the
-tools.
+The `written` field of a Row in response_templates.py says how a model writes tool calls, and the `template` field of the same Row says how
+they are parsed. The schemas of the arguments come from the tools.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _BLANK = re.compile(r"((?<!\w)\s+|\s+(?!\w))")
 _PLACE = re.compile(r"%(\w+)%")
-# Some models write JSON with a blank behind commas and colons, others without; both are allowed.
+# Some models write a space after the commas and colons of JSON, and others do not. Both forms are allowed.
 _LOOSE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
 
@@ -41,7 +41,7 @@ _LOOSE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator"
 
 
 def json_of(text: str) -> Any:
-    """Returns the value that an answer spells as JSON. Raises a ValueError that names .content and shows its beginning."""
+    """Parses an answer as JSON and returns the value. Raises a ValueError that refers to .content and quotes its beginning."""
     try:
         return DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -54,7 +54,7 @@ def json_of(text: str) -> Any:
 
 
 def _validated(validate: Callable[[str], Any], text: str) -> Any:
-    """Returns the value that a pydantic type makes of JSON. NaN and 1e999 are refused first, because the type would accept them."""
+    """Parses JSON text with a pydantic validator. json_of() refuses NaN and 1e999 first, because pydantic would accept them."""
     json_of(text)
     with exit_waits:
         return validate(text)
@@ -62,17 +62,19 @@ def _validated(validate: Callable[[str], Any], text: str) -> Any:
 
 @dataclass(frozen=True)
 class Format:
-    """A checked response_format: its grammar, and the function that makes .parsed of an answer."""
+    """A checked response_format: its grammar, and the function that parses .content into .parsed."""
 
     grammar: Grammar
     parse: Callable[[str], Any] = json_of
 
 
-_ENTRIES = {"text": (), "json_object": (), "json_schema": ("json_schema",)}  # the further entries that a dict of each type has
+# For each value of "type": the other keys that a response_format dict of this type may have.
+_ENTRIES = {"text": (), "json_object": (), "json_schema": ("json_schema",)}
 
 
 def check_response_format(given: Any) -> Format | None:
-    """Checks response_format= of chat(). Returns None if it demands nothing. Raises TypeError, ValueError and GrammarError."""
+    """Checks the response_format argument of chat(). Returns None if it allows any text. Raises TypeError, ValueError or GrammarError if it
+    is invalid."""
     if isinstance(given, Mapping) and isinstance(given.get("type"), str) and given["type"] in _ENTRIES:
         _only(given, "response_format", ("type", *_ENTRIES[given["type"]]))
     if given is None or (isinstance(given, Mapping) and given.get("type") == "text"):
@@ -103,7 +105,8 @@ def check_response_format(given: Any) -> Format | None:
 
 
 def _only(given: Mapping[str, Any], what: str, known: tuple[str, ...]) -> None:
-    """Raises ValueError for an unknown entry. A schema beside "json_object", for example, would be silently ignored."""
+    """Raises ValueError if `given` has a key that is not in `known`. Otherwise chat() would silently ignore, for example, a schema beside
+    the type "json_object"."""
     for name in given:
         if name not in known:
             where = '; a schema goes into {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}' if name == "schema" else ""
@@ -111,7 +114,7 @@ def _only(given: Mapping[str, Any], what: str, known: tuple[str, ...]) -> None:
 
 
 def parser_of(type_: Any) -> Callable[[str], Any]:
-    """Returns a function that parses an answer as a pydantic model or TypeAdapter. It can be pickled if the type can."""
+    """Returns a function that parses an answer's text with a pydantic model or TypeAdapter. The function can be pickled if the type can."""
     return functools.partial(_validated, type_.model_validate_json if hasattr(type_, "model_validate_json") else type_.validate_json)
 
 
@@ -120,7 +123,7 @@ def parser_of(type_: Any) -> Callable[[str], Any]:
 
 @dataclass
 class AnswerGrammar(Lark):
-    """The grammar of one answer, built rule by rule."""
+    """Collects the rules of the grammar for one answer, in llguidance's dialect of Lark."""
 
     tokenizer: Tokenizer = field(kw_only=True)
 
@@ -130,11 +133,12 @@ class AnswerGrammar(Lark):
         self._split = re.compile("(" + "|".join(map(re.escape, names)) + ")") if names else None
 
     def schema(self, name: str, schema: dict[str, Any]) -> str:
-        """Adds JSON of a prepared schema. Returns the text by which a rule refers to it."""
+        """Adds a rule for JSON that matches a schema. The schema must come from prepared(). Returns the text with which other rules refer
+        to the new rule."""
         return exact(schema, _LOOSE, self, name) or self.other(name, json_schema={**schema, "x-guidance": _LOOSE})
 
     def grammar(self, name: str, body: Grammar) -> str:
-        """Adds a grammar under a name. Returns the text by which a rule refers to it."""
+        """Adds `body` under a name. Returns the text with which rules refer to it."""
         if body._kind == "llguidance":
             (first, *others) = json.loads(body._source)["grammars"]
             self.others += [{**first, "name": name}, *others]
@@ -142,12 +146,14 @@ class AnswerGrammar(Lark):
         return self.other(name, **_as_lark(body))
 
     def parts(self, text: str) -> list[tuple[str, int | None]]:
-        """Splits a text into plain text, paired with None, and special tokens, each paired with its id."""
+        """Splits a text into pieces of plain text and special tokens. Each special token is paired with its id, and each piece of plain
+        text with None."""
         pieces = self._split.split(text) if self._split else [text]
         return [(piece, self._special.get(piece)) for piece in pieces if piece]
 
     def spelt(self, text: str) -> str:
-        """A text as Lark. Blanks in it stand for up to four blanks; blanks between words stay as they are."""
+        """Returns a text as a Lark expression. A run of whitespace in it matches zero to four spaces or line feeds, unless it stands
+        between two words."""
         found = []
         for piece, special in self.parts(text):
             if special is not None:
@@ -157,24 +163,26 @@ class AnswerGrammar(Lark):
         return " ".join(found)
 
     def until(self, name: str, text: str) -> str:
-        """Adds a rule for any text up to and including the first `text`."""
+        """Adds a rule for any text up to and including the first occurrence of `text`."""
         (first, special), *rest = self.parts(text)
         more = "" if not rest else " " + self.spelt("".join(piece for piece, _ in rest))
-        if special is not None:  # a parser would take the spelled-out token for the token itself, so free text must not spell it
+        # The free text must not contain the spelling of a special token, because the response parser would take it for the token itself.
+        if special is not None:
             self.rule(f"{name.upper()}_TEXT", f"/(?s:.+)/ & ~/(?s:.*){_lark_regex(first)}(?s:.*)/")
             return self.rule(name, f"{name.upper()}_TEXT? <[{special}]>{more}")
         begin = self.rule(f"{name}_begin", f"/(?s:.*){_lark_regex(first)}/", "[lazy]")
         return self.rule(name, begin + more)
 
     def marked(self, name: str, mark: str, least: int, most: int | None) -> str:
-        """Adds a rule for a text between two marks. The text has `least` to `most` characters and cannot contain the mark."""
+        """Returns an expression for `mark`, then a text of `least` to `most` characters that does not contain `mark`, then `mark` again."""
         if most == 0:
             return f"{self.spelt(mark)} {self.spelt(mark)}"
         text = self.behind(name, f"(?s:.{{{max(least, 1)},{'' if most is None else most}}})", mark)
         return f"{self.spelt(mark)} {text if least else f'({text} | {self.spelt(mark)})'}"
 
     def behind(self, name: str, pattern: str, mark: str) -> str:
-        """Adds a rule for a text that matches a pattern, followed by `mark`. The text ends at the first `mark`."""
+        """Returns an expression for a text that matches the regular expression `pattern`, followed by `mark`. The text ends at the first
+        `mark`."""
         (first, special), *rest = self.parts(mark)
         escaped, more = _lark_regex(first), f" {self.spelt(''.join(piece for piece, _ in rest))}" if rest else ""
         text = f"{name.upper()}_TEXT"
@@ -185,14 +193,14 @@ class AnswerGrammar(Lark):
         return f"{text} <[{special}]>{more}"
 
     def marked_choice(self, name: str, mark: str, texts: Sequence[str]) -> str:
-        """Adds a rule for one of several texts between two marks. No text contains the mark. The rule is one terminal, because a row of the
-        parser holds at most 2,000 items."""
+        """Returns an expression for one of several texts between two marks. None of the texts may contain the mark. All texts are
+        alternatives of one terminal, because a row (item set) of llguidance's parser holds at most 2,000 items."""
         [(_, special), *_] = self.parts(mark)
         behind, end = ("", f" <[{special}]>") if special is not None else (mark, "")
         return f"{self.spelt(mark)} {self.rule(name.upper(), ' | '.join(lark_text(text + behind) for text in texts))}{end}"
 
     def source(self, start: str) -> str:
-        """The grammar's text for llguidance, with the rules that all answers use."""
+        """Returns the grammar as source text for llguidance, including the rules BLANKS and ANY, which all answers share."""
         self.rules += [r"BLANKS: /[ \n]{1,4}/", "ANY: /(?s:.+)/"]
         return super().source(start)
 
@@ -214,8 +222,9 @@ def _as_lark(grammar: Grammar) -> dict[str, Any]:
 class Asking:
     """What an answer must or may contain.
 
-    tools: the tools that may be called.  calls: "free" allows text with calls in it, "must" allows only calls.  opened: the prompt already
-    contains the marker that opens the reasoning.  thinks: the model may begin with reasoning."""
+    body: the grammar of the text, or None if any text is allowed.  tools: the tools that may be called.  calls: "must" allows only calls.
+    "free" allows text with calls in it or, if there is a body, either the body or calls.  parallel: whether more than one call is allowed.
+    opened: the prompt already contains the marker that opens the reasoning.  thinks: the model may begin with reasoning."""
 
     body: Grammar | None = None
     tools: Sequence[Mapping[str, Any]] = ()
@@ -226,7 +235,8 @@ class Asking:
 
 
 def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str) -> Thought | None:
-    """Returns the markers around a model's reasoning, or None if the model does not reason."""
+    """Returns the markers around reasoning and content. Returns None if the model does not reason, or if its markers are not known as plain
+    texts."""
     if shape is None:
         return None
     found = row.thought if row is not None and row.template is shape.spec else None
@@ -242,7 +252,7 @@ def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: s
 
 
 def written_of(shape: ResponseTemplate | None, row: Row | None) -> Written | str:
-    """Returns how calls are written, or a sentence that says why no grammar can force them."""
+    """Returns how the model writes tool calls, or a sentence that says why no grammar can enforce them."""
     if shape is None or not shape.calls:
         return "its chat template shows none of the known ways to call tools"
     if row is not None and row.template is shape.spec:
@@ -255,7 +265,8 @@ def written_of(shape: ResponseTemplate | None, row: Row | None) -> Written | str
 
 
 def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None, written: Written | str) -> Grammar | None:
-    """Returns the grammar of an answer, or None if nothing is demanded. Raises GrammarError if a demand cannot be enforced."""
+    """Returns the grammar of an answer, or None if any answer is allowed. Raises GrammarError if no grammar can enforce what `asking`
+    requires."""
     if asking.body is None and not asking.tools:
         return None
     plain_body = asking.body is not None and not asking.tools
@@ -292,8 +303,10 @@ def answer_grammar(tokenizer: Tokenizer, asking: Asking, thought: Thought | None
 
 
 def _calls(made: AnswerGrammar, written: Written, asking: Asking, skipped: str) -> str:
-    """Adds a rule for calls that follow each other. skipped: the first words of the first call, which the model has already written."""
-    alone = written.alone or (asking.calls == "free" and not written.before)  # each call ends the text before it
+    """Adds a rule for one or more consecutive calls. skipped: the beginning of the first call. The rule leaves it out, because an earlier
+    rule has already matched it."""
+    # If true, the rule matches one call. Then either a call is the whole answer, or _free() repeats the rule itself.
+    alone = written.alone or (asking.calls == "free" and not written.before)
     listed = "%calls%" in written.call
     first = "" if listed or written.before else skipped
     names = [made.rule(f"call_{i}", _without(_call(made, written, i, tool), first)) for i, tool in enumerate(asking.tools)]
@@ -351,7 +364,7 @@ def _of_tool(name: str) -> Iterator[None]:
 
 
 def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the schema of a call's arguments. For a function that is not strict, this is any object."""
+    """Returns the schema of a call's arguments. If the function is not strict, the schema allows any object."""
     function = tool["function"]
     if not is_strict(function):
         return {"type": "object"}
@@ -359,7 +372,8 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
         schema = schema_of_type(function.get("parameters") or {})
         schema, _ = prepared(closed(schema) if isinstance(function, Exact) else schema)
     for _, here in list(places(schema)):
-        if here.get("nullable") is True and here.keys() & {"type", "anyOf"}:  # OpenAI's keyword, which pumice's own schemas have too
+        # "nullable" is a keyword of OpenAPI, and pumice uses it in the schemas that it makes from Python functions.
+        if here.get("nullable") is True and here.keys() & {"type", "anyOf"}:
             inner = {key: value for key, value in here.items() if key != "nullable"}
             here.clear()
             here["anyOf"] = [inner, {"type": "null"}]
@@ -367,7 +381,8 @@ def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, Any]) -> str:
-    """Adds a rule for arguments between marks. Strings are written as they are, all other values as JSON."""
+    """Returns an expression for arguments that are each written as a key and a value between marks. Strings are written without quotes, and
+    all other values as JSON."""
     function = tool["function"]
     arguments = TextArguments(made, form, f"value_{index}", arguments_schema(tool), _LOOSE)
     if is_strict(function):
@@ -377,8 +392,8 @@ def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, A
 
 
 def _free(made: AnswerGrammar, written: Written, asking: Asking) -> str:
-    """Adds a rule for text that may contain calls. Once the model has written the first words of a call, the rest of the call must
-    follow."""
+    """Returns an expression for text that may contain calls. Once the model has written the first word of a call, it must finish the
+    call."""
     begin = (written.before or written.call).partition("%")[0].split()[0]
     (first, special), *_ = made.parts(begin)
     again = "*" if asking.parallel else "?"

@@ -1,4 +1,5 @@
-"""Arguments as Gemma's models write them: JSON with bare keys, and with texts between marks ({city:<|"|>Köln<|"|>,days:3})."""
+"""Grammar rules for arguments as Gemma models write them: JSON with unquoted keys, and with strings between marks
+({city:<|"|>Köln<|"|>,days:3})."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _BARE = re.compile(r"[\w.$-]+")  # a key that may be written without quotes
 
 
 class BareArguments(SchemaRules):
-    """The rules for one call's arguments. made: the grammar to which the rules are added. mark: the text before and after each string."""
+    """Builds the rules for the arguments of one call. made: the grammar to which the rules are added. mark: the text before and after each
+    string."""
 
     def __init__(self, made: AnswerGrammar, mark: str, name: str, schema: Mapping[str, Any]) -> None:
         super().__init__(made, name, schema)
@@ -35,10 +37,10 @@ class BareArguments(SchemaRules):
         )
 
     def _in_order(self, keys: Sequence[str]) -> list[str]:
-        """Keys in the order of their letters, as these models' chat templates write them."""
+        """Returns the keys in alphabetical order, ignoring case, as the chat templates of these models write them."""
         return sorted(keys, key=str.lower)
 
-    # ---- values that are written down
+    # ---- fixed values and keys
 
     def _choice(self, values: Sequence[Any], path: str) -> str:
         texts = [self._free_of_mark(value, path) for value in values if isinstance(value, str) and value]
@@ -59,14 +61,14 @@ class BareArguments(SchemaRules):
     def _key(self, key: str, path: str) -> str:
         return lark_text(key) if _BARE.fullmatch(key) else self._written_text(key, path)
 
-    # ---- values that are free
+    # ---- values of a type
 
     def _text(self, here: Mapping[str, Any], path: str) -> str:
         return self._marked(*sizes(here, "minLength", "maxLength", path))
 
     def _marked(self, least: int, most: int | None) -> str:
-        """Adds a rule for a text of `least` to `most` characters. The text must not spell the mark, because a parser would end the text
-        there."""
+        """Returns a rule for a text of `least` to `most` characters between two marks. The text cannot contain the mark, because the
+        response parser would end the text there."""
         if (least, most) not in self._texts:
             self._texts[least, most] = self._rule(self._answer.marked(self._new(), self._mark, least, most))
         return self._texts[least, most]

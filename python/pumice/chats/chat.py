@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 
 Int32 = npt.NDArray[np.int32]
 
-_RESERVED = ("self", "messages", "add_generation_prompt")  # variables that chat() sets; ChatTemplate has more of them
-_OPENED = 256  # the beginning of an answer is looked for in this many characters at the prompt's end
+# Template variables that chat() sets itself. ChatTemplate reserves more names (RESERVED in chat_templates.py).
+_RESERVED = ("self", "messages", "add_generation_prompt")
+# The prompt may already contain the beginning of the answer, such as "<think>". chat() looks for it in the last 256 characters of the
+# prompt.
+_OPENED = 256
 
 
 # ---------------------------------------------------------------- results
@@ -42,23 +45,24 @@ _OPENED = 256  # the beginning of an answer is looked for in this many character
 class ChatResult(Generation):
     """A Generation that answers a conversation.
 
-    prompt: what the chat template made of the conversation. content: what the model says. reasoning: what it thought before, or None.
-    tool_calls: what it wants called; tool_errors: what looked like a call, cannot be read, and stands in content. text: all of it as it
-    came, without control tokens."""
+    prompt: the text that the chat template rendered. content: the answer without reasoning and tool calls. reasoning: the model's
+    reasoning, or None. tool_calls: the calls that the model asks for. tool_errors: one message for each call that cannot be parsed; the
+    text of such a call stays in content. text: the whole answer as the model wrote it, without control tokens."""
 
     prompt: str = ""
     content: str = ""
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_errors: tuple[str, ...] = ()
-    reasoning_key: str = "reasoning_content"  # the chat template's name for reasoning
-    parser: Callable[[str], Any] = answer_grammars.json_of  # makes .parsed of .content
+    reasoning_key: str = "reasoning_content"  # the key under which the chat template expects reasoning
+    parser: Callable[[str], Any] = answer_grammars.json_of  # turns .content into .parsed
 
     @property
     def parsed(self) -> Any:
-        """What a response_format asked for: the pydantic object, else the JSON of .content as Python has it.
+        """The answer in the form that response_format asked for: a pydantic object, or else the JSON value of .content.
 
-        Raises ValueError if the answer is incomplete or is not JSON, and pydantic's ValidationError if it does not validate."""
+        Raises ValueError if the answer is incomplete or is not JSON, and pydantic's ValidationError if the answer does not match the
+        pydantic type."""
         if self.finish_reason in ("length", "cancelled"):
             why = "max_new_tokens or the context ended it" if self.finish_reason == "length" else "it was cancelled"
             raise ValueError(f"the answer is not complete: {why} after {len(self.ids)} tokens. It begins {shown(self.content, 80)}")
@@ -78,7 +82,7 @@ class ChatResult(Generation):
         return message
 
     def to_openai(self) -> dict[str, Any]:
-        """The answer as a dict in the shape of an OpenAI chat completion."""
+        """Returns the answer as a dict in the shape of an OpenAI chat completion."""
         reason = {"eos": "stop", "grammar": "stop", "cancelled": None}.get(self.finish_reason or "", self.finish_reason)
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.reasoning is not None:
@@ -96,7 +100,7 @@ class ChatResult(Generation):
 
 
 class Answer(Continuation):
-    """A sequence whose text is parsed while it arrives. The parser sees only those control tokens that its markers contain."""
+    """A sequence whose text is parsed while it arrives. Of the control tokens, the parser sees only those that its markers contain."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, parser: ResponseParser, heard: Mapping[int, str]) -> None:
         super().__init__(tokenizer, params)
@@ -105,12 +109,12 @@ class Answer(Continuation):
         self._over = False
 
     def parsed(self) -> ResponseParser:
-        """The parser, once the sequence has ended."""
+        """Parses the rest of the text and returns the parser. Must be called after the sequence has ended."""
         self._events(len(self.text), over=True)
         return self._parser
 
     def chunks(self, index: int) -> list[Chunk]:
-        """take() as chunks of one kind each: content, reasoning, tool calls."""
+        """Returns the chunk of take() split into chunks of one kind each: content, reasoning or tool calls."""
         chunk = self.take(index)
         if chunk is None:
             return []
@@ -128,7 +132,7 @@ class Answer(Continuation):
         return result
 
     def _events(self, end: int, over: bool) -> list[Event]:
-        """Parses the text up to `end` that was not parsed yet, and returns the events."""
+        """Parses the text between the last parsed position and `end`, and returns the events. over: the answer ends at `end`."""
         if self._over:
             return []
         pieces, at = [], self._read_text
@@ -147,7 +151,7 @@ class Answer(Continuation):
 # ---------------------------------------------------------------- what a model makes of a conversation
 @dataclass(frozen=True)
 class Question:
-    """The checked arguments of a call of chat()."""
+    """The checked arguments of one chat() call."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -165,15 +169,15 @@ class Question:
 
 @dataclass(frozen=True)
 class Asked:
-    """A conversation as a prompt, and the way to read its answer."""
+    """The prompt of a conversation, and what is needed to parse the answer."""
 
     prompt: str
     ids: Int32
     shape: ResponseTemplate | None
-    opened: str  # the beginning of the answer, if the prompt already contains it
+    opened: str  # the beginning of the answer that the prompt already contains, or ""
     tools: list[dict[str, Any]]
     calls: bool
-    heard: Mapping[int, str]  # control tokens whose text goes to the parser
+    heard: Mapping[int, str]  # control tokens that the parser sees: id -> text
     chat_template: str
     grammar: Grammar | None = None
     parser: Callable[[str], Any] = answer_grammars.json_of
@@ -187,7 +191,7 @@ class Asked:
         return Answer(tokenizer, params, parser, self.heard)
 
     def result(self, generation: Generation, answer: Continuation) -> ChatResult:
-        """Returns the ChatResult for an answer that a `continuation` has collected."""
+        """Returns the ChatResult for an answer. `answer` is the object that continuation() returned."""
         if not isinstance(answer, Answer):
             return ChatResult(**vars(generation), prompt=self.prompt, content=generation.text, parser=self.parser)
         found = answer.parsed()
@@ -203,13 +207,13 @@ class Asked:
         )
 
     def nothing(self, **known: Any) -> ChatResult:
-        """The ChatResult of dry_run=True: the prompt, and no text."""
+        """Returns the ChatResult for dry_run=True, which has the prompt but no generated text."""
         empty: dict[str, Any] = dict.fromkeys(("finish_reason", "logprobs", "top_ids", "top_logprobs"))
         return ChatResult(text="", ids=np.empty(0, np.int32), timings={}, prompt=self.prompt, **known, **empty)
 
 
 class Chats:
-    """One model's chat template and response template. Any number of threads may use it."""
+    """One model's chat template and response template. Any number of threads may share a Chats object."""
 
     def __init__(self, file: _core.ModelFile, tokenizer: Tokenizer, vocab_size: int, chat_template: Any, response_template: Any) -> None:
         self._file, self._tokenizer, self._vocab_size = file, tokenizer, vocab_size
@@ -219,14 +223,14 @@ class Chats:
         self._known_tokens: dict[bool, Mapping[int, str]] = {}
 
     def check_given(self) -> None:
-        """Parses the templates that load() was given, so that load() raises their errors."""
+        """Parses the templates that were passed to load(), so that load() itself raises their errors."""
         if self._given_template is not None:
             self.template()
         if self._given_shape is not None:
             _ = self._own_shape
 
     def template(self) -> ChatTemplate:
-        """The model's chat template, compiled at the first access. Raises ChatTemplateError if there is none."""
+        """Returns the model's chat template, which the first call compiles. Raises ChatTemplateError if the model has none."""
         with self._lock:
             if self._template is None:
                 from .chat_templates import find_template
@@ -242,7 +246,7 @@ class Chats:
 
     @cached_property
     def _own_shape(self) -> ResponseTemplate | None:
-        """The response template that load() was given, or the model's own."""
+        """The response template that was passed to load(), or else the one in the model's own files, or None."""
         given = self._given_shape
         if given is False:
             return None
@@ -266,19 +270,19 @@ class Chats:
 
     @cached_property
     def _shown_shape(self) -> ResponseTemplate | None:
-        """The response template of the row (in response_templates.py) whose markers the chat template contains."""
+        """The response template of the first Row in response_templates.py whose markers are all in the chat template, or None."""
         row = response_templates.row_of(self.template().text)
         return None if row is None else ResponseTemplate(row.template)
 
     def shape(self) -> ResponseTemplate | None:
-        """The response template that parses the answers, or None if an answer is plain text."""
+        """Returns the response template that parses the answers, or None if answers are not parsed."""
         if self._given_shape is False:
             return None
         return self._own_shape or self._shown_shape
 
     def asked(self, question: Question) -> Asked:
-        """Returns the prompt of a conversation. Raises ChatTemplateError if the chat template leaves the tools out, or if no response
-        template can parse calls."""
+        """Renders a conversation and returns its prompt with what is needed to parse the answer. Raises ChatTemplateError if the chat
+        template leaves the tools out, or if no response template can parse calls."""
         template, shape = self.template(), self.shape()
         tools, variables = question.tools, question.variables
         if tools and self._given_shape is not False and (shape is None or not shape.calls):
@@ -305,8 +309,8 @@ class Chats:
     def _grammar(
         self, question: Question, chat_template: str, shape: ResponseTemplate | None, opened: str, variables: Mapping[str, Any]
     ) -> Grammar | None:
-        """Returns the grammar of the answer, or None if chat() demands nothing. If optional tool calls cannot be enforced, they stay
-        free."""
+        """Returns the grammar of the answer, or None if any answer is allowed. If tool calls are optional and no grammar can enforce their
+        form, the model generates them without a grammar."""
         enforced = question.must_call or not question.parallel
         row = response_templates.row_of(chat_template)
         written = answer_grammars.written_of(shape, row)
@@ -330,7 +334,8 @@ class Chats:
         return answer_grammars.answer_grammar(self._tokenizer, asking, thought, written)
 
     def _heard(self, shape: ResponseTemplate, calls: bool) -> Mapping[int, str]:
-        """Returns the control tokens that are in the response template's markers. A vocabulary may have thousands of others."""
+        """Returns the control tokens (id -> text) that occur in the response template's markers. A vocabulary may have thousands of other
+        control tokens."""
         if calls not in self._known_tokens:
             special = ((i, self._tokenizer.added[i].content) for i in self._tokenizer.special_ids)
             self._known_tokens[calls] = {i: token for i, token in special if shape.hears(token, calls)}
@@ -347,8 +352,8 @@ class Chats:
     def _opened(
         shape: ResponseTemplate, template: ChatTemplate, messages: list[dict[str, Any]], variables: dict[str, Any], text: str
     ) -> str:
-        """Returns the beginning of the answer if the prompt contains it, such as "<think>". It is the text that the generation prompt
-        adds."""
+        """Returns the beginning of the answer that the prompt already contains, such as "<think>", or an empty string. If the response
+        template has no start anchor, this is the text that add_generation_prompt adds to the prompt."""
         try:
             if shape.anchor is not None:
                 return shape.last_part(text)
@@ -365,7 +370,8 @@ class Chats:
         return text[len(before) :] if text.startswith(before) else ""
 
     def rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool) -> tuple[str, Int32]:
-        """Returns the text and the ids of a conversation. The template writes the special tokens, so none are added."""
+        """Renders a conversation and returns its text and its token ids. No special tokens are added, because the template writes them
+        itself."""
         control = None if parse_special else self._tokenizer.control
         prompt = self.template().prompt(messages, control, add_generation_prompt=True, **variables)
         if not prompt.text:
@@ -375,12 +381,12 @@ class Chats:
 
 
 def is_conversation(given: Any) -> bool:
-    """Whether an argument is a list of messages rather than a prompt."""
+    """Returns whether an argument is a list of messages rather than a prompt."""
     return isinstance(given, Sequence) and not isinstance(given, (str, bytes)) and len(given) > 0 and isinstance(given[0], Mapping)
 
 
 def check_response_template(given: Any) -> Any:
-    """load(response_template=): None, False, a dict, or the path of a JSON file."""
+    """Checks the response_template argument of load(): None, False, a dict, or the path of a JSON file."""
     if given is None or given is False or isinstance(given, (Mapping, str, os.PathLike)):
         return given
     raise TypeError(f"response_template must be a dict, a path, False or None, not {type(given).__name__} {shown(given)}")
@@ -408,7 +414,7 @@ def check_question(
     response_format: Any = None,
     grammar: Any = None,
 ) -> Question:
-    """The arguments of chat() and save_prefix(), checked. Raises TypeError and ValueError that name the argument."""
+    """Checks the arguments of chat() and save_prefix(). Raises TypeError or ValueError that names the wrong argument."""
     conversation, variables = check_messages(messages), check_template_kwargs(template_kwargs)
     known = check_tools(tools)
     if known and variables.get("tools") is not None:
@@ -448,7 +454,8 @@ def _check_choice(given: Any, tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def check_template_kwargs(given: Any) -> dict[str, Any]:
-    """template_kwargs= as a dict. Raises TypeError and ValueError for names that the template could not have."""
+    """Checks template_kwargs and returns it as a dict. Raises TypeError if it is not a dict, if a name is not a string, or if chat() sets
+    the variable itself."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -464,7 +471,7 @@ def check_template_kwargs(given: Any) -> dict[str, Any]:
 
 
 def check_content(content: Any, where: str) -> Any:
-    """The text of a message. OpenAI's list of parts is joined by line feeds where all parts are text."""
+    """Returns the content of a message as text. OpenAI's list of parts is accepted if all parts are text, and is joined with line feeds."""
     if isinstance(content, str):
         return check_text(content, where)
     if not isinstance(content, (list, tuple)):
@@ -481,7 +488,7 @@ def check_content(content: Any, where: str) -> Any:
 
 
 def check_messages(messages: Any) -> list[dict[str, Any]]:
-    """A conversation as a list of plain dicts. One string is one user message."""
+    """Checks a conversation and returns it as a list of plain dicts. A single string becomes one user message."""
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     if isinstance(messages, (Mapping, bytes)) or not isinstance(messages, Sequence):

@@ -1,4 +1,4 @@
-"""Chat templates: rendering the prompt of a conversation, and finding a model's template."""
+"""Finds a model's chat template, and renders prompts with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_DATA_DEPTH = 32
 
-# Variables that a rendering sets; template_kwargs must not replace them.
+# Names that have a meaning in every template. template_kwargs must not redefine them.
 RESERVED = frozenset(
     (
         "messages", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now", "range", "dict", "namespace",
@@ -35,11 +35,13 @@ RESERVED = frozenset(
 
 _GIVEN = ("messages", "tools", "documents")
 _ROLES_OF_ALL = ("user", "assistant", "tool")
-_MOST_UNSEEN = 4  # the maximum number of messages that are checked one by one, with one rendering per message
+# At most this many messages are checked one by one in _check_left_out(), because each check renders the whole conversation.
+_MOST_UNSEEN = 4
 
 
 def _without_roles(messages: list[Any]) -> list[Any]:
-    """Messages without their roles, from which templates build control tokens (<|user|>)."""
+    """Returns the messages without their roles. Roles are not searched for control tokens, because templates build control tokens from them
+    (<|user|>)."""
     return [{name: value for name, value in message.items() if name != "role"} for message in messages]
 
 
@@ -51,9 +53,10 @@ def _marked(given: dict[str, Any], change: Callable[[str], str], assistant: bool
     return {**rest, "messages": [of(message) for message in given["messages"]]}
 
 
-# The choices of characters in messages to mark, the safest first. The first marks all characters that may become part of a control token.
-# The second marks the control tokens that a message spells. The third does the same but skips the model's own messages, because templates
-# take them apart to find the reasoning.
+# Ways to mark characters of the messages, the safest first. ChatTemplate.prompt() takes the first way that leaves the rendered text
+# unchanged once the marks are removed. The first way marks all characters that may become part of a control token. The second marks only
+# the control tokens that a message spells. The third is like the second but does not mark the model's own messages, because some templates
+# split these to find the reasoning.
 _WAYS_OF_MARKING: tuple[Callable[[dict[str, Any], Marks], dict[str, Any]], ...] = (
     lambda given, marks: _marked(given, marks.every),
     lambda given, marks: _marked(given, marks.whole),
@@ -70,8 +73,8 @@ class ChatTemplate:
     def __init__(
         self, source: str, bos_token: str | None = None, eos_token: str | None = None, tool_use: str | None = None, **tokens: str
     ) -> None:
-        """tokens: further special tokens by role (unk_token), which some templates print. tool_use: the model's template for chats with
-        tools, if it has a separate one, as in transformers."""
+        """tokens: further special tokens by name, such as unk_token="<unk>", which some templates print. tool_use: the model's template for
+        chats with tools, if it has a separate one, as in transformers."""
         if not isinstance(source, str):
             raise TypeError(f"a chat template must be str, found {type(source).__name__}")
         self.source = source
@@ -82,12 +85,12 @@ class ChatTemplate:
 
     @property
     def text(self) -> str:
-        """The text of the model's templates, all together."""
+        """The texts of the template and of the separate template for tools, if any, joined."""
         return self.source + (self._tool_use or "")
 
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **kwargs: Any) -> str:
-        """The prompt of a conversation. kwargs: further variables of the template, such as tools or enable_thinking. Raises
-        ChatTemplateError."""
+        """Renders the prompt of a conversation. kwargs: further variables of the template, such as tools or enable_thinking. Raises
+        ChatTemplateError if the template fails."""
         if self._tool_use is not None and kwargs.get("tools") is not None:
             return self._with_tools.render(messages, add_generation_prompt, **kwargs)
         return self._run(self._variables(messages, add_generation_prompt, kwargs), datetime.now())[0]
@@ -95,10 +98,11 @@ class ChatTemplate:
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], control: ControlTokens | None, /, add_generation_prompt: bool = True, **kwargs: Any
     ) -> Prompt:
-        """Returns the prompt, and which control tokens in it the template wrote. Control tokens that messages, tools or documents spell are
-        plain text, unless `control` is None.
+        """Renders the prompt, and finds out which control tokens in it the template wrote. A control token that messages, tools or
+        documents spell counts as plain text, unless `control` is None.
 
-        Also raises ChatTemplateError if the template leaves out a message because of its role, as many do with "developer"."""
+        Raises ChatTemplateError as render() does, and also if the template leaves out a message because of its role. Many templates leave
+        out messages with the role "developer"."""
         if self._tool_use is not None and kwargs.get("tools") is not None:
             return self._with_tools.prompt(messages, control, add_generation_prompt, **kwargs)
         now = datetime.now()
@@ -116,7 +120,8 @@ class ChatTemplate:
             except ChatTemplateError:
                 continue
             if marks.unmarked(marked) == text:
-                own = control.find(marked) == control.find(text)  # no control token contains a character of a message
+                # True if no control token contains a character of a message. Then the whole text can be tokenized as one part.
+                own = control.find(marked) == control.find(text)
                 return Prompt(text, ((text, True),) if own else tuple(marks.parts(marked)))
         raise ChatTemplateError(
             "the chat template takes control tokens apart that stand in the messages, so that it cannot be told which of those in the "
@@ -124,8 +129,8 @@ class ChatTemplate:
         )
 
     def _run(self, variables: dict[str, Any], now: datetime) -> tuple[str, dict[str, Any]]:
-        """Returns the rendered text, and the variables that it was rendered with. They may differ from those given, because some templates
-        (DeepSeek's, Functionary's) accept a call's arguments only as JSON text."""
+        """Renders the template. Returns the text and the variables that were used. These differ from `variables` if the template accepts a
+        call's arguments only as JSON text, as DeepSeek's and Functionary's templates do."""
         try:
             return run_template(self._template, variables, now), variables
         except ChatTemplateError:
@@ -143,15 +148,16 @@ class ChatTemplate:
         return ChatTemplate(self._tool_use or "", **self.tokens)
 
     def _check_left_out(self, variables: dict[str, Any], text: str, now: datetime) -> None:
-        """Raises ChatTemplateError if the template leaves out a message. A template may refuse an unknown role, but more often it leaves
-        the message out. A message was left out if a change in its text does not change the prompt."""
+        """Raises ChatTemplateError if the template leaves out a message. Some templates raise an error for an unknown role, but most leave
+        the message out. A message was left out if a change to its text does not change the prompt."""
         messages = variables["messages"]
         unseen = []
         for i, message in enumerate(messages):
             content = message.get("content")
             if message["role"] not in _ROLES_OF_ALL and isinstance(content, str) and content.strip() and content.strip() not in text:
                 unseen.append(i)
-        if len(unseen) > 1:  # most of these stand in the prompt in other words, which one rendering with a mark on each message shows
+        # Most of these messages are in the prompt in a changed form. To find them, one rendering puts a different mark on each message.
+        if len(unseen) > 1:
             marks = dict(zip(unseen, ControlTokens.unused(text), strict=False))
             changed = self._with_marks(variables, marks, now)
             unseen = [i for i in unseen if changed is None or i not in marks or marks[i] not in changed]
@@ -163,8 +169,8 @@ class ChatTemplate:
                 )
 
     def _with_marks(self, variables: dict[str, Any], marks: dict[int, str], now: datetime) -> str | None:
-        """Returns the rendering with marks added to the end of some messages' texts. Returns None if the template refuses the marks, which
-        shows that it uses these texts."""
+        """Renders the template with marks[i] added to the end of the text of message i. Returns None if the template raises an error, which
+        shows that it uses one of these texts."""
         messages = [
             {**message, "content": message["content"] + marks[i]} if i in marks else message
             for i, message in enumerate(variables["messages"])
@@ -203,8 +209,8 @@ def _messages(messages: Any) -> list[Any]:
 
 
 def _parse_arguments(calls: Any) -> None:
-    """Turns the arguments of calls from JSON text, as APIs carry them, into objects, as templates need them. Text that is not a JSON object
-    stays."""
+    """Parses the arguments of calls in place. APIs carry them as JSON text, but templates need objects. Text that is not a JSON object is
+    left as it is."""
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function", call) if isinstance(call, dict) else None
         if isinstance(function, dict) and (found := not_finite(function.get("arguments"))) is not None:
@@ -220,7 +226,7 @@ def _parse_arguments(calls: Any) -> None:
 
 
 def _spell_arguments(messages: list[Any]) -> list[Any]:
-    """The messages, with the arguments of their calls as JSON text."""
+    """Returns the messages with the arguments of their calls as JSON text."""
 
     def of(call: Any) -> Any:
         inner = call.get("function") if isinstance(call, dict) else None
@@ -237,7 +243,7 @@ def _spell_arguments(messages: list[Any]) -> list[Any]:
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:
-    """A copy of plain types, so that a template sees no object with methods."""
+    """Returns a copy that consists of plain Python types, so that a template cannot call methods of other classes."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, str):
@@ -257,12 +263,12 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     raise TypeError(f"{where} is a {type(value).__name__}; a chat template takes text, numbers, lists and dicts")
 
 
-# ---- finding one -----------------------------------------------------------------------------------------------
+# ---- finding a model's template --------------------------------------------------------------------------------
 
 
 def find_template(file: ModelFile, override: str | ChatTemplate | None = None) -> ChatTemplate | None:
-    """Returns the chat template of a model, or None if it has none. No template is guessed. override: the text of a template, its path, or
-    its name if the model has several."""
+    """Returns the chat template of a model, or None if the model has none. A missing template is never guessed. override: the text of a
+    template, the path of a file with one, or the name of one of the model's own templates."""
     if isinstance(override, ChatTemplate):
         return override
     if override is not None and not isinstance(override, str | Path):
@@ -302,7 +308,8 @@ def _overriding(given: str, named: dict[str, str]) -> str:
 
 
 def _named(value: Any, where: Any) -> dict[str, str]:
-    """Templates by name, from a text or a list of {"name": ..., "template": ...}."""
+    """Returns a dict of templates by name. `value` is one template's text, a list of {"name": ..., "template": ...}, or a dict from name to
+    text."""
     if value is None:
         return {}
     if isinstance(value, str):
@@ -322,8 +329,8 @@ def _folder_of(file: ModelFile) -> Path:
 
 
 def _folder_templates(folder: Path) -> dict[str, str]:
-    """The templates of a folder, by name. As in transformers, chat_template.jinja has priority over chat_template.json and
-    tokenizer_config.json, and a folder may have additional templates."""
+    """Returns a dict of the templates in a folder, by name. As in transformers, chat_template.jinja has priority over chat_template.json,
+    which has priority over tokenizer_config.json. The folder may also have additional templates."""
     found = _named(read_object(folder / "tokenizer_config.json").get("chat_template"), folder / "tokenizer_config.json")
     separate = read_json(folder / "chat_template.json")
     if isinstance(separate, dict):

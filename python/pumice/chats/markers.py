@@ -1,12 +1,12 @@
 """Finds markers such as <tool_call> in text that arrives piece by piece. Regular expressions describe the markers.
 
-Python's re cannot say whether a text may still become a match. It also takes exponential time over some patterns, even where the text
-matches: for (?:(?:a|a)*c|a*b) and forty letters a before a b it tries 2^40 ways. So a pattern becomes an automaton here, which reads each
-character once. It finds the matches of re (leftmost, by the pattern's order of choices), and knows at each character whether more could
-follow.
+Python's re cannot tell whether a text may still become a match. It also takes exponential time for some patterns, even if the text matches:
+for the pattern (?:(?:a|a)*c|a*b) and a text of forty letters a and a b, it tries 2^40 paths. Therefore this module compiles a pattern into
+an automaton that reads each character once. The automaton finds the same matches as re (leftmost, and by the order of alternatives in the
+pattern). After each character it knows whether a longer match is still possible.
 
-The groups of a match come from a second walk over the same program, which tries each step at most once at each character (as RE2's BitState
-does; Cox, "Regular Expression Matching: the Virtual Machine Approach", 2009). re is used for single characters, and for finding the
+The groups of a match come from a second pass over the compiled program, which tries each step at most once at each character (as RE2's
+BitState does; Cox, "Regular Expression Matching: the Virtual Machine Approach", 2009). re itself only tests single characters and finds the
 positions where a match may begin.
 """
 
@@ -17,23 +17,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-MAX_SOURCE = 1 << 10  # characters of a pattern
-MAX_PROGRAM = 2048  # steps of a pattern's automaton; the known templates need at most 153
-MAX_DEPTH = 50  # levels of groups
-MAX_FIRST = 24  # re looks for the first characters of a marker, this many at most
-MAX_MARKER = 1 << 9  # maximum length of a marker in characters, and so the most that a Scanner holds back
+MAX_SOURCE = 1 << 10  # maximum length of a pattern in characters
+MAX_PROGRAM = 2048  # maximum number of steps of a pattern's program; the patterns in response_templates.py need at most 153
+MAX_DEPTH = 50  # maximum nesting depth of groups
+MAX_FIRST = 24  # re searches for a prefix of the marker that has fewer characters than this
+MAX_MARKER = 1 << 9  # maximum length of a marker in characters, and thus the most text that a Scanner holds back
 MAX_LEAD = 256  # maximum number of blanks before a marker that count as part of it
-MAX_MOVES = 1 << 9  # transitions that a state remembers
-MAX_TRIED = 1 << 26  # limit for the steps of the program times the characters of the match
+MAX_MOVES = 1 << 9  # maximum number of transitions that a state caches
+MAX_TRIED = 1 << 26  # maximum of (program steps) * (characters of a match), which limits the memory of Pattern.parts()
 WORK = 4  # find_all() may examine this many characters per character of the text, on average
-BUILDING = 64  # a Scanner may run this many program steps per character, on average, to make states that it has not met before
-FREE_BUILDING = 1 << 19  # a Scanner may always run this many such steps
+# A search may spend this many program steps per character, on average, on transitions that are not cached, and FREE_BUILDING in addition.
+BUILDING = 64
+FREE_BUILDING = 1 << 19
 
-# ---- patterns: what is read ------------------------------------------------------------------------------------
+# ---- parsing of patterns ---------------------------------------------------------------------------------------
 
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 _QUANTIFIER = re.compile(r"(\*|\+|\?|\{\d{1,4}\}|\{\d{1,4},\d{0,4}\}|\{,\d{1,4}\})(\?|\+)?")
-_SET_SIGN = re.compile(r"\\.|[\[&~|]", re.DOTALL)  # re warns of these in a class, because later versions may treat them as set operators
+# Matches escapes, and the characters that re warns about inside a class. (Later versions of re may treat these as set operators.)
+_SET_SIGN = re.compile(r"\\.|[\[&~|]", re.DOTALL)
 _NAMED = re.compile(r"\?P<([A-Za-z_]\w*)>")
 
 
@@ -43,34 +45,36 @@ def _kept(sign: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class _Node:
-    """A part of a pattern. kind: char (test, source), seq, alt, repeat (low, high, greedy), named (source is the group's name), look,
-    end."""
+    """A node of a pattern's syntax tree. kind is "char" (with test and source), "seq", "alt", "repeat" (with low, high, greedy), "named"
+    (source is the group's name), "look" for (?=...), or "end" for $."""
 
     kind: str
     parts: tuple[_Node, ...] = ()
     test: Callable[[str], object] | None = None
     source: str = ""
-    literal: str = ""  # the character, if a char is not a class
+    literal: str = ""  # the character, if kind is "char" and the node is not a class
     low: int = 0
     high: int | None = None
     greedy: bool = True
-    unbounded: bool = False  # it is or contains a repetition without a limit
-    looks: bool = False  # it is or contains a (?=...)
+    unbounded: bool = False  # the node is or contains a repetition without an upper limit
+    looks: bool = False  # the node is or contains a (?=...)
 
     def steps(self) -> int:
-        """The number of program steps that this node becomes."""
+        """Returns the number of program steps that this node compiles to."""
         inner = [part.steps() for part in self.parts]
         if self.kind == "alt":
             return sum(inner) + 2 * (len(inner) - 1)
         if self.kind != "repeat":
             return sum(inner) + {"char": 1, "end": 1, "look": 1, "named": 2}.get(self.kind, 0)
-        if inner[0] == 0:  # a repetition of the empty text is the empty text
+        # Repeating the empty text changes nothing, so no steps are needed.
+        if inner[0] == 0:
             return 0
         return self.low * inner[0] + (inner[0] + 2 if self.high is None else (self.high - self.low) * (inner[0] + 1))
 
 
 class _Reader:
-    """Parses a pattern: literals, classes, groups, |, quantifiers, (?=...) at the end, $. Anything else is refused with its position."""
+    """Parses a pattern of literals, classes, groups, |, quantifiers and $, with (?=...) allowed only at the end. Anything else raises a
+    ValueError with its position."""
 
     def __init__(self, source: str) -> None:
         self.source, self.at, self.depth = source, 0, 0
@@ -216,11 +220,12 @@ class _Reader:
         return self.literal(_ESCAPED.get(c, c))
 
 
-# ---- patterns: what runs ---------------------------------------------------------------------------------------
+# ---- execution of patterns -------------------------------------------------------------------------------------
 
 
 class State:
-    """A state of an automaton. It holds the addresses of the program steps that may come next, in the pattern's order of choices."""
+    """A state of an automaton. `places` holds the addresses of the program steps that may come next, in the pattern's order of choices.
+    accepts: a match ends here. at_end: a match ends here if the text ends here. moves: cached transitions."""
 
     __slots__ = ("accepts", "at_end", "places", "moves")
 
@@ -240,7 +245,7 @@ class Pattern:
         self.source, self.names = source, tuple(reader.names)
         if tree.steps() >= MAX_PROGRAM:
             raise ValueError(f"the pattern {source!r} repeats too much: its automaton has over {MAX_PROGRAM} steps")
-        self._plain = not (reader.names or tree.looks)  # it has no groups and no (?=...)
+        self._plain = not (reader.names or tree.looks)  # whether the pattern has no groups and no (?=...)
         self.lead, rest = _without_lead(tree)
         start = self._compiled(rest)
         if self.lead is not None and start is not None and not self._stands_apart(self.lead, start):
@@ -248,7 +253,7 @@ class Pattern:
         if start is None or start.accepts:
             raise ValueError(f"the pattern {source!r} matches an empty text; a marker has at least one character")
         self.start: State = start
-        # a pattern for `re` that finds where a match may begin; the empty string if the pattern can begin only with a `$` anchor
+        # A pattern for `re` that finds where a match may begin. It is empty if every match begins with a `$`.
         self.first = _Firsts(self).found()
 
     def _compiled(self, tree: _Node) -> State | None:
@@ -259,15 +264,15 @@ class Pattern:
         return self._state((0,))
 
     def _stands_apart(self, lead: _Node, start: State) -> bool:
-        """Whether no match of the rest begins with a character of `lead`. Only then does such a match always begin where a run of these
-        characters ends."""
+        """Returns whether no match of the rest of the pattern begins with a character that `lead` matches. Only then is it safe to search
+        for the rest alone, because then each match of the rest begins where a run of `lead` characters ends."""
         assert lead.test is not None
         firsts = [step for step in map(self._program.__getitem__, start.places) if step[0] == "char"]
         return all(step[3] and lead.test(step[3]) in (None, False) for step in firsts)
 
     @classmethod
     def literals(cls, texts: Sequence[str]) -> Pattern:
-        """A pattern for several texts, which prefers the longest."""
+        """Returns a pattern that matches any of several texts and prefers the longest."""
         return cls("|".join(re.escape(text) for text in sorted(set(texts), key=lambda t: (-len(t), t))))
 
     def _emit(self, node: _Node) -> None:
@@ -281,7 +286,8 @@ class Pattern:
             self._emit(node.parts[0])
             program.append(("save", node.source, 1))
         elif node.kind in ("seq", "look"):
-            if node.kind == "look":  # the match ends before the (?=...)
+            # The match ends here, before the (?=...).
+            if node.kind == "look":
                 program.append(("save", "", 1))
             for part in node.parts:
                 self._emit(part)
@@ -326,8 +332,8 @@ class Pattern:
             program[at] = split(at, len(program))
 
     def _reached(self, places: Sequence[int], past_end: bool = False) -> Iterator[int]:
-        """Yields the addresses of the program that are reached from these without consuming a character, in the pattern's order of choices.
-        Steps that need the end of the text are passed if past_end."""
+        """Yields the addresses of the program steps that can be reached from `places` without consuming a character, in the pattern's order
+        of choices. past_end: the text has ended, so `$` matches."""
         waiting, seen = list(reversed(places)), set[int]()
         while waiting:
             place = waiting.pop()
@@ -344,13 +350,15 @@ class Pattern:
                 waiting.append(place + 1)
 
     def _state(self, places: Sequence[int]) -> State | None:
-        """The state for these addresses of the program: all that can be reached without consuming a character. None if nothing can."""
+        """Returns the state for all steps that can be reached from `places` without consuming a character. Returns None if no match can end
+        there or continue from there."""
         kept: list[int] = []
         accepts = False
         for place in self._reached(places):
             kind = self._program[place][0]
             if kind == "match":
-                accepts = True  # later choices would lose against this match
+                # The remaining choices have a lower priority than this match, so they are dropped.
+                accepts = True
                 break
             if kind in ("char", "end"):
                 kept.append(place)
@@ -365,12 +373,13 @@ class Pattern:
         return known
 
     def _ends(self, places: Sequence[int]) -> bool:
-        """Whether a match ends here if the text ends here."""
+        """Returns whether a match is complete at `places` if the text ends there."""
         behind = [place + 1 for place in places if self._program[place][0] == "end"]
         return any(self._program[place][0] == "match" for place in self._reached(behind, past_end=True))
 
     def move(self, state: State, character: str) -> State | None:
-        """Returns the state after a character, or None if no match continues with it."""
+        """Returns the state that follows `state` after a character, or None if no match continues with this character. Caches the
+        result."""
         program = self._program
         after = [p + 1 for p in state.places if program[p][0] == "char" and program[p][1](character) not in (None, False)]
         result = self._state(after) if after else None
@@ -380,22 +389,23 @@ class Pattern:
         return result
 
     def takes_nothing(self) -> bool:
-        """Whether a match may be empty, because the pattern consists of a (?=...) only."""
+        """Returns whether a match may be empty, because the pattern can reach its (?=...) without consuming a character."""
         return any(self._program[place] == ("save", "", 1) for place in self._reached((0,)))
 
     def parts(self, text: str, start: int, end: int) -> tuple[int, dict[str, str]]:
-        """Returns the end of a match, not counting the characters of its (?=...), and the groups of the match. start and end are those that
-        the automaton found."""
+        """Returns the end of a match without the characters of its (?=...), and the texts of the match's groups. start and end are the
+        bounds that the automaton found, including the (?=...)."""
         if self._plain:
             return end, {}
         program, width = self._program, end - start + 1
-        # a flag for each pair of step and character, so that a path that failed once is not tried again
+        # One flag for each pair of program step and text position, so that a path that failed once is not tried again.
         tried = bytearray(len(program) * width)
         saved: dict[tuple[str, int], int] = {}
         waiting: list[tuple[Any, ...]] = [(0, start)]
         while waiting:
             place, at, *before = waiting.pop()
-            if before:  # a later choice failed, so the position that this step saved is restored
+            # All paths after a "save" step have failed, so the position that was saved before this step is restored.
+            if before:
                 saved.pop(place, None) if before[0] is None else saved.__setitem__(place, before[0])
                 continue
             while not tried[place * width + at - start]:
@@ -417,10 +427,10 @@ class Pattern:
                 elif step[0] == "split":
                     waiting.append((step[2], at))
                 place = step[1] if step[0] in ("jump", "split") else place + 1
-        return end, {}  # not reached: the automaton has found a match
+        return end, {}  # never reached, because the automaton has already found a match
 
     def find_all(self, text: str) -> Iterator[tuple[int, int, dict[str, str]]]:
-        """Yields begin, end and groups of each match in a text. Raises ValueError if that takes too long."""
+        """Yields the begin, the end and the groups of each match in a text. Raises ValueError if the search takes too many steps."""
         if not self.first:
             return
         first = re.compile(self.first, re.DOTALL)
@@ -457,9 +467,9 @@ class Pattern:
 
 
 class _Firsts:
-    """Makes a pattern for re that matches where the matches of a Pattern may begin. re finds these positions faster than the automaton."""
+    """Builds a pattern for re that finds where matches of a Pattern may begin. re finds these positions faster than the automaton does."""
 
-    MOST_WORK = 1 << 14  # maximum number of program steps that it visits, which take some milliseconds
+    MOST_WORK = 1 << 14  # maximum number of program steps to visit, which takes some milliseconds
 
     def __init__(self, pattern: Pattern) -> None:
         self._pattern, self._work = pattern, 0
@@ -474,8 +484,8 @@ class _Firsts:
         return best
 
     def _of(self, depth: int, places: Sequence[int]) -> str:
-        """Returns a pattern for the first `depth` characters of matches from these addresses of the program, or fewer if a match ends
-        before."""
+        """Returns a pattern for the first `depth` characters of the matches that start at the program addresses `places`. For a match that
+        is shorter than `depth`, the pattern has fewer characters."""
         by_source: dict[str, list[int]] = {}
         self._work += len(places)
         for place in places:
@@ -495,8 +505,8 @@ class _Firsts:
 
 
 def _without_lead(tree: _Node) -> tuple[_Node | None, _Node]:
-    """Splits off a class that is repeated without a limit at the pattern's beginning (blanks before a marker). Only the rest is searched
-    for, and a match is then extended backwards."""
+    """Splits off a class that is repeated without a limit at the beginning of a pattern, such as blanks before a marker. Returns the class
+    and the rest. Only the rest is searched for, and each match is then extended backwards over characters of the class."""
     if tree.kind == "seq" and tree.parts[0].kind == "repeat":
         first = tree.parts[0]
         if first.low == 0 and first.high is None and first.greedy and first.parts[0].kind == "char":
@@ -505,11 +515,11 @@ def _without_lead(tree: _Node) -> tuple[_Node | None, _Node]:
     return None, tree
 
 
-# ---- finding them as text comes --------------------------------------------------------------------------------
+# ---- finding markers while text arrives ------------------------------------------------------------------------
 
 
 class Watch:
-    """Patterns to look for together, each with its meaning. Any number of texts share it."""
+    """Patterns that a Scanner looks for at the same time, each paired with its meaning. Any number of Scanners may share a Watch."""
 
     def __init__(self, marks: Sequence[tuple[Any, Pattern]]) -> None:
         self.marks = tuple(marks)
@@ -520,7 +530,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Found:
-    """A marker in a text: its meaning, its text and its named groups."""
+    """A marker that was found in a text: its meaning, its text and its named groups."""
 
     mark: Any
     text: str
@@ -536,32 +546,35 @@ class _Attempt:
 
 
 class Scanner:
-    """Splits text into markers and the text between them. Text arrives in pieces, and where it is cut does not change the result."""
+    """Splits text into markers and the text between them. Text arrives in pieces, and the positions of the cuts do not change the
+    result."""
 
     def __init__(self) -> None:
         self._text, self._at = "", 0
         self._watch = Watch(())
-        self._building = FREE_BUILDING  # steps that are left for making new states
-        self.gave_up = ""  # the pattern that took too long, if any; everything after it counts as text
+        self._building = FREE_BUILDING  # program steps that may still be spent on transitions that are not cached
+        # The pattern that took too long, if any. From then on, all text is returned without looking for markers.
+        self.gave_up = ""
         self._forget()
 
     def watch(self, watch: Watch) -> None:
-        """Sets the patterns to look for from here on."""
+        """Sets the patterns to look for from the current position on."""
         self._watch = watch
         self._forget()
 
     def go_on(self, found: Found) -> None:
-        """Treats the marker that was found as text. The search continues after it, or after the first character if the marker is empty."""
+        """Treats the marker that was found last as text. The search continues after the marker or, if the marker is empty, one character
+        later."""
         self._forget()
         self._from += not found.text
 
     def _forget(self) -> None:
-        self._from = self._at  # a marker may begin here
+        self._from = self._at  # the position where the search for the next marker begins
         self._attempts: list[_Attempt] | None = None
         self._start = self._seen = self._at
 
     def feed(self, text: str) -> None:
-        """Appends text to what came before."""
+        """Appends the next piece of text, and drops the text that next() has already returned."""
         self._building += BUILDING * len(text)
         gone, self._at = self._at, 0
         self._text = self._text[gone:] + text
@@ -572,8 +585,8 @@ class Scanner:
             attempt.end = max(attempt.end - gone, -1)
 
     def next(self, final: bool) -> tuple[str, Found | None]:
-        """Returns text and the marker that follows it. The marker is None if nothing more is certain yet or, with `final`, if no marker
-        follows."""
+        """Returns the next text and the marker that follows it. The marker is None if more text is needed to be certain or, if `final`, if
+        no marker follows."""
         text, watch = self._text, self._watch
         while True:
             if self.gave_up:
@@ -591,7 +604,7 @@ class Scanner:
                 continue
             if any(attempt.state is not None for attempt in self._attempts):
                 return self._released(self._start, final), None
-            best = max(self._attempts, key=lambda attempt: attempt.end)  # the longest, and of equally long ones the first
+            best = max(self._attempts, key=lambda attempt: attempt.end)  # the longest match, and the first of equally long ones
             self._attempts = None
             if best.end < 0:
                 self._from = self._start + 1
@@ -621,7 +634,7 @@ class Scanner:
                 state = after
                 if state.accepts:
                     attempt.end = place + 1
-                    if not state.places:  # no longer match can follow
+                    if not state.places:  # a longer match is impossible
                         alive = False
                         break
             if alive and final and size <= limit and state.at_end:
@@ -639,7 +652,7 @@ class Scanner:
         return before, Found(best.mark, text[start:end], groups)
 
     def _released(self, end: int, final: bool) -> str:
-        """The text before `end`, without blanks that may belong to a marker."""
+        """Returns the text before `end` that was not returned yet. Unless `final`, blanks that may belong to a marker are held back."""
         if not final and self._watch.leads:
             end = self._back(end, self._watch.leads)
         out = self._text[self._at : end]

@@ -1,8 +1,9 @@
-"""Parses a model's answer while it arrives, into content, reasoning and tool calls.
+"""Parses a model's answer into content, reasoning and tool calls while it arrives.
 
-The form of an answer is data: a response template in transformers' form, version 1
-(https://huggingface.co/docs/transformers/chat_response_parsing), from the model's own files or a row of response_templates.py. One parser
-handles all of them. An answer may arrive in any number of pieces, and where it is cut does not change the result.
+The form of an answer is described by a response template in transformers' format, version 1
+(https://huggingface.co/docs/transformers/chat_response_parsing). The template comes from the model's own files or from a Row in
+response_templates.py. One parser handles all templates. An answer may arrive in any number of pieces, and the positions of the cuts do not
+change the result.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..generate.answers import DECODER, Kind, ToolCall
 from .markers import Found, Pattern, Scanner, Watch
 from .tool_schemas import typed
 
-# The fields that a template may have, and the kind of each.
+# The fields that a response template may have, and the kind of text that each field holds.
 FIELDS: dict[str, Kind] = {
     "content": "content",
     "reasoning_content": "reasoning",
@@ -28,8 +29,8 @@ FIELDS: dict[str, Kind] = {
     "thinking": "reasoning",
     "tool_calls": "tool_call",
 }
-_BETWEEN = "\n"  # joins the parts of a text, where the template has no "join"
-_MOST_CALLS = 1024  # most calls of one answer
+_BETWEEN = "\n"  # separates the parts of a field's text if the template has no "join"
+_MOST_CALLS = 1024  # maximum number of calls in one answer
 _MOST_ERRORS = 100
 
 
@@ -37,8 +38,9 @@ _MOST_ERRORS = 100
 class Event:
     """A parsed piece of an answer.
 
-    kind "content", "reasoning": text. kind "tool_call": a call begins (begun; name, where its marker has it), more of its text as the model
-    wrote it (text), or it has ended (calls: one, or several where a marker opens a list)."""
+    If kind is "content" or "reasoning", `text` is the next piece of it. If kind is "tool_call", the event is one of three. A call begins:
+    `begun` is true, and `name` is set if the opening marker contains the name. A call continues: `text` is the next piece of the call as
+    the model wrote it. A call has ended: `calls` holds the call, or several calls if the marker opened a list."""
 
     kind: Kind
     text: str = ""
@@ -52,7 +54,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a response template, with the markers that open and close its part of an answer, and the way that part is parsed."""
+    """A field of a response template, with the markers that open and close a region of the answer, and the way the region is parsed."""
 
     name: str
     kind: Kind
@@ -66,7 +68,7 @@ class Field:
 
 
 class ResponseTemplate:
-    """A checked response template. Any number of parsers may share it. Raises ValueError that names the key."""
+    """A checked response template. Any number of parsers may share it. The constructor raises a ValueError that names the invalid key."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         try:
@@ -98,7 +100,7 @@ class ResponseTemplate:
 
     @property
     def calls(self) -> bool:
-        """Whether it has a field for tool calls."""
+        """Whether the template has a field for tool calls."""
         return any(f.kind == "tool_call" for f in self.fields)
 
     def _watch(self, calls: bool) -> Watch:
@@ -110,26 +112,28 @@ class ResponseTemplate:
         return Watch(marks)
 
     def watch(self, inside: Field | None, calls: bool) -> Watch:
-        """Returns the markers to look for inside a field, or between fields if `inside` is None. calls: include the markers of tool
-        calls."""
+        """Returns the markers to look for inside a field, or between fields if `inside` is None. calls: whether to include the markers of
+        tool calls."""
         return self._watches[calls] if inside is None else self._inside[inside.name]
 
     def hears(self, token: str, calls: bool) -> bool:
-        """Whether a special token is a marker or a part of one. Only the text of such special tokens goes to the parser."""
+        """Returns whether a special token is a marker or part of a marker. Only such special tokens are passed to the parser as text."""
         return token in self._spelt[calls]
 
     def opens_in(self, text: str) -> bool:
-        """Whether a text contains a marker that opens a field. Raises ValueError if a pattern takes too long."""
+        """Returns whether a text contains a marker that opens a field. Raises ValueError if a pattern takes too long."""
         return any(f.open is not None and next(f.open.find_all(text), None) is not None for f in self.fields)
 
     def last_part(self, prompt: str) -> str:
-        """Returns the text after the last position where an answer begins. Raises ValueError if a pattern takes too long."""
+        """Returns the part of a prompt after its last start anchor, which is the beginning of the answer. Raises ValueError if a pattern
+        takes too long."""
         ends = [end for _, end, _ in self.anchor.find_all(prompt)] if self.anchor is not None else []
         return prompt[ends[-1] :] if ends else ""
 
 
 def _spelt(fields: Mapping[str, Any], calls: bool) -> str:
-    """The texts of the fields' markers; backslashes of patterns are dropped."""
+    """Returns the markers of the fields in one string, in which special tokens can be looked up. The backslashes of patterns are
+    removed."""
     told = {name: given for name, given in fields.items() if calls or FIELDS[name] != "tool_call"}
     return re.sub(r"\\(.)", r"\1", json.dumps(told, ensure_ascii=False).replace("\\\\", "\\"))
 
@@ -195,11 +199,11 @@ def _field(name: str, given: Any) -> Field:
     return Field(name, kind, field_open, close, content, arguments, _BETWEEN if join is None else join, transform, each)
 
 
-# ---- what stands in a tool call's region ------------------------------------------------------------------------
+# ---- parsing of a tool call's region ----------------------------------------------------------------------------
 
 
 def _checked_arguments(content: str, given: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """content_args, checked, with its patterns as Pattern."""
+    """Checks content_args and returns a copy in which the regular expressions are Pattern objects."""
     known = {
         "json": ("unquoted_keys", "string_delims", "allow_non_json"),
         "xml-inline": ("tag_pattern", "value_parser", "merge_duplicates"),
@@ -258,7 +262,8 @@ _BLANKS = re.compile(r"\s*")
 
 
 def _json_values(text: str) -> Any:
-    """Returns the JSON value in a text, or a list if several values follow each other (MiniMax M1 writes one call per line)."""
+    """Returns the JSON value in a text. If several values follow each other, returns a list of them (MiniMax M1 writes one call per
+    line)."""
     values: list[Any] = []
     at = 0
     while at < len(text) or not values:
@@ -274,7 +279,7 @@ _BARE_KEY = re.compile(r"[{,]\s*([\w.$-]+)\s*:")
 
 
 def _standard_json(text: str, arguments: Mapping[str, Any]) -> str:
-    """Standard JSON from JSON with bare keys, or with texts between marks of the model's own."""
+    """Returns standard JSON for JSON with unquoted keys or with strings between a model's own marks."""
     closers = dict(arguments.get("string_delims", []))
     marks = sorted([*closers, '"'], key=len, reverse=True)
     step = re.compile("|".join([*map(re.escape, marks), "[{,]"]))
@@ -326,7 +331,8 @@ def _read_lines(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _READERS: dict[str, Any] = {"text": _read_text, "json": _read_json, "xml-inline": _read_tags, "kv-lines": _read_lines}
-_SPELT_OUT = ("xml-inline", "kv-lines")  # parsers that return values as text; the tool's schema says which types the values have
+# Parsers that return all values as text. The values are then converted to the types in the tool's schema.
+_SPELT_OUT = ("xml-inline", "kv-lines")
 
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
@@ -359,8 +365,8 @@ def _filled(transform: Any, known: Mapping[str, Any]) -> Any:
 
 
 def _calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (name, arguments) for each call in the value of a region. The value is one call or a list of calls, each with or without
-    "function" around it."""
+    """Yields (name, arguments) for each call in the parsed value of a region. The value is one call or a list of calls, each with or
+    without "function" around it."""
     if isinstance(value, list):
         if not value:
             raise ValueError("it is an empty list")
@@ -376,7 +382,7 @@ def _calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     arguments = function.get("arguments", function.get("parameters", {}))
     if not isinstance(name, str) or not name.strip():
         raise ValueError("it has no name of a function")
-    if isinstance(arguments, str):  # some models write the object as a text
+    if isinstance(arguments, str):  # some models write the arguments as a string of JSON
         arguments = _read_json(arguments, {}) if arguments.strip() else {}
     if arguments is None:
         arguments = {}
@@ -427,22 +433,22 @@ _ALPHABET = string.ascii_letters + string.digits
 
 
 def call_id(prefix: str) -> str:
-    """A new id for a tool call: the prefix and nine random letters or digits."""
+    """Returns a new id for a tool call: the prefix and nine random letters or digits."""
     return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 
 @dataclass
 class _Text:
-    """A text that comes in parts. Blanks at the edges of a part are dropped, and parts are joined by `join`."""
+    """A text that arrives in parts. The parts are joined with `join`. If `strip`, blanks at the edges of each part are dropped."""
 
     join: str = _BETWEEN
     strip: bool = True
     parts: list[str] = field(default_factory=list)
     blanks: list[str] = field(default_factory=list)
-    begun: bool = False  # the current part has text
+    begun: bool = False  # whether the current part has text
 
     def add(self, text: str) -> str:
-        """Adds text to the current part. Returns the text that is now final."""
+        """Adds text to the current part. Returns the text that is now certain, without blanks that may be at the end of the part."""
         if not self.begun:
             text = text.lstrip() if self.strip else text
             if not text:
@@ -468,8 +474,8 @@ class _Text:
 class ResponseParser:
     """Parses one answer. feed() and finish() return Events. content, reasoning, calls and errors hold what was parsed so far.
 
-    tools: the tools of the call, whose schemas give types to arguments that come as text.  calls: if False, calls are text.  prompt: the
-    beginning of the answer that is in the prompt, such as "<think>"."""
+    tools: the tools of the chat() call. Arguments that arrive as text get the types in their schemas.  calls: if False, calls are treated
+    as text.  prompt: the beginning of the answer that the prompt already contains, such as "<think>"."""
 
     def __init__(
         self,
@@ -485,10 +491,10 @@ class ResponseParser:
         self._scanner = Scanner()
         self._inside: Field | None = None
         self._texts = {kind: _Text(**_edges(template, kind)) for kind in ("content", "reasoning")}
-        self._raw: list[str] = []  # the text of the call that is being read
+        self._raw: list[str] = []  # the text of the current call, including its markers
         self._body: list[str] = []
         self._groups: Mapping[str, str] = {}
-        self._open_text: _OpenText | None = None  # for a call in JSON
+        self._open_text: _OpenText | None = None  # set while a call in JSON is read
         self._heard = 0  # the number of parts of the body that _open_text has seen
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
@@ -500,17 +506,17 @@ class ResponseParser:
 
     @property
     def kind(self) -> Kind:
-        """The kind of text that the parser is in now."""
+        """The kind of text at the parser's current position."""
         return self._inside.kind if self._inside is not None else "content"
 
     @property
     def content(self) -> str:
-        """What the model says, as far as it is certain."""
+        """The content that was parsed so far. Text that may still turn out to be part of a marker is not included."""
         return "".join(self._texts["content"].parts)
 
     @property
     def reasoning(self) -> str | None:
-        """The model's reasoning, as far as it is certain, or None if there is none."""
+        """The reasoning that was parsed so far, or None if there is none."""
         return "".join(self._texts["reasoning"].parts) or None
 
     def feed(self, text: str) -> list[Event]:
@@ -541,8 +547,8 @@ class ResponseParser:
             self._pass(events, found)
 
     def _pass(self, events: list[Event], found: Found) -> None:
-        """Handles a marker by leaving the current field and entering the field that the marker opens. Inside a string in a call's JSON, a
-        marker is text, because a string with program code may contain `};`."""
+        """Handles a marker: leaves the current field and enters the field that the marker opens. Inside a string in a call's JSON, a marker
+        is treated as text, because a string with program code may contain `};`."""
         if self._open_text is not None:
             new, self._heard = self._body[self._heard :], len(self._body)
             if self._open_text.after("".join(new)):
@@ -611,7 +617,7 @@ class ResponseParser:
 
 
 def _edges(template: ResponseTemplate, kind: str) -> dict[str, Any]:
-    """Returns how the parts of a kind of text are joined, as the template's field says."""
+    """Returns how the parts of content or reasoning are joined and stripped, as the template's field says."""
     for f in template.fields:
         if f.kind == kind:
             return {"join": f.join, "strip": bool(f.arguments.get("strip", True))}

@@ -1,7 +1,8 @@
-"""Known forms of answers, each with texts that identify it in a chat template. The forms are data, so a new form needs only a new row.
+"""Known answer formats, each with texts that identify it in a chat template. A new format needs only a new Row.
 
-A row's response template has transformers' form (version 1). It needs no start_anchor: the answer begins where the generation prompt
-begins. The first row whose markers are all in the chat template's text is used, so special rows come before general ones.
+The response template of a Row is in transformers' format (version 1). It needs no start_anchor, because the answer begins where the
+generation prompt begins. The first Row whose markers are all in the chat template's text is used, so specific Rows come before general
+ones.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from typing import Any, NamedTuple
 
 
 class Written(NamedTuple):
-    """How a model writes calls, for grammars that force them. A blank stands for up to four blanks.
+    """How a model writes calls. Grammars that enforce calls are built from this. A space in these texts matches up to four spaces or line
+    feeds.
 
-    call: one call, with %name% and %arguments% (JSON), %bare% (JSON with bare keys, and texts between two of `mark`), %call% (a JSON object
-    of name and arguments, by `keys`), %calls% (a list of such objects), or %parameters%, which repeats `parameter` with %key% and %value%;
-    %index% is a number.  before, between, after: texts around the calls.  alone: a call is the whole answer."""
+    call: the text of one call, with placeholders. %name% is the function's name, and %index% is a number. The arguments are one of
+    %arguments% (JSON), %bare% (JSON with unquoted keys, and with strings between two of `mark`), or %parameters% (for each argument,
+    `parameter` with %key% and %value%). %call% stands for a JSON object with the name and the arguments, under the two `keys`, and %calls%
+    for a list of such objects.  before, between, after: texts around the calls.  alone: a call is the whole answer."""
 
     call: str
     before: str = ""
@@ -28,8 +31,8 @@ class Written(NamedTuple):
 
 
 class Thought(NamedTuple):
-    """Texts around reasoning and around content, if the fields of the template do not name them. aside: a marker that opens text which is
-    not part of the answer and which ends as reasoning does."""
+    """Texts around reasoning (open, close) and around content (text, end). They are needed only if the response template does not give them
+    as plain texts. aside: a marker that opens text which is not part of the answer. Such text ends with `close`, like reasoning."""
 
     open: str
     close: str
@@ -39,12 +42,12 @@ class Thought(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A form of answers, with the texts that identify it in a chat template, how it is parsed, and how grammars write it."""
+    """An answer format: the texts that identify it in a chat template, how answers are parsed, and how grammars write calls."""
 
-    name: str  # its name in messages
+    name: str  # the format's name in error messages
     markers: tuple[str, ...]
     template: Mapping[str, Any]
-    written: Written | str = "it has no tool calls"  # or a sentence that says why no grammar can force calls
+    written: Written | str = "it has no tool calls"  # or a sentence that says why no grammar can enforce calls
     thought: Thought | None = None
 
 
@@ -53,7 +56,8 @@ _NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{cont
 
 
 def _shape(text: Mapping[str, Any] | None = None, reasoning: Mapping[str, Any] | None = None, **calls: Any) -> dict[str, Any]:
-    """text: entries of the content's field, which takes all text that no other field opens. calls: entries of the tool calls' field."""
+    """Returns a response template. text: entries of the content field, which takes all text that no other field opens. reasoning: entries
+    of the reasoning field. calls: entries of the tool calls field."""
     fields: dict[str, Any] = {"content": text or {}, "reasoning_content": reasoning or _THINK}
     if calls:
         fields["tool_calls"] = {"repeats": True, "content": "json", **calls}
@@ -81,7 +85,7 @@ ROWS: tuple[Row, ...] = (
         "gpt-oss (harmony channels)",
         ("<|channel|>", "<|message|>"),
         _shape(
-            # All other markers of messages: text between them is content.
+            # This pattern matches all other markers of messages, so that the text between them becomes content.
             text={
                 "close_pattern": r"(?:<\|end\|>|<\|return\|>)?(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)"
                 r"(?:\s*<\|constrain\|>\w*)?<\|message\|>|<\|end\|>|<\|return\|>|<\|start\|>assistant"
@@ -92,7 +96,7 @@ ROWS: tuple[Row, ...] = (
             close=["<|call|>", "<|end|>", "<|return|>"],
             transform=_NAMED,
         ),
-        # The model itself writes what ends an answer: <|call|>, <|return|> or <|end|>.
+        # The text has no end marker, because the model ends the answer itself with <|call|>, <|return|> or <|end|>.
         Written("<|channel|>commentary to=functions.%name% <|constrain|>json<|message|>%arguments%", alone=True),
         Thought(
             "<|channel|>analysis<|message|>",
@@ -312,16 +316,17 @@ def row_of(chat_template: str) -> Row | None:
 
 
 def known_shapes() -> str:
-    """The names of the shapes that have tool calls, for messages."""
+    """Returns the names of the formats that have tool calls, for error messages."""
     return ", ".join(row.name for row in ROWS if "tool_calls" in row.template["fields"])
 
 
 def id_prefix(chat_template: str) -> str:
-    """Returns the prefix for the ids of calls. Mistral's chat templates refuse ids that are not nine letters or digits."""
+    """Returns the prefix for the ids of calls. It is empty for Mistral, whose chat templates refuse ids that are not nine letters or
+    digits."""
     return "" if "[TOOL_CALLS]" in chat_template else "call_"
 
 
 def reasoning_key(chat_template: str) -> str:
-    """Returns the key of a message under which a chat template expects reasoning."""
+    """Returns the key of a message under which the chat template expects the reasoning."""
     other = any(mark in chat_template for mark in (".thinking", "['thinking']", '["thinking"]'))
     return "thinking" if other and "reasoning_content" not in chat_template else "reasoning_content"

@@ -1,8 +1,8 @@
-"""Runs Jinja programs from strangers in a sandbox that also bounds time, memory and output.
+"""Runs untrusted Jinja templates in a sandbox that also limits time, memory and output.
 
-Jinja's sandbox keeps a template from reaching Python, but limits neither time nor memory (its documentation says so). Here a meter is
+Jinja's sandbox keeps a template from reaching Python, but it limits neither time nor memory (its documentation says so). Here a meter is
 called at each loop step, call, filter, test, comparison and operator, and before any value that can be large is made. The meter counts
-steps and the thread's own processor time, so it works in any thread, and a busy machine does not make it stop earlier.
+steps and the processor time of the current thread. So it works in any thread, and a busy machine does not make it stop a template earlier.
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ FIX = "Pass chat_template= with the text of a Jinja template (or a path to one).
 MAX_SOURCE = 256 << 10  # bytes
 MAX_OUTPUT = 8 << 20  # characters
 MAX_VOLUME = 48 << 20  # bytes of all strings and lists that a rendering makes
-MAX_WEIGHT = 16 << 20  # weight of one value, which is its number of characters plus ITEM_WEIGHT per item, as if written out in full
+# Maximum weight of one value. The weight is the number of characters plus ITEM_WEIGHT per item, as if the value were written out in full.
+MAX_WEIGHT = 16 << 20
 ITEM_WEIGHT = 64  # about the size of one item in bytes
-MAX_ITEMS = 1 << 18  # items of one split
+MAX_ITEMS = 1 << 18  # maximum number of pieces that one split may make
 MAX_STEPS = 1_000_000
 MAX_SECONDS = 1.0  # processor time of the rendering thread
 MAX_CALL_DEPTH = 64
 MAX_TREE_DEPTH = 100
-MAX_TOKENS = 60_000  # tokens of the source, counted before the parser runs, which takes longer
-MAX_TREE_NODES = 20_000  # compiling this many takes half a second
-MAX_REGEX_TEXT = 1 << 18  # maximum length in characters of a text that a filter searches with regular expressions
-MAX_WIDTH = 4096  # characters of padding and indentation
+# Maximum number of tokens of the source. They are counted before the parser runs, because parsing takes longer.
+MAX_TOKENS = 60_000
+MAX_TREE_NODES = 20_000  # compiling a tree of this size takes half a second
+# Maximum length in characters of a text that a filter searches with regular expressions.
+MAX_REGEX_TEXT = 1 << 18
+MAX_WIDTH = 4096  # maximum padding or indentation in characters
 
 
 def _words(text: str) -> list[str]:
@@ -49,11 +52,11 @@ def _words(text: str) -> list[str]:
 
 
 class _Stop(jinja2.TemplateError):
-    """A limit was reached."""
+    """Raised when a limit is reached."""
 
 
 class _Meter:
-    """The work, memory and time that one rendering has left."""
+    """Counts the steps, memory and time of one rendering, and raises _Stop when a limit is reached."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -70,12 +73,12 @@ class _Meter:
             raise _Stop(f"it takes more than {MAX_SECONDS:g} s")
 
     def room(self, size: int, what: str) -> None:
-        """Must be called before a value of `size` bytes is made. Raises _Stop if there is no room for the value."""
+        """Raises _Stop if there is no room for a new value of `size` bytes. Must be called before the value is made."""
         if size > MAX_WEIGHT or self.volume + size > MAX_VOLUME:
             raise _Stop(f"{what} would take {size} bytes")
 
     def produced(self, value: Any) -> Any:
-        """Adds the size of a new value to the template's total and returns the value. Raises _Stop if the total goes over MAX_VOLUME."""
+        """Adds the size of a new value to the template's total and returns the value. Raises _Stop if the total exceeds MAX_VOLUME."""
         if isinstance(value, str | list | tuple | dict):
             self.volume += sys.getsizeof(value)
             if self.volume > MAX_VOLUME:
@@ -83,8 +86,8 @@ class _Meter:
         return value
 
     def weigh(self, value: Any) -> Any:
-        """Refuses values that are small in memory but huge when written out, such as a list that holds one list twice, which holds one list
-        twice, and so on."""
+        """Refuses values that are small in memory but huge when written out, such as a list that contains a second list twice, which
+        contains a third list twice, and so on. Returns the value."""
         weight, items, waiting = 0, 0, [value]
         while waiting:
             item = waiting.pop()
@@ -156,7 +159,7 @@ def _number(value: Any) -> Any:
 
 
 def _check_format(text: str, mark: str, values: Iterable[Any]) -> None:
-    """Checks the size of the text that formatting will make, because formatting can repeat values and pad them."""
+    """Checks the size of a text before formatting makes it, because formatting can repeat values and pad them."""
     if re.search(r"\d{4}|\*|\{[^{}]*\{", text) and mark in text:
         raise _Stop("a format has a width that is too large")
     total = sum(16 + (len(v) if isinstance(v, str) else len(str(_meter().weigh(v)))) for v in values)
@@ -215,7 +218,7 @@ _METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
 
 
 class _Format:
-    """A text's format method with checks. A template may call it or pass it to a filter."""
+    """The format method of a string, with a check of the size. A template may call it or pass it to a filter."""
 
     def __init__(self, text: str, format_safely: Callable[..., str]) -> None:
         self._text, self._format = text, format_safely
@@ -229,7 +232,7 @@ class _Format:
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """A namespace without names that begin with an underscore, which are Python's."""
+    """A namespace that refuses names with a leading underscore, because these belong to Python."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, given = args[0], dict(*args[1:], **kwargs)
@@ -259,7 +262,7 @@ def _metered(items: Any) -> Iterator[Any]:
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
-    """tojson as in transformers: HTML is not escaped, and characters stay as they are."""
+    """Replaces Jinja's tojson. As in transformers, HTML is not escaped, and non-ASCII characters stay as they are."""
     _meter().weigh(value)
     if isinstance(indent, int | str) and (indent if isinstance(indent, int) else len(indent)) > 32:
         raise _Stop("tojson indents by more than 32")
@@ -322,7 +325,7 @@ def _format(text: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def _from_json(text: Any) -> Any:
-    """The filter from_json. Neither Jinja nor transformers has it, but three templates for llama.cpp use it."""
+    """Implements the filter from_json. Neither Jinja nor transformers has it, but three templates for llama.cpp use it."""
     return _meter().weigh(json.loads(_regex_text(text)))
 
 
@@ -351,8 +354,8 @@ def _reverse(value: Any) -> Any:
 
 
 def _wrap(function: Callable[..., Any], sequence: bool) -> Callable[..., Any]:
-    """Wraps a filter or test so that it calls the meter. If it works on a sequence, the sequence is consumed item by item and the result is
-    a list."""
+    """Wraps a filter or test so that it calls the meter. If `sequence`, its argument is consumed item by item. A result that is an iterator
+    becomes a list."""
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @functools.wraps(function)
@@ -388,7 +391,7 @@ _OVER_SEQUENCES = {
 
 
 class _Generation(ext.Extension):
-    """{% generation %} marks an assistant's words for training. Here the block is rendered like the text around it."""
+    """Supports {% generation %}, which marks the assistant's words for training. Here the block is rendered like the text around it."""
 
     tags = {"generation"}
 
@@ -397,7 +400,7 @@ class _Generation(ext.Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
-_JINJA_KEYWORDS = ("_loop_vars", "_block_vars")  # keywords that compiled templates add to calls inside of loops and blocks
+_JINJA_KEYWORDS = ("_loop_vars", "_block_vars")  # keywords that compiled templates add to calls inside loops and blocks
 
 
 class _Environment(sandbox.ImmutableSandboxedEnvironment):
@@ -409,7 +412,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             extensions=[_Generation, ext.loopcontrols],
             finalize=_finalize,
-            optimized=False,  # with True, Jinja runs code of the template while it is compiled
+            optimized=False,  # with True, Jinja would run code of the template while compiling it
             cache_size=0,
         )
         self.filters = {
@@ -419,7 +422,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         known: dict[str, Any] = dict(tests.TESTS)
         self.tests = {name: _wrap(f, sequence=False) for name, f in known.items()}
         self.globals = {
-            "range": sandbox.safe_range,  # has at most 100,000 numbers
+            "range": sandbox.safe_range,  # yields at most 100,000 numbers
             "dict": lambda *args, **kwargs: _meter().weigh(dict(*args, **kwargs)),
             "namespace": _Namespace,
             "raise_exception": _raise_exception,
@@ -460,7 +463,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
         text = str(value.__self__)
         return _Format(text, wrapped)
 
-    # Functions that the rewritten tree calls.
+    # The rewritten syntax tree calls the functions below.
 
     def each(self, items: Any, cost: int) -> Iterator[Any]:
         meter = _meter()
@@ -509,7 +512,7 @@ _FORBIDDEN = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 
 
 class _Metering(visitor.NodeTransformer):
-    """Inserts calls of the meter into the syntax tree wherever Jinja has no hooks."""
+    """Inserts calls of the meter into the syntax tree where Jinja has no hooks."""
 
     def _call(self, name: str, *args: Any, line: int) -> nodes.Call:
         return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None, lineno=line)
@@ -555,7 +558,7 @@ _FILE = "<chat template>"
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """Compiles a template so that it calls the meter. Raises ChatTemplateError."""
+    """Compiles a template so that it calls the meter. Raises ChatTemplateError if the template is invalid or too large."""
     size = len(source.encode("utf-8", "surrogatepass"))
     if size > MAX_SOURCE:
         raise ChatTemplateError(f"the chat template has {size} bytes; at most {MAX_SOURCE} are read. {FIX}")
@@ -591,7 +594,8 @@ def compile_template(source: str) -> jinja2.Template:
 
 
 def run_template(template: jinja2.Template, variables: dict[str, Any], now: datetime) -> str:
-    """Renders a compiled template and returns the text. now: the time for strftime_now(). Raises ChatTemplateError."""
+    """Renders a compiled template and returns the text. now: the time that strftime_now() formats. Raises ChatTemplateError if the template
+    fails."""
     _rendering.meter, _rendering.now = _Meter(), now
     try:
         parts, size = [], 0
@@ -615,7 +619,8 @@ def run_template(template: jinja2.Template, variables: dict[str, Any], now: date
 
 
 def _line(template: jinja2.Template, error: BaseException) -> str:
-    """Finds the template line that raised an error, in the innermost stack frame that belongs to the template."""
+    """Returns " in line N" for the template line that raised an error, or an empty string. The line is in the innermost stack frame that
+    belongs to the template."""
     found, trace = "", error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == _FILE:

@@ -1,5 +1,5 @@
-"""Arguments that are written as text, one parameter after another (Qwen3-Coder, GLM, MiniMax). Strings are written as they are, all other
-values as JSON. The rules allow what tool_schemas.typed() converts to a value of the schema.
+"""Grammar rules for arguments that are written as text, one parameter after another (Qwen3-Coder, GLM, MiniMax). Strings are written
+without quotes, and all other values as JSON. The rules allow the texts that tool_schemas.typed() converts to values of the schema.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from .answer_grammars import AnswerGrammar
 
 _LENGTHS = ("minLength", "maxLength")
-_BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")  # next to other keywords, these do not tell whether a string is allowed
+# Keywords that do not show whether a string is allowed. A schema with one of them is refused, unless it consists of a $ref or an anyOf
+# alone, or its "type" excludes strings.
+_BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")
 
 
 @dataclass
 class _May:
-    """The values that are allowed for a parameter. They may be any string, certain strings (as rules that include the closing mark),
-    strings of certain lengths, or JSON of certain schemas."""
+    """The values that are allowed for a parameter: any string (any_text), certain strings as rules that include the closing mark (texts),
+    strings of certain lengths (lengths), or JSON of certain schemas (plain)."""
 
     any_text: bool = False
     texts: list[str] = field(default_factory=list)
@@ -33,8 +35,8 @@ class _May:
 
 
 class TextArguments:
-    """The rules for one call's arguments. form: the text of one parameter, with %key% and %value%.  schema: the schema of a strict
-    function. guidance: the compiler's options for JSON."""
+    """Builds the rules for the arguments of one call. form: the text of one parameter, with %key% and %value%.  schema: the schema of a
+    strict function.  guidance: llguidance's options for JSON."""
 
     def __init__(self, made: AnswerGrammar, form: str, name: str, schema: Mapping[str, Any], guidance: Mapping[str, Any]) -> None:
         self._made, self._name, self._schema, self._guidance = made, name, schema, guidance
@@ -44,7 +46,7 @@ class TextArguments:
         self._count = 0
 
     def strict(self) -> str:
-        """A rule for the schema's parameters, in its order."""
+        """Returns an expression for the schema's parameters, in the schema's order."""
         properties = is_a(dict, self._schema.get("properties", {}), "#/properties")
         required = is_a(list, self._schema.get("required", []), "#/required")
         found = []
@@ -54,7 +56,7 @@ class TextArguments:
         return " ".join(found)
 
     def free(self, keys: Sequence[str]) -> str:
-        """A rule for any parameters with these names, and any text in them."""
+        """Returns an expression for any number of parameters with these names and any text as values."""
         found = [f"({self._one(key, self._made.spelt(self._middle), self._until())})" for key in keys]
         return f"({' | '.join(found)})*" if found else ""
 
@@ -74,7 +76,9 @@ class TextArguments:
         middle, mark = self._made.spelt(self._middle), self._made.spelt(self._mark)
         if may.any_text:
             return self._one(key, middle, self._until())
-        if may.lengths:  # except for null, JSON would be taken for a string here, and blanks before it would count as characters
+        # JSON other than null could also be read as a string here, so it is not allowed. Blanks before the value would count as characters
+        # of the string, so `middle` is matched exactly.
+        if may.lengths:
             may.plain = [{"type": "null"}] if any(_has_null(inner) for inner in may.plain) else []
             middle = " ".join(
                 lark_text(piece) if special is None else f"<[{special}]>" for piece, special in self._made.parts(self._middle)
@@ -87,8 +91,8 @@ class TextArguments:
         return self._one(key, middle, f"({' | '.join(found)})")
 
     def _sized(self, least: int, most: int | None) -> str:
-        """Adds a rule for a text of `least` to `most` characters, followed by the mark. The text neither begins nor ends with blanks,
-        because some parsers drop them."""
+        """Returns an expression for a text of `least` to `most` characters, followed by the mark. The text neither begins nor ends with
+        blanks, because some parsers drop them."""
         mark = self._made.spelt(self._mark)
         inner = f"{{{max(least - 2, 0)},{'' if most is None else most - 2}}}"
         forms = ([r"\S"] if least < 2 and most != 0 else []) + ([rf"\S(?s:.{inner})\S"] if most is None or most > 1 else [])
@@ -98,7 +102,7 @@ class TextArguments:
         return text if least else f"({text} | {mark})"
 
     def _gather(self, schema: Any, path: str, may: _May, seen: tuple[str, ...]) -> None:
-        """Adds the values that a schema allows to `may`. seen: the references that were followed to get here."""
+        """Adds the values that a schema allows to `may`. seen: the references that were followed to reach this schema."""
         if schema is False:
             return
         here = {} if schema is True else {word: value for word, value in is_a(dict, schema, path).items() if word not in ABOUT}
@@ -139,7 +143,8 @@ class TextArguments:
     def _json(self, plain: list[Any], path: str) -> str:
         one: dict[str, Any] = plain[0] if len(plain) == 1 else {"anyOf": plain}
         name = self._new()
-        root = {**self._schema, "$defs": {**(self._schema.get("$defs") or {}), name: one}}  # so that the numbers of `one` are found
+        # `one` is a definition here, so that JsonRules finds the numbers in it.
+        root = {**self._schema, "$defs": {**(self._schema.get("$defs") or {}), name: one}}
         return JsonRules(self._made, name, root, self._guidance).part(one, path)
 
 

@@ -1,5 +1,4 @@
-"""Tools in the form that chat templates expect: dicts in OpenAI's shape. They are made from the signature and docstring of Python
-functions, or given by the caller."""
+"""Checks tools and describes Python functions as tools. The result is a list of dicts in OpenAI's shape, which chat templates expect."""
 
 from __future__ import annotations
 
@@ -24,19 +23,20 @@ MOST_TOOLS = 1024
 
 
 class Exact(dict[str, Any]):
-    """The dict that describes a Python function. Its schema names all arguments, as the schema of a "strict" function does."""
+    """The dict that describes a Python function. Its schema names all arguments, as the schema of a function with "strict": true does."""
 
 
 _NAME = re.compile(r"[\w.:/-]{1,128}")
 
 
 def is_strict(function: Mapping[str, Any]) -> bool:
-    """Whether a tool's arguments must match its schema. That is so for a Python function, and for a dict with "strict": true."""
+    """Returns whether a call's arguments must match the tool's schema. They must for a Python function, and for a dict with "strict":
+    true."""
     return isinstance(function, Exact) or function.get("strict") is True
 
 
 def check_tools(given: Any) -> list[dict[str, Any]]:
-    """tools= of chat() as a list of {"type": "function", "function": {"name", "description", "parameters"}}."""
+    """Checks the tools argument of chat(). Returns a list of {"type": "function", "function": {"name", "description", "parameters"}}."""
     if given is None:
         return []
     if isinstance(given, (str, bytes, Mapping)) or callable(given) or not isinstance(given, Iterable):
@@ -85,7 +85,7 @@ _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", type
 
 
 def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The dict that describes a Python function, or another callable, to a model. Raises TypeError for a parameter without a type, or of a
+    """Returns the dict that describes a Python function, or another callable, to a model. Raises TypeError if a parameter has no type, or a
     type that JSON cannot express."""
     inner, bound = function, set[str]()
     while isinstance(inner, functools.partial):
@@ -127,7 +127,8 @@ def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    if isinstance(function, type):  # a class: a dataclass names its fields, others the parameters of __init__
+    # A dataclass annotates its fields, and other classes annotate the parameters of __init__.
+    if isinstance(function, type):
         made = vars(function).get("__init__")
         return typing.get_type_hints(function, include_extras=True) | (typing.get_type_hints(made, include_extras=True) if made else {})
     routine = inspect.isroutine(function) or hasattr(function, "__wrapped__")
@@ -141,8 +142,8 @@ def _documentation(function: Any) -> str:
 
 
 # ---- types -----------------------------------------------------------------------------------------------------
-# Arguments of a call are values of JSON: a list for a tuple or a set, the value of an Enum. So a class whose instances a function would
-# miss (dataclasses, NamedTuple, dates) is refused.
+# The arguments of a call are JSON values: a list for a tuple or a set, and the value of an Enum. Types that cannot be replaced by JSON
+# values (dataclasses, NamedTuple, dates) are refused, because the function would not get the object that it expects.
 
 _LISTS = (
     list, set, frozenset, collections.deque, abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection, abc.Set, abc.MutableSet,
@@ -151,7 +152,7 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict, abc.Mapping, a
 
 
 def _schema(hint: Any, where: str) -> dict[str, Any]:
-    """The JSON schema of a type."""
+    """Returns the JSON schema of a type."""
     if hint is None or (isinstance(hint, type) and hint in _SIMPLE):
         return {"type": _SIMPLE[type(None) if hint is None else hint]}
     if hint is Any:
@@ -195,7 +196,7 @@ def _union(arguments: Sequence[Any], where: str) -> dict[str, Any]:
 
 
 def _tuple(arguments: Sequence[Any], empty: bool, where: str) -> dict[str, Any]:
-    """The schema of a tuple. empty: no arguments mean tuple[()]."""
+    """Returns the schema of a tuple. empty: whether `arguments` without entries means tuple[()]."""
     if arguments in ((), ((),)):
         return {"type": "array", **({"maxItems": 0} if empty else {})}
     if len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -208,7 +209,7 @@ def _typed_dict(hint: Any, where: str) -> dict[str, Any]:
     properties, required = {}, []
     for key, inner in typing.get_type_hints(hint, include_extras=True).items():
         is_required = key in hint.__required_keys__
-        while (word := _key_word(inner)) is not None:  # __required_keys__ misses these if the annotations are strings
+        while (word := _key_word(inner)) is not None:  # __required_keys__ ignores these markers if the annotations are strings
             is_required = {"Required": True, "NotRequired": False}.get(word, is_required)
             inner = typing.get_args(inner)[0]
         properties[key] = _schema(inner, where)
@@ -218,7 +219,7 @@ def _typed_dict(hint: Any, where: str) -> dict[str, Any]:
 
 
 def _key_word(hint: Any) -> str | None:
-    """ "Required", "NotRequired" or "ReadOnly", of typing or typing_extensions; None for other types."""
+    """Returns "Required", "NotRequired" or "ReadOnly" if a type is one of these (of typing or typing_extensions), or else None."""
     name = getattr(typing.get_origin(hint), "_name", None)
     return name if name in ("Required", "NotRequired", "ReadOnly") else None
 
@@ -233,7 +234,8 @@ def _choices(values: list[Any], where: str) -> dict[str, Any]:
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values}
 
 
-# Constraints in Annotated[], by the names that annotated_types, pydantic and msgspec share: the keyword for each type.
+# The constraints in Annotated[], by the attribute names that annotated_types, pydantic and msgspec share. Each entry has the types that
+# accept the constraint, as error messages name them, and a dict from type to JSON Schema keyword.
 _NUMBERS, _TEXTS = ("integer", "number"), ("string",)
 _SAID: dict[str, tuple[str, dict[str, str]]] = {
     "gt": ("numbers", dict.fromkeys(_NUMBERS, "exclusiveMinimum")),
@@ -245,7 +247,7 @@ _SAID: dict[str, tuple[str, dict[str, str]]] = {
     "max_length": ("texts, lists and dicts", {"string": "maxLength", "array": "maxItems", "object": "maxProperties"}),
     "pattern": ("texts", dict.fromkeys(_TEXTS, "pattern")),
 }
-# annotated_types: checks in Python, for which JSON Schema has no keyword
+# Classes of annotated_types that check values in Python, and for which JSON Schema has no keyword.
 _UNSAID = ("Predicate", "Not", "Timezone", "LowerCase", "UpperCase", "IsDigit", "IsAscii")
 
 
@@ -254,7 +256,7 @@ def _package(value: Any) -> str:
 
 
 def _with_metadata(schema: dict[str, Any], metadata: Iterable[Any], where: str) -> dict[str, Any]:
-    """A schema with the constraints of Annotated[]. Objects of unknown packages are ignored, as PEP 593 says."""
+    """Adds the constraints of Annotated[] to a schema. Objects of unknown packages are ignored, as PEP 593 says."""
     for said in metadata:
         if isinstance(said, str):
             schema = {**schema, "description": said}
@@ -280,7 +282,7 @@ def _with(schema: dict[str, Any], name: str, value: Any, where: str) -> dict[str
     if not keywords:
         raise TypeError(f"{where} has {name}={shown(value)}, which is for {who}")
     if name == "pattern":
-        value = getattr(value, "pattern", value)  # a compiled pattern has its text there
+        value = getattr(value, "pattern", value)  # the text of a compiled pattern
     else:
         value = float(value) if isinstance(value, decimal.Decimal) else value
         if type(value) not in (int, float) or not_finite(value) is not None:
@@ -295,7 +297,8 @@ _FIELD = re.compile(r"^:param\s+(?:[^:\n]*\s)?(\w+)\s*:[ \t]*(.*(?:\n[ \t]+\S.*)
 
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The description of a function, and those of its parameters, from a docstring in Google's form (Args:) or Sphinx' (:param x:)."""
+    """Returns the description of a function and a dict with the descriptions of its parameters. The docstring is in Google's style (Args:)
+    or Sphinx's (:param x:)."""
     described = {name: " ".join(about.split()) for name, about in _FIELD.findall(text)}
     about = text[: found.start()] if (found := re.search(r"^:\w+", text, re.MULTILINE)) else text
     section = _ARGS.search(about)
@@ -322,18 +325,18 @@ def _entries(text: str) -> dict[str, str]:
     return result
 
 
-# ---- arguments that come as text -------------------------------------------------------------------------------
+# ---- arguments that arrive as text -----------------------------------------------------------------------------
 
 
 def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """Converts arguments that a model wrote as text to the types in the tool's schema. A text that fits no type stays text."""
+    """Converts arguments that a model wrote as text to the types in the tool's schema. A text that fits no type stays a text."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
         return dict(arguments)
     result = {}
     for name, value in arguments.items():
         known, listed = _types(properties.get(name), schema)
-        if isinstance(value, list) and "array" not in known:  # the same name came several times
+        if isinstance(value, list) and "array" not in known:  # the model gave the same parameter several times
             result[name] = [_as(item, known, listed) for item in value]
         else:
             result[name] = _as(value, known, listed)
@@ -341,7 +344,8 @@ def typed(arguments: Mapping[str, Any], schema: Any) -> dict[str, Any]:
 
 
 def _types(schema: Any, root: Any, depth: int = 0) -> tuple[list[str], list[Any]]:
-    """Returns the types that a schema allows, apart from those whose values it lists, and the listed values."""
+    """Returns the types that a schema allows, and the values that it lists (const, enum). A branch of the schema that lists its values adds
+    no types."""
     if not isinstance(schema, Mapping) or depth > 8:
         return [], []
     kinds: list[str] = []
