@@ -1,5 +1,4 @@
-"""Limits of address space (RLIMIT_AS, RLIMIT_DATA). They are checked before calls of code that ends the process when an allocation
-fails."""
+"""Checks the limits of address space (RLIMIT_AS, RLIMIT_DATA) before calls of code that ends the process if an allocation fails."""
 
 from __future__ import annotations
 
@@ -8,12 +7,12 @@ import os
 try:
     import resource
 
-    # the second number: where statm counts the bytes in use
+    # Pairs of a limit and the index of the field in /proc/self/statm that counts the pages in use under this limit.
     _LIMITS = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)) if os.path.exists("/proc/self/statm") else ()
 except ImportError:  # not Unix
     _LIMITS = ()
 
-MARGIN = 64 << 20  # room for threads and their memory
+MARGIN = 64 << 20  # bytes to leave free for threads and their memory
 TIGHT = 1 << 30
 
 
@@ -28,15 +27,16 @@ def address_space_left() -> int | None:
 
 
 def is_tight() -> bool:
-    """Whether the address space is so small that work has to be done one piece after the other. A single thread takes 72 MiB (stack and
-    heap). And weights that are loaded while a tokenizer is built must not take the tokenizer's memory, because the tokenizers package ends
-    the process when an allocation fails."""
+    """Returns whether the address space is so small that tasks must run one after another. Each thread takes 72 MiB (stack and heap). In
+    addition, weights that are loaded while a tokenizer is built could leave too little memory for the tokenizer, and the tokenizers package
+    ends the process if an allocation fails."""
     left = address_space_left()
     return left is not None and left < TIGHT
 
 
 def check_memory(needed: int, doing: str) -> None:
-    """Raises MemoryError unless the limits allow `needed` more bytes and MARGIN."""
+    """Raises MemoryError unless the limits allow `needed` + MARGIN more bytes. doing: what the memory is for, as the error message names
+    it."""
     left = address_space_left()
     if left is not None and left < needed + MARGIN:
         raise MemoryError(

@@ -1,4 +1,5 @@
-"""Checks of arguments. Errors name the nearest valid name for an unknown one, and the valid range for a wrong value."""
+"""Checks arguments. The error for an unknown name suggests the nearest valid name, and the error for a wrong value gives the valid
+range."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ DIRECT_CHARACTERS = 1 << 14
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Names that other packages give to arguments of ours.
+# Maps argument names of other packages to the argument here that means the same, or to None if there is none.
 KNOWN_ELSEWHERE = {
     "bad_words_ids": "bad_words",
     "convert_to_numpy": None,
@@ -44,24 +45,24 @@ KNOWN_ELSEWHERE = {
 
 
 def plain(text: str) -> str:
-    """Returns the characters of a str as a plain str. For a subclass (an Enum of strings), str() and the object's own methods may return
-    something else."""
+    """Returns a str as a plain str with the same characters. For an instance of a subclass (such as an Enum of strings), str() and the
+    object's own methods may return something else."""
     return str.__str__(text)
 
 
 def shown(value: object, most: int = 200) -> str:
-    """Returns a value as messages show it, which is its repr cut after `most` characters."""
+    """Returns a value as text for error messages: its repr, cut after `most` characters."""
     try:
         if isinstance(value, (str, bytes, bytearray)) and len(value) > most:
             return f"{value[:most]!r}... ({len(value)} characters)"
         text = repr(value)
-    except Exception:  # an int of 4301 digits, a __repr__ that fails
+    except Exception:  # such as an int of 4301 digits, or a __repr__ that fails
         return f"a {type(value).__name__}"
     return text if len(text) <= most else f"{text[:most]}..."
 
 
 def shown_path(path: object) -> str:
-    """Returns a path as messages show it, cut if it is long, and with escapes for characters that do not print."""
+    """Returns a path as text for error messages. A long path is cut, and characters that do not print are escaped."""
     text = str(path)
     return text if text.isprintable() and len(text) <= 500 else shown(text, 500)
 
@@ -75,8 +76,8 @@ def did_you_mean(name: object, valid: Iterable[str]) -> str:
 
 
 def unknown_keyword(function: str, name: str, valid: Iterable[str]) -> TypeError:
-    """Returns the TypeError for an unknown keyword. It names the nearest valid keyword, or the one here that means what another package's
-    name means."""
+    """Returns the TypeError for an unknown keyword argument. The message suggests the nearest valid keyword or, if the name comes from
+    another package (KNOWN_ELSEWHERE), the keyword that means the same here."""
     valid = [v for v in valid if v != "self"]
     elsewhere = KNOWN_ELSEWHERE.get(name)
     hint = f"; here it is {elsewhere}" if elsewhere and elsewhere.split()[0] in valid else did_you_mean(name, valid)
@@ -84,10 +85,11 @@ def unknown_keyword(function: str, name: str, valid: Iterable[str]) -> TypeError
 
 
 def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes a decorator that turns an unknown keyword into a TypeError that names the nearest valid one. A coroutine function raises it
-    when it is awaited.
+    """Returns a decorator that raises a TypeError for an unknown keyword. The error suggests the nearest valid keyword. For a coroutine
+    function, the error is raised when the coroutine is awaited.
 
-    extra: names and defaults of the keywords that the function takes by **; they show in its signature."""
+    extra: names and defaults of the keywords that the function takes through its ** parameter. The decorator shows them in the function's
+    signature."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -119,7 +121,8 @@ def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callab
 
 
 def path_of(given: Any) -> str:
-    """path= as a string. Raises TypeError if it is not a path, and ValueError if it is empty or contains a NUL character."""
+    """Returns the `path` argument as a string. Raises TypeError if it is not a path, and ValueError if it is empty or contains a NUL
+    character."""
     if not isinstance(given, (str, os.PathLike)):
         raise TypeError(f"path must be a string or a path, not {type(given).__name__}")
     path = plain(os.fsdecode(given))
@@ -131,14 +134,14 @@ def path_of(given: Any) -> str:
 
 
 def is_masked(value: Any) -> bool:
-    """Whether this is a numpy.ma.MaskedArray. This function does not mention numpy.ma, because numpy imports it at the first mention, and a
-    fork() during that import leaves the child with an import that never ends."""
+    """Returns whether a value is a numpy.ma.MaskedArray. The class is looked up in sys.modules, because numpy imports numpy.ma at the first
+    access, and a fork() during this import leaves the child with an import that never ends."""
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     return masked is not None and isinstance(value, masked)
 
 
 def choice(name: str, value: Any, allowed: Iterable[Any]) -> Any:
-    """`value`, which must equal one of `allowed` and have its type. Raises ValueError that lists them."""
+    """Returns `value`. Raises ValueError, which lists the allowed values, unless it equals one of `allowed` and has the same type."""
     allowed = list(allowed)
     if not (type(value) is str and value in allowed) and not any(value is a or (type(value) is type(a) and value == a) for a in allowed):
         hint = did_you_mean(value, [a for a in allowed if isinstance(a, str)])
@@ -147,7 +150,7 @@ def choice(name: str, value: Any, allowed: Iterable[Any]) -> Any:
 
 
 def choice_or_integer(name: str, value: Any, words: Iterable[str], low: int, high: int = 2**63 - 1) -> Any:
-    """`value`, which is one of `words` or an integer from `low` to `high`. Raises TypeError and ValueError."""
+    """Returns `value`. Raises TypeError or ValueError unless it is one of `words` or an integer from `low` to `high`."""
     words = list(words)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return integer(name, value, low, high)
@@ -158,14 +161,15 @@ def choice_or_integer(name: str, value: Any, words: Iterable[str], low: int, hig
 
 
 def flag(name: str, value: Any) -> bool:
-    """`value` as a bool. Raises TypeError for all but True and False (of numpy too)."""
+    """Returns `value` as a bool. Raises TypeError unless it is True or False (a bool or a numpy.bool_)."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False, not {shown(value)}")
     return bool(value)
 
 
 def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
-    """`value` as an int from `low` to `high`. Raises TypeError for what is no integer (a bool is none), ValueError beyond the range."""
+    """Returns `value` as an int. Raises TypeError if it is not an integer (a bool is not), and ValueError if it is not between `low` and
+    `high`."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -179,8 +183,8 @@ def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
 
 
 def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf, *, open_low: bool = False) -> float:
-    """`value` as a finite float from `low` to `high` (`open_low`: above `low`). Raises TypeError for what is no number, ValueError
-    beyond."""
+    """Returns `value` as a float. Raises TypeError if it is not a number, and ValueError if it is not finite or not between `low` and
+    `high`. open_low: whether `low` itself is not allowed."""
     try:
         if isinstance(value, (bool, str, bytes)):
             raise TypeError
@@ -200,7 +204,8 @@ def _range(low: float, high: float, infinite: float) -> str:
 
 
 def length(items: Any, name: str) -> int | None:
-    """Returns what len() returns, which may be wrong, or None if the items have no len(). Raises ValueError if len() fails."""
+    """Returns len(items), or None if the items have no len(). The length may be wrong, because any class can define its own len(). Raises
+    ValueError if len() fails."""
     try:
         return len(items)
     except TypeError:
@@ -210,13 +215,13 @@ def length(items: Any, name: str) -> int | None:
 
 
 def listed(items: Iterable[Any]) -> list[Any]:
-    """Returns the items of a container as a list. list() itself would reserve memory for as many items as the container's len()
+    """Returns the items of a container as a list. list() is not used, because it would reserve memory for as many items as len()
     promises."""
     return [item for item in items]  # noqa: C416
 
 
 def warn(category: type[Warning], message: str) -> None:
-    """Issues a warning that points at the first line outside this package."""
+    """Issues a warning that points at the caller's line, which is the innermost line outside this package."""
     level, frame, ours = 1, sys._getframe(), __name__.split(".")[0]
     while frame is not None and str(frame.f_globals.get("__package__")).split(".")[0] == ours and frame.f_back is not None:
         frame, level = frame.f_back, level + 1

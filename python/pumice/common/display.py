@@ -1,4 +1,4 @@
-"""Tables, sizes and colours, as text and as HTML for notebooks."""
+"""Formats tables, sizes and tokens as text, and as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CELL = "padding:2px 10px;text-align:{};border:none"
 
 
 def size(count: float | None) -> str:
-    """1536 -> '1.5 KiB'; None -> '?'."""
+    """Returns a number of bytes as text: '1.5 KiB' for 1536, '?' for None."""
     if count is None:
         return "?"
     value = float(count)
@@ -22,7 +22,7 @@ def size(count: float | None) -> str:
 
 
 def count(number: float) -> str:
-    """134515008 -> '134.5 M'."""
+    """Returns a number as short text: '134.5 M' for 134515008."""
     for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= scale:
             return f"{number / scale:.1f} {unit}"
@@ -30,14 +30,15 @@ def count(number: float) -> str:
 
 
 def formats(value: Any) -> str:
-    """Weight formats with their bytes, largest first: {'q4_1': 9, 'f32': 1} -> 'q4_1, f32'."""
+    """Returns the names of weight formats as text. A dict from format to bytes is sorted by bytes, largest first: {'f32': 1, 'q4_1': 9}
+    gives 'q4_1, f32'."""
     if isinstance(value, Mapping):
         return ", ".join(sorted(map(str, value), key=lambda name: -float(value[name])))
     return value if isinstance(value, str) else ", ".join(map(str, value or ()))
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Iterable[str] = ()) -> str:
-    """A table in plain text, columns two blanks apart. right: the headers of columns whose cells end at the right."""
+    """Returns a table as plain text, with two spaces between columns. right: the headers of the columns that are aligned to the right."""
     cells = [list(map(str, row)) for row in rows]
     widths = [max(len(line[i]) for line in (list(headers), *cells)) for i in range(len(headers))]
     to_right = {headers.index(name) for name in right}
@@ -49,7 +50,7 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Ite
 
 
 def html_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Iterable[str] = (), caption: str = "") -> str:
-    """text_table() as HTML, with a caption above. Everything is escaped."""
+    """Returns the same table as text_table(), but as HTML and with a caption above it. All texts are escaped."""
     to_right = set(right)
 
     def cells(tag: str, row: Sequence[Any]) -> str:
@@ -65,11 +66,11 @@ def html_table(headers: Sequence[str], rows: Iterable[Sequence[Any]], right: Ite
 
 
 def html_lines(lines: Iterable[str]) -> str:
-    """Lines of text as HTML, each in a block of its own, escaped."""
+    """Returns lines of text as HTML. Each line is escaped and in its own block."""
     return "".join(f"<div>{html.escape(line)}</div>" for line in lines)
 
 
 def token_span(text: str, probability: float, title: str) -> str:
-    """HTML of a token on a coloured background: red for probability 0, yellow for 0.5, green for 1."""
+    """Returns HTML that shows a token on a coloured background: red for probability 0, yellow for 0.5, green for 1."""
     hue = 120 * min(max(probability, 0.0), 1.0)
     return f'<span title="{html.escape(title)}" style="background:hsl({hue:.0f} 75% 80%);color:#111">{html.escape(text)}</span>'

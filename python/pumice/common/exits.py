@@ -1,9 +1,10 @@
-"""What Python waits for before it ends, so that no thread crashes the process.
+"""Makes the end of the process wait for threads that could crash it.
 
-When the functions of atexit have run, Python ends each other thread at the point where that thread next asks for the GIL. Up to Python 3.13
-it unwinds the thread's stack. A package written in Rust takes that for a crash (SIGABRT, "FATAL: exception not rethrown"), and a thread
-that was started and has not run yet uses memory that Python has freed (SIGSEGV). So Python's end waits for both kinds of threads, and then
-lets no thread start or enter such a package.
+When the functions of atexit have run, Python ends each other thread at the point where that thread next asks for the GIL. Up to Python
+3.13, it does so by unwinding the thread's stack. Two kinds of threads then crash the process. Code of a package written in Rust takes the
+unwinding for a crash (SIGABRT, "FATAL: exception not rethrown"). A thread that was started but has not run yet uses memory that Python has
+already freed (SIGSEGV). Therefore the end of the process waits for both kinds of threads. From then on, no thread can be started, and no
+thread can enter such a package.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ import os
 import time
 from collections.abc import Callable
 
-# Python's end waits this many seconds. Most blocks take less than two seconds, and a longer call seldom returns just at that moment.
+# The end of the process waits at most this many seconds. Most blocks take less than two seconds. A call that takes longer than this limit
+# can still crash, but only if it returns just while Python ends, which is unlikely.
 MOST_SECONDS = 10.0
 
-_inside: dict[object, int] = {}  # key: a thread's ident, or a new object for a thread that has not run yet; value: how many blocks it is in
-_ending: int | None = None  # the thread that ends Python
+# The number of blocks that each thread is in. The key is the thread's ident, or a new object for a thread that has not run yet.
+_inside: dict[object, int] = {}
+_ending: int | None = None  # the ident of the thread that ends Python, once it has begun to do so
 
 
 class _ExitWaits:
-    """`with exit_waits:` makes Python's end wait until the block is left. A thread that enters a block after that sleeps until the process
-    is gone.
+    """`with exit_waits:` makes the end of the process wait until the block is left. If Python is already ending, a thread that enters a
+    block sleeps until the process is gone.
 
     Each call of a package written in Rust is in such a block, and so is each start of a thread. Blocks may be nested. Code in a block must
     not wait for another thread, and must not take a lock that another thread may hold while it enters a block."""
@@ -52,13 +55,14 @@ def _sleep(me: int) -> None:
     global _ending
     del _inside[me]
     time.sleep(6 * MOST_SECONDS)
-    _ending = None  # Python did not end, because a program has called the functions of atexit itself
+    # The process still runs, because the program has called the functions of atexit itself. So Python is not ending.
+    _ending = None
     _inside[me] = 1
 
 
 def start_thread(work: Callable[[], None]) -> None:
     """Starts a daemon thread that calls work(), which must not raise. Returns without waiting for the thread to run. Raises RuntimeError if
-    no thread can be started (a limit of processes) or if Python is ending."""
+    no thread can be started (because of a limit on processes) or if Python is ending."""
     started = object()
 
     def run() -> None:
@@ -77,7 +81,7 @@ def start_thread(work: Callable[[], None]) -> None:
 
 
 def _forget() -> None:
-    """Clears the table in the child of a fork, because the threads exist only in the parent."""
+    """Clears `_inside` in the child of a fork, because the threads in it exist only in the parent."""
     global _ending
     _inside.clear()
     _ending = None
@@ -93,10 +97,11 @@ def _end() -> None:
 
 
 class _Last:
-    """Calls _end() after all functions of atexit.
+    """Calls _end() after all functions of atexit have run.
 
-    A function that was registered before this package was imported runs late and may wait for a thread, which must not sleep by then.
-    atexit drops its functions once all have run. The destructor of this object runs at that time, in the thread that ends Python."""
+    A function that was registered before this package was imported runs late and may wait for a thread, so no thread may sleep before that
+    function has run. When all functions have run, atexit drops them, and with them the last reference to this object. Its destructor then
+    runs in the thread that ends Python."""
 
     def __init__(self) -> None:
         self._ends = False

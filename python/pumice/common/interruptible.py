@@ -19,12 +19,11 @@ POLL_SECONDS = 0.02  # the waiting thread checks for signals at this interval
 
 _running: set[Task[Any]] = set()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_running.clear)  # the threads of tasks stayed in the parent
+    os.register_at_fork(after_in_child=_running.clear)  # the threads of tasks exist only in the parent
 
 
 class Task(Generic[T]):
-    """Work in a daemon thread of its own. A signal may interrupt wait() and result(). The work then continues, and its result is
-    dropped."""
+    """Runs work in its own daemon thread. If a signal interrupts wait() or result(), the work continues, and its result is dropped."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._value: T | None = None
@@ -35,7 +34,7 @@ class Task(Generic[T]):
             try:
                 start_thread(lambda: self._run(work))
                 return
-            except RuntimeError:  # no thread can be had (a limit of processes), or Python ends
+            except RuntimeError:  # no thread can be started (because of a limit on processes), or Python is ending
                 pass
         self._run(work)  # in this thread; Ctrl-C waits until the work has ended
 
@@ -49,15 +48,16 @@ class Task(Generic[T]):
             self._done.set()
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Waits up to `seconds` until the work has ended, and returns whether it has. If the work raised an error, result() raises it."""
+        """Waits at most `seconds` for the work to end, and returns whether it has ended. If the work raised an error, result() raises
+        it."""
         end = time.monotonic() + seconds
-        # In the child of a fork the table is empty, because the work's thread exists only in the parent and can never set the event.
+        # In the child of a fork, `_running` is empty, because the thread of the work exists only in the parent and can never set the event.
         while self in _running and not self._done.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))) and time.monotonic() < end:
             pass
         return self not in _running or self._done.is_set()
 
     def result(self) -> T:
-        """Waits for the work, and returns its value or raises its error."""
+        """Waits for the work to end, and returns its value or raises its error."""
         self.wait()
         if self._error is not None:
             error, self._error = self._error, None
@@ -66,13 +66,13 @@ class Task(Generic[T]):
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """Returns the value of work(). In the main thread, a Ctrl-C is seen within 20 ms. Other threads get no signals, so they call work()
-    directly."""
+    """Calls work() and returns its value. In the main thread, Ctrl-C takes effect within 20 ms. Other threads get no signals, so they call
+    work() directly."""
     if threading.current_thread() is not threading.main_thread():
         return work()
     return Task(work).result()
 
 
 def left_behind() -> bool:
-    """Whether work of an interrupted call still runs, for which Python's end may wait."""
+    """Returns whether the work of an interrupted call is still running. The end of the process may wait for such work."""
     return bool(_running)

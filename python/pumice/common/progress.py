@@ -1,4 +1,4 @@
-"""A bar of progress for load() and doctor(), which take seconds and have a known number of steps."""
+"""A progress bar for load() and doctor(), which take seconds and have a known number of steps."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from .exits import exit_waits
 
-Progress = bool | Callable[[int, int], None] | None  # the values of progress= of load()
+Progress = bool | Callable[[int, int], None] | None  # the possible values of the `progress` argument of load()
 
-BAR_AFTER_SECONDS = 1.0  # a call that takes longer shows its bar
+BAR_AFTER_SECONDS = 1.0  # a call that takes longer than this shows its bar
 
 
 class LateBar:
-    """A tqdm bar that appears after a second, or the caller's function of (done, total).
+    """Shows a tqdm bar after a second, or calls the caller's function with (done, total).
 
     progress: None shows a bar if standard error is a terminal. True always shows a bar on standard error. False shows none. A function is
     called in place of a bar.
@@ -36,8 +36,8 @@ class LateBar:
                 return
             from tqdm.auto import tqdm
 
-            disable = None if self._progress is None else False  # None: tqdm asks whether standard error is a terminal
-            with exit_waits:  # the first bar starts a thread
+            disable = None if self._progress is None else False  # with None, tqdm shows a bar only on a terminal
+            with exit_waits:  # the first bar of tqdm starts a thread
                 self._bar = tqdm(total=total, desc=self._name, disable=disable, **self._tqdm)
         self._bar.update(done - self._bar.n)
 

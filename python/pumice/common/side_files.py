@@ -1,4 +1,4 @@
-"""The JSON files beside a model's weights. They come from strangers: each is read with limits, and each value is checked."""
+"""Reads the JSON files beside a model's weights. The files are untrusted, so their size is limited and each value is checked."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing import Any
 
 from ..errors import ModelFormatError
 
-MAX_BYTES = 16 << 20  # the largest side file known (a config.json with labels) is under 1 MiB; tokenizer.json is not read here
+# The largest known side file (a config.json with labels) is under 1 MiB. tokenizer.json is read elsewhere.
+MAX_BYTES = 16 << 20
 
 
 def read_text(path: Path) -> str | None:
-    """The text of a regular file of at most 16 MiB, or None when there is none."""
+    """Returns the text of a regular file of at most 16 MiB, or None if there is no such file."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # O_NONBLOCK: opening a FIFO would wait for its writer
+        # Without O_NONBLOCK, opening a FIFO would wait for a writer.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -42,7 +44,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file, or None when there is no such file."""
+    """Returns the value in a JSON file, or None if there is no such file."""
     text = read_text(path)
     if text is None:
         return None
@@ -55,7 +57,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} when there is no such file."""
+    """Returns the object in a JSON file, or {} if there is no such file."""
     value = read_json(path)
     if value is None:
         return {}
@@ -65,7 +67,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def field(values: dict[str, Any], name: str, kind: type | tuple[type, ...], file: Path | str, default: Any = None) -> Any:
-    """values[name] if it has the right type; the default when it is absent or null."""
+    """Returns values[name], or the default if the value is absent or null. Raises ModelFormatError if the value has the wrong type."""
     value = values.get(name)
     if value is None:
         return default
