@@ -1,1 +1,1 @@
-"""Prompts to text."""
+"""Generates text from prompts."""

@@ -1,4 +1,4 @@
-"""Tool calls in an answer, and JSON strictly by the standard, which has no NaN and no Infinity."""
+"""The tool calls of an answer, and strict JSON, which has no NaN and no Infinity."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-# decode() and raw_decode() raise ValueError for NaN, Infinity and numbers that would be read as infinite.
+# The methods decode() and raw_decode() raise ValueError for NaN, Infinity and numbers that are too large for a double.
 DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 
 
 def json_text(value: Any) -> str:
-    """Returns a value as JSON. Characters outside ASCII stay as they are if UTF-8 can encode them. Raises ValueError for inf and nan."""
+    """Returns a value as JSON text. Characters outside ASCII are not escaped if UTF-8 can encode them. Raises ValueError for inf and
+    nan."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return text if text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text) else json.dumps(value, allow_nan=False)
 
 
 def not_finite(value: Any, path: str = "") -> tuple[str, float] | None:
-    """Returns the JSON pointer of the first inf or nan in plain data, and that number. Returns None if there is none."""
+    """Returns (JSON pointer, number) for the first inf or nan in plain data, or None if there is none."""
     if isinstance(value, float):
         return None if math.isfinite(value) else (path, value)
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
@@ -41,8 +42,8 @@ def not_finite(value: Any, path: str = "") -> tuple[str, float] | None:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function that a model wants called. id: made by pumice; the answer's message carries it as tool_call_id. raw: what the model
-    wrote."""
+    """A function call that a model asks for. id: made by pumice; the message with the function's result repeats it as tool_call_id. raw:
+    the text of the call as the model wrote it."""
 
     id: str
     name: str
@@ -50,7 +51,8 @@ class ToolCall:
     raw: str = ""
 
     def to_openai(self) -> dict[str, Any]:
-        """The call as OpenAI's clients write it. Raises ValueError for arguments with inf or nan, which no answer of a model has."""
+        """Returns the call as a dict in OpenAI's format. Raises ValueError if the arguments have inf or nan, which cannot happen for calls
+        that were parsed from an answer."""
         if (found := not_finite(self.arguments)) is not None:
             raise ValueError(f"the arguments of {self.name!r} have {found[1]!r}, which is no JSON")
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": json_text(self.arguments)}}

@@ -1,4 +1,4 @@
-"""Turns generated tokens into text, and finds which text is final and where it stops. Has the results that a caller gets."""
+"""Turns generated tokens into text, finds where the text stops and how much of it is final, and builds the results for the caller."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ FinishReason = Literal["stop", "eos", "length", "grammar", "cancelled"]
 
 
 # ---------------------------------------------------------------- results
-@dataclass(frozen=True, repr=False, eq=False)  # arrays have no single truth value, so results are compared by identity
+# Arrays have no single truth value, so results are compared by identity.
+@dataclass(frozen=True, repr=False, eq=False)
 class Generation:
-    """The text that was generated after a prompt. str() of it is the text.
+    """The text that was generated after a prompt. str() of a Generation is the text.
 
-    ids: int32 (n,), without the end token and without what a stop string cut off.
-    finish_reason: "stop" (a stop string or id), "eos" (the model ended), "grammar" (nothing can follow), "length" (max_new_tokens or the
-    context), "cancelled".
-    logprobs: float32 (n,) natural log-probability of each token; top_ids int32 and top_logprobs float32 (n, k): the k likeliest
-    tokens at each place; None when not asked for. timings: tokens, seconds and tokens per second of the whole call's prefill and decode.
+    ids: int32 (n,), the generated tokens without the end token and without tokens that a stop string cut off.
+    finish_reason: "stop" (a stop string or stop id), "eos" (the model ended the answer), "grammar" (the grammar allows no further token),
+    "length" (max_new_tokens or the context length was reached), or "cancelled".
+    logprobs: float32 (n,), the natural log-probability of each token. top_ids: int32 (n, k) and top_logprobs: float32 (n, k), the k most
+    likely tokens at each position. Each of these is None if the call did not ask for it.
+    timings: tokens, seconds and tokens per second of prefill and decode, for the whole call.
     """
 
     text: str
@@ -77,10 +79,11 @@ class Generation:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """A piece of a stream: text that is final, and its tokens. str() of it is the text.
+    """A piece of a stream: text that is final, and its tokens. str() of a Chunk is the text.
 
-    index: the sequence (prompt * n + sample). finish_reason: None but in a sequence's last chunk. ids and log-probabilities: as in
-    Generation, of the chunk's tokens. kind: of a chat's text: "content", "reasoning" or "tool_call". calls: tool calls that end here."""
+    index: the sequence (prompt * n + sample). finish_reason: set only in the last chunk of a sequence. ids and log-probabilities: as in
+    Generation, for the tokens of this chunk. kind: "content", "reasoning" or "tool_call", for the text of a chat. calls: the tool calls
+    that end in this chunk."""
 
     text: str
     ids: Int32
@@ -138,7 +141,7 @@ class Continuation:
             self._end("cancelled")
 
     def _end(self, reason: FinishReason) -> None:
-        if not self._extend(self._decoder.flush()):  # flush() returns bytes that never became a character
+        if not self._extend(self._decoder.flush()):  # flush() returns U+FFFD for bytes that never became a character
             self.finish_reason = reason
 
     def _extend(self, piece: str) -> bool:
@@ -182,13 +185,13 @@ class Continuation:
         return chunk
 
     def chunks(self, index: int) -> list[Chunk]:
-        """take() as chunks of one kind each."""
+        """Returns the chunk of take() in a list, or an empty list. The subclass for chats splits the chunk by kind."""
         chunk = self.take(index)
         return [] if chunk is None else [chunk]
 
     def arrays(self, rows: slice | None = None) -> tuple[Float32 | None, Int32 | None, Float32 | None]:
-        """Returns logprobs (n,), top_ids (n, k) and top_logprobs (n, k) for some or all tokens. An array that the call does not ask for is
-        None."""
+        """Returns logprobs (n,), top_ids (n, k) and top_logprobs (n, k) for some or all tokens. An array is None if the call did not ask
+        for it."""
         rows = slice(None) if rows is None else rows
         return (
             np.array(self.logprobs[rows], np.float32) if self.logprobs else None,
@@ -197,7 +200,7 @@ class Continuation:
         )
 
     def pieces(self) -> tuple[str, ...]:
-        """The text of each token."""
+        """Returns the text of each token."""
         ends = [*self.starts[1:], len(self.text)]
         return tuple(self.text[a:b] for a, b in zip(self.starts, ends, strict=False))
 
@@ -211,8 +214,9 @@ READ_AHEAD = 32  # a stream pauses when this many computed tokens wait to be tak
 
 
 class Run:
-    """One call, which is a request with one or more prompts. From the first advance() or start() on, the engine's own thread computes it in
-    one batch with other calls. A sequence pauses when `read_ahead` of its tokens wait to be taken (0: never)."""
+    """One call, which is a request with one or more prompts. After the first advance() or start(), the engine's own thread computes the
+    request, in one batch with the requests of other calls. A sequence pauses when `read_ahead` of its tokens wait to be taken (0:
+    never)."""
 
     def __init__(
         self,
@@ -226,7 +230,7 @@ class Run:
         speculation: Mapping[str, Any] | None = None,
         grammars: Sequence[_core.CompiledGrammar | None] = (),
     ) -> None:
-        """params: settings for all prompts, or one entry per prompt, all with the same `n`.  grammars: none, or one per prompt."""
+        """params: settings for all prompts, or one entry per prompt, all with the same `n`.  grammars: empty, or one entry per prompt."""
 
         def told(params: SamplingParams, grammar: _core.CompiledGrammar | None = None) -> _core.GenerateParams:
             result = engine_params(params, eos_ids)
@@ -254,19 +258,20 @@ class Run:
         return all(s.finish_reason is not None for s in self.sequences)
 
     def advance(self, steps: int, max_ms: float) -> list[int]:
-        """Waits for the tokens of `steps` steps, but at most max_ms. Returns the sequences that have new tokens."""
+        """Waits for the tokens of `steps` steps, but at most max_ms milliseconds. Returns the indexes of the sequences that have new
+        tokens."""
         return self.hear(self._request.advance(steps, max_ms))
 
     def start(self, tag: int, steps: int) -> None:
-        """Starts the request. From now on the engine's Pump delivers new tokens under this tag."""
+        """Starts the request. From now on, the engine's Pump delivers new tokens with this tag, every `steps` steps."""
         self._request.start(tag, self._steps(steps))
 
     def hold(self, held: bool) -> None:
-        """Keeps its news back (True) or delivers them again (False). A sequence pauses at 32 unread tokens."""
+        """Stops (True) or resumes (False) the delivery of new tokens. While it is stopped, a sequence pauses at 32 waiting tokens."""
         self._request.hold(held)
 
     def hear(self, all_news: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Adds new tokens from the engine to their sequences, and returns these sequences."""
+        """Adds new tokens from the engine to their sequences, and returns the indexes of these sequences."""
         changed = []
         for news in all_news:
             index = int(news["sequence"])
@@ -332,7 +337,7 @@ class Run:
 
 
 def with_speeds(timings: Mapping[str, float]) -> dict[str, float]:
-    """`timings` with prefill_tokens_per_second and decode_tokens_per_second (0 where no time was spent)."""
+    """Returns `timings` with prefill_tokens_per_second and decode_tokens_per_second added. A speed is 0 if its phase took no time."""
     result = dict(timings)
     for phase in ("prefill", "decode"):
         seconds = timings.get(f"{phase}_seconds", 0.0)
@@ -341,7 +346,8 @@ def with_speeds(timings: Mapping[str, float]) -> dict[str, float]:
 
 
 def run_to_end(run: Run, finish: Finish) -> Any:
-    """Runs a call to its end and returns its result. A KeyboardInterrupt has the result so far as .partial."""
+    """Runs a call to its end and returns its result. If Ctrl-C interrupts the call, the KeyboardInterrupt has the result so far as
+    .partial."""
     try:
         run.to_end()
         return finish(run.results())
@@ -355,9 +361,10 @@ def run_to_end(run: Run, finish: Finish) -> Any:
 
 
 class Stream(Iterator[Chunk]):
-    """An iterator of Chunks. close(), leaving the `with` block, or dropping it cancels the rest. `result` then holds what was generated.
+    """An iterator of Chunks. close() and leaving the `with` block cancel the rest, and `result` then holds what was generated. Deleting a
+    Stream also cancels the rest.
 
-    One thread at a time may iterate, as with generators. Any thread may close it."""
+    Only one thread at a time may iterate, as with generators. Any thread may close the Stream."""
 
     def __init__(self, run: Run, finish: Finish) -> None:
         self._run, self._finish = run, finish
@@ -404,12 +411,12 @@ class Stream(Iterator[Chunk]):
 
     @property
     def result(self) -> Any:
-        """What generate() (or chat()) would have returned, once the stream has ended or was closed; None before."""
+        """The result that generate() or chat() would have returned. It is None until the stream has ended or was closed."""
         return self._result
 
     def close(self) -> None:
-        """Cancels what is not done yet. A second call does nothing."""
-        self._closing = True  # a __next__() of another thread ends after its step
+        """Cancels the sequences that have not ended. A second call does nothing."""
+        self._closing = True  # a __next__() in another thread ends after its current step
         while not self._lock.acquire(timeout=0.05):
             if os.getpid() != self._process:  # this is a child of a fork, and the thread that iterated exists only in the parent
                 return
@@ -447,5 +454,5 @@ class Stream(Iterator[Chunk]):
             if not self._closed:
                 self._closed = True
                 self._run.close()
-        except Exception:  # a destructor cannot raise; the interpreter may be ending
+        except Exception:  # a destructor must not raise, and close() may fail while the interpreter is ending
             pass

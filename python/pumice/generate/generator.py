@@ -1,5 +1,4 @@
-"""The part that generate(), stream() and chat() of a model share. It turns prompts into ids, resolves settings, and turns requests into
-results."""
+"""The part that a model's generate(), stream() and chat() share. It converts prompts to ids, resolves settings, and runs requests."""
 
 from __future__ import annotations
 
@@ -33,12 +32,12 @@ class Generator:
 
     @functools.cached_property
     def eos_ids(self) -> list[int]:
-        """The ids that end an answer, in ascending order. They come from the tokenizer and the model's files. Ids without a row in the
-        weights are left out."""
+        """The ids that end an answer, in ascending order. They come from the tokenizer and from the model's files. Ids that have no row in
+        the weights are left out."""
         return sorted(i for i in {*map(int, self._tokenizer.eos_ids), *self._settings.eos_ids} if i < self._vocab_size)
 
     def prompt_ids(self, prompts: Sequence[Any], names: Sequence[str]) -> list[Int32]:
-        """Returns the ids of each prompt. A prompt is a text or ids. names: what errors call the prompts."""
+        """Returns the ids of each prompt. A prompt is a text or a sequence of ids. names: the names of the prompts in error messages."""
 
         def all_ids() -> list[Int32]:
             convert = functools.partial(prompt_ids, tokenizer=self._tokenizer, vocab_size=self._vocab_size)
@@ -48,7 +47,8 @@ class Generator:
         return interruptible(all_ids) if long else all_ids()
 
     def params(self, options: Mapping[str, Any], where: str = "") -> SamplingParams:
-        """Returns the settings of a call. Raises TypeError and ValueError that name the setting, with `where` before it."""
+        """Returns the settings of a call. Raises TypeError or ValueError that names the wrong setting. `where` is put before the error
+        message."""
         try:
             return resolve_params(SAMPLING_DEFAULTS | dict(options), self._settings, self._tokenizer, self._vocab_size)
         except (TypeError, ValueError) as error:
@@ -67,10 +67,10 @@ class Generator:
         speculation: Mapping[str, Any] | None = None,
         grammars: Sequence[Grammar | None] = (),
     ) -> Any:
-        """Starts a request and returns finish(results), or a Stream.
+        """Starts a request. Returns a Stream if `stream`, or else runs the request to its end and returns finish(results).
 
-        params: settings for all prompts, or one entry per prompt.  begin: makes the object that collects a sequence's tokens.  speculation:
-        fields of GenerateParams by name.  grammars: none, or one (or None) per prompt."""
+        params: settings for all prompts, or one entry per prompt.  begin: makes the object that collects the tokens of a sequence.
+        speculation: fields of GenerateParams by name.  grammars: empty, or one entry (which may be None) per prompt."""
         if not ids:
             if stream:
                 raise ValueError("prompt is an empty list: there is nothing to stream")

@@ -1,7 +1,9 @@
-"""Grammars for answers. A grammar is made from a JSON schema, a regular expression, a few texts to choose from, or a grammar's text.
+"""Grammars for answers. A grammar is made from a JSON schema, a regular expression, a list of texts to choose from, or the text of a
+grammar.
 
-The engine calls llguidance (extra [grammar]) for the masks. This file prepares a schema for llguidance. Nothing of a schema is dropped
-unless `relax` asks for it by name, and what cannot be enforced is a GrammarError with its place.
+The engine calls llguidance (installed with the extra [grammar]) to compute the masks of allowed tokens. This file prepares schemas for
+llguidance, which the comments here also call the compiler. No restriction of a schema is dropped unless `relax` names its keyword. If a
+restriction cannot be enforced, a GrammarError says where it is.
 """
 
 from __future__ import annotations
@@ -28,23 +30,24 @@ from .schemas import ENFORCED, FORMATS, MOST_BYTES, RELAXABLE, closed, is_pydant
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
 
-MOST_GBNF_BYTES = 64 << 10  # llguidance's GBNF parser takes quadratic time, 1 s for this size
-MOST_JOINED = 10  # & and ~ in a Lark grammar: 14 take 0.1 s and are refused, 30 take gigabytes
+MOST_GBNF_BYTES = 64 << 10  # maximum size of a GBNF grammar; llguidance's GBNF parser takes quadratic time, and 1 s for this size
+# Maximum number of & and ~ in a Lark grammar. llguidance takes 0.1 s to refuse a grammar with 14 of them, and gigabytes for 30.
+MOST_JOINED = 10
 MOST_COMPILED = 64  # maximum number of compiled grammars that a model keeps
 
-Kind = Literal["json", "regex", "lark", "llguidance"]  # the languages that the compiler reads
+Kind = Literal["json", "regex", "lark", "llguidance"]  # the languages that llguidance compiles
 
 _WHITESPACE: dict[str, dict[str, Any]] = {
     "compact": {"whitespace_flexible": False},
-    # characters at one place; without a limit a model may write blanks for ever
+    # At most 20 characters of whitespace in one place. Without a limit, a model could write whitespace forever.
     "free": {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,20}"},
 }
 
 
 class Grammar:
-    """What an answer must look like. It never changes, pickles as its source, and is compiled for a model at the first answer.
+    """What an answer must look like. A Grammar is immutable and is pickled as its source. It is compiled for a model when it is first used.
 
-    relaxed: JSON pointers of what of a schema is not enforced, because `relax` said so."""
+    relaxed: JSON pointers of the parts of a schema that are not enforced, because `relax` named them."""
 
     __slots__ = ("_kind", "_made_by", "_made_for", "_source", "_relaxed")
     _kind: Kind
@@ -70,13 +73,15 @@ class Grammar:
 
     @classmethod
     def json_schema(cls, schema: Any, *, whitespace: Literal["compact", "free"] = "compact", relax: Collection[str] = ()) -> Grammar:
-        """JSON of a schema: a dict or its text, a pydantic model, or a pydantic TypeAdapter.
+        """Returns a grammar for the JSON values that match a schema. The schema is a dict, a JSON text, a pydantic model or a pydantic
+        TypeAdapter.
 
-        whitespace: "compact": none between what JSON is made of; "free": up to 20 characters at a place.
-        relax: names of keywords that may go unenforced ("oneOf": as anyOf); GrammarWarning says where, and so does .relaxed.
-        Properties come in the order of the schema; objects of a pydantic type have no others than its fields, unless it allows extra ones
-        (those of a dict may, unless additionalProperties is false).
-        Raises GrammarError with the JSON pointer of what cannot be enforced."""
+        whitespace: "compact" allows no whitespace between the tokens of JSON. "free" allows up to 20 whitespace characters in each place.
+        relax: names of keywords that need not be enforced ("oneOf" is then treated as anyOf). A GrammarWarning and .relaxed say where they
+        are.
+        Properties are written in the order of the schema. An object of a pydantic type has no other properties than the type's fields,
+        unless the type allows extra ones. An object of any other schema may have others, unless additionalProperties is false.
+        Raises GrammarError with the JSON pointer of the keyword that cannot be enforced."""
         choice("whitespace", whitespace, _WHITESPACE)
         plain_schema = schema_of_type(schema)
         ready, relaxed = prepared(closed(plain_schema) if is_pydantic(schema) else plain_schema, relaxed_words(relax))
@@ -92,18 +97,19 @@ class Grammar:
 
     @classmethod
     def json_object(cls) -> Grammar:
-        """Any JSON object, written compactly."""
+        """Returns a grammar for any JSON object, written compactly."""
         source = json.dumps({"type": "object", "x-guidance": _WHITESPACE["compact"]})
         return cls._make("json_object", "json", source)
 
     @classmethod
     def regex(cls, pattern: str) -> Grammar:
-        """Texts that match a regular expression as a whole. Syntax: Rust's, which has no look-around and no back references."""
+        """Returns a grammar for texts that match a regular expression as a whole. The syntax is Rust's, which has no look-around and no
+        back references."""
         return cls._make("regex", "regex", _text("pattern", pattern))
 
     @classmethod
     def choices(cls, texts: Sequence[str]) -> Grammar:
-        """One of a few texts."""
+        """Returns a grammar for one of several texts."""
         if isinstance(texts, (str, bytes, Mapping)) or not isinstance(texts, Sequence):
             raise TypeError(f"choices takes a list of texts, not {type(texts).__name__} {shown(texts)}")
         checked = [_text(f"choice {i}", text) for i, text in enumerate(texts)]
@@ -113,7 +119,7 @@ class Grammar:
 
     @classmethod
     def lark(cls, text: str) -> Grammar:
-        """A grammar in llguidance's dialect of Lark. Its first rule is named `start`."""
+        """Returns a grammar that is written in llguidance's dialect of Lark. Its start rule must be named `start`."""
         source = _text("a Lark grammar", text)
         if (joined := len(re.findall("[&~]", _LITERAL.sub("", source[: MOST_BYTES + 1])))) > MOST_JOINED:
             raise GrammarError(f"the Lark grammar joins or negates {joined} expressions by & and ~; at most {MOST_JOINED} are compiled")
@@ -121,7 +127,7 @@ class Grammar:
 
     @classmethod
     def gbnf(cls, text: str) -> Grammar:
-        """A grammar in llama.cpp's GBNF. Its first rule is named `root`."""
+        """Returns a grammar that is written in llama.cpp's GBNF. Its start rule must be named `root`."""
         source = _text("a GBNF grammar", text)
         if (size := len(source.encode("utf-8", "surrogatepass"))) > MOST_GBNF_BYTES:
             raise GrammarError(f"the GBNF grammar has {size} bytes; at most {MOST_GBNF_BYTES} are read")
@@ -129,7 +135,7 @@ class Grammar:
 
     @property
     def relaxed(self) -> tuple[str, ...]:
-        """JSON pointers of the parts of the schema that are not enforced, because relax= said so. () if all parts are enforced."""
+        """JSON pointers of the parts of the schema that are not enforced, because `relax` named them. () if all parts are enforced."""
         return self._relaxed
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -150,7 +156,7 @@ class Grammar:
         return _unpickled, (self._made_by, self._kind, self._source, self._relaxed)
 
 
-_LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/(?:[^/\\\n]|\\.)+/')  # Lark's texts, comments and regular expressions
+_LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/(?:[^/\\\n]|\\.)+/')  # matches Lark's texts, comments and regular expressions
 _MAKERS = ("json_schema", "json_object", "regex", "choices", "lark", "gbnf")
 
 
@@ -185,14 +191,14 @@ def _from_gbnf(text: str) -> str:
     return interruptible(convert)
 
 
-# ---- what the compiler says ------------------------------------------------------------------------------------
+# ---- error messages of the compiler ----------------------------------------------------------------------------
 
 _KEYS = re.compile(r"Unimplemented keys: (\[.*?\])")
 _FORMAT = re.compile(r"Unknown format: (.*)")
 
 
 def explained(grammar: Grammar, told: str) -> GrammarError:
-    """Returns the error for the compiler's message on a grammar. It says where the problem is and what to do."""
+    """Returns the error for a message of the compiler about a grammar. The error says where the problem is and what to do."""
     told = told.strip()
     if told.startswith("NoExtension"):
         return GrammarError(f"the {grammar._made_by} grammar cannot be met: no text does")
@@ -251,7 +257,7 @@ def _words_of(text: str) -> list[str]:
     return []
 
 
-# ---- the library -----------------------------------------------------------------------------------------------
+# ---- the llguidance library ------------------------------------------------------------------------------------
 
 _MISSING = 'grammars need the package llguidance: pip install "pumice[grammar]"'
 _lock = threading.Lock()
@@ -268,7 +274,7 @@ def _need_llguidance() -> Any:
 
 
 def is_there() -> bool:
-    """Whether the package llguidance is installed."""
+    """Returns whether the package llguidance is installed."""
     try:
         library()
     except ImportError:
@@ -277,7 +283,8 @@ def is_there() -> bool:
 
 
 def library() -> _core.GrammarLibrary:
-    """Returns llguidance's C functions, looked up once. Raises ImportError without the package, and GrammarError if it lacks functions."""
+    """Returns llguidance's C functions, which are looked up once. Raises ImportError if the package is missing, has a wrong version, or
+    lacks functions."""
     global _library
     with _lock:
         if _library is None:
@@ -301,7 +308,7 @@ def library() -> _core.GrammarLibrary:
 
 
 class Grammars:
-    """The compiled grammars of one model. Any number of threads may use it."""
+    """The compiled grammars of one model. Any number of threads may share a Grammars object."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Callable[[], list[int]]) -> None:
         self._tokenizer, self._vocab_size, self._eos_ids = tokenizer, vocab_size, eos_ids
@@ -310,7 +317,8 @@ class Grammars:
         self._making, self._lock = threading.Lock(), threading.Lock()
 
     def compiled(self, grammar: Grammar) -> _core.CompiledGrammar:
-        """Returns a grammar compiled for the model. Raises GrammarError, and ImportError without llguidance."""
+        """Returns a grammar compiled for the model. Raises GrammarError if it cannot be compiled, and ImportError if llguidance is
+        missing."""
         with self._lock:
             if (known := self._compiled.get(grammar)) is not None:
                 self._compiled.move_to_end(grammar)
@@ -327,7 +335,7 @@ class Grammars:
         return made
 
     def tokens(self) -> _core.GrammarTokens:
-        """The model's vocabulary in llguidance's form, made once. Raises GrammarError for a model without an end token."""
+        """Returns the model's vocabulary in llguidance's form, which is made once. Raises GrammarError if the model has no end token."""
         found = library()
         with self._making:
             if self._tokens is None:
@@ -341,8 +349,8 @@ class Grammars:
 
 
 def token_bytes(tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int]) -> list[bytes]:
-    """Returns the bytes that each token adds to a text. A special token has 0xFF and its name, as the compiler requires. A token that must
-    never be generated has no bytes."""
+    """Returns the bytes that each token adds to a text. For a special token, these are 0xFF and the token's name, as llguidance requires.
+    An id without a token has no bytes, because it must never be generated."""
     if not tokenizer.has_bytes:
         raise TokenizerError("grammars need a tokenizer whose tokens have bytes of their own, and this one joins its tokens in another way")
     special = {*tokenizer.special_ids, *eos_ids}
@@ -352,7 +360,8 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int])
 def check_grammars(
     given: Any, prompts: int, single: bool, sampling: Sequence[Mapping[str, Any] | None] | None = None
 ) -> list[Grammar | None]:
-    """Checks grammar= of generate() and returns one grammar per prompt. A grammar in sampling= has priority."""
+    """Checks the grammar argument of generate() and returns one grammar or None per prompt. A grammar in the prompt's entry of `sampling`
+    has priority."""
 
     def one(value: Any, name: str) -> Grammar | None:
         if value is None or isinstance(value, Grammar):

@@ -1,4 +1,4 @@
-"""Grammars in llguidance's dialect of Lark, built rule by rule."""
+"""Builds grammars in llguidance's dialect of Lark, rule by rule."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def lark_text(text: str) -> str:
-    """A text as a literal of Lark."""
+    """Returns a text as a Lark literal."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 @dataclass
 class Lark:
-    """A Lark grammar, and the grammars that its rules name with @."""
+    """A Lark grammar, and the other grammars to which its rules refer as @name."""
 
     rules: list[str] = field(default_factory=list)
     others: list[dict[str, Any]] = field(default_factory=list)
@@ -25,11 +25,11 @@ class Lark:
         return name
 
     def other(self, name: str, **source: Any) -> str:
-        """Adds a grammar of another kind (json_schema=..., lark_grammar=...). Returns the text by which a rule refers to it."""
+        """Adds a grammar of another kind (json_schema=..., lark_grammar=...). Returns the text with which rules refer to it."""
         self.others.append({"name": name, **source})
         return f"@{name}"
 
     def source(self, start: str) -> str:
-        """Returns the text that llguidance compiles."""
+        """Returns the JSON text that llguidance compiles. start: the body of the start rule."""
         lark = "\n".join([f"start: {start}", *self.rules])
         return json.dumps({"grammars": [{"name": "answer", "lark_grammar": lark}, *self.others]}, ensure_ascii=False)

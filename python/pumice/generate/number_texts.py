@@ -1,8 +1,8 @@
-"""Numbers as JSON texts. Tells which numbers in a schema the compiler keeps exactly, and makes regular expressions for the numbers between
-two bounds.
+"""Numbers as JSON texts. This file tells which numbers of a schema the compiler (llguidance) keeps exactly, and makes regular expressions
+for the numbers between two bounds.
 
-The compiler (llguidance) stores each number as a double, is inexact after the 15th digit, and allows no exponents. For numbers that it
-would change, the expressions are made here, from integers and decimal digits and never from a double.
+The compiler stores each number as a double, is inexact after the 15th digit, and allows no exponents. For numbers that it would change, the
+regular expressions are made here, from integers and decimal digits and never from doubles.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from ..errors import GrammarError
 Number = int | float
 
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-# The most digits that a bound may have. A double as we write it has fewer. There is a limit because the regular expression grows with the
-# square of the number of digits.
+# Maximum number of digits of a bound. Every double has fewer digits before the point. The limit is needed because the size of the regular
+# expression grows with the square of the number of digits.
 MOST_DIGITS = 320
-_WHOLE = 2**53  # from here on doubles skip integers
-_PLAIN = 10**21  # larger numbers have an exponent, unless an integer bound is larger
-_SMALL = Decimal("1e-20")  # smaller numbers have an exponent
+_WHOLE = 2**53  # from here on, not every integer is a double
+# Larger numbers are written with an exponent. Integers are an exception if a bound is larger than this.
+_PLAIN = 10**21
+_SMALL = Decimal("1e-20")  # smaller numbers are written with an exponent
 _LARGEST = sys.float_info.max
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a value is a JSON number. A bool is not."""
+    """Returns whether a value is a JSON number. A bool is not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def kept(value: Any) -> bool:
-    """Whether the compiler's grammar spells a constant as json.dumps() does."""
+    """Returns whether the compiler's grammar spells a constant as json.dumps() does."""
     if isinstance(value, Mapping):
         return all(map(kept, value.values()))
     if isinstance(value, list):
@@ -45,18 +46,19 @@ def kept(value: Any) -> bool:
 
 
 def bound_kept(value: Any) -> bool:
-    """Whether the compiler compares with exactly this bound."""
+    """Returns whether the compiler compares with exactly this bound."""
     return not is_number(value) or (abs(value) < _WHOLE and (isinstance(value, int) or _few_digits(value)))
 
 
 def _few_digits(value: float) -> bool:
-    """Whether the compiler parses this double exactly. It takes the digits as an integer and divides by a power of ten."""
+    """Returns whether the compiler parses this double exactly. It reads the digits as an integer and divides by a power of ten."""
     text = repr(value)
     return "e" not in text and len(text.lstrip("-").replace(".", "").lstrip("0")) <= 15
 
 
 def multiple_kept(value: Number) -> bool:
-    """Whether the compiler parses this multipleOf exactly. It multiplies by ten until no digits are left after the point."""
+    """Returns whether the compiler parses this multipleOf exactly. It multiplies the number by ten until no digits are left after the
+    point."""
     number, places = float(value), 0
     while number != math.floor(number) and places < 20:
         number, places = number * 10, places + 1
@@ -67,8 +69,8 @@ def multiple_kept(value: Number) -> bool:
 
 
 def between(here: Mapping[str, Any], integer: bool, path: str) -> str:
-    """Returns a regular expression for all numbers within a schema's bounds. Each text that matches parses to an int or a finite double
-    within the bounds."""
+    """Returns a regular expression for all numbers within a schema's bounds. Each matching text parses to an int or a finite double within
+    the bounds."""
     low, low_open = _tighter(here, "minimum", "exclusiveMinimum", max, path)
     high, high_open = _tighter(here, "maximum", "exclusiveMaximum", min, path)
     lowest = None if low is None else math.floor(low) + 1 if low_open else math.ceil(low)
@@ -85,10 +87,11 @@ def between(here: Mapping[str, Any], integer: bool, path: str) -> str:
 
 
 def _tighter(here: Mapping[str, Any], word: str, open_word: str, tighter: Any, path: str) -> tuple[Number | None, bool]:
-    """Returns the tighter of a schema's two bounds on one side, and whether the bound itself is excluded."""
+    """Returns the tighter of the two bounds that a schema can have on one side (such as minimum and exclusiveMinimum), and whether the
+    bound itself is excluded."""
     given, apart = here.get(word), here.get(open_word)
     for name, value in ((word, given), (open_word, apart)):
-        if isinstance(value, bool) and name == open_word:  # in draft 4 this is a flag that excludes the bound
+        if isinstance(value, bool) and name == open_word:  # in JSON Schema draft 4, this is a flag that excludes the bound
             continue
         if value is None and name not in here:
             continue
@@ -104,7 +107,8 @@ def _tighter(here: Mapping[str, Any], word: str, open_word: str, tighter: Any, p
 
 
 def _doubles(low: Number | None, low_open: bool, high: Number | None, high_open: bool) -> tuple[Decimal, Decimal]:
-    """Returns the smallest and the largest double within the bounds. A decimal text between these two parses to a double between them."""
+    """Returns the smallest and the largest double within the bounds, or (1, 0) if there is none. A decimal text between these two doubles
+    parses to a double between them."""
 
     def inside(bound: Number, open_: bool, towards: float) -> float:
         near = min(max(bound, -_LARGEST), _LARGEST)
@@ -126,8 +130,8 @@ def _doubles(low: Number | None, low_open: bool, high: Number | None, high_open:
 
 
 def _integers(low: int | None, high: int | None, all_: bool) -> str:
-    """An expression for integers from low to high. all_: include integers of any size. Otherwise integers of more than 21 digits are left
-    to the expressions with exponents."""
+    """Returns an expression for integers from low to high. all_: whether integers of any size are included if a bound is missing. If not,
+    integers beyond 10^21 are left to the expressions with exponents."""
     if not all_:
         low = -_PLAIN if low is None else low
         high = _PLAIN if high is None else high
@@ -144,7 +148,7 @@ def _integers(low: int | None, high: int | None, all_: bool) -> str:
 
 
 def _naturals(low: int, high: int | None) -> str:
-    """Expressions for integers from low (0 or more) to high."""
+    """Returns an expression for integers from low (0 or more) to high."""
     if high is None:
         size = len(str(low))
         return _any_of([_naturals(low, 10**size - 1), f"[1-9][0-9]{{{size},}}"])
@@ -170,7 +174,7 @@ def _same_length(low: str, high: str) -> list[str]:
 
 
 def _at_least(digits: str) -> list[str]:
-    """Expressions for texts with as many digits as `digits`, whose number is not smaller."""
+    """Returns expressions for numbers that have as many digits as `digits` and are not smaller."""
     if not digits.strip("0"):
         return [_digits(len(digits))]
     found = [digits]
@@ -205,7 +209,7 @@ def _fractions(low: Decimal, high: Decimal) -> list[str]:
 
 
 def _positive(low: Decimal, high: Decimal) -> list[str]:
-    """Expressions for numbers above 0, from low to high."""
+    """Returns expressions for numbers above 0, from low to high."""
     low = low or Decimal("5e-324")
     if low > high:
         return []
@@ -217,7 +221,7 @@ def _positive(low: Decimal, high: Decimal) -> list[str]:
 
 
 def _plain(low: Decimal, high: Decimal) -> list[str]:
-    """Expressions for numbers such as 12.5, with digits behind the point."""
+    """Returns expressions for numbers such as 12.5, with digits after the point."""
     (whole, rest), (last, last_rest) = _split(low), _split(high)
     if whole == last:
         return [f"{whole}\\.{tail}" for tail in _rest_between(rest, last_rest)]
@@ -233,7 +237,7 @@ def _split(number: Decimal) -> tuple[int, str]:
 
 
 def _scientific(low: Decimal, high: Decimal) -> list[str]:
-    """Expressions for numbers such as 1.25e3, with one digit that is not 0 before the point."""
+    """Returns expressions for numbers such as 1.25e3, with one nonzero digit before the point."""
     first, last = low.adjusted(), high.adjusted()
     smallest, largest = (_mantissa(number) for number in (low, high))
     if first == last:
@@ -253,7 +257,7 @@ def _mantissa(number: Decimal) -> tuple[int, str]:
 
 
 def _mantissas(low: tuple[int, str], high: tuple[int, str]) -> list[str]:
-    """Expressions for mantissas from low to high, or up to 9.99... if high is 9 without further digits."""
+    """Returns expressions for mantissas from low to high, or up to 9.99... if high is 9 without further digits."""
     (first, rest), (last, last_rest) = low, high
     whole = high == (9, "")
     if first == last and not whole:
@@ -276,7 +280,7 @@ def _exponents(low: int, high: int) -> str:
 
 
 def _rest_at_least(digits: str) -> list[str]:
-    """Expressions for digits behind a point (at least one) that are not less than 0.digits."""
+    """Returns expressions for the digits after a point (at least one) of numbers that are not less than 0.digits."""
     if not digits:
         return ["[0-9]+"]
     found = [f"{digits}[0-9]*"]

@@ -1,4 +1,4 @@
-"""Checks of the prompts of a call. A prompt is a text or token ids, and a call has one or several."""
+"""Checks the prompts of a call. A prompt is a text or a sequence of token ids, and a call has one or more prompts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of to
 def prompt_ids(prompt: Any, tokenizer: Tokenizer, vocab_size: int, *, name: str = "prompt", add_special: bool = True) -> Int32:
     """Returns a prompt as int32 ids. A str is tokenized, and ids are checked.
 
-    A text that spells the first special token itself does not get a second one."""
+    If the str itself begins with the text of the bos token, no second bos token is added."""
     if isinstance(prompt, str):
         ids = np.ascontiguousarray(tokenizer.encode(check_text(prompt, name), add_special=add_special), np.int32)
         if add_special and len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos_id:

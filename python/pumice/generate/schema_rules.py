@@ -1,8 +1,8 @@
-"""Turns a schema into Lark rules, for values that the compiler's own JSON schemas would change. These are numbers with many digits
-(JsonRules), and arguments that are not plain JSON (chats/bare_arguments.py).
+"""Turns a schema into Lark rules, for values that the compiler (llguidance) would change if it compiled the schema itself. These are
+numbers with many digits (JsonRules), and arguments that are not plain JSON (chats/bare_arguments.py).
 
-JsonRules makes rules for the parts of a schema that contain such a number, and leaves the rest to the compiler's schemas. The rules know
-fewer keywords; an unknown keyword is a GrammarError with its place.
+JsonRules makes rules for the parts of a schema that contain such a number. The compiler compiles all other parts as JSON schemas. The rules
+support fewer keywords than the compiler. Any other keyword raises a GrammarError that says where it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .schemas import ENFORCED, RELAXABLE, inner_schemas, places, pointer, referr
 
 T = TypeVar("T")
 
-# Annotations: keywords that demand nothing.
+# Annotations: keywords that restrict nothing.
 ABOUT = frozenset({
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema", "$id", "$defs",
     "definitions", "x-guidance",
@@ -32,9 +32,9 @@ _WORDS = {True: '"true"', False: '"false"', None: '"null"'}
 
 
 class SchemaRules:
-    """The rules of one schema. made: the grammar to which the rules are added.  name: the prefix of the rules' names."""
+    """Builds the rules of one schema. made: the grammar to which the rules are added.  name: the prefix of the rules' names."""
 
-    of_kind: Mapping[str, tuple[str, ...]] = {  # keywords that apply to values of one type
+    of_kind: Mapping[str, tuple[str, ...]] = {  # for each type, the keywords that apply to its values
         "object": ("properties", "required", "additionalProperties"),
         "array": ("items", "prefixItems", "minItems", "maxItems"),
         "string": ("minLength", "maxLength"),
@@ -54,11 +54,11 @@ class SchemaRules:
         self._ranges: dict[tuple[str, ...], str] = {}
 
     def whole(self) -> str:
-        """Returns Lark for a value of the schema, and adds the rules that it needs."""
+        """Returns a Lark expression for a value of the schema, and adds the rules that the expression needs."""
         return self.part(self._schema, "#")
 
     def part(self, schema: Any, path: str) -> str:
-        """Lark for a value of a schema inside of this one."""
+        """Returns a Lark expression for a value of `schema`, which is a part of the whole schema. path: the JSON pointer of this part."""
         try:
             return self._value(schema, path)
         except RecursionError:
@@ -73,7 +73,7 @@ class SchemaRules:
         raise NotImplementedError
 
     def _choice(self, values: Sequence[Any], path: str) -> str:
-        """A rule for one of some values."""
+        """Returns an expression for one of several values."""
         raise NotImplementedError
 
     def _written_text(self, text: str, path: str) -> str:
@@ -83,14 +83,14 @@ class SchemaRules:
         raise NotImplementedError
 
     def _free_key(self, others: Sequence[str]) -> str:
-        """A rule for any key but `others`."""
+        """Returns an expression for any key except `others`."""
         raise NotImplementedError
 
     def _in_order(self, keys: Sequence[str]) -> list[str]:
         return list(keys)
 
     def _asked(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """The keywords of a schema that are no annotations."""
+        """Returns the keywords of a schema without its annotations."""
         return {word: value for word, value in schema.items() if word not in ABOUT}
 
     def _refusal(self, path: str, word: str, beside: str) -> GrammarError:
@@ -169,7 +169,7 @@ class SchemaRules:
             target = referred(self._schema, {"$ref": ref})
             if not isinstance(target, (dict, bool)):
                 raise GrammarError(f"{path}/$ref: there is no schema at {shown(ref)}")
-            name = self._referred[ref] = self._new()  # stored before its body is made, which may refer to itself
+            name = self._referred[ref] = self._new()  # stored before the body is made, because the body may refer to this rule
             if (body := self._value(target, ref)) == name:
                 raise GrammarError(f"{path}/$ref: {shown(ref)} says no more than itself")
             self._made.rule(name, body)
@@ -180,7 +180,7 @@ class SchemaRules:
             if word not in known:
                 raise self._refusal(path, word, known[0] if len(known) <= 2 else "")
 
-    # ---- values that are written down
+    # ---- fixed values
 
     def _written(self, value: Any, path: str) -> str:
         if isinstance(value, str):
@@ -195,10 +195,10 @@ class SchemaRules:
     def _joined(self, bodies: Sequence[str]) -> str:
         return f" {self.comma} ".join(bodies)
 
-    # ---- values that are free
+    # ---- values of a type
 
     def _object(self, here: Mapping[str, Any], path: str) -> str:
-        """A rule for an object: keys in the schema's order, and keys that the schema does not name behind them."""
+        """Returns an expression for an object. The keys of the schema come first, in the schema's order, and all other keys follow."""
         named, more = is_a(dict, here.get("properties", {}), f"{path}/properties"), here.get("additionalProperties", True)
         required = is_a(list, here.get("required", []), f"{path}/required")
         for key in required:
@@ -206,7 +206,7 @@ class SchemaRules:
                 raise GrammarError(f"{path}/required: {shown(key)} is not among the properties, and no others may be there")
         inner = {key: (value, pointer(f"{path}/properties", key)) for key, value in named.items()}
         inner |= {key: (more, f"{path}/additionalProperties") for key in required if key not in named}
-        # rest: what may follow a pair; whole: what may stand where no pair comes before
+        # `rest` matches the pairs that may follow an earlier pair. `whole` matches the same pairs if no pair comes before them.
         rest = whole = ""
         if more is not False:
             pair = self._rule(f"{self._free_key(list(inner))} {self.colon} {self._value(more, f'{path}/additionalProperties')}")
@@ -227,7 +227,8 @@ class SchemaRules:
         first, more = is_a(list, here.get("prefixItems", []), f"{path}/prefixItems"), here.get("items", True)
         least, most = sizes(here, "minItems", "maxItems", path, len(first) if more is False else None)
         first = first[:most]
-        rest = ""  # what follows the first values
+        # Matches the rest of the list after the current item. The loop below adds the prefix items, the last one first.
+        rest = ""
         if most is None or most > len(first):
             item = self._rule(self._value(more, f"{path}/items"))
             if not first:
@@ -245,13 +246,13 @@ class SchemaRules:
 
 
 class JsonRules(SchemaRules):
-    """JSON whose numbers have the digits of the schema. guidance: the compiler's options, such as blanks."""
+    """Builds rules for JSON in which the numbers have all digits of the schema. guidance: the compiler's options, such as whitespace."""
 
     of_kind = {
         **SchemaRules.of_kind,
         "string": ("minLength", "maxLength", "pattern", "format"),
     }
-    _words: Mapping[str, tuple[str, ...]] = {  # keywords of each type; some of them have no rules
+    _words: Mapping[str, tuple[str, ...]] = {  # all keywords of each type, including some for which there are no rules
         "object": (
             *of_kind["object"], "patternProperties", "propertyNames", "minProperties", "maxProperties", "dependencies", "dependentRequired",
             "dependentSchemas", "unevaluatedProperties",
@@ -262,7 +263,7 @@ class JsonRules(SchemaRules):
         "integer": (*number_texts.BOUNDS, "multipleOf"),
     }  # fmt: skip
     unions = ("anyOf", "oneOf")
-    # all other keywords are annotations
+    # All keywords that are not in this set count as annotations.
     _KNOWN = frozenset({*ENFORCED, *itertools.chain(*RELAXABLE.values()), "$dynamicRef", "$recursiveRef"})
 
     def __init__(self, made: Lark, name: str, schema: Mapping[str, Any], guidance: Mapping[str, Any]) -> None:
@@ -295,7 +296,9 @@ class JsonRules(SchemaRules):
         except GrammarError:
             if id(schema) in self._must:
                 raise
-            return self._compiled(schema, path)  # an exclusive bound alone: the compiler's own decimals keep it
+            # Here the only such number is an exclusive bound of numbers with a fraction. The compiler enforces it on the decimal text (see
+            # _numbers).
+            return self._compiled(schema, path)
 
     def _asked(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         here = {word: value for word, value in schema.items() if word in self._KNOWN}
@@ -321,7 +324,8 @@ class JsonRules(SchemaRules):
         return super()._union(word, here, path)
 
     def _of_kinds(self, kinds: Sequence[str], here: Mapping[str, Any], path: str) -> str:
-        """A rule for values of some types. Types whose values have no such number become one of the compiler's schemas."""
+        """Returns an expression for values of several types. Types whose values contain no number that the compiler would change are left
+        to the compiler, in one schema."""
         self._only(here, path, "type", *itertools.chain(*self._words.values()))
         leading = [kind for kind in kinds if self._leads(kind, here)]
         bodies = []
@@ -332,7 +336,7 @@ class JsonRules(SchemaRules):
         return self._one_of(bodies, path)
 
     def _of(self, here: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, Any]:
-        """A schema without keywords for values of other types."""
+        """Returns a schema without the keywords that apply only to other types than `kinds`."""
         others = {word for words in self._words.values() for word in words} - {word for kind in kinds for word in self._words.get(kind, ())}
         return {word: value for word, value in here.items() if word not in others}
 
@@ -342,10 +346,10 @@ class JsonRules(SchemaRules):
         words = {"object": ("properties", "additionalProperties", "patternProperties"), "array": ("items", "prefixItems")}.get(kind, ())
         return any(keys[0] in words and id(inner) in self._may for keys, inner in inner_schemas(here))
 
-    # ---- what the compiler's own schemas say
+    # ---- parts that the compiler compiles
 
     def _compiled(self, schema: Any, path: str) -> str:
-        """The compiler's schema for a part without such numbers."""
+        """Returns a reference to a schema that the compiler compiles, for a part without numbers that the compiler would change."""
         document, origins = self._document(schema, path)
         key = json.dumps(document)
         if key not in self._compiled_before:
@@ -354,7 +358,8 @@ class JsonRules(SchemaRules):
         return self._compiled_before[key]
 
     def _document(self, schema: Any, path: str) -> tuple[dict[str, Any], dict[str, str]]:
-        """A schema with all that it refers to, and the place of each part in the original."""
+        """Returns a part of the schema together with everything that it refers to, and a dict from the JSON pointers in this result to
+        those in the original schema."""
         origins, names, definitions = {"#": path}, dict[str, str](), dict[str, Any]()
 
         def copy(here: Any) -> Any:
@@ -388,7 +393,8 @@ class JsonRules(SchemaRules):
         return self._compiled({"type": "string", **{word: here[word] for word in self.of_kind["string"] if word in here}}, path)
 
     def _choice(self, values: Sequence[Any], path: str) -> str:
-        """Plain values as one terminal, because a row of the parser holds 2,000 items at most."""
+        """Returns an expression for one of several values. All values that are not objects or lists are alternatives of one terminal,
+        because a row (item set) of llguidance's parser holds at most 2,000 items."""
         plain = [lark_text(json.dumps(value, ensure_ascii=False)) for value in values if not isinstance(value, (dict, list))]
         found = [self._written(value, path) for value in values if isinstance(value, (dict, list))]
         if plain:
@@ -402,18 +408,19 @@ class JsonRules(SchemaRules):
         return self._written_text(key, path)
 
     def _free_key(self, others: Sequence[str]) -> str:
-        """Any key but `others`, without \\u, which could spell one of them."""
+        """Returns an expression for any key except `others`. The key cannot contain \\u escapes, because they could spell one of
+        `others`."""
         known = " | ".join(self._written_text(key, "") for key in others)
         any_key = r'/"([^"\\\x00-\x1f\x7f]|\\["\\bfnrt])*"/'
         return self._made.rule(self._new().upper(), f"{any_key} & ~({known})" if known else any_key)
 
-    # ---- which branches of a oneOf cannot hold together
+    # ---- finding out whether two branches of a oneOf can both match
 
     def _disjoint(self, branches: Sequence[Any]) -> bool:
         return all(self._apart(a, b, 0) for a, b in itertools.combinations(branches, 2))
 
     def _target(self, schema: Any) -> dict[str, Any]:
-        """A schema, or the schema that its $ref names."""
+        """Returns the keywords of a schema or, if it is a $ref, those of the schema that it refers to."""
         here = self._asked(schema) if isinstance(schema, dict) else {}
         for _ in range(8):
             if len(here) != 1 or not isinstance(target := referred(self._schema, here), dict):
@@ -427,7 +434,7 @@ class JsonRules(SchemaRules):
             return depth <= 8
         first, second = (here.get("enum", [here["const"]] if "const" in here else None) for here in (a, b))
         if isinstance(first, list) and isinstance(second, list):
-            return not any(x == y for x in first for y in second)  # Python says that 1 equals True, so they count as the same value
+            return not any(x == y for x in first for y in second)  # in Python, 1 equals True, so these count as the same value
         if _types(a) != {"object"} or _types(b) != {"object"}:
             return False
         return any(self._apart(self._property(a, key), self._property(b, key), depth + 1) for key in _required(a) | _required(b))
@@ -439,24 +446,26 @@ class JsonRules(SchemaRules):
 
 
 def origin(schema: Mapping[str, Any], where: str) -> str:
-    """The place in the original schema of a place in one of the compiler's schemas."""
+    """Returns the JSON pointer in the original schema for a pointer in one of the compiler's schemas."""
     try:
         origins = json.loads(schema["$comment"])
         begin = max((begin for begin in origins if where.startswith(begin)), key=len)
         return f"{origins[begin]}{where.removeprefix(begin)}"
-    except (KeyError, TypeError, ValueError):  # the schema is the whole original
+    except (KeyError, TypeError, ValueError):  # the schema is the original itself
         return where
 
 
 def exact(schema: dict[str, Any], guidance: Mapping[str, Any], made: Lark, name: str) -> str | None:
-    """A prepared schema as rules of `made`; None where the compiler keeps all of its numbers."""
+    """Adds rules for a prepared schema to `made` and returns the expression for a value. Returns None if the compiler keeps all numbers of
+    the schema."""
     rules = JsonRules(made, name, schema, guidance)
     return rules.whole() if rules.needed else None
 
 
 def _numbers(schema: Any) -> Iterator[tuple[str, dict[str, Any], bool]]:
-    """Yields (pointer, schema that has it, loose) for each number that the compiler would change. loose: an exclusive bound of numbers with
-    a fraction: 0.9999... with twenty digits is less than 1, and reads as 1."""
+    """Yields (JSON pointer, schema that contains the number, loose) for each number that the compiler would change. loose: whether the
+    number is an exclusive bound of numbers with a fraction. The compiler keeps such a bound for the decimal text, but the text may be
+    rounded when it is parsed: 0.9999... with twenty digits is less than 1, but parses to 1."""
     for path, here in places(schema):
         if "const" in here and not number_texts.kept(here["const"]):
             yield pointer(path, "const"), here, False
@@ -473,14 +482,14 @@ def _numbers(schema: Any) -> Iterator[tuple[str, dict[str, Any], bool]]:
 
 
 def _types(here: Mapping[str, Any]) -> set[str]:
-    """The types that a schema names; integers count as numbers."""
+    """Returns the types that a schema allows. If "number" is among them, so is "integer"."""
     given = here.get("type", _ALL)
     kinds = {kind for kind in (given if isinstance(given, list) else [given]) if isinstance(kind, str)}
     return kinds | {"integer"} if "number" in kinds else kinds
 
 
 def _leading_to(schema: Any, ends: set[int]) -> set[int]:
-    """The ids of the schemas that contain one of `ends`, at any depth."""
+    """Returns the id()s of the schemas that contain one of the schemas in `ends` (also id()s) at any depth, including `ends` themselves."""
     outer: dict[int, list[int]] = defaultdict(list)
     for _, here in places(schema) if ends else ():
         for keys, inner in inner_schemas(here):
@@ -501,14 +510,14 @@ def _required(here: Mapping[str, Any]) -> set[str]:
 
 
 def is_a(kind: type[T], value: Any, path: str) -> T:
-    """`value`, which must be of a kind. Raises GrammarError with its place."""
+    """Returns `value`. Raises GrammarError that names its path unless it is an instance of `kind`."""
     if isinstance(value, kind):
         return value
     raise GrammarError(f"{path}: {shown(value)} is no {_KINDS[kind]}")
 
 
 def sizes(here: Mapping[str, Any], low: str, high: str, path: str, limit: int | None = None) -> tuple[int, int | None]:
-    """The minimum and the maximum that two keywords give."""
+    """Returns the minimum and the maximum that two keywords give. limit: a further maximum."""
     for word in (low, high):
         given = here.get(word, 0)
         if isinstance(given, bool) or not isinstance(given, int) or given < 0:
@@ -528,5 +537,5 @@ def _is(value: Any, kinds: Sequence[str]) -> bool:
 
 
 def _as_of(value: Any, kinds: Sequence[str]) -> Any:
-    """A value as its type writes it: an integer has no point."""
+    """Returns a value in the form of its type: if the type is "integer", a float such as 3.0 becomes an int."""
     return int(value) if isinstance(value, float) and "integer" in kinds and "number" not in kinds else value

@@ -1,5 +1,5 @@
-"""JSON schemas as plain data. They are checked, walked, and prepared for the compiler. Nothing of a schema is dropped unless `relax` asks
-for it by name."""
+"""Checks JSON schemas, walks through them, and prepares them for the compiler (llguidance). No restriction of a schema is dropped unless
+`relax` names its keyword."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..common.arguments import did_you_mean, plain, shown
 from ..errors import GrammarError
 from .number_texts import is_number, multiple_kept
 
-MOST_BYTES = 256 << 10  # bytes of a source; the engine has the same limit
-MOST_DEPTH = 64  # levels of JSON
-MOST_BITS = 2048  # bits of an integer
-MOST_PATTERNS = 500  # patterns of a schema: 5,000 take 0.2 s a token
-MOST_MULTIPLE = (
-    100_000  # least common multiple of a schema's multipleOf, in units of their last digit: the automaton has so many states (1 s)
-)
+MOST_BYTES = 256 << 10  # maximum size of a grammar's source in bytes; the engine has the same limit
+MOST_DEPTH = 64  # maximum nesting depth of a schema
+MOST_BITS = 2048  # maximum number of bits of an integer
+MOST_PATTERNS = 500  # maximum number of patterns in a schema; with 5,000, each token takes 0.2 s
+# Maximum of the least common multiple of a schema's multipleOf numbers, in units of their last digit. The compiler's automaton has as many
+# states as this multiple, and takes 1 s to build at the maximum.
+MOST_MULTIPLE = 100_000
 
-# The keywords of JSON Schema that llguidance enforces. It refuses those of RELAXABLE; all others are
+# The JSON Schema keywords that llguidance enforces. It refuses the keywords in RELAXABLE that are not in this list. All other keywords are
 # annotations.
 ENFORCED = (
     "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format",
@@ -30,12 +30,12 @@ ENFORCED = (
     "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "required", "type",
 )  # fmt: skip
 FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid")
-# Formats that are hints and forbid no value: OpenAPI's, and those that pydantic writes.
+# Formats that are only hints and forbid no value. OpenAPI defines some of them, and pydantic writes the others.
 ANNOTATIONS = frozenset({
     "base64", "base64url", "binary", "byte", "decimal", "directory-path", "double", "file-path", "float", "float32", "float64", "int16",
     "int32", "int64", "int8", "json-string", "multi-host-uri", "password", "path", "uint16", "uint32", "uint64", "uint8",
 })  # fmt: skip
-# Words that relax= takes. Each lets a schema allow more, never less.
+# Maps each word that `relax` accepts to the keywords that the word relaxes. Relaxing lets a schema allow more, never less.
 RELAXABLE = {
     name: (name, *more)
     for name, *more in (
@@ -53,7 +53,8 @@ _NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternPr
 
 
 def is_pydantic(given: Any) -> bool:
-    """Whether this is a pydantic model or a TypeAdapter. pydantic is never imported, so they are recognised by their methods."""
+    """Returns whether a value is a pydantic model or a TypeAdapter. pumice never imports pydantic, so it recognises them by their
+    methods."""
     model = isinstance(given, type) and callable(getattr(given, "model_json_schema", None))
     return model or (
         not isinstance(given, (type, Mapping)) and callable(getattr(given, "json_schema", None)) and hasattr(given, "validate_json")
@@ -61,7 +62,7 @@ def is_pydantic(given: Any) -> bool:
 
 
 def schema_of_type(given: Any) -> dict[str, Any]:
-    """The schema of a dict, a JSON text or a pydantic type, as a dict of plain JSON."""
+    """Returns a schema as a dict of plain JSON. The schema is given as a dict, a JSON text or a pydantic type."""
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -73,7 +74,7 @@ def schema_of_type(given: Any) -> dict[str, Any]:
         make = given.model_json_schema if hasattr(given, "model_json_schema") else given.json_schema
         try:
             given = make()
-        except Exception as error:  # pydantic has error classes of its own for types without JSON
+        except Exception as error:  # pydantic raises error classes of its own for types without JSON
             raise GrammarError(f"{shown(given)} has no JSON schema: {error}") from error
     if given is True:
         return {}
@@ -101,7 +102,7 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
 def _plain_json(given: Any) -> Any:
     """Returns a copy of plain dicts and lists. Raises GrammarError if the value is not JSON, is nested deeper than 64 levels, or is too
     large."""
-    room = MOST_BYTES  # each value takes at least one byte
+    room = MOST_BYTES  # the number of bytes that are left, where each value takes at least one
 
     def copy(value: Any, path: str, depth: int) -> Any:
         nonlocal room
@@ -130,7 +131,7 @@ def _plain_json(given: Any) -> Any:
 
 
 def pointer(path: str, key: str | int) -> str:
-    """The JSON pointer (RFC 6901) of a member."""
+    """Returns the JSON pointer (RFC 6901) of the member `key` of the value at `path`."""
     return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
 
 
@@ -148,7 +149,7 @@ def inner_schemas(here: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ..
 
 
 def places(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (JSON pointer, schema) of every schema in a schema, also of those that only a reference names."""
+    """Yields (JSON pointer, schema) for a schema and all schemas inside it, including those that only a reference names."""
     waiting: list[tuple[str, Any]] = [("#", schema)]
     seen: set[int] = set()
     while waiting:
@@ -185,7 +186,8 @@ def schema_at(schema: Any, ref: str) -> Any:
 
 
 def relaxed_words(relax: Any) -> tuple[str, ...]:
-    """Returns relax= as a tuple. Raises TypeError and ValueError unless it is a list of keywords that may be left out."""
+    """Checks the relax argument and returns it as a tuple. Raises TypeError unless it is a list, and ValueError if a keyword cannot be
+    relaxed."""
     if isinstance(relax, (str, bytes)) or not isinstance(relax, Collection):
         raise TypeError(f"relax is a list of keywords, not {type(relax).__name__} {shown(relax)}")
     for word in relax:
@@ -195,7 +197,8 @@ def relaxed_words(relax: Any) -> tuple[str, ...]:
 
 
 def prepared(schema: dict[str, Any], relax: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """Prepares a schema of plain JSON for the compiler, in place. Returns it, and the JSON pointers at which `relax` removed something."""
+    """Prepares a schema of plain JSON for the compiler, in place. Returns the schema, and the JSON pointers of the keywords that `relax`
+    affects."""
     if "x-guidance" in schema:
         raise GrammarError("#/x-guidance: it could silently leave out what the schema asks for. Use whitespace= and relax= in its place")
     relaxed = []
@@ -208,7 +211,7 @@ def prepared(schema: dict[str, Any], relax: Sequence[str] = ()) -> tuple[dict[st
             for name in RELAXABLE[word]:
                 if name in here:
                     relaxed.append(pointer(path, name))
-                    if name != "oneOf":  # the compiler treats oneOf as anyOf
+                    if name != "oneOf":  # the compiler is told to treat oneOf as anyOf
                         del here[name]
         named = here.get("patternProperties")
         patterns += ("pattern" in here) + ("format" in here) + (len(named) if isinstance(named, dict) else 0)
@@ -227,8 +230,8 @@ def _common_multiple(a: Fraction, b: Fraction) -> Fraction:
 
 
 def _no_multiple(given: int | float, multiple: Fraction, before: Fraction | None) -> str | None:
-    """Returns a text that says why the compiler cannot enforce multiples of `given`, or None if it can. multiple: the common multiple of
-    `given` and the number `before`."""
+    """Returns a text that says why the compiler cannot enforce multiples of `given`, or None if it can. before: the least common multiple
+    of the schema's earlier multipleOf values, or None. multiple: the least common multiple of `before` and `given`."""
     if (states := _units(multiple, multiple.denominator)) > MOST_MULTIPLE:
         return f"the schema's multipleOf have {states} (without its point) as their common multiple; it may be at most {MOST_MULTIPLE}"
     if not multiple_kept(given):
@@ -239,7 +242,7 @@ def _no_multiple(given: int | float, multiple: Fraction, before: Fraction | None
 
 
 def _units(number: Fraction, denominator: int) -> int:
-    """Returns a decimal number without its point, such as 37 for 0.37. denominator: that of a number with at least as many digits after the
-    point."""
+    """Returns a decimal number without its point, such as 37 for 0.37. There are enough digits after the point to write 1 / denominator
+    too, so that 0.37 with the denominator 1000 gives 370."""
     places = next((k for k in range(400) if 10**k % math.lcm(number.denominator, denominator) == 0), 400)
     return number.numerator * int(10**places) // number.denominator

@@ -1,4 +1,4 @@
-"""The settings of generate(), stream() and chat(): given by the call or by the model's own files, each checked."""
+"""Checks the settings of generate(), stream() and chat(), which come from the call or from the model's own files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Sampling(TypedDict, total=False):
-    """The keywords of generate(), stream() and chat(). None: the model's own setting, else off."""
+    """The keyword arguments of generate(), stream() and chat(). None means the model's own setting or, if the model has none, off."""
 
     max_new_tokens: int
     min_new_tokens: int
@@ -60,7 +60,7 @@ class Sampling(TypedDict, total=False):
     draft: Model | None
 
 
-_OFF = _core.GenerateParams()  # the engine's defaults; there are no others
+_OFF = _core.GenerateParams()  # the engine's defaults, which are used here too
 
 SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
     "max_new_tokens": _OFF.max_new_tokens,
@@ -74,13 +74,15 @@ SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Resolved sampling values of a call: from the call, else from the model's own settings, else greedy.
+    """The resolved sampling settings of a call. Each comes from the call, or else from the model's own settings, or else it is off
+    (greedy).
 
-    temperature (up to 1e6) 0 is greedy. top_k 0, top_p 1, min_p 0, typical_p 1, repetition_penalty (0.001 to 1000) 1 and the other
-    penalties (-100 to 100) 0 are off, as are dry_multiplier, top_n_sigma, xtc_probability and mirostat_tau 0. logit_bias: token id ->
-    number added to its logit (-1e20 to 1e20; -inf forbids it). bad_words: rows of token ids that never come whole. logprobs: how many
-    alternatives per token, None for no log-probabilities. priority: higher calls go first. max_seconds: the call ends so long
-    after its start with what it has, 0 for no limit.
+    temperature: at most 1e6; 0 is greedy. repetition_penalty: 0.001 to 1000. Other penalties: -100 to 100. These values mean "off": top_k
+    0, top_p 1, min_p 0, typical_p 1, repetition_penalty 1, and 0 for the other penalties, dry_multiplier, top_n_sigma, xtc_probability and
+    mirostat_tau.
+    logit_bias: token id -> number that is added to the token's logit (-1e20 to 1e20; -inf forbids the token). bad_words: sequences of token
+    ids that are never generated as a whole. logprobs: the number of alternatives per token, or None for no log-probabilities. priority:
+    calls with a higher priority go first. max_seconds: the call ends this long after its start and returns what it has; 0 means no limit.
     """
 
     max_new_tokens: int = _OFF.max_new_tokens
@@ -116,11 +118,11 @@ class SamplingParams:
     max_seconds: float = _OFF.max_seconds
 
 
-_OURS = ("ignore_eos", "stop", "logits_processor")  # settings that the engine does not get, or gets changed
+_OURS = ("ignore_eos", "stop", "logits_processor")  # settings that the loop in engine_params() does not copy
 
 
 def engine_params(params: SamplingParams, eos_ids: Sequence[int] = ()) -> _core.GenerateParams:
-    """The settings for the engine. Raises the TypeError or ValueError of a value that the engine refuses, which names it."""
+    """Returns the settings for the engine. If the engine refuses a value, its TypeError or ValueError names the setting."""
     told = _core.GenerateParams()
     for each in fields(params):
         if each.name not in _OURS:
@@ -130,12 +132,14 @@ def engine_params(params: SamplingParams, eos_ids: Sequence[int] = ()) -> _core.
     return told
 
 
-_FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # they choose among samples: without a temperature they set temperature 1
-_OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")  # they do so too, and no model's files name them
-# Settings that need the tokenizer, or are more than a number. All others are passed on.
+# Settings that restrict which tokens can be sampled. If one of them is on and no temperature is given, the temperature is 1.
+_FILTERS = ("top_k", "top_p", "min_p", "typical_p")
+# Further settings of this kind, which a generation_config.json does not have.
+_OWN_FILTERS = ("top_n_sigma", "xtc_probability", "mirostat_tau")
+# Settings that need the tokenizer or are not a single number. All others are passed on to the engine as they are.
 _READ = ("ignore_eos", "bad_words", "logits_processor", "dry_breakers", "logit_bias", "stop", "stop_ids", "logprobs")
 
-# Settings of another setting, which is off (0) unless it is given.
+# Maps each setting that does nothing unless another setting is on to that other setting, which is 0 (off) by default.
 _SWITCHES = {
     **dict.fromkeys(("dry_base", "dry_allowed_length", "dry_range", "dry_breakers"), "dry_multiplier"),
     "xtc_threshold": "xtc_probability",
@@ -152,26 +156,27 @@ _GGUF_KEYS = {
     "general.sampling.xtc_probability": "xtc_probability",
     "general.sampling.xtc_threshold": "xtc_threshold",
 }
-_GGUF_MIROSTAT = "general.sampling.mirostat"  # 1 or 2: Mirostat's algorithm. llama.cpp's tau is 5 where the file has none
+# The version of Mirostat: 1 or 2. If the file gives no tau, llama.cpp uses 5.
+_GGUF_MIROSTAT = "general.sampling.mirostat"
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The settings of generation in a model's own files."""
+    """The generation settings in a model's own files."""
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
     eos_ids: tuple[int, ...] = ()
     suppressed: tuple[int, ...] = ()  # tokens that must not be generated
     bad_words: tuple[tuple[int, ...], ...] = ()
-    ignored: tuple[str, ...] = ()  # "key=value" for settings in the files that pumice does not have
+    ignored: tuple[str, ...] = ()  # "key=value" for each setting in the files that pumice does not support
 
 
 _GGUF_SUPPRESSED = "tokenizer.ggml.suppress_tokens"
-TOP_K_OF_SAMPLING = 50  # transformers' top_k where a generation_config.json samples and names none
+TOP_K_OF_SAMPLING = 50  # transformers' top_k if a generation_config.json turns sampling on and gives no top_k
 
 
-# Settings of transformers' generate() that pumice does not have, each with its values that mean off. Lengths (max_new_tokens, max_length)
-# are left to the call.
+# Settings of transformers' generate() that pumice does not support, each with the values that mean "off". Maximum lengths (max_new_tokens,
+# max_length) are not listed, because the call decides them.
 _NOT_DONE: dict[str, tuple[Any, ...]] = {
     "min_new_tokens": (0,),
     "min_length": (0,),
@@ -201,7 +206,8 @@ def _ignored(get: Callable[[str], Any], keys: Mapping[str, tuple[Any, ...]]) -> 
 
 
 def model_settings(file: _core.ModelFile) -> ModelSettings:
-    """The settings in general.sampling.* of a GGUF file, or in a folder's generation_config.json (config.json for eos_token_id)."""
+    """Returns the settings in general.sampling.* of a GGUF file, or in the generation_config.json of a folder. If that file has no
+    eos_token_id, the one in config.json is used."""
     if file.kind == "gguf":
         found = {name: value for key, name in _GGUF_KEYS.items() if (value := file.get(key)) is not None}
         if file.get(_GGUF_MIROSTAT) == 2:
@@ -214,7 +220,7 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     path = Path(file.path)
     source = (path if path.is_dir() else path.parent) / "generation_config.json"
     values = read_object(source)
-    # transformers samples only where do_sample is true, and else ignores temperature, top_k and others
+    # transformers samples only if do_sample is true. Otherwise it ignores temperature, top_k and others.
     samples = values.get("do_sample")
     if samples is not None and not isinstance(samples, bool):
         raise ModelFormatError(f"{source}: do_sample is {shown(samples)}, not true or false", file=str(source), field="do_sample")
@@ -232,13 +238,13 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     if given is not None and not isinstance(given, list):
         raise ModelFormatError(f"{source}: bad_words_ids is {shown(given)}, not a list of lists", file=str(source), field="bad_words_ids")
     words = {_token_ids(word, "bad_words_ids", str(source)) for word in given or ()}
-    words -= {(), *((end,) for end in eos_ids)}  # transformers ignores these too
+    words -= {(), *((end,) for end in eos_ids)}  # transformers also ignores empty lists and single end tokens
     ignored = _ignored(values.get, _NOT_DONE)
     return ModelSettings(_checked_settings(found, str(source)), eos_ids, suppressed, tuple(sorted(words)), ignored)
 
 
 def _token_ids(value: Any, name: str, file: str) -> tuple[int, ...]:
-    """The ids of an entry: one, several or none. A negative number means none."""
+    """Returns the token ids in a value that is one id, a list of ids, or None. Negative numbers are left out, because they mean "none"."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
@@ -259,7 +265,7 @@ def _checked_settings(found: dict[str, Any], file: str) -> dict[str, Any]:
 
 
 def _numbers(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are numbers, as the engine rounds them."""
+    """Returns the given numeric settings after the engine has checked and rounded them."""
     told = _core.GenerateParams()
     for name, value in given.items():
         setattr(told, name, value)
@@ -267,7 +273,8 @@ def _numbers(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tokenizer, vocab_size: int) -> SamplingParams:
-    """The settings of a call: its own, else the model's, else off (greedy). Raises TypeError or ValueError that names the argument."""
+    """Returns the settings of a call: the call's own value, else the model's, else off (greedy). Raises TypeError or ValueError that names
+    the wrong argument."""
     plain = [each.name for each in fields(SamplingParams) if each.name not in _READ]
     values = {**model.sampling, **_numbers({name: call[name] for name in plain if call.get(name) is not None})}
     for name, switch in _SWITCHES.items():

@@ -1,4 +1,4 @@
-"""Settings of generate(), stream() and chat() that name tokens, a function, or each prompt's own settings."""
+"""Checks the settings of generate(), stream() and chat() that contain tokens, a function, or separate settings for each prompt."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 LogitsProcessor = Callable[[npt.NDArray[np.int32], npt.NDArray[np.float32]], None]
 DRY_BREAKERS = ("\n", ":", '"', "*")
 MOST_BAD_WORDS = 10_000
-OF_THE_CALL = ("n", "priority", "max_seconds", "speculate", "draft")  # all prompts of a call share these
+OF_THE_CALL = ("n", "priority", "max_seconds", "speculate", "draft")  # settings that all prompts of a call share
 
 
 def bad_words(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[tuple[int, ...], ...]:
-    """bad_words= as rows of ids. A text gives two rows: its tokens at the beginning of a text, and its tokens behind a blank."""
+    """Returns the bad_words argument as tuples of ids. A word given as text becomes two tuples: its tokens at the beginning of a text, and
+    its tokens after a space."""
     if given is None:
         return ()
     if not isinstance(given, (str, list, tuple)):
@@ -47,7 +48,8 @@ def bad_words(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[tuple[
 
 
 def dry_breakers(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
-    """dry_breakers= as ids over which no repetition reaches. A text gives its last token, as it comes behind other tokens."""
+    """Returns the dry_breakers argument as ids. DRY counts no repetition across these tokens. A breaker given as text becomes its last
+    token, as that text is tokenized after other text."""
     if given is None:
         given = DRY_BREAKERS
     if isinstance(given, str) or not isinstance(given, (list, tuple)):
@@ -65,14 +67,14 @@ def dry_breakers(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[int
 
 
 def logits_processor(given: Any) -> LogitsProcessor | None:
-    """logits_processor=, which is a function or None. Raises TypeError."""
+    """Checks the logits_processor argument. Raises TypeError unless it is a function or None."""
     if given is not None and not callable(given):
         raise TypeError(f"logits_processor must be a function of (ids, row of logits), not {type(given).__name__} {shown(given)}")
     return given  # type: ignore[no-any-return]
 
 
 def each_prompt(call: Mapping[str, Any], sampling: Any, prompts: int, single: bool, known: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The settings of each prompt: its entry of sampling=, else the call's."""
+    """Returns the settings of each prompt. A setting in the prompt's entry of `sampling` has priority over the call's setting."""
     if single:
         raise TypeError("sampling= holds settings for each prompt of a list; this is one prompt: give them as keywords")
     if isinstance(sampling, (str, Mapping)) or not isinstance(sampling, Sequence):
