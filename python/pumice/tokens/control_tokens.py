@@ -1,9 +1,9 @@
-"""Which control tokens of a prompt the chat template wrote, and which stand in the texts that the caller gave.
+"""Tells the control tokens that the chat template wrote from those that the caller's texts spell.
 
-A rendered prompt is one text, and `<|im_end|>` ends a turn in it, no matter where it came from. So a chat is rendered twice. The second
-time, characters of control tokens are replaced by private ones in the caller's texts, one for one, so that lengths, edges, case and order
-are the same for the template. With the private characters put back, the second text must equal the first. Then the private characters show
-which parts are the caller's.
+A rendered prompt is one text, and `<|im_end|>` in it ends a turn, no matter who wrote it. Therefore a chat is rendered twice. For the
+second rendering, characters of control tokens in the caller's texts are replaced by private characters of Unicode. The replacement is one
+for one, so that the template sees texts with the same length, edges, case and sort order. If the private characters are then replaced by
+the original ones, the second rendering must equal the first. The private characters show which parts of the prompt come from the caller.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tokenizers import Tokenizer as Backend
 from ..common.exits import exit_waits
 from ..errors import ChatTemplateError
 
-PRIVATE = range(0xF0000, 0xFFFFE)  # plane 15: characters without a meaning
+PRIVATE = range(0xF0000, 0xFFFFE)  # plane 15 of Unicode, whose characters have no meaning of their own
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,20 @@ class Prompt:
 
 
 class ControlTokens:
-    """The special tokens of a tokenizer, as texts."""
+    """Finds the special tokens of a tokenizer in texts."""
 
     def __init__(self, added: Mapping[int, AddedToken]) -> None:
         self._all = [added[i] for i in sorted(added)]
         special = [token.content for token in self._all if token.special]
         self._characters = _hitting(special)
-        # for each token, the index of the character that is replaced
+        # For each special token, the index of the character that a private character replaces.
         self._key = {text: next(i for i, c in enumerate(text) if c in self._characters) for text in special}
         self._possible = re.compile(f"[{re.escape(''.join(sorted(self._characters)))}]") if special else None
         self._finder = self._make_finder()
 
     def _make_finder(self) -> Backend:
-        """Makes a tokenizer whose only words are the added tokens. It finds them as every tokenizer does, the longest first, in linear
-        time."""
+        """Returns a tokenizer whose vocabulary is only the added tokens. It finds them as any tokenizer does, the longest first, and in
+        linear time."""
         with exit_waits:
             finder = Backend(models.WordLevel({"": 0}, unk_token=""))
             finder.add_tokens([AddedToken(t.content, special=False, normalized=False, single_word=t.single_word) for t in self._all])
@@ -63,7 +63,7 @@ class ControlTokens:
         return [(start, text[start:end]) for i, (start, end) in places if i and text[start:end] in self._key]
 
     def possible(self, texts: Iterable[str]) -> bool:
-        """Whether a template could make control tokens from these texts, whatever it does with them."""
+        """Returns whether a template could make control tokens from these texts, even if it joins, cuts or changes them."""
         search = self._possible
         return search is not None and any(search.search(text) for text in texts)
 
@@ -74,7 +74,7 @@ class ControlTokens:
         return (chr(c) for c in PRIVATE if chr(c) not in used)
 
     def marks(self, taken: str) -> Marks:
-        """Returns a choice of private characters that are not in the text `taken`."""
+        """Returns Marks that use private characters which are not in the text `taken`."""
         private = {ord(c): mark for c, mark in zip(sorted(self._characters), self.unused(taken), strict=False)}
         if len(private) < len(self._characters):
             raise ChatTemplateError(f"the prompt has all {len(PRIVATE)} private characters of Unicode's plane 15: they are no text")
@@ -90,7 +90,7 @@ class Marks:
         self._marked = re.compile(f"[{''.join(private.values())}]+")
 
     def whole(self, text: str) -> str:
-        """Returns a text with the control tokens that it spells marked."""
+        """Returns a text in which each control token has one marked character (a private character in place of the original one)."""
         result = list(text)
         for start, token in self._tokens.find(text):
             at = start + self._tokens._key[token]
@@ -98,16 +98,16 @@ class Marks:
         return "".join(result)
 
     def every(self, text: str) -> str:
-        """Returns a text with every character marked that a control token needs. Then no control token can arise when texts are joined,
-        cut, or put in lower case."""
+        """Returns a text in which every character that a control token needs is marked. Then no control token can arise when a template
+        joins, cuts or lowercases texts."""
         return text.translate(self._private)
 
     def unmarked(self, text: str) -> str:
-        """Undoes the marking of a text, by replacing private characters with the original ones."""
+        """Returns a marked text with the original characters in place of the private ones."""
         return text.translate(self._back)
 
     def parts(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yields the pieces of a marked text, with False for the marked pieces."""
+        """Yields the pieces of a marked text without the marks. Each piece is paired with False if it was marked, and with True if not."""
         at = 0
         for found in self._marked.finditer(text):
             if found.start() > at:
@@ -120,7 +120,7 @@ class Marks:
 
 def _hitting(tokens: list[str]) -> set[str]:
     """Returns a small set of characters such that every token has at least one of them. Avoids letters, digits and spaces if possible,
-    because templates change those."""
+    because templates change these."""
     chosen: set[str] = set()
     left = [{c for c in text if not c.isalnum() and not c.isspace()} or set(text) for text in tokens]
     first = Counter(text[0] for text in tokens)
@@ -133,7 +133,7 @@ def _hitting(tokens: list[str]) -> set[str]:
 
 
 def texts_of(value: Any) -> Iterator[str]:
-    """All texts in plain data (dicts, lists, texts, numbers)."""
+    """Yields all texts in plain data (dicts, lists, texts, numbers)."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -147,7 +147,7 @@ def texts_of(value: Any) -> Iterator[str]:
 
 
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """A copy of plain data with each text replaced by change(text)."""
+    """Returns a copy of plain data in which each text is replaced by change(text)."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -156,8 +156,8 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def with_own_tokens(added: Mapping[int, AddedToken], plain: Backend) -> tuple[str, dict[int, int]]:
-    """Gives a tokenizer the special tokens under names that occur in no text. Returns the characters that begin each name, and a dict from
-    new id to id."""
+    """Adds the tokens to the tokenizer `plain`. Special tokens get new names that begin with random characters and therefore occur in no
+    text. Returns these random characters, and a dict from the new ids of the special tokens to the original ids."""
     prefix = "".join(chr(secrets.choice(PRIVATE)) for _ in range(8))
     known = [added[i] for i in sorted(added)]
     plain.add_tokens(

@@ -1,7 +1,7 @@
-"""Tokenizers made from the metadata of a GGUF file or from a SentencePiece file, by means of the `tokenizers` package.
+"""Builds tokenizers from the metadata of a GGUF file or from a SentencePiece file, with the `tokenizers` package.
 
-Names of keys, kinds of tokenizers and token types: the GGUF specification (ggml-org/ggml, docs/gguf.md). Split patterns: the tokenizer.json
-of the model that gave each name, as listed by ggml-org/llama.cpp, src/llama-vocab.cpp.
+The names of keys, the kinds of tokenizers and the token types are those of the GGUF specification (ggml-org/ggml, docs/gguf.md). A split
+pattern is the one in the tokenizer.json of the model that gave the split its name, as listed in ggml-org/llama.cpp, src/llama-vocab.cpp.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _TEKKEN = _CASED % ("", "") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
 _GPT4O = _CASED % (_CONTRACTION + "?", _CONTRACTION + "?") + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
 _SEED_CODER = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|" + _TAIL
 _MINICPM5 = _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
-_UFAKZEKA = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL  # Turkish suffixes stay at their apostrophe
+# Without _CONTRACTION, because Turkish suffixes stay with their apostrophe.
+_UFAKZEKA = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
 _EXAONE_MOE = (
     _CONTRACTION + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 )
@@ -56,11 +57,11 @@ _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _WORDS_AND_SIGNS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"""
 _DEEPSEEK3_WORDS = _WORDS_AND_SIGNS + r"[\r\n]*|" + _TAIL
 _SPARK_WORDS = _WORDS_AND_SIGNS + r"|[\r\n]|\s+(?!\S)|\s+"
-# Digits in threes, counted from the right. A lookahead at every group would read a long number again for each group (quadratic), so only
-# the first group, of one or two digits, looks to the number's end.
+# Matches digits in groups of three, counted from the right. If every group looked ahead to the end of the number, long numbers would take
+# quadratic time. So only the first group looks ahead, if it has one or two digits.
 _THREES = r"(?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})++(?!\p{N}))|\p{N}{1,3}"
 _ASCII_THREES = r"(?<!\d)\d{1,2}(?=(?:\d{3})++(?!\d))|\d{3}(?=\d)"
-_AYA_THREES = r"(?<!\d)\d{1,3}(?=(?:\d{3})*+\b)|(?<=\d)\G\d{3}"  # only for numbers that no letter follows
+_AYA_THREES = r"(?<!\d)\d{1,3}(?=(?:\d{3})*+\b)|(?<=\d)\G\d{3}"  # splits only numbers that no letter follows
 _ASIAN = (
     "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e00-\u0e7f\u0e80-\u0eff"
     "\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
@@ -70,7 +71,7 @@ _YOUTU_SCRIPTS = (
     "[\u3105-\u312f]+|" + _CJK
 )
 _YOUTU_WORDS = _CASED % (_CONTRACTION + "?", _CONTRACTION + "?") + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
-# Kimi: runs of Han characters are words of their own, and words of all other scripts are one rule.
+# Kimi: a run of Han characters is one word, and one rule covers the words of all other scripts.
 _KIMI = r"[\p{Han}]+|" + _CASED.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]") % (_CONTRACTION + "?", _CONTRACTION + "?")
 _KIMI += r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _TAIL
 _CHAMELEON = ("<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", _GPT2)
@@ -95,14 +96,14 @@ _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 
 @dataclass(frozen=True)
 class Split:
-    """How byte-level BPE cuts a text into words: each pattern cuts the pieces that the pattern before it made."""
+    """How byte-level BPE splits a text into words. Each pattern splits the pieces that the previous pattern made."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False  # a word that is a token stays whole, even if no merges lead to it
     add_bos: bool = False  # the default if the file has no tokenizer.ggml.add_bos_token
     nfc: bool = False  # normalise to NFC, because the model's tokenizer.json does so and GGUF has no key for it
     bos: bool = True  # whether there is a bos token if the file names none
-    double_separator: bool = False  # end token and separator come between the texts of a pair, unless add_sep_token says otherwise
+    double_separator: bool = False  # a separator follows the end token between the texts of a pair, unless add_sep_token is false
     ranked: bool = False  # a tiktoken vocabulary, whose ids are merge ranks; the ranks are used if a file has no merges
     raw: bool = False  # tokens are plain UTF-8 with U+2581 for a space and <0x..> for bytes, not GPT-2's alphabet
     drop_spaces: bool = False  # characters between words are dropped
@@ -155,17 +156,18 @@ _FAMILIES: tuple[tuple[str, Split], ...] = (
     ("sarvam-moe", Split((_LINES,), raw=True)),
     ("whitespace", Split((r"\s+",), raw=True, drop_spaces=True)),
 )
-# tokenizer.ggml.pre -> Split. For a new name of a known split, add a word above. For a new split, add a row.
+# Maps tokenizer.ggml.pre to a Split. To add another name for a known split, add a word to its row above. To add a new split, add a row.
 SPLITS: dict[str, Split] = {name: split for names, split in _FAMILIES for name in names.split()}
 
 # ---- end of generation ---------------------------------------------------------------------------
 
-# Texts of tokens that end an answer. llama.cpp also finds them by text, because many files name only one of several.
+# Texts of the tokens that end an answer. llama.cpp also finds such tokens by their text, because many files name only one of several end
+# tokens.
 END_TOKENS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>", "<|endoftext|>", "</s>",
     "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
     "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~[",
-    # padding, repository and file separators of code models
+    # padding tokens, and separators of repositories and files in code models
     "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>",
     "<|file_sep|>",
 )  # fmt: skip
@@ -173,9 +175,10 @@ _END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
 def end_ids(id_of: Callable[[str], int | None], named: Iterable[int]) -> tuple[int, ...]:
-    """Returns the ids that end an answer. They are those that the file names, and those whose text is known to end answers."""
+    """Returns the ids of the tokens that end an answer. named: the end tokens that the file names. Tokens with a text in END_TOKENS are
+    added to them."""
     by_text = {text: i for text in END_TOKENS if (i := id_of(text)) is not None}
-    # In the harmony and solar formats <|end|> ends a message, not the turn; gemma 4 has </s> as plain text.
+    # In the harmony and solar formats, <|end|> ends a message but not the turn. Gemma 4 has </s> as plain text.
     if "<|end|>" in by_text and (
         {"<|return|>", "<|call|>"} <= by_text.keys() or ({"<|call|>", "<|calls|>"} & by_text.keys() and "<|flush|>" in by_text)
     ):
@@ -190,7 +193,7 @@ def end_ids(id_of: Callable[[str], int | None], named: Iterable[int]) -> tuple[i
 
 @dataclass(frozen=True)
 class Built:
-    """A tokenizer, and what its file says about special tokens."""
+    """A tokenizer, and the special tokens that its file names."""
 
     backend: Backend
     bos_id: int | None
@@ -208,7 +211,7 @@ class Vocabulary:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Returns token -> id. Raises TokenizerError if two tokens are the same."""
+        """A dict from token to id. Raises TokenizerError if two tokens have the same text."""
         ids = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
         if len(ids) != len(self.tokens):
             first = next((i, ids[t]) for i, t in enumerate(self.tokens) if ids[t] != i)
@@ -216,16 +219,17 @@ class Vocabulary:
         return ids
 
     def added(self, masks: Collection[str] = ()) -> list[AddedToken]:
-        """Returns the tokens that match whole in a text. Control and unknown tokens are special, user-defined tokens are not.
+        """Returns the tokens that are matched as a whole in a text, before the text is split into words. Control and unknown tokens are
+        special, and user-defined tokens are not.
 
-        masks: texts of mask tokens that take the space before them."""
+        masks: the texts of mask tokens that also match the space before them."""
         return [
             AddedToken(self.tokens[i], special=bool(self.types[i] != USER_DEFINED), normalized=False, lstrip=self.tokens[i] in masks)
             for i in np.flatnonzero(np.isin(self.types, (UNKNOWN, CONTROL, USER_DEFINED)))
         ]
 
     def of_type(self, *types: int) -> npt.NDArray[np.bool_]:
-        """Returns which tokens have one of these types (numbers of tokenizer.ggml.token_type), as bool (tokens,)."""
+        """Returns a bool for each token: whether it has one of these types. The types are the numbers in tokenizer.ggml.token_type."""
         return np.isin(self.types, types)
 
 
@@ -253,10 +257,10 @@ def _numbers(values: Any, count: int, dtype: type, where: str, name: str) -> Any
 
 
 def spm_merges(tokens: Sequence[str], scores: npt.NDArray[np.float32], mergeable: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """Returns the merges as pairs of token ids (m, 2), in the order of priority. cpp/text/spm_merges.h says why one merge per token is
-    enough.
+    """Returns the merges as pairs of token ids (m, 2), in order of priority. cpp/text/spm_merges.h says why one merge per token is enough.
 
-    0.15 s for Gemma's 262,144 tokens. tests/python/support/spm_reference.py is the same in Python, for reading and for tests."""
+    This takes 0.15 s for Gemma's 262,144 tokens. tests/python/support/spm_reference.py has the same algorithm in Python, for reading and
+    for tests."""
     return np.asarray(_core.spm_merges(tokens, scores, mergeable), np.int32).reshape(-1, 2)
 
 
@@ -273,7 +277,8 @@ def _no_collection() -> Iterator[None]:
 
 
 def spm_bpe(vocabulary: Vocabulary, unk: str | None, add_space_prefix: bool) -> Backend:
-    """SentencePiece BPE: the whole text is one word, spaces are spelt U+2581, unknown characters become bytes."""
+    """Returns a tokenizer for SentencePiece BPE. The whole text is one word, a space is written as U+2581, and an unknown character becomes
+    bytes."""
     if vocabulary.scores is None:
         raise TokenizerError(f"tokenizer.ggml.scores is missing: they order the merges. {FIX}")
     if not np.isfinite(vocabulary.scores).all():
@@ -291,14 +296,14 @@ def spm_bpe(vocabulary: Vocabulary, unk: str | None, add_space_prefix: bool) -> 
     return backend
 
 
-# The tokenizers package keeps a unigram vocabulary as a tree with one level a byte, and frees it recursively: a token of a megabyte
-# overflows the stack. The longest known tokens have some hundred bytes.
+# Maximum length of a token in bytes. The tokenizers package keeps a unigram vocabulary as a tree with one level per byte and frees it
+# recursively, so that a token of a megabyte overflows the stack. The longest known tokens have a few hundred bytes.
 LONGEST_TOKEN = 4096
 
 
 def check_charsmap(charsmap: bytes, where: str) -> None:
-    """Checks SentencePiece's table of normalisations: the trie's size, the trie, the texts. The tokenizers package allocates that size
-    before it checks anything else, and if the allocation fails, the process ends."""
+    """Checks SentencePiece's table of normalisations, which consists of the size of a trie, the trie, and texts. The tokenizers package
+    allocates memory of the stated size before it checks anything else, and if the allocation fails, the process ends."""
     size = int.from_bytes(charsmap[:4], "little")
     if len(charsmap) < 8 or size % 4 != 0 or not 4 <= size <= len(charsmap) - 4:
         raise TokenizerError(f"{where}: precompiled_charsmap has {len(charsmap)} bytes, and its trie is to have {size} of them. {FIX}")
@@ -307,7 +312,7 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
 def unigram(
     vocabulary: Vocabulary, unk_id: int, charsmap: bytes, add_space_prefix: bool, remove_extra_spaces: bool, byte_fallback: bool
 ) -> Backend:
-    """SentencePiece's unigram model: the likeliest segmentation by the scores."""
+    """Returns a tokenizer for SentencePiece's unigram model, which finds the most likely segmentation according to the scores."""
     if vocabulary.scores is None:
         raise TokenizerError(f"tokenizer.ggml.scores is missing: a unigram tokenizer is nothing without them. {FIX}")
     if (longest := max(map(len, vocabulary.tokens))) > LONGEST_TOKEN // 4:
@@ -320,7 +325,8 @@ def unigram(
     steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
     if remove_extra_spaces:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    # The text is segmented as a whole, as SentencePiece does. (The Metaspace pre-tokenizer adds no space before a text that has one.)
+    # The text is segmented as a whole, as SentencePiece does. The Metaspace pre-tokenizer is not used, because it adds no space before a
+    # text that already begins with one.
     steps += [normalizers.Prepend(SPACE)] if add_space_prefix else []
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
     backend.decoder = decoders.Metaspace(SPACE, "always" if add_space_prefix else "never")
@@ -328,7 +334,7 @@ def unigram(
 
 
 def word_piece(ids: dict[str, int], unk: str, lowercase: bool, strip_accents: bool | None, chinese_characters: bool = True) -> Backend:
-    """BERT's tokenizer. Its vocabulary writes ## before the pieces inside of a word."""
+    """Returns BERT's tokenizer. In its vocabulary, pieces that continue a word begin with ##."""
     backend = Backend(models.WordPiece(ids, unk_token=unk, continuing_subword_prefix="##", max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=chinese_characters, strip_accents=strip_accents, lowercase=lowercase
@@ -345,19 +351,21 @@ def _merge_pairs(vocabulary: Vocabulary, merges: Any, ranked: bool, where: str) 
         return [(vocabulary.tokens[a], vocabulary.tokens[b]) for a, b in pairs]
     if not isinstance(merges, list) or not all(isinstance(m, str) for m in merges):
         raise TokenizerError(f"{where}: tokenizer.ggml.merges is missing or no list of strings. {FIX}")
-    parted = ((merge, *merge[1:].partition(" ")) for merge in merges)  # a token may begin with a space, and has no other space
+    parted = ((merge, *merge[1:].partition(" ")) for merge in merges)  # a token may begin with a space, but has no other space
     return [(merge[0] + left, right) for merge, left, space, right in parted if space]
 
 
 def _bpe_model(ids: dict[str, int], pairs: list[tuple[str, str]], **options: Any) -> models.BPE:
     try:
         return models.BPE(ids, pairs, **options)
-    except Exception:  # a merge of tokens that are not in the vocabulary can never be applied
+    # A merge of tokens that are not in the vocabulary can never be applied, so such merges are left out.
+    except Exception:
         return models.BPE(ids, [(a, b) for a, b in pairs if a in ids and b in ids and a + b in ids], **options)
 
 
 def raw_bpe(vocabulary: Vocabulary, merges: Any, split: Split, unk: str | None, lowercase: bool, where: str) -> Backend:
-    """BPE over plain UTF-8 (Gemma 4): a space is written as U+2581, and a character without a token becomes bytes."""
+    """Returns a tokenizer for BPE over plain UTF-8 (Gemma 4). A space is written as U+2581, and a character without a token becomes
+    bytes."""
     pairs = _merge_pairs(vocabulary, merges, split.ranked, where)
     options = {"unk_token": unk, "fuse_unk": True, "byte_fallback": bool(vocabulary.of_type(BYTE).any())}
     backend = Backend(_bpe_model(vocabulary.ids, pairs, ignore_merges=split.ignore_merges, **options))
@@ -372,13 +380,13 @@ def raw_bpe(vocabulary: Vocabulary, merges: Any, split: Split, unk: str | None, 
 
 
 def byte_bpe(vocabulary: Vocabulary, merges: Any, split: Split, where: str, add_prefix_space: bool = False) -> Backend:
-    """Byte-level BPE (GPT-2). add_prefix_space: a text that does not begin with a space gets one."""
+    """Returns a tokenizer for byte-level BPE (GPT-2). add_prefix_space: whether a text that does not begin with a space gets one."""
     pairs = _merge_pairs(vocabulary, merges, split.ranked, where)
     backend = Backend(_bpe_model(vocabulary.ids, pairs, ignore_merges=split.ignore_merges))
     if split.nfc:
         backend.normalizer = normalizers.NFC()
     cuts: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Split(Regex(p), "isolated") for p in split.patterns]
-    if add_prefix_space:  # ByteLevel adds the space only if it also makes GPT-2's own splits
+    if add_prefix_space:  # ByteLevel adds the space only if it also does GPT-2's own splits
         cuts = [pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)]
     else:
         cuts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
@@ -391,7 +399,7 @@ _CLIP = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 def clip_bpe(vocabulary: Vocabulary, merges: Any, unk: str, where: str) -> Backend:
-    """CLIP's byte-level BPE: lowercase, without spaces, and the last piece of a word ends in </w>."""
+    """Returns CLIP's tokenizer: byte-level BPE over lowercase text without spaces, where the last piece of a word ends in </w>."""
     pairs = _merge_pairs(vocabulary, merges, False, where)
     backend = Backend(_bpe_model(vocabulary.ids, pairs, unk_token=unk, end_of_word_suffix="</w>", fuse_unk=False))
     backend.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()])
@@ -404,11 +412,12 @@ def clip_bpe(vocabulary: Vocabulary, merges: Any, unk: str, where: str) -> Backe
 
 # ---- GGUF ----------------------------------------------------------------------------------------
 
-# Special tokens by role: the key (tokenizer.ggml.<key>_token_id), and for each kind of tokenizer the id that a file without the key means.
+# Maps the role of a special token to the key tokenizer.ggml.<key>_token_id. ("seperator" is spelled like this in GGUF.)
 _ROLE_KEYS = {
     "bos": "bos", "eos": "eos", "eot": "eot", "eom": "eom", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls",
     "mask": "mask", "fim_pad": "fim_pad", "fim_rep": "fim_rep", "fim_sep": "fim_sep",
 }  # fmt: skip
+# For each kind of tokenizer, the ids of the special tokens in files that do not have these keys.
 _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "llama": {"bos": 1, "eos": 2, "unk": 0},
     "bert": {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103},
@@ -416,13 +425,14 @@ _DEFAULT_IDS: dict[str, dict[str, int]] = {
     "gemma4": {},
     "t5": {"eos": 1, "unk": 2, "pad": 0},
 }
-# XLM-R and families like it have kind t5 too, and begin with these tokens.
+# XLM-R and similar models also have the kind t5. Their vocabularies begin with these tokens.
 _XLMR_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 _XLMR_IDS = {"bos": 0, "cls": 0, "pad": 1, "eos": 2, "sep": 2, "unk": 3}
 
 
 def build(get: Callable[[str], Any], where: str) -> Built:
-    """The tokenizer of a GGUF file. get(key) returns a metadata value or None. Raises TokenizerError."""
+    """Returns the tokenizer of a GGUF file. get(key) returns a metadata value or None. Raises TokenizerError if the tokenizer is unknown or
+    invalid."""
     kind = get("tokenizer.ggml.model")
     if kind not in _DEFAULT_IDS:
         found = "has no tokenizer (tokenizer.ggml.model is missing)" if kind is None else f"has a tokenizer of kind {kind!r}"
@@ -434,7 +444,8 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         defaults = {role: i for role, i in defaults.items() if role != "bos"}
     special = _special_ids(get, defaults, len(vocabulary.tokens), where)
     ends = _ends(vocabulary, special)
-    if (vocabulary.types[list(ends)] != CONTROL).any():  # some files say that <|im_end|> and others like it are text
+    # Some files give <|im_end|> and similar tokens the type of plain text.
+    if (vocabulary.types[list(ends)] != CONTROL).any():
         types = vocabulary.types.copy()
         types[list(ends)] = CONTROL
         vocabulary = replace(vocabulary, types=types)
@@ -466,8 +477,9 @@ def build(get: Callable[[str], Any], where: str) -> Built:
         charsmap = get("tokenizer.ggml.precompiled_charsmap")
         if charsmap is not None and (isinstance(charsmap, str) or np.asarray(charsmap).dtype.kind not in "iu"):
             raise TokenizerError(f"{where}: tokenizer.ggml.precompiled_charsmap is not a list of bytes. {FIX}")
-        # An encoder of this kind is XLM-R's. It has <s> and </s> around a text, also where an old file does not say so, and it collapses
-        # spaces whatever the file says: converters took that key from clean_up_tokenization_spaces, which is about decoding.
+        # Encoders with this kind of tokenizer use XLM-R's. It puts <s> and </s> around a text, even if an old file does not say so. It
+        # always collapses spaces. The key remove_extra_whitespaces is ignored, because converters took its value from
+        # clean_up_tokenization_spaces, which is about decoding.
         encoder = _is_xlmr(vocabulary) or get("general.architecture") == "bert"
         backend = unigram(
             vocabulary,
@@ -478,7 +490,7 @@ def build(get: Callable[[str], Any], where: str) -> Built:
             bool(vocabulary.of_type(BYTE).any()),
         )
         edges = _Edges(bos=encoder, eos=True, sep=encoder)
-    # The mask token of RoBERTa and families like it takes the space before it. Gemma has a token of the same name that does not.
+    # The mask token of RoBERTa and similar models also matches the space before it. Gemma's token of the same name does not.
     masks = {"<mask>"} if kind in ("bert", "t5") or split.double_separator else set()
     if kind in ("gpt2", "t5") and "mask" in special:
         masks.add(vocabulary.tokens[special["mask"]])
@@ -498,15 +510,16 @@ def _is_xlmr(vocabulary: Vocabulary) -> bool:
 
 @dataclass(frozen=True)
 class _Edges:
-    """The special tokens around a text and between the texts of a pair: A [eos] [sep] [bos] B."""
+    """Which special tokens are added around a text and between the texts A and B of a pair: A [eos] [sep] [bos] B."""
 
     bos: bool = False
     eos: bool = False
     sep: bool = False
-    repeat_bos: bool = False  # the second text also begins with bos, where no other token parts the texts
+    # If true, B always begins with bos. If false, bos is between the texts only if neither eos nor sep is.
+    repeat_bos: bool = False
 
     def as_said(self, flag: Callable[[str, bool], bool], bos: bool) -> _Edges:
-        """These edges, changed by the keys of the file. bos=True: a bos token whatever the keys say."""
+        """Returns a copy of these settings, changed by the keys of the file. bos: whether to add a bos token even if the file says no."""
         said = {name: flag(f"add_{name}_token", getattr(self, name)) for name in ("bos", "eos", "sep")}
         return replace(self, **{**said, "bos": bos or said["bos"]})
 
@@ -526,8 +539,8 @@ def _present(*ids: int | None) -> list[int]:
 
 
 def bert_template(backend: Backend, first: int | None, last: int | None) -> None:
-    """Sets the template [CLS] A [SEP] B [SEP], with type 1 for the second text. MPNet, whose first token is <s>, has two separators between
-    the texts, as RoBERTa has."""
+    """Sets the template [CLS] A [SEP] B [SEP], with token type 1 for the second text. MPNet, whose first token is <s>, has two separators
+    between the texts and only token type 0, like RoBERTa."""
     if first is not None and last is not None and backend.id_to_token(first) == "<s>":
         set_template(backend, [first], [last, last], [last])
     else:
@@ -537,7 +550,7 @@ def bert_template(backend: Backend, first: int | None, last: int | None) -> None
 def _ends(vocabulary: Vocabulary, special: dict[str, int]) -> tuple[int, ...]:
     def id_of(text: str) -> int | None:
         i = vocabulary.ids.get(text)
-        # Gemma has the HTML tag </s> as a word, so only a control token of that name ends a text.
+        # Gemma has the HTML tag </s> as a word, so </s> ends a text only if it is a control token.
         return None if i is None or (text == "</s>" and vocabulary.types[i] != CONTROL) else i
 
     return end_ids(id_of, [special[role] for role in _END_KEYS if role in special])
@@ -572,8 +585,9 @@ def _special_ids(get: Callable[[str], Any], defaults: dict[str, int], count: int
 
 
 def _hash_spelling(vocabulary: Vocabulary) -> dict[str, int]:
-    """Returns token -> id with tokens in WordPiece's spelling, which is bare at the start of a word and has ## inside a word. GGUF writes
-    U+2581 at the start, and tokens inside a word bare."""
+    """Returns a dict from token to id, with the tokens in WordPiece's spelling. In this spelling, a token inside a word begins with ##, and
+    a token at the start of a word has no mark. In GGUF files, a token at the start of a word begins with U+2581, and a token inside a word
+    has no mark."""
     tokens = []
     for token, kind in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True):
         if token.startswith(SPACE):
@@ -588,7 +602,7 @@ def _hash_spelling(vocabulary: Vocabulary) -> dict[str, int]:
 def _added(vocabulary: Vocabulary, kind: str, masks: Collection[str]) -> list[AddedToken]:
     if kind != "bert":
         return vocabulary.added(masks)
-    # Bracketed names are special in every BERT vocabulary, even where a file types them as normal.
+    # These bracketed names are special in every BERT vocabulary, even if a file gives them the normal type.
     return [
         AddedToken(token, special=True, normalized=False, lstrip=token in masks)
         for token, t in zip(vocabulary.tokens, vocabulary.types.tolist(), strict=True)
@@ -597,7 +611,7 @@ def _added(vocabulary: Vocabulary, kind: str, masks: Collection[str]) -> list[Ad
 
 
 def set_template(backend: Backend, before: list[int], between: list[int], after: list[int], second_type: int = 0) -> None:
-    """Makes the tokenizer put tokens before and after a text, and between the texts of a pair. second_type: the token type of the second
+    """Makes the tokenizer add tokens before and after a text, and between the texts of a pair. second_type: the token type of the second
     text and of the tokens after it."""
     if not before and not after and not between:
         return

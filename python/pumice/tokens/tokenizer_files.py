@@ -1,4 +1,5 @@
-"""Finding and reading a model's tokenizer: the files of a folder, a GGUF file's metadata, or what the caller gave to load()."""
+"""Finds and reads a model's tokenizer: in the files of a folder, in the metadata of a GGUF file, or in the argument that load() was
+given."""
 
 from __future__ import annotations
 
@@ -28,17 +29,18 @@ from .tokenizers import Tokenizer, check_template, copy_of, layouts_of, no_panic
 if TYPE_CHECKING:
     from .._core import ModelFile
 
-MAX_TOKENIZER_BYTES = 256 << 20  # the largest tokenizer.json known has 33 MB
-FILE_MEMORY = 24  # bytes that the tokenizers package may take per byte of a tokenizer.json
-NO_LENGTH = 1 << 30  # transformers writes 10^30 for "no limit"
+MAX_TOKENIZER_BYTES = 256 << 20  # the largest known tokenizer.json has 33 MB
+FILE_MEMORY = 24  # maximum number of bytes that the tokenizers package uses per byte of a tokenizer.json
+NO_LENGTH = 1 << 30  # a limit of this size or more means "no limit"; transformers writes 10^30
 
 
 def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
-    """The tokenizer of a model. override: a tokenizer.json, a folder with one, a tokenizers.Tokenizer or a pumice Tokenizer."""
+    """Returns the tokenizer of a model. override: a tokenizer.json, a folder with a tokenizer.json, a tokenizers.Tokenizer or a pumice
+    Tokenizer."""
     if isinstance(override, Tokenizer):
         return override
     if override is not None and not isinstance(override, str | os.PathLike):
-        backend = getattr(override, "backend_tokenizer", override)  # transformers' fast tokenizers have one inside
+        backend = getattr(override, "backend_tokenizer", override)  # transformers' fast tokenizers contain a tokenizers.Tokenizer
         if not isinstance(backend, Backend):
             raise TypeError(f"tokenizer must be a path, a tokenizers.Tokenizer or a pumice Tokenizer, found {type(override).__name__}")
         return _with_files(copy_of(backend), _folder_of(file), file)
@@ -114,12 +116,13 @@ def _read_bytes(path: Path) -> bytes:
 
 
 _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("(?:[^"\\]|\\.)*")', re.DOTALL)
-# a letter of the key written as an escape, which no known program does
+# Matches a letter of "precompiled_charsmap" that is written as a JSON escape. No known program writes the key like this.
 _SPELT_OTHERWISE = re.compile(rb"\\u00(?:5f|6[134569cdf]|7[02])", re.IGNORECASE)
 
 
 def _backend_of(data: bytes, path: Path) -> Backend:
-    """The tokenizer of a tokenizer.json. Two things in one would end the process inside the tokenizers package, and are checked before."""
+    """Returns the tokenizer of a tokenizer.json. An invalid charsmap or a token that is too long would end the process inside the
+    tokenizers package, so both are checked first."""
     if _SPELT_OTHERWISE.search(data):
         data = json.dumps(json.loads(data), ensure_ascii=False).encode()
     charsmaps = set()
@@ -130,7 +133,8 @@ def _backend_of(data: bytes, path: Path) -> Backend:
             raise TokenizerError(f"{path}: precompiled_charsmap is not base64. {gguf_tokenizer.FIX}") from None
         gguf_tokenizer.check_charsmap(charsmap, str(path))
         charsmaps.add(found.start(1))
-    # Strings that are too long for tokens: the text between two quotes that no backslash escapes (33 MB: 0.3 s).
+    # Finds strings that are too long for tokens. A string is the text between two quotes without a backslash before them. This takes 0.3 s
+    # for 33 MB.
     text = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(text == ord('"'))
     quotes = quotes[(quotes == 0) | (text[quotes - 1] != ord("\\"))]
@@ -166,7 +170,8 @@ def _bert(vocabulary: Path, folder: Path) -> Backend:
 
 
 def _byte_level(folder: Path) -> Backend:
-    """vocab.json and merges.txt, which OPT and older folders of GPT-2 and RoBERTa have in place of a tokenizer.json."""
+    """Returns the tokenizer in vocab.json and merges.txt, which OPT and older folders of GPT-2 and RoBERTa have instead of a
+    tokenizer.json."""
     config = read_object(folder / "tokenizer_config.json")
     kind = str(config.get("tokenizer_class") or read_object(folder / "config.json").get("model_type") or "").lower()
     vocab = read_object(folder / "vocab.json")
@@ -211,12 +216,12 @@ def _clip(vocabulary: Vocabulary, merges: list[str], config: dict[str, Any], fol
 
 _ROBERTA_KINDS = ("roberta", "longformer", "bart")
 
-# The roles that tokenizer_config.json and special_tokens_map.json give tokens.
+# The roles for which tokenizer_config.json and special_tokens_map.json name a special token.
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Tokenizer:
-    """A tokenizer together with what the files beside it say of special tokens, lengths and ends of answers."""
+    """Returns a tokenizer that also knows what the files beside it say about special tokens, maximum lengths and end tokens."""
     built = source if isinstance(source, Built) else Built(source, None, ())
     backend = built.backend
     config = read_object(folder / "tokenizer_config.json")
@@ -231,7 +236,8 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
         stated = read_object(folder / name).get("eos_token_id")
         ends.update(i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int and i >= 0)
     bos = special.get("bos", built.bos_id)
-    if file.kind == "gguf":  # a tokenizer.json for a GGUF file: ids are the same, and the GGUF file knows the tokens that end an answer
+    # The user passed a tokenizer.json for a GGUF file. Its ids are the same, and the GGUF file knows which tokens end an answer.
+    if file.kind == "gguf":
         for role in ("bos", "eos", "eot", "eom"):
             stated = file.get(f"tokenizer.ggml.{role}_token_id")
             if isinstance(stated, int | np.integer) and 0 <= int(stated) < backend.get_vocab_size():
@@ -253,15 +259,16 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
 
 
 def _content(token: Any) -> str | None:
-    """The text of a token in tokenizer_config.json: a string, or an object with `content`."""
+    """Returns the text of a token in tokenizer_config.json, which is a string or an object with `content`. Returns None for any other
+    value."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
 
 
 def _add_special(backend: Backend, names: dict[str, Any]) -> dict[str, int]:
-    """Makes the tokens that the files call special match whole. Returns role -> id. A name without a token gets no id, because the model
-    has no row for it."""
+    """Adds the tokens that the files call special to the backend, so that each is matched as a whole. Returns a dict from role to id. A
+    name that is not in the vocabulary gets no id, because the model has no embedding for it."""
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     spec = names.get("added_tokens_decoder")
     decoder = spec if isinstance(spec, dict) else {}
@@ -290,10 +297,10 @@ def _add_special(backend: Backend, names: dict[str, Any]) -> dict[str, int]:
 
 
 def _add_ends(backend: Backend, config: dict[str, Any], special: dict[str, int]) -> None:
-    """Applies add_bos_token and add_eos_token of tokenizer_config.json where the tokenizer's own template lacks them.
+    """Applies add_bos_token and add_eos_token of tokenizer_config.json if the tokenizer's own template has no token in that place.
 
-    e5-mistral: tokenizer.json puts <s> before a text, and the model wants </s> after it too. A template that ends with another special
-    token keeps it: Qwen3-Embedding's <|endoftext|> is no eos token."""
+    For example, the tokenizer.json of e5-mistral only puts <s> before a text, but the model also needs </s> after it. A template that ends
+    with another special token is not changed: Qwen3-Embedding's template ends with <|endoftext|>, which is not its eos token."""
     wanted = {role: [special[role]] for role in ("bos", "eos") if config.get(f"add_{role}_token") is True and role in special}
     if not wanted:
         return
@@ -317,7 +324,7 @@ def _as_id(text: str) -> int | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields the fields of a protocol buffer as (number, value). Format: google/protobuf, docs: encoding."""
+    """Yields the fields of a protocol buffer as (field number, value). The format is described in google/protobuf, docs: encoding."""
     at = 0
 
     def varint() -> int:
@@ -363,7 +370,8 @@ class _Pieces:
 
 
 def _pieces(data: bytes, path: Path) -> _Pieces:
-    """Reads google/sentencepiece's src/sentencepiece_model.proto: pieces 1 (text 1, score 2, type 3), trainer_spec 2, normalizer_spec 3."""
+    """Parses a SentencePiece file. The field numbers are those in src/sentencepiece_model.proto of google/sentencepiece: pieces 1 (text 1,
+    score 2, type 3), trainer_spec 2, normalizer_spec 3."""
     tokens: list[str] = []
     scores: list[float] = []
     types: list[int] = []
@@ -391,10 +399,11 @@ def _pieces(data: bytes, path: Path) -> _Pieces:
 
 @dataclass(frozen=True)
 class _Form:
-    """How a family makes an encoder's vocabulary from its SentencePiece file, and the tokens around its texts."""
+    """How a family of encoders makes its vocabulary from a SentencePiece file. front and tail are the tokens before and after the pieces of
+    the file. before, between and after are the special tokens around the texts."""
 
     front: tuple[str, ...] = ()
-    skipped: int = 0  # number of first pieces in the file that `front` replaces
+    skipped: int = 0  # the number of pieces at the beginning of the file that `front` replaces
     tail: tuple[str, ...] = ()
     unk: str = "<unk>"
     before: tuple[str, ...] = ()
@@ -440,7 +449,7 @@ def _encoder_pieces(path: Path, folder: Path) -> Backend:
 
 
 def _sentencepiece(data: bytes, path: Path) -> Built:
-    """The tokenizer of a decoder with a SentencePiece file."""
+    """Returns the tokenizer of a decoder that has a SentencePiece file."""
     pieces = _pieces(data, path)
     tokens, trainer, normalizer = pieces.tokens, pieces.trainer, pieces.normalizer
 
@@ -448,7 +457,8 @@ def _sentencepiece(data: bytes, path: Path) -> Built:
         value = fields.get(key, default)
         if not isinstance(value, int):
             raise TokenizerError(f"{path}: field {key} is no number")
-        return value - (1 << 64) if value >= 1 << 63 else value  # an id of -1 means "none"
+        # Negative numbers are stored as 64-bit two's complement. An id of -1 means "none".
+        return value - (1 << 64) if value >= 1 << 63 else value
 
     vocabulary = Vocabulary(tokens, np.array(pieces.scores, np.float32), np.array(pieces.types, np.int32))
     ids = {

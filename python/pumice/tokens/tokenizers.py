@@ -1,4 +1,4 @@
-"""Texts to token ids and back, through the `tokenizers` package."""
+"""Converts texts to token ids and back, with the `tokenizers` package."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from .gguf_tokenizer import SPACE
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-TEXT_MEMORY = 256  # bytes that the tokenizers package may use per character of a text
+TEXT_MEMORY = 256  # maximum number of bytes that the tokenizers package uses per character of a text
 WORDS = 1 << 16  # maximum number of words whose ids a tokenizer caches, about 16 MB
-WORD = 32  # maximum number of characters of such a word
+WORD = 32  # maximum length of a cached word in characters
 
 
 def copy_of(backend: Backend) -> Backend:
-    """Returns a copy that shares nothing. Backend(model) and its like would share the model, the normalizer and other parts."""
+    """Returns a copy that shares nothing with the original. If the copy were built from the model, the normalizer and the other parts of
+    the original, it would share these parts."""
     with exit_waits:
         return Backend.from_str(backend.to_str())
 
@@ -46,7 +47,7 @@ class TokenBatch:
     ids: Int32
     offsets: Int64
     types: Int32 | None  # token types, or None if all are 0
-    lengths_before_cut: Int64  # with special tokens
+    lengths_before_cut: Int64  # the number of tokens of each text before it was cut, including special tokens
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -59,9 +60,9 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The special tokens around a text or a pair, and the token types of all parts, as the backend's post-processor gives them."""
+    """The special tokens around a text or a pair, and the token types of all parts. They come from the backend's post-processor."""
 
-    parts: tuple[tuple[int, ...], ...]  # before the first text, between the texts of a pair, after the last one
+    parts: tuple[tuple[int, ...], ...]  # before the first text, between the texts of a pair, after the last text
     part_types: tuple[tuple[int, ...], ...]
     text_types: tuple[int, ...]
 
@@ -107,7 +108,8 @@ class Tokenizer:
 
     @property
     def around(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The special tokens before and after a text, as the vocabulary writes them; "#508" for an id that the vocabulary lacks."""
+        """The special tokens before and after a text, as the vocabulary spells them. An id that the vocabulary lacks is shown as "#508",
+        for example."""
 
         def spelt(part: tuple[int, ...]) -> tuple[str, ...]:
             return tuple(self.token(i) if 0 <= i < self.vocab_size else f"#{i}" for i in part)
@@ -118,7 +120,8 @@ class Tokenizer:
     # ---- text to ids
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = True) -> Int32:
-        """Returns the ids of a text. parse_special: if False, control tokens that the text spells are plain text (for a user's words)."""
+        """Returns the ids of a text. parse_special: if False, control tokens that the text spells are treated as plain text (for texts from
+        users)."""
         _check_text(text)
         check_memory(TEXT_MEMORY * len(text), "tokenising a text")
         backend = self.backend if parse_special else self._plain[0]
@@ -130,8 +133,8 @@ class Tokenizer:
         return _int32(ids)
 
     def encode_parts(self, parts: Iterable[tuple[str, bool]], add_special: bool = True) -> Int32:
-        """Returns the ids of one text that is given in parts, each with its own parse_special, such as a template's words and a user's
-        words."""
+        """Returns the ids of one text that is given in parts. Each part has its own parse_special, which can be True for a template's part
+        and False for a user's part."""
         parts = list(parts)
         for text, _ in parts:
             _check_text(text)
@@ -160,8 +163,8 @@ class Tokenizer:
         room = _room(truncate_to, layout.count)
         before, after = layout.parts
         flat: list[int] = []
-        # A list, because each numpy function takes microseconds while an engine's data fills the caches. That is a twentieth of one
-        # sentence's time.
+        # The ends are collected in a list, because each call of a numpy function takes microseconds while an engine's data fills the
+        # caches. That is a twentieth of the time for one sentence.
         ends = [0]
         for body in bodies:
             flat.extend(before)
@@ -179,14 +182,14 @@ class Tokenizer:
         return TokenBatch(_int32(flat), offsets, types, lengths)
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]], truncate_to: int | None = None) -> TokenBatch:
-        """The ids of pairs of texts, for a cross-encoder. The longer text of a pair is cut first."""
+        """Returns the ids of pairs of texts, for a cross-encoder. If a pair is too long, the longer text is cut first."""
         pairs = list(pairs)
         for i, pair in enumerate(pairs):
             if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
                 raise TypeError(f"pairs[{i}] must be two texts, found {type(pair).__name__}")
         layout = self._pair
         texts = list(chain.from_iterable(pairs))
-        unique = list(dict.fromkeys(texts))  # a query is in all pairs of its documents
+        unique = list(dict.fromkeys(texts))  # a query is in the pairs of all its documents, and is tokenized once
         body_of = dict(zip(unique, self._bodies(unique), strict=True))
         bodies = [body_of[text] for text in texts]
         room = _room(truncate_to, layout.count)
@@ -209,25 +212,25 @@ class Tokenizer:
         return TokenBatch(_int32(flat), _offsets(kept), _int32(types) if layout.typed else None, lengths)
 
     def count(self, text: str, add_special: bool = True) -> int:
-        """How many tokens a text is."""
+        """Returns the number of tokens of a text."""
         return len(self.encode(text, add_special))
 
     # ---- ids to text
 
     def decode(self, ids: Iterable[int] | Int32, skip_special: bool = True) -> str:
-        """The text of ids. Bytes that are no UTF-8 become U+FFFD."""
+        """Returns the text of ids. Bytes that are not valid UTF-8 become U+FFFD."""
         stream = DecodeStream(self, skip_special, strict=True)
         return stream.step(ids) + stream.flush()
 
     def decode_stream(self, skip_special: bool = True) -> DecodeStream:
-        """Returns a stream that decodes ids as they arrive. Each step() returns the text that is complete. All of these and flush()
-        together are the text of decode().
+        """Returns a stream that decodes ids as they arrive. Each step() returns the text that its ids complete. The results of all steps,
+        followed by that of flush(), are the text of decode().
 
         An id without a token becomes U+FFFD. A model can generate such an id if its output has more rows than its tokenizer has tokens."""
         return DecodeStream(self, skip_special)
 
     def token(self, index: int) -> str:
-        """The token as the vocabulary spells it."""
+        """Returns a token as the vocabulary spells it."""
         text = self.backend.id_to_token(index) if 0 <= index < 1 << 32 else None
         if text is None:
             raise ValueError(f"there is no token {index}: the vocabulary has {self.vocab_size}")
@@ -259,11 +262,11 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer({type(self.backend.model).__name__}, {self.vocab_size} tokens, bos {self.bos_id}, eos {list(self.eos_ids)})"
 
-    # ---- inside
+    # ---- internals
 
     @cached_property
     def control(self) -> ControlTokens:
-        """The special tokens, as texts to look for."""
+        """Finds the special tokens in texts."""
         return ControlTokens(self.added)
 
     @cached_property
@@ -273,10 +276,10 @@ class Tokenizer:
 
     @cached_property
     def _plain(self) -> tuple[Backend, str, dict[int, int]]:
-        """A tokenizer of the same model (shared, not copied) that treats control tokens in a text as plain text.
+        """A tokenizer with the same model (shared, not copied) that treats control tokens in a text as plain text.
 
-        It knows control tokens under names of its own, which begin with random characters. The result is (tokenizer, those characters, its
-        ids -> the original ids)."""
+        It knows the control tokens under other names, which begin with random characters. The value is (tokenizer, these random characters,
+        a dict from the tokenizer's ids to the original ids)."""
         with exit_waits:
             plain = Backend(self.backend.model)
             for part in ("normalizer", "pre_tokenizer"):
@@ -301,9 +304,9 @@ class Tokenizer:
             return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def _by_words(self, texts: list[str], known: dict[str, tuple[int, ...]]) -> list[list[int]]:
-        """encode() word by word, for tokenizers in which no token spans a space: each word is tokenized once and then looked up. 10,000
-        sentences take 0.31 of the time when their words are known, and 1.0 when all are new. Two threads may store the same word: the ids
-        are equal."""
+        """Tokenizes texts word by word, for tokenizers in which no token spans a space. Each word is tokenized once and then looked up. If
+        all words are known, 10,000 sentences take 0.31 of the time that _in_whole() takes. If all words are new, they take the same time.
+        Two threads may store the same word, but this does no harm, because the ids are equal."""
         words = [str.split(text, " ") for text in texts]
         different = set(chain.from_iterable(words))
         new = [word for word in different if word not in known]
@@ -326,7 +329,7 @@ class Tokenizer:
 
 
 def layouts_of(backend: Backend) -> tuple[_Layout, _Layout]:
-    """The special tokens around one text, and around two."""
+    """Returns the special tokens around one text, and around the two texts of a pair."""
     probe = next((t for t in ("a", "1", ".", "\u4e00") if backend.encode(t, add_special_tokens=False).ids), None)
     if probe is None:
         return _NOTHING, _Layout(((), (), ()), ((), (), ()), (0, 0))
@@ -351,7 +354,7 @@ def layouts_of(backend: Backend) -> tuple[_Layout, _Layout]:
 
 
 def _int32(ids: Sequence[int]) -> Int32:
-    """ids as int32. The tokenizers package uses unsigned 32-bit numbers."""
+    """Returns ids as int32. Raises TokenizerError if an id is too large, because the tokenizers package uses unsigned 32-bit numbers."""
     try:
         return np.array(ids, np.int32)
     except OverflowError:
@@ -379,8 +382,8 @@ def _room(truncate_to: int | None, special: int) -> int | None:
 
 
 def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Returns how many tokens to keep of each text in a pair. The longer text is cut to the shorter one's length, then both are cut (an odd
-    token goes to the longer text)."""
+    """Returns how many tokens to keep of each text in a pair. First the longer text is cut, to the length of the shorter one at most. If
+    this is not enough, both texts are cut to equal lengths. An odd token goes to the longer text."""
     if first + second <= room:
         return first, second
     short = min(first, second)
@@ -405,8 +408,8 @@ def _check_text(text: Any, name: str = "text") -> None:
 
 @contextmanager
 def no_panic(doing: str) -> Iterator[None]:
-    """A context for calls of `tokenizers`: a bare Exception or a panic (a BaseException, which `except Exception` does not catch) becomes
-    TokenizerError."""
+    """A context manager for calls of the `tokenizers` package. A bare Exception or a panic (a BaseException, which `except Exception` does
+    not catch) becomes a TokenizerError."""
     with exit_waits:
         try:
             yield
@@ -417,15 +420,16 @@ def no_panic(doing: str) -> Iterator[None]:
 
 
 def _ends_at_spaces(backend: Backend) -> bool:
-    """Whether no token spans a space, and a space does not change the tokens next to it. This holds for BERT's tokenizer, because its
-    normalizer works character by character and its words end at spaces."""
+    """Returns whether no token spans a space, and a space does not change the tokens next to it. This holds for BERT's tokenizer, because
+    its normalizer works character by character and its words end at spaces."""
     steps = [(part and json.loads(part.__getstate__()).get("type")) for part in (backend.normalizer, backend.pre_tokenizer)]
     bert = type(backend.model).__name__ == "WordPiece" and steps[0] in (None, "BertNormalizer") and steps[1] == "BertPreTokenizer"
     return bert and not any(" " in token.content for token in backend.get_added_tokens_decoder().values())
 
 
 def check_template(backend: Backend) -> None:
-    """Refuses a template that names a special token without defining it. With such a template the tokenizers package panics and prints."""
+    """Raises TokenizerError if the template names a special token without defining it. With such a template, the tokenizers package panics
+    and prints a message."""
     processor = backend.post_processor
     waiting = [json.loads(processor.__getstate__())] if processor is not None else []
     while waiting:
@@ -445,7 +449,8 @@ def check_template(backend: Backend) -> None:
 
 
 def _byte_of_character() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the other 68 are U+0100 onwards."""
+    """Returns GPT-2's alphabet as a dict from character to byte. A printable Latin-1 character stands for its own byte, and the characters
+    from U+0100 on stand for the other 68 bytes."""
     themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (b for b in range(256) if b not in themselves)
     return {**{chr(b): b for b in themselves}, **{chr(256 + i): b for i, b in enumerate(others)}}
@@ -459,8 +464,8 @@ UNKNOWN = "\ufffd"
 
 
 class _Decoding:
-    """How ids become bytes. Where the bytes of a token do not depend on its neighbours, text is made from a table. The few other decoders
-    (WordPiece and its like) are asked about two neighbours together."""
+    """Converts ids to bytes. If the bytes of a token do not depend on its neighbours, a table holds the bytes of each token. With the few
+    other decoders (such as WordPiece's), a token is decoded together with the token before it."""
 
     def __init__(self, tokenizer: Tokenizer, kind: Literal["bytes", "pieces", "other"], strip_first: bool, fallback: bool) -> None:
         self.backend = tokenizer.backend
@@ -509,7 +514,7 @@ class _Decoding:
 
 
 class DecodeStream:
-    """Text from ids as they come."""
+    """Decodes ids to text as they arrive."""
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, strict: bool = False) -> None:
         self._decoding = tokenizer._decoding
@@ -535,7 +540,7 @@ class DecodeStream:
         return self._utf8.decode(data)
 
     def flush(self) -> str:
-        """Returns the bytes that still wait, as U+FFFD. Must be called after the last id."""
+        """Returns U+FFFD for bytes that are still waiting for the rest of their character. Must be called after the last id."""
         text = self._utf8.decode(b"", final=True)
         self._at_start, self._neighbour = True, []
         self._utf8.reset()
