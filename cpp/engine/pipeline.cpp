@@ -65,7 +65,7 @@ void Pipeline::body(RunSpace& space, CacheSet* caches, const Batch& batch, std::
   for (std::size_t i = 0; i < body_.size(); ++i) {
     const Stage& stage = body_[i];
     Io io{.in = hidden, .out = out};
-    if (i + 1 < body_.size()) {  // the next stage reads every row
+    if (i + 1 < body_.size()) {  // the next stage gets all rows of the batch, not only the selected ones
       std::vector<float>& border = space.borders[i % 2];
       border.resize(static_cast<std::size_t>(batch.rows) * static_cast<std::size_t>(stage.output_width));
       io.out = border;

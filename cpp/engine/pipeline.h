@@ -1,5 +1,6 @@
-// A model on its devices: the stages of its body in order, then its head. A stage is a run of layers on one device; hidden rows are copied
-// from stage to stage. The scheduler and the embedder pass ids in and get hidden rows or logits back.
+// A Pipeline runs a model on its devices: first the stages of the body, in order, then the head. A stage is a range of consecutive layers
+// on one device, and its output rows are the input of the next stage. The scheduler and the embedder pass ids in and get hidden rows or
+// logits back.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace pumice::engine {
 
-// The cache pages of all stages. A page id stands for the same positions of a text in every stage. Not thread-safe: the page pool's lock
-// guards it.
+// The KV cache pages of all stages. A page id stands for the same positions of a text in every stage. This class is not thread-safe;
+// PagePool guards it with its locks.
 class CacheSet {
  public:
   explicit CacheSet(std::vector<std::unique_ptr<CacheStore>> stores) : stores_(std::move(stores)) {}
@@ -24,7 +25,8 @@ class CacheSet {
     for (auto& store : stores_) store->copy_page(from, to);
   }
   std::uint64_t page_bytes() const;
-  // Copies pages as bytes, page after page. The bytes of a page are those of its stages, in order.
+  // read_pages() copies pages to `out`, and write_pages() copies them back from `in`, one page after another. A page consists of its bytes
+  // in the first stage, then its bytes in the second stage, and so on.
   void read_pages(std::span<const std::int32_t> pages, std::span<std::uint8_t> out);
   void write_pages(std::span<const std::int32_t> pages, std::span<const std::uint8_t> in);
   CacheStore* stage(std::size_t i) { return stores_[i].get(); }
@@ -33,10 +35,10 @@ class CacheSet {
   std::vector<std::unique_ptr<CacheStore>> stores_;  // one per body stage
 };
 
-// Memory of one run: a workspace per device, and the hidden rows between stages. Later runs use it again.
+// The memory that one run needs: a workspace for each device, and buffers for the hidden rows between stages. Later runs reuse it.
 struct RunSpace {
-  std::vector<std::unique_ptr<Workspace>> workspaces;  // by backend
-  std::vector<float> borders[2];                       // rows between stages; a stage reads one and writes the other
+  std::vector<std::unique_ptr<Workspace>> workspaces;  // one per backend, indexed by Stage::backend_index
+  std::vector<float> borders[2];                       // hidden rows between stages: each stage reads one buffer and writes the other
 };
 
 class Pipeline {
@@ -54,26 +56,28 @@ class Pipeline {
   std::int32_t hidden_size() const { return hidden_size_; }  // columns of body()'s rows
   std::int32_t vocab_size() const { return vocab_size_; }    // columns of head()'s rows; 0 without a head
 
-  // The device with the fewest workers. A solo run passes through every device, so no more solo runs go on at once than this device has
-  // workers.
+  // Returns the device with the fewest workers. A solo run needs one worker of each device, so the number of this device's workers limits
+  // how many solo runs can go on at the same time.
   Backend& narrowest() const { return *narrowest_; }
-  // The device with the most workers, for work of the host beside the model (choosing tokens).
+  // Returns the device with the most workers. Its workers also do work that is not part of the model, such as choosing tokens.
   Backend& widest() const { return *widest_; }
   std::int64_t batch_rows() const { return batch_rows_; }  // number of token rows in a batch that keeps every device busy
 
   std::unique_ptr<RunSpace> make_space(Crew crew) const;
 
-  // Runs the body. The result has rows of hidden_size(): in a decoder one for each of batch.selected, in an encoder one pooled row per
-  // segment. `look` is called with the output rows of each stage.
+  // Runs the body and writes rows of hidden_size() floats to `out`: in a decoder one row for each entry of batch.selected, in an encoder
+  // one pooled row for each segment (or one row for each token, if the body does not pool). `look` is called after each stage with its
+  // output rows.
   using Look = std::function<void(std::size_t stage, std::span<const float> rows)>;
   void body(RunSpace& space, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel, const Look& look = {}) const;
-  // Computes the logits of hidden rows: rows x vocab_size().
+  // Computes the logits of each hidden row. `logits` has the shape rows x vocab_size().
   void head(RunSpace& space, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
-  // Computes, for each hidden row, the largest logits that `lists` allows, and the logits of its reported ids (Top in core/ops.h): rows x
-  // top_columns(). top_columns() is 0 if the device computes whole rows as fast; use head() there.
+  // For each hidden row, top() computes the largest logits among the ids that `lists` allows, and the logits of the ids that `lists` names
+  // as reported (Top in core/ops.h). `out` has the shape rows x top_columns(). top_columns() is 0 if the device returns whole rows of
+  // logits just as fast; head() must be used then.
   std::int32_t top_columns() const { return top_.output_width; }
   void top(RunSpace& space, std::span<const float> hidden, const Batch& lists, std::span<float> out, const Cancel& cancel) const;
-  // Computes the log-probability of targets[i] after hidden row i, without an array of rows x vocabulary.
+  // Computes for each i the log-probability of token targets[i] under the logits of hidden row i, without an array of rows x vocabulary.
   void log_probs(RunSpace& space, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,
                  const Cancel& cancel) const;
 

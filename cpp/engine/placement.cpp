@@ -37,8 +37,8 @@ bool in_host_memory(const DeviceInfo& device) {
   return device.type == DeviceType::cpu || device.type == DeviceType::integrated || device.type == DeviceType::software;
 }
 
-// Bytes that a model may take. A sixteenth of a GPU's own memory, 512 MiB at most, is left for a second workspace, upload buffers and
-// pipelines, and for what drivers round up.
+// Returns how many bytes of the device's free memory a model may take. On a GPU with memory of its own, a sixteenth of the free memory (at
+// most 512 MiB) is left for a second workspace, upload buffers, pipelines, and the driver's rounding of sizes.
 std::uint64_t usable(const DeviceInfo& device) {
   return in_host_memory(device) ? device.memory_free : device.memory_free - std::min(device.memory_free / 16, 512 * kMiB);
 }
@@ -47,12 +47,13 @@ std::uint64_t usable(const DeviceInfo& device) {
 struct Parts {
   std::shared_ptr<Backend> backend;
   DeviceInfo info;
-  std::uint64_t free = 0;  // bytes that may be taken
+  std::uint64_t free = 0;  // bytes that the model may take (usable())
   Cost embedding, head, modules, classifier;
   std::vector<Cost> layers;
 };
 
-// A memory and what it must hold: a device's own, or the machine's, which several devices may share.
+// The size of a memory, and what the model needs of it. The memory is that of one device, or the machine's memory, which several devices
+// may share.
 struct Bound {
   std::string name;
   ErrorKind kind;
@@ -117,7 +118,8 @@ class Placer {
 
  private:
   // ---------------------------------------------------------------- costs
-  // Rows that scratch is planned for. encode() cuts its batches for the device that wants the most rows, also in a split.
+  // Returns the number of rows that scratch is planned for. encode() makes its batches as large as the device that wants the most rows asks
+  // for, even if other devices run some of the layers.
   std::int64_t batch_rows(const std::vector<std::shared_ptr<Backend>>& backends) const {
     std::int64_t rows = kPlannedRows;
     for (const auto& backend : backends) {
@@ -145,12 +147,13 @@ class Placer {
     };
     if (has_modules()) parts.modules = behind_layers(Output::pooled);
     if (d_.labels > 0) parts.classifier = behind_layers(Output::classes);
-    parts.layers.front().weights = less(parts.layers.front().weights, parts.embedding.weights);  // the program of layer 0 embeds, too
+    // The program of layer 0 includes the embedding, which counts as a part of its own.
+    parts.layers.front().weights = less(parts.layers.front().weights, parts.embedding.weights);
     if (generates_) parts.head = head_cost(*backend);
     return parts;
   }
 
-  // The head's programs share weights and one workspace, which the largest of them determines.
+  // Returns the cost of the head. Its programs share weights and one workspace, so scratch is that of the program that needs the most.
   Cost head_cost(const Backend& backend) const {
     const auto cost = [&](const ModelProgram& p) {
       return backend.cost(p.program, programs_.shapes(), options_.kv_format, head_rows(d_.vocab_size));
@@ -161,14 +164,15 @@ class Placer {
     return head;
   }
 
-  // A head that is the embedding adds no weights on a device that has the embedding.
+  // Returns the cost of the head on a device; `embedding` says whether the embedding is on that device too. If so, a head that uses the
+  // embedding's matrix adds no weights.
   Cost head_beside(const Parts& parts, bool embedding) const {
     Cost head = parts.head;
     if (tied_ && embedding) head.weights = less(head.weights, parts.embedding.weights);
     return head;
   }
 
-  // Does the layer read no other matrices than `other`? ALBERT's layers share theirs.
+  // Returns whether layer `other` uses all matrices that `layer` uses. This is true in ALBERT, whose layers share their matrices.
   bool shares_weights(std::size_t layer, std::size_t other) const {
     const std::vector<bool>&mine = this->layer(layer).matrices, &others = this->layer(other).matrices;
     for (std::size_t m = 0; m < mine.size(); ++m) {
@@ -177,8 +181,9 @@ class Placer {
     return true;
   }
 
-  // The cost of a layer in a stage that begins with `first`. Weights that layers share count once. A layer that reads the keys and values
-  // of another one was measured alone, with a cache of them; in a stage only the first reader of that layer has this cache.
+  // Returns the cost of `layer` in a stage whose first layer is `first`. Weights that layers share are counted once. Several layers may
+  // read the keys and values of the same layer. measure() counted a cache for each of these layers, but a stage has that cache only once,
+  // so here only the first of these layers in the stage counts it.
   Cost layer_cost(const Parts& parts, std::size_t first, std::size_t layer) const {
     Cost cost = parts.layers[layer];
     if (layer > first && shares_weights(layer, first)) cost.weights = 0;
@@ -198,24 +203,24 @@ class Placer {
   }
 
   // ---------------------------------------------------------------- how many layers
-  // Bytes of one page where `count` layers are on the GPU.
+  // Returns the bytes of one cache page, on both devices together, if `count` layers are on the GPU.
   std::uint64_t page(const Parts& cpu, const Parts& gpu, std::size_t count) const {
     const std::size_t border = layers_ - count;
     return add(cost(cpu, 0, border).page, cost(gpu, border, layers_).page);
   }
 
-  // Pages that must fit beside the layers.
+  // Returns how many cache pages must fit beside the layers.
   std::uint64_t target_pages(std::uint64_t page_bytes) const {
     if (page_bytes == 0) return 0;
     if (options_.kv_budget) return *options_.kv_budget / page_bytes;
     return pages_for(options_.n_ctx.value_or(std::min(d_.config.n_ctx, kPlannedPositions)));
   }
 
-  // What the GPU must hold with `count` layers.
+  // The memory that a GPU needs for a given number of layers.
   struct Need {
     Cost cost;
     std::uint64_t pages, bytes;
-    std::uint64_t missing;  // bytes beyond the free ones
+    std::uint64_t missing;  // how many bytes more than the free ones are needed; 0 if the layers fit
     std::string text() const {
       const std::string kv =
           cost.page > 0 ? str(", keys and values of ", pages * kPageTokens, " positions ", mib(times(pages, cost.page))) : "";
@@ -241,12 +246,12 @@ class Placer {
             " or \"auto\", a smaller n_ctx or kv_budget, or kv_dtype=\"q8_0\"");
   }
 
-  // Says of each layer that is not on the GPU how many bytes are missing for it and all layers after it.
+  // Sets PlacementRow::why of each layer that is not on the GPU. It says how many bytes the GPU lacks to hold that layer and all after it.
   void say_why(const Parts& cpu, const Parts& gpu, std::size_t count, bool gpu_named) {
     const std::size_t border = layers_ - count;
     if (border == 0) return;
     std::size_t layer = 0;
-    for (PlacementRow& row : p_.rows) {  // the embedding, then layers from 0 on
+    for (PlacementRow& row : p_.rows) {  // the first row is the embedding, then come the layers from 0 on
       if (row.device != cpu.info.id || layer >= border) continue;
       row.why = options_.gpu_layers ? str("gpu_layers=", count)
                                     : str(mib(need(cpu, gpu, layers_ - layer).missing), " too much for ", gpu.info.id);
@@ -310,10 +315,11 @@ class Placer {
 
   template <class... Parts>
   void problem(ErrorKind kind, const Parts&... parts) {
-    if (!p_.problem) p_.problem = Error(kind, str(parts...));  // the first one is the cause
+    if (!p_.problem) p_.problem = Error(kind, str(parts...));  // later problems follow from the first one
   }
 
-  // `wanted`: the pages that were counted when layers were given to the GPU.
+  // Checks that everything fits, plans the caches, and returns the placement. `wanted` is the number of cache pages for which room was left
+  // when the GPU got its layers; 0 if no GPU takes part.
   Placement finish(std::uint64_t wanted) {
     if (hosts_.size() > 1) {
       Bound together{.name = "", .kind = ErrorKind::out_of_memory, .free = 0, .cost = {}};
@@ -331,7 +337,7 @@ class Placer {
       p_.scratch = add(p_.scratch, device.scratch);
       p_.kv_page = add(p_.kv_page, device.kv_page);
     }
-    std::uint64_t host = 0;  // counted once, because all devices in the machine's memory share it
+    std::uint64_t host = 0;  // free memory of the machine, counted once because its devices share it
     for (const Bound& bound : hosts_) host = std::max(host, bound.free);
     for (const PlacedDevice& device : p_.devices) {
       if (!device.in_host_memory) p_.memory_free = add(p_.memory_free, device.memory_free);
@@ -349,7 +355,9 @@ class Placer {
   }
 
   // ---------------------------------------------------------------- keys and values
-  // A page id means the same positions on every device, so that the device with the least room decides how many pages there are.
+  // How many cache pages fit beside the weights. A page id means the same positions on every device, so all devices have the same number of
+  // pages, and the memory with the least room decides. `pages` is the number of pages that fit into the free memory, and `quarter` is the
+  // number that fit into a quarter of it.
   struct Room {
     std::uint64_t pages, quarter;
     const Bound* tightest;
@@ -366,8 +374,9 @@ class Placer {
     return room;
   }
 
-  // One sequence needs pages for n_ctx positions. An automatic budget holds four such sequences or takes a quarter of the free memory,
-  // whichever is less, but at least the `wanted` pages.
+  // Sets kv_budget, and lowers n_ctx if the budget holds fewer positions. One sequence needs pages for n_ctx positions. An automatic budget
+  // holds four such sequences or takes a quarter of the free memory, whichever is less, but it holds at least the `wanted` pages if they
+  // fit.
   void plan_caches(std::uint64_t wanted) {
     const Room free = room();
     const std::uint64_t asked = pages_for(p_.n_ctx);

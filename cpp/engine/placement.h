@@ -24,8 +24,8 @@ struct PlacementRow {
   std::string device;
   std::uint64_t weights = 0;  // bytes as packed on the device; 0 for a head that shares the embedding's weights
   std::uint64_t kv = 0;       // bytes of the keys and values of one sequence of n_ctx positions
-  std::string formats;        // "Q4_K, Q6_K"
-  std::string why;            // why it is not on the GPU; empty if it is, or if there is no GPU
+  std::string formats;        // formats of the weights, for example "Q4_K, Q6_K"
+  std::string why;            // why this part is not on the GPU; empty if it is on the GPU, or if there is no GPU
 };
 
 // Layers [first, last) on one device.
@@ -39,32 +39,33 @@ struct PlacedDevice {
   std::string id, name;
   std::uint64_t weights = 0, scratch = 0, kv_page = 0;  // bytes
   std::uint64_t memory_free = 0;                        // bytes, before the model is loaded
-  bool in_host_memory = true;                           // it shares the machine's memory with other devices
+  bool in_host_memory = true;                           // the device uses the machine's memory, which other devices may use too
 };
 
 struct Placement {
-  std::vector<PlacedDevice> devices;  // the devices that take part
+  std::vector<PlacedDevice> devices;  // the devices that run layers of the model
   std::vector<StagePlan> stages;
   std::vector<PlacementRow> rows;
   std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, memory_free = 0;  // bytes, all devices together
   std::int64_t n_ctx = 0;
-  // True for an encoder, and for a decoder whose options or files say how its rows are pooled. Scratch is then planned for batches of
-  // encode().
+  // True for an encoder, and for a decoder whose options or files say how its rows are pooled. Scratch is then large enough for the batches
+  // of encode().
   bool encodes_first = false;
-  std::vector<std::string> notes;  // what was capped or did not fit, and which setting changes it
-  // Why results differ from the original model's. Each text begins with "lacks" or "has".
+  std::vector<std::string> notes;  // what was limited or did not fit, and which setting changes that
+  // The reasons why results differ from those of the original model. Each reason begins with "lacks" or "has".
   std::vector<std::string> incomplete;
   std::string fallback;  // why device="auto" uses no GPU although there is one
-  // Set if the model does not fit: out_of_memory or out_of_device_memory, with the numbers. load() throws it.
+  // The error that load() throws if the model does not fit. Its kind is out_of_memory or out_of_device_memory, and its message has the
+  // numbers.
   std::optional<Error> problem;
 };
 
-// Unless n_ctx or kv_budget say otherwise, a GPU gets only so many layers that the keys and values of this many positions fit beside them.
+// A GPU gets only so many layers that the keys and values of this number of positions fit beside them, unless n_ctx or kv_budget is given.
 inline constexpr std::int64_t kPlannedPositions = 8192;
 
-// Throws invalid_argument for an n_ctx or gpu_layers that the model cannot have.
+// Computes the placement of a model on `devices`. Throws invalid_argument if the model cannot have the given n_ctx or gpu_layers.
 Placement place(const model::ModelPrograms& programs, const Devices& devices, const LoadOptions& options);
-// Shares the layers evenly over the given devices, in order. Tests split models with it.
+// Divides the layers evenly among the given devices, in order. Tests split models with it.
 Placement place_evenly(const model::ModelPrograms& programs, const std::vector<std::shared_ptr<Backend>>& backends,
                        const LoadOptions& options);
 

@@ -1,6 +1,7 @@
-// The prefix tree: it knows which cached page continues which. It is a trie whose edges are the token ids of a page, stored as one ordered
-// map. A key contains the ids themselves and no hash, so equal keys are equal texts. In the order of keys, the entry that has the most ids
-// in common with a text is one of the two neighbours of the text's own key.
+// The prefix tree records which cached page continues which. It is a trie: the edge to a page is labelled with the token ids of the page.
+// All edges are in one ordered map, whose keys are the parent's name and the ids. A key has the ids themselves and not a hash of them, so
+// equal keys mean equal texts. To find the entry that shares the longest prefix with some ids, it suffices to look at two neighbours in the
+// map: the entries before and after the position where a key with these ids would be.
 #pragma once
 
 #include <array>
@@ -14,8 +15,9 @@ namespace pumice::engine {
 
 class PrefixTree {
  public:
-  // Returns the parent of the first pages of texts whose rope is at this stage (RopeTable::stage). Texts of different stages have different
-  // keys, so they share no pages. Names of pages count from 1, and none is used twice.
+  // Returns the name of a root, which is the parent of the first page of every text whose rope is at this stage (RopeTable::stage). Each
+  // stage has its own root, because ropes at different stages rotate attention keys differently, so their texts must not share pages. Pages
+  // are named 1, 2, 3, ..., and no name is used twice.
   static constexpr std::uint64_t root(std::int64_t stage) {
     return stage == 0 ? 0 : std::uint64_t{1} << 63 | static_cast<std::uint64_t>(stage);
   }
@@ -28,12 +30,13 @@ class PrefixTree {
   using Entry = std::map<Key, std::int32_t>::iterator;
 
   struct Match {
-    std::int32_t page = -1, tokens = 0;  // tokens: number of ids in common, from the first on
+    // `page` is -1 if no entry matches. `tokens` is the length of the common prefix.
+    std::int32_t page = -1, tokens = 0;
   };
 
-  // Returns the child of `parent` whose key has the longest prefix in common with `ids` (at most kPageTokens).
+  // Returns the child of `parent` whose ids have the longest prefix in common with `ids`, which are at most kPageTokens.
   Match longest(std::uint64_t parent, std::span<const std::int32_t> ids) const;
-  // Inserts a page. Its key must be new: longest() has found fewer ids in common than ids.size().
+  // Inserts a page. Its key must be new, so longest() must have returned fewer tokens than ids.size().
   Entry insert(std::uint64_t parent, std::span<const std::int32_t> ids, std::int32_t page);
   void erase(Entry entry) { pages_.erase(entry); }
   std::size_t size() const { return pages_.size(); }

@@ -1,8 +1,8 @@
 // One prompt of a request, and the sequences that continue it (GenerateParams::n).
 //
-// The first sequence, the leader, computes the keys and values of the prompt; the others follow it. Each sequence draws its own first token
-// from the leader's row of logits, and fork() shares the leader's pages with each follower. If the leader ends before that, a follower
-// becomes the leader.
+// The first sequence, the leader, computes the keys and values of the prompt. The others, its followers, wait for that. Then each sequence
+// draws its own first token from the leader's row of logits, and fork() shares the leader's pages with each follower. If the leader ends
+// before fork() is called, a follower becomes the leader.
 #pragma once
 
 #include <cstddef>
@@ -21,29 +21,29 @@ class Prompt {
   Prompt(const Prompt&) = delete;
   Prompt& operator=(const Prompt&) = delete;
 
-  void add(Sequence& sequence);  // the first sequence leads, the others follow
+  void add(Sequence& sequence);  // the first sequence becomes the leader, the others its followers
   // Returns how many tokens are chosen from the row of logits of `sequence`: one for itself, and one for each follower.
   std::size_t sharing(const Sequence& sequence) const { return &sequence == leader_ ? 1 + followers_.size() : 1; }
-  // Calls visit(s) for `sequence`, then for each of its followers.
+  // Calls visit() with `sequence`, and then, if it is the leader, with each of its followers.
   template <class Visit>
   void each_sharing(Sequence& sequence, Visit&& visit) {
     visit(sequence);
     if (&sequence != leader_) return;
     for (Sequence* follower : followers_) visit(*follower);
   }
-  // `sequence` has ended. If it was the leader, the next follower becomes the leader and waits for pages.
+  // Removes a sequence that has ended. If it was the leader, the next follower becomes the leader and waits for pages.
   void leave(Sequence& sequence);
-  // `sequence` has computed the prompt. Its followers go on by themselves: they share its full pages and get a copy of the last one. A
-  // follower that finds no page for the copy computes the prompt itself. Returns the sequences that choose a token from the row, in the
-  // order of each_sharing().
+  // Called when `sequence` has computed the prompt. Turns its followers into independent sequences: each shares the full pages of
+  // `sequence` and gets a copy of the last page. If there is no free page for the copy, the follower later computes the prompt itself.
+  // Returns the sequences that choose their first token from the row of logits of `sequence`, in the order of each_sharing().
   std::vector<Sequence*> fork(Sequence& sequence, PagePool& pool);
 
-  // Returns, for each full page, a hash of the prompt up to the end of the page. `ids` begins with the prompt. Equal beginnings have equal
-  // hashes.
+  // Returns one hash for each full page of the prompt: the hash of all ids from the start of the prompt to the end of that page. So two
+  // prompts that begin with the same pages have the same hashes for them. `ids` must begin with the prompt.
   const std::vector<std::uint64_t>& page_hashes(std::span<const std::int32_t> ids);
 
   const std::int32_t tokens;
-  std::int32_t reused = -1;  // tokens found in the prefix cache when pages were first acquired; -1: not yet acquired
+  std::int32_t reused = -1;  // number of tokens found in the prefix cache when pages were first acquired; -1: not yet acquired
 
  private:
   Sequence* leader_ = nullptr;

@@ -18,7 +18,7 @@ using Delivery = RequestState::Delivery;
 Request::~Request() {
   try {
     close();
-  } catch (...) {  // no memory for the bookkeeping: the tables still give their pages back
+  } catch (...) {  // there was no memory for the bookkeeping; destructors of the page tables still give the pages back
   }
 }
 
@@ -29,12 +29,12 @@ void Request::start(std::uint64_t tag, std::int32_t steps) {
   scheduler_.join(*state_);
   if (state_->delivery == Delivery::asked) state_->delivery = Delivery::pumped;
   state_->tag = tag;
-  scheduler_.news_.tell(*state_);  // a request without sequences has ended
+  scheduler_.news_.tell(*state_);  // a request without sequences has ended already, and no step will tell its reader
 }
 
 void Request::hold(bool held) {
   const std::lock_guard lock(scheduler_.mutex_);
-  if (state_->delivery == Delivery::asked || state_->closed()) return;  // all was told
+  if (state_->delivery == Delivery::asked || state_->closed()) return;  // pump() will return no more news of this request
   state_->delivery = held ? Delivery::held : Delivery::pumped;
   scheduler_.news_.tell(*state_);
 }
@@ -85,7 +85,7 @@ void Request::answer(std::int32_t sequence, std::span<const float> logits) {
   }
   const std::lock_guard lock(scheduler_.mutex_);
   Sequence& s = state_->at(sequence);
-  if (s.ended() || !s.shown()) return;  // closed meanwhile
+  if (s.ended() || !s.shown()) return;  // the sequence has ended or was answered in the meantime
   require(row.size() == s.row.size(), row.size(), " logits for a vocabulary of ", s.row.size());
   s.answer = std::move(row);
   s.left_by_answer = std::move(left);

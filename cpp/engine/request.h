@@ -1,4 +1,4 @@
-// A caller's handle to a request. It takes the scheduler's lock for each call.
+// A caller's handle to a request. Its functions take the scheduler's lock.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace pumice::engine {
 
 class Scheduler;
 
-// Scheduler::request() makes it, and its destructor closes the request. Nothing is computed before the first wait() or start(). Any thread
-// may call any function. Sequence s continues prompt s / n.
+// Scheduler::request() makes this handle, and its destructor closes the request. Nothing is computed before the first wait() or start().
+// Any thread may call any function. Sequence number s continues prompt number s / n, where n is GenerateParams::n.
 class Request {
  public:
   Request(Scheduler& scheduler, std::shared_ptr<RequestState> state) : scheduler_(scheduler), state_(std::move(state)) {}
@@ -21,34 +21,36 @@ class Request {
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
-  // From now on Scheduler::pump() returns the news of this request, under this tag, whenever so many steps (read_ahead at most) have
-  // brought unread tokens. Throws overloaded if Limits allows no further request to wait.
+  // Puts the request into the batch. From now on, Scheduler::pump() returns its news together with `tag`, each time that `steps` steps (at
+  // most read_ahead, if that is not 0) have yielded tokens that are still unread. Throws overloaded if Limits allows no further request to
+  // wait.
   void start(std::uint64_t tag, std::int32_t steps);
-  // After start(): true makes pump() keep the news of this request back, because their reader lags.
+  // May be called after start(). hold(true) makes pump() withhold the news of this request, for a reader that is too slow; hold(false) ends
+  // that.
   void hold(bool held);
-  // Waits until so many steps (read_ahead at most) have brought unread tokens, or until nothing more will come. Returns false if max_ms
-  // have passed before that.
+  // Waits until `steps` steps (at most read_ahead, if that is not 0) have yielded unread tokens, until the caller must act (shown()), or
+  // until the request has ended. Returns false if max_ms have passed before that.
   bool wait(std::int32_t steps, double max_ms);
   // Returns all unread news. If there are none and an error has ended the request, throws the error.
   std::vector<News> take();
-  // With GenerateParams::shows_logits: returns the logits of sequences whose next token waits for answer(). Such a sequence sits out until
-  // then; other sequences go on.
+  // With GenerateParams::shows_logits, shown() returns the logits of each sequence whose next token waits for answer(). Such a sequence
+  // takes part in no step until answer() is called. Other sequences go on.
   struct Shown {
     std::int32_t sequence = 0;
     std::vector<std::int32_t> ids;
     std::vector<float> logits;
   };
   std::vector<Shown> shown() const;
-  // Sets the logits to choose from, once for each row shown; -inf forbids a token. Throws invalid_argument for a NaN, for +inf, and for a
-  // wrong size.
+  // Sets the logits from which the next token of `sequence` is chosen. Must be called once for each element of shown(). A logit of -inf
+  // forbids its token. Throws invalid_argument for a NaN, for +inf, and for a wrong number of logits.
   void answer(std::int32_t sequence, std::span<const float> logits);
   void finish(std::int32_t sequence);  // ends a sequence, and drops its unread news
   void close();                        // ends all sequences; their pages become free when the running step is over
-  bool done() const;                   // true if all sequences have ended, and all news have been taken
+  bool done() const;                   // returns true if the request is closed, or if all sequences have ended and take() has nothing left
 
   std::int32_t sequences() const { return static_cast<std::int32_t>(state_->sequences.size()); }
   std::vector<std::int32_t> prompt_tokens() const;  // per prompt
-  std::vector<std::int32_t> reused_tokens() const;  // per prompt: tokens found in the prefix cache
+  std::vector<std::int32_t> reused_tokens() const;  // per prompt: number of tokens found in the prefix cache
   std::vector<std::uint64_t> seeds() const;         // per prompt
   Timings timings() const;
 

@@ -83,8 +83,9 @@ std::uint64_t system_seed() {
   return std::uint64_t{device()} << 32 | device();
 }
 
-// Random streams by seed and prompt: equal prompts of one call and seed draw from different streams, different ones from the same. So a
-// prompt's tokens are those that it would get alone, and a prompt given twice gets two answers.
+// Assigns random streams to the sequences of a call. Sequences with the same seed and the same prompt get streams 0, 1, 2, ...; every other
+// pair of seed and prompt starts with stream 0 again. So a prompt gets the same tokens as in a call without the other prompts, and a prompt
+// that is given twice gets two different answers.
 class Streams {
  public:
   std::uint64_t next(std::uint64_t seed, std::span<const std::int32_t> prompt) { return used_[{seed, prompt}]++; }
@@ -111,7 +112,7 @@ void add_filters(Sequence& s, const std::shared_ptr<const BadWords>& bad_words) 
 
 void add_guesses(Sequence& s) {
   const Speculation& how = s.params->speculation;
-  if (s.params->shows_logits) return;  // a row is shown when all ids before it are known
+  if (s.params->shows_logits) return;  // guesses are useless, because a caller is shown a row only when all ids before it are final
   if (!how.on() && !(how.foreseen && std::ranges::any_of(s.filters, [](const auto& f) { return f->foresees(); }))) return;
   s.guesses = std::make_unique<Guesses>();
   if (how.drafter) s.guesses->drafted.reset(new Drafted{.drafter = how.drafter, .table = {}, .ids = {}, .sampling = {}});

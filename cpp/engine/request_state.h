@@ -1,5 +1,5 @@
-// A request as the scheduler sees it: its sequences, its progress, and how its news reach the caller. The scheduler's lock guards all of
-// it.
+// The state of a request: its parameters and sequences, its progress, and how its news reach the caller. The scheduler's lock guards
+// everything in this file.
 #pragma once
 
 #include <chrono>
@@ -21,75 +21,78 @@ using Clock = std::chrono::steady_clock;
 
 // A thread that waits for news.
 struct Reader {
-  bool reading = false;   // it was told of news, and has not come back for more
-  std::int32_t skip = 0;  // number of further steps that do not wait for it (NewsDesk::let_read)
+  bool reading = false;   // the thread was told of news, and has not come back for more yet
+  std::int32_t skip = 0;  // number of coming steps that do not wait for this thread to read (NewsDesk::let_read)
 };
 
-// Sums over the steps that computed rows of the request. Each request in a step counts the full duration of that step.
+// Sums over the steps that computed rows of the request. Each request in a step counts the full duration of that step, divided between
+// prefill and decode in proportion to its own rows.
 struct Timings {
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
-  std::int64_t drafted_tokens = 0, accepted_tokens = 0;  // guesses, and how many of them were right; decode_tokens includes the right ones
+  // Number of guesses (draft tokens), and number of guesses that were right. decode_tokens includes the right guesses.
+  std::int64_t drafted_tokens = 0, accepted_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
-// Returns an exception with an Error of its own. Otherwise threads of several callers would use and free the same Error.
+// Returns a copy of the exception that has its own Error object, so that threads of several callers do not use and free the same object.
 std::exception_ptr own_copy(const std::exception_ptr& error);
 
 struct RequestState : std::enable_shared_from_this<RequestState> {
   enum class Life : std::uint8_t {
     resting,     // not in the batch: wait() or start() was not called yet, or all of its sequences have ended
     joined,      // in the batch
-    forked,      // in the child of a fork: not in the batch, and the pages of sequences that ran are lost
-    left_behind  // in the child of a fork, where a thread of the parent waited for it: every call throws forked_device
+    forked,      // in the child of a fork: not in the batch, and the sequences that were running have lost their pages
+    left_behind  // in the child of a fork: another thread of the parent reads its news; wait() and start() throw forked_device in the child
   };
   enum class Delivery : std::uint8_t {
-    asked,   // the caller asks for its news: wait(), take()
-    pumped,  // pump() returns its news, and has returned all so far
-    queued,  // pump() returns its news, and its next call returns some
-    held,    // pump() keeps its news back, because their reader lags
-    over     // it has no more news: it was closed, or its error was thrown
+    asked,   // the caller fetches the news with wait() and take()
+    pumped,  // pump() returns the news, and has returned all that there are now
+    queued,  // pump() returns the news, and its next call will return some
+    held,    // pump() withholds the news, because their reader is too slow
+    over     // there will be no more news, because the request was closed or its error was thrown
   };
 
-  // n, read_ahead, priority and max_seconds are the same in all parameters.
+  // All elements of `params` have the same n, read_ahead, priority and max_seconds.
   std::int32_t n() const { return params.front().n; }
   std::int32_t read_ahead() const { return params.front().read_ahead; }
   std::int32_t priority() const { return params.front().priority; }
   float max_seconds() const { return params.front().max_seconds; }
 
   bool closed() const { return delivery == Delivery::over; }
-  bool ended() const;  // all of its sequences have ended
-  bool shows() const;  // some sequence's logits wait for the caller's answer
-  bool held() const;   // its text is computed, and its caller reads or writes the pages
+  bool ended() const;  // returns true if all sequences have ended
+  bool shows() const;  // returns true if the logits of a sequence wait for the caller's answer
+  bool held() const;   // returns true if the caller may read or write the pages of a text (TextTask) now
   bool ready() const { return closed() || ended() || unread_steps >= wanted_steps || shows() || held(); }
-  bool told_all() const;                // nothing more will come
-  void want(std::int32_t steps);        // sets wanted_steps: ready() once so many steps (read_ahead at most) have brought tokens
-  std::vector<News> collect();          // takes all news, which then count as read
+  bool told_all() const;                // returns true if neither news nor an error are left for the caller
+  void want(std::int32_t steps);        // sets wanted_steps to `steps`, or to read_ahead if that is smaller and not 0
+  std::vector<News> collect();          // returns all unread news, and marks them as read
   Sequence& at(std::int32_t sequence);  // throws invalid_argument if there is no such sequence
 
-  std::vector<GenerateParams> params;  // one for all prompts, or one for each
-  std::deque<Prompt> prompts;          // deques: sequences, the pool and the scheduler hold pointers
-  std::deque<Sequence> sequences;      // sequence s continues prompt s / n
+  std::vector<GenerateParams> params;  // one element for all prompts, or one for each prompt
+  // These are deques because other objects hold pointers to the elements. Sequence s continues prompt s / n.
+  std::deque<Prompt> prompts;
+  std::deque<Sequence> sequences;
 
   Life life = Life::resting;
-  Clock::time_point deadline = Clock::time_point::max();  // set when it joins the batch for the first time
-  std::exception_ptr error;                               // the error that ended it; thrown when all news are taken
+  Clock::time_point deadline = Clock::time_point::max();  // set when the request joins the batch for the first time
+  std::exception_ptr error;                               // the error that ended the request; thrown when all news have been taken
   Timings timings;
 
   Delivery delivery = Delivery::asked;
-  std::uint64_t tag = 0;  // identifies it in what pump() returns
+  std::uint64_t tag = 0;  // identifies the request in the result of pump()
   std::int32_t unread_steps = 0, wanted_steps = 1;
-  std::int32_t waiting = 0;  // threads in wait()
+  std::int32_t waiting = 0;  // number of threads in wait()
   Reader reader;             // the thread in wait()
   std::unique_ptr<Condition> news = std::make_unique<Condition>();
 
-  struct Share {  // its share in the step that Commit enters
+  struct Share {  // the request's part in the step whose results Commit is entering
     std::int64_t prompt_rows = 0, decode_rows = 0;
     bool sampled = false;
   } share;
 };
 
-// Makes a request, which computes nothing yet. params: one for all prompts, or one per prompt. Throws invalid_argument, context_length or
-// out_of_memory if the model cannot serve the prompts or the parameters.
+// Makes a request, which computes nothing yet. `params` has one element for all prompts, or one for each prompt. Throws invalid_argument,
+// context_length or out_of_memory if the model cannot serve the prompts or the parameters.
 std::shared_ptr<RequestState> make_request(const Runtime& runtime, const std::vector<std::vector<std::int32_t>>& prompts,
                                            std::span<const GenerateParams> params);
 

@@ -69,7 +69,7 @@ void Roster::drop(RequestState& request) {
 void Roster::fail(RequestState& request, const std::exception_ptr& error) {
   if (!request.error) request.error = own_copy(error);
   for (Sequence& s : request.sequences)
-    if (s.life != Life::held) drop(s);  // its caller's thread reads the pages
+    if (s.life != Life::held) drop(s);  // while a sequence is held, its caller's thread uses its pages
 }
 
 void Roster::fail_all(const std::exception_ptr& error) {
@@ -87,7 +87,7 @@ void Roster::step_is_over() {
 // ---------------------------------------------------------------- after a fork
 Requests Roster::forget_parent() {
   for (const auto& request : requests_) {
-    (void)request->news.release();  // the parent's threads wait for it
+    (void)request->news.release();  // leaked: threads of the parent may wait on it, and it must not be destroyed with waiters
     request->news = std::make_unique<Condition>();
     const bool read_elsewhere = request->waiting > 0 || request->delivery == Delivery::pumped || request->delivery == Delivery::queued ||
                                 request->delivery == Delivery::held;
@@ -104,11 +104,12 @@ Requests Roster::forget_parent() {
   return std::exchange(requests_, {});
 }
 
-// What was parked has its pages here too. What ran computes its ids again, but for those that are in the prefix cache.
+// In the child of a fork, prepares a request of the parent for the child's batch. Sequences that were parked still have their pages.
+// Sequences that were running have lost their pages, so they compute their ids again, except those in the prefix cache.
 void Roster::revive(RequestState& request) {
   for (Sequence& s : request.sequences) {
     if (s.ended()) continue;
-    give_up_drafted(s);  // its pages may be the parent's: from here on it is guessed by lookups alone
+    give_up_drafted(s);  // the child may lack the draft model's pages, so from here on only lookups make guesses
     if (s.life == Life::running) s.start_again(*pages_);
   }
 }

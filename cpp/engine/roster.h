@@ -1,4 +1,4 @@
-// The requests in the batch, and the ways in which sequences leave it. The scheduler's lock is held in all of these functions.
+// Holds the requests in the batch, and ends their sequences. All functions must be called with the scheduler's lock held.
 #pragma once
 
 #include <exception>
@@ -15,33 +15,34 @@ class Roster {
  public:
   Roster(PagePool* pages, WorkSignal& work) : pages_(pages), work_(work) {}
 
-  // The requests in the order in which steps serve them: by falling priority, then in the order in which they came.
+  // Returns the requests in the order in which steps serve them: by descending priority, and by arrival if priorities are equal.
   const Requests& requests() const { return requests_; }
   void join(RequestState& request);
   void remove_ended();
-  // In the child of a fork: takes the parent's requests out of the batch and returns them. Leaves their pages as they are, because the
-  // locks of other objects are still held at that moment.
+  // Called in the child of a fork: takes the parent's requests out of the batch and returns them. Gives no pages back, because the forking
+  // thread still holds the locks of other objects at that moment.
   Requests forget_parent();
 
-  // deadline() is the first moment at which a request must end; late() returns the requests whose deadline has passed.
+  // deadline() returns the earliest deadline of all requests; late() returns the requests whose deadline has passed at `now`.
   Clock::time_point deadline() const;
   Requests late(Clock::time_point now) const;
 
-  // Ends a sequence that no step uses. Its pages are kept for the prefix cache.
+  // Ends a sequence that no running step uses. The prefix cache keeps its pages while there is room.
   void end(Sequence& sequence, Finish finish);
-  // Ends a sequence without telling news: at once, or when the step that uses it is over.
+  // Ends a sequence at once, or, if the running step uses it, when that step is over. The caller is told no reason (Finish::none).
   void drop(Sequence& sequence);
   void drop(RequestState& request);
-  // Ends all sequences of a request with an error. Its caller gets the first error.
+  // Ends the sequences of a request because of an error. If that happens several times, the caller gets the first error.
   void fail(RequestState& request, const std::exception_ptr& error);
   void fail_all(const std::exception_ptr& error);
-  // Called after each step, also a failed one: ends the sequences that are marked as leaving.
+  // Must be called after each step, even if the step failed. Ends the sequences that are marked as leaving.
   void step_is_over();
-  // Returns the pages that sequences, now ended, held in guessing models. The caller gives them back without the scheduler's lock: another
-  // model's lock is never taken under it, because a fork takes the locks in an order that depends on when the models were made.
+  // Returns the pages that ended sequences have in the caches of their draft models. The caller must give these pages back without the
+  // scheduler's lock, because no thread may take a lock of another model under it. (A fork takes the locks of all models in an order that
+  // depends on when the models were made, so such a thread and the forking thread could wait for each other for ever.)
   std::vector<std::unique_ptr<Drafted>> take_drafted() { return std::exchange(drafted_, {}); }
-  // Returns requests that have left, for the caller to destroy without the lock: each may be the last holder of a model that guesses for
-  // it.
+  // Returns the requests that have left the batch. The caller must destroy them without the lock, because a request may be the last owner
+  // of its draft model.
   Requests take_gone() { return std::exchange(gone_, {}); }
   void let_go(Requests requests) { gone_.insert(gone_.end(), requests.begin(), requests.end()); }
 

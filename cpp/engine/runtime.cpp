@@ -18,8 +18,8 @@ RunSpaces::RunSpaces(const Pipeline& pipeline)
                       mutex_.unlock();
                     }}) {}
 
-// Lent spaces and waiting calls belong to threads of the parent, which the child does not have. The condition variable is leaked, because
-// one with waiters must not be destroyed.
+// Called in the child of a fork. Lent spaces and waiting calls belong to threads of the parent, which the child does not have. The
+// condition variable is leaked, because a condition variable with waiters must not be destroyed.
 void RunSpaces::forget_parent() {
   (void)returned_.release();
   returned_ = std::make_unique<Condition>();
@@ -70,7 +70,8 @@ void RunSpaces::put_back(Crew crew, Set set) {
   returned_->notify_all();
 }
 
-// A step reads all weights: with 64 rows in place of 128, prompts of 256 in a 1B model of float16 weights were 10 to 20 % slower.
+// The minimum of Pace::rows(). Each step reads all weights, so steps with few rows are inefficient: with 64 rows instead of 128, prompts of
+// 256 tokens were 10 to 20 % slower in a 1B model with float16 weights.
 constexpr std::int32_t kLeastRows = 128;
 
 std::int32_t Pace::rows() const {
@@ -120,7 +121,7 @@ bool Runtime::body(RunSpace& space, const Batch& batch, std::span<float> out, co
 }
 
 std::int64_t Runtime::rope_stage(std::int64_t length) const {
-  std::int64_t sum = 0;  // no rope's stage falls as texts grow, so that equal sums mean equal stages
+  std::int64_t sum = 0;  // as a text grows, no rope's stage becomes lower; so if two sums are equal, all stages are equal
   for (const RopeTable& rope : ropes) sum += rope.stage(length);
   return sum;
 }

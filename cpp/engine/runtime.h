@@ -16,9 +16,9 @@
 
 namespace pumice::engine {
 
-// Run spaces, made when they are first needed and used again by later calls. Teams have two: a device runs one team at a time, and with the
-// second space another caller can prepare meanwhile. Solo runs have one set. A call that finds no free space waits; calls are served in the
-// order in which they came.
+// Lends run spaces to calls. Spaces are made when they are first needed, and later calls reuse them. There are two spaces for team runs: a
+// device runs one team at a time, and the second space lets another caller prepare its run meanwhile. There is one set of spaces for solo
+// runs. A call that finds no free space waits, and calls are served in the order in which they came.
 class RunSpaces {
  public:
   explicit RunSpaces(const Pipeline& pipeline);
@@ -60,25 +60,26 @@ class RunSpaces {
   const AtFork at_fork_;
 };
 
-// Number of rows that a decoder's scratch is planned for. No step has more.
+// The number of rows that a decoder's scratch is planned for. No step has more rows.
 inline constexpr std::int32_t kPlannedRows = 512;
 
-// How many rows of tokens a step should have. Results do not depend on it, because a row's bits do not depend on its batch.
+// Decides from measured durations how many token rows a step should have. This number changes no result, because a row's bits do not
+// depend on its batch.
 class Pace {
  public:
-  // Returns how many rows of prompts take about 0.4 s, so that all callers of a slow model make progress: 128 to 512, but not more than
-  // most().
+  // Returns how many prompt rows a step should have: the number that takes about 0.4 s, but at least 128, and at most 512 and most(). So
+  // all callers of a slow model make progress.
   std::int32_t rows() const;
-  // Returns how many rows take `seconds`, at least `least`. Returns 32 before the first measurement.
+  // Returns how many rows take `seconds` (32 before the first measurement), but at least `least` and at most most().
   std::int32_t rows_within(double seconds, std::int64_t least) const;
-  // Returns the maximum number of rows of all kinds together: kPlannedRows, or fewer after a run of so many did not fit into a device's
-  // memory.
+  // Returns the maximum number of rows in a step, rows of all kinds together. It is kPlannedRows at first, and less after a device has had
+  // too little memory for a run.
   std::int32_t most() const { return most_.load(std::memory_order_relaxed); }
   void measured(std::int32_t rows, double seconds);
-  void too_many(std::int32_t rows);  // halves most(), after a run of so many rows did not fit
-  // The head took `seconds` for `rows` rows of a text.
+  void too_many(std::int32_t rows);  // lowers most() to rows / 2, because a run of `rows` rows did not fit into a device's memory
+  // Reports that the head took `seconds` for `rows` rows of a text.
   void measured_heads(std::int32_t rows, double seconds);
-  // Returns how many rows of a prompt take as long as one row of a text with its head; 2 before the first measurement.
+  // Returns how many prompt rows take as long as one row that also goes through the head. Returns 2 before the first measurement.
   double text_price() const;
 
  private:
@@ -86,7 +87,7 @@ class Pace {
   std::atomic<std::int32_t> most_{kPlannedRows};
 };
 
-// Returns how many rows of logits are computed at once: about 16 MiB.
+// Returns how many rows of logits are computed at once, for a vocabulary of `vocab` tokens: as many as take 16 MiB, but 1 to 128.
 std::int32_t head_rows(std::int32_t vocab);
 
 struct Runtime {
@@ -95,26 +96,27 @@ struct Runtime {
       : pipeline(pipeline), pages(pages), n_ctx(n_ctx), vocab(vocab), types(types), ropes(ropes), spaces(pipeline) {}
 
   const Pipeline& pipeline;
-  PagePool* const pages;     // null without caches (encoders)
+  PagePool* const pages;     // null for encoders, which have no KV cache
   const std::int32_t n_ctx;  // maximum number of tokens in one sequence
-  const std::int32_t vocab;  // valid ids are below it
-  const std::int32_t types;  // valid type ids are below it (encoders)
+  const std::int32_t vocab;  // number of token ids: valid ids are 0 to vocab - 1
+  const std::int32_t types;  // number of type ids, for encoders: valid type ids are 0 to types - 1
   const std::span<const RopeTable> ropes;
   model::TextEnd text_end;  // how the end of a text is found, for pooling
   RunSpaces spaces;
   Pace pace;
 
-  // Throws invalid_argument that names the first id that is no token. `what` and `index` name the text in the message: "prompt 3".
+  // Throws invalid_argument if an id is not a token of the model. `what` and `index` name the text in the message, as in "prompt 3".
   void check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const;
-  // Returns the rope stage of a text of this length. Texts of the same stage have equal rotations, so they may share pages.
+  // Returns the rope stage of a text of this length. In texts of the same stage, the rope rotates each position in the same way, so these
+  // texts may share pages.
   std::int64_t rope_stage(std::int64_t length) const;
-  // Returns whether the keys of a text of `length` tokens must be computed anew when it grows to `longer` tokens. True with LongRoPE if it
-  // changes its frequencies in between. With dynamic NTK keys stay as they were rotated.
+  // Returns whether the keys of a text of `length` tokens must be computed anew when the text grows to `longer` tokens. This is true with
+  // LongRoPE if the frequencies change between the two lengths. With dynamic NTK, keys stay as they were rotated.
   bool rope_outgrown(std::int64_t length, std::int64_t longer) const;
   std::int32_t head_rows() const { return engine::head_rows(pipeline.vocab_size()); }
 
   // Runs a decoder's batch and reports its duration to `pace`. Returns false if a device has no memory for so many rows (on a GPU, only an
-  // attempt shows this). Then nothing has changed except pace.most(), which is now at most half of the rows.
+  // attempt shows this). Then nothing has changed except pace.most(), which is now at most half of batch.rows.
   bool body(RunSpace& space, const Batch& batch, std::span<float> out, const Cancel& cancel);
 };
 

@@ -14,11 +14,11 @@
 namespace pumice::engine {
 namespace {
 
-// Rows are read in blocks of 64. The maximum of each block is kept: with it, top_k of 262,144 logits looks at a few blocks only.
+// Rows are read in blocks of 64 logits. The maximum of each block is kept, so that top_k over 262,144 logits need read only a few blocks.
 constexpr std::int64_t kBlock = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kBanned = -1e30f;     // what a bias of -inf becomes: far below any logit, and still a number
-constexpr float kUnderflow = -126.f;  // 2 to the power of less is 0 here
+constexpr float kBanned = -1e30f;     // the logit of an id with a bias of -inf: far below any other logit, but finite
+constexpr float kUnderflow = -126.f;  // exp2() returns 0 for any x below this
 constexpr float kLog2e = 1.442695041f, kLn2 = 0.6931471806f;
 
 using F4 = float __attribute__((vector_size(16)));
@@ -33,10 +33,12 @@ F4 all(float value) { return F4{value, value, value, value}; }
 F4 larger(F4 a, F4 b) { return a > b ? a : b; }
 float sum(F4 v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
-// 2^x for x <= 0: x = n + f, a polynomial in f (|f| <= 1/2; fitted for least relative error, 2e-7 in float), n added to the exponent
-// bits. A weight is 2^((logit - max) * scale): the temperature and the change of base are one factor.
+// Returns 2^x for x <= 0. Let x = n + f with an integer n and |f| <= 1/2. The function computes a polynomial in f, which is fitted to 2^f
+// for the least relative error (2e-7 in float), and adds n to the exponent bits of the result. A token's weight is
+// 2^((logit - max) * scale), where `scale` combines the temperature and the change from base e to base 2.
 F4 exp2(F4 x) {
-  const F4 shifted = x + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are round(x), and its bits above are lost in the shift by 23
+  // Adding 1.5 * 2^23 puts round(x) into the low bits of the sum. The bits above these are lost in the shift by 23 below.
+  const F4 shifted = x + 12582912.0f;
   const F4 f = x - (shifted - 12582912.0f);
   F4 power = all(1.327647175e-03f);
   for (const float factor : {9.675541552e-03f, 5.550713276e-02f, 2.402211972e-01f, 6.931469671e-01f, 1.000000072e+00f})
@@ -92,14 +94,15 @@ void ChangedIds::add(std::int32_t id) {
 // ---------------------------------------------------------------- repetitions
 void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> ids,
                    std::vector<std::pair<std::int32_t, float>>& penalties) {
-  constexpr std::size_t kLongest = 50;  // longest match: a longer one would overflow the power, and scans would be quadratic
+  // The longest match that is looked for. The power for a longer one could overflow, and the search would take quadratic time.
+  constexpr std::size_t kLongest = 50;
   penalties.clear();
   const auto breaks = [&](std::int32_t id) { return std::ranges::binary_search(params.dry_breakers, id); };
   const auto range = static_cast<std::size_t>(params.dry_range);
   if (range > 0 && ids.size() > range) ids = ids.last(range);
   if (ids.empty() || breaks(ids.back())) return;
   const std::size_t size = ids.size();
-  for (std::size_t i = 0; i + 1 < size; ++i) {  // what came after ids[i], where that ends as the text does
+  for (std::size_t i = 0; i + 1 < size; ++i) {  // penalises ids[i + 1] if the text up to ids[i] ends with the same ids as the whole text
     if (ids[i] != ids[size - 1] || breaks(ids[i + 1])) continue;
     std::size_t length = 1;
     while (length < kLongest && length <= i && ids[i - length] == ids[size - 1 - length] && !breaks(ids[i - length])) ++length;
@@ -143,14 +146,15 @@ bool Sampler::is_allowed(std::int32_t id) const {
   return allowed_.empty() || (allowed_[static_cast<std::size_t>(id / 32)] >> (id % 32) & 1u) != 0;
 }
 
-// The mask of block b: a bit for each logit.
+// Returns the mask of block b, with one bit for each logit.
 std::uint64_t Sampler::allowed_in(std::int64_t b) const {
   if (allowed_.empty()) return ~std::uint64_t{0};
   const auto word = static_cast<std::size_t>(2 * b);
   return allowed_[word] | std::uint64_t{word + 1 < allowed_.size() ? allowed_[word + 1] : 0u} << 32;
 }
 
-// Block b of a row as every pass sees it: what is not allowed, and what a short last block lacks, is -inf. In `pad`, unless all is allowed.
+// Returns block b of a row as every pass sees it: the logits of ids that are not allowed are -inf, and a short last block is filled up with
+// -inf. The result is a copy in `pad`, unless the block is a full one whose ids are all allowed.
 const float* Sampler::block(std::span<const float> logits, std::int64_t b, Block& pad) const {
   const std::int64_t first = b * kBlock, count = std::min(kBlock, static_cast<std::int64_t>(logits.size()) - first);
   const std::uint64_t here = allowed_in(b);
@@ -182,8 +186,9 @@ void Sampler::patch(std::span<float> logits, const TokenCounts& seen, std::span<
   }
   if (params_->dry_multiplier > 0) {
     dry_penalties(*params_, ids, dry_);
+    // A prompt may contain ids without a logit, because a head may have fewer rows than the embedding.
     for (const auto& [id, penalty] : dry_)
-      if (id < static_cast<std::int64_t>(logits.size())) set(id, logits[id] - penalty);  // a head may have fewer rows than the embedding
+      if (id < static_cast<std::int64_t>(logits.size())) set(id, logits[id] - penalty);
   }
   for (const auto& [id, bias] : params_->logit_bias) set(id, biased(logits[id], bias));
 }
@@ -193,8 +198,8 @@ void Sampler::check(std::span<const float> logits) {
   if (bad != logits.end()) refuse(bad - logits.begin(), *bad);
 }
 
-// Maxima of what is allowed, of all blocks and of the row, and the check that every logit, allowed or not, is a number (x - x is 0 for
-// those alone).
+// Computes the maximum of the allowed logits of each block and of the whole row. Also checks that every logit, allowed or not, is finite:
+// x - x is 0 if x is finite, and NaN otherwise.
 void Sampler::scan(std::span<const float> logits) {
   const std::int64_t count = blocks(logits), whole = static_cast<std::int64_t>(logits.size()) / kBlock;
   block_max_.resize(count);
@@ -221,7 +226,8 @@ void Sampler::scan(std::span<const float> logits) {
   if (sum(check + check2) != 0.0f) {
     Sampler::check(logits);
   }
-  for (std::int64_t b = allowed_.empty() ? whole : 0; b < count; ++b) {  // blocks that are not as the row has them
+  // Recomputes the maxima of blocks with ids that are not allowed, and of a short last block.
+  for (std::int64_t b = allowed_.empty() ? whole : 0; b < count; ++b) {
     const std::uint64_t here = allowed_in(b);
     if (b < whole && here == ~std::uint64_t{0}) continue;
     block_max_[b] = -kInfinity;
@@ -233,7 +239,7 @@ void Sampler::scan(std::span<const float> logits) {
   max_ = *std::max_element(block_max_.begin(), block_max_.end());
 }
 
-// The sum of weights per block, and over all.
+// Computes the sum of weights in each block, and returns the sum over all blocks.
 double Sampler::weigh(std::span<const float> logits, float scale) {
   const std::int64_t count = blocks(logits);
   block_sum_.resize(count);
@@ -254,7 +260,7 @@ double Sampler::weigh(std::span<const float> logits, float scale) {
   return total;
 }
 
-// All tokens with a logit of at least `at_least`, in the order of ids.
+// Makes all tokens with a logit of at least `at_least` the candidates, in the order of ids.
 void Sampler::collect(std::span<const float> logits, float at_least, float scale) {
   candidates_.clear();
   const std::int64_t count = blocks(logits), size = static_cast<std::int64_t>(logits.size());
@@ -271,9 +277,10 @@ void Sampler::collect(std::span<const float> logits, float at_least, float scale
   }
 }
 
-// The `count` largest. As many blocks have a maximum of at least the count-th largest maximum, so nothing below that can be among them.
+// Makes the tokens with the `count` largest logits the candidates. Let m be the count-th largest of the blocks' maxima. Then `count` blocks
+// have a logit of at least m, so no logit below m can be among the `count` largest.
 void Sampler::collect_top(std::span<const float> logits, std::size_t count, float scale) {
-  float at_least = -FLT_MAX;  // what is not allowed is below
+  float at_least = -FLT_MAX;  // logits of ids that are not allowed are -inf, and so below this
   if (count <= block_max_.size()) {
     order_ = block_max_;
     std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(count) - 1, order_.end(), std::greater<float>());
@@ -291,8 +298,8 @@ void Sampler::keep_best(std::size_t count) {
   std::erase_if(candidates_, [&](const Candidate& c) { return better(last, c); });
 }
 
-// Keeps the best-ranked candidates until their weights reach `mass`, the one that reaches it included. Without a sort: a histogram over
-// ranks tells which bin the mass is reached in, halving finds the place in that bin.
+// Keeps the best-ranked candidates whose weights add up to `mass`, including the candidate with which the sum reaches it. This is done
+// without a sort: a histogram over ranks shows in which bin the sum reaches `mass`, and repeated halving finds the candidate in that bin.
 void Sampler::keep_mass(double mass) {
   constexpr int kBins = 1024;
   const auto [least, most] = std::minmax_element(candidates_.begin(), candidates_.end(), [](auto& a, auto& b) { return a.rank < b.rank; });
@@ -300,10 +307,10 @@ void Sampler::keep_mass(double mass) {
   const auto bin = [&](const Candidate& c) { return static_cast<int>((top - c.rank) * per_bin); };
   std::array<double, kBins> weights{};
   for (const Candidate& c : candidates_) weights[bin(c)] += c.weight;
-  double above = 0;  // weight of all before the bin, then before `low`
+  double above = 0;  // weight of all candidates in better bins, later also of those before `low`
   int reached = 0;
   while (reached < kBins - 1 && above + weights[reached] < mass) above += weights[reached++];
-  while (reached > 0 && weights[reached] == 0) above -= weights[--reached];  // rounding ran past the last one
+  while (reached > 0 && weights[reached] == 0) above -= weights[--reached];  // rounding led past the last bin with weight
   ranked_.clear();
   std::copy_if(candidates_.begin(), candidates_.end(), std::back_inserter(ranked_), [&](const Candidate& c) { return bin(c) == reached; });
   auto low = ranked_.begin(), high = ranked_.end();
@@ -323,14 +330,15 @@ void Sampler::keep_mass(double mass) {
   std::erase_if(candidates_, [&](const Candidate& c) { return better(last, c); });
 }
 
-// Ranks by how near a token's surprise is to the entropy, keeps `typical_p` of the mass, and ranks by logit again.
+// Ranks candidates by how near their surprise is to the entropy, keeps the best with `typical_p` of the mass, then ranks by logit again.
 void Sampler::keep_typical(float typical_p, float scale) {
   double total = 0, weighted = 0;
   for (const Candidate& c : candidates_) {
     total += c.weight;
     weighted += static_cast<double>(c.weight) * ((c.rank - max_) * scale);
   }
-  const double mean = weighted / total;  // entropy = log2(total) - mean, surprise = log2(total) - z: their difference is z - mean
+  // With z = (logit - max) * scale, a token's surprise is log2(total) - z, and the entropy is log2(total) - mean. They differ by z - mean.
+  const double mean = weighted / total;
   for (Candidate& c : candidates_) c.rank = -static_cast<float>(std::fabs((c.rank - max_) * scale - mean));
   keep_mass(typical_p * total);
   for (Candidate& c : candidates_) c.rank = c.logit;
@@ -342,9 +350,10 @@ void Sampler::keep_likely(float min_p) {
   std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < min_p * heaviest; });
 }
 
-// XTC: now and then the likely ones go, but for the least likely of them.
+// XTC: with a probability of xtc_probability, removes all candidates above the threshold except the least likely of them.
 void Sampler::keep_unlikely(const Draw& draw) {
-  constexpr std::uint64_t kOtherStream = 0x5854430000000000u;  // whether it happens is not told by the number that the token is drawn with
+  // XTC draws its random number from a stream of its own, so that the number is independent of the one that draws the token.
+  constexpr std::uint64_t kOtherStream = 0x5854430000000000u;
   if (uniform(draw.seed, draw.stream ^ kOtherStream, draw.step) >= static_cast<double>(params_->xtc_probability)) return;
   const double least = params_->xtc_threshold * mass();
   const Candidate* last = nullptr;
@@ -355,14 +364,14 @@ void Sampler::keep_unlikely(const Draw& draw) {
   std::erase_if(candidates_, [&](const Candidate& c) { return better(c, kept); });
 }
 
-// No token whose surprise is more than mu bits, but for the likeliest: 2^-mu is its least probability.
+// Removes the candidates whose surprise is more than mu bits, that is, whose probability is below 2^-mu. The likeliest candidate stays.
 void Sampler::keep_unsurprising(float mu) {
   const double least = std::exp2(-static_cast<double>(mu)) * mass();
   const Candidate best = *std::min_element(candidates_.begin(), candidates_.end(), better);
   std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < least && c.id != best.id; });
 }
 
-// Computed over all allowed logits that no bias forbids.
+// Returns the standard deviation of all logits that are allowed and not banned by a bias.
 double Sampler::deviation(std::span<const float> logits) const {
   Block pad;
   double sums[2] = {0, 0};
@@ -414,7 +423,7 @@ std::int32_t Sampler::draw_all(std::span<const float> logits, float scale, doubl
   for (std::int64_t i = 0; i < kBlock; ++i) {
     const float weight = exp2((x[i] - max_) * scale);
     if (weight == 0) continue;
-    id = chosen * kBlock + i;  // the block's last token with any weight, should rounding leave the target above the sum
+    id = chosen * kBlock + i;  // if rounding leaves the target above the sum, this ends as the block's last token with a positive weight
     below += weight;
     if (below > target) break;
   }
@@ -447,7 +456,7 @@ std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
   if (!top_k && !typical && !top_p && !sigma && !ranked && params_->min_p == 0.0f)
     return draw_all(logits, scale, uniform(draw.seed, draw.stream, draw.step));
 
-  const auto logit_at = [&](float z) { return max_ + z * kLn2 * params_->temperature; };  // the logit whose weight is 2^z
+  const auto logit_at = [&](float z) { return max_ + z * kLn2 * params_->temperature; };  // returns the logit whose weight is 2^z
   bool nucleus_done = false;
   if (sigma) {
     collect(logits, std::max(-FLT_MAX, static_cast<float>(max_ - params_->top_n_sigma * deviation(logits))), scale);
@@ -456,7 +465,7 @@ std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
     collect_top(logits, static_cast<std::size_t>(params_->top_k), scale);
   } else if (typical || (!top_p && params_->min_p == 0.0f)) {
     collect(logits, logit_at(kUnderflow), scale);
-  } else if (top_p) {  // nearly always the mass lies within a few units of the maximum: look there first
+  } else if (top_p) {  // the tokens with at least 2^-6 of the largest weight nearly always have enough mass, so these are tried first
     const double wanted = params_->top_p * weigh(logits, scale);
     for (float z = -6.0f;; z *= 2.0f) {
       collect(logits, logit_at(std::max(z, kUnderflow)), scale);
@@ -470,7 +479,8 @@ std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
   return filter_and_draw(nucleus_done, draw);
 }
 
-// The filters after top_k. Candidates are in the order of ids.
+// Applies the filters that come after top_k (without top_p if `nucleus_done` is true), and draws a token. The candidates must be in the
+// order of ids.
 std::int32_t Sampler::filter_and_draw(bool nucleus_done, const Draw& draw) {
   if (params_->typical_p < 1.0f) keep_typical(params_->typical_p, scale());
   if (params_->top_p < 1.0f && !nucleus_done) keep_mass(params_->top_p * mass());
@@ -508,7 +518,8 @@ void Sampler::log_probs(std::span<const float> logits, Choice& choice) {
 }
 
 // ---------------------------------------------------------------- from a device's ranking
-// Candidates are the reported ids, changed as patch() changes them, then the largest of all others; max_ is the row's.
+// Makes candidates of the reported ids, with penalties and bias applied as in patch(), and of the ids that Top has ranked. Candidates that
+// are not allowed are left out. max_ becomes the largest logit of the candidates, which is also the largest of the whole row.
 void Sampler::gather(const TopRow& top, std::span<const std::int32_t> reported, const TokenCounts& seen) {
   candidates_.clear();
   const auto add = [&](float logit, std::int32_t id) { candidates_.push_back({logit, 0.0f, logit, id}); };
@@ -581,7 +592,7 @@ void Sampler::choose(const SamplingParams& params, std::span<float> logits, cons
     choice.id = pick(logits, draw);
     choice.mu = mu_;
   }
-  allowed_ = {};  // log-probabilities are those of the whole row
+  allowed_ = {};  // log-probabilities are computed over the whole row
   if (params_->logprobs >= 0) log_probs(around.raw.empty() ? logits : around.raw, choice);
 }
 

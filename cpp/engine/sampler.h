@@ -1,10 +1,11 @@
-// From one row of logits to one token id.
+// Chooses one token id from one row of logits.
 //
-// The order is fixed, for one set of parameters has one meaning:
-//   repetition, presence and frequency penalties -> DRY -> logit_bias -> what is allowed -> top-n-sigma -> temperature -> top_k
+// The order of the steps is fixed, so that a set of parameters has only one meaning:
+//   repetition, presence and frequency penalties -> DRY -> logit_bias -> masks of token filters -> top-n-sigma -> temperature -> top_k
 //   -> typical_p -> top_p -> min_p -> XTC -> mirostat -> draw.
-// Each filter sees the distribution that the one before left, renormalised. Temperature 0 takes the largest logit after penalties and
-// bias; ties go to the lowest id, here and in every filter. Log-probabilities are those of the raw logits: log_softmax(row).
+// Each filter from top-n-sigma on sees the renormalised distribution that the filter before it has left. Temperature 0 takes the largest
+// logit after penalties, bias and masks. Ties go to the lowest id, here and in every filter. Log-probabilities are computed from the raw
+// logits: log_softmax(row).
 #pragma once
 
 #include <array>
@@ -18,46 +19,56 @@
 
 namespace pumice::engine {
 
-inline constexpr float kMostBias = 1e20f;  // no sum of it comes near the logit of a banned id, also at a temperature of 1e6
+// The largest absolute value of a bias. It is so much smaller than the logit of a banned id (-1e30) that banned ids keep a probability of 0
+// whatever other biases are added, even at a temperature of 1e6.
+inline constexpr float kMostBias = 1e20f;
 
-// Ranges: engine/settings.cpp.
+// The ranges of these parameters are in engine/settings.cpp.
 struct SamplingParams {
-  float temperature = 0.0f;         // 0: greedy
-  std::int32_t top_k = 0;           // 0: off. Fan, Lewis and Dauphin 2018
-  float typical_p = 1.0f;           // 1: off. Meister et al. 2023: tokens nearest the entropy, until this much mass
-  float top_p = 1.0f;               // 1: off. Holtzman et al. 2020: the likeliest tokens, until this much mass
-  float min_p = 0.0f;               // 0: off. Nguyen et al. 2024: at least this share of the likeliest token's probability
-  float repetition_penalty = 1.0f;  // 1: off. CTRL, Keskar et al. 2019: over prompt and generated ids, once per id, x / p or x * p
-  float presence_penalty = 0.0f;    // subtracted once from every generated id
-  float frequency_penalty = 0.0f;   // subtracted once per occurrence among the generated ids
-  // Tokens that would go on with a repetition (DRY, p-e-w 2024): where the text's last n ids stand earlier too, what came after them there
-  // loses multiplier * base^(n - allowed length), for the longest such n from the allowed length on. No repetition reaches over a breaker.
+  float temperature = 0.0f;  // 0: greedy
+  std::int32_t top_k = 0;    // 0: off. Fan, Lewis and Dauphin 2018: keeps the top_k likeliest tokens
+  float typical_p = 1.0f;    // 1: off. Meister et al. 2023: keeps the tokens whose surprise is nearest the entropy, up to this mass
+  float top_p = 1.0f;        // 1: off. Holtzman et al. 2020: keeps the likeliest tokens, up to this mass
+  float min_p = 0.0f;        // 0: off. Nguyen et al. 2024: keeps tokens with at least this fraction of the likeliest token's probability
+  // 1: off. CTRL, Keskar et al. 2019: the logit x of each id that the prompt or the generated text contains is changed once, to x / penalty
+  // if x is positive, else to x * penalty.
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;   // subtracted once from the logit of every generated id
+  float frequency_penalty = 0.0f;  // subtracted from the logit of a generated id once for each of its occurrences
+  // DRY (p-e-w 2024) lowers the logits of tokens that would continue a repetition. If the last n ids of the text also occur earlier, the
+  // token that followed them there loses dry_multiplier * dry_base^(n - dry_allowed_length). The longest such n counts, if it is at least
+  // dry_allowed_length. The matching ids never include a breaker, and a breaker loses nothing.
   float dry_multiplier = 0.0f;  // 0: off
   float dry_base = 1.75f;
-  std::int32_t dry_allowed_length = 2, dry_range = 0;  // dry_range: the last ids that are looked at; 0: all
-  std::vector<std::int32_t> dry_breakers;              // ascending
-  float top_n_sigma = 0.0f;                            // 0: off. Tang et al. 2024: logits within so many standard deviations of the largest
-  float xtc_probability = 0.0f;  // 0: off. XTC, p-e-w 2024: so often, all tokens of at least the threshold's probability but the least
-  float xtc_threshold = 0.1f;    // likely of them are left out
-  float mirostat_tau = 0.0f;     // 0: off. Mirostat 2, Basu et al. 2021: no token of more surprise than mu bits, which follows the
-  float mirostat_eta = 0.1f;     // tokens' surprise towards tau, at this rate
-  std::vector<std::pair<std::int32_t, float>> logit_bias;  // added, at most 1e20; -inf bans an id
-  std::optional<std::uint64_t> seed;                       // none: one is drawn from the system
-  std::int32_t logprobs = -1;                              // -1: none; k: the chosen token's and the k likeliest
+  std::int32_t dry_allowed_length = 2, dry_range = 0;  // dry_range: only this number of last ids is searched; 0: all ids
+  std::vector<std::int32_t> dry_breakers;              // in ascending order
+  float top_n_sigma = 0.0f;  // 0: off. Tang et al. 2024: keeps logits within this many standard deviations of the largest
+  // XTC (p-e-w 2024), off if xtc_probability is 0. At each draw, with a probability of xtc_probability, all tokens whose own probability is
+  // at least xtc_threshold are removed, except the least likely of them.
+  float xtc_probability = 0.0f;
+  float xtc_threshold = 0.1f;
+  // Mirostat 2 (Basu et al. 2021), off if mirostat_tau is 0. Tokens with a surprise of more than mu bits are removed. mu begins at 2 * tau,
+  // and after each token it changes by eta * (tau - surprise of the token), so that the surprise stays near tau.
+  float mirostat_tau = 0.0f;
+  float mirostat_eta = 0.1f;
+  std::vector<std::pair<std::int32_t, float>> logit_bias;  // added to logits; at most kMostBias in absolute value, or -inf to ban an id
+  std::optional<std::uint64_t> seed;                       // none: a seed is drawn from the system
+  std::int32_t logprobs = -1;                              // -1: none; k: for the chosen token and for the k likeliest tokens
 
   bool greedy() const { return temperature == 0.0f; }
-  // Whether the k largest unchanged logits and all changed ones are enough to choose as from the whole row.
+  // Returns whether the k largest unchanged logits and all changed logits suffice to choose the same token as from the whole row.
   bool needs_only_top(std::int32_t k) const {
     return logprobs < 0 && dry_multiplier == 0.0f && (greedy() || (top_k >= 1 && top_k <= k && top_n_sigma == 0.0f));
   }
   bool penalises() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
 };
 
-// Ids that a sequence has seen, and how often it generated each. Open addressing: a step allocates nothing unless the table doubles.
+// The set of ids in a sequence, with the number of times that each was generated. It is a hash table with open addressing, so a step
+// allocates no memory unless the table doubles.
 class TokenCounts {
  public:
   void add(std::int32_t id, bool generated);
-  std::optional<std::int32_t> generated(std::int32_t id) const;  // none: never seen
+  std::optional<std::int32_t> generated(std::int32_t id) const;  // none if the id is not in the sequence
   template <class Visit>
   void each(Visit&& visit) const {
     for (const Entry& entry : table_)
@@ -69,45 +80,46 @@ class TokenCounts {
     std::int32_t id = -1, generated = 0;
   };
   std::size_t place(std::int32_t id) const;
-  std::vector<Entry> table_;  // a power of two, at most half full
+  std::vector<Entry> table_;  // its size is a power of two, and it is at most half full
   std::size_t used_ = 0;
 };
 
 struct Choice {
   std::int32_t id = -1;
   float mu = 0;                       // mirostat's mu after this token
-  float logprob = 0;                  // where logprobs are asked for
+  float logprob = 0;                  // set if SamplingParams::logprobs asks for it
   std::vector<std::int32_t> top_ids;  // likeliest first
   std::vector<float> top_logprobs;
-  std::vector<float> row;  // with GenerateParams::shows_logits, in place of a choice: the logits
+  std::vector<float> row;  // with GenerateParams::shows_logits: the logits; no id is chosen then
 };
 
-// A uniform number in [0, 1) from Philox4x32-10 (Salmon et al. 2011): a function of its arguments alone, so that a draw does not depend
-// on which other sequences run, or on a step being done twice.
+// Returns a uniform random number in [0, 1) from Philox4x32-10 (Salmon et al. 2011). The number is a function of the arguments alone, so a
+// draw depends neither on which other sequences run nor on whether a step is repeated.
 double uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t step);
 
-// Which random number a token is drawn with.
+// Identifies the random number with which a token is drawn: the arguments of uniform().
 struct Draw {
   std::uint64_t seed = 0, stream = 0, step = 0;
 };
 
 // Inputs of a choice besides its row of logits.
 struct Around {
-  std::span<const std::uint32_t> allowed = {};  // a bit for each id (Batch::allowed); empty: all
+  std::span<const std::uint32_t> allowed = {};  // one bit per id, set if the id is allowed (Batch::allowed); empty: all are allowed
   std::span<const std::int32_t> ids = {};       // the text so far, for DRY
-  std::optional<float> mu = {};                 // mirostat's (Choice::mu); none: at the beginning
-  std::span<const float> raw = {};              // the row for log-probabilities, where a caller has changed this one
+  std::optional<float> mu = {};                 // mirostat's mu after the previous token (Choice::mu); none at the first token
+  std::span<const float> raw = {};              // the logits before a caller changed them, for log-probabilities; empty: not changed
 };
 
-// DRY: what is subtracted from the logits of ids, ascending by id.
+// Computes the penalties of DRY: pairs of an id and the number to subtract from its logit, in ascending order of ids.
 void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> ids, std::vector<std::pair<std::int32_t, float>>& penalties);
 
-// Ids whose logits penalties and bias change, ascending: a device leaves them out of its ranking (Top), for it has the raw logits only.
+// The ids whose logits are changed by penalties or a bias, in ascending order. A device has only raw logits, so it leaves these ids out of
+// its ranking (Top) and reports their logits separately.
 class ChangedIds {
  public:
   explicit ChangedIds(std::size_t most = 0) : most_(most) {}
   void add(std::int32_t id);
-  bool fit() const { return ids_.size() <= most_; }  // false: there are more than `most`, and the list is not complete
+  bool fit() const { return ids_.size() <= most_; }  // returns false if there are more than `most` ids; ids() is then incomplete
   std::span<const std::int32_t> ids() const { return ids_; }
 
  private:
@@ -115,22 +127,26 @@ class ChangedIds {
   std::vector<std::int32_t> ids_;
 };
 
-// One thread's scratch for choices, of any sequence. The row is changed while choose() works and left as it was.
+// Chooses tokens for any sequence. It holds scratch memory, so each thread needs a Sampler of its own.
 class Sampler {
  public:
-  // Throws numeric when the row holds a NaN or an infinity, invalid_argument when nothing is left: logit_bias forbids all that is allowed,
-  // or nothing is.
+  // Chooses a token from a whole row of logits. Changes the row meanwhile, and restores it before returning or throwing. Throws numeric if
+  // the row has a NaN or an infinity. Throws invalid_argument if no token is left, because the masks allow none or because logit_bias bans
+  // all that they allow.
   void choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice,
               const Around& around = {});
-  static void check(std::span<const float> logits);  // throws numeric
-  // The same choice, to the bit, from what Top gives of a row of `vocab` logits, with the same ids allowed. `reported`: the ids that it
-  // left out, with all that `seen` and the bias change among them. Only where SamplingParams::needs_only_top(top.k).
+  static void check(std::span<const float> logits);  // throws numeric if there is a NaN or an infinity
+  // Makes exactly the same choice from `top`, the result of Top for a row of `vocab` logits. Top must have had the same allowed ids.
+  // `reported` has the ids whose logits Top has reported separately, which must include all ids whose logits penalties or a bias change.
+  // May be called only if SamplingParams::needs_only_top(top.k) is true.
   void choose(const SamplingParams& params, const TopRow& top, std::span<const std::int32_t> reported, std::int32_t vocab,
               const TokenCounts& seen, const Draw& draw, Choice& choice, const Around& around = {});
 
  private:
   struct Candidate {
-    float rank, weight;  // rank: the logit, or how typical; weight: exp((logit - max) / temperature) = 2^((logit - max) * scale)
+    // `rank` is the logit, except in keep_typical(), where it is the negative of the distance between surprise and entropy. `weight` is the
+    // probability before normalisation: exp((logit - max) / temperature) = 2^((logit - max) * scale).
+    float rank, weight;
     float logit;
     std::int32_t id;
   };
@@ -165,13 +181,14 @@ class Sampler {
   std::int32_t filter_and_draw(bool nucleus_done, const Draw& draw);
   void log_probs(std::span<const float> logits, Choice& choice);
 
-  const SamplingParams* params_ = nullptr;  // those of the current choice
-  std::span<const std::uint32_t> allowed_;  // what the current pass allows; empty: all
+  const SamplingParams* params_ = nullptr;  // the parameters of the current choice
+  std::span<const std::uint32_t> allowed_;  // the mask of the current pass; empty: all ids are allowed
   float mu_ = 0;                            // mirostat's mu: before the draw, then after it
   float max_ = 0;
   std::vector<float> block_max_, block_sum_, order_;
-  std::vector<Candidate> candidates_, ranked_;                 // candidates stay in the order of ids
-  std::vector<std::pair<std::int32_t, float>> patched_, dry_;  // id, value before; id, what it loses
+  std::vector<Candidate> candidates_, ranked_;  // candidates_ stays in the order of ids while filters work
+  // patched_ has ids and their logits before the change; dry_ has ids and the penalties of DRY.
+  std::vector<std::pair<std::int32_t, float>> patched_, dry_;
 };
 
 }  // namespace pumice::engine

@@ -1,4 +1,5 @@
-// Keys and values of prefixes in files. A loaded prefix is pages of the prefix cache, which every call can share.
+// Saves the keys and values of prefixes to files, and loads them. A loaded prefix becomes pages of the prefix cache, so every call can
+// share it.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,18 @@
 
 namespace pumice::engine {
 
-// Computes what is not cached yet of `ids`, and writes all of it (files/prefix_file.h). Returns the size of the file in bytes.
+// Writes `ids` with their keys and values to a file (files/prefix_file.h), after computing those that the prefix cache lacks. Returns the
+// size of the file in bytes.
 std::uint64_t save_prefix(const Model& model, const std::string& path, std::span<const std::int32_t> ids, const Cancel& cancel);
 
 struct LoadedPrefix {
   std::vector<std::int32_t> ids;
-  std::string recomputed;  // why its pages were computed anew from the ids; empty if they were used as they are
+  std::string recomputed;  // why keys and values were computed anew from the ids; empty if those in the file were used
 };
 
-// A file that is damaged, cut or of another model is an error. One that the same model made with other bits (another device, kv_dtype,
-// quantize, version) is computed anew from its ids. All lengths are checked before anything is allocated, and each page before it enters
-// the prefix cache.
+// Loads a prefix. Throws if the file is damaged, truncated, or from another model. If the same model made the file under conditions that
+// give other bits (another device, kv_dtype, quantize or version), the keys and values are computed anew from the file's ids. All lengths
+// are checked before anything is allocated, and each page is checked before it enters the prefix cache.
 LoadedPrefix load_prefix(const Model& model, const std::string& path, const Cancel& cancel);
 
 }  // namespace pumice::engine

@@ -130,7 +130,7 @@ void Scheduler::work() {
       }
       let_go(lock);
       if (!computes) sleep(lock);
-    } catch (...) {  // no memory for the bookkeeping
+    } catch (...) {  // there was no memory for the bookkeeping
       if (!lock.owns_lock()) lock.lock();
       roster_.fail_all(std::current_exception());
       step_is_over();
@@ -138,8 +138,8 @@ void Scheduler::work() {
   }
 }
 
-// Without the lock: masks of grammars and sampling may take 0.2 s. What choose() reads of a sequence is not changed meanwhile, as it counts
-// as in a step.
+// Chooses tokens for the sequences whose callers have answered with logits. The lock is released meanwhile, because grammar masks and
+// sampling may take 0.2 s. These sequences count as part of a step, so the data that Answers::choose() reads do not change.
 void Scheduler::choose_answers(Lock& lock) {
   if (!answers_->gather(roster_.requests())) return;
   lock.unlock();
@@ -149,7 +149,7 @@ void Scheduler::choose_answers(Lock& lock) {
   step_is_over();
 }
 
-// Ends requests past their deadline, also those that wait for pages or for their reader. They keep the tokens that they have.
+// Ends requests whose deadline has passed, even if they wait for pages or for their reader. They keep the tokens that they have.
 void Scheduler::end_late() {
   for (const auto& request : roster_.late(Clock::now())) {
     for (Sequence& s : request->sequences)
@@ -197,7 +197,7 @@ void Scheduler::run_step(Lock& lock) {
     ran = step_->run(runtime_, *cancel_);
   } catch (const Error& error) {
     lost = error.kind() == ErrorKind::device_lost;
-    if (error.kind() != ErrorKind::cancelled) failure = std::current_exception();  // cancelled: all requests of the step are closed
+    if (error.kind() != ErrorKind::cancelled) failure = std::current_exception();  // a step is cancelled when all its requests are closed
   } catch (...) {
     failure = std::current_exception();
   }
@@ -216,7 +216,7 @@ void Scheduler::run_step(Lock& lock) {
   step_is_over();
 }
 
-// From here on no step reads the sequences.
+// Called when no step reads the sequences any more. Ends the sequences that are marked as leaving, and tells the callers their news.
 void Scheduler::step_is_over() {
   cancel_.reset();
   step_->parts().clear();
@@ -224,7 +224,8 @@ void Scheduler::step_is_over() {
   for (const auto& request : roster_.requests()) news_.tell(*request);
 }
 
-// What takes locks of other models, or ends them, is done without this one's.
+// Gives back pages of draft models, and destroys requests that have left the batch. This scheduler's lock is released meanwhile, because
+// giving the pages back takes locks of the draft models, and a request may be the last owner of its draft model.
 void Scheduler::let_go(Lock& lock) {
   std::vector<std::unique_ptr<Drafted>> drafted = roster_.take_drafted();
   Requests gone = roster_.take_gone();
@@ -237,12 +238,13 @@ void Scheduler::let_go(Lock& lock) {
 }
 
 // ---------------------------------------------------------------- after a fork
-// Gives no pages back and destroys nothing: the fork still holds the locks of other objects.
+// Called in the child of a fork. Gives no pages back and destroys nothing, because the forking thread still holds the locks of other
+// objects.
 void Scheduler::forget_parent() {
   (void)thread_.release();
   (void)work_.wake.release();
   work_.wake = std::make_unique<Condition>();
-  (void)step_.release();  // the parent's engine thread may be changing these two
+  (void)step_.release();  // step_ and answers_ are leaked: the parent's engine thread may have been changing them when the process forked
   (void)answers_.release();
   step_ = std::make_unique<Step>();
   answers_ = std::make_unique<Answers>();

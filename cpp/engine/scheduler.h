@@ -1,15 +1,15 @@
-// The scheduler of a decoder: one batch for all callers. Each step computes rows of the sequences of many requests.
+// The scheduler of a decoder. All callers share one batch: each step computes rows of the sequences of many requests.
 //
-// One thread runs the steps: the engine thread. It starts with the first request, sleeps without work, and ends with the scheduler. A
-// caller waits for news of its own request (Request). So no caller can stop a step that computes rows of other requests, and callers handle
-// a token while the next step runs.
+// One thread, the engine thread, runs the steps. It starts with the first request, sleeps while there is no work, and ends with the
+// scheduler. A caller only waits for news of its own request (Request). So no caller can stop a step that computes rows of other requests,
+// and callers process a token while the next step runs.
 //
 // Sequences and requests change only under one lock and only between steps, never while a device computes. So any thread that holds the
 // lock, a caller or a thread that calls fork(), sees them in the state after a complete step. After a fork() the child has copies of all
 // requests, but none is in a batch. When the child waits for a request, that request enters the child's own batch and continues.
 //
 // The parts: Admission decides which sequences take part in a step, Step computes it, Commit enters the results, NewsDesk tells the
-// callers, and Roster holds the requests and ends their sequences. Here are the thread and the lock.
+// callers, and Roster holds the requests and ends their sequences. Scheduler itself has the thread and the lock.
 #pragma once
 
 #include <cstdint>
@@ -33,24 +33,24 @@ namespace pumice::engine {
 
 class Scheduler {
  public:
-  explicit Scheduler(Runtime& runtime);  // the runtime outlives the scheduler, and the scheduler outlives its requests
+  explicit Scheduler(Runtime& runtime);  // the runtime must outlive the scheduler, and the scheduler must outlive its requests
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Throws as make_request() does.
+  // Makes a request. Throws as make_request() does.
   std::shared_ptr<Request> request(const std::vector<std::vector<std::int32_t>>& prompts, std::span<const GenerateParams> params);
   std::shared_ptr<Request> request(const std::vector<std::vector<std::int32_t>>& prompts, const GenerateParams& params) {
     return request(prompts, std::span(&params, 1));
   }
   Runtime& runtime() const { return runtime_; }
 
-  // Tells this scheduler that its pool has free pages again that it did not give back itself: a Drafter held them, whose steps belong to
-  // another model.
+  // Tells this scheduler that its pool may have free pages again. It is called when this model is the draft model of another one: the
+  // Drafter then takes and gives back pages of this pool during the other model's steps, and this scheduler does not notice.
   void pages_came();
 
-  // Returns the news of all started requests, so that one call per step serves many readers. Waits for news, for wake_pump(), or for
-  // max_ms.
+  // Waits until a started request has news, until wake_pump() is called, or until max_ms have passed. Returns the news of all started
+  // requests, so that one call per step serves many readers.
   std::vector<RequestNews> pump(double max_ms);
   void wake_pump();
 
@@ -63,15 +63,15 @@ class Scheduler {
   friend class TextRequest;
   using Lock = SchedulerLock;
 
-  // mutex_ is held for all of these.
-  void check_room() const;           // throws overloaded where Limits allows no further request
-  void join(RequestState& request);  // puts a request into the batch, unless it is there or has ended
-  void stop_unwanted_step();         // stops the running step where all of its requests are closed
+  // The caller of these functions holds mutex_.
+  void check_room() const;           // throws overloaded if Limits allows no further request
+  void join(RequestState& request);  // puts a request into the batch, unless it is already there or has ended
+  void stop_unwanted_step();         // stops the running step if all requests in it are closed
 
   void work();
   void choose_answers(Lock& lock);
   void end_late();
-  bool plan();  // false: nothing can be computed now
+  bool plan();  // plans the next step; returns false if nothing can be computed now
   void sleep(Lock& lock);
   void run_step(Lock& lock);
   void step_is_over();
@@ -84,8 +84,8 @@ class Scheduler {
   bool quit_ = false;
   Limits limits_;
   WorkSignal work_;
-  SchedulerStats counts_;  // stats() adds how many requests run, wait and lag
-  StepCost cost_;          // what steps take that only decode
+  SchedulerStats counts_;  // without `running`, `waiting` and `lagging`, which stats() counts
+  StepCost cost_;          // the duration of steps that only decode
   Roster roster_;
   NewsDesk news_;
   Admission admission_;
@@ -93,7 +93,7 @@ class Scheduler {
   std::unique_ptr<Step> step_ = std::make_unique<Step>();
   std::unique_ptr<Answers> answers_ = std::make_unique<Answers>();
   std::optional<Cancel> cancel_;  // stops the running step
-  Requests parents_;              // in the child of a fork: the parent's requests, which the hook of the fork must not destroy
+  Requests parents_;              // in the child of a fork: the parent's requests, kept because the fork's hook must not destroy them
   const AtFork at_fork_;
 };
 

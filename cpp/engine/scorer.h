@@ -1,4 +1,5 @@
-// Logits and log-probabilities of a given text under a decoder, computed in the batch of all callers. Both throw as TextRequest does.
+// Computes logits and log-probabilities of a given text with a decoder, in the batch of all callers. Both functions throw as TextRequest
+// does.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +10,12 @@
 
 namespace pumice::engine {
 
-// Logits of the last position (out: vocabulary values), which may begin with cached pages, or of all (out: tokens x vocabulary).
+// Computes the logits after each token if `all` is true (`out` has the shape tokens x vocabulary), else the logits after the last token
+// only. In the latter case, cached pages are used for the beginning of the text.
 void logits(Scheduler& scheduler, std::span<const std::int32_t> ids, bool all, std::span<float> out, const Cancel& cancel);
 
-// out[i]: log-probability of ids[i + 1] after ids[0 .. i]. ids.size() - 1 values; no tokens x vocabulary array is ever built.
+// Computes the log-probability of each token but the first: out[i] is that of ids[i + 1] after ids[0 .. i]. An array of tokens x vocabulary
+// is never built.
 void score(Scheduler& scheduler, std::span<const std::int32_t> ids, std::span<float> out, const Cancel& cancel);
 
 }  // namespace pumice::engine

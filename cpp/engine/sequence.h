@@ -1,8 +1,8 @@
-// One sequence: a text that is generated, or only read (TextTask).
+// A sequence is a text that is being generated, or a given text whose logits, scores or pages are wanted (TextTask).
 //
-// A sequence is its ids (the prompt, then the sampled tokens) and how many of them are computed: their keys and values are in the cache.
-// Prefill and decode are the same operation: a step computes some of the remaining ids, and a token is sampled after the last one. So a
-// preempted sequence starts again from its ids, and ends with the same tokens.
+// Its state is its ids (the prompt, then the sampled tokens) and the number of ids that are computed, which means that their keys and
+// values are in the cache. Prefill and decode are the same operation: a step computes some of the ids that are not computed yet, and a
+// token is sampled after the last id. So a preempted sequence can start again from its ids, and it ends with the same tokens.
 #pragma once
 
 #include <cstdint>
@@ -20,21 +20,22 @@
 
 namespace pumice::engine {
 
-enum class Finish : std::uint8_t { none, eos, length, grammar, deadline };  // grammar: a filter is complete; deadline: max_seconds
+// Why a sequence ended. `grammar` means that a token filter allows nothing more, and `deadline` that max_seconds have passed.
+enum class Finish : std::uint8_t { none, eos, length, grammar, deadline };
 
 struct GenerateParams {
   std::int64_t max_new_tokens = 512;
-  std::int64_t min_new_tokens = 0;                   // so many tokens come before any of eos_ids and stop_ids
-  std::int32_t n = 1;                                // sequences per prompt
-  std::vector<std::int32_t> eos_ids;                 // each ends a sequence, and is not part of the answer
-  std::vector<std::int32_t> stop_ids;                // ids at which the caller ends a sequence itself
-  std::vector<std::vector<std::int32_t>> bad_words;  // runs of ids that must not come
+  std::int64_t min_new_tokens = 0;     // minimum number of tokens before eos_ids and stop_ids are allowed
+  std::int32_t n = 1;                  // sequences per prompt
+  std::vector<std::int32_t> eos_ids;   // ids that end a sequence and are not part of the answer
+  std::vector<std::int32_t> stop_ids;  // ids at which the caller ends a sequence; the engine uses them for min_new_tokens only
+  std::vector<std::vector<std::int32_t>> bad_words;  // lists of consecutive ids that must not be generated
   SamplingParams sampling;
   std::vector<std::shared_ptr<const TokenFilter>> filters;  // in their state before the first token; each sequence gets clones
   bool shows_logits = false;                                // the caller changes the logits before a token is chosen (Request::shown)
-  std::int32_t read_ahead = 0;                              // a sequence with so many unread tokens is parked; 0: no limit
-  std::int32_t priority = 0;                                // requests of a higher one go first
-  float max_seconds = 0;                                    // deadline of the request, from the moment when it joins the batch; 0: none
+  std::int32_t read_ahead = 0;                              // a sequence with this many unread tokens is parked; 0: no limit
+  std::int32_t priority = 0;                                // requests with a higher priority go first
+  float max_seconds = 0;                                    // time from joining the batch to the request's deadline; 0: no deadline
   Speculation speculation;
 };
 
@@ -42,8 +43,8 @@ struct News {
   std::int32_t sequence = 0;
   std::vector<std::int32_t> ids;
   Finish finish = Finish::none;
-  std::vector<float> logprobs;        // one per id, when asked for
-  std::vector<std::int32_t> top_ids;  // ids x top_count
+  std::vector<float> logprobs;        // one per id, if SamplingParams::logprobs asks for them
+  std::vector<std::int32_t> top_ids;  // top_count for each id, likeliest first
   std::vector<float> top_logprobs;
   std::int32_t top_count = 0;
   bool empty() const { return ids.empty() && finish == Finish::none; }
@@ -55,41 +56,42 @@ struct Sequence {
   enum class Life : std::uint8_t {
     waiting,    // it needs pages for all of its ids
     following,  // the leader of its prompt computes the prompt (Prompt)
-    running,    // it has pages, and steps take rows of it
-    parked,     // it sits out with its pages, which other sequences may take (PagePool::park)
-    held,       // a text without choices is computed; its caller's thread uses the pages until it closes the request
+    running,    // it has pages, and steps compute rows of it
+    parked,     // it takes part in no step, and keeps its pages until other sequences need them (PagePool::park)
+    held,       // its TextTask has the pages that it wanted, and the caller's thread uses them until it closes the request
     ended
   };
-  // Data of a sequence that a running step reads does not change until the step is over.
-  enum class InStep : std::uint8_t { no, yes, leaving };  // leaving: it ends when the step is over
+  // Whether the running step reads the sequence. If so, the data that the step reads do not change until the step is over. `leaving` means
+  // that the step reads the sequence, and that the sequence ends when the step is over.
+  enum class InStep : std::uint8_t { no, yes, leaving };
 
   RequestState* request = nullptr;
   const GenerateParams* params = nullptr;
   Prompt* prompt = nullptr;
-  std::int32_t index = 0;  // in its request
+  std::int32_t index = 0;  // index of the sequence in its request
   Draw draw;               // the seed and the stream of its random numbers
   Life life = Life::waiting;
   InStep in_step = InStep::no;
 
   std::vector<std::int32_t> ids;
-  std::int64_t computed = 0;  // how many of the first ids have keys and values in the pages
-  std::int64_t context = 0;   // most ids: n_ctx, or fewer where the page budget holds fewer
-  std::int32_t length = 0;    // Segment::length: that of the prompt, until the text outgrows its rope (Admission::follow_rope)
+  std::int64_t computed = 0;  // number of first ids whose keys and values are in the pages
+  std::int64_t context = 0;   // maximum number of ids: n_ctx, or less if the page budget holds less
+  std::int32_t length = 0;    // Segment::length: the prompt's length, until the text outgrows its rope (Admission::follow_rope)
   PageTable table;
 
   TokenCounts seen;
   std::optional<float> mu;  // mirostat's mu; empty before the first token
-  bool from_top = false;    // tokens are chosen from the device's ranking (Top), which needs the list of changed ids
+  bool from_top = false;    // tokens are chosen from the device's ranking (Top), which needs the list `changed`
   ChangedIds changed;
-  std::vector<std::unique_ptr<TokenFilter>> filters;  // have accepted all generated tokens
-  // With GenerateParams::shows_logits, until a token is chosen:
+  std::vector<std::unique_ptr<TokenFilter>> filters;  // these have accepted all generated tokens
+  // The next three members are used with GenerateParams::shows_logits only, and are cleared when a token is chosen.
   std::vector<float> row;                     // the logits after the last id
-  std::vector<float> answer;                  // the caller's logits in their place
-  std::vector<std::uint32_t> left_by_answer;  // a bit for each id that the caller allows; empty: all
+  std::vector<float> answer;                  // the logits that the caller has set in place of `row`
+  std::vector<std::uint32_t> left_by_answer;  // one bit per id, set if the caller allows the id; empty: all are allowed
 
-  std::unique_ptr<TextTask> task;    // null: tokens are chosen; else the text is only read, and ends with its last id
-  std::unique_ptr<Guesses> guesses;  // null: none are made
-  std::int32_t guess_room = 0;       // most guesses of the next step, for which there are pages
+  std::unique_ptr<TextTask> task;    // null if tokens are generated; otherwise the sequence ends with its last id
+  std::unique_ptr<Guesses> guesses;  // null if no guesses (draft tokens) are made
+  std::int32_t guess_room = 0;       // maximum number of guesses in the next step; there are pages for them
   News news;                         // unread
 
   std::int64_t pending() const { return static_cast<std::int64_t>(ids.size()) - computed; }
@@ -98,7 +100,7 @@ struct Sequence {
   bool ended() const { return life == Life::ended; }
   bool decodes() const { return life == Life::running && !task && pending() == 1; }
   bool reads_prompt() const { return life == Life::running && pending() > (task ? 0 : 1); }
-  // How many of its first ids may come from the prefix cache. A row that gives logits or a score must be computed.
+  // Returns how many of the first ids may be taken from the prefix cache. A row that yields logits or a score must be computed anyway.
   std::int64_t sharable() const { return task && task->wants_each_row() ? task->given : static_cast<std::int64_t>(ids.size()); }
   bool shown() const { return !row.empty() && answer.empty(); }  // its logits wait for the caller's answer
   bool lags() const { return params->read_ahead > 0 && news.ids.size() >= static_cast<std::size_t>(params->read_ahead); }
@@ -107,7 +109,7 @@ struct Sequence {
     seen.add(id, generated);
     if (from_top) changed.add(id);
   }
-  // Preemption: gives the pages back, and waits for new ones.
+  // Gives the pages back and makes the sequence wait for new ones. This is how sequences are preempted.
   void start_again(PagePool& pool) {
     pool.release(table, known());
     computed = 0;

@@ -46,10 +46,10 @@ const std::array kGenerate = std::to_array<Setting<GenerateParams>>({
 
 const std::array kSpeculation = std::to_array<Setting<Speculation>>({
     {"lookup", &Speculation::matching, {0, 32}},
-    {"guesses", &Speculation::most, {1, 63}},  // in a step: kGuessedRows with the row of the last id
+    {"guesses", &Speculation::most, {1, 63}},  // 63 guesses and the row of the last id make kGuessedRows rows
 });
 
-// As Python writes it: whole numbers without a point, others with as few digits as say them.
+// Formats a number for a message: a whole number has no decimal point, and any other number has as few digits as identify it.
 std::string text(double value) {
   std::array<char, 64> digits;
   const bool whole = std::fabs(value) < 1e15 && value == std::floor(value);

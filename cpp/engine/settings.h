@@ -1,5 +1,5 @@
-// The numbers that a call may set: their names, members and ranges. Bindings and checks read the same tables, so a new setting is a member
-// of its struct (with its default) and a row in settings.cpp.
+// Tables of the numbers that a call may set, with their names, struct members and ranges. Bindings and checks read the same tables. To add
+// a setting, add a member with a default to its struct, and a row to the table in settings.cpp.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace pumice::engine {
 
 struct Range {
   double low, high;
-  bool above_low = false;  // `low` itself is outside
+  bool above_low = false;  // if true, `low` itself is not allowed
 };
 
 template <class Params>
@@ -27,12 +27,12 @@ std::span<const Setting<SamplingParams>> sampling_settings();
 std::span<const Setting<GenerateParams>> generate_settings();
 std::span<const Setting<Speculation>> speculation_settings();
 
-// Returns the number with the fewest digits among those that round to `value`.
+// Returns the decimal number with the fewest digits among those that round to `value`: 0.1 for 0.1f.
 double shortest(float value);
 
-// All throw invalid_argument, with the setting's name, its value and its range. NaN is outside of every range.
+// These functions throw invalid_argument, with the setting's name, its value and its range. NaN is outside of every range.
 void check_range(std::string_view name, double value, const Range& range);
-void check_bias(std::int32_t id, double bias);  // an entry of logit_bias
+void check_bias(std::int32_t id, double bias);  // checks one entry of logit_bias
 void check(const SamplingParams& params, std::int32_t vocab);
 void check(const GenerateParams& params, std::int32_t vocab);
 

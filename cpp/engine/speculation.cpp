@@ -10,9 +10,11 @@ namespace pumice::engine {
 namespace {
 
 constexpr std::size_t kLongestMatch = 32;
-constexpr double kForgets = 0.95;                            // weight of what was seen, a step later
-constexpr double kFree = 0.015, kFirst = 1, kMostSaved = 4;  // in steps: an account's income a step, its first balance, and its most
-constexpr std::int64_t kCatchUp = 64;  // rows of a text that the drafter reads in a call, where others wait for its step
+constexpr double kForgets = 0.95;  // at each new step, the weight of earlier steps is multiplied by this
+// In durations of a step: what an account gets at each step, its first balance, and its maximum.
+constexpr double kFree = 0.015, kFirst = 1, kMostSaved = 4;
+// A sequence of which the drafter's cache lacks more rows than this gets runs of its own, and no guesses until it has caught up.
+constexpr std::int64_t kCatchUp = 64;
 
 }  // namespace
 
@@ -54,8 +56,8 @@ std::int32_t Guesses::wanted(const StepCost& cost, std::int64_t rows, double ext
   if (!cost.known() || rows < 1) return 0;
   const double step = cost.step(static_cast<double>(rows)), price = cost.row() + extra;
   if (!std::exchange(opened_, true)) account_ = kFirst * step;
-  // A guess is worth its price where it brings tokens no slower than the step does with the guesses before it: the n-th comes true with a
-  // probability of p^n.
+  // A guess is worth its price if it yields tokens at least as fast as the step with only the guesses before it. The n-th guess is right
+  // with a probability of p^n, where p is the recent share of right guesses.
   double chance = 1, tokens = static_cast<double>(rows), seconds = step;
   std::int32_t count = 0;
   while (count < most && (count + 1) * price <= account_ && (chance *= hits_ / tests_) * seconds >= price * tokens) {
@@ -69,7 +71,7 @@ std::int32_t Guesses::wanted(const StepCost& cost, std::int64_t rows, double ext
 void Guesses::saw(const StepCost& cost, std::int64_t rows, std::size_t guessed, std::size_t accepted, double paid) {
   const double step = cost.step(static_cast<double>(rows));
   account_ = std::min(account_ - paid + (kFree + static_cast<double>(accepted)) * step, kMostSaved * step);
-  const double keeps = guessed > 0 ? 0.9 : 0.98;  // without guesses, what was bad is forgotten slowly
+  const double keeps = guessed > 0 ? 0.9 : 0.98;  // in steps without guesses, earlier results are forgotten more slowly
   hits_ = 1.4 + (hits_ - 1.4) * keeps;
   tests_ = 2 + (tests_ - 2) * keeps;
   hits_ += static_cast<double>(accepted);
@@ -84,7 +86,7 @@ bool Drafter::prepare(Task& task) {
   if (!d.ready) {
     d.sampling = s.params->sampling;
     d.sampling.logprobs = -1;
-    d.sampling.dry_multiplier = 0;  // the other model applies it to the token that counts
+    d.sampling.dry_multiplier = 0;  // the other model applies DRY when it chooses the real token
     std::erase_if(d.sampling.logit_bias, [&](const auto& bias) { return bias.first >= runtime_.pipeline.vocab_size(); });
     d.ready = true;
   }
@@ -101,8 +103,8 @@ bool Drafter::prepare(Task& task) {
   return pool.extend(d.table, room);
 }
 
-// Computes rows of `tasks` that are not computed yet, and guesses the next token of each text that reaches its end. Returns false if the
-// device has no memory for so many rows.
+// Computes rows that the tasks lack in the cache, at most `most_rows` per task. Then guesses the next token for each task that lacks no row
+// any more. `guessed` is the number of guesses that each such task has already. Returns false if the device has no memory for so many rows.
 bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_t most_rows, const Cancel& cancel) {
   std::vector<std::int32_t> ids, selected;
   std::vector<Segment> segments;
@@ -150,11 +152,11 @@ bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_
       Choice choice;
       try {
         sampler_.choose(task.drafted->sampling, std::span(logits_).subspan(i * vocab, vocab), seen, draw, choice, {.mu = s.mu});
-      } catch (const Error&) {  // a NaN of the smaller model, or a bias that forbids its whole vocabulary: no guess
+      } catch (const Error&) {  // no guess, because the smaller model gave a NaN or a bias forbids its whole vocabulary
         task.most = task.guesses->size();
         continue;
       }
-      const auto& ends = s.params->eos_ids;  // nothing follows an end
+      const auto& ends = s.params->eos_ids;  // no token follows one of these
       const bool useless = std::find(ends.begin(), ends.end(), choice.id) != ends.end();
       if (useless) task.most = task.guesses->size();
       if (!useless) task.guesses->push_back(choice.id);
@@ -172,7 +174,8 @@ void Drafter::propose(std::span<Task> tasks, const Cancel& cancel) {
   try {
     for (Task& task : tasks)
       if (prepare(task)) active.push_back(&task);
-    // First a piece of the first text that has much to be read: the others' rows are few beside it.
+    // Sequences that are far behind get no guesses now. The first of them computes some of its rows, in a run of its own, because it has
+    // many more rows than the others.
     std::vector<Task*> behind;
     for (Task* task : active)
       if (static_cast<std::int64_t>(task->sequence->ids.size() - task->drafted->ids.size()) > kCatchUp) behind.push_back(task);

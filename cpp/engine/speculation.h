@@ -1,9 +1,9 @@
-// Guessing the next tokens of a sequence, so that one step can compute several of its rows.
+// Speculative decoding: the next tokens of a sequence are guessed, so that one step can compute several of its rows.
 //
-// Guesses (draft tokens) change no token. Each row's token is chosen as it would be without guesses, because its random number is a
-// function of seed, stream and position alone. The next row counts only if that token equals the guess. (Leviathan et al. 2023 accept by
-// chance instead, which preserves the distribution but not the tokens.) Guesses come from the sequence's own ids (prompt lookup), from a
-// smaller model (Drafter), or from a grammar that allows only one text (TokenFilter::foreseen).
+// Guesses (draft tokens) never change the result. The token after each row is chosen exactly as it would be without guesses, because its
+// random number is a function of seed, stream and position alone. The row after a guess is used only if the chosen token equals the guess.
+// (Leviathan et al. 2023 accept guesses at random instead, which preserves the distribution but not the tokens.) Guesses come from the
+// sequence's own ids (prompt lookup), from a smaller model (Drafter), or from a grammar that allows only one text (TokenFilter::foreseen).
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@ struct Sequence;
 struct Speculation {                              // settings of a request
   std::int32_t matching = 0;                      // minimum number of ids in a match of a prompt lookup; 0: no lookups
   std::int32_t most = 8;                          // maximum number of guesses in a step
-  std::shared_ptr<Drafter> drafter;               // null: no model
-  bool foreseen = true;                           // guess the text where a grammar allows only one
-  bool always = false;                            // for tests and bench: guess also where it does not pay
+  std::shared_ptr<Drafter> drafter;               // null: no draft model
+  bool foreseen = true;                           // if a grammar allows only one text, that text is guessed
+  bool always = false;                            // for tests and bench: guess even if it does not pay
   std::vector<std::vector<std::int32_t>> replay;  // for tests and bench: the guesses of each sequence
   bool on() const { return matching > 0 || drafter || !replay.empty(); }
 };
 
-// Finds the longest earlier occurrence of the text's end, at least `matching` ids long (the latest among equally long ones), and returns
-// the ids that followed it in `guesses`. If these reach the end of the text because the text repeats itself, they start over from their
-// beginning.
+// Finds the longest run of ids, at least `matching` ids long, that ends the text and also occurs earlier in it. Among equally long runs,
+// the latest occurrence counts. Appends to `guesses` the `most` ids that follow that occurrence. If fewer ids follow it, the guesses go on
+// with their own first ids, because the text then repeats itself.
 void look_up(std::span<const std::int32_t> ids, std::int32_t matching, std::size_t most, std::vector<std::int32_t>& guesses);
 
-// The duration of steps that only decode, as a function of their rows: a line fitted to recent steps.
+// Estimates the duration of steps that only decode. It is a linear function of the number of rows, fitted to recent steps.
 class StepCost {
  public:
   void saw(std::int32_t rows, double seconds);
@@ -45,28 +45,33 @@ class StepCost {
 
  private:
   double weight_ = 0, rows_ = 0, seconds_ = 0, rows2_ = 0, rows_seconds_ = 0;
-  double fixed_rows_ = 3;  // the constant part of a step, in rows: a CPU's, until steps of several sizes were seen
+  // The constant part of a step's duration, divided by the duration of a row. 3 is a CPU's value, which is used until steps with different
+  // numbers of rows have been seen.
+  double fixed_rows_ = 3;
 };
 
 // A sequence's keys and values in the cache of its drafter.
 struct Drafted {
   std::shared_ptr<Drafter> drafter;
   PageTable table;
-  std::vector<std::int32_t> ids;  // the ids that are computed
-  SamplingParams sampling;        // those of the sequence, without ids that the drafter lacks
+  std::vector<std::int32_t> ids;  // the ids whose keys and values are in the table
+  SamplingParams sampling;        // the sequence's parameters, without biases for ids that the drafter lacks
   bool ready = false;             // `sampling` is set
 };
 
-// Decides how many guesses of a sequence pay. It keeps an account of seconds: rows of guesses are paid from it; accepted guesses pay in the
-// time that they saved, and each step pays in 1.5 % of its time. So where no guess is accepted, a sequence loses one step and 1.5 %.
+// Decides how many guesses pay for one sequence. It keeps an account in seconds, which begins with the duration of one step. The cost of
+// each guess is taken out of the account. The time that accepted guesses save is put in, and so are 1.5 % of each step's duration. So a
+// sequence whose guesses are never accepted loses the duration of one step, and 1.5 % of its time.
 class Guesses {
  public:
-  // Returns how many guesses the next step should have. The step decodes `rows` rows, and each guess costs `extra` seconds beside its row.
+  // Returns how many guesses, at most `most`, the sequence should have in the next step. The step decodes `rows` rows without guesses. Each
+  // guess costs one more row and `extra` seconds.
   std::int32_t wanted(const StepCost& cost, std::int64_t rows, double extra, std::int32_t most);
-  // A step with `rows` rows, not counting guesses, had `guessed` guesses, which cost `paid` seconds.
+  // Enters the result of a step. Without guesses, the step had `rows` rows. For this sequence it had `guessed` guesses, which cost `paid`
+  // seconds, and `accepted` of them were right.
   void saw(const StepCost& cost, std::int64_t rows, std::size_t guessed, std::size_t accepted, double paid);
 
-  std::unique_ptr<Drafted> drafted;  // null: no smaller model guesses
+  std::unique_ptr<Drafted> drafted;  // null if no draft model guesses for the sequence
 
  private:
   double hits_ = 1.4, tests_ = 2;  // recent guesses: how many were right, and how many were compared with a token
@@ -74,11 +79,12 @@ class Guesses {
   bool opened_ = false;
 };
 
-// A smaller model with the same tokenizer that guesses the tokens of another. It uses the sequence's own sampling settings and random
-// numbers, so that equal logits give equal tokens. It computes inside the steps of the other model, in its own cache.
+// A draft model: a smaller model with the same tokenizer that guesses the tokens of another model. It uses the sampling parameters and
+// random numbers of the sequence, so that equal logits give equal tokens. It runs within the other model's steps, and has its own cache.
 class Drafter {
  public:
-  // freed(): called without any lock when other callers of the smaller model may use pages that were held here.
+  // `owner` keeps the smaller model alive. freed() is called, without any lock, when the drafter no longer needs some of its pages, so that
+  // other callers of the smaller model may use them.
   Drafter(std::shared_ptr<const void> owner, Runtime& runtime, std::function<void()> freed = {})
       : owner_(std::move(owner)), runtime_(runtime), freed_(std::move(freed)) {}
 
@@ -88,7 +94,8 @@ class Drafter {
     std::size_t most;
     std::vector<std::int32_t>* guesses;
   };
-  // Makes no guesses if its cache has no room, or while it still computes the prompt (some rows per call).
+  // Adds guesses to each task. A task gets none if the cache has no room for its sequence, or if the cache still lacks much of the
+  // sequence. Each call computes some of the missing rows of one such sequence.
   void propose(std::span<Task> tasks, const Cancel& cancel);
   void release(Drafted& drafted);
   double seconds_per_guess() const { return seconds_per_guess_; }

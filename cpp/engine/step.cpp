@@ -12,9 +12,9 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::int64_t kTextRows = 4;  // rows that a text gets at least: whole tiles of the kernels with the fewest
-// From this many sequences on, choosing on all workers of the device is faster than on this thread alone, although it has to wait for a
-// turn of the device.
+constexpr std::int64_t kTextRows = 4;  // minimum number of rows of a text in a step: one tile of the kernels with the smallest tiles
+// With at least this many sequences, choosing tokens on all workers of the device is faster than on this thread alone, although this
+// thread must wait for its turn on the device.
 constexpr std::size_t kParallelSampling = 5;
 
 }  // namespace
@@ -33,11 +33,11 @@ void Step::assemble(const Plan& plan) {
       parts_.push_back({.sequence = &s, .rows = rows, .samples = !s.task && rows == s.pending()});
     }
   }
-  // Rows that tokens are chosen after come first (sample()).
+  // sample() expects texts without choices at the end.
   std::stable_partition(parts_.begin(), parts_.end(), [](const Part& part) { return !part.sequence->task; });
 }
 
-// Guesses for all parts that have room: first lookups, then each smaller model for all of its sequences at once.
+// Makes guesses for all parts that have room for them: first by lookups, then by each draft model for all of its sequences at once.
 void Step::guess(const Runtime& runtime, const Cancel& cancel) {
   guess_seconds_ = 0;
   std::vector<Drafter::Task> tasks;
@@ -72,13 +72,13 @@ void Step::guess(const Runtime& runtime, const Cancel& cancel) {
     }
     const auto strange = [&](std::int32_t id) { return id < 0 || id >= runtime.vocab; };
     const auto known = std::find_if(part.guesses.begin(), part.guesses.end(), strange);
-    part.guesses.erase(known, part.guesses.end());  // a smaller model may have more ids
+    part.guesses.erase(known, part.guesses.end());  // guesses end before the first id that this model lacks
   }
 }
 
 namespace {
 
-// Most tokens that may be guessed because the filters allow only one text.
+// Returns the maximum number of tokens that may be guessed because the filters allow only one text.
 std::size_t foreseeable(const Sequence& s) {
   const bool asks = s.guess_room > 0 && s.params->speculation.foreseen;
   return asks && std::ranges::any_of(s.filters, [](const auto& f) { return f->foresees(); }) ? static_cast<std::size_t>(s.guess_room) : 0;
@@ -92,8 +92,8 @@ std::int32_t foreseen(const Sequence& s, std::span<const std::uint32_t> mask) {
 
 }  // namespace
 
-// Asks the filters for the masks of all rows that a token is chosen after, before the rows are computed: a guess that is not allowed is
-// dropped, and a device ranks (Top) only what is allowed.
+// Asks the filters for the masks of all rows after which a token is chosen. This happens before the rows are computed, so that guesses that
+// are not allowed are dropped, and the device ranks (Top) only allowed ids.
 void Step::ask_filters(Runtime& runtime, const Cancel& cancel) {
   mask_words_ = mask_words(runtime.pipeline.vocab_size());
   filtered_.clear();
@@ -124,7 +124,7 @@ void Step::ask_filters(Runtime& runtime, const Cancel& cancel) {
 
 namespace {
 
-// The intersection of all masks.
+// Sets `mask` to the intersection of the masks of all filters.
 void ask_all(std::span<const std::unique_ptr<TokenFilter>> filters, std::span<std::uint32_t> mask, std::span<std::uint32_t> scratch) {
   bool first = true;
   for (const auto& filter : filters) {
@@ -150,7 +150,7 @@ void Step::ask_filters(Part& part, std::span<std::uint32_t> scratch) {
     part.error.emplace(error.kind(), str("sequence ", s.index, ", position ", s.ids.size(), ": ", error.what()));
     return;
   }
-  std::vector<std::unique_ptr<TokenFilter>> ahead;  // the filters after the guesses before a row
+  std::vector<std::unique_ptr<TokenFilter>> ahead;  // clones of the filters that have accepted the guesses so far
   std::size_t at = 0;
   const std::size_t most = foreseeable(s);
   try {
@@ -166,7 +166,7 @@ void Step::ask_filters(Part& part, std::span<std::uint32_t> scratch) {
       if (!std::all_of(ahead.begin(), ahead.end(), [&](auto& filter) { return filter->accept(part.guesses[at]); })) break;
       ask_all(ahead, mask(at + 1), scratch);
     }
-  } catch (const Error&) {  // a later step reports it, when the tokens before it are taken
+  } catch (const Error&) {  // a later step meets this error again, when the tokens before it have been taken, and reports it
   }
   part.guesses.resize(at);
 }
@@ -220,7 +220,7 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   }
   lay_out();
   const auto spaces = runtime.spaces.take(Crew::team, cancel);
-  if (selected_.empty()) selected_.push_back(rows() - 1);  // a run has at least one row to give
+  if (selected_.empty()) selected_.push_back(rows() - 1);  // the body must return at least one row
   const std::size_t values = selected_.size() * static_cast<std::size_t>(runtime.pipeline.hidden_size());
   if (hidden_.size() < values) hidden_.resize(values);
   const Batch batch{.rows = rows(), .ids = ids_, .segments = segments_, .selected = selected_};
@@ -230,7 +230,7 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   return true;
 }
 
-// Computes the results of texts without choices and copies them to their callers' memory.
+// Computes the results of texts without choices (TextTask), and copies them to their callers' memory.
 void Step::read_texts(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
   for (Part& part : parts_) {
@@ -240,7 +240,7 @@ void Step::read_texts(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
     try {
       s.task->take(runtime, space, s.ids, s.computed + part.wanted.first, hidden, logits_, cancel);
     } catch (const Error& error) {
-      // Other requests of the step have their tokens already, so that an error ends this text alone.
+      // The tokens of the other requests are chosen already, so an error ends this text alone.
       if (error.kind() == ErrorKind::cancelled || error.kind() == ErrorKind::device_lost) throw;
       part.error.emplace(error);
     } catch (const std::bad_alloc&) {
@@ -251,7 +251,7 @@ void Step::read_texts(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
 
 namespace {
 
-// Ids whose logits penalties and bias change in any row of the part.
+// Returns the ids whose logits are changed by penalties or a bias in any row of the part.
 const ChangedIds& changed_ids(const Step::Part& part) { return part.guesses.empty() ? part.sequence->changed : part.changed; }
 
 }  // namespace
@@ -281,7 +281,7 @@ void Step::sample(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
   }
 }
 
-// The device's ranking: the largest logits, and those of ids that penalties or a bias change.
+// Runs Top on the device. It returns the largest logits, and the logits of the ids that penalties or a bias change.
 void Step::run_top(Runtime& runtime, RunSpace& space, std::span<const Row> rows, std::span<const float> hidden, std::span<float> out,
                    const Cancel& cancel) {
   reported_.clear();
@@ -298,11 +298,12 @@ void Step::run_top(Runtime& runtime, RunSpace& space, std::span<const Row> rows,
   runtime.pipeline.top(space, hidden, lists, out, cancel);
 }
 
-// Chooses the token after the part's next row; without guesses, one for each sequence that shares the row.
+// Chooses the token after the part's next row. If several sequences share that row, because they continue the same prompt, chooses a token
+// for each sequence.
 void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, std::int32_t vocab) {
   const std::size_t at = part.chosen;
   std::size_t choice = part.first_choice + at;
-  TokenCounts ahead;  // what was seen, with the guesses before this row
+  TokenCounts ahead;  // the ids of the sequence and the guesses before this row
   const bool counts = at > 0 && part.sequence->params->sampling.penalises();
   if (counts) {
     ahead = part.sequence->seen;
@@ -325,7 +326,7 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
       if (s.params->shows_logits) {
         Sampler::check(row);
         chosen.row.assign(row.begin(), row.end());
-      } else if (top) {  // followers share a prompt, so penalties change the same ids
+      } else if (top) {  // followers have the same prompt, so penalties change the same ids
         sampler.choose(s.params->sampling, TopRow{row, model::kTopLogits}, changed_ids(part).ids(), vocab, seen, draw, chosen, around);
       } else {
         sampler.choose(s.params->sampling, row, seen, draw, chosen, around);
@@ -336,7 +337,7 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
   });
   if (!part.error) {
     ++part.chosen;
-  } else if (at > 0) {  // rows before it gave tokens: the next step computes it again and reports the error
+  } else if (at > 0) {  // the rows before this one have given tokens; the next step computes this row again and reports the error
     part.error.reset();
     part.stopped = true;
   }

@@ -1,5 +1,5 @@
 // One step of a model: rows of many sequences go through the body, and a token is chosen for each sequence whose last id was computed. A
-// step changes no sequence. Commit changes them after the whole step has succeeded, so a step that was stopped can be repeated.
+// step changes no sequence. Commit changes the sequences after the whole step has succeeded, so a step that was stopped can be repeated.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,26 @@ class Step {
  public:
   struct Part {
     Sequence* sequence;
-    std::int32_t rows;  // rows of ids; rows of guesses follow them
+    std::int32_t rows;  // number of the sequence's ids that are computed; the rows of guesses come after them
     bool samples;
-    std::size_t first_choice = 0;            // in choices_; those of its followers, or of its rows of guesses, come next
-    std::optional<Error> error = {};         // set if no token could be chosen: a NaN, or a bias that forbids all tokens
+    std::size_t first_choice = 0;            // index in choices_; the choices of followers, or those after guesses, come next
+    std::optional<Error> error = {};         // why no token could be chosen, for example because of a NaN
     std::vector<std::int32_t> guesses = {};  // draft tokens after its last id
-    std::size_t chosen = 0;                  // how many draft tokens were accepted, plus one
-    bool stopped = false;                    // no token could be chosen after a guess; the next step tries it without guesses
-    ChangedIds changed = ChangedIds();       // where there are guesses: Sequence::changed and the guesses
+    std::size_t chosen = 0;                  // number of rows after which a token was chosen: the accepted guesses, plus one
+    bool stopped = false;                    // no token could be chosen after a guess; the next step computes that row again
+    ChangedIds changed = ChangedIds();       // if there are guesses: the ids of Sequence::changed, and the guesses
     std::int64_t masks = -1;                 // index of the first word of its masks in allowed_; -1 if all tokens are allowed
-    TextTask::Rows wanted = {};              // for a text without choices: the rows that yield results
-    std::size_t first_wanted = 0;            // index of the first of them among the output rows of the body
+    TextTask::Rows wanted = {};              // for a text without choices (TextTask): the rows that yield results
+    std::size_t first_wanted = 0;            // index of the first wanted row among the output rows of the body
   };
 
-  // Fills the step with one row of each sequence that decodes, then with chunks of prompts and texts, first come, first served. It has no
-  // more rows of each kind than planned.
+  // Fills the step with one row of each sequence that decodes, then with chunks of prompts and texts, in the order of plan.live. The number
+  // of rows of each kind is limited by the plan.
   void assemble(const Plan& plan);
   std::vector<Part>& parts() { return parts_; }
   const std::vector<Part>& parts() const { return parts_; }
   std::int32_t rows() const { return static_cast<std::int32_t>(ids_.size()); }
-  double guess_seconds() const { return guess_seconds_; }  // time that smaller models spent on guesses
+  double guess_seconds() const { return guess_seconds_; }  // time that draft models spent on guesses
   const Choice& choice(std::size_t i) const { return choices_[i]; }
 
   // Runs the body and the heads, and chooses tokens. Returns false if a device has no memory for so many rows. Nothing has changed then,
@@ -66,16 +66,16 @@ class Step {
 
   std::vector<Part> parts_;
   std::vector<Row> sampling_;
-  std::size_t mask_words_ = 0;  // words of a row's mask
+  std::size_t mask_words_ = 0;  // number of 32-bit words in the mask of one row
   std::vector<std::uint32_t> allowed_, mask_scratch_;
   std::vector<Part*> filtered_;
   std::vector<std::int32_t> allowed_first_;
-  std::vector<std::size_t> groups_;  // the first row of each part, and the end of all
+  std::vector<std::size_t> groups_;  // index of each part's first row, then the number of rows
   double guess_seconds_ = 0;
   std::vector<std::int32_t> ids_, selected_, reported_, reported_first_;
   std::vector<Segment> segments_;
   std::vector<float> hidden_, sorted_, logits_;
-  std::vector<std::unique_ptr<Sampler>> samplers_;  // per worker of the device
+  std::vector<std::unique_ptr<Sampler>> samplers_;  // one per worker of the device
   std::vector<Choice> choices_;
 };
 

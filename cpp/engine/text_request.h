@@ -1,4 +1,4 @@
-// A caller's handle to a request without choices: a text is computed in the batch of all callers, and no token is chosen after it.
+// A caller's handle to a request that computes a text without choices (TextTask) in the batch of all callers.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,23 @@ namespace pumice::engine {
 // Throws invalid_argument, context_length or out_of_memory if the model cannot compute the text.
 void check_text(const Runtime& runtime, std::span<const std::int32_t> ids);
 
-// One thread uses it. Its destructor gives the pages back.
+// Only one thread may use a TextRequest. Its destructor gives the pages back.
 class TextRequest {
  public:
   // Throws as check_text() does.
   TextRequest(Scheduler& scheduler, std::span<const std::int32_t> ids, TextTask::Wants wants, std::span<float> out = {});
-  ~TextRequest();  // waits for no step: one that still computes the text writes nothing to `out` from then on
+  ~TextRequest();  // does not wait for a running step; a step that still computes the text no longer writes to `out`
   TextRequest(const TextRequest&) = delete;
   TextRequest& operator=(const TextRequest&) = delete;
 
-  // Returns when the results are in `out`, or the pages are computed. Throws the error that ended the request, and `cancelled` within 20 ms
-  // of cancel.request().
+  // Waits until the results are in `out`, or until the pages are ready (Wants::pages, Wants::room). Throws the error that ended the
+  // request, and `cancelled` within 20 ms of cancel.request().
   void run(const Cancel& cancel);
 
-  // After run(), for Wants::pages and Wants::room: the pages, which this thread alone uses until the end of the request.
+  // Returns the pages, after run() with Wants::pages or Wants::room. Only this thread uses them until the request ends.
   const PageTable& table() const { return state_->sequences.front().table; }
   PageTable& table() { return state_->sequences.front().table; }
-  // The caller has written the keys and values of all tokens: from the end of the request on, other texts may share them.
+  // Reports that the caller has written the keys and values of all tokens. When the request has ended, other texts may share the pages.
   void written();
 
  private:

@@ -29,7 +29,7 @@ TextTask::Rows TextTask::wanted(std::int64_t past, std::int32_t rows, std::int64
     case Wants::all_logits:
       return {.first = 0, .count = rows};
     case Wants::scores:
-      return {.first = 0, .count = ends ? rows - 1 : rows};  // nothing follows the last token
+      return {.first = 0, .count = ends ? rows - 1 : rows};  // no token follows the last one, so there is nothing to score
   }
   return {};
 }

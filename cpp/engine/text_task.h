@@ -1,5 +1,5 @@
-// The work of a request without choices: it computes the keys and values, logits or log-probabilities of a text, and no token is chosen
-// after it.
+// The task of a sequence with a given text: keys and values, logits or log-probabilities of the text are computed, and no token is chosen.
+// Other comments call such a text a "text without choices".
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@ class TextTask {
  public:
   enum class Wants : std::uint8_t {
     pages,        // keys and values, which the caller reads from the pages (save_prefix)
-    room,         // pages alone: the caller writes keys and values into them (load_prefix)
+    room,         // only pages, into which the caller writes keys and values (load_prefix)
     last_logits,  // the logits after the last token
     all_logits,   // the logits after each token
     scores        // the log-probability of each token but the first
   };
 
-  // The rows of a piece of text that yield results. `first` is relative to the piece's first row.
+  // The rows, in a piece of a text, that yield results. `first` is relative to the first row of the piece.
   struct Rows {
     std::int32_t first = 0, count = 0;
   };
 
-  // `out`: memory of the caller for all results. No step touches it after close().
+  // `out` is the caller's memory for all results. No step touches it after close().
   TextTask(Wants wants, std::span<float> out) : wants_(wants), out_(out) {}
 
   bool wants_each_row() const { return wants_ == Wants::all_logits || wants_ == Wants::scores; }
   bool wants_room() const { return wants_ == Wants::room; }
-  // When its last row is computed, the sequence keeps its pages until the caller has read or written them.
+  // Returns whether the sequence must keep its pages until the caller has read or written them.
   bool keeps_pages() const { return wants_ == Wants::pages || wants_ == Wants::room; }
   // Returns which rows yield results, for the piece with tokens [past, past + rows) of a text of `tokens` tokens.
   Rows wanted(std::int64_t past, std::int32_t rows, std::int64_t tokens) const;
@@ -41,11 +41,11 @@ class TextTask {
   // head_rows() rows of logits. Throws numeric for a NaN or an infinity.
   void take(Runtime& runtime, RunSpace& space, std::span<const std::int32_t> ids, std::int64_t first, std::span<const float> hidden,
             std::vector<float>& scratch, const Cancel& cancel);
-  // Returns at once, or as soon as a copy that is being made is done.
+  // After this call, no step writes to `out` any more. If a step is copying results to `out`, waits for that copy, but not for the step.
   void close();
 
-  // The results of tokens before this one are in `out`. A preempted sequence may share cached pages up to here, and computes the rest
-  // again. Commit changes it.
+  // Number of first tokens whose results are in `out`. If the sequence was preempted, it may take the pages of these tokens from the prefix
+  // cache, and must compute the other tokens again. Commit updates this number.
   std::int64_t given = 0;
 
  private:
@@ -53,7 +53,7 @@ class TextTask {
   void give(std::size_t at, std::span<const float> values);
 
   const Wants wants_;
-  mutable OrderedMutex<LockRank::text> mutex_;  // guards out_: the caller may give up while a step computes
+  mutable OrderedMutex<LockRank::text> mutex_;  // guards out_ and closed_, because the caller may give up while a step computes
   std::span<float> out_;
   bool closed_ = false;
 };

@@ -1,4 +1,4 @@
-// Token filters say which tokens may come next in a sequence: a grammar, bad words, a shortest length.
+// Token filters decide which tokens are allowed next in a sequence. Grammars, bad words and a minimum length are token filters.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,19 @@
 
 namespace pumice::engine {
 
-// Each sequence has filters of its own, and passes each token that it takes to them. An Error that a filter throws ends its request alone.
+// Each sequence has filters of its own, and calls their accept() with each token that it takes. If a filter throws an Error, only the
+// request of its sequence ends.
 class TokenFilter {
  public:
   virtual ~TokenFilter() = default;
-  virtual void mask(std::span<std::uint32_t> words) = 0;   // bit i: token i may come. Changes nothing that accept() sees
-  virtual bool accept(std::int32_t id) = 0;                // returns false if it is complete: nothing can follow (Finish::grammar)
-  virtual std::unique_ptr<TokenFilter> clone() const = 0;  // for the samples of one prompt, and for tokens that are guessed ahead
-  virtual bool open() const { return false; }              // true if mask() would allow every token; it is then not called
+  virtual void mask(std::span<std::uint32_t> words) = 0;   // sets bit i if token i is allowed next. Does not affect accept()
+  virtual bool accept(std::int32_t id) = 0;                // takes a token. Returns false if no token can follow it (Finish::grammar)
+  virtual std::unique_ptr<TokenFilter> clone() const = 0;  // used for the samples of one prompt, and to try guessed tokens
+  virtual bool open() const { return false; }              // returns true if all tokens are allowed next; mask() is then not called
 
-  // Where all tokens that a mask allows begin the same text (a key that must come), foreseen() gives the longest of them: a good guess.
-  virtual bool foresees() const { return false; }  // whether foreseen() may give a token
+  // foreseen() gets the mask of the next token. If all tokens that it allows are beginnings of one text (for example, of a JSON key that
+  // must come next), it returns the longest of these tokens, which is a good guess. Otherwise it returns -1.
+  virtual bool foresees() const { return false; }  // returns whether foreseen() ever returns a token
   virtual std::int32_t foreseen(std::span<const std::uint32_t>) const { return -1; }
 };
 

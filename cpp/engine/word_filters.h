@@ -1,4 +1,4 @@
-// Token filters over lists of ids: ids that wait until an answer is long enough, and rows of ids that may not come.
+// Token filters for lists of ids: not_before() forbids some ids until an answer is long enough, and without() forbids bad words.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,16 @@
 
 namespace pumice::engine {
 
-// `ids` may not be among the first `count` tokens.
+// Returns a filter that forbids `ids` among the first `count` tokens of an answer.
 std::unique_ptr<TokenFilter> not_before(std::span<const std::int32_t> ids, std::int64_t count);
 
-// Runs of ids that must not come whole, none of them empty: the last id of a run is forbidden where the others stand before it.
+// Bad words. A word is a list of consecutive ids, at least one, that must not be generated in full: its last id is forbidden if the text
+// ends with its other ids.
 class BadWords {
  public:
   BadWords(std::vector<std::vector<std::int32_t>> words, std::int32_t vocab);
   std::size_t longest() const { return longest_; }
-  // Clears the bits of ids that would complete a run after `ids`; runs of one id are in mask().
+  // Calls visit() with each id that would complete a word after `ids`. Words of one id are left out, because mask() forbids them.
   template <class Visit>
   void each_ending(std::span<const std::int32_t> ids, Visit&& visit) const {
     for (const std::vector<std::int32_t>& word : longer_) {
@@ -27,7 +28,7 @@ class BadWords {
       if (ids.size() >= before.size() && std::ranges::equal(ids.last(before.size()), before)) visit(word.back());
     }
   }
-  std::span<const std::uint32_t> mask() const { return mask_; }  // without the words of one id; empty: there are none
+  std::span<const std::uint32_t> mask() const { return mask_; }  // forbids the words of one id; empty if there are none
 
  private:
   std::vector<std::vector<std::int32_t>> longer_;
@@ -35,7 +36,7 @@ class BadWords {
   std::size_t longest_ = 1;
 };
 
-// prompt: what stands before the answer, for a word may begin in it.
+// Returns a filter that forbids `words`. `prompt` is the text before the answer, because a word may begin there.
 std::unique_ptr<TokenFilter> without(std::shared_ptr<const BadWords> words, std::span<const std::int32_t> prompt);
 
 }  // namespace pumice::engine

@@ -9,7 +9,7 @@ namespace pumice::engine {
 
 // The scheduler's lock guards it.
 struct WorkSignal {
-  bool raised = false;  // set since the engine thread last looked
+  bool raised = false;  // raise() was called since the engine thread last looked for work
   std::unique_ptr<Condition> wake = std::make_unique<Condition>();
 
   void raise() {
