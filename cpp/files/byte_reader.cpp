@@ -3,7 +3,7 @@
 namespace pumice::files {
 namespace {
 
-// The first read is small, for small headers; the next ones stay inside of a second-level cache.
+// Sizes of reads in bytes. The first read is small, because many headers are small. Later reads still fit into a second-level cache.
 constexpr std::uint64_t kFirstRead = 64u << 10, kNextRead = 256u << 10;
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Reads little-endian numbers and byte runs from the front of a file, in order. Every read is checked against the bytes that are left; the
-// test is always n <= size - position, which cannot wrap. Bytes are buffered in owned memory, so that a check costs a comparison and no
-// system call.
+// Reads little-endian numbers and strings of bytes from a file, one after another from its beginning. Each read is checked against the
+// number of bytes that are left. The check is always n <= size - position, which cannot overflow. Bytes are buffered, so that a check costs
+// a comparison and no system call.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ class ByteReader {
   std::uint64_t position() const { return start_ + next_; }
   std::uint64_t remaining() const { return end_ - position(); }
 
-  // Names the next field, for errors.
+  // Sets the name of the field that is read next, for error messages.
   void enter(std::string field) { field_ = std::move(field); }
   const std::string& field() const { return field_; }
 
@@ -45,7 +45,7 @@ class ByteReader {
     return from_little_endian<T>(bytes(sizeof(T)));
   }
 
-  // Returns the next n bytes, valid until the next read.
+  // Returns the next n bytes, which are valid until the next read.
   std::string_view bytes(std::uint64_t n) {
     if (n > window_.size() - next_) refill(n);
     const auto taken = std::string_view(window_).substr(next_, static_cast<std::size_t>(n));
@@ -53,7 +53,7 @@ class ByteReader {
     return taken;
   }
 
-  // Fails unless `count` entries of at least `least` bytes each can still follow.
+  // Throws model_format if the bytes that are left cannot hold `count` entries of at least `least` bytes each.
   void expect(std::uint64_t count, std::uint64_t least, const char* what);
 
   template <class... Parts>
@@ -68,7 +68,7 @@ class ByteReader {
   std::uint64_t end_;
   std::string window_;  // bytes [start_, start_ + size) of the file
   std::uint64_t start_ = 0;
-  std::size_t next_ = 0;  // in the window
+  std::size_t next_ = 0;  // index of the next byte in the window
   std::string field_;
 };
 

@@ -18,7 +18,7 @@
 namespace pumice::files {
 namespace {
 
-constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;  // O_NONBLOCK: opening a pipe must not wait for a writer
+constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;  // O_NONBLOCK, because opening a pipe must not wait for a writer
 
 Descriptor open_at(int folder, const std::string& name, int flags) {
   int fd;
@@ -67,7 +67,7 @@ File::File(Descriptor descriptor, std::string path) : descriptor_(std::move(desc
   if (!S_ISREG(status.st_mode)) fail_at(ErrorKind::io, path_, "", std::nullopt, "is not a regular file but ", kind_of(status.st_mode));
   size_ = static_cast<std::uint64_t>(status.st_size);
   changed_ = status.st_mtim;
-  ::fcntl(descriptor_.get(), F_SETFL, 0);  // reads may wait again (network file systems)
+  ::fcntl(descriptor_.get(), F_SETFL, 0);  // clears O_NONBLOCK, because reads from network file systems may wait
 }
 
 File File::open(const std::string& path) {
@@ -154,7 +154,8 @@ Descriptor Folder::open_link_target(const std::string& name) const {
 
   const Descriptor leads_to = open_at(descriptor_.get(), target_folder, O_PATH | O_CLOEXEC | O_DIRECTORY);
   if (!leads_to) return {};
-  // Links lead from snapshots/<commit>/<file> to ../../blobs/<hash>, one step further up for files in a folder of the snapshot.
+  // In the Hugging Face cache, snapshots/<commit>/<file> is a link to ../../blobs/<hash>. The link of a file in a subfolder of the snapshot
+  // goes up one more level.
   bool allowed = same_folder(leads_to.get(), descriptor_.get());
   for (const char* blobs : {"../../blobs", "../../../blobs"}) {
     if (allowed) break;

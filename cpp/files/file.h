@@ -1,5 +1,5 @@
-// Opening and reading regular files. Nothing here blocks, follows a link out of a model's folder, or maps memory (a mapped file
-// that shrinks would kill the process with SIGBUS).
+// Opens and reads regular files. Opening never blocks, and never follows a link out of a model's folder. Files are not mapped into memory,
+// because a mapped file that shrinks would kill the process with SIGBUS.
 #pragma once
 
 #include <sys/types.h>
@@ -31,20 +31,20 @@ class Descriptor {
   int fd_ = -1;
 };
 
-// A regular file open for reading. Reads are thread-safe: they carry their own offset.
+// A regular file that is open for reading. Reads are thread-safe, because each has its own offset.
 class File {
  public:
-  // Opens the path that the user gave; links are followed. Pipes, devices, sockets and folders are refused without blocking.
+  // Opens a path that the user gave, and follows links. Throws io, without blocking, if it is a pipe, device, socket or folder.
   static File open(const std::string& path);
 
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }  // bytes, at the time of opening
 
-  // Reads `count` bytes from `offset`. Throws io if the file cannot be read, or has become shorter.
+  // Reads `count` bytes, beginning at `offset`, to `out`. Throws io if the file cannot be read or has become too short.
   void read(std::uint64_t offset, std::size_t count, void* out) const;
   // Returns the whole file as text. Throws model_format if it is larger than `limit`.
   std::string read_all(std::uint64_t limit) const;
-  // Throws io when the file was written to since it was opened, as far as its size and the time of its last change tell.
+  // Throws io if the file's size or time of last change differs from that at the time of opening.
   void require_unchanged() const;
 
  private:
@@ -54,19 +54,19 @@ class File {
   Descriptor descriptor_;
   std::string path_;
   std::uint64_t size_ = 0;
-  timespec changed_{};  // time of the last change of its bytes
+  timespec changed_{};  // time of the file's last change, as it was when the file was opened
 };
 
-// A model's folder. Its files are opened by bare name, relative to the folder itself.
+// A model's folder, kept open. Its files are opened by their bare names, relative to the open folder.
 class Folder {
  public:
   explicit Folder(const std::string& path);
 
   const std::string& path() const { return path_; }
   bool has(const std::string& name) const;
-  std::vector<std::string> names() const;  // the first 1,000 names, sorted; for messages
-  // A link may lead to a file of the same folder, or of the "blobs" folder beside "snapshots" (the layout of the Hugging Face
-  // cache); any other is refused, so that a downloaded folder cannot name files outside of it.
+  std::vector<std::string> names() const;  // at most 1,000 names, sorted, for messages
+  // Opens a file of the folder. A link may lead to a file in the same folder, or in the "blobs" folder beside "snapshots" (the layout of
+  // the Hugging Face cache). Any other link is refused, so that a downloaded folder cannot make the engine open files outside of it.
   File open(const std::string& name) const;
 
  private:
@@ -79,16 +79,16 @@ class Folder {
 // Returns whether the path is a folder; false if it cannot be inspected.
 bool is_folder(const std::string& path);
 
-// The kind of a file, for messages: "a folder", "a pipe".
+// Returns the kind of a file in words, for messages: "a folder", "a pipe".
 const char* kind_of(mode_t mode);
 
-// "model.gguf: cannot be read: No space left on device", from errno.
+// Throws io with a message such as "model.gguf: cannot be opened: No such file or directory". `error` is a value of errno.
 [[noreturn]] void fail_io(const std::string& path, const std::string& what, int error);
 
-// Is this a name without a path? Not empty, not "." or "..", without slash and NUL.
+// Returns whether `name` is a file name without a path: not empty, not "." or "..", at most 255 bytes, and without slash and NUL.
 bool is_bare_name(std::string_view name);
 
-// The system call behind File::read. Tests replace it by one that fails, stalls or returns fewer bytes.
+// The system call that File::read makes. Tests replace it by a function that fails, stalls or returns fewer bytes.
 using Pread = ssize_t (*)(int fd, void* out, std::size_t count, off_t offset);
 extern Pread pread_call;
 

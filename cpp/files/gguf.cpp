@@ -15,8 +15,9 @@ namespace {
 
 enum class Type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 
-// Formats that ggml has and that are not computed with: known, so that a file that holds one can be looked at and the error names
-// it. Ids and sizes: gguf-py constants.py and ggml-common.h; 31 to 33 and 36 to 38 are the repacked forms of older files.
+// Formats of ggml for which there are no kernels here. They are listed so that a file with such tensors can be inspected, and so that an
+// error can name the format. Ids and sizes are from gguf-py constants.py and ggml-common.h. Formats 31 to 33 and 36 to 38 are repacked
+// forms of other formats, which occur in older files.
 struct ForeignFormat {
   std::uint32_t id;
   std::string_view name;
@@ -30,8 +31,10 @@ constexpr ForeignFormat kForeignFormats[] = {
     {37, "IQ4_NL_4_8", 32, 18}, {38, "IQ4_NL_8_8", 32, 18}, {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},   {42, "Q2_0", 64, 18},
 };
 
-constexpr std::uint64_t kLeastKey = 8 + 1 + 4 + 1;             // length, one character, type, one byte
-constexpr std::uint64_t kLeastTensor = 8 + 1 + 4 + 8 + 4 + 8;  // length, one character, dims, one of them, format, offset
+// The smallest number of bytes of a metadata entry: length of the key, one character, type, a value of one byte.
+constexpr std::uint64_t kLeastKey = 8 + 1 + 4 + 1;
+// The smallest number of bytes of a tensor entry: length of the name, one character, number of dimensions, one dimension, format, offset.
+constexpr std::uint64_t kLeastTensor = 8 + 1 + 4 + 8 + 4 + 8;
 constexpr std::uint64_t kNumbersAtOnce = 16'384;
 constexpr std::string_view kAlignmentKey = "general.alignment";
 
@@ -79,7 +82,7 @@ class Parser {
     return n;
   }
 
-  // Valid until the next read.
+  // Reads a string. The result is valid until the next read.
   std::string_view string(std::uint64_t most) {
     const std::uint64_t at = read_.position();
     const auto length = read_.take<std::uint64_t>();
@@ -87,7 +90,7 @@ class Parser {
     return read_.bytes(length);
   }
 
-  // Keys and names of tensors: never empty, always UTF-8.
+  // Reads a key or the name of a tensor. Throws if it is empty or not UTF-8.
   std::string identifier(std::uint64_t most, const char* what) {
     const std::uint64_t at = read_.position();
     const std::string_view text = string(most);
@@ -263,7 +266,7 @@ class Parser {
     tensor.bytes = *bytes;
 
     const std::uint64_t at = read_.position();
-    tensor.offset = read_.take<std::uint64_t>();  // counted from the start of the data, which is known after the last tensor
+    tensor.offset = read_.take<std::uint64_t>();  // relative to the start of the data, until place_tensors() knows where that is
     if (tensor.offset % alignment_ != 0) read_.fail(at, "its offset ", tensor.offset, " is not a multiple of the alignment ", alignment_);
     header_.tensors.push_back(std::move(tensor));
     offset_at_.push_back(at);
@@ -285,10 +288,11 @@ class Parser {
     return {foreign->block, foreign->block_bytes};
   }
 
-  // Holes between tensors are allowed: some writers align to more than general.alignment, and tools that drop a tensor leave its space.
-  // Overlaps are errors: some published quantizations reserved too few bytes, so that each tensor's last rows were read from the next one.
+  // Makes the tensors' offsets relative to the start of the file, and checks them. Holes between tensors are allowed, because some writers
+  // align to more than general.alignment, and tools that drop a tensor leave its space. Overlaps are errors: in some published
+  // quantizations, each tensor had too few bytes, so that its last rows were read from the next tensor.
   void place_tensors() {
-    const auto data = checked_align(read_.position(), alignment_);  // has a value: the header ends far below 2^64
+    const auto data = checked_align(read_.position(), alignment_);  // always has a value, because the header ends far below 2^64
     for (std::size_t i = 0; i < header_.tensors.size(); ++i) {
       TensorInfo& tensor = header_.tensors[i];
       read_.enter("tensor " + tensor.name);
@@ -300,8 +304,8 @@ class Parser {
       }
       tensor.offset = *begin;
     }
-    // The tensor list and the alignment determine where the data begins. The check that the last tensor ends at the end of the file proves
-    // both: with a wrong count or alignment every tensor would silently read another one's bytes.
+    // The tensor list and the alignment determine where the data begins. If the number of tensors or the alignment were wrong, each tensor
+    // would silently get the bytes of another tensor. Both are right if the last tensor ends at the end of the file, so this is checked.
     std::uint64_t end = *data;
     for (const TensorInfo& tensor : header_.tensors) end = std::max(end, tensor.offset + tensor.bytes);
     if (file_.size() > end && file_.size() - end >= alignment_) {
@@ -326,7 +330,7 @@ class Parser {
   ByteReader read_;
   std::uint32_t file_index_;
   std::uint64_t alignment_ = 32, alignment_at_ = 0;
-  std::vector<std::uint64_t> offset_at_;  // the place in the header of each tensor's offset; for errors
+  std::vector<std::uint64_t> offset_at_;  // where in the header each tensor's offset stands, for errors
   GgufHeader header_;
 };
 

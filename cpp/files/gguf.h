@@ -1,4 +1,4 @@
-// GGUF, versions 2 and 3: ggml-org/ggml, docs/gguf.md.
+// Reads the headers of GGUF files, versions 2 and 3. The format is described in docs/gguf.md of ggml-org/ggml.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct GgufHeader {
 };
 
 // Reads and checks everything before the weights: types, ranges, and that each tensor is aligned, lies inside the file and shares no byte
-// with another tensor. Tensors get `file_index`.
+// with another tensor. Sets TensorInfo::file of each tensor to `file_index`.
 GgufHeader read_gguf_header(const File& file, std::uint32_t file_index);
 
 }  // namespace pumice::files

@@ -24,7 +24,7 @@ class Adapter {
   }
   bool number_float(double value, const std::string&) { return pass(value); }
   bool string(std::string& value) { return pass(std::move(value)); }
-  bool binary(nlohmann::json::binary_t&) { return false; }  // not in JSON text
+  bool binary(nlohmann::json::binary_t&) { return false; }  // JSON text has no binary values
   bool start_object(std::size_t) { return enter(), events_.begin_object(), true; }
   bool key(std::string& name) { return events_.key(std::move(name)), true; }
   bool end_object() { return --depth_, events_.end_object(), true; }
@@ -86,9 +86,9 @@ class ConfigBuilder : public JsonEvents {
   using Items = std::vector<std::pair<std::size_t, JsonScalar>>;
   struct Frame {
     bool array = false;
-    std::string key;        // objects: the key that is being read
-    std::size_t count = 0;  // arrays: number of items so far
-    Items items;            // arrays: scalars and their places
+    std::string key;        // the key that is being read; in arrays: the index of the item that is being read
+    std::size_t count = 0;  // in arrays: number of items so far
+    Items items;            // in arrays: the scalars, each with its index
   };
 
   void open(bool array) {
@@ -97,7 +97,7 @@ class ConfigBuilder : public JsonEvents {
     frames_.push_back({.array = array});
   }
 
-  // The dotted name of the value being read.
+  // Returns the dotted name of the value that is being read.
   std::string path() const {
     std::string dotted;
     for (const Frame& frame : frames_) {
@@ -158,7 +158,7 @@ class ConfigBuilder : public JsonEvents {
 
 void parse_json(const std::string& file, const std::string& field, std::uint64_t base, std::string_view text, JsonEvents& events) {
   Adapter adapter(file, field, base, events);
-  nlohmann::json::sax_parse(text.begin(), text.end(), &adapter);  // false only after parse_error(), which throws
+  nlohmann::json::sax_parse(text.begin(), text.end(), &adapter);  // returns false only after parse_error(), which throws
 }
 
 Metadata::Entries parse_config(const std::string& file, std::string_view text) {

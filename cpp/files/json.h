@@ -1,5 +1,5 @@
-// Reads JSON from untrusted files as a stream of events. Only values that the caller keeps take memory, and depth is bounded. Only json.cpp
-// uses the JSON library; it lets none of the library's exceptions out.
+// Reads JSON from untrusted files as a stream of events. Only values that the caller keeps take memory, and the nesting depth is limited.
+// Only json.cpp uses the JSON library, and none of the library's exceptions reach a caller.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,13 @@ class JsonEvents {
   virtual void scalar(JsonScalar value) = 0;
 };
 
-// Throws model_format for text that is no JSON or deeper than kMaxJsonDepth. Offsets in errors count from `base`.
+// Parses `text` and calls `events`. Throws model_format if the text is not JSON or is nested deeper than kMaxJsonDepth. `base` is the
+// offset of the text in the file, which is added to offsets in errors.
 void parse_json(const std::string& file, const std::string& field, std::uint64_t base, std::string_view text, JsonEvents& events);
 
-// config.json as flat entries: {"rope": {"factor": 2}} -> "rope.factor". Lists of one scalar type become one value; other lists,
-// and lists of objects, are numbered ("rope.0.factor"). Keys that come twice are errors.
+// Parses config.json into flat entries with dotted keys: {"rope": {"factor": 2}} becomes the entry "rope.factor". A list of scalars of one
+// type becomes one entry. In other lists, the index of an item takes the place of its key ("rope.0.factor"). Throws model_format if a key
+// comes twice.
 Metadata::Entries parse_config(const std::string& file, std::string_view text);
 
 }  // namespace pumice::files

@@ -12,7 +12,7 @@
 
 namespace pumice::files {
 
-// Many strings in one buffer: a vocabulary of 262,144 words costs two allocations.
+// A list of strings in one buffer, so that a vocabulary of 262,144 words takes two allocations.
 class StringList {
  public:
   void reserve(std::size_t strings) { ends_.reserve(strings); }
@@ -38,10 +38,11 @@ using Value = std::variant<std::monostate,  // null in config.json
                            std::vector<std::int32_t> /* GGUF integers of 32 bits and fewer */, std::vector<std::int64_t>,
                            std::vector<float> /* GGUF */, std::vector<double>, StringList>;
 
-std::string type_name(const Value& value);  // "an integer", "a list of 3 strings"
+std::string type_name(const Value& value);  // returns the type in words: "an integer", "a list of 3 strings"
 
-// Stored strings have the file's bytes; string() and strings() return valid UTF-8 or throw. Getters return an empty optional for keys that
-// are missing or null, and throw model_format (file, key, found and needed type) for values of another type. Numbers are finite.
+// Strings are stored with the bytes of the file, but string() and strings() return valid UTF-8 or throw. Getters return an empty optional
+// if the key is missing or its value is null. They throw model_format if the value has another type (with the file, the key, and the found
+// and the needed type) or if a number is not finite.
 class Metadata {
  public:
   using Entries = std::map<std::string, Value, std::less<>>;
@@ -50,7 +51,7 @@ class Metadata {
   Metadata(std::string file, Entries entries) : file_(std::move(file)), entries_(std::move(entries)) {}
 
   const std::string& file() const { return file_; }
-  // true also for keys that are null, and for the names of nested objects ("rope_scaling").
+  // Returns true also if the value is null, and for the name of a nested object ("rope_scaling").
   bool has(std::string_view key) const;
   const Value* value(std::string_view key) const;
   const Entries& entries() const { return entries_; }
@@ -59,14 +60,14 @@ class Metadata {
   std::optional<std::int64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;  // integers count as numbers
   std::optional<std::string> string(std::string_view key) const;
-  // A single value counts as a list of one.
+  // In these three, a single value counts as a list of one item.
   std::optional<std::vector<std::int64_t>> integer_list(std::string_view key) const;
   std::optional<std::vector<double>> number_list(std::string_view key) const;
   std::optional<std::vector<std::string>> strings(std::string_view key) const;
 
  private:
   [[noreturn]] void wrong_type(std::string_view key, const Value& found, const char* needed) const;
-  const Value* present(std::string_view key) const;  // neither missing nor null
+  const Value* present(std::string_view key) const;  // returns nullptr if the key is missing or its value is null
   double finite(std::string_view key, double number) const;
   std::string utf8(std::string_view key, std::string_view text) const;
 

@@ -26,7 +26,7 @@ constexpr char kConfig[] = "config.json", kModel[] = "model.safetensors", kIndex
 constexpr const char* kConvert =
     "which is never opened, because reading it can run code; convert it to safetensors: save_pretrained() of transformers writes that";
 
-// The first bytes of other files that are called models.
+// The first bytes of files of other kinds that a user may give as a model.
 struct Beginning {
   std::string_view bytes, meaning;
 };
@@ -52,12 +52,13 @@ std::string beginning(const File& file) {
 }
 
 const Beginning* known_other(std::string_view bytes) {
-  if (bytes.size() > 8 && bytes[8] == '{') return nullptr;  // safetensors: begins with a length of 8 bytes, which may have any value
+  // A safetensors file begins with a length of 8 bytes, which may look like the beginning of another kind of file.
+  if (bytes.size() > 8 && bytes[8] == '{') return nullptr;
   const auto found = std::ranges::find_if(kOtherFiles, [&](const Beginning& other) { return bytes.starts_with(other.bytes); });
   return found == std::end(kOtherFiles) ? nullptr : found;
 }
 
-// "model-00002-of-00003.gguf": part 2 of 3.
+// What the name of a part says: "model-00002-of-00003.gguf" is part 2 of 3.
 struct PartName {
   std::string stem;
   std::int64_t number = 0, count = 0;
@@ -85,7 +86,7 @@ std::pair<std::string, std::string> folder_and_name(const std::string& path) {
   return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
 }
 
-// The names that end so, for messages: " (a.gguf, b.gguf)".
+// Lists the names that end with `suffix`, for messages: " (a.gguf, b.gguf)". Returns an empty string if there are none.
 std::string listed(const std::vector<std::string>& names, std::string_view suffix) {
   std::string list;
   int shown = 0;
@@ -134,7 +135,7 @@ std::shared_ptr<const ModelFile> ModelFile::open(const std::string& path) {
                  ".safetensors. If this is a pickle (.bin, .pt), convert it to safetensors");
     }
     const auto [folder, name] = folder_and_name(path);
-    // One shard of several opens its folder.
+    // If the file is one of several shards, the whole folder is opened.
     const bool shard = part_name(name, kSafetensors) && Folder(folder).has(kIndex);
     return open_safetensors(path, Folder(folder), shard ? "" : name);
   };
@@ -176,8 +177,9 @@ void ModelFile::require_unchanged() const {
 
 namespace {
 
-// The first part of a split model has its metadata; later parts have the keys of the split, and may repeat others (gguf-split writes them
-// without). One that is repeated with another value belongs to a part of another model.
+// Throws if a later part of a split model belongs to another model. The first part has all metadata. Later parts have the keys of the
+// split, and may repeat other keys (gguf-split does not repeat them). If a later part repeats a key with another value, it belongs to
+// another model.
 void require_same(const Metadata& part, const Metadata& first) {
   for (const auto& [key, value] : part.entries()) {
     const Value* expected = first.value(key);
@@ -274,7 +276,7 @@ ModelFile::Contents ModelFile::open_safetensors(const std::string& path, const F
 
   const File index = folder.open(kIndex);
   const auto shard_of = read_safetensors_index(index);
-  std::map<std::string_view, std::uint64_t> tensors_in;  // number of tensors in each shard, by the index
+  std::map<std::string_view, std::uint64_t> tensors_in;  // number of tensors that the index announces for each shard
   for (const auto& [tensor, shard] : shard_of) ++tensors_in[shard];
   if (tensors_in.size() > kMaxShards) {
     fail_at(ErrorKind::model_format, index.path(), "weight_map", std::nullopt, "names ", tensors_in.size(), " files; at most ", kMaxShards,
@@ -335,7 +337,7 @@ const TensorInfo* ModelFile::find(std::string_view name) const {
 }
 
 std::size_t ModelFile::index_of(const TensorInfo& tensor) const {
-  const TensorInfo* own = find(tensor.name);  // a copy of a tensor's description names the same bytes
+  const TensorInfo* own = find(tensor.name);  // by name, because `tensor` may be a copy of the description
   require(own && own->file == tensor.file && own->offset == tensor.offset && own->bytes == tensor.bytes, "tensor ", tensor.name,
           " is of another model");
   return static_cast<std::size_t>(own - contents_->tensors.data());

@@ -1,5 +1,6 @@
-// A model on disk: one view of GGUF files (also split) and safetensors folders (also sharded). Everything here is checked before
-// it is shown; nothing but ModelFile reads weights. Immutable but for the sums of read bytes. Reads are thread-safe.
+// A model on disk. ModelFile gives callers the same view of GGUF files (also split ones) and safetensors folders (also sharded ones). It
+// checks everything before a caller sees it, and nothing else reads weights. A ModelFile does not change, except for the sums of bytes that
+// were read. Reads are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,39 +22,39 @@ enum class Kind : std::uint8_t { gguf, safetensors };
 
 class ModelFile {
  public:
-  // `path`: a .gguf file (any part of a split one opens all parts), a folder with config.json and model.safetensors (or
+  // `path` is a .gguf file (any part of a split model opens all parts), a folder with config.json and model.safetensors (or
   // model.safetensors.index.json and its shards), or a .safetensors file in a folder with config.json.
-  // Throws io (cannot be opened or read), model_format (not sound: file, field and offset say where), unsupported_model (sound, but
-  // of a version or byte order that is not read).
+  // Throws io if a file cannot be opened or read, model_format if a file is damaged (the error has the file, the field and the offset), and
+  // unsupported_model if a file is sound but has a version or byte order that is not supported.
   static std::shared_ptr<const ModelFile> open(const std::string& path);
-  // Opens a .safetensors file without metadata; the caller knows its configuration. Throws as open() does.
+  // Opens a .safetensors file that has no metadata. The caller must know its configuration. Throws as open() does.
   static std::shared_ptr<const ModelFile> open_weights(const std::string& path);
 
-  // A view of the same open files that sums the bytes that are read through it. Each load of a model uses its own view, so that the sums
-  // describe the weights of that model.
+  // Returns a view of the same open files that sums the bytes that are read through it. Each load of a model uses its own view, so that the
+  // sums describe the weights of that model.
   std::shared_ptr<const ModelFile> summed() const;
-  // The sums of this view, or null if it has none. Their tensors are numbered as in tensors().
+  // Returns the sums of this view, or null if it has none. ReadSums numbers the tensors as tensors() does.
   const ReadSums* sums() const { return sums_.get(); }
-  // Throws io when one of the files was written to since it was opened, because the bytes that were read may be a mixture.
+  // Throws io if one of the files was written to since it was opened, because the bytes that were read may be a mixture of old and new.
   void require_unchanged() const;
 
-  const std::string& path() const { return contents_->path; }  // as given
+  const std::string& path() const { return contents_->path; }  // as given to open()
   Kind kind() const { return contents_->kind; }
   std::uint64_t size_bytes() const;                                       // bytes of all weight files
   std::uint32_t gguf_version() const { return contents_->gguf_version; }  // 0 for safetensors
 
-  // Tensors in the order of the files; find() by name, or null.
+  // tensors() returns the tensors in the order of the files. find() returns the tensor with this name, or null.
   std::span<const TensorInfo> tensors() const { return contents_->tensors; }
   const TensorInfo* find(std::string_view name) const;
 
-  // Reads bytes [offset, offset + count) of a tensor of this file to `out`. Throws io when the file has become shorter.
+  // Reads bytes [offset, offset + count) of a tensor of this file to `out`. Throws io if the file has become too short.
   void read(const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, std::uint8_t* out) const;
-  // All values as float32. Throws unsupported_model for formats without kernels, numeric for NaN and infinities.
+  // Returns all values as float32. Throws unsupported_model if there are no kernels for the format, and numeric for NaN and infinities.
   std::vector<float> read_floats(const TensorInfo& tensor) const;
-  // The tensor's format. Throws unsupported_model, with the names of format and tensor, when there are no kernels for it.
+  // Returns the tensor's format. Throws unsupported_model, with the names of format and tensor, if there are no kernels for the format.
   Format format(const TensorInfo& tensor) const;
 
-  // Metadata: GGUF keys, or config.json with dotted keys. See metadata.h for what each getter accepts.
+  // The metadata: the keys of a GGUF file, or config.json with dotted keys. metadata.h says what each getter accepts.
   const Metadata& metadata() const { return contents_->metadata; }
   bool has(std::string_view key) const { return contents_->metadata.has(key); }
   const Value* value(std::string_view key) const { return contents_->metadata.value(key); }
@@ -64,7 +65,7 @@ class ModelFile {
   std::optional<std::vector<std::int64_t>> integer_list(std::string_view key) const { return contents_->metadata.integer_list(key); }
   std::optional<std::vector<double>> number_list(std::string_view key) const { return contents_->metadata.number_list(key); }
   std::optional<std::vector<std::string>> strings(std::string_view key) const { return contents_->metadata.strings(key); }
-  const std::string& json_text() const { return contents_->json_text; }  // config.json as it is; empty for GGUF
+  const std::string& json_text() const { return contents_->json_text; }  // the text of config.json; empty for GGUF
 
  private:
   struct Contents {
@@ -73,7 +74,7 @@ class ModelFile {
     std::uint32_t gguf_version = 0;
     std::vector<File> files;
     std::vector<TensorInfo> tensors;
-    std::vector<std::uint32_t> by_name;  // tensors in the order of their names: for find()
+    std::vector<std::uint32_t> by_name;  // indices of the tensors in the order of their names, for find()
     Metadata metadata;
     std::string json_text;
   };
@@ -83,7 +84,7 @@ class ModelFile {
   static Contents open_safetensors(const std::string& path, const Folder& folder, const std::string& only_file);
   static std::shared_ptr<const ModelFile> finish(Contents opened, const std::string& path);
   static std::vector<TensorInfo> add_safetensors(Contents& contents, File file);
-  static void index_names(Contents& contents);  // fills by_name; throws when a name comes twice
+  static void index_names(Contents& contents);  // fills by_name; throws if a name comes twice
   std::size_t index_of(const TensorInfo& tensor) const;
 
   std::shared_ptr<const Contents> contents_;

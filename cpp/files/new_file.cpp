@@ -23,7 +23,7 @@
 namespace pumice::files {
 namespace {
 
-constexpr int kMostLinks = 40;  // as many as Linux follows
+constexpr int kMostLinks = 40;  // Linux follows at most this many links, too
 constexpr const char* kUnwritable = "cannot be written";
 
 template <class Call>
@@ -37,10 +37,12 @@ std::string name_of_open(const Descriptor& file) { return str("/proc/self/fd/", 
 
 bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
-// Partial files are called NAME.PID-NUMBER.part. A long NAME is cut, so that the whole is no longer than a file name may be.
+// Returns the beginning of the names of partial files. They are called NAME.PID-NUMBER.part, where a long NAME is cut so that the result is
+// not too long for a file name.
 std::string part_stem(const std::string& name) { return name.substr(0, 200) + "."; }
 
-// The process that writes (or wrote) a partial file, from its name; nothing when the name is not that of a partial file.
+// Returns the id of the process that writes (or wrote) a partial file, which is part of the file's name. Returns nothing if `entry` is not
+// the name of a partial file.
 std::optional<pid_t> writer_of(std::string_view entry, std::string_view stem) {
   constexpr std::string_view kEnd = ".part";
   if (!entry.starts_with(stem) || !entry.ends_with(kEnd) || entry.size() < stem.size() + kEnd.size()) return std::nullopt;
@@ -83,7 +85,8 @@ NewFile::~NewFile() {
   if (!part_.empty() && process_ == ::getpid()) ::unlinkat(folder_.get(), part_.c_str(), 0);
 }
 
-// The folder is kept open, so that the file comes where it was asked for, whatever is renamed meanwhile.
+// Follows links, and sets folder_ and name_. The folder is kept open, so that the file gets into the right folder even if folders are
+// renamed meanwhile.
 void NewFile::find_place() {
   std::string path = path_;
   for (int links = 0; links <= kMostLinks; ++links) {
@@ -99,7 +102,7 @@ void NewFile::find_place() {
     folder_ = std::move(next);
     std::array<char, 4096> target;
     const ssize_t length = ::readlinkat(folder_.get(), name_.c_str(), target.data(), target.size());
-    if (length < 0) return;  // no link
+    if (length < 0) return;  // it is not a link
     path.assign(target.data(), static_cast<std::size_t>(length));
   }
   fail_io(path_, kUnwritable, ELOOP);
@@ -107,7 +110,7 @@ void NewFile::find_place() {
 
 void NewFile::refuse_what_is_there() const {
   struct stat found;
-  // As the system follows links, which also knows those that have no path (/dev/stdout).
+  // stat() also follows links whose target has no path (/dev/stdout), which find_place() cannot follow.
   if (::stat(path_.c_str(), &found) != 0) {
     if (errno != ENOENT) fail_io(path_, kUnwritable, errno);
     return;
@@ -116,15 +119,16 @@ void NewFile::refuse_what_is_there() const {
     fail_at(ErrorKind::io, path_, "", std::nullopt, "is ", kind_of(found.st_mode),
             "; a file is written to a new name, or in the place of a plain file");
   }
-  // Another writer may put its file in the same place meanwhile, so the check is that the name exists, not that it is a certain file.
+  // Another writer may have replaced the file meanwhile. So this checks only that there is a file of that name, and not that it is the file
+  // that stat() found.
   if (::fstatat(folder_.get(), name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
     fail_at(ErrorKind::io, path_, "", std::nullopt, "leads to a file that has no name, which cannot be replaced");
   if (is_mount_point(folder_, name_)) fail_at(ErrorKind::io, path_, "", std::nullopt, "is a mount point, which cannot be replaced");
   if (::faccessat(folder_.get(), name_.c_str(), W_OK, AT_EACCESS) != 0) fail_io(path_, kUnwritable, errno);
 }
 
-// Removes the partial files of processes that were killed. A partial file of another machine or container is kept, because its writer holds
-// a lock.
+// Removes the partial files of processes that were killed. The process ids of other machines or containers are not known here, but their
+// partial files are kept, because the processes that write them hold locks on them.
 void NewFile::remove_old_parts() const {
   const int listed = ::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const auto close = [](DIR* folder) { ::closedir(folder); };
@@ -141,7 +145,8 @@ void NewFile::remove_old_parts() const {
 }
 
 void NewFile::open_part() {
-  // Without a name, where the file system has such files; it gets its name by that of the open file, which needs /proc.
+  // If the file system supports files without a name, the file has none until take_place() links it to its name. The link is made through
+  // the path of the open file in /proc, so /proc is needed too.
   file_ = Descriptor(without_interruption([&] { return openat_call(folder_.get(), ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }));
   struct stat open, named;
   if (file_ && ::fstat(file_.get(), &open) == 0 && ::stat(name_of_open(file_).c_str(), &named) == 0 && same_file(open, named)) return;
@@ -160,7 +165,7 @@ std::string NewFile::new_part_name() const {
   return str(part_stem(name_), process_, "-", ++count, ".part");
 }
 
-// A full disk shows before the work. File systems that cannot reserve say so, and show it later.
+// Reserves space, so that a full disk is noticed before the work. If the file system cannot reserve space, write() notices a full disk.
 void NewFile::reserve(std::uint64_t bytes) const {
   const auto length = checked_narrow<off_t>(bytes);
   if (!length) fail_io(path_, kUnwritable, EFBIG);
@@ -182,7 +187,7 @@ void NewFile::finish(bool lasting) {
   refuse_what_is_there();
   take_place();
   if (!lasting) return;
-  // The new name lasts too. Where a folder cannot be opened or synced, that is the file system's affair.
+  // Forces the new name to the disk too. Errors are ignored, because some file systems cannot open or sync a folder.
   if (const Descriptor folder(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)); folder) ::fsync(folder.get());
 }
 

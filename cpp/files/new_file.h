@@ -1,4 +1,4 @@
-// Writes a file that appears whole, or not at all. The file that was there before stays until then.
+// Writes a file that appears complete or not at all. Until it appears, a file that was there before stays.
 #pragma once
 
 #include <sys/types.h>
@@ -13,17 +13,18 @@ namespace pumice::files {
 
 class NewFile {
  public:
-  // `path` leads to nothing, or to a plain file, which finish() replaces. Links are followed, and stay. `bytes`: how many will be written,
-  // where that is known; the disk reserves them. Throws io before anything is made: for a folder, pipe, socket or device, for a file that
-  // is write-protected or a mount point, and where the folder or the disk takes no such file.
+  // `path` must lead to nothing, or to a plain file, which finish() replaces. Links are followed, and are not replaced themselves. `bytes`
+  // is the number of bytes that will be written, if it is known; space for them is reserved on the disk. Throws io, and leaves no file
+  // behind, if `path` is a folder, pipe, socket or device, if the file is write-protected or a mount point, or if the folder or the disk
+  // does not accept such a file.
   explicit NewFile(const std::string& path, std::uint64_t bytes = 0);
-  ~NewFile();  // without finish(), leaves no file behind
+  ~NewFile();  // leaves no file behind if finish() has not succeeded
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
   void write(std::uint64_t at, std::span<const std::uint8_t> bytes);
-  // Moves the file to its path, with the permissions of any new file (umask). `lasting`: its bytes are forced to the disk first, so that it
-  // survives a loss of power.
+  // Moves the file to its path. It has the permissions of any new file (umask). If `lasting` is true, its bytes are forced to the disk
+  // first, so that the file survives a loss of power.
   void finish(bool lasting = true);
 
  private:
@@ -35,14 +36,14 @@ class NewFile {
   void reserve(std::uint64_t bytes) const;
   void take_place();
 
-  const std::string path_;  // as given: for messages
-  const pid_t process_;     // a child that fork() makes removes nothing
+  const std::string path_;  // as given, for messages
+  const pid_t process_;     // the process that made this object; in a child of fork(), the destructor removes no file
   Descriptor folder_, file_;
-  std::string name_;  // in the folder
-  std::string part_;  // the name until finish(); empty: the file has no name, and ends with the process
+  std::string name_;  // name of the finished file in folder_
+  std::string part_;  // name of the partial file in folder_; empty if the file has no name, and so vanishes with the process
 };
 
-// The system call that makes the file; tests put one here that knows no files without a name.
+// The system call that makes the file. Tests replace it by a function that cannot make files without a name.
 using Openat = int (*)(int folder, const char* name, int flags, mode_t mode);
 extern Openat openat_call;
 

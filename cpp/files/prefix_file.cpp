@@ -14,7 +14,7 @@ constexpr std::string_view kMagic = "pumiceKV";
 constexpr std::uint32_t kVersion = 2;
 constexpr std::uint64_t kFixed = 64, kMostMadeBy = 4096, kMostPageBytes = std::uint64_t{1} << 40;
 
-// The offset of the first page; none when no file can have so many.
+// Returns the offset of the first page, or nothing if it is too large for any file.
 std::optional<std::uint64_t> head_bytes(std::uint64_t made_by, std::uint64_t tokens, std::uint64_t pages) {
   const auto ids = checked_mul<std::uint64_t>(tokens, 4), sums = checked_mul<std::uint64_t>(pages, 8);
   if (!ids || !sums) return {};

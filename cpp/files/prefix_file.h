@@ -1,13 +1,17 @@
-// The file of a prefix: the first tokens of a text with their keys and values. engine/saved_prefix.h writes and reads it.
+// A prefix file has the first tokens of a text, with their keys and values. engine/saved_prefix.h writes and reads such files.
 //
-//    0  "pumiceKV"               48  bytes of a page, u64
-//    8  version, u32 (2)         56  checksum of the head: its first 56 bytes, then all from 64 on
-//   12  bytes of `made_by`, u32  64  made_by; ids, i32 each; a checksum for each page, u64; zeros up to a multiple of 64
-//   16  bytes of the file, u64       pages of kPageTokens positions
-//   24  the model, u64
-//   32  tokens, u64
-//   40  0, u64
-// Little-endian. A change of a field, or of the contents of a page, needs a higher version.
+// The fields and their offsets in bytes:
+//    0  "pumiceKV"
+//    8  version, u32: 2
+//   12  size of `made_by` in bytes, u32
+//   16  size of the file in bytes, u64
+//   24  fingerprint of the model, u64
+//   32  number of tokens, u64
+//   40  zero, u64
+//   48  size of a page in bytes, u64
+//   56  checksum of the head, u64: of the 56 bytes before this field, then of the bytes from 64 to the first page
+//   64  made_by; ids, i32 each; a checksum for each page, u64; zeros up to a multiple of 64; then the pages, of kPageTokens positions each
+// Numbers are little-endian. A change of a field, or of the contents of a page, needs a higher version.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +26,20 @@ namespace pumice::files {
 
 struct PrefixHead {
   std::uint64_t model = 0;  // engine::Model::fingerprint()
-  std::string made_by;      // all that the pages' bytes depend on beside the model, in words
+  std::string made_by;      // in words: everything besides the model that the pages' bytes depend on
   std::vector<std::int32_t> ids;
   std::uint64_t page_bytes = 0;
   std::uint64_t pages() const;
 };
 
-// Opened and checked as a whole but for the pages, which are checked as they are read: lengths against the file's before anything is
-// allocated, then the head's checksum. Throws io, model_format (byte and field say where), context_length beyond `most_tokens`.
+// A prefix file that is open for reading. open() checks everything but the pages: first that the lengths agree with the size of the file,
+// before anything is allocated, then the checksum of the head. read() checks the pages. Both throw io and model_format (with the offset and
+// the field). open() throws context_length if the file has more than `most_tokens` tokens.
 class PrefixFile {
  public:
   static PrefixFile open(const std::string& path, std::int64_t most_tokens);
   const PrefixHead& head() const { return head_; }
-  // Pages [first, first + out.size() / page_bytes). Throws model_format where one is damaged.
+  // Reads pages [first, first + out.size() / page_bytes). Throws model_format if one of them is damaged.
   void read(std::uint64_t first, std::span<std::uint8_t> out) const;
 
  private:
@@ -45,12 +50,12 @@ class PrefixFile {
   std::uint64_t pages_at_ = 0;
 };
 
-// Writes a prefix file. Its path then has either the whole new file or what was there before (files/new_file.h). Throws io.
+// Writes a prefix file. At any time, the path has either the complete new file or what was there before (files/new_file.h). Throws io.
 class PrefixWriter {
  public:
   PrefixWriter(const std::string& path, PrefixHead head);
-  void write(std::span<const std::uint8_t> pages);  // the next ones
-  std::uint64_t finish();                           // bytes of the file
+  void write(std::span<const std::uint8_t> pages);  // writes the next pages
+  std::uint64_t finish();                           // returns the size of the file in bytes
 
  private:
   std::uint64_t bytes() const;

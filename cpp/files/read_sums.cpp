@@ -10,7 +10,7 @@
 namespace pumice::files {
 namespace {
 
-constexpr std::uint64_t kWordBytes = 4, kWords = 128;  // words of 4 bytes; words of a block
+constexpr std::uint64_t kWordBytes = 4, kWords = 128;  // bytes in a word; words in a block
 
 // splitmix64 (Steele, Lea and Flood 2014).
 constexpr std::uint64_t mixed(std::uint64_t x) {
@@ -20,14 +20,15 @@ constexpr std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Odd numbers of 25 bits: 128 products with words of 32 bits add up to less than 2^64.
+// Odd factors of 25 bits, so that 128 products of a factor and a word of 32 bits add up to less than 2^64.
 constexpr auto kFactors = [] {
   std::array<std::uint32_t, kWords> factors{};
   for (std::uint64_t i = 0; i < kWords; ++i) factors[i] = static_cast<std::uint32_t>(mixed(i) >> 39) | 1;
   return factors;
 }();
 
-// The sum over words of word * factor of its place. Words are little-endian: every machine has the same sums.
+// Returns the sum of `count` words, each multiplied by the factor of its index in the block; `first` is the index of the first word. Words
+// are read as little-endian numbers, so every machine gets the same sums.
 std::uint64_t sum_of_words(const std::uint8_t* bytes, std::uint64_t first, std::uint64_t count) {
   std::uint64_t sum = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -39,7 +40,7 @@ std::uint64_t sum_of_words(const std::uint8_t* bytes, std::uint64_t first, std::
   return sum;
 }
 
-// The word that holds `count` bytes from its byte `skipped` on; its others are 0.
+// Returns a word whose bytes from number `skipped` on are the first `count` of `bytes`. The other bytes of the word are 0.
 std::uint64_t part_of_word(const std::uint8_t* bytes, std::uint64_t skipped, std::uint64_t count) {
   std::uint64_t word = 0;
   for (std::uint64_t i = 0; i < count; ++i) word |= std::uint64_t{bytes[i]} << (8 * (skipped + i));
@@ -48,7 +49,8 @@ std::uint64_t part_of_word(const std::uint8_t* bytes, std::uint64_t skipped, std
 
 }  // namespace
 
-// Modulo 2^128, the sum over blocks of what sum_of_words() says of a block, times an odd number of 64 bits.
+// The result is a sum over all blocks, modulo 2^128. Each block adds its sum_of_words() times an odd number of 64 bits, which depends on
+// the block's index.
 WideSum wide_sum(std::uint64_t offset, std::span<const std::uint8_t> bytes) {
   using Wide = unsigned __int128;
   const std::uint8_t* at = bytes.data();
@@ -64,7 +66,7 @@ WideSum wide_sum(std::uint64_t offset, std::span<const std::uint8_t> bytes) {
   if (const std::uint64_t skipped = offset % kWordBytes; skipped != 0) add_part(skipped, std::min(left, kWordBytes - skipped));
   while (left >= kWordBytes) {
     const std::uint64_t first = word % kWords, count = std::min(left / kWordBytes, kWords - first);
-    add(count == kWords ? sum_of_words(at, 0, kWords) : sum_of_words(at, first, count));  // a whole block's length is known: faster
+    add(count == kWords ? sum_of_words(at, 0, kWords) : sum_of_words(at, first, count));  // faster with a constant count
     at += kWordBytes * count;
     left -= kWordBytes * count;
     word += count;
@@ -87,7 +89,7 @@ void ReadSums::add(std::size_t tensor, std::uint64_t offset, std::span<const std
     const std::lock_guard lock(t.mutex);
     auto next = t.read.upper_bound(begin);
     if (next != t.read.begin() && std::prev(next)->second >= begin) --next;
-    std::uint64_t known = begin;  // up to here all is read
+    std::uint64_t known = begin;  // all bytes of this piece before `known` have been counted
     const auto first = next;
     for (; next != t.read.end() && next->first <= end; ++next) {
       if (next->first > known) fresh.emplace_back(known, next->first);

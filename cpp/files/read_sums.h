@@ -1,4 +1,4 @@
-// Sums of the bytes that were read of each tensor of a file. They identify the weights of a model, whatever its file holds later.
+// Sums of the bytes that were read, for each tensor of a file. They identify the weights of a loaded model, even if its file changes later.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,26 @@ struct WideSum {  // a number of 128 bits
 };
 WideSum operator+(WideSum a, WideSum b);
 
-// The sum of `bytes`, which stand at `offset` of something longer. The sums of its parts add up to that of the whole, however it is cut.
-// Against accidents, not against people: one changed word of 4 bytes always shows, and several do unless they were chosen not to. About
-// 12 GB/s on a core of 2023.
+// Returns a checksum of `bytes`, which are a part of longer data and begin at byte `offset` of it. The checksums of all parts add up to the
+// checksum of the data, however the data are cut into parts. It detects accidents, not attacks: a change of one word of 4 bytes always
+// changes the checksum, and changes of several words do so too unless they were chosen to cancel out. The speed is about 12 GB/s on a core
+// of 2023.
 WideSum wide_sum(std::uint64_t offset, std::span<const std::uint8_t> bytes);
 
-// Each byte of a tensor counts once: in any order, in pieces of any length, from any thread, however often it is read.
+// The sums of all tensors of a file. Each byte of a tensor counts once, however often it is added. Bytes may be added in any order, in
+// pieces of any length, from any thread.
 class ReadSums {
  public:
   explicit ReadSums(std::size_t tensors) : tensors_(new Tensor[tensors]) {}
   void add(std::size_t tensor, std::uint64_t offset, std::span<const std::uint8_t> bytes);
-  std::uint64_t bytes(std::size_t tensor) const;  // how many of them were read
+  std::uint64_t bytes(std::size_t tensor) const;  // number of bytes of the tensor that were read
   WideSum sum(std::size_t tensor) const;
 
  private:
   struct Tensor {
     std::mutex mutex;
     WideSum sum;
-    std::map<std::uint64_t, std::uint64_t> read;  // stretches of bytes, begin to end; no two of them touch
+    std::map<std::uint64_t, std::uint64_t> read;  // begin and end of each range of bytes that was read; ranges neither overlap nor touch
   };
   std::unique_ptr<Tensor[]> tensors_;
 };

@@ -15,8 +15,8 @@
 namespace pumice::files {
 namespace {
 
-// Every dtype of the reference implementation (safetensors/src/tensor.rs), so that an unused tensor of any dtype does not make a file
-// unreadable.
+// All dtypes of the reference implementation (safetensors/src/tensor.rs). The list is complete so that an unused tensor of any dtype does
+// not make a file unreadable.
 struct Dtype {
   std::string_view name;
   std::uint64_t bits;
@@ -49,6 +49,7 @@ constexpr Dtype kDtypes[] = {
 
 constexpr std::uint64_t kLengthBytes = 8;
 
+// Builds the list of tensors from a header:
 // {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"format": "pt"}}
 class HeaderBuilder : public JsonEvents {
  public:
@@ -126,7 +127,7 @@ class HeaderBuilder : public JsonEvents {
         fail("begins at byte ", tensor.offset, " of the data, but the tensor before it ends at ", end,
              "; holes and overlaps are not allowed");
       }
-      end += tensor.bytes;  // add_tensor() has checked that it lies inside of the data
+      end += tensor.bytes;  // cannot overflow, because add_tensor() has checked that the tensor lies inside the data
       tensor.offset += data_start_;
     }
     name_.clear();
@@ -197,13 +198,14 @@ class HeaderBuilder : public JsonEvents {
   std::set<std::string> metadata_keys_;
   std::size_t field_ = kNoField;
   std::array<bool, 3> seen_{};
-  std::size_t items_ = 0;  // items of the array that is being read
+  std::size_t items_ = 0;  // number of items so far in the array that is being read
   std::array<std::uint64_t, 2> offsets_{};
   Dtype dtype_;
   TensorInfo tensor_;
   std::vector<TensorInfo> tensors_;
 };
 
+// Builds the map from tensors to shards from an index:
 // {"metadata": {...}, "weight_map": {"name": "model-00001-of-00002.safetensors", ...}}
 class IndexBuilder : public JsonEvents {
  public:

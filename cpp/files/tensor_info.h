@@ -9,12 +9,12 @@
 
 namespace pumice::files {
 
-// A tensor as its file describes it. All numbers are checked: the bytes lie inside the file.
+// A tensor as its file describes it. All numbers have been checked, so the bytes lie inside the file.
 struct TensorInfo {
   std::string name;
-  std::optional<Format> format;     // empty: the file is sound, but there are no kernels for the format
-  std::string format_name;          // as the file has it: "Q4_K", "IQ2_XXS", "I64"
-  std::vector<std::int64_t> shape;  // rows first, as in numpy (GGUF lists its dimensions the other way round)
+  std::optional<Format> format;     // empty if there are no kernels for the format; the file is sound all the same
+  std::string format_name;          // the file's name for the format: "Q4_K", "IQ2_XXS", "I64"
+  std::vector<std::int64_t> shape;  // in numpy's order, the number of rows first (GGUF files list the dimensions in reverse order)
   std::uint64_t bytes = 0;
   std::uint32_t file = 0;    // index of the file in a model of several files
   std::uint64_t offset = 0;  // from the start of that file

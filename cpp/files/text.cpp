@@ -3,14 +3,14 @@
 namespace pumice::files {
 namespace {
 
-// Length in bytes of the well-formed UTF-8 character at the front of `text`; 0 when there is none.
+// Returns the length in bytes of the character at the beginning of `text`, or 0 if no well-formed UTF-8 character is there.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xBF) { return byte(i) >= low && byte(i) <= high; };
   const unsigned first = byte(0);
   if (text.empty()) return 0;
   if (first < 0x80) return 1;
-  if (first < 0xC2) return 0;  // a following byte, or an overlong form
+  if (first < 0xC2) return 0;  // a continuation byte, or the first byte of an overlong form
   if (first < 0xE0) return follows(1) ? 2 : 0;
   if (first < 0xF0) return follows(1, first == 0xE0 ? 0xA0 : 0x80, first == 0xED ? 0x9F : 0xBF) && follows(2) ? 3 : 0;
   if (first < 0xF5) return follows(1, first == 0xF0 ? 0x90 : 0x80, first == 0xF4 ? 0x8F : 0xBF) && follows(2) && follows(3) ? 4 : 0;

@@ -10,14 +10,15 @@
 
 namespace pumice::files {
 
-// Is this well-formed UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF?
+// Returns whether `text` is well-formed UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing above U+10FFFF.
 bool valid_utf8(std::string_view text);
 
-// Text for messages: control characters and bytes that are not UTF-8 become \xNN; longer text is cut at `limit` bytes.
+// Returns the text in a form that is safe in messages: control characters and bytes that are not UTF-8 become \xNN, and a text longer than
+// `limit` bytes is cut.
 std::string printable(std::string_view text, std::size_t limit = 4096);
-std::string quote(std::string_view text);  // 'text', cut at 80 bytes
+std::string quote(std::string_view text);  // returns 'text', printable and cut at 80 bytes
 
-// Builds the message of an error about a file: "model.gguf: general.alignment: is 3 (at byte 64)".
+// Throws an Error about a file, with a message such as "model.gguf: general.alignment: is 3 (at byte 64)".
 template <class... Parts>
 [[noreturn]] void fail_at(ErrorKind kind, const std::string& file, const std::string& field, std::optional<std::uint64_t> offset,
                           const Parts&... parts) {
