@@ -15,9 +15,9 @@ namespace {
 constexpr std::int32_t none = -1;
 constexpr std::size_t code_points = 0x110000;
 
-// Maps (left, right) to the merged token. Tokens are identified by their rank in the order of merging. Open addressing, at most half full.
-// The table is larger than the cache and nine look-ups in ten find nothing; a filter with 16 bits per pair, which fits, answers those
-// first.
+// A hash table that maps two tokens (left, right) to the token into which they merge. A token is identified by its rank in the order of
+// merging. The table uses open addressing and is at most half full. It is larger than the processor's cache, and nine look-ups in ten find
+// nothing. So a filter with 16 bits per pair, which fits into the cache, is asked first, and answers most of these look-ups.
 class PairTable {
  public:
   explicit PairTable(std::size_t most) : slots_(std::bit_ceil(2 * most + 2)), filter_(std::bit_ceil(most / 4 + 1)) {}
@@ -57,7 +57,7 @@ class PairTable {
   std::vector<std::uint64_t> filter_;
 };
 
-// Reads the code point at text[at] and moves `at` past it; `none` where the bytes are no UTF-8.
+// Returns the code point at text[at], and moves `at` past it. Returns `none` if the bytes there are not UTF-8.
 std::int32_t next_code_point(std::string_view text, std::size_t& at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned lead = byte(at);
@@ -77,8 +77,8 @@ class Merger {
  public:
   explicit Merger(const PairTable& pairs) : pairs_(pairs) {}
 
-  // Applies merges to symbols (ranks; `none` for a character that is no token) until no merge applies. Returns whether exactly two are
-  // left.
+  // Applies merges to the symbols of a text until no merge applies. `ranks` has the rank of each symbol, or `none` for a character that is
+  // not a token. Returns whether exactly two symbols are left.
   bool leaves_two(std::span<const std::int32_t> ranks) {
     const auto count = static_cast<std::int32_t>(ranks.size());
     symbols_.resize(ranks.size());
@@ -92,7 +92,7 @@ class Merger {
       queue_.pop_back();
       Symbol& left = symbols_[best.at];
       if (left.rank != best.left || left.next == none || symbols_[left.next].rank != best.right)
-        continue;  // one of the two has been merged since
+        continue;  // one of the two symbols has been merged since the candidate was added
       symbols_[left.next].rank = none;
       left.rank = best.merged;
       left.next = symbols_[left.next].next;
@@ -150,7 +150,7 @@ std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::spa
   const auto more_urgent = [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; };
   std::stable_sort(by_urgency.begin(), by_urgency.end(), more_urgent);
 
-  // The characters of every token, read in file order in one pass, because the texts are scattered in memory.
+  // Reads the characters of all tokens in one pass and in file order, because the texts are scattered in memory.
   struct Text {
     std::size_t first, size;
     std::int32_t rank;
@@ -178,7 +178,7 @@ std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::spa
   }
   for (std::int32_t& point : points) point = character[point];
 
-  // Shorter tokens come first, because the merges inside a token make shorter tokens.
+  // Shorter tokens come first, because the merges inside a token produce shorter tokens, whose own merges must be known then.
   std::stable_sort(texts.begin(), texts.end(), [](const Text& a, const Text& b) { return a.size < b.size; });
   PairTable pairs(texts.size());
   Merger merger(pairs);
