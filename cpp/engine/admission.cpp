@@ -10,9 +10,11 @@ namespace {
 
 using Life = Sequence::Life;
 
-constexpr std::int64_t kPromptRows = 32;  // prompts get at least so many rows of a step, however many sequences decode
-constexpr std::int64_t kTileRows = 12;    // whole tiles of every kernel (4 and 6 rows): a row more takes as long as a tile
-constexpr std::int64_t kSharedRows = 16;  // prompts get at least so many rows of a step of Limits::step_seconds
+constexpr std::int64_t kPromptRows = 32;  // minimum room for prompt rows in a step with prompts, however many sequences decode
+// A step that Limits::step_seconds limits has a multiple of this many rows. 12 is a multiple of the tile heights of all kernels (4 and 6
+// rows). One row more takes as long as a whole tile.
+constexpr std::int64_t kTileRows = 12;
+constexpr std::int64_t kSharedRows = 16;  // the same minimum in a step that Limits::step_seconds limits
 
 std::uint64_t at_stage(std::uint64_t prefix, std::int64_t stage) {
   return prefix + static_cast<std::uint64_t>(stage) * 0x94d049bb133111ebull;
@@ -48,8 +50,8 @@ Plan Admission::plan(std::span<const std::shared_ptr<RequestState>> requests, co
 }
 
 // ---------------------------------------------------------------- who takes part
-// Gathers the sequences that take part. The others sit out, because their reader lags, their caller changes their logits, or
-// Limits::running is reached.
+// Collects the sequences that may take part in the step. A sequence sits out if its reader lags, if its caller is changing its logits, or
+// if `places` requests take part already. A running sequence that sits out is parked.
 void Admission::gather(std::span<const std::shared_ptr<RequestState>> requests, std::int32_t places) {
   PagePool& pool = *runtime_.pages;
   live_.clear();
@@ -75,7 +77,8 @@ void Admission::gather(std::span<const std::shared_ptr<RequestState>> requests, 
   }
 }
 
-// A sequence that has outgrown the first length of its rope (longrope) is computed anew, once, with the rope of longer texts.
+// LongRoPE rotates texts longer than the model's original context with other frequencies. A sequence that has grown beyond that length is
+// computed again from its first token, once, with the frequencies for longer texts.
 void Admission::follow_rope() {
   for (Sequence* s : live_) {
     if (!runtime_.rope_outgrown(s->length, static_cast<std::int64_t>(s->ids.size()))) continue;
@@ -84,7 +87,7 @@ void Admission::follow_rope() {
   }
 }
 
-// Returns whether one request decodes while another one has prompt tokens to compute.
+// Returns whether a request decodes while another request has prompt tokens to compute.
 bool Admission::others_decode() const {
   const RequestState* decodes = nullptr;
   bool several = false;
@@ -113,7 +116,7 @@ void Admission::preempt(Sequence& sequence) {
   ++plan_.preempted;
 }
 
-// Gives every running sequence a page for its next token. Where there is none, the last running sequence is preempted.
+// Gives every running sequence pages up to its next token. If there is no room for them, preempts running sequences, the last one first.
 void Admission::make_room() {
   for (Sequence* s : live_) {
     try {
@@ -132,8 +135,9 @@ void Admission::comes(Sequence& s) {
     on_their_way_.insert(at_stage(hashes[page], runtime_.rope_stage(s.length)));
 }
 
-// Does a running sequence compute a page that `s` could share a few steps later? Pages are compared by hashes of the text up to them: two
-// texts of one hash cost the later one a few steps, and nothing else.
+// Returns whether a running sequence will soon have computed a prompt page that `s` could share, so that `s` should wait for it. Pages are
+// compared by a hash of the text up to the end of the page. If two different texts have the same hash, `s` waits a few steps in vain, and
+// nothing else happens.
 bool Admission::prefix_on_its_way(Sequence& s) {
   if (on_their_way_.empty() || s.sharable() == 0) return false;
   const std::vector<std::uint64_t>& hashes = s.prompt->page_hashes(s.ids);
@@ -144,8 +148,9 @@ bool Admission::prefix_on_its_way(Sequence& s) {
   return false;
 }
 
-// Takes pages for a waiting sequence, if need be from the last running sequence of a lower priority. Leaves a page for each running
-// sequence, because otherwise the new sequence would soon be preempted. Returns false if there is no room now.
+// Acquires pages for a waiting sequence. If there is no room, preempts running sequences of lower priority, the last one first. Leaves one
+// spare page for each running sequence. Without spare pages the new sequence would soon be preempted. Returns false if there is still no
+// room.
 bool Admission::find_pages(Sequence& s, std::int64_t& running) {
   PagePool& pool = *runtime_.pages;
   std::optional<std::int32_t> reused;
@@ -170,7 +175,7 @@ bool Admission::find_pages(Sequence& s, std::int64_t& running) {
   return true;
 }
 
-// Admits waiting sequences in their order, until their prompts fill `rows_left` rows or one of them finds no room.
+// Admits waiting sequences in order until their prompts fill `rows_left` rows or one of the sequences finds no room.
 void Admission::admit(std::int64_t rows_left) {
   if (rows_left <= 0 || std::ranges::none_of(live_, [](const Sequence* s) { return s->life == Life::waiting; })) return;
   on_their_way_.clear();
@@ -192,8 +197,8 @@ void Admission::admit(std::int64_t rows_left) {
   }
 }
 
-// Where nothing runs, a waiting sequence that the pool can never hold fails. The budget may be smaller than it was at the start of the
-// request: a device can refuse to grow its cache.
+// If no sequence runs, fails each waiting sequence that the pool can never hold. The budget was large enough when the request was made, but
+// it may have shrunk since, because a device can refuse to grow its cache.
 void Admission::refuse_hopeless() {
   if (std::ranges::any_of(live_, [](const Sequence* s) { return s->life == Life::running; })) return;
   for (Sequence* s : live_) {
@@ -216,7 +221,8 @@ std::int64_t Admission::guesses_wanted(const Sequence& s, std::int64_t decoding,
   return s.guesses->wanted(cost_, decoding, extra, static_cast<std::int32_t>(room));
 }
 
-// Gives sequences room and pages for the guesses that pay, up to the rows of a step: more rows decode no faster.
+// Gives each decoding sequence room and pages for the number of guesses that pays. Decode rows and guesses together stay within
+// kGuessedRows and `most_rows`, because decoding gets no faster with more rows.
 void Admission::make_guess_room(std::int64_t most_rows) {
   const auto decoding = std::ranges::count_if(live_, [](const Sequence* s) { return s->decodes(); });
   std::int64_t left = std::min(kGuessedRows, most_rows) - decoding;
@@ -226,7 +232,7 @@ void Admission::make_guess_room(std::int64_t most_rows) {
     const std::int64_t wanted = guesses_wanted(*s, decoding, left);
     try {
       if (wanted <= 0 || !runtime_.pages->extend(s->table, static_cast<std::int64_t>(s->ids.size()) + wanted)) continue;
-    } catch (const Error&) {  // the device cannot grow its cache; make_room() reports it where a token needs the page
+    } catch (const Error&) {  // the device cannot grow its cache; make_room() reports the error when a chosen token needs the page
       continue;
     }
     s->guess_room = static_cast<std::int32_t>(wanted);

@@ -1,6 +1,6 @@
-// Decides which sequences take part in the next step, and with how many rows of tokens. Sequences run in the order of their requests as
-// long as each can have a cache page for its next token. If no page is left, the last running sequence is preempted. Admission reads and
-// changes sequences and the page pool; it has no thread of its own.
+// Decides which sequences take part in the next step, and how many token rows the step may have. Sequences are admitted in the order of
+// their requests. Each running sequence holds cache pages up to its next token. If no page is left, the running sequence that comes last in
+// this order is preempted. Admission changes sequences and the page pool. The engine thread calls it under the scheduler's lock.
 #pragma once
 
 #include <cstdint>
@@ -17,28 +17,31 @@
 namespace pumice::engine {
 
 struct Limits {
-  std::int32_t running = 256;   // requests that take part in steps; others wait
-  std::int32_t waiting = 1024;  // requests that wait beside them; start() refuses the next one
-  double step_seconds = 0.1;    // maximum duration of a step that computes rows of a prompt while another request decodes
+  std::int32_t running = 256;   // maximum number of requests that take part in steps; further requests wait
+  std::int32_t waiting = 1024;  // maximum number of requests that wait beside them; Request::start() throws overloaded for a further one
+  double step_seconds = 0.1;    // intended maximum duration of a step that computes rows of a prompt while another request decodes
 };
 
 struct Plan {
-  std::span<Sequence* const> live;                // the sequences that take part, in the order of their requests
-  std::int64_t decode_rows = 0, prompt_rows = 0;  // maximum numbers of rows in the step
-  double text_price = 1;                          // how many rows of a prompt take as long as one row that yields logits or a score
+  std::span<Sequence* const> live;  // sequences that run or wait for pages, but do not sit out; in the order of their requests
+  std::int64_t decode_rows = 0, prompt_rows = 0;  // maximum number of decode rows and of prompt rows in the step
+  double text_price = 1;                          // time of a text's row that yields logits or a score, divided by the time of a prompt row
   std::int64_t preempted = 0;                     // number of sequences that lost their pages to others
-  std::vector<std::pair<Sequence*, std::exception_ptr>> failed;  // sequences that the pool can never hold
-  std::vector<const Sequence*> held;                             // texts that need nothing but pages, and have them now
+  // Sequences that cannot get pages, each with its error. Their requests must fail.
+  std::vector<std::pair<Sequence*, std::exception_ptr>> failed;
+  // Texts that only need pages (TextTask::Wants::room) and have just received them.
+  std::vector<const Sequence*> held;
 };
 
-// Maximum number of rows in a step that decode or are guesses. A device computes more rows with the kernels for prompts.
+// Guesses are made only as long as a step has at most this many decode rows and guesses together. With more rows, a device computes the
+// step with its kernels for prompts.
 inline constexpr std::int64_t kGuessedRows = 64;
 
 class Admission {
  public:
   Admission(Runtime& runtime, const StepCost& cost) : runtime_(runtime), cost_(cost) {}
 
-  // None of `requests` has ended. The plan is valid until the next call.
+  // Returns the plan of the next step. `requests` must not contain a request that has ended. The plan is valid until the next call.
   Plan plan(std::span<const std::shared_ptr<RequestState>> requests, const Limits& limits);
 
  private:
@@ -62,7 +65,7 @@ class Admission {
   const StepCost& cost_;
   Plan plan_;
   std::vector<Sequence*> live_;
-  std::unordered_set<std::uint64_t> on_their_way_;  // hashes of the pages that running sequences compute
+  std::unordered_set<std::uint64_t> on_their_way_;  // hashes of the prompt pages that running sequences are about to compute
 };
 
 }  // namespace pumice::engine

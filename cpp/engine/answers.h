@@ -1,4 +1,4 @@
-// Chooses tokens from logits that callers have changed (Request::answer), between two steps.
+// Chooses tokens from logits that callers have changed (Request::answer). This happens between two steps.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@ class Answers {
   struct Part {
     Sequence* sequence;
     Choice choice = {};
-    std::exception_ptr error = {};  // set if no token could be chosen
+    std::exception_ptr error = {};  // why no token could be chosen; null if one was chosen
   };
 
-  // Gathers the sequences whose caller has answered. They count as in a step until Roster::step_is_over(). Returns false if there are none.
+  // Collects the sequences whose callers have answered, and marks them as in a step (Sequence::in_step) until Roster::step_is_over() is
+  // called. Returns false if there are none.
   bool gather(const Requests& requests);
-  // Chooses a token for each gathered sequence. Changes no sequence, and needs no lock.
+  // Chooses a token for each collected sequence. Changes no sequence and needs no lock.
   void choose();
   std::span<const Part> parts() const { return parts_; }
 

@@ -10,7 +10,7 @@
 
 namespace pumice::engine {
 
-// Never destroyed: objects that hold an AtFork may outlive every static one.
+// The list of all AtFork objects. It is never destroyed, because an object with an AtFork member may outlive all static objects.
 class ForkRegistry {
  public:
   static ForkRegistry& get() {
@@ -33,7 +33,7 @@ class ForkRegistry {
   void before() {
     mutex_.lock();
     forking(true);
-    // Reverse order of making: an object calls those that were made before it, with its own lock held.
+    // Newest objects first. An object calls older objects while it holds its own lock, so its lock is taken before theirs.
     for (auto each = all_.rbegin(); each != all_.rend(); ++each) (*each)->hooks_.before();
   }
   void after(std::function<void()> AtFork::Hooks::* hook) {

@@ -1,6 +1,6 @@
-// Keeps objects whole over a fork(). The child has only the thread that forked. If another thread of the parent held a lock, that lock
-// stays locked in the child for ever, and the data that it guards may be half changed. So the forking thread takes all locks first, and the
-// child forgets the threads that it lacks.
+// Keeps objects consistent across a fork(). The child has only the thread that called fork(). If another thread of the parent held a lock,
+// that lock stays locked in the child for ever, and the data that it guards may be half changed. So the forking thread takes all locks
+// before the fork, and the child discards the state of threads that it does not have.
 #pragma once
 
 #include <sys/types.h>
@@ -11,8 +11,8 @@
 
 namespace pumice::engine {
 
-// Calls its hooks at each fork() for as long as it exists. Make it the last member of the class that owns it: it is then destroyed first,
-// and no hook sees a destroyed member.
+// Calls its hooks at each fork() during its lifetime. Declare it as the last member of the class that owns it. It is then destroyed first,
+// so no hook sees a destroyed member.
 class AtFork {
  public:
   struct Hooks {
@@ -28,8 +28,8 @@ class AtFork {
   const Hooks hooks_;
 };
 
-// A lock for long work, which a fork() does not wait for. It knows the process of its holder: if the lock was held when the process forked,
-// lock() in the child throws forked_device instead of waiting for ever.
+// A lock that may be held during long work. A fork() does not wait until it is released. The lock stores the process id of its holder. If
+// the lock was held when the process forked, lock() in the child throws forked_device instead of waiting for ever.
 class ProcessLock {
  public:
   void lock();

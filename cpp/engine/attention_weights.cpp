@@ -11,13 +11,14 @@
 namespace pumice::engine {
 namespace {
 
-// One call of Backend::parallel() should take tens of milliseconds. A score takes about 100 ns, a job of so many 3 ms.
+// A call of Backend::parallel() should take tens of milliseconds. A score takes about 100 ns, so a job of kScoresOfJob scores takes 3 ms.
+// Each worker gets kJobsOfWorker jobs per call.
 constexpr std::int64_t kScoresOfJob = 32 * 1024, kJobsOfWorker = 8;
 
 struct Text {
   const Attend& attend;
   const AttendScore<float> score;
-  const float* sinks;  // null: none
+  const float* sinks;  // null if the layer has no sinks
   const float* rows;
   std::int64_t width, tokens;
   const float* at(const View& view, std::int64_t row) const { return view ? rows + row * width + view.col : nullptr; }

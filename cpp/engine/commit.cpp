@@ -22,7 +22,8 @@ void Commit::step(Step& step, double seconds) {
   add_up(seconds);
 }
 
-// The seconds that a guess cost: its row, and its share of the smaller models' time.
+// Returns the cost of one guess in seconds: the time of its row plus its share of the time that smaller models spent. Also reports the
+// duration of a step without prompt rows to cost_.
 double Commit::guess_price(const Step& step, double seconds) {
   std::int64_t guesses = 0, prompts = 0;
   decoding_ = 0;
@@ -60,7 +61,8 @@ void Commit::part(const Step& step, const Step::Part& part, double paid) {
   }
 }
 
-// A text without choices ends with its last row. Where it keeps its pages, it is held until its caller closes it.
+// Applies the rows of a text for which no token is chosen (TextTask). After its last row the sequence ends. If the task keeps its pages,
+// the sequence is held instead until its caller closes the request.
 void Commit::text(Sequence& s) {
   if (s.request->error || s.in_step == InStep::leaving) return;
   s.task->given = s.computed;
@@ -123,7 +125,7 @@ void Commit::take_token(Sequence& s, const Choice& choice) {
   if (s.generated() >= params.max_new_tokens || static_cast<std::int64_t>(s.ids.size()) >= s.context) roster_.end(s, Finish::length);
 }
 
-// Takes the tokens of a part's rows up to the first that differs from the guess in the next row.
+// Takes the chosen tokens of a part with guesses: a token for each accepted guess, then the token that follows the last accepted guess.
 void Commit::take_guesses(const Step& step, const Step::Part& part, double paid) {
   Sequence& s = *part.sequence;
   std::size_t taken = 0;

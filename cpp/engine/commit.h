@@ -1,5 +1,5 @@
-// Enters the results of a finished step: new ids and news into its sequences, their pages into the prefix cache, and the step's time and
-// counts into the statistics. The caller holds the scheduler's lock.
+// Applies the results of a finished step. It appends new ids and news to the sequences, enters their pages into the prefix cache, and adds
+// the step's duration and counts to the statistics. The caller holds the scheduler's lock.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 namespace pumice::engine {
 
 struct SchedulerStats {
-  std::int64_t running = 0;  // requests with at least one running sequence
-  std::int64_t waiting = 0;  // requests without a running sequence, but with one that waits for pages
-  std::int64_t lagging = 0;  // requests whose sequences all sit out
+  std::int64_t running = 0;  // requests with a sequence that runs or is held (Sequence::Life)
+  std::int64_t waiting = 0;  // other requests with a sequence that waits for pages
+  std::int64_t lagging = 0;  // requests whose unfinished sequences all sit out
   std::int64_t rows = 0;     // rows of the last step
-  std::int64_t steps = 0, prompt_tokens = 0,
-               decoded_tokens = 0;  // sums since the start: prompt rows that were computed, and tokens that were chosen
-  std::int64_t preempted = 0;       // sequences that lost their pages to others and are computed again
-  double busy_seconds = 0;          // sum over all steps
+  // Totals since the start: steps, prompt rows that were computed, tokens that were chosen.
+  std::int64_t steps = 0, prompt_tokens = 0, decoded_tokens = 0;
+  std::int64_t preempted = 0;  // how often a sequence lost its pages to another one and had to be computed again
+  double busy_seconds = 0;     // total duration of all steps
 };
 
 class Commit {
@@ -27,9 +27,9 @@ class Commit {
   Commit(Runtime& runtime, Roster& roster, StepCost& cost, SchedulerStats& counts)
       : runtime_(runtime), roster_(roster), cost_(cost), counts_(counts) {}
 
-  // Enters a step that was computed and whose tokens are all chosen.
+  // Applies a step after Step::run() has returned true. `seconds` is the duration of the step.
   void step(Step& step, double seconds);
-  // Enters tokens that were chosen from logits that callers have changed.
+  // Applies the tokens that Answers::choose() has chosen from logits changed by callers.
   void answers(std::span<const Answers::Part> parts);
 
  private:
@@ -46,7 +46,7 @@ class Commit {
   Roster& roster_;
   StepCost& cost_;
   SchedulerStats& counts_;
-  std::int64_t decoding_ = 0;  // rows of the step without those of prompts and guesses
+  std::int64_t decoding_ = 0;  // number of decode rows in the step, guesses not included
 };
 
 }  // namespace pumice::engine

@@ -15,7 +15,7 @@
 namespace pumice::engine {
 namespace {
 
-// One backend for each key. It lives as long as a model holds it. After a GPU was lost, the next model opens it again.
+// Shares one backend per key. A backend lives as long as a model holds it. If its GPU was lost, get() opens the GPU again.
 template <class Key>
 class Shared {
  public:
@@ -35,7 +35,7 @@ class Shared {
 };
 
 std::shared_ptr<Backend> cpu(int threads) {
-  static auto& open = *new Shared<int>;  // never destroyed: models may outlive static destructors
+  static auto& open = *new Shared<int>;  // never destroyed, because models may outlive static objects
   return open.get(threads, [&] { return cpu::make_backend(threads); });
 }
 
@@ -67,7 +67,8 @@ bool is_vulkan(std::string_view id) {
   return id.empty() || (id.size() > 1 && id[0] == ':' && id.find_first_not_of(kDigits, 1) == std::string_view::npos);
 }
 
-// The index of the best usable device: a discrete one before others, software last, and only where `software` allows it.
+// Returns the index of the best usable device. Discrete GPUs come first, then other hardware, then devices emulated in software if
+// `software` allows them.
 std::optional<std::size_t> best(const std::vector<DeviceInfo>& list, bool software) {
   std::optional<std::size_t> found;
   const auto rank = [](const DeviceInfo& d) { return d.type == DeviceType::discrete ? 0 : is_software(d) ? 2 : 1; };
@@ -78,7 +79,7 @@ std::optional<std::size_t> best(const std::vector<DeviceInfo>& list, bool softwa
   return found;
 }
 
-// Opens the named device, or throws why that is not possible.
+// Opens the named device. Throws the reason if it cannot be opened.
 std::shared_ptr<Backend> open_named(const std::string& id, const GpuRoom& gpus) {
   const std::vector<DeviceInfo> list = gpus.list();
   if (id == "vulkan") {
@@ -145,7 +146,7 @@ Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
     if (wants_gpu) {
       fail(why_kind(list), "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus), ". Leave gpu_layers out to use the CPU");
     }
-    for (const DeviceInfo& other : list) {  // a card that cannot be used is worth a note, a machine without a card is not
+    for (const DeviceInfo& other : list) {  // a GPU that cannot be used is worth a note, a machine without a GPU is not
       if (!other.usable &&
           (other.type == DeviceType::discrete || other.type == DeviceType::integrated || other.why_kind == ErrorKind::forked_device))
         devices.notes.push_back(str(other.id, " is not used: ", other.why_not));

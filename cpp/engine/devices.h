@@ -1,4 +1,4 @@
-// The devices of this machine. devices.cpp and diagnostics.cpp alone know which backends exist.
+// The devices of this machine. Only devices.cpp and diagnostics.cpp know which backends exist.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,21 @@
 
 namespace pumice::engine {
 
-// The source of GPU backends. Tests bring their own.
+// Lists the GPUs and opens their backends. Tests pass their own.
 struct GpuRoom {
-  std::function<std::vector<DeviceInfo>()> list;                    // ids "vulkan:0", "vulkan:1", ...; never throws
-  std::function<std::shared_ptr<Backend>(std::size_t index)> open;  // throws device_not_found, which says why and what to install
+  std::function<std::vector<DeviceInfo>()> list;  // returns the GPUs; their ids are "vulkan:0", "vulkan:1", ...; never throws
+  std::function<std::shared_ptr<Backend>(std::size_t index)> open;  // throws device_not_found; the message says why, and what to install
   std::string absent;                                               // why this build has no GPU backends; empty if it has them
 };
-const GpuRoom& gpu_room();  // Vulkan, if it is built in. Models share one backend per device
+// Returns access to the Vulkan GPUs. If this build has no Vulkan, list() returns nothing and `absent` says why. All models share one
+// backend per device.
+const GpuRoom& gpu_room();
 
 // Returns all devices, the CPU first.
 std::vector<DeviceInfo> devices(const GpuRoom& gpus = gpu_room());
 
-// The number of logical processors that this process may use: those of its affinity mask, limited by the cpu quota of its cgroup.
+// Returns the number of logical processors that this process may use: the size of its affinity mask, limited by the CPU quota of its
+// cgroup.
 int processors();
 
 // The devices that a model may be placed on. All models with the same number of threads share one CPU backend, so that they take turns on
@@ -31,14 +34,14 @@ int processors();
 struct Devices {
   std::shared_ptr<Backend> cpu;
   std::shared_ptr<Backend> gpu;    // null if no GPU takes part
-  bool gpu_named = false;          // the caller named it, so that the CPU must not replace it
-  std::vector<std::string> notes;  // GPUs that cannot be used, and why
-  std::string fallback;            // why the GPU that "auto" chose could not be opened; the CPU is used then
+  bool gpu_named = false;          // the caller named this GPU, so the CPU must not replace it
+  std::vector<std::string> notes;  // one text per GPU that cannot be used, with the reason
+  std::string fallback;            // why the GPU that "auto" chose could not be opened, so that the CPU is used; else empty
 };
 
-// options.device is "cpu", "vulkan", "vulkan:N" or "auto". "auto" takes the first discrete GPU; if there is none, the first other GPU that
-// is not emulated in software; else the CPU alone. Throws device_not_found if a named device cannot be opened; its message says why, and
-// which devices there are.
+// Opens the devices that `options` asks for. options.device is "cpu", "vulkan", "vulkan:N" or "auto". "auto" takes the first discrete GPU.
+// If there is none, it takes the first other GPU that is not emulated in software, and without such a GPU the CPU alone. Throws
+// device_not_found if a named device cannot be opened. The message says why, and which devices there are.
 Devices open_devices(const LoadOptions& options, const GpuRoom& gpus = gpu_room());
 
 }  // namespace pumice::engine

@@ -1,4 +1,4 @@
-// What doctor() and build_info() say about this build and this machine. diagnostics.cpp and devices.cpp alone name the backends.
+// Facts about this build and this machine for doctor() and build_info(). Only diagnostics.cpp and devices.cpp know which backends exist.
 #pragma once
 
 #include <string>
@@ -7,24 +7,24 @@
 namespace pumice::engine {
 
 struct CpuFacts {
-  std::string isa;                // the chosen instruction set
-  std::vector<std::string> isas;  // all instruction sets that run here, the plainest first
+  std::string isa;                // the instruction set whose kernels are used
+  std::vector<std::string> isas;  // all instruction sets whose kernels can run on this machine, the simplest first
   std::string blas;               // the library's path and configuration, or "none: " and the reason
-  int threads = 0;                // the default of load(threads=)
-  std::string huge_pages;         // "always", "madvise", "never" or "unknown"
+  int threads = 0;                // default of the argument `threads` of load()
+  std::string huge_pages;         // the system's setting of transparent huge pages: "always", "madvise", "never" or "unknown"
 };
 CpuFacts cpu_facts();
-std::string isa();  // cpu_facts().isa
+std::string isa();  // returns the same as cpu_facts().isa, without the other facts
 
-// A kernel of the chosen instruction set, compared with the scalar one.
+// Result of comparing a kernel with the scalar kernel for the same operation.
 struct KernelCheck {
-  std::string name;             // "linear Q4_K, int8 activations"
-  double error = 0, limit = 0;  // normalised mean squared error
+  std::string name;             // for example "linear Q4_K, int8 activations"
+  double error = 0, limit = 0;  // normalised mean squared error, and the largest one that passes
   bool ok = false;
 };
-std::vector<KernelCheck> check_kernels();  // takes some milliseconds
+std::vector<KernelCheck> check_kernels();  // checks all kernels of the instruction set in use; takes some milliseconds
 
-// Returns the messages of Vulkan's validation layer since the process began (PUMICE_VULKAN_VALIDATION=1).
+// Returns all messages from Vulkan's validation layer since the process began. PUMICE_VULKAN_VALIDATION=1 enables that layer.
 std::vector<std::string> vulkan_messages();
 
 }  // namespace pumice::engine

@@ -14,7 +14,8 @@ namespace pumice::engine {
 namespace {
 
 constexpr std::int64_t kMostTokens = 1 << 20;
-// A round occupies the device. It is long enough that its start and end cost little, and short enough that other calls get their turn.
+// Intended duration of a round of run_all(). A round occupies the device, so it must be short enough that other calls get their turn, and
+// long enough that its start and end cost little.
 constexpr double kRoundSeconds = 0.1;
 
 std::int64_t length(const Texts& texts, std::int64_t i) { return texts.offsets[i + 1] - texts.offsets[i]; }
@@ -48,13 +49,13 @@ void check(const Runtime& runtime, const Texts& texts) {
   }
 }
 
-// Texts in the order in which they run, cut into micro-batches: batch b is order[first[b] .. first[b + 1]).
+// The indices of the texts in the order in which they run, divided into micro-batches. Batch b is order[first[b] .. first[b + 1]).
 struct MicroBatches {
   std::vector<std::int64_t> order, first;
   std::int64_t batches() const { return static_cast<std::int64_t>(first.size()) - 1; }
   std::span<const std::int64_t> members(std::int64_t b) const { return std::span(order).subspan(first[b], first[b + 1] - first[b]); }
 
-  // Cuts batch b and all that follow it anew.
+  // Divides the texts of batch b and of all later batches anew, into batches of at most token_budget tokens.
   void cut(const Texts& texts, std::int64_t b, std::int64_t token_budget) {
     const auto begin = b < static_cast<std::int64_t>(first.size()) ? static_cast<std::size_t>(first[b]) : 0;
     first.resize(static_cast<std::size_t>(b));
@@ -71,8 +72,9 @@ struct MicroBatches {
   }
 };
 
-// With token_budget 0 a micro-batch has at most batch_rows() tokens, and all are as equal as the texts allow. They run side by side, one on
-// each worker: 8 texts of 217 tokens took a fifth longer in batches of 144 and 73 tokens than in two of 109.
+// Sorts the texts by length and divides them into micro-batches. With token_budget 0, a micro-batch has at most batch_rows() tokens, and
+// all micro-batches are as equal in size as the texts allow, because they run side by side, one on each worker. For example, 8 texts with
+// 217 tokens in all took a fifth longer in batches of 144 and 73 tokens than in two batches of about 109 tokens.
 MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token_budget) {
   MicroBatches plan;
   plan.order.resize(texts.offsets.size() - 1);
@@ -84,8 +86,8 @@ MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token
     plan.cut(texts, 0, token_budget > 0 ? token_budget : most);
     return plan;
   }
-  // All tokens are divided into equal shares, one for each batch. A text goes to the share that its middle lies in, so that batches differ
-  // by one text at most.
+  // All tokens, in order, are divided into equal shares, one share per batch. A text goes to the batch whose share contains the middle of
+  // the text. So batches differ in size by at most one text.
   const std::int64_t workers = std::max(1, runtime.pipeline.narrowest().workers());
   const std::int64_t mean = std::max(most / 2, most - length(texts, plan.order[0]) / 2);
   const auto batches = static_cast<double>(round_up(ceil_div(all, mean), workers));
@@ -112,7 +114,7 @@ struct Scratch {
   std::vector<float> rows;
 };
 
-// Copies the pipeline's rows for a text to the caller's memory.
+// A function that copies the rows computed for a text to the caller's memory.
 using Deliver = std::function<void(std::int64_t text, std::span<const float> rows)>;
 
 void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::int64_t> members, Rows unit, RunSpace& space,
@@ -150,9 +152,11 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
   }
 }
 
-// Runs all micro-batches. Few of them run one after another on the whole team, many run side by side, each on one worker. The bits are the
-// same. Only a try tells whether a micro-batch fits into a GPU, whose memory other processes use, too. One that does not fit is cut in
-// halves, and those that follow are as small.
+// Runs all micro-batches. While there is at least one for each worker, they run side by side, each on one worker. Otherwise they run one
+// after another, each on all workers. Both ways give the same bits.
+//
+// Only an attempt shows whether a micro-batch fits into the memory of a GPU, because other processes use that memory too. If a micro-batch
+// does not fit, it and all later ones are divided anew, into micro-batches of half its tokens at most.
 void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit, const Deliver& deliver, const TextsDone& progress,
              const Cancel& cancel) {
   Backend& device = runtime.pipeline.narrowest();
@@ -184,7 +188,7 @@ void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit,
           },
           cancel);
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      const std::int64_t turns = (round + workers - 1) / workers;  // micro-batches of each worker
+      const std::int64_t turns = (round + workers - 1) / workers;  // micro-batches per worker
       seconds_per_batch = seconds / static_cast<double>(turns);
     }
     next += round;
@@ -192,7 +196,8 @@ void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit,
   }
 }
 
-// Texts whose pooled row is that of an end token. Each is cut behind it, because causal rows do not see what follows.
+// Copies of the texts, cut after their end token if pooling takes the row of that token (model::TextEnd). The tokens after the end token
+// need not be computed, because causal rows do not see later tokens.
 class EndedTexts {
  public:
   EndedTexts(const Texts& texts, const model::TextEnd& end) : texts_(texts) {
@@ -238,9 +243,10 @@ void check_out(const Runtime& runtime, const Texts& texts, std::span<float> out,
           " x ", d);
 }
 
-// Copies the first values of a pooled row. Returns false if one of them is no finite number.
+// Copies the first out.size() values of a pooled row, and scales them to length 1 if `normalize` is set. Returns false if a value is not
+// finite.
 bool take_row(std::span<const float> row, bool normalize, std::span<float> out) {
-  double squares = 0;  // a sum of squared floats cannot overflow it
+  double squares = 0;  // a sum of squared floats cannot overflow a double
   for (std::size_t i = 0; i < out.size(); ++i) squares += static_cast<double>(row[i]) * row[i];
   if (!std::isfinite(squares)) return false;
   const double scale = normalize && squares > 0 ? 1.0 / std::sqrt(squares) : 1.0;
@@ -255,7 +261,7 @@ void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int
   check(runtime, given);
   const EndedTexts ended(given, runtime.text_end);
   const Texts& texts = ended.get();
-  check(runtime, texts);  // a text whose end lies in its prompt has nothing left to pool
+  check(runtime, texts);  // checks again, because a text whose end token is in its prompt has no row left to pool
   check_out(runtime, texts, out, d);
   require(token_budget >= 0 && token_budget <= kMostTokens, "token_budget must be between 1 and ", kMostTokens, " (0: automatic), not ",
           token_budget);
@@ -277,7 +283,7 @@ void check_call(const Runtime& runtime, const EncodeCall& call) {
 void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, const Cancel& cancel) {
   std::vector<std::int32_t> ids, types;
   std::vector<std::int64_t> offsets{0};
-  std::vector<std::int64_t> first;  // the first text of each call
+  std::vector<std::int64_t> first;  // index of the first text of each call
   for (const EncodeCall* call : calls) {
     const EndedTexts ended(call->texts, runtime.text_end);
     const Texts& texts = ended.get();

@@ -9,8 +9,9 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::int64_t kSmall = 8;        // a call of more micro-batches runs by itself
-constexpr double kTogetherSeconds = 0.1;  // of calls that run together: others wait so long at most
+constexpr std::int64_t kSmall = 8;  // a call with more tokens than this many micro-batches hold is not small and runs by itself
+// Intended maximum duration of a run of several calls. Calls that arrive meanwhile wait for its end.
+constexpr double kTogetherSeconds = 0.1;
 constexpr auto kLookAgain = std::chrono::milliseconds(20);
 
 }  // namespace
@@ -25,7 +26,7 @@ EncodeQueue::EncodeQueue(Runtime& runtime)
                       mutex_.unlock();
                     }}) {}
 
-// Calls lie on the stacks of threads that the child does not have.
+// In the child of a fork, forgets all calls, because they are on the stacks of threads that the child does not have.
 void EncodeQueue::forget_parent() {
   (void)changed_.release();
   (void)cancel_.release();
@@ -93,7 +94,7 @@ void EncodeQueue::wait_for(std::span<Call> mine) {
   }
 }
 
-// Runs the call that has waited longest, with all others that may run in one batch with it.
+// Runs the call that has waited longest, together with all waiting calls that fit into its run.
 void EncodeQueue::lead(Lock& lock) {
   const auto tokens = [](const Call* each) { return each->call.texts.offsets.back() - each->call.texts.offsets.front(); };
   const Texts& first = waiting_.front()->call.texts;

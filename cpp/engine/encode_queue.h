@@ -1,7 +1,8 @@
-// Runs small encode() calls of many callers together. Calls that arrive while others run wait until these are done, and then run as one.
+// Runs small encode() calls of many callers together. Calls that arrive while others run wait until these have ended, and then run
+// together.
 //
-// No call waits for others to join it. A call that finds none running runs at once, in its caller's thread, together with all waiting
-// calls. On the CPU, the bits of a text's result do not depend on its batch, so running together changes nothing but speed.
+// No call waits for others to join it. Whenever no call runs, the thread of one of the waiting callers runs all waiting calls that fit
+// together, at once. On the CPU, the bits of a text's result do not depend on its batch, so running together changes only the speed.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,13 @@ class EncodeQueue {
   EncodeQueue(const EncodeQueue&) = delete;
   EncodeQueue& operator=(const EncodeQueue&) = delete;
 
-  // Computes engine::encode() with an automatic budget. Calls with few texts may be merged into one run of the model; a call with many
-  // texts gets a run of its own. Cancelling a call does not affect the others: it returns as soon as no run reads its texts any more.
+  // Does the same as engine::encode() with an automatic token budget. A small call may run together with other calls; a large call gets a
+  // run of its own. Cancelling a call does not affect the calls that run with it. A cancelled call returns as soon as no run reads its
+  // texts any more.
   void encode(const Texts& texts, std::span<float> out, std::int32_t d, bool normalize, const Cancel& cancel);
-  // Runs several calls of one thread, each with its own Cancel. An error is kept in its call, and the others go on.
+  // Runs several calls for one thread. Each call has its own Cancel. An error of a call is stored in that call, and the other calls go on.
   void encode(std::span<EncodeCall> calls, std::span<const Cancel* const> cancels);
-  std::int64_t runs() const;  // how often the model has run so far, each time for one call or several
+  std::int64_t runs() const;  // number of runs so far; a run serves one or more small calls
 
  private:
   struct Call {
@@ -45,7 +47,7 @@ class EncodeQueue {
   Runtime& runtime_;
   mutable OrderedMutex<LockRank::encode_queue> mutex_;
   std::unique_ptr<Condition> changed_ = std::make_unique<Condition>();
-  std::deque<Call*> waiting_;  // the calls live on the stacks of threads in encode()
+  std::deque<Call*> waiting_;  // the Call objects are on the stacks of the threads in encode()
   std::vector<Call*> running_;
   std::unique_ptr<Cancel> cancel_;  // stops the run in progress
   double seconds_per_token_ = 0;

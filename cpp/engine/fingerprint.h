@@ -1,4 +1,5 @@
-// Identifies a model, for files that hold its keys and values.
+// Fingerprints identify models. A file that holds keys and values (engine/saved_prefix.h) stores the fingerprint of its model, so that no
+// other model loads the file.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,12 @@
 
 namespace pumice::engine {
 
-// Returns the fingerprint of a model file. `read` is a view that sums the bytes read through it (ModelFile::summed()), after everything was
-// read. The fingerprint covers three things: the metadata, except names and the keys of the tokenizer; the names, formats and shapes of
-// tensors; and every byte that was read from them, as it was when it was read.
+// Returns the fingerprint of a model file. `read` must be a view from ModelFile::summed(), which sums the bytes read through it, and the
+// model must have been read completely. The fingerprint covers three things: the metadata, except names and the keys of the tokenizer; the
+// names, formats and shapes of tensors; and every tensor byte that was read, as it was when it was read.
 std::uint64_t fingerprint(const files::ModelFile& read);
-// Returns the fingerprint of adapters in the order in which they are added. It covers the bytes that were read from each, and the scale of
-// its factors.
+// Returns the fingerprint of a list of LoRA adapters. It depends on their order, because they are added in that order. It covers the bytes
+// that were read from each adapter's file, and the name, factors, scale and layout of each of its modules.
 std::uint64_t fingerprint(std::span<const model::LoraSpec> adapters);
 
 }  // namespace pumice::engine

@@ -22,17 +22,19 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::size_t kStack = std::size_t{256} << 20;  // address space; pages are taken as they are used
+// The stack takes this many bytes of address space. The system provides memory only for the pages that are used.
+constexpr std::size_t kStack = std::size_t{256} << 20;
 constexpr auto kPoll = std::chrono::milliseconds(20);
-constexpr std::size_t kMostWords = 4000;  // bytes of a message
-// Real schemas compile in 57 ms at most (1,500 of MaskBench). The library cannot be stopped, so what takes longer ends unseen; where that
-// many do so at once, nothing is compiled.
+constexpr std::size_t kMostWords = 4000;  // maximum length of an error message, in bytes
+// The slowest of 1,500 real schemas (MaskBench) compiles in 57 ms. The library cannot be interrupted, so a compilation that takes longer
+// than kMostTime is abandoned and goes on in the background. While kMostUnseen abandoned compilations go on, no new one is started.
 constexpr auto kMostTime = std::chrono::seconds(5);
 constexpr int kMostUnseen = 2;
 constexpr int kTriedTokens = 2;
-constexpr std::size_t kMostBeginnings = 64;  // most tokens that begin one text
+constexpr std::size_t kMostBeginnings = 64;  // one_text() returns -1 for a mask that allows more tokens than this
 
-// Work of a library that cannot be stopped, on a thread with a deep stack. The waiting thread may give up; the result is then dropped.
+// Runs a function on a thread with a deep stack. The function calls a library that cannot be interrupted. If the waiting thread gives up,
+// the function goes on in the background and its result is dropped.
 class DeepWork {
  public:
   static void run(std::function<void()> work, const Cancel& cancel, std::chrono::steady_clock::duration most_time) {
@@ -101,9 +103,9 @@ class DeepWork {
   static inline std::atomic<int> unseen_{0};
 };
 
-// A matcher changes while it computes a mask. A fork waits for the end (a mask takes microseconds, 0.2 s at worst), so that matchers are
-// whole in the child. Its hook was made before that of every scheduler, so it runs after theirs: schedulers accept tokens under their
-// locks.
+// Makes a fork wait until no matcher is in use. A matcher changes while it computes a mask, and the child must not get a half-changed
+// matcher. A mask takes microseconds, 0.2 s at worst. The hooks before a fork run newest first. This object's hook is registered before the
+// hooks of all schedulers, so it runs after theirs. That order is necessary, because schedulers use matchers while they hold their locks.
 class MatchersAtWork {
  public:
   class Scope {
@@ -116,7 +118,7 @@ class MatchersAtWork {
 
  private:
   static MatchersAtWork& at_work() {
-    static auto& all = *new MatchersAtWork;  // never destroyed: threads may be at work when the process ends
+    static auto& all = *new MatchersAtWork;  // never destroyed, because threads may still use matchers when the process ends
     return all;
   }
   [[maybe_unused]] static inline MatchersAtWork& from_the_beginning_ = at_work();
@@ -130,7 +132,7 @@ class MatchersAtWork {
     if (--working_ == 0) idle_.notify_all();
   }
 
-  std::mutex mutex_;  // held while the process forks, by the thread that does it
+  std::mutex mutex_;  // the forking thread holds it during the fork
   std::condition_variable idle_;
   int working_ = 0;
   const AtFork at_fork_{{.before =
@@ -150,7 +152,8 @@ class MatchersAtWork {
 std::string message_of(const llguidance::Library& library, llguidance::Matcher* matcher) {
   const char* told = library.matcher_get_error(matcher);
   std::string text = told ? told : "it says no reason";
-  if (const auto trace = text.find("\n<backtrace>"); trace != std::string::npos) text.resize(trace);  // of a panic
+  // Drops the backtrace that follows the message of a panic in the library.
+  if (const auto trace = text.find("\n<backtrace>"); trace != std::string::npos) text.resize(trace);
   if (text.size() > kMostWords) text.resize(kMostWords);
   return text;
 }
@@ -222,7 +225,7 @@ std::shared_ptr<const GrammarTokens> GrammarTokens::make(std::shared_ptr<const l
         init.eos = job->eos.front();
         init.token_lengths = job->lengths.data();
         init.token_bytes = job->bytes.data();
-        init.tokenize_greedily = true;  // used for forced tokens alone, which are not asked for
+        init.tokenize_greedily = true;  // affects only the library's forced tokens, which are not used here
         init.more_eos = job->eos.data() + 1;
         init.more_eos_count = static_cast<std::uint32_t>(job->eos.size() - 1);
         char error[1024] = "";
@@ -286,11 +289,13 @@ std::shared_ptr<const CompiledGrammar> CompiledGrammar::compile(std::shared_ptr<
         llguidance::Matcher* matcher = library.new_matcher(&init, job->kind.c_str(), job->source.c_str());
         const std::shared_ptr<const CompiledGrammar> made(new CompiledGrammar(job->tokens, matcher));
         if (library.matcher_is_error(matcher)) fail(ErrorKind::grammar, message_of(library, matcher));
-        std::vector<std::uint32_t> words(job->tokens->words());  // the first mask: what it finds out, copies have
+        // Computes the first mask here, because copies of the matcher then have the results of that work.
+        std::vector<std::uint32_t> words(job->tokens->words());
         const std::size_t bytes = words.size() * sizeof(std::uint32_t);
         require(library.matcher_get_mask_byte_size(matcher) == bytes, "llguidance's masks have another size than this vocabulary's");
         if (library.matcher_compute_mask_into(matcher, words.data(), bytes) != 0) fail(ErrorKind::grammar, message_of(library, matcher));
-        // Some are too large for the parser, which says so when it reads the first tokens.
+        // Some grammars exceed the limits of the parser, which reports that only when it reads the first tokens. So a copy of the matcher
+        // reads a few tokens now.
         const CompiledGrammar trial(job->tokens, library.clone_matcher(matcher));
         for (int i = 0; i < kTriedTokens && !library.matcher_is_stopped(trial.matcher_); ++i) {
           const auto word = std::find_if(words.begin(), words.end(), [](std::uint32_t w) { return w != 0; });

@@ -1,9 +1,10 @@
-// Grammars as token filters, by llguidance: an Earley parser over the bytes of a vocabulary's tokens. It computes the set of tokens that
-// may come next in 10 to 60 us (mean, for vocabularies of 49,152 to 262,144 tokens).
+// Token filters that make a text follow a grammar. They use llguidance, an Earley parser that works on the bytes of tokens. It computes the
+// set of tokens that may come next in 10 to 60 us on average, for vocabularies of 49,152 to 262,144 tokens.
 //
-// Schemas come from strangers. The compiler recurses as deep as a chain of rules is long: on a thread with a stack of 8 MiB, 2,000 levels
-// of a schema end the process. So compilation runs on a thread with a stack of 256 MiB, and a source has at most 256 KiB, in which no chain
-// is long enough to overflow that stack. Masks, copies and frees need no such stack. A compilation of more than 5 seconds is given up.
+// Grammars and schemas may come from untrusted sources. llguidance's compiler recurses once for each rule in a chain of rules. On a thread
+// with a stack of 8 MiB, a schema with 2,000 nested levels overflows the stack and ends the process. So compilation runs on a thread with a
+// stack of 256 MiB, and a source has at most 256 KiB, which is too short for a chain that overflows that stack. Masks, copies and frees
+// need no such stack. A compilation that takes more than 5 seconds is abandoned.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,13 @@ namespace pumice::engine {
 
 inline constexpr std::size_t kMostGrammarBytes = 256 << 10;
 
-// A model's tokens as grammars see them. All grammars of the model share it; it never changes.
+// A model's vocabulary in the form that grammars need. All grammars of the model share it. It never changes.
 class GrammarTokens {
  public:
-  // `bytes` holds the bytes of all tokens one after another; lengths: the number of bytes per token, 0 for a token that no grammar allows.
-  // Special tokens begin with 0xFF. eos: the tokens that end an answer, at least one. Throws invalid_argument, and cancelled (the work then
-  // ends on its thread, and its result is dropped).
+  // `bytes` holds the bytes of all tokens one after another. `lengths` holds the number of bytes of each token, or 0 for a token that no
+  // grammar allows. The bytes of a special token begin with 0xFF. `eos` holds the tokens that end an answer, at least one. Throws
+  // invalid_argument for a vocabulary that cannot be used, and cancelled if `cancel` is set. After a cancel, the work goes on in its own
+  // thread and its result is dropped.
   static std::shared_ptr<const GrammarTokens> make(std::shared_ptr<const llguidance::Library> library, std::vector<std::uint32_t> lengths,
                                                    std::vector<std::uint8_t> bytes, std::vector<std::uint32_t> eos, const Cancel& cancel);
   ~GrammarTokens();
@@ -36,7 +38,7 @@ class GrammarTokens {
   const llguidance::Tokenizer* get() const { return tokenizer_; }
   std::size_t words() const { return words_; }  // number of 32-bit words in a mask
 
-  // Returns the longest token of the mask if all other tokens of the mask are prefixes of it, else -1.
+  // Returns the longest token that `mask` allows if all other allowed tokens are prefixes of it, else -1.
   std::int32_t one_text(std::span<const std::uint32_t> mask) const;
 
  private:
@@ -47,22 +49,23 @@ class GrammarTokens {
   std::shared_ptr<const llguidance::Library> library_;
   llguidance::Tokenizer* tokenizer_;
   std::size_t words_;
-  std::vector<std::uint32_t> first_;  // offset of each token's first byte, then the end of the last token
+  std::vector<std::uint32_t> first_;  // offset in bytes_ of each token's first byte, then the size of bytes_
   std::vector<std::uint8_t> bytes_;
 };
 
-// A grammar, compiled for a model's tokens. Any thread may take filters from it.
+// A grammar that was compiled for a model's vocabulary. Any thread may call filter().
 class CompiledGrammar {
  public:
-  // kind: "json", "regex" or "lark". Throws grammar with the compiler's message, cancelled (the work then ends on its thread, and its
-  // result is dropped), and out_of_memory if no thread with such a stack can be started.
+  // Compiles `source`. `kind` is "json", "regex" or "lark". Throws ErrorKind::grammar, with the compiler's message, if the source cannot be
+  // used. Throws cancelled if `cancel` is set; the compilation then goes on in its own thread and its result is dropped. Throws
+  // out_of_memory if no thread with a stack of 256 MiB can be started.
   static std::shared_ptr<const CompiledGrammar> compile(std::shared_ptr<const GrammarTokens> tokens, std::string kind, std::string source,
                                                         const Cancel& cancel);
   ~CompiledGrammar();
   CompiledGrammar(const CompiledGrammar&) = delete;
   CompiledGrammar& operator=(const CompiledGrammar&) = delete;
 
-  std::unique_ptr<TokenFilter> filter() const;  // for the first token of an answer
+  std::unique_ptr<TokenFilter> filter() const;  // returns a new filter, in its state before the first token of an answer
   std::size_t words() const { return tokens_->words(); }
 
  private:
@@ -70,7 +73,7 @@ class CompiledGrammar {
       : tokens_(std::move(tokens)), matcher_(matcher) {}
 
   std::shared_ptr<const GrammarTokens> tokens_;
-  llguidance::Matcher* matcher_;  // in its state before the first token; filters get copies
+  llguidance::Matcher* matcher_;  // stays in its state before the first token; each filter gets a copy of it
 };
 
 }  // namespace pumice::engine

@@ -22,12 +22,12 @@ std::shared_ptr<const Library> Library::open(const std::string& path) {
 #define PUMICE_LOOK_UP(name, ...) look_up(library->name, "llg_" #name);
   PUMICE_LLGUIDANCE_FUNCTIONS(PUMICE_LOOK_UP)
 #undef PUMICE_LOOK_UP
-  return library;  // the image stays open: threads that compile may outlive everything else
+  return library;  // the library is never closed, because threads that compile may outlive everything else
 }
 
 std::string Library::version() const {
   const char* told = get_version ? get_version() : nullptr;
-  std::string_view text = told ? told : "";  // "llguidance@1.9.1 derivre@0.3.12"
+  std::string_view text = told ? told : "";  // for example "llguidance@1.9.1 derivre@0.3.12"
   const auto at = text.find('@');
   if (at == std::string_view::npos) return "";
   text.remove_prefix(at + 1);

@@ -1,7 +1,9 @@
-// The C interface of llguidance (https://github.com/guidance-ai/llguidance, parser/llguidance.h of 1.9), as far as it is used here.
+// Declares the part of llguidance's C interface that is used here (https://github.com/guidance-ai/llguidance, parser/llguidance.h of
+// version 1.9).
 //
-// Python's package contains the library but no header, so these are our own declarations of the same layouts. We link nothing of it: its
-// functions are looked up in the image that Python has loaded. Only Python can load that image, because it needs Python's symbols.
+// The Python package llguidance contains the library but no header, so the types are declared again here with the same layouts. Nothing is
+// linked against the library. Its functions are looked up in the shared library that Python has loaded. Only Python can load it, because it
+// needs Python's symbols.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +14,12 @@
 
 namespace pumice::engine::llguidance {
 
-struct Tokenizer;  // the library's own types, seen only through pointers
+struct Tokenizer;  // Tokenizer and Matcher are opaque types of the library
 struct Matcher;
 
 using Tokenize = std::size_t (*)(const void* user, const std::uint8_t* bytes, std::size_t size, std::uint32_t* tokens, std::size_t most);
 
-struct TokenizerInit {  // LlgTokenizerInitV2: the library reads struct_size bytes of it
+struct TokenizerInit {  // LlgTokenizerInitV2; the library reads only its first struct_size bytes
   std::size_t struct_size = sizeof(TokenizerInit);
   std::uint32_t vocab_size = 0, eos = 0;
   const std::uint32_t* token_lengths = nullptr;
@@ -39,7 +41,8 @@ struct ParserLimits {  // LlgParserLimits
   bool precompute_large_lexemes, verbose_errors;
 };
 
-// LlgConstraintInit. It has no struct_size field. The library writes its defaults into it, and a later version of it may have more fields.
+// LlgConstraintInit. The library writes its defaults into this struct. The struct has no struct_size field, so a later version of the
+// library may write more fields than are declared here. `room` reserves space for them.
 struct MatcherInit {
   const Tokenizer* tokenizer = nullptr;
   std::uint32_t log_buffer_level = 0, log_stderr_level = 0;
@@ -48,8 +51,8 @@ struct MatcherInit {
   std::byte room[1024]{};
 };
 
-// Each entry is a name in the library, and its type. Functions that return int return 0, or -1 for an error that matcher_get_error()
-// describes.
+// Each entry is the name of a library function without its prefix llg_, and its type. A matcher function that returns an int returns 0, or
+// -1 for an error that matcher_get_error() describes.
 #define PUMICE_LLGUIDANCE_FUNCTIONS(X)                                                                                                     \
   X(get_version, const char* (*)())                                                                                                        \
   X(new_tokenizer_v2, Tokenizer* (*)(const TokenizerInit*, char* error, std::size_t error_size))                                           \
@@ -71,11 +74,11 @@ struct Library {
 #define PUMICE_DECLARE(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
   PUMICE_LLGUIDANCE_FUNCTIONS(PUMICE_DECLARE)
 #undef PUMICE_DECLARE
-  std::vector<std::string> missing;  // functions that the library lacks; if there are any, none may be called
+  std::vector<std::string> missing;  // names of functions that the library lacks; unless this is empty, no function may be called
 
-  // Looks the functions up in the image that this process has loaded from `path`. Throws io if it has loaded none.
+  // Looks up the functions in the shared library that this process has loaded from `path`. Throws io if the process has not loaded it.
   static std::shared_ptr<const Library> open(const std::string& path);
-  std::string version() const;  // "1.9.1"; "" if the library does not tell
+  std::string version() const;  // for example "1.9.1"; empty if the library does not say
 };
 
 }  // namespace pumice::engine::llguidance

@@ -13,23 +13,24 @@ namespace pumice::engine {
 
 inline constexpr std::int64_t kAllLayers = -1;
 
-// Named as in pumice.load(). An empty optional means automatic.
+// The fields are named as in pumice.load(). An empty optional means that the value is chosen automatically.
 struct LoadOptions {
   std::string device = "auto";
-  std::optional<std::int64_t> gpu_layers;  // kAllLayers: all
+  std::optional<std::int64_t> gpu_layers;  // number of layers on the GPU; kAllLayers: all of them
   std::optional<Format> quantize;
   std::optional<std::int64_t> n_ctx;
   KvFormat kv_format = KvFormat::f16;
   std::optional<std::uint64_t> kv_budget;  // bytes
   Compute compute = Compute::automatic;
   int threads = 0;
-  // If there are several kinds of pooling, their vectors are concatenated. Empty: the pooling that the file names, else the last row in
-  // decoders and the mean in encoders.
+  // How the rows of a text are pooled. If there are several kinds of pooling, their vectors are concatenated. If this is empty, the file
+  // decides. If the file names no pooling either, decoders take the last row and encoders the mean of the rows.
   std::vector<PoolKind> pooling;
-  std::vector<model::ModuleSpec> modules;  // the modules that follow the layers, in order
-  // For a causal reranker: its labels are the logits of these ids at the last token.
+  std::vector<model::ModuleSpec> modules;  // the modules that follow the layers, in order; empty: those that the file names
+  // Makes a decoder a reranker. Its labels are the logits of these ids after the last token.
   std::vector<std::int32_t> score_ids;
-  // The task whose adapters (in the model's own file) are merged. Empty if no task is named.
+  // The task whose adapters are merged into the weights (model/adapters.h). The adapters are in the model's own file. Empty if no task is
+  // named.
   std::string task;
   std::vector<model::LoraSpec> lora;
 };

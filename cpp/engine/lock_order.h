@@ -1,14 +1,14 @@
-// The locks of the engine, in the order in which a thread takes them: a thread may take a lock only if every lock that it holds comes
-// before it. So no circle of threads can wait for each other. Builds of tests check this at each lock (PUMICE_CHECK_LOCKS).
+// The order of the engine's locks. A thread may take a lock only if every lock that it holds has a lower rank (LockRank). So threads cannot
+// wait for each other in a circle. Test builds check the order whenever a lock is taken (PUMICE_CHECK_LOCKS).
 //
-// No thread ever holds two locks of one rank, which are those of two models. When another model guesses for a step (Drafter), the step
-// computes without its own scheduler's lock, and gives that model's pages back without it. Nothing that may be the last holder of another
-// model is destroyed under the lock. A fork is the exception: it takes every lock there is, beginning with the objects that were made last
-// (engine/at_fork.h).
+// A thread never holds two locks of the same rank, which would belong to two models. Where a model drafts tokens for another one (Drafter),
+// three rules ensure this. A step runs without the lock of its scheduler. The drafting model's pages are given back without that lock. An
+// object that may hold the last reference to another model is never destroyed under that lock. A fork is the exception: it takes all locks
+// of all objects, newest object first (engine/at_fork.h).
 //
-// Some locks are not in the list, because no function of the engine is called while they are held: those of devices (cpu/, vulkan/) and of
-// grammars (engine/grammar.cpp), which come after all of these, and those of EncodeQueue's callers. Model's two locks come before all
-// others, because programs are built under them.
+// Some locks are not in the list, because no function of the engine is called while they are held. These are the locks of devices (cpu/,
+// vulkan/) and of grammars (engine/grammar.cpp), which come after all listed locks, and the locks of EncodeQueue's callers. The two locks
+// of Model come before all listed locks, because programs are built while they are held.
 #pragma once
 
 #include <condition_variable>
@@ -22,19 +22,20 @@
 namespace pumice::engine {
 
 enum class LockRank : std::uint8_t {
-  // ForkRegistry: each fork runs under it. An object with hooks is made and destroyed while none of the locks below is held.
+  // ForkRegistry: guards the list of objects with hooks, and is held during each fork. A thread that makes or destroys such an object must
+  // hold none of the locks below.
   forks,
-  scheduler,     // Scheduler: requests and sequences, between the steps
-  encode_queue,  // EncodeQueue: calls of encoders
-  run_spaces,    // RunSpaces: which spaces are lent. A step borrows one without the scheduler's lock
-  pool,          // PagePool: who holds each page. The scheduler holds its own lock while it takes pages, so its lock comes before
-  storage,       // PagePool: the bytes of pages. The pool grows while it does its bookkeeping, so the pool's lock comes before
-  text           // TextTask: the caller's memory, while a step writes to it
+  scheduler,     // Scheduler: guards requests and sequences between steps
+  encode_queue,  // EncodeQueue: guards the calls that wait or run
+  run_spaces,    // RunSpaces: guards the lists of free spaces; a step takes a space without the scheduler's lock
+  pool,          // PagePool: guards the state of pages; comes after `scheduler`, which is held while a scheduler takes pages
+  storage,       // PagePool: guards the bytes of pages; comes after `pool`, which is held while the storage grows
+  text           // TextTask: guards the caller's memory while a step writes to it
 };
 
 #ifdef PUMICE_CHECK_LOCKS
 
-// The locks that a thread holds, as one bit per rank.
+// The locks that the current thread holds. There is one bit for each rank.
 class LocksHeld {
  public:
   static void take(LockRank rank) {
@@ -48,7 +49,7 @@ class LocksHeld {
     if (!forking) held &= ~(1u << static_cast<int>(rank));
   }
   inline static thread_local std::uint32_t held = 0;
-  inline static thread_local bool forking = false;  // the thread is inside of the hooks of a fork
+  inline static thread_local bool forking = false;  // the current thread is running the hooks of a fork
 };
 
 template <LockRank rank>

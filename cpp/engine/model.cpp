@@ -19,7 +19,7 @@ using model::ModelPrograms;
 using model::Output;
 using model::Role;
 
-// The pooling where neither options nor files name one. In a decoder only the last row has seen the whole text.
+// Returns the pooling to use if neither options nor file name one. In a decoder, only the last row has seen the whole text.
 PoolKind usual_pooling(const model::Description& d) { return d.config.causal() ? PoolKind::last : PoolKind::mean; }
 
 model::Description describe(const std::shared_ptr<const files::ModelFile>& file, const LoadOptions& options) {
@@ -37,10 +37,10 @@ LoadOptions with_sums(LoadOptions options) {
   return options;
 }
 
-// What load() prepares the body for: a decoder gives the selected rows for its head, an encoder pooled rows.
+// Returns which output of the body load() prepares: selected rows for the head of a decoder, pooled rows for an encoder.
 Output main_output(const model::Description& d) { return d.config.has_head ? Output::selected : Output::pooled; }
 
-// The programs that each device runs: its stage of the body; on the last device those that follow the layers, too.
+// Returns the programs that each device runs: its stages of the body and, on the last device, the programs that follow the layers.
 std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms& programs, const Placement& placement) {
   const model::Description& d = programs.description();
   std::vector<std::vector<const Program*>> all(placement.devices.size());
@@ -53,14 +53,15 @@ std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms&
   return all;
 }
 
-// Calls foresee() on a thread while weights are packed and uploaded, so that a GPU compiles its pipelines meanwhile.
+// Calls Backend::foresee() on a thread of its own, so that a GPU compiles its pipelines while weights are packed and uploaded.
 class Foresight {
  public:
   Foresight(const ModelPrograms& all, const Placement& placement, Compute compute) {
     if (std::all_of(placement.devices.begin(), placement.devices.end(),
                     [](const PlacedDevice& p) { return p.backend->info().type == DeviceType::cpu; }))
       return;
-    // Collected before the thread begins: a process that is forked meanwhile must not find the lock of ModelPrograms taken.
+    // Collects the programs before the thread starts. If the thread took the lock of ModelPrograms instead, a fork at that moment would
+    // leave the lock taken in the child for ever.
     std::vector<std::pair<Backend*, const Program*>> programs;
     const auto add = [&](std::size_t device, const ModelProgram& p) {
       programs.emplace_back(placement.devices[device].backend.get(), &p.program);
@@ -74,22 +75,22 @@ class Foresight {
       thread_ = std::jthread([this, programs = std::move(programs), &weights = d.weights, compute] {
         try {
           for (const auto& [backend, program] : programs) backend->foresee(*program, weights, compute, done_);
-        } catch (...) {  // prepare() raises it again
+        } catch (...) {  // ignored, because prepare() raises the error again
         }
       });
-    } catch (const std::system_error&) {  // no thread can be started: prepare() does all of it
+    } catch (const std::system_error&) {  // no thread can be started, so prepare() does all of the work
     }
   }
   ~Foresight() {
     done_.request();
     if (process_ != ::getpid() && thread_.joinable())
-      thread_.detach();  // the process was forked in a progress function: the thread is the parent's and never ends here
+      thread_.detach();  // the process forked inside a progress function; the child does not have the thread and must not wait for it
   }
 
  private:
   const pid_t process_ = ::getpid();
   Cancel done_;
-  std::jthread thread_;  // ends before done_ does
+  std::jthread thread_;  // declared last, so that it is joined before done_ is destroyed
 };
 
 }  // namespace
@@ -149,7 +150,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     pooled_ = make_runner(build_pipeline(Output::pooled, cancel), nullptr);
     pooled_->runtime.text_end = d.config.text_end;
   }
-  for (const PlacedDevice& device : placement_.devices) {  // what a device found out when it prepared the programs
+  for (const PlacedDevice& device : placement_.devices) {  // adds the notes that devices made while they prepared the programs
     const std::vector<std::string> notes = device.backend->info().notes;
     placement_.notes.insert(placement_.notes.end(), notes.begin(), notes.end());
   }
@@ -212,7 +213,7 @@ Runtime& Model::layer_by_layer(const Cancel& cancel) const {
   return prepared(layers_, [&] { return build_layers(cancel); });
 }
 
-// The layers before this one are those of layer_by_layer().
+// Uses the stages of layer_by_layer() for the embedding and for the layers before `layer`.
 const Pipeline& Model::queries(std::size_t layer, const Cancel& cancel) const {
   const std::vector<Pipeline::Stage>& layers = layer_by_layer(cancel).pipeline.stages();
   const std::lock_guard lock(preparing_);
@@ -269,7 +270,7 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
   std::vector<float> end(rows);
   const auto lease = runtime.spaces.take(Crew::team, cancel);
   runtime.pipeline.body(lease[0], nullptr, batch, end, cancel, [&](std::size_t stage, std::span<const float> given) {
-    const std::size_t stride = given.size() / ids.size();  // rows between layers may have more columns than the hidden ones
+    const std::size_t stride = given.size() / ids.size();  // rows between layers may have more than hidden_size columns
     for (std::size_t i = 0; i < layers.size(); ++i) {
       if (static_cast<std::size_t>(layers[i]) != stage) continue;
       for (std::size_t r = 0; r < ids.size(); ++r)

@@ -1,5 +1,5 @@
-// A loaded model: its description, its placement, and the pipelines that run it. After load() nothing changes except the page pool and what
-// the first call of each kind prepares. Any number of threads may use it.
+// A loaded model: its description, its placement, and the pipelines that run it. After load(), only two things change: the page pool, and
+// the pipelines that are built when a function first needs them. Any number of threads may use a model.
 #pragma once
 
 #include <functional>
@@ -23,23 +23,23 @@ namespace pumice::engine {
 
 class Model {
  public:
-  // Reads and packs all weights. `progress` is called with the number of bytes packed so far (out of Placement::weights), by one thread at
-  // a time.
+  // Reads and packs all weights. `progress` is called, by one thread at a time, with the number of bytes packed so far. The total is
+  // Placement::weights.
   static std::shared_ptr<Model> load(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options, const Progress& progress,
                                      const Cancel& cancel);
-  // Loads on the given devices. Tests bring their own.
+  // Loads the model onto the given devices. Tests pass their own.
   static std::shared_ptr<Model> load_on(const Devices& devices, std::shared_ptr<const files::ModelFile> file, const LoadOptions& options,
                                         const Progress& progress, const Cancel& cancel);
-  // Loads with the layers shared evenly over the given devices.
+  // Loads the model with its layers divided evenly among the given devices, in order.
   static std::shared_ptr<Model> load_on(const std::vector<std::shared_ptr<Backend>>& backends, std::shared_ptr<const files::ModelFile> file,
                                         const LoadOptions& options, const Progress& progress, const Cancel& cancel);
 
   const model::Description& description() const { return description_; }
   const Placement& placement() const { return placement_; }
   const files::ModelFile& file() const { return *file_; }
-  // Identifies the file as it was loaded (engine/fingerprint.h).
+  // Returns a number that identifies the contents of the file as they were loaded (engine/fingerprint.h).
   std::uint64_t fingerprint() const { return fingerprint_; }
-  // Everything else that determines the bits of keys and values: version, options, devices.
+  // Returns a text that describes everything else that determines the bits of keys and values: version, options and devices.
   const std::string& made_by() const { return made_by_; }
   // Returns a drafter that guesses this model's tokens with `smaller`. All requests with the same `smaller` share one drafter, so that
   // their sequences are drafted in one batch. The drafter lives as long as any request uses it.
@@ -47,27 +47,28 @@ class Model {
   bool generates() const { return decoder_ != nullptr; }
   bool encodes_first() const { return placement_.encodes_first; }
 
-  // The first call of each of these prepares what load() has not prepared.
-  Runtime& decoder() const;           // computes logits and scores. Throws unsupported_task without a head
+  // The first call of each of the following functions builds what load() has not built yet.
+  Runtime& decoder() const;           // computes logits and scores; throws unsupported_task if the model has no head
   Scheduler& scheduler() const;       // generates tokens with decoder()
   Runtime& pooled() const;            // computes a vector per text; every model has it
   Runtime& tokens() const;            // computes a vector per token; every model has it
-  Runtime& classes() const;           // computes a classifier's logits. Throws unsupported_task without a classifier
-  EncodeQueue& pooled_queue() const;  // for small calls of many callers
+  Runtime& classes() const;           // computes a classifier's logits; throws unsupported_task without a classifier
+  EncodeQueue& pooled_queue() const;  // runs small calls of pooled() from many callers together
   EncodeQueue& classes_queue() const;
 
-  // Computes the attention weights of a layer (0 is the first): how much of each other token's value goes into each token. `out` has the
-  // shape heads x ids x ids. The softmax is computed on the host (engine/attention_weights.h).
+  // Computes the attention weights of a layer (0 is the first), that is, how much each token as a query attends to each token as a key.
+  // `out` has the shape heads x ids x ids: for each head, a row per query and a column per key. The softmax is computed on the host
+  // (engine/attention_weights.h).
   void attentions(std::span<const std::int32_t> ids, std::size_t layer, std::span<float> out, const Cancel& cancel) const;
 
-  // Computes the rows of a text after each of the given layers, without caches. Layer 0 stands for the input of the first layer, n for the
-  // output of the n-th layer. The output of the last layer comes after the final norm if the model has one. `out` has the shape layers x
-  // ids x hidden_size.
+  // Computes the hidden rows of a text after each of the given layers, without caches. Layer 0 stands for the input of the first layer, and
+  // n for the output of the n-th layer. The output of the last layer is taken after the final norm if the model has one. `out` has the
+  // shape layers x ids x hidden_size.
   void hidden_states(std::span<const std::int32_t> ids, std::span<const std::int32_t> layers, std::span<float> out,
                      const Cancel& cancel) const;
 
  private:
-  // A pipeline and the runtime over it.
+  // A pipeline, with the runtime and the encode queue that use it.
   struct Runner {
     Runner(Pipeline built, PagePool* pages, std::int32_t n_ctx, std::int32_t vocab, std::int32_t types, std::span<const RopeTable> ropes)
         : pipeline(std::move(built)), runtime(pipeline, pages, n_ctx, vocab, types, ropes) {}
@@ -82,10 +83,10 @@ class Model {
   std::vector<std::shared_ptr<Backend>> backends() const;
   Pipeline::Stage build_stage(std::size_t device, const model::ModelProgram& program, const Cancel& cancel) const;
   Pipeline build_pipeline(model::Output output, const Cancel& cancel) const;
-  Pipeline build_layers(const Cancel& cancel) const;  // a stage for the embedding, and one for each layer
+  Pipeline build_layers(const Cancel& cancel) const;  // has one stage for the embedding, and one for each layer
   std::size_t device_of(std::size_t layer) const;
   Runtime& layer_by_layer(const Cancel& cancel) const;
-  const Pipeline& queries(std::size_t layer, const Cancel& cancel) const;  // the model up to a layer's attention
+  const Pipeline& queries(std::size_t layer, const Cancel& cancel) const;  // computes the model up to the queries and keys of `layer`
   std::unique_ptr<Runner> make_runner(Pipeline pipeline, PagePool* pages) const;
   Runtime& prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const;
   [[noreturn]] void wrong_task(const char* call, const char* needs, const char* instead) const;
@@ -95,20 +96,20 @@ class Model {
   const model::ModelPrograms programs_;
   Placement placement_;
   Compute compute_ = Compute::automatic;
-  std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device
+  std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device index
   std::unique_ptr<PagePool> pages_;
   std::unique_ptr<Runner> decoder_;
   std::unique_ptr<Scheduler> scheduler_;
   mutable std::mutex preparing_;
   mutable std::unique_ptr<Runner> pooled_, tokens_, classes_, layers_;
-  mutable std::map<std::size_t, Pipeline> queries_;  // by layer
+  mutable std::map<std::size_t, Pipeline> queries_;  // by layer index
   std::uint64_t fingerprint_ = 0;
   std::string made_by_;
   mutable std::mutex drafting_;
   mutable std::weak_ptr<Drafter> drafter_;
 };
 
-// Computes the placement without loading. Returns one also for a model that does not fit: see Placement::problem.
+// Computes the placement without loading the model. If the model does not fit, Placement::problem is set, and nothing is thrown.
 Placement plan(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options);
 
 }  // namespace pumice::engine

@@ -1,5 +1,6 @@
-// Tells callers the news of their requests. The reader is a thread that waits for its own request (Request::wait), or one thread for all
-// started requests (Scheduler::pump). The scheduler's lock is held in all of these functions.
+// Delivers the news of requests, such as new tokens, to the threads that read them. A reader is either a thread that waits for its own
+// request (Request::wait), or the thread that reads the news of all started requests (Scheduler::pump). The scheduler's lock is held in all
+// of these functions.
 #pragma once
 
 #include <cstdint>
@@ -12,44 +13,46 @@
 
 namespace pumice::engine {
 
-// The news of one request, as pump() returns them.
+// The news of one request, as pump() returns it.
 struct RequestNews {
   std::uint64_t tag;
   std::vector<News> news;
-  bool ended;  // nothing more will come; if an error ended the request, take() throws it
+  bool ended;  // no more news will come; if an error ended the request, Request::take() throws it
 };
 
 using Requests = std::vector<std::shared_ptr<RequestState>>;
 
 class NewsDesk {
  public:
-  // crowded: the device's threads occupy all processors of the process.
+  // `crowded` is true if the device's threads occupy all processors of the process.
   NewsDesk(WorkSignal& work, bool crowded) : work_(work), crowded_(crowded) {}
 
-  // If the request is ready, wakes the thread that waits for it, or the thread in pump().
+  // If the request is ready (RequestState::ready), wakes the thread that waits for it, or queues the request for pump().
   void tell(RequestState& request);
-  // Takes the news of a request. They then count as read, so a sequence that was parked because of unread news may go on.
+  // Removes and returns the unread news of a request. The news then counts as read, so a sequence that was parked because of too many
+  // unread tokens may go on.
   std::vector<News> collect(RequestState& request);
-  // Waits for news, for wake_pump(), or for max_ms. Unlocks before it returns, so that a request without another holder is destroyed
-  // without the lock.
+  // Waits until a request has news, wake_pump() is called, or max_ms have passed. Returns the news of all queued requests. Unlocks `lock`
+  // before the queue's references to requests are dropped, because a request may be destroyed then, which must happen without the lock.
   std::vector<RequestNews> pump(SchedulerLock lock, double max_ms);
   void wake_pump();
-  // The reader has handled its news and has come back for more.
+  // Called when a reader has handled its news and comes back for more.
   void has_read(Reader& reader);
-  // Before a step: if the device's threads occupy all processors, waits at most 0.5 ms for the readers that were told news.
+  // Called before a step. If the device's threads occupy all processors, waits at most 0.5 ms until all readers that were told of news have
+  // handled it.
   void let_read(SchedulerLock& lock, const Requests& requests);
-  // In the child of a fork: returns the parent's requests whose news are not told yet. Destroys nothing.
+  // Called in the child of a fork. Empties the queue and returns its requests. Destroys nothing, because the fork still holds other locks.
   Requests forget_parent();
 
  private:
   WorkSignal& work_;
   const bool crowded_;
-  Requests queue_;            // requests with Delivery::queued
+  Requests queue_;            // requests whose news the next call of pump() returns
   std::int32_t pumping_ = 0;  // threads in pump()
   bool woken_ = false;
   Reader reader_;                                                    // the thread in pump()
-  std::unique_ptr<Condition> told_ = std::make_unique<Condition>();  // threads in pump() wait for it
-  std::unique_ptr<Condition> back_ = std::make_unique<Condition>();  // let_read() waits for it
+  std::unique_ptr<Condition> told_ = std::make_unique<Condition>();  // wakes the threads in pump()
+  std::unique_ptr<Condition> back_ = std::make_unique<Condition>();  // wakes the engine thread in let_read()
 };
 
 }  // namespace pumice::engine

@@ -1,8 +1,9 @@
-// The state of each page of a pool. A page is free, or held by sequences (with a count), or kept: in the prefix tree, but held by no
-// sequence.
+// Tracks the state of each page of a pool. A page is either free, or held by at least one sequence, or kept. A kept page is in the prefix
+// tree, but no sequence holds it.
 //
-// A sequence that holds a page also holds all earlier pages of its text. So kept pages can always be freed beginning with the leaves of the
-// tree, the longest unused first. This class does the bookkeeping alone; PagePool has the lock and the bytes.
+// A sequence that holds a page also holds all earlier pages of its text. So the descendants of a kept page in the tree are all kept, and
+// pages can always be evicted leaf by leaf, the least recently used leaf first. This class only does the bookkeeping. PagePool has the lock
+// and the bytes.
 #pragma once
 
 #include <cstdint>
@@ -21,24 +22,25 @@ class PageBook {
   std::int64_t free() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t kept() const { return kept_; }
 
-  void reserve(std::int64_t pages);  // allocates memory for so many pages, so that add() cannot fail
-  void add(std::int64_t pages);      // brings size() to `pages`; the new ones are free
-  std::int32_t take();               // returns a free page, now held once, or -1 if none is free
-  bool evict();                      // frees the leaf that was unused longest. Returns false if no page is kept
+  void reserve(std::int64_t pages);  // allocates memory for the bookkeeping of `pages` pages in all, so that add() cannot fail
+  void add(std::int64_t pages);      // raises size() to `pages`; the new pages are free
+  std::int32_t take();               // takes a free page, which then has one holder; returns -1 if no page is free
+  bool evict();                      // frees the least recently used leaf among the kept pages; returns false if no page is kept
   void hold(std::int32_t page);
-  void drop(std::int32_t page);  // removes one holder; a page without holders is kept if it is in the tree, else free
+  void drop(std::int32_t page);  // removes one holder; a page without a holder is kept if it is in the tree, else free
 
-  // Returns the child of `parent` whose key has the longest prefix in common with `ids`. parent -1: the pages with which texts under `root`
-  // begin.
+  // Returns the child of page `parent` whose key has the longest prefix in common with `ids`. If `parent` is -1, searches the first pages
+  // of the texts under `root`.
   PrefixTree::Match longest(std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) const {
     return tree_.longest(name_of(parent, root), ids);
   }
-  // Puts a held page into the tree. A kept page whose key is a shorter prefix of the same ids leaves the tree.
+  // Inserts a held page into the tree, with the key `ids`, as a child of `parent`. If a kept child of `parent` has a key that is a prefix
+  // of `ids`, that child leaves the tree and becomes free, because the new page contains the same tokens.
   void enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids);
 
-  // From now on, page i has holders[i] holders, which must not be more than before.
+  // Sets the number of holders of page i to holders[i], which must not be more than before.
   void hold_only(std::span<const std::int32_t> holders);
-  // Computes every count anew from the pages, and throws if one differs. For tests.
+  // Computes every count again from the pages, and throws if one of them differs. For tests.
   void self_check() const;
 
  private:
@@ -47,8 +49,8 @@ class PageBook {
     std::int32_t children = 0;  // number of children in the tree
     std::int32_t parent = -1;   // parent page; -1 if it has none
     std::int32_t tokens = 0;    // number of ids in its key
-    std::uint64_t name = 0;     // its name in the tree; 0 if it is not there
-    std::uint64_t used = 0;     // time when it was last dropped (clock_)
+    std::uint64_t name = 0;     // unique number by which its children in the tree refer to it; 0 if the page is not in the tree
+    std::uint64_t used = 0;     // value of clock_ when the page lost its last holder
     PrefixTree::Entry entry;
   };
 
@@ -59,7 +61,7 @@ class PageBook {
   PrefixTree tree_;
   std::vector<Page> pages_;
   std::vector<std::int32_t> free_;
-  std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;  // kept pages without children, longest unused first
+  std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;  // (used, page) of each kept page without children, least recently used first
   std::uint64_t clock_ = 0, names_ = 0;
   std::int64_t kept_ = 0;
 };

@@ -19,7 +19,7 @@ std::string gib(std::uint64_t bytes) {
 PageTable::~PageTable() {
   try {
     if (pool_) pool_->release(*this);
-  } catch (...) {  // no memory for the bookkeeping: a page may stay unused
+  } catch (...) {  // no memory for the bookkeeping; some pages may then never be used again
   }
 }
 
@@ -79,7 +79,7 @@ bool PagePool::grow() {
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::out_of_memory && error.kind() != ErrorKind::out_of_device_memory) throw;
     if (have == 0) throw;
-    budget_pages_ = have;  // go on with what there is: kept pages make room
+    budget_pages_ = have;  // go on with the existing pages, some of which can be evicted
     return false;
   }
   book_.add(wanted);
@@ -92,7 +92,8 @@ bool PagePool::evict() {
   return true;
 }
 
-// Takes the pages of the table that has been parked longest: the full ones become kept, and can be evicted.
+// Takes the pages away from the table that has been parked longest. Its pages in the prefix tree become kept and can be evicted, and its
+// other pages become free. Returns false if no table is parked.
 bool PagePool::reclaim() {
   if (parked_.empty()) return false;
   PageTable& table = *parked_.begin()->second;
@@ -110,14 +111,16 @@ std::int32_t PagePool::take() {
 }
 
 void PagePool::drop_all(PageTable& table) {
-  while (!table.pages_.empty()) {  // the last page first: beginnings of texts are shared most, and are kept longest
+  // Drops the last page first. The first page then counts as used most recently and is evicted last, because texts share their beginnings
+  // most often.
+  while (!table.pages_.empty()) {
     book_.drop(table.pages_.back());
     table.pages_.pop_back();
   }
   table.published_ = 0;
 }
 
-// Brings a table to `pages` pages. Returns false, and leaves the table as it was, if there is no room.
+// Adds pages to a table until it has `pages` pages. Returns false, and leaves the table as it was, if there is no room.
 bool PagePool::fill(PageTable& table, std::int64_t pages) {
   const std::size_t had = table.pages_.size();
   table.pages_.reserve(static_cast<std::size_t>(std::max<std::int64_t>(pages, 0)));
@@ -170,7 +173,7 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
   }
   if (source >= 0) book_.hold(source);  // so that it is not evicted before it is copied
   bool enough = fill(table, needed);
-  if (!enough && source >= 0) {  // in a tiny budget the page to copy can be the one that is missing
+  if (!enough && source >= 0) {  // with a tiny budget, the page to copy may be the only page left to take; then nothing is copied
     book_.drop(source);
     source = -1;
     enough = fill(table, needed);
@@ -211,7 +214,7 @@ std::int32_t PagePool::cached_tokens(std::span<const std::int32_t> ids, std::int
 
 bool PagePool::extend(PageTable& table, std::int64_t tokens) {
   const std::int64_t needed = ceil_div(tokens, kPageTokens);
-  if (static_cast<std::int64_t>(table.pages_.size()) >= needed) return true;  // the usual case needs no lock
+  if (static_cast<std::int64_t>(table.pages_.size()) >= needed) return true;  // the usual case, which needs no lock
   const std::lock_guard lock(mutex_);
   table.pool_ = this;
   table.process_ = process_;
@@ -319,7 +322,8 @@ void PagePool::write(PageTable& table, std::size_t first, std::span<const std::u
 }
 
 // ---------------------------------------------------------------- after a fork
-// The child lacks the engine thread of the parent. Pages that its sequences held alone are free here; those that were published are kept.
+// The child does not have the parent's engine thread, so only parked tables keep their pages. Pages that running sequences held become kept
+// if they are in the prefix tree, else free.
 void PagePool::forget_parent() {
   ++process_;
   std::vector<std::int32_t> holders(static_cast<std::size_t>(book_.size()), 0);
@@ -330,7 +334,8 @@ void PagePool::forget_parent() {
   book_.hold_only(holders);
 }
 
-// True in the child for the table of a sequence that ran in the parent: forget_parent() has given its pages back.
+// Returns true, in the child of a fork, for the table of a sequence that ran in the parent. forget_parent() has given the table's pages
+// back already, so this function only empties the table.
 bool PagePool::left_behind(PageTable& table) const {
   if (table.process_ == process_) return false;
   table.pages_.clear();

@@ -1,11 +1,13 @@
-// The cache pages of a model: pages that sequences hold, and pages of prefixes that are kept because a later prompt may begin with them.
+// The key-value cache of a model, divided into pages. Some pages are held by sequences. Others are kept after their sequences have ended,
+// because a later prompt may begin with the same tokens.
 //
-// PageBook has the state of each page. Full pages enter the prefix tree as soon as a sequence has computed them, so that other sequences
-// share them. The last, partly filled page of a sequence enters when the sequence ends; a sequence that continues it gets a copy. Storage
-// grows in steps up to the byte budget; after that, kept pages are evicted.
+// PageBook tracks the state of each page. A full page enters the prefix tree as soon as its sequence has computed it, so that other
+// sequences can share it. The last, partly filled page of a sequence enters the tree when the sequence ends. A sequence that continues this
+// page gets a copy of it. Storage grows in steps up to the byte budget. After that, kept pages are evicted.
 //
-// Thread-safe. The lock is held for bookkeeping and growth, never while a device computes. The child of a fork() has the kept pages and the
-// parked tables. Pages of sequences that ran in the parent's threads are free in the child.
+// Thread-safe. The lock is held for bookkeeping and growth, never while a device computes. In the child of a fork(), kept pages and parked
+// tables stay as they were. All other tables lose their pages in the child. Those pages that are in the prefix tree become kept, and the
+// rest become free.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,8 @@ namespace pumice::engine {
 
 class PagePool;
 
-// The pages of one sequence. PagePool fills it, and its destructor gives the pages back. Only one thread at a time may use it.
+// The pages of one sequence. PagePool fills the table, and the table's destructor gives the pages back. Only one thread at a time may use a
+// table.
 class PageTable {
  public:
   PageTable() = default;
@@ -39,10 +42,10 @@ class PageTable {
   PagePool* pool_ = nullptr;
   std::vector<std::int32_t> pages_;
   std::uint64_t root_ = 0;      // root of the prefix tree for its pages (PrefixTree::root)
-  std::int32_t published_ = 0;  // how many of its first pages are in the tree; the others belong to this table alone
-  std::uint64_t parked_ = 0;    // a new number each time that it is parked; 0 if it is not parked
+  std::int32_t published_ = 0;  // how many of the first pages are in the tree; the other pages belong to this table alone
+  std::uint64_t parked_ = 0;    // key in PagePool::parked_; 0 if the table is not parked
   std::uint64_t process_ = 0;   // value of PagePool::process_ when the table was filled
-  bool lost_ = false;           // its pages were reclaimed while it was parked
+  bool lost_ = false;           // true if the pages were reclaimed while the table was parked
 };
 
 class PagePool {
@@ -56,49 +59,54 @@ class PagePool {
   PagePool(CacheSet caches, std::uint64_t budget_bytes);
 
   CacheSet& caches() { return caches_; }
-  std::int64_t max_tokens() const;  // maximum length of one sequence inside the budget
-  // Throws out_of_memory, with the numbers, if the pool can never hold a sequence of so many tokens.
+  std::int64_t max_tokens() const;  // maximum number of tokens of one sequence within the budget
+  // Throws out_of_memory if the pool can never hold a sequence of `tokens` tokens. The message contains the numbers.
   void check_fits(std::int64_t tokens) const;
 
-  // Gives an empty table pages for all of `ids`. Returns how many of the ids are computed already: at most `sharable`, and fewer than
-  // ids.size(), so that the last one's logits are computed. `spare`: number of pages that must be left over. `stage`: the stage of the
-  // text's rope; only texts of the same stage share pages. Returns nullopt, and changes nothing, if there is no room now.
+  // Gives an empty table pages for all of `ids`. Pages that are in the prefix tree are shared. Returns how many of the first ids are
+  // already computed: at most `sharable`, and fewer than ids.size(), so that the last id is computed and yields logits. `spare` is the
+  // number of pages that must be left over. `stage` is the stage of the text's rope (Runtime::rope_stage); only texts of the same stage
+  // share pages. Returns nullopt and changes nothing if there is no room now.
   std::optional<std::int32_t> acquire(PageTable& table, std::span<const std::int32_t> ids, std::int64_t sharable = kAll,
                                       std::int64_t spare = 0, std::int64_t stage = 0);
   static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
-  // Returns how many computed tokens acquire() would find if it were called now.
+  // Returns how many computed tokens acquire() would find for `ids` if it were called now.
   std::int32_t cached_tokens(std::span<const std::int32_t> ids, std::int64_t stage = 0) const;
-  // Brings the table to enough pages for `tokens` in all. Returns false if there is no room now.
+  // Adds pages to the table until it has enough for `tokens` tokens in all. Returns false, and adds none, if there is no room now.
   bool extend(PageTable& table, std::int64_t tokens);
-  // Shares the first `tokens` of `from`, all computed, with the empty table `to`: full pages by reference, the last one by copy.
+  // Shares the first `tokens` tokens of `from`, which must all be computed, with the empty table `to`. Full pages are shared; a partly
+  // filled last page is copied. Returns false if there is no room for the copy.
   bool fork(const PageTable& from, std::int32_t tokens, PageTable& to);
-  // `computed`: ids whose keys and values are in the table. Enters new full pages into the prefix tree. If another sequence has entered an
-  // equal page meanwhile, that page replaces the table's own, because equal ids have equal bits.
+  // Enters the table's new full pages into the prefix tree. `computed` holds the ids whose keys and values are in the table. If another
+  // sequence has entered an equal page in the meantime, the table takes that page in place of its own. Both pages contain the same bits,
+  // because equal texts have equal keys and values.
   void publish(PageTable& table, std::span<const std::int32_t> computed);
-  // Empties a table. Its computed pages are kept as long as there is room.
+  // Empties a table. Its pages with the `computed` ids are kept as long as there is room.
   void release(PageTable& table, std::span<const std::int32_t> computed);
   void release(PageTable& table) { release(table, {}); }
 
-  // Copies keys and values of a table's pages from index `first` on, as bytes (CacheSet::read_pages), for files. write() may only write
-  // pages that are not published: those from unpublished() on.
+  // read() copies the keys and values of a table's pages, beginning with page index `first`, to `out` as bytes (CacheSet::read_pages).
+  // write() copies such bytes back to the pages. Both serve to save and load prefix files. write() may only write pages that are not
+  // published, which are those with an index of unpublished() or more.
   void read(const PageTable& table, std::size_t first, std::span<std::uint8_t> out);
   void write(PageTable& table, std::size_t first, std::span<const std::uint8_t> in);
   static std::size_t unpublished(const PageTable& table) { return static_cast<std::size_t>(table.published_); }
   std::uint64_t page_bytes() const { return page_bytes_; }
 
-  // A sequence that is not scheduled parks its table: if there is no other room, its pages may be reclaimed, so it never blocks another
-  // sequence. unpark() returns false if the pages are gone; the table is then empty, and the sequence must be computed again.
+  // A sequence that sits out parks its table. The pages of a parked table are reclaimed if there is no other room, so such a sequence never
+  // blocks another one. unpark() returns false if the pages were reclaimed. The table is then empty, and the sequence must be computed
+  // again.
   void park(PageTable& table);
   bool unpark(PageTable& table);
 
   void count_prompt(std::int64_t tokens, std::int64_t reused);
   Stats stats() const;
-  // Computes every count anew from the pages, and throws if one differs. For tests.
+  // Computes every count again from the pages, and throws if one of them differs. For tests.
   void self_check() const;
 
  private:
-  // mutex_ is held in all of these, except copy().
-  std::int32_t take();  // returns a page, now held once, or -1 if there is no room
+  // The caller holds mutex_ in all of these functions except copy().
+  std::int32_t take();  // takes a page, which then has one holder; returns -1 if there is no room
   bool grow();
   bool evict();
   bool reclaim();
@@ -106,19 +114,19 @@ class PagePool {
   void publish_full(PageTable& table, std::span<const std::int32_t> computed);
   bool fill(PageTable& table, std::int64_t pages);
   std::int64_t room() const;
-  void copy(std::int32_t from, std::int32_t to);  // without mutex_
+  void copy(std::int32_t from, std::int32_t to);  // called without mutex_
   void forget_parent();
   bool left_behind(PageTable& table) const;
 
   CacheSet caches_;
   const std::uint64_t page_bytes_;
-  std::int64_t budget_pages_;  // sinks to the number of existing pages when the device refuses to allocate more
+  std::int64_t budget_pages_;  // maximum number of pages; falls to the number of existing pages if the device refuses to allocate more
 
   mutable OrderedMutex<LockRank::pool> mutex_;
-  OrderedMutex<LockRank::storage> storage_mutex_;  // copies and growth
+  OrderedMutex<LockRank::storage> storage_mutex_;  // held while page contents are copied and while the storage grows
   PageBook book_;
-  std::map<std::uint64_t, PageTable*> parked_;  // longest parked first
-  std::uint64_t parkings_ = 0;                  // number of parkings so far
+  std::map<std::uint64_t, PageTable*> parked_;  // by PageTable::parked_, so the table that was parked longest ago comes first
+  std::uint64_t parkings_ = 0;                  // how many times a table was parked so far
   std::uint64_t process_ = 1;                   // increased by one in each child of a fork
   Stats counts_;
   const AtFork at_fork_;
