@@ -1,1 +1,1 @@
-"""Texts to vectors and scores."""
+"""Encoding: turns texts into vectors and scores."""

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 Output = Literal["sentence", "tokens", "both"]
 
-MOST_TOKENS = 1 << 20  # maximum number of tokens in a micro-batch; the engine checks it too
+MOST_TOKENS = 1 << 20  # maximum number of tokens in a micro-batch; the engine checks this limit too
 OUTPUTS = ("sentence", "tokens", "both")
-FEW_TEXTS = 64  # this many texts take about 0.1 s on a small encoder
+FEW_TEXTS = 64  # maximum number of texts that EncodeOptions.takes_few() accepts; a small encoder takes about 0.1 s for them
 
 
 @dataclass(frozen=True)
 class RankHit:
-    """One document in the result of rank(): its index in the list given, its score, its text."""
+    """One document in the result of rank(): its index in the given list of documents, its score, its text."""
 
     index: int
     score: float
@@ -50,7 +50,7 @@ class Prediction:
 
 # ---------------------------------------------------------------- one call
 class EncodeKeywords(TypedDict, total=False):
-    """The keywords of encode() and its like."""
+    """The keywords of encode(), encode_query(), encode_document() and aencode()."""
 
     prompt: str | None
     prompt_name: str | None
@@ -68,7 +68,7 @@ class EncodeKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class EncodeOptions:
-    """The keywords of a call of encode(), as they were given."""
+    """The keywords of one encode() call, with the caller's values, which are not checked yet."""
 
     prompt: str | None = None
     prompt_name: str | None = None
@@ -84,8 +84,8 @@ class EncodeOptions:
     out: Float32 | None = None
 
     def takes_few(self, inputs: Any) -> bool:
-        """Whether Encoder.prepare() accepts these inputs: few texts, one vector per text, and no setting that changes how they are
-        computed."""
+        """Returns whether Encoder.prepare() accepts these inputs. It accepts a short list of short texts, if the call asks for one vector
+        per text and sets no batch size, token budget or progress bar."""
         texts = [inputs] if isinstance(inputs, str) else inputs
         if not isinstance(texts, (list, tuple)) or not 0 < len(texts) <= FEW_TEXTS or not all(isinstance(text, str) for text in texts):
             return False
@@ -99,7 +99,8 @@ ENCODE_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields
 
 
 class Prepared(NamedTuple):
-    """A call with few texts that are already tokenized. Once `engine` has computed `piece`, finish() returns the result of the call."""
+    """An encode() call of few texts, which are already tokenized. Once `engine` has computed `piece`, finish() returns the result of the
+    call."""
 
     engine: Engine
     piece: Piece
@@ -108,27 +109,28 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Call:
-    """A call whose arguments are checked."""
+    """An encode() call after its arguments were checked."""
 
     texts: Iterable[Any]
-    expected: int | None  # how many texts len() promises, or None if unknown
-    single: bool  # the input is one string
+    expected: int | None  # number of texts, from len() of the input, or None if unknown
+    single: bool  # whether the input is one string
     output: Output
     precision: Precision
     ranges: Float32 | None
     normalize: bool | None
     truncate_dim: int | None
     width: int
-    out: Any  # out= of the call
-    rows: Float32 | None  # out=, checked, as (texts, width)
+    out: Any  # the argument out=, as it was given
+    rows: Float32 | None  # the argument out=, checked and in the shape (texts, width), or None if it was not given
     prompt: str
-    skipped: int  # number of prompt tokens that are left out of the vector
+    skipped: int  # number of tokens at the beginning of each text that belong to the prompt and are left out of the vector
     role: str | None
     budget: int  # maximum tokens per micro-batch, or 0 if the engine chooses
     cuts: Cuts
 
     def result(self, rows: Float32) -> Any:
-        """Makes the call's result from one vector per text. Packs the vectors if the call asks for it."""
+        """Returns the result of the call. rows: one vector per text. They are packed if the call asks for another precision than
+        float32."""
         if self.out is not None:
             return self.out
         packed = rows if self.precision == "float32" else quantize_rows(rows, self.precision, self.ranges)
@@ -136,7 +138,7 @@ class _Call:
 
 
 class Encoder:
-    """Texts to arrays with one loaded model."""
+    """Turns texts into arrays of vectors or scores with one loaded model."""
 
     def __init__(
         self,
@@ -147,17 +149,18 @@ class Encoder:
         typed: bool = True,
         render: Render | None = None,
     ) -> None:
-        """activation: predict()'s activation, as the model's file names it.  typed, render: as in WindowTokenizer."""
+        """activation: the activation that the model's files name for predict(), or None.  typed, render: see WindowTokenizer."""
         self._engine, self._config, self._activation = engine, config, activation
         static = engine.info["architecture"] == "static"
         self._windows = WindowTokenizer(tokenizer, config, int(engine.info["n_ctx"]), typed, static, render)
         self.max_tokens = self._windows.max_tokens
-        # the width of a pooled vector; the model may project its hidden states to another width (CLIP)
+        # The width of a pooled vector. It differs from the width of the hidden states if the model projects the pooled vector (CLIP).
         self.vector_size = int(engine.info["vector_size"])
 
     # ------------------------------------------------------------ vectors
     def encode(self, inputs: Any, options: EncodeOptions, role: str | None = None, cancel: _core.Cancel | None = None) -> Any:
-        """Model.encode(). role: "query" or "document", which a model of token vectors may tokenize in different ways."""
+        """Implements Model.encode(). role: "query", "document" or None. A model with one vector per token may tokenize a query in another
+        way than a document."""
         call = self._checked(inputs, options, role)
         rows: Any = None
         hidden: Any = None
@@ -243,7 +246,8 @@ class Encoder:
         return 0 if batch_size is None else min(integer("batch_size", batch_size, 1) * self.max_tokens, MOST_TOKENS)
 
     def _piece(self, call: _Call, tokens: Tokens, first: int, rows: Float32) -> Piece:
-        """Returns the engine's input for a window of texts. `first` is the number of the first text, and the vectors go to `rows`."""
+        """Returns the engine's input for a window of texts. first: the index of its first text among all texts of the call.  rows: the
+        array to which the engine writes the vectors."""
         short = np.flatnonzero(np.diff(tokens.offsets) <= call.skipped) if call.skipped else np.empty(0)
         if short.size:
             raise ContextLengthError(
@@ -274,7 +278,9 @@ class Encoder:
 
     def _token_rows(self, call: _Call, truncate: bool | str, bar: Progress, cancel: _core.Cancel | None) -> list[Float32]:
         normalize = self._config.normalize_tokens if call.normalize is None else call.normalize
-        both = call.output == "both"  # with "both", _sentence_rows() has already counted the texts that are cut
+        # With "both", _sentence_rows() has already counted the cut texts in call.cuts. So this pass counts in an object of its own, which
+        # is dropped.
+        both = call.output == "both"
         cuts = self._windows.cuts(call.role, truncate) if both else call.cuts
         result: list[Float32] = []
         try:
@@ -303,7 +309,7 @@ class Encoder:
         activation: str | None = None,
         cancel: _core.Cancel | None = None,
     ) -> Float32:
-        """(n, labels) float32 scores of text pairs, or of texts."""
+        """Returns the scores of text pairs or of single texts, float32 (n, labels)."""
         if activation is not None:
             choice("activation", activation, ACTIVATIONS)
         items, expected = items_of(pairs, "pairs")

@@ -1,4 +1,4 @@
-"""The interface of the engine that an Encoder computes with. `_core.Model` and `static.StaticEngine` implement it, and tests have fakes."""
+"""The interface of the engine that an Encoder computes with. `_core.Model` and `static.StaticEngine` implement it, as do fakes in tests."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Piece(NamedTuple):
     types: Int32 | None
     out: Float32  # (texts, d), C-contiguous
     normalize: bool
-    prompt: int  # number of first tokens per text that are left out of the text's vector
+    prompt: int  # number of tokens at the beginning of each text that are left out of the text's vector
 
 
 class Engine(Protocol):
-    """The parts of `_core.Model` that every engine has; `_core.pyi` says what they do and raise.
+    """The methods of `_core.Model` that every engine has. `_core.pyi` says what each of them does and raises.
 
-    Another thread can stop a call through `cancel`. The call then raises KeyboardInterrupt. Calls with `cancel` may be computed together
-    with other calls."""
+    Another thread can stop a call through `cancel`. The stopped call raises KeyboardInterrupt. The engine may compute calls with `cancel`
+    together with other calls."""
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the engine says of its model."""
+        """Returns a description of the model, with the keys of `_core.Model.info`."""
 
     def encode(
         self,
@@ -56,19 +56,19 @@ class Engine(Protocol):
     def encode_tokens(
         self, ids: Int32, offsets: Int64, types: Int32 | None, unseen: Int32 | None = None, cancel: _core.Cancel | None = None
     ) -> Float32:
-        """The vector of every token, float32 (tokens, d)."""
+        """Returns one vector per token, float32 (tokens, d)."""
 
     def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
-        """Logits, float32 (texts, labels)."""
+        """Returns the logits of each text, float32 (texts, labels)."""
 
     def placement(self) -> dict[str, Any]:
         """Returns where the weights lie, in the form of _core.plan()."""
 
     def memory(self) -> dict[str, int]:
-        """Bytes by use."""
+        """Returns the number of bytes for each use of memory."""
 
     def cache_stats(self) -> dict[str, int]:
-        """Counts of the prefix cache."""
+        """Returns counts of the prefix cache."""
 
     def close(self) -> None:
         """Frees the memory. Later calls raise ValueError."""

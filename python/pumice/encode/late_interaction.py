@@ -1,6 +1,7 @@
-"""Models of token vectors (ColBERT: Khattab and Zaharia 2020, arXiv:2004.12832): how they tokenize queries and documents, and which tokens
-have a vector in the result. Settings come from files of sentence-transformers 6 (sentence_bert_config.json, the module MultiVectorMask) or
-of PyLate (config_sentence_transformers.json). https://sbert.net/docs/package_reference/multi_vector_encoder."""
+"""Models with one vector per token (ColBERT: Khattab and Zaharia 2020, arXiv:2004.12832). This module reads how such a model tokenizes
+queries and documents and which tokens have a vector in the result, and tokenizes texts accordingly. The settings come from files of
+sentence-transformers 6 (sentence_bert_config.json, the module MultiVectorMask) or of PyLate (config_sentence_transformers.json).
+https://sbert.net/docs/package_reference/multi_vector_encoder."""
 
 from __future__ import annotations
 
@@ -38,32 +39,36 @@ _PYLATE_KEYS = (
 
 @dataclass(frozen=True)
 class Expansion:
-    """Mask tokens that make a query longer. Their vectors count like those of its own tokens."""
+    """Mask tokens that are appended to a query. Their vectors, if they are in the result, count like those of the query's own tokens."""
 
-    length: int  # number of tokens of the longer query, mask tokens included
+    length: int  # number of tokens of the expanded query, mask tokens included
     fixed: bool = True  # whether longer queries are cut to `length`
-    attend: bool = False  # whether other tokens attend to the mask tokens; mask tokens attend to all tokens in any case
+    attend: bool = False  # whether tokens attend to the mask tokens; the mask tokens attend to the query's own tokens in any case
     token: str | None = None  # None means the tokenizer's mask token, or its end token if it has no mask token
-    implied: bool = False  # the default of PyLate, whose folders do not name it
+    implied: bool = False  # whether this is PyLate's default, because no file has a `query_expansion`
 
 
 @dataclass(frozen=True)
 class LateInteraction:
-    """How a model of token vectors tokenizes queries and documents, as its files say."""
+    """The settings in a model's files for tokenizing queries and documents, if the model has one vector per token."""
 
     query_length: int | None = None  # maximum number of tokens of a query, special ones included; None means the model's own limit
-    document_length: int | None = None
+    document_length: int | None = None  # maximum number of tokens of a document, special ones included; None means the model's own limit
     expansion: Expansion | None = None
-    masked: bool = False  # whether there is a MultiVectorMask; without one, unattended mask tokens have no vector in the result
-    skipped: tuple[str, ...] = ()  # tokens without a vector in the result
-    skipped_in: tuple[str, ...] = ("document",)
-    kept_ids: tuple[int, ...] = ()  # the only tokens of documents that have vectors; () means all
-    prefixes: tuple[str, ...] = ()  # each becomes one token, even if the tokenizer would split it
+    # Whether the model has a MultiVectorMask. In a model without this module, mask tokens to which no token attends have no vector in the
+    # result.
+    masked: bool = False
+    skipped: tuple[str, ...] = ()  # tokens that have no vector in the result
+    skipped_in: tuple[str, ...] = ("document",)  # the roles ("query", "document") to whose texts `skipped` applies
+    kept_ids: tuple[int, ...] = ()  # ids of the only tokens of documents that have vectors; () means all tokens
+    prefixes: tuple[str, ...] = ()  # prefixes of prompts; each becomes one token if the vocabulary has it, even if the tokenizer splits it
 
 
 def of_folder(values: dict[str, Any], file: Path) -> LateInteraction | None:
-    """Returns the settings in config_sentence_transformers.json, where PyLate writes all of them. Models of PyLate 3 have no
-    MultiVectorMask, and punctuation in documents has no vectors."""
+    """Returns the settings in config_sentence_transformers.json, where PyLate writes all of them, or None if the file has none of them.
+
+    Models of PyLate 3 ("model_type": "ColBERT") list no MultiVectorMask, but are treated as if they had one that leaves out the vectors of
+    skiplist_words in documents (by default, of punctuation)."""
     if values.get("model_type") != "ColBERT" and not any(key in values for key in _PYLATE_KEYS):
         return None
     late = _lengths(LateInteraction(), values, file)
@@ -82,7 +87,7 @@ def of_folder(values: dict[str, Any], file: Path) -> LateInteraction | None:
 
 
 def with_prefixes(prompts: dict[str, str], values: dict[str, Any], file: Path) -> dict[str, str]:
-    """Returns the prompts as PyLate uses them, with its prefix for a role before the prompt of that role."""
+    """Returns the prompts as PyLate uses them: the prompt of each role begins with PyLate's prefix for the role, if there is one."""
     prompts = dict(prompts)
     for role in ("query", "document"):
         prefix = json_field(values, f"{role}_prefix", str, file, "")
@@ -92,7 +97,7 @@ def with_prefixes(prompts: dict[str, str], values: dict[str, Any], file: Path) -
 
 
 def of_transformer(late: LateInteraction | None, values: dict[str, Any], file: Path) -> LateInteraction | None:
-    """Returns `late` overridden by the settings in sentence_bert_config.json of the first module."""
+    """Returns `late`, overridden by the settings in the sentence_bert_config.json of the first module."""
     if not any(values.get(key) is not None for key in ("query_length", "document_length", "query_expansion")):
         return late
     late = _lengths(late or LateInteraction(), values, file)
@@ -101,7 +106,7 @@ def of_transformer(late: LateInteraction | None, values: dict[str, Any], file: P
 
 
 def of_mask(late: LateInteraction | None, values: dict[str, Any], file: Path) -> LateInteraction:
-    """Returns `late` with the settings in config.json of a MultiVectorMask."""
+    """Returns `late`, overridden by the settings in the config.json of a MultiVectorMask."""
     ids = values.get("keep_only_token_ids") or []
     if not isinstance(ids, list) or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 2**31 for i in ids):
         raise ModelFormatError(f"{file}: keep_only_token_ids is no list of token ids", file=str(file), field="keep_only_token_ids")
@@ -158,22 +163,23 @@ def _words(values: dict[str, Any], key: str, file: Path, default: tuple[str, ...
 
 @dataclass(frozen=True)
 class Read:
-    """Tokenized texts of a role for the engine, and which of their tokens have a vector in the result."""
+    """Tokenized texts for the engine, and which of their tokens have a vector in the result."""
 
     batch: TokenBatch
-    unseen: Int32  # for each text, the number of its last tokens that are not attended to
+    unseen: Int32  # for each text, the number of tokens at its end to which no token attends
     kept: npt.NDArray[np.bool_]  # for each token, whether it has a vector in the result
 
 
 class Reader:
-    """Tokenizes texts by the settings of a model."""
+    """Tokenizes texts as a model's LateInteraction settings say."""
 
     def __init__(self, late: LateInteraction, tokenizer: Tokenizer, max_tokens: int, context: int) -> None:
         self._late, self._tokenizer, self._max_tokens, self._context = late, tokenizer, max_tokens, context
         self._expansion_id = self._find_expansion() if late.expansion else -1
         found = {word: tokenizer.backend.token_to_id(word) for word in late.skipped}
         missing = [word for word, id_ in found.items() if id_ is None]
-        # tokens in PyLate's default list may be missing from the vocabulary; those in a list that was chosen should not
+        # A vocabulary need not have all tokens of PyLate's default list. A list that differs from the default was made for this model, so
+        # a missing token is worth a warning.
         if missing and late.skipped != tuple(string.punctuation):
             warn(
                 FallbackWarning,
@@ -207,8 +213,8 @@ class Reader:
         return min(length, self._context)
 
     def read(self, texts: Sequence[str], prompt: str, role: str | None, lower: bool = False) -> Read:
-        """Tokenizes texts of a role ("query", "document" or None) after their prompt and cuts them to the role's length. lower: put them in
-        lower case first."""
+        """Puts the prompt before each text, tokenizes the result, and cuts it to the maximum length of the role ("query", "document" or
+        None). lower: whether to convert it to lower case first."""
         token = self._own_token(prompt)
         before = token[1] if token else prompt
         texts = [(before + text).lower() if lower else before + text for text in texts]
@@ -221,7 +227,8 @@ class Reader:
         return self._expanded(batch, unseen, kept) if role == "query" and self._late.expansion else Read(batch, unseen, kept)
 
     def _own_token(self, prompt: str) -> tuple[int, str] | None:
-        """Returns the id of the prompt's prefix if that is one token ("[Q] ", "[unused0]"), and the rest of the prompt."""
+        """If the prompt begins with a prefix that is one token of the vocabulary ("[Q] ", "[unused0]"), returns the token's id and the rest
+        of the prompt. Otherwise returns None."""
         for prefix in self._late.prefixes:
             if prompt.startswith(prefix):
                 for text in (prefix, prefix.split(maxsplit=1)[0] if prefix.strip() else prefix):
@@ -231,7 +238,7 @@ class Reader:
         return None
 
     def _inserted(self, texts: Sequence[str], role: str | None, id_: int) -> TokenBatch:
-        """Returns the tokens of texts, with the token `id_` inserted after the special tokens that begin each text."""
+        """Tokenizes the texts, and inserts the token `id_` after the special tokens at the beginning of each text."""
         room = max(1 + sum(map(len, self._tokenizer.around)), self.limit(role) - 1)
         batch = self._tokenizer.encode_batch(texts, truncate_to=room)
         at = batch.offsets[:-1] + len(self._tokenizer.around[0])

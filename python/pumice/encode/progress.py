@@ -16,8 +16,8 @@ logger = logging.getLogger("pumice")
 
 
 class Progress:
-    """A tqdm bar on standard error, as a context that closes it. show: True, False, or None, which shows the bar if the logger `pumice` is
-    at INFO or below and there is more than one text."""
+    """A tqdm bar on standard error. It is a context manager, which closes the bar. show: True, False or None. None shows the bar if the
+    logger `pumice` is at INFO or below and there is more than one text."""
 
     def __init__(self, show: bool | None, total: int | None, unit: str) -> None:
         if not isinstance(show, (bool, np.bool_, type(None))):
@@ -26,7 +26,7 @@ class Progress:
         if show or (show is None and total != 1 and logger.getEffectiveLevel() <= logging.INFO):
             from tqdm.auto import tqdm
 
-            with exit_waits:  # the first bar starts a thread
+            with exit_waits:  # because tqdm starts a thread for its first bar
                 self._bar = tqdm(total=total, unit=f" {unit}", dynamic_ncols=True)
 
     def __enter__(self) -> Progress:
@@ -42,7 +42,7 @@ class Progress:
             self._bar.update(count)
 
     def reach(self, before: int, done: int = 0) -> None:
-        """Moves the bar to before + done."""
+        """Moves the bar to the position before + done."""
         if self._bar is not None:
             self._bar.update(before + done - self._bar.n)
 

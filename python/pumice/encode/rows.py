@@ -20,14 +20,16 @@ ACTIVATIONS = ("none", "sigmoid", "softmax", "tanh")  # values of activation= of
 
 
 class Rows:
-    """The array of results, with one row per text. It is the caller's array (`given`), or grows while the number of texts is unknown."""
+    """The array of results, with one row per text. Either the caller has passed the array (`given`), or it grows as texts come, because
+    their number may be unknown."""
 
     def __init__(self, array: Float32, given: bool = False) -> None:
         self._array, self._given = array, given
         self.filled = 0
 
     def fill(self, count: int, compute: Callable[[Float32], None]) -> None:
-        """Has compute() write the next `count` rows. compute() must not keep a view: the array may move when it grows."""
+        """Passes the next `count` rows to compute(), which fills them. compute() must not keep this view of the array, because the array
+        may move when it grows."""
         end = self.filled + count
         if end > len(self._array):
             if self._given:
@@ -37,11 +39,13 @@ class Rows:
         self.filled = end
 
     def _resize(self, count: int) -> None:
-        """Grows or shrinks the array in place (realloc moves pages and copies nothing). No view is alive then: fill() drops them."""
+        """Grows or shrinks the array in place (realloc moves pages and copies nothing). No view of the array may exist at this time,
+        because the array may move."""
         self._array.resize((count, self._array.shape[1]), refcheck=False)
 
     def done(self) -> Float32:
-        """The array, once all of its rows are filled."""
+        """Returns the array after the last text, cut to the rows that are filled. Raises ValueError if the caller's array has more rows
+        than there were texts."""
         if self.filled < len(self._array):
             if self._given:
                 raise ValueError(f"out has {len(self._array)} rows and only {self.filled} texts came (they are in its first rows)")
@@ -49,13 +53,13 @@ class Rows:
         return self._array
 
     def partial(self) -> Float32:
-        """A copy of the rows that are filled."""
+        """Returns a copy of the rows that are filled."""
         result: Float32 = self._array[: self.filled].copy()
         return result
 
 
 def empty_rows(count: int, width: int) -> Float32:
-    """Returns an uninitialised array for vectors, float32 (count, width). Raises a MemoryError that says what needed so many."""
+    """Returns an uninitialised array for vectors, float32 (count, width). Raises MemoryError; its message has the count and the width."""
     try:
         return np.empty((count, width), np.float32)
     except (ValueError, MemoryError):
@@ -63,8 +67,8 @@ def empty_rows(count: int, width: int) -> Float32:
 
 
 def check_out(out: Any, count: int | None, width: int, single: bool) -> Float32:
-    """Checks out= of encode() and returns it as (count, width). A count of None allows any number of rows. single: the input is one text,
-    so (width,) is allowed too."""
+    """Checks the argument out= of encode() and returns it in the shape (count, width). If count is None, any number of rows is allowed.
+    single: whether the input is one text. The shape (width,) is then allowed too."""
     wanted = f"({'n' if count is None else count}, {width})"
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out must be a numpy array, not {type(out).__name__}")
@@ -82,8 +86,8 @@ def check_out(out: Any, count: int | None, width: int, single: bool) -> Float32:
 
 
 def check_ranges(given: Any, precision: str, width: int) -> Float32 | None:
-    """Checks precision_ranges= and returns it as (2, width), the lowest and the highest value of each column. Returns None if not given.
-    Raises ValueError."""
+    """Checks precision_ranges= and returns it as (2, width), the lowest and the highest value of each column. Returns None if it was not
+    given. Raises ValueError for wrong ranges, and if `precision` needs no ranges."""
     if given is None:
         return None
     if precision not in ("int8", "uint8"):
@@ -98,11 +102,12 @@ def check_ranges(given: Any, precision: str, width: int) -> Float32 | None:
 
 
 def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) -> npt.NDArray[Any]:
-    """Packs float32 vectors as sentence-transformers does. int8 and uint8 divide each column's range into 255 steps. The ranges are given,
-    or those of these vectors, and values outside become the first or the last step. binary and ubinary keep the signs, eight per byte."""
+    """Packs float32 vectors as sentence-transformers does. int8 and uint8 divide each column's range into 255 steps, and values outside the
+    range become the first or the last step. If `ranges` is None, these vectors give the ranges. binary and ubinary keep only the signs,
+    eight per byte."""
     if precision in ("binary", "ubinary"):
         bits = np.packbits(rows > 0, axis=-1)
-        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)  # the same bytes, read as int8
+        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)  # "binary": each byte minus 128, as int8
     if len(rows) == 0:
         return rows.astype(precision)
     if len(rows) < 2 and ranges is None:
@@ -118,8 +123,8 @@ def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) 
 
 
 def activate(logits: Float32, name: str | None) -> Float32:
-    """Turns logits into scores by the activation that a cross-encoder's config names. The default is a sigmoid for one label and none for
-    several (CrossEncoder's rule)."""
+    """Returns the scores for logits. `name` is the activation, as predict() takes it or as a cross-encoder's config names it. None means a
+    sigmoid for one label and no activation for several labels, as in sentence-transformers' CrossEncoder."""
     kind = ("Sigmoid" if logits.shape[1] == 1 else "Identity") if name is None else name.rsplit(".", 1)[-1]
     kind = {"none": "Identity", "sigmoid": "Sigmoid", "softmax": "Softmax", "tanh": "Tanh"}.get(kind, kind)
     if kind == "Identity":
@@ -127,7 +132,7 @@ def activate(logits: Float32, name: str | None) -> Float32:
     if kind == "Tanh":
         return np.tanh(logits)
     if kind == "Sigmoid":
-        with np.errstate(over="ignore"):  # exp(-x) of a very negative logit is infinite, and 1 / infinity is 0, which is right
+        with np.errstate(over="ignore"):  # for a very negative logit x, exp(-x) is infinite and the result 0, which is right
             return np.asarray(1 / (1 + np.exp(-logits)), np.float32)
     if kind == "Softmax":
         shifted = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -1,5 +1,5 @@
-"""How a model embeds or ranks, as the files of a sentence-transformers folder say. They list the modules after the layers, lengths and
-prompts (modules.json of all versions)."""
+"""Reads how a model embeds or ranks texts from the files of a sentence-transformers folder, written by any version. The files have the
+modules that follow the transformer's layers, maximum lengths, and prompts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from . import late_interaction
 
 POOLINGS = ("mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-TOKEN_SIMILARITIES = ("maxsim", "meanmaxsim")  # measures of token vectors
+TOKEN_SIMILARITIES = ("maxsim", "meanmaxsim")  # similarity measures for lists of token vectors
 
-# 1_Pooling/config.json, both spellings: https://sbert.net/docs/package_reference/sentence_transformer/modules.html
+# Poolings in 1_Pooling/config.json -> the engine's names. A file has one boolean for each pooling, or the names of its poolings.
+# https://sbert.net/docs/package_reference/sentence_transformer/modules.html
 _POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -35,7 +36,7 @@ _POOLING_NAMES = {
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
-# The last word of a torch class -> the engine's name (core/activations.def), for Dense.
+# Activations of the module Dense: the last part of the name of a torch class -> the engine's name (core/activations.def).
 _ACTIVATIONS = {
     "Identity": "none",
     "Tanh": "tanh",
@@ -52,14 +53,15 @@ KNOWN_MODULES = (
 
 @dataclass(frozen=True)
 class SentenceConfig:
-    """How a model's files say that it embeds: pooling, modules, lengths, prompts, measure."""
+    """The settings for encoding in a model's files: pooling, modules, maximum lengths, prompts, similarity measure."""
 
-    # poolings whose results are concatenated; () means as the engine finds in the file (GGUF <arch>.pooling_type), else mean
+    # Poolings whose results are concatenated. () means the pooling that a GGUF file names (<arch>.pooling_type). If none is named, the
+    # engine takes "last" for a decoder and "mean" for an encoder.
     pooling: tuple[str, ...] = ()
-    modules: tuple[dict[str, Any], ...] = ()  # entries for _core.LoadOptions, in order
+    modules: tuple[dict[str, Any], ...] = ()  # modules after the layers, in order, in the form of _core.LoadOptions
     pools: bool = True  # False if modules.json has no Pooling, so that the model has only vectors of tokens (ColBERT)
-    normalize: bool = False  # modules.json ends with Normalize
-    normalize_tokens: bool = False
+    normalize: bool = False  # whether encode() normalizes the vectors of texts by default
+    normalize_tokens: bool = False  # whether encode() normalizes the vectors of tokens by default
     max_seq_length: int | None = None  # None means the model's context
     lower_case: bool = False
     pool_prompt: bool = True  # if False, the prompt's tokens are left out of the pooling
@@ -67,41 +69,44 @@ class SentenceConfig:
     default_prompt: str | None = None
     similarity: str = "cosine"
     activation: str | None = None  # the activation of a cross-encoder's scores, if config_sentence_transformers.json names one
-    drop_unknown: bool = False  # model2vec leaves unknown tokens out of the mean, sentence-transformers keeps them
-    late: late_interaction.LateInteraction | None = None  # how a model of token vectors tokenizes queries and documents
-    score_ids: tuple[int, ...] = ()  # two tokens of a causal reranker; the score is the first token's logit minus the second token's
+    drop_unknown: bool = False  # whether unknown tokens are left out of the mean: in model2vec they are, in sentence-transformers not
+    late: late_interaction.LateInteraction | None = None  # how a model with one vector per token tokenizes queries and documents
+    # For a causal reranker, the ids of one or two tokens. The score is the first token's logit, minus the second token's if there is one.
+    score_ids: tuple[int, ...] = ()
 
     def pooled(self) -> SentenceConfig:
-        """Returns these settings for a model whose pooling is named by load(pooling=)."""
+        """Returns these settings for a model that pools because load(pooling=) was given. They have no settings for token vectors."""
         return replace(self, pools=True, late=None, similarity="cosine" if self.similarity in TOKEN_SIMILARITIES else self.similarity)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The folder or file with weights and tokenizer, and how they are used. With `routes`, each route is a model of its own."""
+    """The folder or file that has a model's weights and tokenizer, and how to use them. If there are `routes`, each of them is a model of
+    its own."""
 
     source: Path
     config: SentenceConfig
-    static: bool = False  # a table of vectors without layers
+    static: bool = False  # whether the model is a table of vectors without layers
     routes: Mapping[str, Layout] = field(default_factory=dict)
     default_route: str | None = None
 
 
 def read_layout(path: Path, prompts: Mapping[str, str] | None = None) -> Layout:
-    """What the files at a path say. prompts (name -> text) replaces prompts of the same name and adds others. Raises ModelFormatError and
-    UnsupportedModelError."""
+    """Returns the layout of the model at a path. prompts: name -> text; they are added to the model's own prompts, and replace those with
+    the same name. Raises ModelFormatError and UnsupportedModelError."""
     if path.is_dir():
         layout = _of_folder(path)
     elif path.suffix == ".safetensors":
         layout = replace(_of_folder(path.parent), source=path)
     else:
-        # GGUF has no key for normalisation. Its encoders are compared by cosine, and llama.cpp's embedding tool normalises by default.
+        # GGUF has no key for normalisation. Vectors are normalised here, because encoders in GGUF are compared by cosine, and because
+        # llama.cpp's embedding tool normalises by default.
         layout = Layout(path, SentenceConfig(normalize=True))
     return _with_prompts(layout, prompts) if prompts else layout
 
 
 def for_task(config: SentenceConfig, task: str | None) -> SentenceConfig:
-    """Returns the settings for load(task=), with the task's prompt as the default prompt (jina v3)."""
+    """Returns the settings for load(task=). If the task has a prompt, it becomes the default prompt (jina v3)."""
     return replace(config, default_prompt=task) if task in config.prompts else config
 
 
@@ -127,7 +132,8 @@ def _of_folder(folder: Path) -> Layout:
 
 
 def _bare(folder: Path, config: SentenceConfig) -> Layout:
-    """A folder without modules.json. Either transformers or model2vec wrote it; config.json tells which."""
+    """Returns the layout of a folder without modules.json. Either transformers or model2vec wrote the folder; its config.json tells
+    which."""
     values = read_object(folder / "config.json")
     config = _length(folder, config)
     if values.get("model_type") != "model2vec":
@@ -137,14 +143,14 @@ def _bare(folder: Path, config: SentenceConfig) -> Layout:
 
 
 def _kind(type_: str) -> str:
-    """The name of a module's class. Its module path changes between versions: sentence_transformers.models.Dense,
-    sentence_transformers.base.modules.dense.Dense."""
+    """Returns the class name in a module's type. The path before the class name differs between versions:
+    sentence_transformers.models.Dense, sentence_transformers.base.modules.dense.Dense."""
     kind = type_.rsplit(".", 1)[-1]
     return "Router" if kind == "Asym" else kind
 
 
 def _folder(parent: Path, name: object, where: Path) -> Path:
-    if name == ".":  # model2vec writes "." for the folder itself, sentence-transformers ""
+    if name == ".":  # the folder itself; model2vec writes ".", and sentence-transformers writes "", which the caller turns into "."
         return parent
     bare = isinstance(name, str) and len(name) <= 80 and not set(name) & set("/\\\0") and name != ".."
     if not isinstance(name, str) or not bare:
@@ -163,7 +169,8 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
     static = first == "StaticEmbedding"  # a table of vectors accepts texts of any length
     config = replace(config, max_seq_length=None) if static else _length(source, config)
     chain = _Chain(config, where, static)
-    chain.pooled |= first == "CLIPModel"  # before sentence-transformers 5.4 CLIP's text half gives one vector a text, without Pooling
+    # In folders from before sentence-transformers 5.4, CLIPModel itself gives one vector per text, and no Pooling follows it.
+    chain.pooled |= first == "CLIPModel"
     for kind, folder in named[1:]:
         chain.add(kind, folder)
     return Layout(source, chain.done(), static)
@@ -174,7 +181,8 @@ class _Chain:
         self.config, self.where, self.static = config, where, static
         self.modules: list[dict[str, Any]] = []
         self.pooled = static
-        self.pylate_3 = config.late is not None and config.late.masked  # PyLate 3: encode() normalizes, and no module says so
+        # Whether PyLate 3 wrote the folder. Its encode() normalizes, although the folder has no Normalize module.
+        self.pylate_3 = config.late is not None and config.late.masked
 
     def add(self, kind: str, folder: Path) -> None:
         add = {
@@ -194,8 +202,8 @@ class _Chain:
         add(folder)
 
     def done(self) -> SentenceConfig:
-        """Returns the settings of the whole chain. If the last module is Normalize, encode() does its work, so that shortened vectors have
-        length 1 too and normalize=False has an effect."""
+        """Returns the settings of the whole chain. If the last module is Normalize, it is left out, and encode() normalizes instead. So
+        vectors that truncate_dim= has shortened have length 1 too, and normalize=False has an effect."""
         config = self.config
         if self.modules and self.modules[-1]["kind"] == "normalize":
             last = self.modules.pop()
@@ -212,7 +220,7 @@ class _Chain:
                     f"{self.where}: query_expansion puts mask tokens behind queries whose vectors are pooled; this version does so for "
                     f"vectors of tokens alone (MultiVectorMask)"
                 )
-            # the lengths of roles hold for pooled vectors too
+            # The maximum lengths of queries and documents apply to pooled vectors too; the mask tokens and the prefixes do not.
             config = replace(config, late=replace(config.late, expansion=None, prefixes=()))
         if only_tokens and self.pylate_3:
             config = replace(config, normalize_tokens=True)
@@ -249,7 +257,8 @@ class _Chain:
                 f"{file}: the module reads {shown(name)} and writes {shown(other)}; this version runs modules that turn "
                 f"sentence_embedding or token_embeddings into the same"
             )
-        tokens = name == "token_embeddings" or not self.pooled  # PyLate's Dense has no module_input_name, and no Pooling stands before it
+        # A module that no Pooling precedes works on tokens even if it has no module_input_name, as PyLate's Dense.
+        tokens = name == "token_embeddings" or not self.pooled
         if tokens and self.pooled:
             raise UnsupportedModelError(f"{file}: a module of token_embeddings behind Pooling changes vectors that are pooled already")
         return tokens
@@ -312,7 +321,8 @@ class _Chain:
 
     def _normalize(self, folder: Path) -> None:
         values, file = read_object(folder / "config.json"), folder / "config.json"
-        # as before sentence-transformers 5.0, where the model pools in a way of its own
+        # Before sentence-transformers 5.0, modules had no module_input_name. In such a folder, a Normalize that no Pooling precedes means
+        # that the model itself pools.
         if "module_input_name" not in values and not self.pooled:
             self.pooled = True
         self.modules.append({"kind": "normalize", "on_tokens": self._on_tokens(values, file)})
@@ -337,8 +347,8 @@ class _Chain:
 
 # ---------------------------------------------------------------- routes
 def _routes(folder: Path, rest: list[tuple[str, Path]], config: SentenceConfig) -> Layout:
-    """Reads a Router. Its router_config.json (config.json before 5.0) has the types of its modules, and each route as a list of modules.
-    Modules that follow the Router in modules.json follow each route."""
+    """Reads a Router. Its router_config.json (config.json before sentence-transformers 5.0) has the class of each module, and a list of
+    modules for each route. The modules after the Router in modules.json are appended to every route."""
     where = next((f for f in (folder / "router_config.json", folder / "config.json") if f.exists()), folder / "router_config.json")
     values = read_object(where)
     types = json_field(values, "types", dict, where)

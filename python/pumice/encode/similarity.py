@@ -1,4 +1,4 @@
-"""Similarity of vectors, for every pair of a row of one array and a row of another."""
+"""Similarity of each row of one array to each row of another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
-    """(n, m) float32: every row of `a` against every row of `b`; larger is nearer (distances come negated)."""
+    """Returns the similarity of each row of `a` to each row of `b`, float32 (n, m). Larger is nearer; distances are negated."""
     left, right = numbers(a, "a"), numbers(b, "b")
     if left.shape[1] != right.shape[1]:
         raise ValueError(f"a has shape {left.shape} and b {right.shape}; both must be rows of the same width")
@@ -22,17 +22,20 @@ def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
         return np.asarray(left @ right.T, np.float32)
     with np.errstate(over="ignore", under="ignore"):  # numbers outside the range of float32 become infinite or 0
         if kind == "dot":
-            extreme = any(x.size and np.abs(x).max() > 1e15 for x in (left, right))  # products of such numbers may pass 3e38 and come back
+            # Sums of products of such numbers may exceed float32's maximum of 3e38 on the way to a result that does not.
+            extreme = any(x.size and np.abs(x).max() > 1e15 for x in (left, right))
             return np.asarray(left.astype(np.float64) @ right.T.astype(np.float64) if extreme else left @ right.T, np.float32)
         result = np.empty((len(left), len(right)), np.float32)
-        wide = right.astype(np.float64)  # float64: squares of float32 numbers may be beyond float32
-        for row, values in enumerate(left):  # row by row, so that differences have no cancellation and no array of n x m x d is made
+        wide = right.astype(np.float64)  # because squares of float32 numbers may be outside the range of float32
+        # Subtracting the vectors themselves avoids the cancellation in |a|^2 + |b|^2 - 2ab. Taking one row of `a` at a time avoids an array
+        # of n x m x d.
+        for row, values in enumerate(left):
             result[row] = -np.linalg.norm(wide - values, ord=2 if kind == "euclidean" else 1, axis=1)
         return result
 
 
 def numbers(given: Any, name: str) -> Float32:
-    """`given` as rows of finite float32 numbers. Raises TypeError and ValueError that name the argument."""
+    """Returns `given` as rows of finite float32 numbers. Raises TypeError or ValueError; the message names the argument (`name`)."""
     if is_masked(given):
         raise TypeError(f"{name} is a masked array, and masked numbers have no distance; {name}.filled(0) gives them a value")
     try:
@@ -59,8 +62,8 @@ def numbers(given: Any, name: str) -> Float32:
 
 
 def unit_rows(rows: Float32) -> Float32:
-    """Scales each row to length 1. Rows of zeros stay. Each row is first divided by its largest number, because squares of 1e20 or 1e-30
-    are outside the range of float32."""
+    """Returns the rows scaled to length 1; rows of zeros stay zeros. Each row is first divided by its largest absolute value, because
+    squares of numbers such as 1e20 or 1e-30 are outside the range of float32."""
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
     scaled = rows.astype(np.float64) / np.where(largest > 0, largest, 1)
     return np.asarray(scaled / np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1e-300), np.float32)

@@ -16,14 +16,15 @@ from ..common.arguments import shown
 from ..errors import ModelFormatError, UnsupportedModelError, UnsupportedTaskError
 from .engine import Float32, Int32, Int64, Piece
 
-TEXTS = 256  # texts that are summed together: 256 KiB of sums at 256 columns fit the processor's cache
-STEPS = 2048  # the first tokens of a text, this many, are added one by one; the rest is added in blocks of this size
-N_CTX = 2**31 - 1  # a text may have any length, because positions play no part
+TEXTS = 256  # number of texts that are summed together; with 256 columns their sums take 256 KiB, which fit the processor's cache
+STEPS = 2048  # the first 2048 tokens of a text are added one by one, and the rest in blocks of 2048 tokens
+N_CTX = 2**31 - 1  # no limit in practice: a text may have any length, because the model has no positions
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "|i1", "U8": "|u1", "I32": "<i4", "I64": "<i8"}
 
 
 def weights_file(folder: Path) -> Path:
-    """model.safetensors of a folder. Raises ModelFormatError for a pickle, by its name."""
+    """Returns the path of the model.safetensors in a folder. If there is none, raises ModelFormatError, which names a pickle of weights if
+    the folder has one."""
     if folder.is_file():
         return folder
     file = folder / "model.safetensors"
@@ -130,10 +131,10 @@ class StaticEngine:
         prompt: int = 0,
         cancel: _core.Cancel | None = None,
     ) -> None:
-        """As _core.Model.encode(). A text without tokens becomes a row of zeros."""
+        """Like _core.Model.encode(). The vector of a text without tokens is a row of zeros."""
         table = self._rows(ids)
         lengths, width = np.diff(offsets), out.shape[1]
-        order = np.argsort(-lengths, kind="stable")  # texts of similar length take their steps together
+        order = np.argsort(-lengths, kind="stable")  # so that texts of similar length are summed together
         for first in range(0, len(order), TEXTS):
             if cancel is not None:
                 cancel.check()
@@ -146,12 +147,12 @@ class StaticEngine:
             progress(len(lengths))
 
     def encode_several(self, calls: Sequence[Piece], cancels: Sequence[_core.Cancel]) -> list[bool]:
-        """As _core.Model.encode_several()."""
+        """Like _core.Model.encode_several()."""
         done = []
         for call, cancel in zip(calls, cancels, strict=True):
             try:
                 self.encode(call.ids, call.offsets, call.types, call.out, call.normalize, 0, prompt=call.prompt, cancel=cancel)
-            except (KeyboardInterrupt, ValueError):  # cancelled, closed
+            except (KeyboardInterrupt, ValueError):  # the call was cancelled, or the model is closed
                 done.append(False)
             else:
                 done.append(True)
@@ -160,17 +161,17 @@ class StaticEngine:
     def encode_tokens(
         self, ids: Int32, offsets: Int64, types: Int32 | None, unseen: Int32 | None = None, cancel: _core.Cancel | None = None
     ) -> Float32:
-        """As _core.Model.encode_tokens()."""
+        """Like _core.Model.encode_tokens()."""
         if cancel is not None:
             cancel.check()
         return self._rows(ids)[ids]
 
     def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
-        """Raises UnsupportedTaskError: a table of vectors has no classifier head."""
+        """Raises UnsupportedTaskError, because a table of vectors has no classifier head."""
         raise UnsupportedTaskError("a table of vectors (static) has no classifier head")
 
     def _rows(self, ids: Int32 | None = None) -> Float32:
-        """The table. Raises ValueError where an id has no row, and where the model is closed."""
+        """Returns the table. Raises ValueError if an id has no row, or if the model is closed."""
         table = self._table
         if table is None:
             raise ValueError("this model is closed; load it again")
@@ -179,32 +180,33 @@ class StaticEngine:
         return table
 
     def placement(self) -> dict[str, Any]:
-        """As _core.Model.placement(): one row, on the CPU."""
+        """Like _core.Model.placement(). The result has one row, for the table, which is on the CPU."""
         return placement(self._rows().nbytes, self._device)
 
     def memory(self) -> dict[str, int]:
-        """As _core.Model.memory(): bytes of the table, and of sums of one run."""
+        """Like _core.Model.memory(). "weights" are the bytes of the table, and "scratch" those of the sums in one run."""
         table = self._rows()
         return {"weights": table.nbytes, "kv_budget": 0, "kv_reserved": 0, "kv_used": 0, "scratch": 8 * STEPS * table.shape[1]}
 
     def cache_stats(self) -> dict[str, int]:
-        """As _core.Model.cache_stats(): zeros, for nothing is cached."""
+        """Like _core.Model.cache_stats(). All counts are 0, because nothing is cached."""
         return dict.fromkeys(("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted"), 0)
 
     def close(self) -> None:
-        """Gives the table's memory back; later calls raise ValueError."""
+        """Frees the table's memory. Later calls raise ValueError."""
         self._table = None
 
 
 def _means(table: Float32, ids: Int32, starts: Int64, lengths: Int64) -> Float32:
-    """Returns the mean of each text's table rows. The texts must be sorted from the longest to the shortest. Step k adds the row of token k
-    for every text that has one. The rest of very long texts is added in blocks, which begin at the same token positions in every batch."""
+    """Returns the mean of each text's table rows. The texts must be sorted from the longest to the shortest. Step k adds the table row of
+    token k to the sum of every text that has a token k. The rest of very long texts is added in blocks, which begin at the same token
+    positions in every batch, so that the bits of a sum do not depend on the batch."""
     sums = np.zeros((len(lengths), table.shape[1]), np.float32)
     steps = min(int(lengths[0]), STEPS)
-    counts = np.searchsorted(-lengths, -np.arange(steps))  # how many texts have a token for each step
+    counts = np.searchsorted(-lengths, -np.arange(steps))  # counts[k]: the number of texts that have a token k
     rows = np.empty_like(sums)  # the table rows of one step; allocating them anew in each step would double the time
     for step, count in enumerate(counts.tolist()):
-        # all ids are in the table, and mode="raise" would copy
+        # mode="clip" changes no id, because all ids are in the table. mode="raise" would copy the rows once more.
         np.take(table, ids[starts[:count] + step], axis=0, out=rows[:count], mode="clip")
         sums[:count] += rows[:count]
     for i in range(int(np.searchsorted(-lengths, -STEPS))):
@@ -214,7 +216,7 @@ def _means(table: Float32, ids: Int32, starts: Int64, lengths: Int64) -> Float32
 
 
 def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
-    """As _core.plan(), for a table of `weights` bytes on the CPU `device` (an entry of _core.devices())."""
+    """Returns what _core.plan() returns for other models. weights: the bytes of the table.  device: the CPU's entry in _core.devices()."""
     row = {"name": "embedding", "device": "cpu", "weights": weights, "kv": 0, "formats": "F32", "why": ""}
     return {
         "rows": [row],
@@ -230,7 +232,7 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan(file: _core.ModelFile) -> dict[str, Any]:
-    """Returns what _core.plan() returns for other models. It reads the shapes of the tensors, no weights."""
+    """Returns what _core.plan() returns for other models. Reads only the shapes of the tensors, not the weights."""
     shapes = {name: shape for name, _, shape, _ in file.tensors}
     width = next((shape[-1] for name in ("embedding.weight", "embeddings") if (shape := shapes.get(name))), 0)
     tokens = next((shapes[name][0] for name in ("mapping", "embedding.weight", "embeddings") if shapes.get(name)), 0)

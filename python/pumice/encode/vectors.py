@@ -1,4 +1,4 @@
-"""Comparing vectors: the nearest rows of a corpus, pairs, and vectors of tokens (late interaction)."""
+"""Compares vectors: search in a corpus, similarity of pairs, and late interaction of token vectors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .similarity import similarity as similar
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
-BLOCK_BYTES = 32 << 20  # maximum bytes of one block of the corpus as float32, and of the block's scores
-QUERIES = 1024  # queries that are compared at a time
+BLOCK_BYTES = 32 << 20  # maximum number of bytes of one block of the corpus as float32; the block's scores may take as many again
+QUERIES = 1024  # number of queries that are compared with a block at a time
 
 
 class SearchResult(NamedTuple):
-    """The nearest rows of a corpus for each query, the nearest first. indices: int64. scores: float32. Both (queries, k), or (k,) for one
-    query."""
+    """The nearest rows of a corpus for each query, the nearest first. `indices` (int64) and `scores` (float32) have the shape (queries, k),
+    or (k,) for a single query."""
 
     indices: Int64
     scores: Float32
@@ -40,15 +40,19 @@ def search(
     precision_ranges: npt.ArrayLike | None = None,
     show_progress_bar: bool | None = None,
 ) -> SearchResult:
-    """The top_k rows of `corpus` for each query. Equal scores come in the order of the corpus; k is at most the corpus's length.
+    """Returns the top_k nearest rows of `corpus` for each query, or all rows if the corpus has fewer. Rows with equal scores come in the
+    order of the corpus.
 
-    queries: numbers (d,) or (n, d), as encode() gives them.  corpus: (m, d), also a memmap: it is read in blocks of at most 32 MiB.
-    similarity: "cosine", "dot", "euclidean" or "manhattan" (distances come negated).
-    precision: what the corpus holds: "float32" (any floats); "int8", "uint8": with precision_ranges= (those that encode() had) they are
-        turned back into numbers, without, the codes are compared as they are; "binary", "ubinary": bits, with signs 1 and -1 in place of
-        numbers. Queries are floats, or of the same precision; bits against bits score the number of equal bits, whatever `similarity` says.
+    queries: numbers (d,) or (n, d), as encode() returns them.
+    corpus: (m, d). It may be a memmap, because it is read in blocks of at most 32 MiB.
+    similarity: "cosine", "dot", "euclidean" or "manhattan". Distances are negated, so that larger is nearer.
+    precision: the format of the corpus. "float32": floats of any type. "int8", "uint8": codes. They are turned back into numbers if
+        precision_ranges= is given (the ranges that encode() used), and compared as they are otherwise. "binary", "ubinary": bits, which are
+        compared as the numbers 1 and -1. The queries are floats, or have the same precision as the corpus. If both are bits, the score is
+        the number of equal bits, whatever `similarity` says.
+    show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
 
-    Raises TypeError and ValueError that name the argument."""
+    Raises TypeError or ValueError; the message names the argument."""
     if similarity in TOKEN_SIMILARITIES:
         raise ValueError(
             f"search() compares one vector a text, and {similarity} the vectors of tokens: maxsim() compares texts one by one, "
@@ -84,7 +88,7 @@ def search(
 
 
 class _Best:
-    """Keeps the best k scores of each query, in order."""
+    """The k best scores of each query so far and the indices of their rows, best first."""
 
     def __init__(self, queries: int, k: int) -> None:
         self.indices, self.scores = np.empty((queries, 0), np.int64), np.empty((queries, 0), np.float32)
@@ -99,7 +103,8 @@ class _Best:
         limit = -np.partition(-scores, k - 1, axis=1)[:, k - 1]
         chosen = np.empty((len(scores), k), np.int64)
         for i, row in enumerate(scores):
-            candidates = np.flatnonzero(row >= limit[i])  # more than k if scores are equal; the first of the equal ones are kept
+            # There may be more than k candidates if scores are equal. The stable sort then keeps the first of the equal ones.
+            candidates = np.flatnonzero(row >= limit[i])
             chosen[i] = candidates[np.argsort(-row[candidates], kind="stable")[:k]]
         self.scores, self.indices = np.take_along_axis(scores, chosen, 1), np.take_along_axis(indices, chosen, 1)
 
@@ -118,7 +123,7 @@ def _blocks(rows: npt.NDArray[Any], width: int, queries: int) -> Iterator[tuple[
 
 
 def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) -> npt.NDArray[Any]:
-    """Decodes packed bytes of encode(precision=...) to numbers."""
+    """Returns the numbers that packed bytes of encode(precision=...) stand for."""
     if precision == "float32":
         return block
     if block.dtype.itemsize != 1 or block.dtype.kind not in "iu":
@@ -126,15 +131,16 @@ def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) ->
     if precision in ("binary", "ubinary"):
         bits = block.view(np.uint8) ^ np.uint8(0x80 if precision == "binary" else 0)
         return 2 * np.unpackbits(bits, axis=-1).astype(np.float32) - 1
-    codes = block.astype(np.float32) + (128.5 if precision == "int8" else 0.5)  # the middle of a step
+    codes = block.astype(np.float32) + (128.5 if precision == "int8" else 0.5)  # the 0.5 leads to the middle of a step
     if ranges is None:
         return codes - 128
     return np.asarray(ranges[0] + codes * ((ranges[1] - ranges[0]) / np.float32(255)), np.float32)
 
 
 def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
-    """Float vectors (n, d) as encode(precision=...) gives them: "int8" and "uint8" in 255 steps of each column's range
-    (precision_ranges, (2, d), or that of these vectors), "binary" and "ubinary" as signs, eight to a byte, (n, d / 8)."""
+    """Packs float vectors (n, d) as encode(precision=...) packs its result. "int8" and "uint8" divide each column's range into 255 steps.
+    precision_ranges, (2, d), gives the ranges; None means the ranges in these vectors. "binary" and "ubinary" keep only the signs, eight
+    per byte, (n, d / 8)."""
     choice("precision", precision, PRECISIONS)
     given = np.asarray(vectors)
     if given.ndim != 2:
@@ -145,21 +151,21 @@ def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: n
 
 
 def similarity(a: Any, b: Any, kind: str) -> Float32:
-    """Model.similarity(): of vectors, or of lists of token vectors for a measure of those."""
+    """Implements Model.similarity(). `a` and `b` are rows of vectors, or lists of token vectors if `kind` is "maxsim" or "meanmaxsim"."""
     if kind not in TOKEN_SIMILARITIES:
         return similar(a, b, kind)
     found = maxsim(a, b)
     if kind == "maxsim":
         return found
     queries, single = _token_vectors(a, "a")
-    lengths = np.array([max(1, len(rows)) for rows in queries], np.float32)  # tokens of each query
+    lengths = np.array([max(1, len(rows)) for rows in queries], np.float32)  # number of tokens of each query
     return found / (lengths[0] if single else lengths.reshape(-1, *[1] * (found.ndim - 1)))
 
 
 def similarity_pairwise(a: Any, b: Any, similarity: str = "cosine") -> Float32:
-    """(n,) float32: row i of `a` against row i of `b`; larger is nearer (distances come negated).
+    """Returns the similarity of row i of `a` to row i of `b` for every i, float32 (n,). Larger is nearer; distances are negated.
 
-    similarity: "cosine", "dot", "euclidean", "manhattan" of vectors (n, d); "maxsim", "meanmaxsim" of lists of token vectors."""
+    similarity: "cosine", "dot", "euclidean" or "manhattan" for vectors (n, d); "maxsim" or "meanmaxsim" for lists of token vectors."""
     if similarity in TOKEN_SIMILARITIES:
         queries, documents = _token_vectors(a, "a")[0], _token_vectors(b, "b")[0]
         if len(queries) != len(documents):
@@ -180,10 +186,12 @@ def similarity_pairwise(a: Any, b: Any, similarity: str = "cosine") -> Float32:
 
 
 def maxsim(queries: Any, documents: Any) -> Float32:
-    """Late interaction of token vectors (ColBERT): for each token of the query its best dot product with a token of the document, added up.
+    """Returns the late-interaction scores (ColBERT) of each query and each document, float32 (n, m). A score is a sum over the tokens of
+    the query: the best dot product of each of them with a token of the document.
 
-    queries, documents: (tokens, d) of one text, or a list of such (encode(output="tokens", normalize=True)). float32 (n, m), or without the
-    axis of what is one text. A text without tokens scores 0 as a query and raises ValueError as a document."""
+    queries, documents: the token vectors of one text, (tokens, d), or a list of such arrays, as encode(output="tokens", normalize=True)
+    returns it. An argument that is one text and not a list has no axis in the result. A query without tokens scores 0. A document without
+    tokens raises ValueError."""
     left, one_query = _token_vectors(queries, "queries")
     right, one_document = _token_vectors(documents, "documents")
     widths = {rows.shape[1] for rows in (*left, *right)}

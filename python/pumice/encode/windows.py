@@ -1,4 +1,4 @@
-"""Texts to tokens, a window of a few thousand texts at a time: the next window is tokenised while the engine computes the last one."""
+"""Tokenizes texts in windows of a few thousand texts. While the engine computes one window, the next one is tokenized."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Int32 = npt.NDArray[np.int32]
 Pair = tuple[str, str]
 Render = Callable[[str, str], Int32]  # (query, document) -> ids
 
-# A window bounds memory (ids, strings), and is large enough to sort texts by length and to keep every thread busy.
+# Windows limit the memory for strings and ids. They are large enough to sort texts by length and to keep every thread busy.
 WINDOW_TEXTS = 4096
 WINDOW_CHARACTERS = 4 << 20
-TOKENS_PER_CALL = 1 << 16  # maximum tokens of one call; their hidden states take 96 MiB at 384 columns
+TOKENS_PER_CALL = 1 << 16  # maximum number of tokens in one call of the engine; their hidden states take 96 MiB at 384 columns
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,15 @@ class Tokens:
     ids: Int32
     offsets: npt.NDArray[np.int64]
     types: Int32 | None
-    unseen: Int32 | None = None  # for each text, the number of its last tokens that are not attended to
+    unseen: Int32 | None = None  # for each text, the number of tokens at its end to which no token attends
     kept: npt.NDArray[np.bool_] | None = None  # for each token, whether it has a vector in the result
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def batches(self) -> Iterator[Tokens]:
-        """Yields runs of texts with at most 65,536 tokens in total. A longer text is a run of its own."""
+        """Splits the window: yields groups of successive texts with at most 65,536 tokens per group. A longer text is a group of its
+        own."""
         offsets, first = self.offsets, 0
         while first < len(self):
             last = int(np.searchsorted(offsets, offsets[first] + TOKENS_PER_CALL, side="right")) - 1
@@ -61,14 +62,14 @@ class Tokens:
             first = last
 
     def without(self, unwanted: int) -> Tokens:
-        """These texts without the tokens of one id."""
+        """Returns these texts without the tokens whose id is `unwanted`."""
         kept = self.ids != unwanted
         before = np.concatenate([[0], np.cumsum(kept)])
         return Tokens(self.ids[kept], before[self.offsets].astype(np.int64), None)
 
 
 class Cuts:
-    """Counts the texts of a call that were cut."""
+    """Counts the texts of a call that are too long. They are cut, or raise an error with truncate="error"."""
 
     def __init__(self, limit: int, truncate: bool | str, what: str = "text") -> None:
         if isinstance(truncate, np.bool_):
@@ -79,8 +80,8 @@ class Cuts:
         self.cut = self.longest = self.seen = 0
 
     def see(self, lengths: npt.NDArray[Any], first: int) -> None:
-        """Counts texts, and those that are too long. lengths: the number of tokens of each text before it is cut.  first: the number of the
-        first text. Raises ContextLengthError with truncate="error"."""
+        """Counts these texts, and how many of them are too long. lengths: the number of tokens of each text before it is cut.  first: the
+        index of the first of these texts in the call. With truncate="error", raises ContextLengthError if a text is too long."""
         self.seen += len(lengths)
         if not len(lengths) or lengths.max() <= self.limit:
             return
@@ -95,7 +96,7 @@ class Cuts:
         self.longest = max(self.longest, int(lengths.max()))
 
     def warn(self) -> None:
-        """Issues the call's TruncationWarning if texts were cut."""
+        """Issues one TruncationWarning if texts were cut."""
         if self.cut:
             warn(
                 TruncationWarning,
@@ -105,7 +106,7 @@ class Cuts:
 
 
 def windows(items: Iterable[Any], characters: Callable[[Any], int]) -> Iterator[list[Any]]:
-    """Yields items in windows of at most 4096 items and 4 Mi characters."""
+    """Yields the items in windows. A window ends after 4096 items, or with the item that brings it to 4 Mi characters."""
     window: list[Any] = []
     size = 0
     for item in items:
@@ -119,19 +120,20 @@ def windows(items: Iterable[Any], characters: Callable[[Any], int]) -> Iterator[
 
 
 def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
-    """Returns what to iterate over, and how many items there will be (None if unknown). Raises TypeError and ValueError."""
+    """Returns an iterable of the items in `inputs`, and the number of items (None if unknown). Raises TypeError or ValueError; the message
+    calls the inputs `what`."""
     if isinstance(inputs, (bytes, bytearray, memoryview, Mapping)) or not isinstance(inputs, Iterable):
         raise TypeError(f"{what} must be a string or an iterable of strings, not {type(inputs).__name__}")
     if isinstance(inputs, np.ndarray) and (inputs.ndim != 1 or inputs.dtype.kind not in "UTO"):
         raise TypeError(f"{what} is an array of {inputs.dtype} with shape {inputs.shape}; it must be one row of strings")
-    if hasattr(inputs, "to_pylist"):  # scalars of Arrow are no strings
+    if hasattr(inputs, "to_pylist"):  # iterating over an Arrow array yields Arrow scalars, which are not strings
         return _arrow_items(inputs), length(inputs, what)
     return inputs, length(inputs, what)
 
 
 def _arrow_items(array: Any) -> Iterator[Any]:
-    """Yields the values of an Arrow array (pyarrow or nanoarrow) as Python objects, converted a window at a time if the array can be
-    sliced."""
+    """Yields the values of an Arrow array (pyarrow or nanoarrow) as Python objects. If the array can be sliced, it is converted window by
+    window, and otherwise as a whole."""
     if not hasattr(array, "slice"):
         yield from array.to_pylist()
         return
@@ -140,10 +142,11 @@ def _arrow_items(array: Any) -> Iterator[Any]:
 
 
 def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]], cancel: _core.Cancel | None = None) -> Iterator[Any]:
-    """Yields the results of jobs (weight, work) in order. Each job runs in the background while the caller uses the previous result.
+    """Runs jobs and yields their results in order. A job is (weight, work): a number of characters and a function. Each job runs in the
+    background while the caller uses the previous result.
 
-    The caller's iterable is consumed in the caller's thread. Light jobs run there too. Once `cancel` is requested, KeyboardInterrupt is
-    raised, and the result of a job that still runs is dropped."""
+    The iterable `jobs` is consumed in the caller's thread, and jobs of at most DIRECT_CHARACTERS run there too. Once `cancel` is requested,
+    KeyboardInterrupt is raised, and the result of a job that still runs is dropped."""
 
     def start(job: tuple[int, Callable[[], Any]]) -> Callable[[], Any]:
         weight, work = job
@@ -158,7 +161,7 @@ def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]], cancel: _core.Cancel | 
     job = next(source, None)
     running = start(job) if job else None
     while running:
-        following = next(source, None)  # advances the caller's iterable while the job runs
+        following = next(source, None)  # consumes the caller's texts while the job runs
         result = running()
         running = start(following) if following else None
         yield result
@@ -172,7 +175,7 @@ def _characters(item: Any) -> int:
 
 
 class WindowTokenizer:
-    """A model's tokenizer, with the rules in the model's files for tokenizing texts: prompts, length, case, token types, roles."""
+    """Tokenizes texts and pairs for a model by the rules in the model's files: prompts, maximum length, case, token types, roles."""
 
     def __init__(
         self,
@@ -183,9 +186,9 @@ class WindowTokenizer:
         static: bool = False,
         render: Render | None = None,
     ) -> None:
-        """context: the largest number of tokens that the engine takes at once.  typed: whether the model uses token type ids (DistilBERT
-        and ModernBERT do not, though their tokenizers produce them).  static: the model is a table of vectors: texts get no special tokens,
-        and a text may have zero tokens.  render: builds the ids of a pair for a causal reranker."""
+        """context: the maximum number of tokens of a text in the engine.  typed: whether the model uses token type ids (DistilBERT and
+        ModernBERT do not, although their tokenizers produce them).  static: whether the model is a table of vectors. Its texts get no
+        special tokens, and may have no tokens at all.  render: returns the ids of a pair, for a causal reranker."""
         self._tokenizer, self._config, self._typed, self._static, self._render = tokenizer, config, typed, static, render
         self.max_tokens = min(config.max_seq_length or context, context)
         self._late = Reader(config.late, tokenizer, self.max_tokens, context) if config.late is not None else None
@@ -194,7 +197,8 @@ class WindowTokenizer:
 
     # ------------------------------------------------------------ prompts and lengths
     def prompt_text(self, prompt: str | None, prompt_name: str | None) -> str:
-        """The text before each text of a call. Raises TypeError and ValueError that name prompt= or prompt_name=."""
+        """Returns the prompt that is put before each text of a call. Raises TypeError or ValueError; the message names prompt= or
+        prompt_name=."""
         if prompt is not None and prompt_name is not None:
             raise ValueError("prompt and prompt_name were both given; one of them says what to put before each text")
         if prompt is None:
@@ -212,23 +216,23 @@ class WindowTokenizer:
         return check_text(prompt, "prompt")
 
     def prompt_tokens(self, prompt: str) -> int:
-        """Returns how many of a text's first tokens are left out of its vector. With include_prompt: false, these are the prompt's tokens
-        and those before the prompt."""
+        """Returns the number of tokens at the beginning of each text that are left out of its vector. If the model's Pooling has
+        "include_prompt": false, these are the prompt's tokens and the special tokens before them. Otherwise the number is 0."""
         if not prompt or self._config.pool_prompt:
             return 0
         text = prompt.lower() if self._config.lower_case else prompt
         return len(self._tokenizer.encode(text, add_special=True)) - len(self._tokenizer.around[1])
 
     def cuts(self, role: str | None, truncate: bool | str) -> Cuts:
-        """A new count of cut texts for a call in this role."""
+        """Returns a new count of cut texts for a call in this role."""
         return Cuts(self.max_tokens if self._late is None else self._late.limit(role), truncate)
 
     # ------------------------------------------------------------ texts
     def texts(
         self, texts: Iterable[Any], prompt: str, cuts: Cuts, role: str | None = None, cancel: _core.Cancel | None = None
     ) -> Iterator[Tokens]:
-        """Yields the tokens of an iterable of texts, window by window. role: "query" or "document", which models of token vectors may
-        tokenize in different ways."""
+        """Yields the tokens of an iterable of texts, window by window. role: "query", "document" or None. A model with one vector per token
+        may tokenize a query in another way than a document."""
 
         def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
             first = 0
@@ -242,7 +246,7 @@ class WindowTokenizer:
         return ahead(jobs(), cancel)
 
     def window(self, window: Sequence[Any], first: int, prompt: str, cuts: Cuts, role: str | None = None) -> Tokens:
-        """The tokens of one window, whose first text has the number `first`."""
+        """Returns the tokens of one window. first: the index of its first text among all texts of the call."""
         if self._late is not None:
             texts = [check_text(text, f"text {first + i}") for i, text in enumerate(window)]
             read = self._late.read(texts, prompt, role, self._config.lower_case)
@@ -293,8 +297,8 @@ class WindowTokenizer:
         return self._checked(self._tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)
 
     def rendered(self, render: Render, pairs: Sequence[Pair], first: int, cuts: Cuts) -> Tokens:
-        """Tokenizes pairs by a causal reranker's template. A document that is too long loses its end, but the template's text after it
-        stays."""
+        """Returns the tokens of pairs, rendered by a causal reranker's template. If a pair is too long, its document loses its end, but the
+        template's text after the document stays."""
         rows = [render(query, document) for query, document in pairs]
         cuts.see(np.array([len(row) for row in rows]), first)
         if any(len(row) > self.max_tokens for row in rows):
@@ -305,7 +309,8 @@ class WindowTokenizer:
         return Tokens(np.concatenate(rows).astype(np.int32), offsets, None)
 
     def _template_tail(self, render: Render) -> Int32:
-        """Returns the last ids that the renderings of two different documents have in common."""
+        """Returns the ids after the document in a rendered pair. They are the longest common end of the renderings of two different
+        documents."""
         if self._suffix is None:
             a, b = (render("a", text)[::-1] for text in ("x", "0"))
             same = min(len(a), len(b))
