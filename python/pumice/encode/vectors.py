@@ -186,8 +186,8 @@ def similarity_pairwise(a: Any, b: Any, similarity: str = "cosine") -> Float32:
 
 
 def maxsim(queries: Any, documents: Any) -> Float32:
-    """Returns the late-interaction scores (ColBERT) of each query and each document, float32 (n, m). A score is a sum over the tokens of
-    the query: the best dot product of each of them with a token of the document.
+    """Returns the late-interaction score (ColBERT) of each query and each document, float32 (n, m). A score is the sum, over the tokens of
+    the query, of each token's largest dot product with a token of the document.
 
     queries, documents: the token vectors of one text, (tokens, d), or a list of such arrays, as encode(output="tokens", normalize=True)
     returns it. An argument that is one text and not a list has no axis in the result. A query without tokens scores 0. A document without

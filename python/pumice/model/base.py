@@ -1,5 +1,5 @@
-"""The parts of a loaded model that all its calls share: the engine, the tokenizer, an object for each task, and the move to the CPU when a
-GPU is lost."""
+"""The base class of Model. It has what all calls of a model share: the engine, the tokenizer, an object for each task, and the move to the
+CPU when a GPU is lost."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ B = TypeVar("B", bound="ModelBase")
 
 
 def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Concatenate[B, P], R]:
-    """A decorator for calls of a model. With device="auto", if the GPU is lost during a call, the call warns, moves the model to the CPU,
-    and runs again there."""
+    """A decorator for methods of a model. If the GPU is lost during the call of such a method, and the model was loaded with device="auto",
+    the call issues a warning, moves the model to the CPU, and starts again there."""
 
     @functools.wraps(method)
     def call(self: B, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -56,7 +56,7 @@ def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Conc
             if self._options["device"] != "auto":
                 raise
             self._move_to_cpu(engine, lost)
-            # an iterator was consumed by the first attempt, so the call cannot be repeated
+            # The first attempt may have consumed an iterator among the arguments. The call cannot start again then.
             if any(isinstance(arg, Iterator) for arg in args):
                 raise
             return method(self, *args, **kwargs)
@@ -65,7 +65,7 @@ def survives_its_device(method: Callable[Concatenate[B, P], R]) -> Callable[Conc
 
 
 class ModelBase:
-    """A loaded model without its calls. The calls are in subclasses, one per task, in the files beside this one."""
+    """A loaded model without its public calls. These are in subclasses, one per topic, in the other files of this folder."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ModelBase:
         settings: ModelSettings,
         options: dict[str, Any],
     ) -> None:
-        """settings: the generation settings in the model's files.  options: all options of load(), checked."""
+        """settings: the generation settings in the model's files.  options: all options of load(), already checked."""
         self.path = path
         self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
         self._closed = False
@@ -88,7 +88,7 @@ class ModelBase:
         vocab_size = int(engine.info["vocab_size"])
         self._generator = Generator(tokenizer, settings, vocab_size)
         self._chats = Chats(file, tokenizer, vocab_size, options["chat_template"], options["response_template"])
-        self._drafts: weakref.WeakSet[ModelBase] = weakref.WeakSet()  # models that were found to have this model's tokenizer
+        self._drafts: weakref.WeakSet[ModelBase] = weakref.WeakSet()  # models whose vocabulary was compared with this model's and is equal
         self._moving = threading.Lock()
         self.info: dict[str, Any] = {
             **engine.info,
@@ -105,7 +105,8 @@ class ModelBase:
         }
 
     def _make_encoder(self, engine: Engine) -> Encoder:
-        # The key of sentence-transformers' CrossEncoder, now and before version 4. Keys of config.json are dotted.
+        # The keys of config.json where sentence-transformers' CrossEncoder stores its activation: the key since version 4, and the key
+        # before it. A dot leads to a nested value.
         keys = ("sentence_transformers.activation_fn", "sbert_ce_default_activation_function")
         named = (*map(self._file.get, keys), self._config.activation)
         activation = next((name for name in named if isinstance(name, str)), None)
@@ -113,8 +114,8 @@ class ModelBase:
         return Encoder(engine, self._tokenizer, self._config, activation, has_types(self._file), render)
 
     def _pair_ids(self, query: str, document: str) -> Int32:
-        """Returns the ids of a pair for a causal reranker. The reranker's chat template has the roles query and document, and the role
-        system for the model's prompt."""
+        """Returns the ids of a (query, document) pair, rendered by a causal reranker's chat template. The template has the roles "query"
+        and "document", and "system" for the model's default prompt."""
         prompt = self._config.prompts.get(self._config.default_prompt or "", "")
         messages = [{"role": "system", "content": prompt}] if prompt else []
         messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]

@@ -1,4 +1,4 @@
-"""The calls of Model for conversations."""
+"""Model's methods for conversations: chat(), and save_prefix() and load_prefix() for the beginnings of prompts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 class ChatCalls(ModelBase):
-    """Conversations, and their beginnings on disk."""
+    """chat(), and files with the computed beginnings of prompts."""
 
     @checked_keywords(SAMPLING_DEFAULTS | {"max_tokens": None})
     @survives_its_device
@@ -46,24 +46,26 @@ class ChatCalls(ModelBase):
         parse_special: bool = False,
         **sampling: Unpack[Sampling],
     ) -> Any:
-        """The answer to a conversation: a ChatResult (a list of them for n > 1), or a Stream of Chunks with stream=True.
+        """Answers a conversation. Returns a ChatResult (a list of them for n > 1), or a Stream of Chunks with stream=True.
 
-        messages: dicts with "role" and "content", or one string, which is a single user message. The model's chat template makes the
-            prompt of them. No template is guessed: ChatTemplateError says what to do without one.
-        stream: True gives a Stream.
-        tools: functions that the model may call: Python functions (the schema comes from signature and docstring), or dicts of OpenAI's
-            shape. .tool_calls has the calls that the model wants; nothing is run here.
-        tool_choice: "auto", "none" (the model is not told of the tools), "required", or the name of a tool that it has to call.
-        parallel_tool_calls: False: one call at most.
-        response_format: {"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}, a pydantic model, a
-            TypeAdapter or a Grammar: what the answer has to be, and what .parsed then returns.
-        dry_run: only renders the prompt: the ChatResult has .prompt and .prompt_tokens, and no text.
-        template_kwargs: further variables of the template, such as documents or enable_thinking.
-        parse_special: False: control tokens that messages, tools and documents spell are text; only the template's own are control tokens.
+        messages: dicts with "role" and "content", or one string, which is a single user message. The model's chat template turns them into
+            a prompt. A model without a template raises ChatTemplateError, which says what to do; no template is guessed.
+        stream: True returns a Stream.
+        tools: functions that the model may call. They are Python functions (the schema comes from signature and docstring), or dicts in
+            OpenAI's format. The result's .tool_calls has the calls that the model asks for; chat() does not run them.
+        tool_choice: "auto"; "none" (the prompt does not mention the tools); "required" (the model has to call a tool); or the name of the
+            tool that the model has to call.
+        parallel_tool_calls: False allows one call at most.
+        response_format: the form that the answer must have, which is also the form of the result's .parsed. {"type": "json_object"},
+            {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}, a pydantic model, a TypeAdapter or a Grammar.
+        dry_run: True only renders the prompt. The ChatResult then has .prompt and .prompt_tokens, and no text.
+        template_kwargs: further variables for the template, such as documents or enable_thinking.
+        parse_special: False (the default) means that control tokens are only made from the template's own text. Where messages, tools or
+            documents spell a control token, it is plain text.
         max_tokens: another name of max_new_tokens.
 
-        All other keywords are those of generate(). Raises ChatTemplateError, GrammarError where the demands on the answer cannot be
-        enforced, and what generate() raises.
+        All other keywords are those of generate(). Raises ChatTemplateError, GrammarError if the demands on the answer cannot be enforced,
+        and what generate() raises.
         """
         options: dict[str, Any] = dict(sampling)
         if (max_tokens := options.pop("max_tokens", None)) is not None:
@@ -104,10 +106,12 @@ class ChatCalls(ModelBase):
         tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Int32:
-        """Computes the beginning of prompts and writes its keys and values to a file. Returns the token ids in it, int32 (T,).
+        """Computes a prefix, the common beginning of several prompts, and writes its keys and values to a file. Returns the prefix's token
+        ids, int32 (T,).
 
-        path: a new name or a plain file. The new file takes its place when it is whole.
-        prompt_or_messages: a string or token ids as in generate(), or messages as in chat(), with its tools and template_kwargs.
+        path: a new name, or that of a plain file, which is replaced once the new file is complete.
+        prompt_or_messages: the prefix. A string or token ids as in generate(), or messages as in chat().
+        tools, template_kwargs: as in chat(), for messages only.
 
         Raises OSError, ContextLengthError, MemoryError, and what generate() and chat() raise for a prompt."""
         engine, target = self._decoder("save_prefix()"), path_of(path)
@@ -127,11 +131,13 @@ class ChatCalls(ModelBase):
     @checked_keywords()
     @survives_its_device
     def load_prefix(self, path: str | os.PathLike[str]) -> Int32:
-        """Reads a file of save_prefix() into the cache of prefixes, where calls with the same beginning find it. Returns its token ids.
+        """Reads a file of save_prefix() into the prefix cache, so that calls whose prompt begins with this prefix need not compute it.
+        Returns the prefix's token ids.
 
-        Results have the same bits as without. A file of the same model loaded otherwise (another device, kv_dtype, quantize, lora or
-        version of pumice) is computed again from its ids, with a FallbackWarning that says what differs. Raises ModelFormatError for one
-        that is damaged, cut or of another model, ContextLengthError, MemoryError where kv_budget cannot hold it, OSError."""
+        Results have the same bits as without the cache. If the file was written with other settings (another device, kv_dtype, quantize,
+        lora or version of pumice), the prefix is computed again from its ids, with a FallbackWarning that says what differs. Raises
+        ModelFormatError if the file is damaged, cut or of another model, ContextLengthError, MemoryError if kv_budget cannot hold the
+        prefix, and OSError."""
         engine, source = self._decoder("load_prefix()"), path_of(path)
         ids, recomputed = engine.load_prefix(source)
         if recomputed:

@@ -1,4 +1,4 @@
-"""The calls of Model from texts to vectors and scores."""
+"""Model's methods that turn texts into vectors and scores."""
 
 from __future__ import annotations
 
@@ -25,27 +25,31 @@ Float32 = npt.NDArray[np.float32]
 
 
 class EncodeCalls(ModelBase):
-    """Texts to vectors and scores."""
+    """encode() and its variants, similarity and search, and the classifier's predict() and rank()."""
 
     @checked_keywords(ENCODE_DEFAULTS)
     def encode(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
-        """Vectors of texts: float32 (d,) for one string, (n, d) C-contiguous for an iterable of n, in its order.
+        """Returns the vectors of texts: float32 (d,) for one string, or C-contiguous float32 (n, d) for an iterable of n strings, in its
+        order.
 
-        inputs: a string, or any iterable of strings (list, generator, numpy array, pandas Series, Arrow array). A million texts need
-            memory for their vectors and one window of 4096 texts.
-        prompt, prompt_name: text put before each text, or the name of one of the model's prompts.
-        batch_size: texts of the greatest length that a micro-batch may hold; token_budget: the same in tokens. They change speed and
-            memory, never the result (on a GPU its last bits may differ).
-        normalize: to length 1; None: as the model's files say.  truncate_dim: the first columns only (cut, then normalised).
-        precision: "float32", "int8", "uint8" (255 steps of each column's range), "binary", "ubinary" (signs, packed).
-        precision_ranges: (2, d): the lowest and highest value of each column for int8 and uint8; None: those of this call.
-        output: "sentence"; "tokens": the vector of every token, a list of (tokens, d); "both": a pair of the two (texts run twice).
-        truncate: True cuts texts over the model's length and warns with numbers; "error" raises ContextLengthError.
-        show_progress_bar: True, False, or None: when the logger "pumice" is at INFO.
-        out: a float32 array (also a memmap) of the result's shape to fill and return.
+        inputs: a string, or any iterable of strings (list, generator, numpy array, pandas Series, Arrow array). A million texts from a
+            generator need memory only for their vectors and for one window of 4096 texts.
+        prompt, prompt_name: a text that is put before each text, or the name of one of the model's prompts.
+        batch_size, token_budget: the maximum size of a micro-batch, in texts of the maximum length or in tokens. Both change speed and
+            memory, but not the result (on a GPU its last bits may differ).
+        normalize: whether vectors are scaled to length 1. None means what the model's files say.
+        truncate_dim: keeps only this many columns, the first ones. Vectors are cut, and then normalised.
+        precision: "float32", "int8", "uint8" (255 steps of each column's range), "binary" or "ubinary" (packed signs).
+        precision_ranges: (2, d), the lowest and the highest value of each column for int8 and uint8. None means the ranges in this call.
+        output: "sentence" returns one vector per text. "tokens" returns the vectors of all tokens, as a list of (tokens, d). "both" returns
+            a pair of the two, and runs each text twice.
+        truncate: True cuts texts that are longer than the model's limit, and issues a warning that counts them. "error" raises
+            ContextLengthError.
+        show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
+        out: a float32 array of the result's shape, which is filled and returned. It may be a memmap.
 
-        Raises TypeError or ValueError naming the argument or the text, UnsupportedTaskError. KeyboardInterrupt carries the rows
-        done so far as .partial.
+        Raises UnsupportedTaskError, and TypeError or ValueError, whose message names the argument or the text. A KeyboardInterrupt has the
+        rows done so far as .partial.
         """
         return self._encode(inputs, EncodeOptions(**options))
 
@@ -57,12 +61,13 @@ class EncodeCalls(ModelBase):
         role: str | None = None,
         cancel: _core.Cancel | None = None,
     ) -> Any:
-        """Runs encode() on this model. If `role` is given, this model is the route with that name. Otherwise the default route is used."""
+        """Does the work of encode(), encode_query() and encode_document(). role: "query" or "document" if the caller has already chosen
+        this model as the route for that role, else None."""
         self._check_encode(role)
         return self._encoder.encode(inputs, options, role, cancel)
 
     def _prepare_encode(self, inputs: Any, options: EncodeOptions) -> Prepared:
-        """Does everything in encode() that does not need the engine. Requires `options.takes_few(inputs)`."""
+        """Does the part of encode() that does not need the engine. Requires `options.takes_few(inputs)`."""
         self._check_encode(None)
         return self._encoder.prepare(inputs, options)
 
@@ -76,13 +81,13 @@ class EncodeCalls(ModelBase):
 
     @checked_keywords(ENCODE_DEFAULTS)
     def encode_query(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
-        """encode() by the model's route "query" and with its prompt "query", where it has them. Takes what encode() takes."""
+        """Like encode(), with the same arguments, but uses the model's route "query" and its prompt "query" if it has them."""
         return self._encode_as(("query",), inputs, EncodeOptions(**options))
 
     @checked_keywords(ENCODE_DEFAULTS)
     def encode_document(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
-        """encode() by the model's route "document" and with its prompt "document", "passage" or "corpus", where it has them. Takes what
-        encode() takes."""
+        """Like encode(), with the same arguments, but uses the model's route "document" and its prompt "document", "passage" or "corpus" if
+        it has them."""
         return self._encode_as(("document", "passage", "corpus"), inputs, EncodeOptions(**options))
 
     def _encode_as(self, names: Sequence[str], inputs: Any, options: EncodeOptions) -> Any:
@@ -96,13 +101,15 @@ class EncodeCalls(ModelBase):
         return self._encode(inputs, options, names[0])
 
     def similarity(self, a: Any, b: Any) -> Float32:
-        """(n, m) float32: each row of `a` against each of `b` by the model's own measure (info["similarity"]); larger is nearer. Where
-        that is "maxsim" or "meanmaxsim", `a` and `b` are lists of token vectors: encode_query(), encode_document(output="tokens")."""
+        """Returns the similarity of each row of `a` to each row of `b`, float32 (n, m). Larger is nearer. The measure is the model's own,
+        info["similarity"]. If it is "maxsim" or "meanmaxsim", `a` and `b` are lists of token vectors, as encode_query() and
+        encode_document() return them with output="tokens"."""
         return vectors.similarity(a, b, self._config.similarity)
 
     @checked_keywords()
     def similarity_pairwise(self, a: Any, b: Any) -> Float32:
-        """(n,) float32: row i of `a` against row i of `b` by the model's own measure; larger is nearer."""
+        """Returns the similarity of row i of `a` to row i of `b` for every i, float32 (n,). Larger is nearer. The measure is the model's
+        own, info["similarity"]."""
         return vectors.similarity_pairwise(a, b, self._config.similarity)
 
     @checked_keywords()
@@ -116,7 +123,8 @@ class EncodeCalls(ModelBase):
         precision_ranges: npt.ArrayLike | None = None,
         show_progress_bar: bool | None = None,
     ) -> vectors.SearchResult:
-        """The nearest rows of `corpus` for each query: pumice.search() by the model's own measure."""
+        """Returns the nearest rows of `corpus` for each query. Like pumice.search(), with the model's own similarity measure,
+        info["similarity"]."""
         return vectors.search(
             queries,
             corpus,
@@ -138,15 +146,18 @@ class EncodeCalls(ModelBase):
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
     ) -> Any:
-        """Scores of (query, document) pairs, or of single texts, by a classifier: float32 (n,), or (n, labels) when it has several labels.
+        """Returns a classifier's scores of (query, document) pairs or of single texts: float32 (n,), or (n, labels) if it has several
+        labels.
 
-        pairs: an iterable of pairs, or of strings. One string, or a tuple or list of exactly two (a pair), gives one result.
-        activation: "none", "sigmoid", "softmax" or "tanh" of the logits. None: the one that the model's config names, else a sigmoid for
-            one label and none for several.
-        output: "scores", or "labels": Predictions with a label's name (info["labels"]) and its probability. By `activation`; None: softmax
-            of several labels, a sigmoid of one, and of each where config.json says multi_label_classification.
-        truncate: True: longer texts are cut, with one TruncationWarning. "error": ContextLengthError.
-        show_progress_bar: True, False, or None: when the logger `pumice` is at INFO.
+        pairs: an iterable of pairs or of strings. A single string, or a single pair (a tuple or list of exactly two strings), gives a
+            single result.
+        activation: "none", "sigmoid", "softmax" or "tanh", which is applied to the logits. None means the activation that the model's
+            config names. If it names none, one label gets a sigmoid, and several labels get no activation.
+        output: "scores" returns numbers. "labels" returns a Prediction for each text, with the name of the likeliest label (of
+            info["labels"]) and probabilities. These are made by `activation`. If it is None, they are a softmax over several labels, or a
+            sigmoid of each label if there is only one or if config.json says multi_label_classification.
+        truncate: True cuts texts that are too long, with one TruncationWarning. "error" raises ContextLengthError.
+        show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
 
         Raises UnsupportedTaskError, ContextLengthError, NumericError, TypeError and ValueError."""
         self._need("classify", "predict()")
@@ -179,9 +190,10 @@ class EncodeCalls(ModelBase):
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
     ) -> list[RankHit]:
-        """The documents as RankHit(index, score, document), by a cross-encoder's score for the query, best first; ties keep their order.
+        """Returns the documents as RankHit(index, score, document), sorted by a cross-encoder's score for the query, best first. Documents
+        with equal scores keep their order.
 
-        query: a text.  documents: an iterable of texts.  top_k: the best so many; None: all.
+        query: a text.  documents: an iterable of texts.  top_k: maximum number of documents to return; None means all.
         truncate, show_progress_bar: as in predict().
 
         Raises UnsupportedTaskError (also for a model with several labels), ContextLengthError, TypeError and ValueError."""

@@ -1,4 +1,4 @@
-"""The calls of Model from prompts to text."""
+"""Model's methods that turn prompts into text."""
 
 from __future__ import annotations
 
@@ -19,40 +19,47 @@ if TYPE_CHECKING:
 
 
 class GenerateCalls(ModelBase):
-    """Prompts to text, and the state of the batch of all calls."""
+    """generate() and stream(), and the statistics and limits of the batch in which all calls run."""
 
     @checked_keywords(SAMPLING_DEFAULTS)
     @survives_its_device
     def generate(
         self, prompt: Prompt | Sequence[Prompt], *, sampling: Sequence[Mapping[str, Any] | None] | None = None, **options: Unpack[Sampling]
     ) -> Any:
-        """The text that follows a prompt: a Generation. For a list of prompts, or n > 1, a list of them, prompt by prompt.
+        """Continues a prompt. Returns a Generation, or a list of them for a list of prompts or for n > 1, with the samples of the first
+        prompt first.
 
-        prompt: a string (the model's special tokens are added; a first token that the string spells is not doubled), token ids (used as
-            they are), or a list of either, which runs as one batch.
-        sampling: settings for each prompt of a list: dicts of keywords below, or None; the call's keywords count where one says nothing.
-        max_new_tokens: the most tokens that are generated.
-        min_new_tokens: before so many tokens, no end token and no token id of `stop` is generated.
-        ignore_eos: end tokens are tokens like others.
-        stop: strings or token ids. Strings are found across token borders, and cut off with all that follows.
+        prompt: a string, token ids, or a list of either, which runs as one batch. Token ids are used as they are. A string gets the model's
+            special tokens; if it already begins with the first special token, the token is not added again.
+        sampling: for a list of prompts, a list with the settings of each prompt. Each entry is None, or a dict of the keywords below. The
+            call's own keywords apply where a dict does not have them.
+        max_new_tokens: maximum number of generated tokens.
+        min_new_tokens: the first `min_new_tokens` tokens are neither an end token nor a token id in `stop`.
+        ignore_eos: True treats end tokens like all other tokens.
+        stop: strings or token ids that end the text. A string is found even across token borders. The text is cut before the string.
         bad_words: strings, or lists of token ids, that are never generated.
         temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None means the
-            model's own setting, else off. A filter without a temperature means temperature 1.
-        dry_multiplier, dry_base, dry_allowed_length, dry_range, dry_breakers: against repetitions (DRY).
-        top_n_sigma, xtc_probability, xtc_threshold, mirostat_tau, mirostat_eta: more filters; docs/python.md has them in their order.
-        logit_bias: token id, or the text of one token, -> number added to its logit (-inf forbids the token).
-        logits_processor: a function of (ids, row): all token ids so far, int32, and the logits of the next token, float32, which it
-            changes in place (-inf forbids a token). It is called in this thread; an error that it raises ends the call.
-        seed: None: a fresh one, which the result names.
-        n: samples of each prompt.
-        logprobs: True: log-probabilities of the chosen tokens. A number: also those of so many likeliest tokens.
-        grammar: what the answer must look like: a Grammar, a Lark grammar as text, or a list with one for each prompt (None: free).
-        priority: among the calls on a model, higher ones go first.
-        speculate: "lookup" guesses the next tokens from the text that followed the same tokens before, so that a step may give several;
-            {"lookup": 3, "guesses": 8} says how many tokens must match, and how many are guessed. "off": no guesses.
-        draft: a smaller Model with the same tokenizer, which guesses. The tokens stay the same; guessing stops where it does not pay.
+            model's own setting, or off if it has none. If a filter is given and no temperature, the temperature is 1.
+        dry_multiplier, dry_base, dry_allowed_length, dry_range, dry_breakers: settings of the DRY penalty for repetitions.
+        top_n_sigma, xtc_probability, xtc_threshold, mirostat_tau, mirostat_eta: settings of further filters. docs/python.md says in which
+            order filters apply.
+        logit_bias: a dict from a token id, or from the text of a single token, to a number that is added to the token's logit. -inf forbids
+            the token.
+        logits_processor: a function of (ids, row). ids (int32) has all token ids so far, and row (float32) the logits of the next token,
+            which the function changes in place. -inf forbids a token. The function is called in the caller's thread. An exception in it
+            ends the call.
+        seed: None means a new seed, which the result reports.
+        n: number of samples for each prompt.
+        logprobs: True returns the log-probabilities of the chosen tokens. A number also returns those of this many likeliest tokens.
+        grammar: the form that the answer must have. A Grammar, a Lark grammar as text, or a list with one of them (or None: any text) for
+            each prompt.
+        priority: calls on a model with a higher priority run first.
+        speculate: "lookup" guesses the next tokens from the text that followed the same tokens before, so that a step may generate several
+            tokens. {"lookup": 3, "guesses": 8} also sets how many tokens must match and how many are guessed. "off": no guesses.
+        draft: a smaller Model with the same tokenizer, which guesses the next tokens. Guesses do not change the generated tokens, and
+            guessing stops where it does not save time.
 
-        Raises GrammarError, ContextLengthError, UnsupportedTaskError, and TypeError and ValueError that name the argument. A
+        Raises GrammarError, ContextLengthError, UnsupportedTaskError, and TypeError or ValueError, whose message names the argument. A
         KeyboardInterrupt has the result so far as .partial.
         """
         return self._generate(prompt, options, stream=False, sampling=sampling)
@@ -61,10 +68,10 @@ class GenerateCalls(ModelBase):
     def stream(
         self, prompt: Prompt | Sequence[Prompt], *, sampling: Sequence[Mapping[str, Any] | None] | None = None, **options: Unpack[Sampling]
     ) -> Stream:
-        """generate() as an iterator of Chunks: `for chunk in m.stream(p): print(chunk, end="")`. Takes what generate() takes.
+        """Like generate(), with the same arguments, but returns an iterator of Chunks: `for chunk in m.stream(p): print(chunk, end="")`.
 
-        Text comes in whole characters, and no chunk has a part of a stop string. Closing the iterator cancels the rest; its .result is then
-        the Generation so far. No lock is held between chunks, so other calls on the model go on."""
+        Chunks have whole characters, and no part of a stop string. Closing the iterator cancels the rest of the generation. Its .result is
+        then the Generation so far. No lock is held between chunks, so other calls on the model go on."""
         return self._generate(prompt, options, stream=True, sampling=sampling)  # type: ignore[no-any-return]
 
     def _generate(self, prompt: Any, options: Mapping[str, Any], stream: bool, sampling: Any = None) -> Any:
@@ -89,26 +96,27 @@ class GenerateCalls(ModelBase):
         )
 
     def cache_stats(self) -> dict[str, int]:
-        """Prefix reuse since load: prompt_tokens, reused_tokens, pages_in_use, pages_cached, pages_evicted."""
+        """Returns counts of the prefix cache: prompt_tokens and reused_tokens (of all prompts since load()), pages_in_use, pages_cached,
+        pages_evicted (since load())."""
         return self._core.cache_stats()
 
     def stats(self) -> dict[str, Any]:
-        """The state of the batch of all calls.
+        """Returns the state of the batch in which all calls run.
 
-        Requests: running (they have pages), waiting, lagging (paused, because their stream is not read). The last step: step_rows. Since
-        load: steps, prompt_tokens (computed), decoded_tokens, preempted (sequences that gave up their pages), busy_seconds. Pages of 32
-        positions: pages_in_use, pages_cached, pages_budget."""
+        Numbers of requests: running (they have pages), waiting, lagging (paused, because their stream is not read). Rows in the last step:
+        step_rows. Totals since load(): steps, prompt_tokens (computed ones), decoded_tokens, preempted (sequences that gave up their
+        pages), busy_seconds. Numbers of pages, each for 32 positions: pages_in_use, pages_cached, pages_budget."""
         return self._decoder("stats()").stats()
 
     @checked_keywords()
     def set_limits(self, *, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
-        """Sets the limits that are given, and returns all of them.
+        """Sets the limits that are given, and returns all limits.
 
-        running: the most requests that take part in steps.
-        waiting: so many more requests may wait; beyond them agenerate(), achat() and astream() raise OverloadedError. Calls that block wait
-            in any case.
-        step_seconds: the time of a step that reads a prompt while another request gets tokens. Smaller is smoother for streams, and prompts
-            take longer."""
+        running: maximum number of requests that take part in steps.
+        waiting: maximum number of further requests that wait. If there are more, agenerate(), achat() and astream() raise OverloadedError.
+            Blocking calls such as generate() wait without a limit.
+        step_seconds: maximum duration of a step that computes rows of a prompt while another request decodes. A smaller value makes streams
+            smoother, but prompts take longer."""
         return self._decoder("set_limits()").set_limits(
             None if running is None else integer("running", running, 1, 2**31 - 1),
             None if waiting is None else integer("waiting", waiting, 0, 2**31 - 1),

@@ -1,4 +1,4 @@
-"""Model's calls that look inside: logits, log-probabilities, rows after a layer, what tokens look at."""
+"""Model's methods that return numbers from inside the model: logits, log-probabilities, hidden states, attention weights."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from .text_calls import text_ids
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 
-_MOST_ATTENTION = 4096  # tokens
+_MOST_ATTENTION = 4096  # maximum number of tokens in attentions()
 
 
 class InsideCalls(ModelBase):
-    """Numbers inside of the model: logits, log-probabilities, hidden states, attention."""
+    """logits(), score(), hidden_states() and attentions()."""
 
     def _some_ids(self, given: str | Ids) -> Int32:
-        """The ids of a text (with the special tokens that the model wants around it), or given ids, checked."""
+        """Returns the ids of a text, with the model's special tokens around it. If ids are given, checks and returns them."""
         return text_ids(self._tokenizer, given) if isinstance(given, str) else check_ids(given, self.info["vocab_size"], "ids")
 
     @checked_keywords()
     @survives_its_device
     def logits(self, ids: str | Ids, positions: Literal["last", "all"] = "last") -> Float32:
-        """Logits of the next token: float32 (V,), or (T, V).
+        """Returns the logits of the next token, float32 (V,) or (T, V).
 
-        ids: a text, tokenized as a prompt is, or token ids.
-        positions: "last": after the last token. "all": after each of T tokens, which takes 4 * T * V bytes.
+        ids: a text, which is tokenized like a prompt, or token ids.
+        positions: "last" returns the logits after the last token. "all" returns those after each of the T tokens, which takes 4 * T * V
+            bytes.
 
         Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError."""
         engine = self._decoder("logits()")
@@ -43,9 +44,10 @@ class InsideCalls(ModelBase):
     @checked_keywords()
     @survives_its_device
     def score(self, text_or_ids: str | Ids) -> Float32:
-        """The natural log-probability of each token after the first, given the tokens before it: float32 (T - 1,).
+        """Returns the natural log-probability of each token after the first, given the tokens before it, float32 (T - 1,). Needs no memory
+        for an array of tokens x vocabulary.
 
-        text_or_ids: a text, tokenized as a prompt is, or token ids. No array of tokens x vocabulary is made.
+        text_or_ids: a text, which is tokenized like a prompt, or token ids.
 
         Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError."""
         return self._decoder("score()").score(self._generator.prompt_ids([text_or_ids], ["text_or_ids"])[0])
@@ -53,14 +55,15 @@ class InsideCalls(ModelBase):
     @checked_keywords()
     @survives_its_device
     def hidden_states(self, ids: str | Ids, layers: int | Sequence[int] | None = None) -> Float32:
-        """The rows of a text inside the model: float32 (layers, T, hidden_size), or (T, hidden_size) for a single layer.
+        """Returns the hidden states of a text, float32 (layers, T, hidden_size), or (T, hidden_size) for a single layer.
 
-        ids: a text (with the tokens that the model wants around it), or token ids.
-        layers: 0: the input of the first layer (embeddings). n: the output of layer n. info["layers"] or -1: the output of the last layer,
-            after the final norm where the model has one. None: all, from 0 on, as with output_hidden_states=True of transformers.
+        ids: a text, which gets the model's special tokens around it, or token ids.
+        layers: one number or several. 0 is the input of the first layer (the embeddings). n is the output of layer n. info["layers"] or -1
+            is the output of the last layer, after the final norm if the model has one. None means all, from 0 on, as in transformers with
+            output_hidden_states=True.
 
-        Computed without caches, so attention over T tokens takes memory for T rows of each layer at a time; T is at most info["n_ctx"].
-        Raises ContextLengthError for longer texts, ValueError for layers that are not there."""
+        No cache is used, so all T tokens are computed at once, and each layer in turn needs memory for T rows. T is at most info["n_ctx"].
+        Raises ContextLengthError for longer texts, and ValueError for layers that the model does not have."""
         count = self.info["layers"]
         if layers is None:
             wanted = list(range(count + 1))
@@ -73,15 +76,15 @@ class InsideCalls(ModelBase):
     @checked_keywords()
     @survives_its_device
     def attentions(self, ids: str | Ids, layer: int = -1) -> Float32:
-        """The attention weights of one layer: float32 (heads, T, T). [h, i, j] is the weight of token j's value in token i's output of head
-        h; each row adds up to 1.
+        """Returns the attention weights of one layer, float32 (heads, T, T). [h, i, j] is the weight of token j's value in the output of
+        head h for token i. Each row [h, i] adds up to 1.
 
-        ids: a text (with the special tokens that the model wants around it), or token ids.
-        layer: 1 is the first, info["layers"] or -1 the last. Layer n reads hidden_states(layers=n - 1).
+        ids: a text, which gets the model's special tokens around it, or token ids.
+        layer: 1 is the first layer, and info["layers"] or -1 the last. The input of layer n is hidden_states(layers=n - 1).
 
-        For small texts: the softmax is computed beside the model, from its queries and keys in double, by the model's threads (0.1 s of
-        processor time for 512 tokens and 12 heads of 32 columns). The result takes 4 * heads * T * T bytes. At most 4096 tokens. Raises
-        ContextLengthError for more."""
+        This is meant for short texts. The model's threads compute the weights once more, in double, from the queries and keys of the layer
+        (0.1 s of processor time for 512 tokens and 12 heads of 32 columns). The result takes 4 * heads * T * T bytes. Raises
+        ContextLengthError for more than 4096 tokens."""
         count = self.info["layers"]
         number = integer("layer", layer, -count, count)
         if number == 0:

@@ -1,4 +1,4 @@
-"""pumice.load()."""
+"""pumice.load(), which loads a model."""
 
 from __future__ import annotations
 
@@ -38,32 +38,35 @@ logger.addHandler(logging.NullHandler())  # without a handler, Python would writ
 def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Model:
     """Loads a model.
 
-    source: a .gguf file (also the first of several), a folder with config.json and safetensors (also sharded), or a hub id
-        "org/name[:file or quantization]" (needs the package huggingface_hub; never touched for local paths).
-    device: "auto" (a GPU if there is one that is not software, else the CPU) | "cpu" | "vulkan" | "vulkan:1". A named device never falls
-        back to another.
-    gpu_layers: how many layers go to the GPU: the last ones, and the output head with them (all of them: the embedding too). "all", or
-        "auto": as many as its free memory holds beside their keys and values.
-    quantize: None | "q8_0" | "q4_0" | "q4_k": packs float weights while loading.
-    n_ctx: tokens per sequence; None: the model's own, capped by memory (the log says so).
-    kv_dtype: "f16" | "f32" | "q8_0"; None: "f32" with compute="float32", else "f16".
-    kv_budget: bytes for all sequences and cached prefixes together, or "auto".
-    compute: "auto" | "float32" (nothing is rounded: products, keys and values).  threads: None: as many as the machine grants this process.
-    tokenizer: a tokenizer.json, a folder with one, or a tokenizers.Tokenizer, in place of the model's own.
-    chat_template: Jinja text or a file with it, in place of the model's own.
-    response_template: how answers of chat() are taken apart into content, reasoning and tool calls: a dict in transformers' form, or a JSON
-        file with one, in place of the model's own and of what its chat template shows; False: not at all.
-    pooling: "mean" | "cls" | "last" | "max" | "mean_sqrt_len" | "weighted_mean", or several, whose vectors stand side by side; None: what
-        the files say. A decoder that gets one encodes too.
-    task: whose adapters are merged into the weights, for models that have them (jina v3: "retrieval.query", ...; "none": no task's). The
-        task's prompt, where there is one, is then the default prompt.
-    lora: a low-rank adapter: a PEFT folder (of a model's folder) or a GGUF adapter (of a GGUF file), (path, scale), or a list of them.
-    prompts: name -> text put before each text by encode(prompt_name=name).
-    progress: True, False, None (a bar over the bytes when loading takes longer than a second), or a function of (done, total).
+    source: a .gguf file (the first one if the model is split), a folder with config.json and safetensors (also sharded), or a hub id
+        "org/name[:file or quantization]". A hub id needs the package huggingface_hub; a local path never touches the network.
+    device: "auto" (a GPU if there is one that is not emulated in software, else the CPU), "cpu", "vulkan" or "vulkan:1". A named device
+        never falls back to another one.
+    gpu_layers: number of layers on the GPU. These are the last layers, and the output head goes with them. If all layers are on the GPU,
+        the embedding is too. "all" means all layers. "auto" means as many as fit into the GPU's free memory with their keys and values.
+    quantize: None, "q8_0", "q4_0" or "q4_k": the format in which float weights are packed while loading.
+    n_ctx: maximum number of tokens in a sequence. None means the model's own maximum, or less if memory is short (the log says so).
+    kv_dtype: "f16", "f32" or "q8_0": the format of keys and values. None means "f32" with compute="float32", and "f16" otherwise.
+    kv_budget: maximum number of bytes for the keys and values of all sequences and cached prefixes together, or "auto".
+    compute: "auto" or "float32". "float32" means that neither products nor keys and values are rounded to a smaller format.
+    threads: number of threads. None means as many as the system grants this process.
+    tokenizer: replaces the model's own tokenizer. A tokenizer.json, a folder with one, or a tokenizers.Tokenizer.
+    chat_template: replaces the model's own chat template. Jinja text, or a file with it.
+    response_template: says how answers of chat() are split into content, reasoning and tool calls. A dict in transformers' format, or a
+        JSON file with one. None means the model's own template, or the one that its chat template implies. False means that answers are not
+        split.
+    pooling: "mean", "cls", "last", "max", "mean_sqrt_len" or "weighted_mean", or a list of several, whose vectors are concatenated. None
+        means what the model's files say. With pooling=, a decoder can encode() too.
+    task: the task whose adapters are merged into the weights, for models that have such adapters (jina v3: "retrieval.query" and others).
+        "none" merges no adapters. If the model has a prompt for the task, this becomes the default prompt.
+    lora: a low-rank adapter, a pair (adapter, scale), or a list of these. For a model folder the adapter is a PEFT folder, for a GGUF model
+        it is a GGUF adapter.
+    prompts: name -> text that encode(prompt_name=name) puts before each text.
+    progress: True, False, None (shows a bar over the bytes if loading takes longer than a second), or a function of (done, total).
 
     Raises FileNotFoundError, OSError, ModelFormatError, UnsupportedModelError, TokenizerError, DeviceNotFoundError, MemoryError,
-    OutOfDeviceMemoryError (with the number of layers that would fit); TypeError and ValueError name the argument. FallbackWarning says why
-    device="auto" leaves a GPU out. Ctrl-C is seen within 100 ms.
+    OutOfDeviceMemoryError (whose message has the number of layers that would fit), and TypeError or ValueError, whose message names the
+    argument. If device="auto" does not use a GPU that is there, a FallbackWarning says why. Ctrl-C ends the call within 100 ms.
     """
     checked = check_load_options("load", options)
     path = resolve(source)
@@ -74,7 +77,8 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
 
 
 def _load_routes(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
-    """Loads the model of each route. Returns the model of the default route (or of documents), which holds the other models."""
+    """Loads the model of each route. Returns the model of the default route, which holds the other models. If no route is the default,
+    takes the route "document", or else the first one."""
     routes: dict[str, Model] = {}
     loaded: list[tuple[Layout, Model]] = []
     try:
@@ -106,22 +110,22 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
 
             return load_tokenizer(file, checked["tokenizer"])
 
-    # The tokenizer is built in a thread while weights are read. This takes a quarter second for most tokenizers, one second for 262,144
-    # words.
+    # The tokenizer is built in a thread while the weights are read. Building takes a quarter of a second for most tokenizers, and one
+    # second for a vocabulary of 262,144 tokens.
     tokenizer_task = Task(build_tokenizer)
     bar = LateBar(checked["progress"], path.name, unit="B", unit_scale=True, unit_divisor=1024)
     try:
         engine: _core.Model | StaticEngine
         engine, lost = (_static_engine(file, checked), None) if layout.static else _load_engine(file, checked, config, bar.update)
     except Exception:
-        tokenizer_task.wait()  # waits so that no thread goes on after an error, except after a Ctrl-C
+        tokenizer_task.wait()  # so that no thread is left after an error; a Ctrl-C does not wait, because it is not an Exception
         raise
     finally:
         bar.close()
     try:
         tokenizer = tokenizer_task.result()
         model = Model(path, file, engine, tokenizer, config, settings, checked)
-        model._chats.check_given()  # errors of given templates come from load(), not from the first chat()
+        model._chats.check_given()  # so that errors in templates that were passed come from load(), and not from the first chat()
     except BaseException:
         engine.close()
         raise
@@ -153,23 +157,24 @@ def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> StaticE
 def _load_engine(
     file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig, progress: Callable[[int, int], None] | None
 ) -> tuple[_core.Model, str | None]:
-    """Returns the loaded engine. Also returns a sentence if device="auto" had chosen a GPU that failed, so that the CPU runs the model."""
+    """Loads the engine and returns (engine, None). If device="auto" has chosen a GPU and it fails, loads the engine on the CPU and returns
+    (engine, a sentence that says so)."""
     try:
         return _core.load(file, engine_options(file, options, config), progress), None
-    except ForkedDeviceError:  # no GPU has failed, but this is a forked child, without the threads of the parent's load
+    except ForkedDeviceError:  # this process is the child of a fork, which lacks its parent's threads; the GPU has not failed
         raise
     except DeviceError as error:
-        if options["device"] != "auto" or options["gpu_layers"] != "auto":  # layers that were asked for on a GPU do not go elsewhere
+        if options["device"] != "auto" or options["gpu_layers"] != "auto":  # layers that the user puts on a GPU never go to the CPU
             raise
         engine = _core.load(file, engine_options(file, {**options, "device": "cpu", "gpu_layers": "auto"}, config), progress)
         return engine, f'device="auto" was asked for; the model runs on the CPU, because its GPU failed: {error}'
 
 
-load.__module__ = "pumice"  # a pickle names it so; the files of this package may be called otherwise in a later version
+load.__module__ = "pumice"  # pickles store this name, so they can be read by later versions in which this file has another name
 
 
 def _load_call(model: Model) -> tuple[Callable[..., Model], tuple[str]]:
-    """Returns the call of pumice.load() as which a Model pickles."""
+    """Returns the function and the arguments that a pickle of a Model consists of. Unpickling calls pumice.load() again."""
     options = {k: v for k, v in model._options.items() if k != "progress" and v != LOAD_DEFAULTS[k]}
     return functools.partial(load, **options), (str(model.path),)
 

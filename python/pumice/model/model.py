@@ -1,4 +1,5 @@
-"""The class Model: its calls under an event loop, and its own state. Its other calls are in the files beside this one."""
+"""The class Model. This file has its asynchronous methods, and those about the model itself. The other methods are in the base classes, in
+the other files of this folder."""
 
 from __future__ import annotations
 
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 
 
 class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
-    """A loaded model: texts to vectors (encode), prompts to text (generate, stream, chat), or both, as `info["tasks"]` says.
+    """A loaded model. It turns texts into vectors (encode), prompts into text (generate, stream, chat), or does both; `info["tasks"]` says
+    which.
 
-    Weights never change and threads may share one model. A Model pickles as its load arguments. `with pumice.load(...) as m:` closes it.
+    The weights never change, and threads may share a model. A pickle of a Model has only the arguments of load(). `with pumice.load(...) as
+    m:` closes the model at the end of the block.
     """
 
     def _set_routes(self, routes: dict[str, Model], default: str | None) -> None:
@@ -37,36 +40,38 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
 
     # ------------------------------------------------------------ under an event loop
     async def agenerate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
-        """generate(), awaited in an asyncio event loop. Cancelling the task ends the request; other calls go on.
+        """Like generate(), with the same arguments, but awaited in an asyncio event loop. Cancelling the task ends its request; other calls
+        go on.
 
-        Takes what generate() takes. Raises what generate() raises, OverloadedError where more calls wait than set_limits() allows, and
-        EventLoopError outside of asyncio."""
+        Raises what generate() raises, OverloadedError if more calls wait than set_limits() allows, and EventLoopError outside of
+        asyncio."""
         from ..event_loops import async_calls
 
         return await async_calls.generate(self, prompt, sampling)
 
     def astream(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> AsyncStream:
-        """stream() for `async for`: `async for chunk in m.astream(p): ...`. Takes what stream() takes.
+        """Like stream(), with the same arguments, but for `async for`: `async for chunk in m.astream(p): ...`.
 
-        A model that does not generate raises UnsupportedTaskError here. The first chunk raises everything else: the errors of stream(),
-        OverloadedError, and EventLoopError outside of asyncio."""
+        If the model cannot generate, this call raises UnsupportedTaskError. All other errors are raised when the first chunk is requested:
+        those of stream(), OverloadedError, and EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
 
         return async_calls.stream(self, prompt, sampling)
 
     async def achat(self, messages: str | Sequence[Mapping[str, Any]], **options: Any) -> Any:
-        """chat(), awaited in an asyncio event loop; with stream=True an AsyncStream. Takes what chat() takes.
+        """Like chat(), with the same arguments, but awaited in an asyncio event loop. With stream=True it returns an AsyncStream.
 
-        Raises what chat() raises, OverloadedError where more calls wait than set_limits() allows, and EventLoopError outside of asyncio."""
+        Raises what chat() raises, OverloadedError if more calls wait than set_limits() allows, and EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
 
         return await async_calls.chat(self, messages, options)
 
     @checked_keywords(ENCODE_DEFAULTS)
     async def aencode(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
-        """encode(), awaited in an asyncio event loop. Few texts are computed together with those of other calls. Takes what encode() takes.
+        """Like encode(), with the same arguments, but awaited in an asyncio event loop. A call with few texts is computed together with
+        other such calls that wait.
 
-        Raises what encode() raises, OverloadedError where too many calls wait, and EventLoopError outside of asyncio."""
+        Raises what encode() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
 
         return await async_calls.encode(self, inputs, EncodeOptions(**options))
@@ -81,16 +86,16 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
     ) -> list[RankHit]:
-        """rank(), awaited in an asyncio event loop. Takes what rank() takes.
+        """Like rank(), with the same arguments, but awaited in an asyncio event loop.
 
-        Raises what rank() raises, OverloadedError where too many calls wait, and EventLoopError outside of asyncio."""
+        Raises what rank() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
 
         return await async_calls.stoppable(lambda cancel: self._rank(query, documents, top_k, truncate, show_progress_bar, cancel))
 
     # ------------------------------------------------------------ the model itself
     def memory(self) -> dict[str, int]:
-        """Bytes by use: weights, kv_budget, kv_reserved, kv_used, scratch (planned for one run)."""
+        """Returns the number of bytes for each use: weights, kv_budget, kv_reserved, kv_used, scratch (planned for one run)."""
         return self._core.memory()
 
     def _headline(self) -> str:
@@ -98,7 +103,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         return f"{shown_path(self.path.name)}: {i['architecture']}, {count(i['parameters'])} parameters, {formats(i['formats'])}"
 
     def _devices(self) -> str:
-        """cpu (avx2, 2 threads): 10 layers, vulkan:0 (name): 20 layers."""
+        """Returns a text such as "cpu (avx2, 2 threads): 10 layers, vulkan:0 (name): 20 layers"."""
         i = self.info
         devices = i["devices"]
         about = {d["id"]: f"{i['isa']}, {i['threads']} threads" if d["id"] == "cpu" else d["name"] for d in devices}
@@ -116,7 +121,8 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         )
 
     def summary(self) -> Plan:
-        """What the model is and where each layer lives: prints as a table that folds equal layers, also in notebooks."""
+        """Returns what the model is and on which device each layer is. The result prints as a table, also in notebooks. Successive equal
+        layers share a row of the table."""
         i = self.info
         tasks = ", ".join(TASK_CALLS.get(task, task) for task in i["tasks"])
         header = [
@@ -124,7 +130,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
             f"file {shown_path(self.path)} ({size(i['file_bytes'])})",
             f"{i['layers']} layers, hidden {i['hidden_size']}, vocabulary {i['vocab_size']}; {tasks}",
         ]
-        if "encode" in i["tasks"][:1]:  # the model's first task is encode()
+        if "encode" in i["tasks"][:1]:  # encode() is the model's main task
             prompts = ", ".join(i["prompts"]) or "none"
             norm = "normalised" if i["normalize"] else "not normalised"
             pooling = f"{i['pooling']} pooling" if self._config.pools else "one for each token"
@@ -159,9 +165,9 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         return self.summary()._repr_html_()
 
     def close(self) -> None:
-        """Gives the model's memory back. Calls that run keep what they use until they end; later calls raise ValueError.
+        """Frees the model's memory. Running calls keep what they use until they end. Later calls raise ValueError.
 
-        The tokenizer stays: tokenize(), detokenize() and count_tokens() go on to work, as do similarity(), info and summary()."""
+        Methods that need no weights still work: tokenize(), detokenize(), count_tokens(), similarity(), info and summary()."""
         if not self._closed:
             self._closed = True
             self._core.close()

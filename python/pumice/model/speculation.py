@@ -1,4 +1,5 @@
-"""speculate= and draft=: guesses of the next tokens, of which one step checks several. The tokens that are generated stay the same."""
+"""The arguments speculate= and draft= of generate(). They guess the next tokens, so that one step can check several of them. Guesses do not
+change the generated tokens."""
 
 from __future__ import annotations
 
@@ -11,19 +12,20 @@ from ..common.arguments import integer, shown, shown_path
 if TYPE_CHECKING:
     from .base import ModelBase
 
-MATCHING = 3  # number of last ids that a lookup searches for; its guess is what followed them before
+MATCHING = 3  # a lookup searches the earlier text for its last MATCHING ids, and guesses the ids that followed them there
 
 
 def speculation(model: ModelBase, call: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of GenerateParams for guesses, by name. Raises TypeError and ValueError that name speculate= or draft=."""
+    """Returns the fields of GenerateParams for guesses, name -> value. Raises TypeError or ValueError; the message names speculate= or
+    draft=."""
     how, draft = call.get("speculate"), call.get("draft")
     result: dict[str, Any] = {}
     if isinstance(how, Mapping):
         for key, value in how.items():
             if key not in ("lookup", "guesses"):
                 raise ValueError(f"speculate has an unknown entry {shown(key)}; there are 'lookup' and 'guesses'")
-            setattr(_core.GenerateParams(), key, value)  # raises the engine's error for a wrong value
-            result[key] = integer(f"speculate[{shown(key)}]", value, 1)  # 0 would mean no lookup
+            setattr(_core.GenerateParams(), key, value)  # has no effect, but raises the engine's error if the value is wrong
+            result[key] = integer(f"speculate[{shown(key)}]", value, 1)  # at least 1, because 0 would turn lookups off
     elif how == "lookup":
         result["lookup"] = MATCHING
     elif how is not None and how != "off":

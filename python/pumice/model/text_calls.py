@@ -1,4 +1,4 @@
-"""The calls of Model between texts and token ids."""
+"""Model's methods that turn texts into token ids, and token ids into texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Int32 = npt.NDArray[np.int32]
 
 
 def text_ids(tokenizer: Tokenizer, text: str, add_special: bool = True) -> Int32:
-    """Returns the ids of a text, int32 (T,). Ctrl-C can interrupt the tokenizing of a long text."""
+    """Returns the token ids of a text, int32 (T,). Ctrl-C can interrupt this for a long text."""
     text = check_text(text, "text")
     work = functools.partial(tokenizer.encode, text, add_special=add_special)
     ids = interruptible(work) if len(text) > DIRECT_CHARACTERS else work()
@@ -30,28 +30,28 @@ def text_ids(tokenizer: Tokenizer, text: str, add_special: bool = True) -> Int32
 
 
 class TextCalls(ModelBase):
-    """Texts to token ids and back. These calls work on a closed model too."""
+    """tokenize(), detokenize(), count_tokens() and the tokenizer itself. They work on a closed model too."""
 
     @checked_keywords()
     def tokenize(self, text: str, add_special: bool = True) -> Int32:
-        """The token ids of a text, int32 (T,). add_special: with the special tokens that the model wants around a text. Raises TypeError
-        and ValueError for what is no text."""
+        """Returns the token ids of a text, int32 (T,). add_special: whether to add the special tokens that the model needs around a text.
+        Raises TypeError or ValueError if `text` is not a valid string."""
         return text_ids(self._tokenizer, text, flag("add_special", add_special))
 
     @checked_keywords()
     def detokenize(self, ids: Ids, skip_special: bool = True) -> str:
-        """The text of token ids; bytes that make no character become U+FFFD. skip_special: without special tokens. Raises ValueError for
-        ids that the model does not have."""
+        """Returns the text of token ids. Bytes that do not form a character become U+FFFD. skip_special: whether to leave special tokens
+        out. Raises ValueError for ids that the model does not have."""
         array = check_ids(ids, self.info["vocab_size"], "ids")
         skip_special = flag("skip_special", skip_special)
         return str(self._tokenizer.decode(array, skip_special=skip_special)) if array.size else ""
 
     def count_tokens(self, text: str) -> int:
-        """The number of tokens of a text, special ones included."""
+        """Returns the number of tokens of a text, special tokens included."""
         return len(text_ids(self._tokenizer, text))
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """A copy of the tokenizers.Tokenizer of this model, always the same one: what is changed in it (padding, truncation, added
-        tokens) changes nothing that the model gives. load(tokenizer=) takes a changed one."""
+        """A copy of this model's tokenizers.Tokenizer, the same object at every access. Changes to it (padding, truncation, added tokens)
+        have no effect on the model. To use a changed tokenizer, pass it to load(tokenizer=)."""
         return self._tokenizer.shared_copy
