@@ -1,1 +1,1 @@
-"""Calls that an asyncio event loop waits for."""
+"""Asynchronous calls of a model, for asyncio event loops."""

@@ -1,9 +1,9 @@
-"""agenerate(), achat(), astream(), aencode() and arank(): calls that an asyncio event loop waits for.
+"""Implements the asynchronous calls agenerate(), achat(), astream(), aencode() and arank().
 
-Templates, tokenizing and encoders run in threads of workers.py. Tokens arrive through one thread per model (pump.py), which decodes their
-text and wakes each event loop once per step. Vectors of few texts also arrive through one thread per model (small_encodes.py), which
-computes all waiting calls as one. So an event loop only picks up finished results. A cancelled task closes its request, or stops its
-encode(); other calls in the same batch go on.
+An event loop only picks up finished results. Templates, tokenizing and encoders run in threads of workers.py. Generated tokens come from
+one thread per model (pump.py), which decodes their text and wakes each event loop once per step. Calls of aencode() with few texts are
+computed by another thread per model (small_encodes.py), all waiting calls at once. If a task is cancelled, its request is closed or its
+encode() is stopped; other calls in the same batch go on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 
 async def _surviving(model: Model, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Returns the result of attempt(). With device="auto", if the GPU is lost, attempt() is called again on the CPU."""
+    """Returns the result of attempt(). If the GPU is lost and the model was loaded with device="auto", moves the model to the CPU and calls
+    attempt() again."""
     engine = model._core
     try:
         return await attempt()
@@ -43,7 +44,7 @@ async def _surviving(model: Model, attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 async def generate(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> Any:
-    """Model.agenerate()."""
+    """Implements Model.agenerate()."""
     model._need("generate", "agenerate()")
 
     def make() -> Any:
@@ -53,23 +54,24 @@ async def generate(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> An
 
 
 def stream(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> AsyncStream:
-    """Model.astream()."""
+    """Implements Model.astream()."""
     model._need("generate", "astream()")
     return AsyncStream(lambda: model.stream(prompt, **sampling))
 
 
 async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
-    """Model.achat()."""
+    """Implements Model.achat()."""
     model._need("generate", "achat()")
     streamed, dry = flag("stream", options.get("stream", False)), options.get("dry_run", False)
     if streamed and not dry:
         return AsyncStream(lambda: model.chat(messages, **options))
-    given = dict(options) if dry else {**options, "stream": True}  # a stream computes nothing before its first chunk is requested
+    # With stream=True, chat() computes nothing yet and returns a Stream, which to_end() then runs to its end.
+    given = dict(options) if dry else {**options, "stream": True}
     return await _surviving(model, lambda: to_end(lambda: model.chat(messages, **given)))
 
 
 async def encode(model: Model, inputs: Any, options: EncodeOptions) -> Any:
-    """Model.aencode()."""
+    """Implements Model.aencode()."""
     if not options.takes_few(inputs):
         return await stoppable(lambda cancel: model._encode(inputs, options, cancel=cancel))
     call = Small(running_loop(), model, inputs, options)
@@ -82,6 +84,6 @@ async def encode(model: Model, inputs: Any, options: EncodeOptions) -> Any:
 
 
 async def stoppable(work: Callable[[_core.Cancel], T]) -> T:
-    """Returns the result of work(cancel), which calls an encoder. The call stops when the task is cancelled."""
+    """Has a thread call work(cancel), which calls an encoder, and returns the result. If the task is cancelled, the encoder stops."""
     cancel = _core.Cancel()
     return await in_thread(workers.encode, lambda: work(cancel), stop=cancel.request)

@@ -1,4 +1,4 @@
-"""Delivery of tokens to event loops: the calls that receive tokens, and the thread that delivers them."""
+"""Delivers generated tokens to event loops: the calls that receive tokens, and the thread that delivers them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from ..generate.generation import READ_AHEAD, Chunk, Stream
 from . import workers
 from .workers import in_thread, running_loop
 
-PUMP_MS = 1000.0  # a Pump's thread ends after this long without calls; until then it keeps the model's memory, unless the model is closed
+# A Pump's thread ends after this time without calls. Until then it keeps the model in memory, unless the model is closed.
+PUMP_MS = 1000.0
 EXIT_SECONDS = 1.0  # Python's end waits at most this long for the threads of all pumps
-STEPS = 8  # a call that is not a stream gets the tokens of this many steps at once
+STEPS = 8  # the tokens of this many steps are delivered together to a call that is not a stream
 
 
 class Call:
-    """A Run whose tokens go to an event loop: as chunks of a stream, or as the result at the end."""
+    """A Run whose tokens go to a task of an event loop, as chunks of a stream or as one result at the end."""
 
     def __init__(self, stream: Stream, loop: asyncio.AbstractEventLoop, streams: bool) -> None:
         self.run, self._finish = stream._detach()
@@ -34,12 +35,12 @@ class Call:
         self.result: Any = None
         self.error: BaseException | None = None
         self.over = False  # no more chunks will come
-        self._held = False  # whether the engine pauses this request, because nobody takes its chunks
-        self._lock = threading.RLock()  # reentrant, because the garbage collector may close a stream inside the pump's own thread
-        self._waiter: asyncio.Future[None] | None = None  # the task that waits for a chunk awaits it
+        self._held = False  # whether the engine pauses this request, because too many of its chunks wait to be taken
+        self._lock = threading.RLock()  # reentrant, because the garbage collector may run close() in the thread that holds the lock
+        self._waiter: asyncio.Future[None] | None = None  # what the task awaits while it waits for a chunk, or None
 
     def hear(self, news: Sequence[Mapping[str, Any]], ended: bool) -> bool:
-        """Accepts tokens from the engine, in the pump's thread. Returns whether the event loop must be woken."""
+        """Takes new tokens from the engine. Called in the pump's thread. Returns whether the event loop must be woken."""
         with self._lock:
             if self.over:
                 return False
@@ -71,23 +72,23 @@ class Call:
         self.run.close()
 
     def close(self) -> None:
-        """Ends the request, from any thread. The request's memory is freed after the running step."""
+        """Ends the request. May be called in any thread. The request's memory is freed after the step that runs now."""
         with self._lock:
             self.chunks.clear()
             if not self.over:
                 self._end()
 
     def wake(self) -> None:
-        """Wakes the waiting task. Called in the event loop when there are chunks or the call is over."""
+        """Wakes the waiting task, if there is one. Called in the event loop when there are chunks or the call is over."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Waits until there are chunks or the call is over. When the waiting task is cancelled, the call is closed."""
+        """Waits until there are chunks or the call is over. If the waiting task is cancelled, closes the call."""
         while not self.chunks and not self.over:
             self._waiter = self.loop.create_future()
             try:
-                if not self.chunks and not self.over:  # the pump's thread may have changed them just now
+                if not self.chunks and not self.over:  # the pump's thread may have added chunks or ended the call in the meantime
                     await self._waiter
             except BaseException:
                 self.close()
@@ -112,7 +113,8 @@ def _wake(calls: list[Call]) -> None:
 
 
 class Pump:
-    """Delivers the tokens of an engine's calls to their event loops. Its thread runs while there are calls, and for one second after."""
+    """Delivers the tokens of all calls on one engine to their event loops. Its thread runs while there are calls, and for one second
+    afterwards."""
 
     _all: weakref.WeakKeyDictionary[_core.Model, Pump] = weakref.WeakKeyDictionary()
     _guard = threading.Lock()
@@ -122,7 +124,7 @@ class Pump:
         self.forget()
 
     def forget(self) -> None:
-        """Resets this object in the child of a fork, because its calls and its thread exist only in the parent."""
+        """Resets this object in the child of a fork, because its calls and its thread exist only in the parent process."""
         self._calls: dict[int, Call] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -131,7 +133,7 @@ class Pump:
 
     @classmethod
     def of(cls, engine: _core.Model) -> Pump:
-        """Returns the Pump of an engine."""
+        """Returns the Pump of an engine. Makes it at the first call."""
         with cls._guard:
             pump = cls._all.get(engine)
             if pump is None:
@@ -140,14 +142,14 @@ class Pump:
 
     @classmethod
     def forget_all(cls) -> None:
-        """In the child of a fork."""
+        """Resets all pumps. Called in the child of a fork."""
         cls._guard = threading.Lock()
         for pump in list(cls._all.values()):
             pump.forget()
 
     @classmethod
     def stop_all(cls) -> None:
-        """Called at Python's end. Waits until the pumps' threads have left Python code."""
+        """Stops the threads of all pumps, and waits for at most EXIT_SECONDS until they have left Python code. Called when Python ends."""
         pumps = list(cls._all.values())
         for pump in pumps:
             pump._stopped = True
@@ -167,7 +169,7 @@ class Pump:
                 if self._thread is None:
                     source = _core.Pump(call.run.engine)
                     thread = threading.Thread(target=self._work, args=(source,), name="pumice-pump", daemon=True)
-                    with exit_waits:  # start() returns once the thread runs
+                    with exit_waits:  # until the new thread runs, which is when start() returns
                         thread.start()
                     self._source, self._thread = source, thread
             call.run.start(tag, steps)
@@ -206,7 +208,8 @@ atexit.register(Pump.stop_all)
 
 
 async def begin(make: Callable[[], Any], streams: bool) -> Any:
-    """Returns a Call for the Stream that make() returns. If make() returns something else, returns that."""
+    """Has a thread call make(), and starts the Stream that it returns. Returns the stream's Call. If make() returns another object, returns
+    that object."""
     loop = running_loop()
 
     def work() -> Any:
@@ -230,7 +233,8 @@ async def begin(make: Callable[[], Any], streams: bool) -> Any:
 
 
 async def to_end(make: Callable[[], Any]) -> Any:
-    """Returns the result of the Stream that make() returns. If make() returns something else, returns that."""
+    """Has a thread call make(), and runs the Stream that it returns to its end. Returns the stream's result. If make() returns another
+    object, returns that object."""
     call = await begin(make, streams=False)
     if not isinstance(call, Call):
         return call

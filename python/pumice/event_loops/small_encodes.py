@@ -1,4 +1,4 @@
-"""encode() of few texts from event loops. Calls that wait at the same moment are tokenized and computed as one."""
+"""aencode() of few texts. Calls that wait at the same time are tokenized one after another and computed together."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 
 
 class Small(Told):
-    """One encode() of few texts."""
+    """One aencode() call with few texts."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, model: Model, inputs: Any, options: EncodeOptions) -> None:
         super().__init__(loop)
         self._model, self._inputs, self._options = model, inputs, options
         self.cancel = _core.Cancel()
-        self.prepared: Prepared | None = None  # None if not prepared yet, or if the arguments are wrong (see `error`)
+        self.prepared: Prepared | None = None  # None before prepare(), or if prepare() has set `error`
 
     def prepare(self) -> None:
-        """Checks the arguments and tokenizes the texts, which is everything that does not need the engine."""
+        """Checks the arguments and tokenizes the texts. This is all work that does not need the engine."""
         try:
             self.prepared = self._model._prepare_encode(self._inputs, self._options)
         except BaseException as error:
             self.error = error
 
     def alone(self) -> None:
-        """Computes this call by itself, so that it gets only errors of its own."""
+        """Computes this call by itself, so that it cannot fail because of another call."""
         self.take(lambda: self._model._encode(self._inputs, self._options, cancel=self.cancel))
         _tell_loops([self])
 
 
 def _tell(calls: list[Told]) -> None:
-    """Gives the calls their results. Called in the event loop of these calls."""
+    """Gives the waiting tasks their results. Called in the event loop of these calls."""
     for call in calls:
         call.tell()
 
 
 def _tell_loops(calls: Sequence[Told]) -> None:
-    """Gives each call its result and wakes each event loop once."""
+    """Has each event loop give its tasks their results. Wakes each loop once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Told]] = {}
     for call in calls:
         by_loop.setdefault(call.loop, []).append(call)
@@ -61,40 +61,40 @@ def _tell_loops(calls: Sequence[Told]) -> None:
 
 
 class Together:
-    """The small encode() calls of one model. One thread tokenizes all calls that wait and has the engine compute them as one.
+    """The waiting aencode() calls with few texts on one model. One thread tokenizes all of them and has the engine compute them together.
 
-    When each call had its own thread, a text went through five threads and waited some ms in each, because other calls were computing. Then
-    8 callers of aencode() reached 0.66 of the speed of one encode() with all of their texts."""
+    An earlier version had one thread per call. A text then went through five threads and waited some milliseconds in each of them, because
+    other calls were computing. 8 callers of aencode() reached only 0.66 of the speed of one encode() with all of their texts."""
 
     _all: weakref.WeakKeyDictionary[Model, Together] = weakref.WeakKeyDictionary()
     _guard = threading.Lock()
     MOST = 1024  # maximum number of waiting calls
-    AT_ONCE = 64  # maximum number of calls that are computed as one
+    AT_ONCE = 64  # maximum number of calls that are computed together
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Resets this object in the child of a fork, because its calls exist only in the parent."""
+        """Resets this object in the child of a fork, because its calls exist only in the parent process."""
         self._lock = threading.Lock()
         self._waiting: deque[Small] = deque()
         self._running = False
 
     @classmethod
     def of(cls, model: Model) -> Together:
-        """Returns the Together of a model."""
+        """Returns the Together of a model. Makes it at the first call."""
         with cls._guard:
             return cls._all.setdefault(model, Together())
 
     @classmethod
     def forget_all(cls) -> None:
-        """In the child of a fork."""
+        """Resets all objects of this class. Called in the child of a fork."""
         cls._guard = threading.Lock()
         for each in list(cls._all.values()):
             each.forget()
 
     def add(self, call: Small) -> None:
-        """Queues a call, which is computed with the others that wait. Raises OverloadedError."""
+        """Adds a call to the waiting ones. Raises OverloadedError if too many wait."""
         with self._lock:
             if len(self._waiting) >= self.MOST:
                 raise OverloadedError(f"{len(self._waiting)} calls of aencode() wait already: try again later")
@@ -141,11 +141,11 @@ class Together:
 
     @staticmethod
     def _compute(engine: Engine, calls: list[tuple[Small, Prepared]]) -> list[Small]:
-        """Computes the calls as one. Returns those that failed or were not computed. The caller runs each of these again alone, so that
-        each gets only its own error."""
+        """Has the engine compute the calls together. Returns the calls that failed or were not computed. The caller runs each of these
+        again by itself, so that each raises only its own error. An unexpected exception becomes the error of all calls."""
         try:
             done = engine.encode_several([prepared.piece for _, prepared in calls], [call.cancel for call, _ in calls])
-        except (PumiceError, ValueError, MemoryError):  # the device is lost, the model is closed
+        except (PumiceError, ValueError, MemoryError):  # for example, the device is lost or the model is closed
             done = [False] * len(calls)
         except Exception as error:
             for call, _ in calls:

@@ -14,9 +14,11 @@ from .workers import running_loop
 
 
 class AsyncStream(AsyncIterator[Chunk]):
-    """A Stream for `async for`. aclose(), leaving the `async with` block, dropping it, or cancelling the task that waits for a chunk
-    cancels the rest. `result` then holds what was generated. One task at a time may iterate, in the event loop of the first chunk. Any task
-    of any loop may close it."""
+    """A Stream for `async for`.
+
+    The rest of the generation is cancelled by aclose(), by the end of an `async with` block, when the object is deleted, and when the task
+    that waits for a chunk is cancelled. `result` then has what was generated so far. Only one task at a time may iterate, in the event loop
+    in which the first chunk was requested. Any task of any event loop may close the stream."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -63,18 +65,18 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @property
     def result(self) -> Any:
-        """What agenerate() (or achat()) would have returned, once the stream has ended or was closed; None before."""
+        """The result in the form in which agenerate() or achat() returns it, or None if the stream has neither ended nor been closed."""
         return None if self._call is None else self._call.result
 
     async def aclose(self) -> None:
-        """Cancels what is not done yet. A second call does nothing."""
+        """Cancels the rest of the generation. A second call does nothing."""
         self._close()
 
     def _close(self) -> None:
         self._closed = True
         if (call := self._call) is not None:
             call.close()
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits in it
+            with contextlib.suppress(RuntimeError):  # the event loop is closed; then no task waits in it
                 call.loop.call_soon_threadsafe(call.wake)
 
     async def __aenter__(self) -> AsyncStream:
@@ -92,5 +94,5 @@ class AsyncStream(AsyncIterator[Chunk]):
         try:
             if self._call is not None:
                 self._call.close()
-        except Exception:  # a destructor cannot raise; the interpreter may be ending
+        except Exception:  # a destructor must not raise, and close() may fail while the interpreter ends
             pass

@@ -1,4 +1,5 @@
-"""Threads for work that would block an event loop if it ran there (templates, tokens, encoders), and the way back into the waiting loop."""
+"""Threads for work that would block an event loop if it ran there (templates, tokenizing, encoders), and functions that pass the results
+back to the event loop."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from ..errors import EventLoopError, OverloadedError
 
 T = TypeVar("T")
 
-IDLE_SECONDS = 10.0  # a thread without work ends after this long
+IDLE_SECONDS = 10.0  # a thread ends after this time without work
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Returns the asyncio event loop that runs this task. Raises EventLoopError if there is none."""
+    """Returns the asyncio event loop that runs in this thread. Raises EventLoopError if there is none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -30,14 +31,14 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 class Workers:
-    """Daemon threads for jobs. Each job has its own thread, up to `threads` of them. Up to `waiting` more jobs wait for a thread."""
+    """A pool of daemon threads. At most `threads` jobs run at a time, each in a thread of its own. At most `waiting` further jobs wait."""
 
     def __init__(self, threads: int, waiting: int) -> None:
         self._most, self._most_waiting = threads, waiting
         self.forget()
 
     def forget(self) -> None:
-        """Resets this object in the child of a fork, because its threads exist only in the parent."""
+        """Resets this object in the child of a fork, because its threads exist only in the parent process."""
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
@@ -56,7 +57,7 @@ class Workers:
         if start:
             try:
                 start_thread(self._work)
-            except RuntimeError:  # no thread to be had (a limit of processes), or Python ends
+            except RuntimeError:  # no thread can be started (a limit on processes), or Python ends
                 with self._lock:
                     self._threads -= 1
                     self._free -= 1
@@ -77,7 +78,7 @@ class Workers:
                 job = self._jobs.get(timeout=IDLE_SECONDS)
             except queue.Empty:
                 with self._lock:
-                    if self._free <= 0:  # a job is on its way
+                    if self._free <= 0:  # run() has counted a job for this thread and is about to put it into the queue
                         continue
                     self._threads -= 1
                     self._free -= 1
@@ -86,13 +87,13 @@ class Workers:
             del job
 
 
-prepare = Workers(8, 4096)  # for templates and tokens, which are short work
-encode = Workers(64, 1024)  # for calls of an encoder, one per thread; most of these threads wait for a batch of other calls
-together = Workers(64, 1024)  # for Together objects, one per thread
+prepare = Workers(8, 4096)  # for rendering templates and tokenizing, which take little time
+encode = Workers(64, 1024)  # for calls of an encoder; most of these threads wait while the engine computes other calls
+together = Workers(64, 1024)  # for objects of the class Together (small_encodes.py), each of which uses one thread
 
 
 def _forget() -> None:
-    """In the child of a fork."""
+    """Resets all pools. Called in the child of a fork."""
     for workers in (prepare, encode, together):
         workers.forget()
 
@@ -111,14 +112,15 @@ class Told:
         self.error: BaseException | None = None
 
     def take(self, work: Callable[[], Any]) -> None:
-        """Calls work() and stores what it returns or raises."""
+        """Calls work() and stores its result or its exception."""
         try:
             self.value = work()
         except BaseException as raised:
             self.error = raised
 
     def tell(self) -> bool:
-        """Gives the task its result. Must be called in the event loop. Returns False if the task was cancelled."""
+        """Gives the stored result or exception to the waiting task. Must be called in the event loop. Returns False if the task was
+        cancelled."""
         if self.future.done():
             return False
         if self.error is not None:
@@ -131,9 +133,9 @@ class Told:
 async def in_thread(
     workers: Workers, work: Callable[[], T], stop: Callable[[], None] | None = None, discard: Callable[[T], None] | None = None
 ) -> T:
-    """Has a thread of `workers` call work(), and returns the result.
+    """Has a thread of `workers` call work(), and returns its result.
 
-    When the task is cancelled, stop() is called. If work() returns a result anyway, the result goes to discard()."""
+    If the waiting task is cancelled, stop() is called. If work() returns a result all the same, discard() is called with it."""
     told = Told(running_loop())
 
     def job() -> None:
