@@ -1,1 +1,1 @@
-"""Sources and options of load(): paths, the hub, adapters, placement, and a file's own information."""
+"""What load() needs before a model is built: the path or hub id, the options, adapters, placement, and information in the model's file."""

@@ -1,5 +1,4 @@
-"""Names of model families that pumice does not run, for messages and `pumice info`. The families that it runs are listed by
-build_info()."""
+"""Names of model families that pumice does not run, for error messages and `pumice info`. build_info() lists the families that it runs."""
 
 from __future__ import annotations
 
@@ -16,13 +15,14 @@ REFUSED = "is not planned"
 
 @dataclass(frozen=True)
 class Unknown:
-    """A family that pumice does not run, with its usual name and the feature that pumice lacks for it."""
+    """A family that pumice does not run: its usual name, and the feature of the family that pumice lacks."""
 
     name: str
     missing: str
 
 
-# Keys: model_type of config.json and general.architecture of GGUF files, as transformers and llama.cpp write them.
+# Each key has the names of a family in files, separated by spaces: model_type in config.json (written by transformers) and
+# general.architecture in GGUF (written by llama.cpp).
 _NOT_RUN: dict[str, tuple[str, str]] = {
     "mixtral": ("Mixtral", EXPERTS),
     "qwen2_moe qwen2moe": ("Qwen 2 MoE", EXPERTS),
@@ -58,8 +58,9 @@ def _runs(architecture: str, kind: str) -> str | None:
 
 
 def explain(architecture: str, kind: str, text_half: object = None) -> str:
-    """Returns one sentence that says whether a family is supported, known but not supported, or unknown. architecture: the family's name in
-    a file. kind: the kind of that file ("gguf", "safetensors"). text_half: the name of a multimodal model's text half."""
+    """Returns one sentence that says whether pumice runs a family, knows it but does not run it, or does not know it. architecture: the
+    family's name in the model's file.  kind: the kind of this file ("gguf" or "safetensors").  text_half: for a multimodal model, the
+    family of its text half."""
     if isinstance(text_half, str) and architecture not in NOT_RUN and not _runs(architecture, kind):
         return f"of {architecture!r} the text half: {explain(text_half, kind)}"
     if family := _runs(architecture, kind):

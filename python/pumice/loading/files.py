@@ -1,4 +1,4 @@
-"""Information in a model's file beside its weights."""
+"""Information in a model's file other than its weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def describe_file(file: _core.ModelFile) -> str:
-    """Returns one line that describes a file: name, family, parameters, formats, size."""
+    """Returns one line that describes a model file: name, family, number of parameters, formats of the weights, size."""
     weights: dict[str, int] = {}
     numbers = 0
     for _, kind, shape, bytes_ in file.tensors:
@@ -30,7 +30,7 @@ def describe_file(file: _core.ModelFile) -> str:
 
 
 def open_layout(layout: Layout) -> _core.ModelFile:
-    """The model file of a layout: a GGUF file, a folder, or the weights of a table of vectors."""
+    """Opens the model file of a layout: a GGUF file, a folder, or the weights of a table of vectors."""
     if layout.static:
         from ..encode.static import weights_file
 
@@ -42,8 +42,8 @@ _POOLING_LAST = 3  # value of <architecture>.pooling_type, from llama.cpp's enum
 
 
 def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer) -> list[str]:
-    """Returns texts such as "lacks ..." for missing parts of the model, or "has ..." for parts that are not run. Each part makes results
-    differ from those of the original model."""
+    """Returns a text for each part of the model that the file lacks ("lacks ...") or that pumice does not run ("has ..."). Because of each
+    such part, results differ from those of the original model."""
     found = [str(what) for what in engine.placement().get("incomplete") or ()]
     if file.kind == "gguf" and not tokenizer.around[1] and file.get(f"{file.architecture}.pooling_type") == _POOLING_LAST:
         found.append(
@@ -54,8 +54,8 @@ def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer
 
 
 def labels_of(file: _core.ModelFile, count: int, config: SentenceConfig) -> tuple[str, ...]:
-    """The names of a classifier's labels: id2label of config.json, classifier.output_labels of GGUF, else LABEL_0 and so on, as in
-    transformers."""
+    """Returns the names of a classifier's labels: id2label in config.json, or classifier.output_labels in GGUF. If the file has no names,
+    or not one for each label, they are LABEL_0, LABEL_1 and so on, as in transformers."""
     if config.score_ids:
         return ("score",)
     if file.kind == "gguf":
@@ -69,5 +69,5 @@ def labels_of(file: _core.ModelFile, count: int, config: SentenceConfig) -> tupl
 
 
 def has_types(file: _core.ModelFile) -> bool:
-    """Whether the model has vectors for two or more token types (token_types in GGUF)."""
+    """Returns whether the model has embeddings of two or more token types (the tensor token_types in GGUF)."""
     return any("token_type" in name and min(shape, default=0) > 1 for name, _, shape, _ in file.tensors)

@@ -1,4 +1,5 @@
-"""Turns the source of load() into a path. Looks for local files first, then in the local cache of the hub, then on the hub itself."""
+"""Turns the argument `source` of load() into a local path. Looks for a local file first, then in the local cache of the hub, and then on
+the hub itself."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from ..errors import FallbackWarning
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<wanted>.+))?")
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
-# Files that a folder of safetensors has beside its weights. Pickles and code are never among them.
+# Files that are downloaded with the weights of a safetensors folder. None of them is a pickle or code.
 _SIDE_FILES = (
     "config.json",
     "generation_config.json",
@@ -47,8 +48,8 @@ _MODULES = "modules.json"
 
 
 def resolve(source: str | os.PathLike[str]) -> Path:
-    """Returns the local path of a model. This is the source itself if it exists, else the path of the hub's "org/name[:file]". Raises
-    FileNotFoundError and other OSErrors."""
+    """Returns the local path of a model. If the path `source` exists, this is `source` itself. Otherwise `source` is a hub id
+    "org/name[:file]", and the path leads into the hub's cache. Raises FileNotFoundError and other OSErrors."""
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(f"source must be a path or a hub id, not {type(source).__name__}")
     text = os.fspath(source)
@@ -93,8 +94,8 @@ def _nearby(path: Path) -> str:
 
 
 def choose_files(names: Iterable[str], wanted: str | None, repo: str) -> list[str]:
-    """Returns the files of a hub repository that are needed for the model. They are one GGUF file with all its parts, or the safetensors
-    folder at the root."""
+    """Returns the files of a hub repository that the model needs: either one GGUF file with all its parts, or the safetensors folder at the
+    root of the repository. names: all files of the repository.  wanted: a file name or a quantization, or None."""
     names = sorted(names)
     ggufs = [n for n in names if n.endswith(".gguf") and "mmproj" not in n.lower()]
     if wanted is not None:
@@ -125,7 +126,7 @@ def choose_files(names: Iterable[str], wanted: str | None, repo: str) -> list[st
 
 
 def _of_module(name: str) -> bool:
-    """Whether a file is in the folder of a sentence-transformers module, such as 1_Pooling/config.json or
+    """Returns whether a file belongs to a sentence-transformers module in a folder of its own, such as 1_Pooling/config.json or
     query_0_StaticEmbedding/model.safetensors."""
     folder, _, file = name.partition("/")
     kind = folder.rsplit("_", 1)[-1]
@@ -152,7 +153,7 @@ def _parts(name: str, names: Sequence[str]) -> list[str]:
 
 
 def _from_hub(repo: str, wanted: str | None) -> tuple[Path, str | None]:
-    """Returns the model's path, and the text of a warning about it, or None if there is nothing to warn of."""
+    """Returns the model's path, and the text of a warning about the model (None if there is nothing to warn of)."""
     try:
         hub: Any = importlib.import_module("huggingface_hub")
     except ImportError:
@@ -171,22 +172,23 @@ def _from_hub(repo: str, wanted: str | None) -> tuple[Path, str | None]:
         why = _first_line(error.__cause__ or error)
         return cached, f"{repo}: what lies in the local cache {lacks}, and the hub could not be asked: {why}. Load it once with a network"
     if not files[0].endswith(".gguf") and _MODULES not in files:
-        with contextlib.suppress(Exception):  # the hub's client remembers that there is no such file
+        with contextlib.suppress(Exception):  # fails, but the hub's client remembers that the file does not exist; _cached() asks for that
             hub.hf_hub_download(repo, _MODULES)
     return _model_path(paths[0], files), None
 
 
 def _model_path(first: Path, files: Sequence[str]) -> Path:
-    """The .gguf file (the first part of several), or the snapshot's folder."""
+    """Returns the path of the .gguf file (the first part if it is split), or else of the snapshot's folder."""
     return first if files[0].endswith(".gguf") else first.parents[files[0].count("/")]
 
 
 def _cached(hub: Any, repo: str, wanted: str | None) -> tuple[Path | None, str]:
-    """Returns the path of the model in the local cache, and a text on what it may lack (empty if nothing). Files may be missing because
-    other programs download only the files that they need, or because a download was interrupted."""
+    """Returns the path of the model in the local cache (None if it is not usable), and a text that says what the cached model may lack
+    (empty if nothing). Files may be missing because another program downloaded only the files that it needs, or because a download was
+    interrupted."""
     try:
         folder = Path(hub.snapshot_download(repo, local_files_only=True))
-    except (OSError, ValueError):  # LocalEntryNotFoundError is both
+    except (OSError, ValueError):  # huggingface_hub's LocalEntryNotFoundError is a subclass of both
         return None, ""
     names = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
     try:
@@ -223,7 +225,7 @@ def _online(repo: str, call: Callable[[], Any]) -> Any:
         if type(error) is ValueError:
             raise
         raise OSError(_unreachable(repo, error)) from error
-    except Exception as error:  # the hub's client raises errors of its own, and those of the HTTP library that it uses
+    except Exception as error:  # the hub's client raises its own exceptions, and those of the HTTP library that it uses
         raise OSError(_unreachable(repo, error)) from error
 
 

@@ -1,4 +1,5 @@
-"""lora=: low-rank adapters (Hu et al. 2021) from PEFT folders and GGUF files: which matrices they change, and by what scale.
+"""The argument lora= of load(): low-rank adapters (Hu et al. 2021) from PEFT folders and GGUF files. This module reads which matrices an
+adapter changes, and by what scale.
 
 Sources: peft's LoraConfig and save_pretrained() (names and scales), llama.cpp's convert_lora_to_gguf.py and llama-adapter.cpp.
 """
@@ -21,7 +22,7 @@ from ..errors import ModelFormatError, UnsupportedModelError
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 MOST_SCALE, MOST_RANK, MOST_ALPHA = 1e6, 4096, 10**9
 
-# Switches in adapter_config.json that change what is computed, each with the values that mean off.
+# Settings in adapter_config.json that change the computation in ways that pumice does not run. Each has the values that turn it off.
 _OFF: dict[str, tuple[Any, ...]] = {
     "use_dora": (False,),
     "bias": ("none",),
@@ -38,13 +39,13 @@ _OFF: dict[str, tuple[Any, ...]] = {
     "monteclora_config": ({},),
     "velora_config": ({},),
 }
-# values of init_lora_weights that leave the model's own weights as they are (PiSSA, OLoRA and others change them)
+# Values of init_lora_weights that do not change the model's own weights. PiSSA, OLoRA and others do change them.
 _STARTS = (True, False, "gaussian", "eva", "orthogonal")
 _MERGE = "Merge it into the model with peft (merge_and_unload) and load that"
 
 
 def check_lora(given: Any) -> tuple[tuple[str, float], ...]:
-    """Returns lora= as (path, scale) for each adapter. Raises TypeError and ValueError."""
+    """Checks the argument lora= and returns a pair (path, scale) for each adapter. Raises TypeError and ValueError."""
     if given is None:
         return ()
     pair = isinstance(given, tuple) and len(given) == 2 and not isinstance(given[1], (str, os.PathLike, tuple, list))
@@ -61,8 +62,8 @@ def check_lora(given: Any) -> tuple[tuple[str, float], ...]:
 
 
 def lora_specs(model: _core.ModelFile, given: Iterable[tuple[str, float]]) -> list[dict[str, Any]]:
-    """Returns the adapters in the engine's form. Each has its open file, and (matrix, tensor a, tensor b, scale, layout) for each
-    matrix."""
+    """Returns the adapters in the form of _core.LoadOptions: a dict of "file", the adapter's open file, and "modules", a list of (matrix,
+    tensor a, tensor b, scale, layout) for each matrix that the adapter changes."""
     return [_of_gguf(model, path, scale) if model.kind == "gguf" else _of_peft(model, path, scale) for path, scale in given]
 
 
@@ -118,7 +119,7 @@ def _of_peft(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
 
 
 def _pairs_of_peft(weights: _core.ModelFile) -> list[tuple[str, str, str, int, bool]]:
-    """For each module: its name, tensors a and b, the rank, whether it is an embedding."""
+    """Returns, for each module, its name, the names of its tensors a and b, the rank, and whether the module is an embedding."""
     found: dict[str, dict[str, tuple[str, tuple[int, ...], bool]]] = {}
     for tensor, _, shape, _ in weights.tensors:
         match = re.fullmatch(r"(?:base_model\.model\.)?(.+)\.lora_(embedding_)?([AB])(?:\.(?:default|weight|default\.weight))?", tensor)
@@ -156,8 +157,8 @@ def _alpha(file: Path, key: str, value: Any) -> float:
 
 
 def _by_module(file: Path, config: Mapping[str, Any], key: str, number: Callable[[Path, str, Any], float]) -> dict[str, float]:
-    """Returns the numbers in rank_pattern or alpha_pattern by key. A key is a regular expression for the end of a module's name, or with ^
-    for the whole name, as in peft."""
+    """Returns the dict in rank_pattern or alpha_pattern, with checked numbers. As in peft, a key is a pattern for the end of a module's
+    name, or for the whole name if it begins with ^. Only plain names are allowed, no other regular expressions."""
     given = config.get(key) or {}
     if not isinstance(given, dict):
         raise _broken(file, key, f"{key} is {shown(given)}, not an object")
@@ -175,10 +176,10 @@ def _of_module(numbers: Mapping[str, float], name: str, otherwise: float) -> flo
 
 
 class _Selection:
-    """The modules that adapter_config.json selects. peft silently ignores the tensors of all other modules.
+    """The modules that adapter_config.json selects. Tensors of other modules raise an error here; peft silently ignores them.
 
-    Source: peft 0.21, check_target_module_exists(). A regular expression that pumice's automata cannot parse selects every module, because
-    the tensors show what peft has trained."""
+    Source: check_target_module_exists() of peft 0.21. A regular expression that pumice cannot parse counts as selecting every module. The
+    tensors in the file then decide, because peft saves those of the modules that it has trained."""
 
     def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
         self._file = file
@@ -204,7 +205,8 @@ class _Selection:
             raise self._contradiction("layers_to_transform", f"{module}, which layers_to_transform leaves out")
 
     def _layer(self, module: str) -> int | None:
-        """Returns the number that follows the name of a list of layers. Without layers_pattern the list may have any name."""
+        """Returns the number of the layer to which a module belongs, or None. It is the number after the name of a list of layers, which is
+        one of layers_pattern, or any name if layers_pattern is empty."""
         lists = [rf"(?:^|.*?\.){re.escape(name)}" for name in self._lists] or [r".*?\.[^.]*"]
         found = next((found for each in lists if (found := re.match(each + r"\.(\d{1,9})\.", module))), None)
         return int(found[1]) if found else None
@@ -214,7 +216,8 @@ class _Selection:
 
 
 class _Names:
-    """target_modules or exclude_modules: a list of modules' names or their ends, or a regular expression for whole names."""
+    """The value of target_modules or exclude_modules. It is a list of module names or ends of names, or a regular expression for whole
+    names."""
 
     def __init__(self, file: Path, config: Mapping[str, Any], key: str) -> None:
         given = config.get(key)
@@ -227,12 +230,13 @@ class _Names:
             self._known = False
         else:
             try:
-                self._pattern = Pattern(f"/(?:{given})$")  # the "/" is there because a Pattern must not match the empty text
+                self._pattern = Pattern(f"/(?:{given})$")  # with a "/" in front, because a Pattern must not match the empty text
             except ValueError:
                 self._known = False
 
     def match(self, module: str) -> bool | None:
-        """Whether a module's name matches, or None if the expression cannot be parsed here."""
+        """Returns whether a module's name matches, or None if this is unknown: no value is given, it is "all-linear", or the regular
+        expression cannot be parsed here."""
         if not self._known:
             return None
         if self._pattern is not None:

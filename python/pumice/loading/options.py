@@ -1,4 +1,4 @@
-"""The keywords of load() and plan(), with their checks and their conversion to the engine's options."""
+"""The keywords of load() and plan(). Checks them and converts them to the engine's options."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
 
 
 def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all options of load(), checked. Raises TypeError and ValueError that name the option."""
+    """Checks the given options and returns all options of load(), with defaults for the others. Raises TypeError or ValueError; the message
+    names the option."""
     for name in given:
         if name not in LOAD_DEFAULTS:
             raise unknown_keyword(function, name, LOAD_DEFAULTS)
@@ -63,7 +64,7 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     choice("quantize", o["quantize"], (None, "q8_0", "q4_0", "q4_k"))
     choice("kv_dtype", o["kv_dtype"], (None, "f16", "f32", "q8_0"))
     choice("compute", o["compute"], ("auto", "float32"))
-    # with float32 weights, the logits of a Llama differ by 6e-3 if keys and values are f16, and by 1e-5 if they are f32
+    # With float32 weights, the logits of a Llama are wrong by 6e-3 if keys and values are f16, and by 1e-5 if they are f32.
     if o["kv_dtype"] is None:
         o["kv_dtype"] = "f32" if o["compute"] == "float32" else "f16"
     if o["task"] is not None:
@@ -84,7 +85,8 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_pooling(given: Any) -> tuple[str, ...] | None:
-    """Returns pooling= as a tuple of names, or None for what the model's files say."""
+    """Checks the argument pooling= and returns it as a tuple of names. Returns None if it is None, which means what the model's files
+    say."""
     if given is None or isinstance(given, str):
         name = choice("pooling", given, (None, *POOLINGS))
         return None if name is None else (str(name),)
@@ -94,7 +96,7 @@ def check_pooling(given: Any) -> tuple[str, ...] | None:
 
 
 def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig) -> _core.LoadOptions:
-    """Returns the engine's options for a file, made from checked options of load()."""
+    """Converts the checked options of load() to the engine's options for a model file."""
     gpu_layers = {"auto": None, "all": -1}.get(options["gpu_layers"], options["gpu_layers"])
     return _core.LoadOptions(
         device=options["device"],

@@ -1,4 +1,4 @@
-"""pumice.plan() and Model.summary(): the device of each layer, and its bytes."""
+"""pumice.plan(), and the table that Model.summary() returns: on which device each layer is, and how many bytes it takes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ _SIZES = ["weights", "KV of a sequence"]
 
 
 class Plan:
-    """Where a model's parts live: `rows` (name, device, weights, kv of one sequence in bytes, formats, why it is not on the GPU), `totals`
-    per device, `devices` (id, name, weights, scratch, memory_free), `n_ctx`, `scratch`, `kv_budget`, `memory_free` (bytes, all devices
-    together), `notes` (what did not fit, and why), `problem` (None, or why load() would raise). Prints as a table, equal layers folded."""
+    """Says on which device each part of a model is, and how many bytes it takes. Prints as a table, in which successive equal layers share
+    a row.
+
+    `rows` has a dict for each part: name, device, weights (bytes), kv (bytes of keys and values of one sequence), formats, and why the part
+    is not on the GPU. `totals` has the bytes per device. `devices` has a dict for each device: id, name, weights, scratch, memory_free.
+    `n_ctx` is the maximum number of tokens in a sequence. `scratch` and `memory_free` are the bytes on all devices together. `kv_budget` is
+    the bytes for all keys and values. `notes` says what did not fit, and why. `problem` is None, or the error that load() would raise."""
 
     def __init__(self, placement: Mapping[str, Any], header: list[str] | None = None, footer: list[str] | None = None) -> None:
         self.rows: list[dict[str, Any]] = [dict(row) for row in placement["rows"]]
@@ -40,7 +44,7 @@ class Plan:
 
     @property
     def totals(self) -> dict[str, dict[str, int]]:
-        """Bytes per device: weights, kv of one sequence."""
+        """A dict for each device with two numbers of bytes: "weights", and "kv", the keys and values of one sequence."""
         result: dict[str, dict[str, int]] = {}
         for row in self.rows:
             total = result.setdefault(str(row["device"]), {"weights": 0, "kv": 0})
@@ -85,9 +89,10 @@ class Plan:
 
 
 def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Joins rows that differ only in their number: layer 0, layer 1, layer 2 -> layers 0-2. Adds `count`.
+    """Joins successive rows that differ only in the number in their name: "layer 0", "layer 1", "layer 2" become "layer 0-2". Adds `count`,
+    the number of joined rows, to each row.
 
-    `why` may differ within a run of rows, because each layer lacks a little more memory than the layer before it."""
+    `why` may differ between joined rows, because each layer lacks a little more memory than the layer before it."""
     folded: list[dict[str, Any]] = []
     last_number = 0
     for row in rows:
@@ -104,10 +109,11 @@ def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def plan(source: str | os.PathLike[str], **load_options: Unpack[LoadKeywords]) -> Plan:
-    """Where a model would live if it were loaded with these options: from metadata alone, nothing is allocated.
+    """Returns on which device each layer would be if the model were loaded with these options. Takes the arguments of load(), reads only
+    the file's metadata, and allocates nothing.
 
-    Takes what load() takes. Raises what opening the file raises, ValueError, DeviceNotFoundError, or OSError. A model that does not fit has
-    its table too, with what load() would raise in `problem`."""
+    Raises DeviceNotFoundError, ValueError, OSError, and what opening the file raises. If the model does not fit, the result has a table all
+    the same, and its `problem` has the error that load() would raise."""
     options = check_load_options("plan", load_options)
     layout = read_layout(resolve(source), options["prompts"])
     file = open_layout(layout)
