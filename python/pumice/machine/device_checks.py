@@ -1,8 +1,9 @@
-"""Checks of a device: every operation and weight format, compared with the same programs on the CPU in float32. doctor() runs them on each
-GPU.
+"""Checks of a device. Programs with every operation and weight format run on the device and on the CPU in float32, and the results are
+compared. doctor() runs these checks on each GPU.
 
-The shapes are small and fixed. Inputs have one row (kernels for decoding) or about forty (tiles for prefill). All formats of an operation
-are in one program, each with columns of its own in the result, so that a driver compiles all pipelines together.
+The shapes are small and fixed. Inputs have one row, which runs the kernels for decoding, or about forty rows, which run the tiles for
+prefill. All formats of an operation are in one program, so that a driver compiles all pipelines together. Each format has its own columns
+in the result.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from ..common.exits import exit_waits
 from ..common.interruptible import interruptible
 
 Float32 = npt.NDArray[np.float32]
-Matrix = tuple[str, int, int, bytes]  # format, rows, columns, packed
-Segment = tuple[int, int, int, list[int], int, int, int]  # first, rows, past, pages, length, prompt, unseen
+Matrix = tuple[str, int, int, bytes]  # format, number of rows, number of columns, packed weights
+Segment = tuple[int, int, int, list[int], int, int, int]  # first, rows, past, pages, length, prompt, unseen; see cpp/core/batch.h
 
 _COLS, _ROWS, _MANY = 512, 24, 40
 _HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 64
 _DIMS = {"key_dim": _HEAD_DIM, "value_dim": _HEAD_DIM, "kv_heads": _KV_HEADS}
-# Largest NMSE. The devices add float32 numbers in different orders, and a key that lies between two f16 or q8_0 numbers may be rounded to
-# either.
+# Maximum NMSE of a result. Most are above 0, because devices add float32 numbers in different orders, and because a key that lies between
+# two f16 or q8_0 numbers may be rounded to either of them.
 _EXACT, _FLOAT, _INT8 = 0.0, 1e-9, 5e-4
 _KV = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The result of one operation in one format on a device: its NMSE against the CPU, and the maximum that is allowed."""
+    """How much the result of one operation in one format differs from the CPU's: the NMSE, and its allowed maximum."""
 
     name: str
     error: float
@@ -48,7 +49,7 @@ class Difference:
 
 @dataclass
 class Batch:
-    """The input rows of one run. The segments are as in _core.ops.Runner."""
+    """The input of one run: the number of rows, the segments that they form, and the indices of the rows that "select" returns."""
 
     rows: int
     segments: list[Segment] = field(default_factory=list)
@@ -57,14 +58,14 @@ class Batch:
 
 @dataclass
 class Trial:
-    """A program, its weights and batches, and the meaning of the columns of its result."""
+    """A program with its weights, the batches that it runs on, and the meaning of the columns of its result."""
 
     name: str
     ops: list[dict[str, Any]]
     slots: list[tuple[str, int]]
     limit: float
     batches: list[Batch]
-    parts: list[tuple[str, int, int]]  # (label, first column, columns) of the result
+    parts: list[tuple[str, int, int]]  # (label, first column, number of columns) of each part of the result
     matrices: list[Matrix] = field(default_factory=list)
     vectors: list[list[float]] = field(default_factory=list)
     caches: list[tuple[int, int, int]] = field(default_factory=list)
@@ -73,7 +74,7 @@ class Trial:
     input: int = 0
     output: int = 1
     ids_below: int = 0
-    auto: bool = False  # whether it also runs with compute="auto"
+    auto: bool = False  # whether the program also runs with compute="auto"
 
     def run(self, device: str, compute: str = "float32") -> Float32:
         """Runs the program on a device and returns the result, float32 (rows of all batches, columns). Each device gets the same random
@@ -90,9 +91,10 @@ class Trial:
 
 
 def _packed(name: str, rows: int, cols: int, seed: int) -> Matrix:
-    """Returns a matrix of random codes. Bytes below 64 keep every half float, float and scale finite, in every format's layout."""
+    """Returns a matrix of random packed weights. All bytes are below 64, so that every float, half float and scale is finite, whatever the
+    format."""
     data = np.random.default_rng(seed).integers(0, 64, rows * _core.ops.row_bytes(name, cols), np.uint8)
-    if name == "MXFP4":  # exponents below 64 would be powers of two that a GPU may flush to zero
+    if name == "MXFP4":  # larger exponents at the beginning of blocks; below 64 they mean powers of two that a GPU may flush to zero
         data[::17] = 122 + data[::17] % 4
     return name, rows, cols, data.tobytes()
 
@@ -149,7 +151,7 @@ def _products(op: str, formats: list[str]) -> Trial:
 
 
 def _ends() -> Trial:
-    """Checks what follows a product: the biases of a gate, and the scale, bias, xielu and soft cap of a linear layer."""
+    """Checks what is applied to a product: the biases of a gate, and the scale, bias, xielu and soft cap of a linear layer."""
     ends = {"activation": "xielu", "alpha_p": 0.8, "alpha_n": 1.1, "scale": 3.0, "softcap": 2.0}
     gated = {"op": "gated_linear", "out": (1, 0, _ROWS), "gate": 0, "up": 1, "gate_bias": 0, "up_bias": 1, "activation": "gelu"}
     linear = {"op": "linear", "out": (1, _ROWS, _ROWS), "parts": [{"weight": 0, "bias": 1}], **ends}
@@ -167,7 +169,7 @@ def _ends() -> Trial:
 
 def _multiply() -> Trial:
     a, b, by_head = (0, 0, _COLS), (0, _COLS, _COLS), (0, _COLS, _HEADS)
-    activations = [str(name) for name in _core.ops.activations() if name != "xielu"]  # xielu has parameters: _ends() tries it
+    activations = [str(name) for name in _core.ops.activations() if name != "xielu"]  # xielu needs parameters, so _ends() checks it
     factors: list[tuple[str, dict[str, object]]] = [(name, {"b": b, "activation": name}) for name in activations]
     factors += [("one a head", {"b": by_head, "activation": "sigmoid", "scale": 0.8}), ("a number alone", {"scale": -1.5})]
     return Trial(
@@ -209,8 +211,8 @@ def _rope(x: tuple[int, int, int], **more: Any) -> dict[str, Any]:
 
 
 def _attend(kv: str) -> Trial:
-    """Checks rotary embedding, storing into the cache, and attention over the cache. The batches are a prompt of two pages beside a short
-    prompt, and then one step of the first prompt."""
+    """Checks rotary embedding, storing into the cache, and attention over the cache. The first batch has a prompt of two pages and a short
+    prompt. The second batch decodes one token after the first prompt."""
     heads, width = _heads()
     q, k, v = heads["q"], heads["k"], heads["v"]
     store = {"op": "store", "k": k, "v": v, "cache": 0}
@@ -311,7 +313,8 @@ def _log_prob() -> Trial:
 
 
 def _top() -> Trial:
-    words, most, head = 5000, 16, 8  # a row of the result: 8 words, the largest logits, their ids (as bits)
+    # A row of the result has 8 words, then the largest logits, then their ids (integers in the bits of floats); see cpp/core/top.h.
+    words, most, head = 5000, 16, 8
     return Trial(
         "top",
         ops=[{"op": "top", "logits": (0, 0, words), "out": (1, 0, head + 2 * most), "k": most, "reported": 0}],
@@ -323,7 +326,7 @@ def _top() -> Trial:
 
 
 def trials() -> list[Trial]:
-    """Returns trials of every operation, in every format and kind that the operation has."""
+    """Returns the trials of all operations, in all formats and kinds that each operation has."""
     formats = [str(name) for name in _core.build_info()["formats"]]
     products = [_products(op, formats) for op in ("linear", "gated_linear")]
     rows = [_embed(formats), _norms(), *products, _ends(), _multiply()]
@@ -340,25 +343,26 @@ def _nmse(found: Float32, expected: Float32) -> float:
 
 
 def _computes(trial: Trial) -> tuple[str, ...]:
-    """The values of `compute` that a trial runs with."""
+    """Returns the values of `compute` with which a trial runs."""
     return ("float32", "auto") if trial.auto else ("float32",)
 
 
 def count_runs() -> int:
-    """How many steps compare() takes."""
+    """Returns how often compare() calls step()."""
     return sum(len(_computes(trial)) for trial in trials())
 
 
 def _run(trial: Trial, device: str, compute: str) -> Float32:
-    """Runs one trial in a way that Ctrl-C may interrupt. The trial then goes on in its thread, because software Vulkan compiles for ten
-    seconds when some trials first run, and nothing can stop it. Python's end waits for the trial, because a driver that still compiles when
-    the process ends crashes the process."""
+    """Runs one trial. compare() calls this in a thread, so that Ctrl-C can interrupt the wait for it. The trial itself cannot be stopped,
+    and goes on in its thread: software Vulkan compiles for ten seconds when some trials first run. Python's end waits for the trial,
+    because the process would crash if it ended while a driver compiles."""
     with exit_waits:
         return trial.run(device, compute)
 
 
 def compare(device: str, step: Callable[[], None] = lambda: None) -> Iterator[Difference]:
-    """Runs every trial on `device`, and on the CPU in float32, and yields how the results differ. step() is called after each run."""
+    """Runs every trial on `device`, and on the CPU in float32, and yields how each part of their results differs. Calls step() after each
+    run on `device`."""
     for trial in trials():
         expected = trial.run("cpu")
         for compute in _computes(trial):

@@ -1,4 +1,4 @@
-"""pumice.doctor(): what is here, what is missing, and how to mend it."""
+"""pumice.doctor(), which reports what an installation has, what is missing, and how to mend it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LITTLE_MEMORY = 1 << 30
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. `fix` says what to do (empty for PASS)."""
+    """One line of the report. `fix` says what to do. It is empty for PASS."""
 
     level: Level
     name: str
@@ -42,7 +42,7 @@ class Check:
 
 
 class Report(list[Check]):
-    """The lines of doctor(). `ok` is true unless a line says FAIL. Prints as text, and as a table in notebooks."""
+    """The lines of the report that doctor() returns. `ok` is true unless a line says FAIL. Prints as text, and as a table in notebooks."""
 
     @property
     def ok(self) -> bool:
@@ -50,7 +50,7 @@ class Report(list[Check]):
         return all(check.level != "FAIL" for check in self)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: `ok`, and `checks`, a dict of level, name, detail and fix for each line."""
+        """Returns a dict for JSON: `ok`, and `checks`, which has a dict of level, name, detail and fix for each line."""
         return {"ok": self.ok, "checks": [asdict(check) for check in self]}
 
     def __repr__(self) -> str:
@@ -65,16 +65,17 @@ class Report(list[Check]):
 
 @checked_keywords()
 def doctor(*, quick: bool = False, progress: bool | None = None) -> Report:
-    """Checks this installation: Python, packages, instruction set, BLAS, every kernel against the scalar one, devices, every operation
-    and weight format of each GPU against the CPU, memory, huge pages.
+    """Checks this installation: Python, packages, instruction set, BLAS, every kernel (compared with the scalar kernel), devices, every
+    operation and weight format on each GPU (compared with the CPU), memory, huge pages.
 
-    quick: leaves out the operations and formats of GPUs, and a WARN line for each GPU says so. The rest takes a few seconds; with them a
-        GPU's driver compiles every pipeline the first time: seconds, and more than a minute with software Vulkan on two cores.
-    progress: a bar over these on standard error: True, False, or None (where it takes longer than a second and standard error is a
-        terminal). A quick check has none.
+    quick: True leaves out the operations and formats on GPUs, and a WARN line for each GPU says so. The other checks take a few seconds.
+        The operations and formats take longer at the first time, because the driver compiles every pipeline: some seconds, or more than a
+        minute with software Vulkan on two cores.
+    progress: a bar on standard error for the checks of GPUs: True, False, or None, which shows the bar if the checks take longer than a
+        second and standard error is a terminal. A quick check has no bar.
 
-    Only FAIL blocks; each WARN and FAIL says how to mend it. A check that itself breaks is a FAIL line, never an exception. Ctrl-C is
-    seen within 100 ms."""
+    pumice works unless a line says FAIL. Each WARN and FAIL line says how to mend the problem. A check that itself breaks is a FAIL line,
+    and never an exception. Ctrl-C ends the call within 100 ms."""
     quick = flag("quick", quick)
     bar = LateBar(None if progress is None else flag("progress", progress), "pumice doctor", unit=" checks")
     probes: dict[str, Callable[[], Iterator[Check]]] = {

@@ -1,4 +1,4 @@
-"""pumice.devices(): the devices that models can run on."""
+"""pumice.devices(), which lists the devices on which models can run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RIGHT = ["free", "total"]
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """One device. Memory in bytes; `why_not` says why a device is not usable (empty when it is)."""
+    """One device. `memory_total` and `memory_free` are in bytes. `why_not` says why the device is not usable, and is empty if it is."""
 
     id: str
     name: str
@@ -45,7 +45,8 @@ class DeviceList(list[DeviceInfo]):
 
 
 def devices() -> DeviceList:
-    """The devices of this machine: a list of DeviceInfo that prints as a table (also in notebooks). `id` is what load(device=) takes."""
+    """Returns the devices of this machine as a list of DeviceInfo, which prints as a table (also in notebooks). load(device=) takes the
+    `id` of a device."""
     return DeviceList(
         DeviceInfo(
             id=str(d["id"]),
