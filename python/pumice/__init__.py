@@ -1,10 +1,11 @@
-"""Texts to vectors and prompts to text, from GGUF and safetensors models, in process, with numpy arrays in and out.
+"""Runs transformer models from GGUF and safetensors files in the Python process. They turn texts into vectors (numpy arrays), and prompts
+into text.
 
     model = pumice.load("path/to/model")      # a .gguf file, a folder with config.json, or a hub id
     vectors = model.encode(texts)             # float32 (n, d)
     answer = model.generate("Once upon a time", max_new_tokens=64)
 
-Everything but the errors is imported on first use, so that `import pumice` stays cheap.
+All names except the errors are imported at their first use, so that `import pumice` is fast.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ if TYPE_CHECKING:
 _core.set_error_types(errors.BY_KIND)
 __version__: str = _core.__version__
 
-# Maps each name to its module, which is imported at the first use. No module has the name of a function, because importing it would hide
-# the function.
+# Maps each name to its module, which is imported at the first use of the name. No module has the same name as a function, because importing
+# the module would hide the function.
 _HOME = {
     "load": "model.load",
     "Model": "model.model",
@@ -135,7 +136,8 @@ __all__ = [
 
 
 def build_info() -> dict[str, Any]:
-    """How the engine was built and what it chose here: version, compiler, isa, isas, blas, threads, formats, architectures."""
+    """Returns how the engine was built, and what it has chosen on this machine: version, compiler, isa, isas, blas, threads, huge_pages,
+    formats, architectures."""
     return _core.build_info()
 
 

@@ -26,7 +26,8 @@ BENCH_TEXT = (
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line on standard error, with exit code 1."""
 
-    def _print_message(self, message: str, file: Any = None) -> None:  # argparse ignores an error here
+    # Replaces argparse's own function, which ignores errors of writing.
+    def _print_message(self, message: str, file: Any = None) -> None:
         (say if file is sys.stdout else complain)(message.removesuffix("\n"))
 
     def error(self, message: str) -> NoReturn:
@@ -47,8 +48,8 @@ def _layers(text: str) -> int | str:
 
 
 def parser() -> Parser:
-    """Returns the parser of the command line, with each command and its options. The parsed arguments have the command's function as
-    `run`."""
+    """Returns the parser of the command line, with all commands and their options. The parsed arguments have an attribute `run`, the
+    function that runs the command."""
     top = Parser(prog="pumice", description="Texts to vectors and prompts to text from GGUF and safetensors models.")
     top.add_argument("--version", action="version", version=f"pumice {pumice.__version__}")
     commands = top.add_subparsers(dest="command", required=True, parser_class=Parser, metavar="COMMAND")
@@ -122,7 +123,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         if not left_behind():
             raise
         complain("pumice: interrupted")
-        os._exit(1)  # exits at once, because Python's normal end would wait seconds for a driver that compiles
+        os._exit(1)  # exits at once, because Python's normal end would wait some seconds for a driver that compiles
     say(json.dumps(report.to_dict(), indent=2) if arguments.json else report)
     return 0 if report.ok else 1
 
@@ -134,7 +135,7 @@ def run_devices(arguments: argparse.Namespace) -> int:
 
 
 def run_info(arguments: argparse.Namespace) -> int:
-    """`pumice info`: prints a file's description of itself, even if its model family cannot be run."""
+    """`pumice info`: prints what a model file says about itself, even if pumice does not run its model family."""
     from . import _core
     from .common.display import size, text_table
     from .encode.sentence_config import read_layout
@@ -143,12 +144,12 @@ def run_info(arguments: argparse.Namespace) -> int:
     from .loading.hub import resolve
 
     path = resolve(arguments.model)
-    # the model is in the folder of a module
+    # Whether the folder has no config.json of its own, because the model is in the folder of a module.
     apart = path.is_dir() and not (path / "config.json").exists() and (path / "modules.json").exists()
     layout = read_layout(path) if apart else None
     file = open_layout(layout) if layout else _core.open_file(str(path))
     say(describe_file(file))
-    half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # for the text half of a multimodal model
+    half = file.get("text_config.model_type") if file.kind == "safetensors" else None  # the family of a multimodal model's text half
     static = bool(layout and layout.static) or file.architecture == "model2vec"
     say(f"  {'static: a table of vectors, which this version runs' if static else explain(file.architecture, file.kind, half)}")
     for key in file.keys():
@@ -165,7 +166,7 @@ def run_info(arguments: argparse.Namespace) -> int:
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
-    """`pumice plan`: prints where each layer would live."""
+    """`pumice plan`: prints on which device each layer would be."""
     say(pumice.plan(arguments.model, **_load_options(arguments)))
     return 0
 
@@ -178,7 +179,7 @@ def _text(line: bytes, number: int, source: str) -> str:
 
 
 def _argument(text: str) -> str:
-    """Returns a text from the command line. Its bytes are decoded as UTF-8 in every locale."""
+    """Returns a text from the command line, decoded as UTF-8 whatever the locale."""
     try:
         return os.fsencode(text).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -193,9 +194,10 @@ def _lines(path: str) -> Iterator[str]:
 
 
 class _VectorFile:
-    """The .npy file that encode writes, opened before the work. A plain file appears only when it is complete. A pipe, a terminal or
-    /dev/null, which may be standard output, gets the bytes as they are written. (np.save() would add .npy to the name, and fail when it
-    asks a pipe for its position.)"""
+    """The .npy file that `pumice encode` writes. It is opened before the texts are encoded. A plain file appears at its path only once it
+    is complete. If the path is a pipe, a terminal, /dev/null or standard output, the bytes are written there directly.
+
+    np.save() is not used, because it would add .npy to the name, and would fail on a pipe, which has no position."""
 
     def __init__(self, path: str) -> None:
         from . import _core
@@ -238,7 +240,7 @@ class _VectorFile:
 
 
 def run_encode(arguments: argparse.Namespace) -> int:
-    """`pumice encode`: lines of text to a .npy file, float32 (lines, d)."""
+    """`pumice encode`: writes the vectors of lines of text to a .npy file, float32 (lines, d)."""
     file = _VectorFile(arguments.output)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         vectors = model.encode(
@@ -290,7 +292,7 @@ def run_chat(arguments: argparse.Namespace) -> int:
                         say("\n")
                     kind = chunk.kind if chunk.text else kind
                     say(chunk, end="")
-            except KeyboardInterrupt:  # Ctrl-C ends the answer, not the conversation
+            except KeyboardInterrupt:  # on a terminal, Ctrl-C ends the answer but not the conversation
                 if not talks:
                     raise
                 stream.close()
@@ -299,7 +301,7 @@ def run_chat(arguments: argparse.Namespace) -> int:
 
 
 def run_bench(arguments: argparse.Namespace) -> int:
-    """`pumice bench`: prints sentences/s of an encoder, tokens/s of a decoder."""
+    """`pumice bench`: measures and prints the sentences/s of an encoder, or the tokens/s of a decoder."""
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         say(model.summary())
         if "encode" in model.info["tasks"] and "generate" not in model.info["tasks"]:

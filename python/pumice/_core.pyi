@@ -1,7 +1,7 @@
-"""The compiled engine: arrays and ids only. Everything that knows text lives in Python beside it.
+"""The compiled engine. It works on arrays and token ids only; all code that handles text is in Python, in the other files of the package.
 
-Every call that works for long releases the GIL and sees Ctrl-C within 100 ms (KeyboardInterrupt). Errors are the classes of
-pumice.errors, which registers them here with set_error_types().
+Every long call releases the GIL, and Ctrl-C ends it within 100 ms (KeyboardInterrupt). The exceptions are classes of pumice.errors, which
+`import pumice` registers here with set_error_types().
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,92 +16,96 @@ _Int64 = npt.NDArray[np.int64]
 _Float32 = npt.NDArray[np.float32]
 
 __version__: str
-ops: ModuleType  # programs of any operations on arrays; for tests and bench (python/bindings/ops.cpp)
+ops: ModuleType  # runs programs of any operations on arrays, for tests, bench and doctor() (python/bindings/ops.cpp)
 
 def set_error_types(types: dict[str, type[BaseException]]) -> None:
-    """Maps kinds of error (the names of ErrorKind in cpp/core/error.h, and "base") to exception classes.
+    """Sets the exception class for each kind of error. The kinds are the names of ErrorKind in cpp/core/error.h, and "base".
 
-    A class of kind "model_format" is made with keyword arguments file, field and offset beside its message."""
+    The class for "model_format" is called with the keyword arguments file, field and offset besides the message."""
 
 def devices() -> list[dict[str, Any]]:
-    """One dict per device: id, name, type, driver, memory_total, memory_free, features (list of str), usable, why_not."""
+    """Returns one dict per device: id, name, type, driver, memory_total, memory_free, features (list of str), usable, why_not."""
 
 def build_info() -> dict[str, Any]:
-    """version, compiler, isa (chosen), isas (runnable here), blas (library or why not), threads,
-    huge_pages (always, madvise, never, unknown), formats (names), architectures."""
+    """Returns a dict: version, compiler, isa (the instruction set in use), isas (those that this machine can run), blas (the library, or
+    why there is none), threads, huge_pages ("always", "madvise", "never" or "unknown"), formats (names), architectures."""
 
 def self_test() -> list[dict[str, Any]]:
-    """Every kernel of the chosen instruction set against the scalar one: dicts of name, ok, error (NMSE), limit, detail (str)."""
+    """Compares every kernel of the chosen instruction set with the scalar kernel. Returns a dict for each: name, ok, error (NMSE), limit,
+    detail (str)."""
 
 def spm_merges(tokens: Iterable[str], scores: _Float32, mergeable: npt.NDArray[np.bool_]) -> _Int32:
-    """Pairs of token ids (m x 2) of a SentencePiece vocabulary, the most urgent merge first (cpp/text/spm_merges.h)."""
+    """Returns the merges of a SentencePiece vocabulary, as pairs of token ids (m x 2), the merge with the highest priority first
+    (cpp/text/spm_merges.h)."""
 
 class GrammarLibrary:
-    """The C functions of the llguidance library that Python has loaded from `path` (OSError: it has not)."""
+    """The C functions of the llguidance library at `path`. Raises OSError if Python has not loaded this library."""
 
     version: str
-    missing: list[str]  # functions that the library lacks; if there are any, nothing may be made with it
+    missing: list[str]  # functions that the library lacks; if there are any, no GrammarTokens may be made with it
     def __init__(self, path: str) -> None: ...
 
 class GrammarTokens:
-    """A vocabulary in the form that grammars need: the bytes of all tokens in sequence. A token of length 0 is never allowed, and one that
-    begins with 0xFF is special."""
+    """A vocabulary in the form that grammars need. `bytes` has the bytes of all tokens one after another, and `lengths` has the number of
+    bytes of each token. A token of length 0 is never allowed. A token whose first byte is 0xFF is special."""
 
-    words: int  # number of words in a mask, each for 32 tokens
+    words: int  # number of 32-bit words in a mask, which has one bit per token
     def __init__(self, library: GrammarLibrary, lengths: npt.NDArray[np.uint32], bytes: bytes, eos: Sequence[int]) -> None: ...
     def compile(self, kind: str, source: str) -> CompiledGrammar:
-        """kind: "json" (a schema), "regex", "lark" or "llguidance" (JSON with several of them). Raises GrammarError."""
+        """Compiles a grammar. kind: "json" (a schema), "regex", "lark" or "llguidance" (JSON with several grammars). Raises
+        GrammarError."""
 
 class CompiledGrammar:
     def filter(self) -> GrammarFilter: ...
 
 class GrammarFilter:
-    """One answer under a grammar, token by token; the engine makes its own. For tests."""
+    """The state of a grammar in one answer, which advances token by token. For tests only; the engine makes its own filters."""
 
     def mask(self) -> npt.NDArray[np.uint32]:
-        """Returns the tokens that may come next. Bit i % 32 of word i // 32 is set if token i may."""
+        """Returns the tokens that may come next. Bit i % 32 of word i // 32 is set if token i may come."""
 
     def clone(self) -> GrammarFilter: ...
     def accept(self, id: int) -> bool:
         """Adds a token. Returns False if the answer is complete and nothing can follow."""
 
 class ModelFile:
-    """An opened model file (also split) or safetensors folder (also sharded): metadata only, every number checked."""
+    """An open GGUF file (which may be split) or safetensors folder (which may be sharded). Opening it reads and checks only metadata."""
 
     path: str
     kind: Literal["gguf", "safetensors"]
-    size: int  # bytes of all its files
-    architecture: str  # general.architecture, or the model_type of config.json
-    tensors: list[tuple[str, str, tuple[int, ...], int]]  # name, format, shape (rows first, as numpy has it), bytes
+    size: int  # bytes of all files of the model
+    architecture: str  # general.architecture in GGUF, or model_type in config.json
+    tensors: list[tuple[str, str, tuple[int, ...], int]]  # name, format, shape (in numpy's order), number of bytes
 
     def metadata(self) -> dict[str, Any]:
-        """GGUF: every key; arrays of numbers as numpy arrays, arrays of strings as lists (bytes that are no UTF-8: surrogateescape).
-        Folder: config.json."""
+        """Returns all keys of a GGUF file, or the contents of a folder's config.json. In GGUF, arrays of numbers become numpy arrays, and
+        arrays of strings become lists. Bytes that are not UTF-8 become surrogate escapes."""
 
     def get(self, key: str) -> Any:
-        """One metadata value (fast: nothing else is converted), or None."""
+        """Returns the value of one key, or None. This is faster than metadata(), because no other value is converted."""
 
     def keys(self) -> list[str]: ...
     def read(self, name: str) -> bytes:
-        """A tensor as it lies in the file."""
+        """Returns the bytes of a tensor as they are in the file."""
 
 def open_file(path: str) -> ModelFile: ...
 def open_weights(path: str) -> ModelFile:
-    """A .safetensors file by itself, without config.json."""
+    """Opens a single .safetensors file, without a config.json."""
 
 class NewFile:
-    """A file that appears whole, in place of a plain one or of none, or not at all: without finish() nothing is left.
+    """A new file, which appears at `path` only when it is complete and finish() is called. It then replaces the plain file that was there,
+    if any. Without finish(), nothing changes at `path`.
 
-    OSError, before anything is made, where `path` leads to something else than a plain file, or the folder takes no file."""
+    The constructor raises OSError if there is something other than a plain file at `path`, or if no file can be made in the folder."""
 
     def __init__(self, path: str) -> None: ...
     def write(self, at: int, bytes: bytes | bytearray | memoryview) -> None:
-        """Bytes from position `at` on."""
+        """Writes bytes to the file, the first one at position `at`."""
 
     def finish(self) -> None: ...
 
 class LoadOptions:
-    """Plain values; see pumice.load for their meaning. None means automatic."""
+    """The options of load() and plan(), as plain values. pumice.load() explains them. None means automatic."""
 
     def __init__(
         self,
@@ -114,25 +118,34 @@ class LoadOptions:
         kv_budget: int | None = None,
         compute: str = "auto",
         threads: int | None = None,
-        # of mean, cls, last, max, mean_sqrt_len, weighted_mean, side by side; []: the file (GGUF), else last of decoders, mean
+        # Names of poolings: mean, cls, last, max, mean_sqrt_len, weighted_mean. The vectors of several poolings are concatenated. [] means
+        # the pooling that a GGUF file names; if there is none, "last" for a decoder and "mean" for an encoder.
         pooling: Sequence[str] = [],
-        # behind the layers: kind (dense, layer_norm, normalize), on_tokens, and of those with weights file (safetensors), in_features,
-        # out_features, bias, residual, activation
+        # The modules after the layers. Each dict has kind (dense, layer_norm or normalize) and on_tokens. A module with weights also has
+        # file (safetensors), in_features, out_features, bias, residual and activation.
         modules: Sequence[dict[str, Any]] = [],
-        score_ids: Sequence[int] = [],  # a causal reranker: its labels are the logits of these tokens after the last one
-        task: str | None = None,  # whose adapters are merged (jina v3)
-        lora: Sequence[dict[str, Any]] = [],  # file, modules: (matrix, tensor a, tensor b, scale, layout) as lora.py makes them
+        score_ids: Sequence[int] = [],  # for a causal reranker: its labels are the logits of these ids at the last token of a text
+        task: str | None = None,  # the task whose adapters are merged into the weights (jina v3)
+        # Low-rank adapters. Each dict has file, and modules, a list of (matrix, tensor a, tensor b, scale, layout); loading/lora.py makes
+        # them.
+        lora: Sequence[dict[str, Any]] = [],
     ) -> None: ...
 
 def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:
-    """Placement from metadata alone, also of a model that does not fit: rows (list of dicts: name, device, weights, kv, formats, why it is
-    not on the GPU), devices (those that take part: dicts of id, name, weights, scratch, kv_page, memory_free), weights, scratch and
-    memory_free (bytes, all devices together), kv_budget, kv_page (bytes of a page of positions), n_ctx, notes (list of str: what did not
-    fit and why), incomplete (list of str: what its file "lacks ..." of the model or "has ..." that is not run), fallback (str: why the
-    GPU that is there has no part in it), problem (None, or what load() raises)."""
+    """Returns on which device each part of a model would be. Reads only metadata, and also works for a model that does not fit.
+
+    The result is a dict with these keys:
+    rows: a list with a dict for each part of the model: name, device, weights (bytes), kv (bytes), formats, and why it is not on the GPU.
+    devices: a list with a dict for each device that is used: id, name, weights, scratch, kv_page, memory_free.
+    weights, scratch, memory_free: bytes on all devices together.
+    kv_budget: bytes.  kv_page: bytes of one page of positions.  n_ctx: tokens per sequence.
+    notes: a list of str that say what did not fit, and why.
+    incomplete: a list of str. Each begins with "lacks" and names a part that the file lacks, or with "has" and names a part that is not
+    run. fallback: a str that says why a GPU of this machine is not used.
+    problem: None, or what load() would raise."""
 
 def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], None] | None = None) -> Model:
-    """progress(bytes_done, bytes_total) is called on the calling thread, about ten times a second."""
+    """Loads a model. progress(bytes_done, bytes_total) is called in the calling thread, about ten times per second."""
 
 class Model:
     info: dict[str, Any]
@@ -142,20 +155,22 @@ class Model:
     gpu_layers."""
 
     def placement(self) -> dict[str, Any]:
-        """As plan(), of the loaded model."""
+        """Returns the placement of the loaded model, in the form of plan()."""
 
     def memory(self) -> dict[str, int]:
-        """Bytes: weights, kv_budget, kv_reserved, kv_used, scratch."""
+        """Returns the number of bytes for each use: weights, kv_budget, kv_reserved, kv_used, scratch."""
 
     def cache_stats(self) -> dict[str, int]:
-        """Since load: prompt_tokens, reused_tokens, pages_in_use, pages_cached, pages_evicted."""
+        """Returns counts of the prefix cache: prompt_tokens, reused_tokens and pages_evicted (since load()), pages_in_use and pages_cached
+        (now)."""
 
     def stats(self) -> dict[str, Any]:
-        """running, waiting, lagging (requests), step_rows (of the last step), steps, prompt_tokens, decoded_tokens, preempted,
-        busy_seconds (since load), pages_in_use, pages_cached, pages_budget."""
+        """Returns the state of the batch of all requests. Numbers of requests: running, waiting, lagging. Of the last step: step_rows.
+        Since load(): steps, prompt_tokens, decoded_tokens, preempted, busy_seconds. Numbers of pages: pages_in_use, pages_cached,
+        pages_budget."""
 
     def set_limits(self, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
-        """Those that are given; all of them, as they are then."""
+        """Sets the limits that are given. Returns all limits."""
 
     def encode(
         self,
@@ -169,69 +184,77 @@ class Model:
         prompt: int = 0,
         cancel: Cancel | None = None,
     ) -> None:
-        """Pools text i, ids[offsets[i]:offsets[i + 1]], to out[i] (n x d; d <= vector_size: cut to d, then normalised). Its
-        first `prompt` tokens stay out of the pool.
+        """Computes one vector per text. Text i is ids[offsets[i]:offsets[i + 1]], and its vector is written to out[i]. `out` is n x d with
+        d <= vector_size; vectors are cut to d columns, and then normalised. The first `prompt` tokens of each text are left out of the
+        pooling.
 
-        Texts are run in micro-batches of at most token_budget tokens (a longer text alone), longest first; token_budget 0: automatic.
-        progress(texts_done) is called on the calling thread.
+        Texts run in micro-batches of at most token_budget tokens, the longest texts first. A text with more tokens runs by itself.
+        token_budget 0 means automatic. progress(texts_done) is called in the calling thread.
 
-        With `cancel`, here and below: for any thread but the main one, from another one of which it may be stopped (KeyboardInterrupt).
-        Few texts (token_budget 0) are then run together with those of others who wait."""
+        Here and in the methods below, `cancel` lets another thread stop the call, which then raises KeyboardInterrupt. It is for calls from
+        any thread but the main thread. With `cancel` and a token_budget of 0, a call with few texts is computed together with the waiting
+        calls of other threads."""
 
     def encode_several(
         self, calls: Sequence[tuple[_Int32, _Int64, _Int32 | None, _Float32, bool, int]], cancels: Sequence[Cancel]
     ) -> list[bool]:
-        """Computes several small encode() calls (ids, offsets, types, out, normalize, prompt) with `cancels`, in as few runs as possible.
-        Returns which of them are done. A call that failed raises its error when it is made alone."""
+        """Computes several small encode() calls together, in as few runs as possible. Each call is (ids, offsets, types, out, normalize,
+        prompt), and cancels[i] belongs to calls[i]. Returns for each call whether it is done. To get the error of a call that failed, make
+        the call again with encode()."""
 
     def encode_tokens(
         self, ids: _Int32, offsets: _Int64, types: _Int32 | None, unseen: _Int32 | None = None, cancel: Cancel | None = None
     ) -> _Float32:
-        """The last hidden state of every token (total x hidden_size)."""
+        """Returns the last hidden state of every token, (tokens of all texts) x hidden_size. unseen: for each text, the number of tokens at
+        its end to which no token attends."""
 
     def classify(self, ids: _Int32, offsets: _Int64, types: _Int32 | None, cancel: Cancel | None = None) -> _Float32:
-        """Logits of a sequence classifier or cross-encoder (n x labels)."""
+        """Returns the logits of a sequence classifier or cross-encoder (n x labels)."""
 
     def hidden_states(self, ids: _Int32, layers: _Int32) -> _Float32:
-        """(layers, T, D): rows after each of `layers`, 0 being what the first layer reads."""
+        """Returns the hidden states after each of `layers`, (layers, T, D). 0 means the input of the first layer."""
 
     def save_prefix(self, path: str, ids: _Int32) -> int:
         """Writes the keys and values of ids to a file, atomically. Returns the file's size in bytes."""
 
     def load_prefix(self, path: str) -> tuple[_Int32, str]:
-        """Makes cached prefixes of the pages in a file. Returns the file's ids, and why they were computed anew (empty if they were
-        not)."""
+        """Reads a file of save_prefix() into the prefix cache. Returns the file's ids, and why their keys and values were computed again
+        (empty if they were not)."""
 
     def attentions(self, ids: _Int32, layer: int) -> _Float32:
         """Returns the attention weights of a layer (heads x ids x ids)."""
 
     def logits(self, ids: _Int32, all_positions: bool) -> _Float32:
-        """(V,) of the last position, or (T, V)."""
+        """Returns the logits after the last id (V,), or after each id (T, V)."""
 
     def score(self, ids: _Int32) -> _Float32:
-        """(T-1,) log-probability of each token after the first."""
+        """Returns the log-probability of each token after the first, (T - 1,)."""
 
     def request(self, prompts: Sequence[_Int32], params: Sequence[GenerateParams]) -> Request:
-        """params: one of all prompts, or one for each (n, read_ahead, priority and max_seconds are the same in all).
-        Sequence s belongs to prompt s // n. Nothing is computed before the first advance() or start()."""
+        """Makes a request. params: one element for all prompts, or one for each prompt. n, read_ahead, priority and max_seconds must be the
+        same in all elements. Sequence s of the request continues prompt s // n. Nothing is computed before the first advance() or
+        start()."""
 
     def close(self) -> None:
-        """Frees all memory. Later calls raise. Does not wait, because running calls keep what they use until they end."""
+        """Frees the model's memory. Later calls raise ValueError. Does not wait for running calls, which keep what they use until they
+        end."""
 
 class GenerateParams:
-    """What a request is told. A value of the wrong type is a TypeError, one out of its range a ValueError; both name it. The ranges are in
-    cpp/engine/settings.cpp; the defaults, and what each setting means, in cpp/engine/sampler.h, sequence.h and speculation.h."""
+    """The settings of a request. Setting a value of the wrong type raises TypeError, and setting a value outside its range raises
+    ValueError; the message names the setting. cpp/engine/settings.cpp has the ranges. cpp/engine/sampler.h, sequence.h and speculation.h
+    have the defaults and explain each setting."""
 
     max_new_tokens: int
     min_new_tokens: int
     n: int  # sequences per prompt
     read_ahead: int  # a sequence pauses when this many of its tokens wait to be taken; 0: no limit
-    priority: int  # higher ones go first
-    max_seconds: float  # after the start it ends, "cancelled", with what there is; 0: no limit
-    eos_ids: list[int]  # end a sequence; not given out
-    stop_ids: list[int]  # as eos_ids before min_new_tokens; given out after
-    bad_words: list[list[int]]
-    temperature: float  # 0: greedy. Here and below: kept as float32, read as the shortest number that means it
+    priority: int  # requests with a higher priority are served first
+    max_seconds: float  # this long after its start, the request ends with the tokens so far and the finish_reason "cancelled"; 0: no limit
+    eos_ids: list[int]  # each of these ids ends a sequence, and is not returned
+    stop_ids: list[int]  # the caller ends a sequence at these ids; like eos_ids, they do not occur in the first min_new_tokens tokens
+    bad_words: list[list[int]]  # sequences of ids that are never generated
+    # 0: greedy. This and the other floats below are stored as float32. Reading one returns the shortest decimal number for it.
+    temperature: float
     top_k: int
     top_p: float
     min_p: float
@@ -243,26 +266,26 @@ class GenerateParams:
     dry_base: float
     dry_allowed_length: int
     dry_range: int
-    dry_breakers: list[int]  # ascending, in whatever order they were given
+    dry_breakers: list[int]  # reading them returns the ids in ascending order
     top_n_sigma: float
     xtc_probability: float
     xtc_threshold: float
     mirostat_tau: float
     mirostat_eta: float
     logit_bias: dict[int, float]
-    seed: int | None  # None: the system's
-    logprobs: int | None  # alternatives a token; None: no log-probabilities, not even the chosen token's
-    lookup: int  # number of ids that must match when guesses are looked up; 0: no lookup
+    seed: int | None  # None: a random seed from the system
+    logprobs: int | None  # number of likeliest tokens with log-probabilities, besides the chosen token; None: no log-probabilities at all
+    lookup: int  # number of ids that must match when guesses are looked up in the text; 0: no lookups
     guesses: int  # maximum number of guesses per step
     foreseen: bool  # whether to guess tokens for which a grammar leaves no choice
-    always: bool  # guesses whether they pay or not. For tests and bench, as is `replay`
-    replay: list[list[int]]  # the guesses for each sequence
-    draft: Model | None  # a smaller model that guesses
+    always: bool  # whether to guess even if guessing does not save time; for tests and bench
+    replay: list[list[int]]  # the guesses for each sequence; for tests and bench
+    draft: Model | None  # a smaller model that makes guesses
     grammar: CompiledGrammar | None
-    logits_processor: Callable[[_Int32, _Float32], None] | None  # called by advance(); changes the row and returns None
+    logits_processor: Callable[[_Int32, _Float32], None] | None  # advance() calls it; it changes the row of logits and returns None
     def __init__(self) -> None: ...
     def check(self, vocab_size: int) -> None:
-        """Raises ValueError where ids are not in the vocabulary or settings contradict each other. request() does so, too."""
+        """Raises ValueError if an id is not in the vocabulary, or if settings contradict each other. Model.request() checks this too."""
 
 class Cancel:
     """Stops a call from another thread."""
@@ -270,44 +293,47 @@ class Cancel:
     def __init__(self) -> None: ...
     def request(self) -> None: ...
     def check(self) -> None:
-        """Raises KeyboardInterrupt once it was requested."""
+        """Raises KeyboardInterrupt if request() was called before."""
 
 class Pump:
-    """Delivers the new tokens of a model's started requests. It keeps the model's memory as long as it lives."""
+    """Delivers the new tokens of a model's started requests. As long as this object exists, the model stays in memory."""
 
     def __init__(self, model: Model) -> None: ...
     def wait(self, max_ms: float) -> list[tuple[int, list[dict[str, Any]], bool]]:
-        """Until there are news, wake() was called, or so long: (tag, what Request.advance() would give, whether nothing more will come)
-        of each request that has some. Request.advance(1, 0) raises what ended one of which nothing more will come."""
+        """Waits until there are new tokens, wake() is called, or max_ms have passed. Returns a tuple for each request with new tokens: its
+        tag, the dicts that Request.advance() would return, and whether the request has ended. If an error has ended the request,
+        Request.advance(1, 0) raises the error."""
 
     def wake(self) -> None: ...
 
 class Request:
     sequences: int
     prompt_tokens: list[int]  # per prompt
-    reused_tokens: list[int]  # per prompt: taken from the prefix cache
+    reused_tokens: list[int]  # per prompt: number of tokens found in the prefix cache
     seeds: list[int]  # per prompt
 
     def advance(self, steps: int, max_ms: float) -> list[dict[str, Any]]:
-        """Waits until there are tokens of so many steps that nobody has taken, max_ms have passed, or all has ended; takes what there is.
-        The engine's thread computes on meanwhile, and between the calls. Raises what ended the request when all else has been taken.
+        """Waits until `steps` steps have brought new tokens, until max_ms have passed, or until all sequences have ended. Returns all new
+        tokens. The engine's thread goes on computing during this call and between calls. If an error has ended the request, raises it once
+        all tokens have been returned.
 
-        One dict per sequence with news: sequence, ids (int32: the new tokens), finish_reason (None, "eos", "length" or
-        "grammar"), and when asked
-        for logprobs (float32 n), top_ids (int32 n x k), top_logprobs (float32 n x k). An eos token is not among the ids."""
+        There is one dict for each sequence that has new tokens or has ended: sequence, ids (int32: the new tokens), finish_reason (None,
+        "eos", "length", "grammar" or "cancelled"). If log-probabilities were asked for, it also has logprobs (float32 n), top_ids (int32
+        n x k) and top_logprobs (float32 n x k). An eos token is not among the ids."""
 
     def start(self, tag: int, steps: int) -> None:
-        """From now on Pump.wait() delivers new tokens, whenever there are those of `steps` steps. OverloadedError if too many wait."""
+        """Starts the request. From now on, Pump.wait() delivers its new tokens whenever `steps` steps have brought some. Raises
+        OverloadedError if too many requests wait."""
 
     def hold(self, held: bool) -> None:
         """Pauses the delivery of tokens (True) or resumes it (False)."""
 
     def finish(self, sequence: int) -> None:
-        """Ends a sequence early (a stop string was found)."""
+        """Ends a sequence early, for example because a stop string was found."""
 
     @property
     def done(self) -> bool: ...
     def timings(self) -> dict[str, float]:
-        """prefill_tokens, prefill_seconds, decode_tokens, decode_seconds."""
+        """Returns prefill_tokens, prefill_seconds, decode_tokens, decode_seconds, drafted_tokens and accepted_tokens."""
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Every error and warning of pumice. Messages say what, where, found and needed, and what to do next."""
+"""All errors and warnings of pumice. Their messages say what failed and where, what was found, what was needed, and what to do next."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ _LONGEST = 4000  # maximum length of a message in characters, because a text fro
 
 
 class PumiceError(Exception):
-    """The base of every error that is pumice's own."""
+    """The base class of all errors that pumice defines."""
 
     def __init__(self, *args: object) -> None:
-        if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:  # keeps the message's end, which says what to do
+        if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:  # cuts the middle out, because the end says what to do
             args = (f"{args[0][: _LONGEST - 1000]} ... {args[0][-900:]}", *args[1:])
         super().__init__(*args)
 
 
 class ModelFormatError(PumiceError, ValueError):
-    """The bytes of a model file (or a file beside it) are not what its format asks for.
+    """The bytes of a model file, or of a file beside it, are not what the file's format requires.
 
     `file`, `field` and `offset` (in bytes) say where. Each is None if it does not apply.
     """
@@ -41,7 +41,7 @@ class ModelFormatError(PumiceError, ValueError):
 
 
 class UnsupportedModelError(PumiceError):
-    """A sound file that this version cannot run: an architecture, a weight format or a module it does not know."""
+    """The model file is valid, but this version cannot run it, because it has an unknown architecture, weight format or module."""
 
 
 class TokenizerError(PumiceError):
@@ -49,72 +49,74 @@ class TokenizerError(PumiceError):
 
 
 class ChatTemplateError(PumiceError):
-    """A model without a chat template, or a template that does not render. load(chat_template=) replaces it."""
+    """The model has no chat template, or the template cannot be rendered. load(chat_template=) takes another template."""
 
 
 class ContextLengthError(PumiceError, ValueError):
-    """More tokens than the model, or the context that it was loaded with, can take."""
+    """A text or prompt has more tokens than the model can take, or than the n_ctx with which it was loaded."""
 
 
 class GrammarError(PumiceError, ValueError):
-    """A grammar or schema that cannot be enforced. The message has the place (a JSON pointer or a line), the reason, and what can be
-    enforced."""
+    """A grammar or schema cannot be enforced. The message says where (a JSON pointer or a line), why, and what can be enforced."""
 
 
 class DeviceError(PumiceError):
-    """A device failed, or cannot do what was asked."""
+    """A device failed, or cannot do what it was asked to do."""
 
 
 class DeviceNotFoundError(DeviceError):
-    """The device that was asked for does not exist here. A named device never falls back to another one."""
+    """The named device does not exist on this machine. A named device never falls back to another one."""
 
 
 class DeviceLostError(DeviceError):
-    """The driver gave up the device while it worked."""
+    """The device stopped working during a computation, and its driver has given it up."""
 
 
 class ForkedDeviceError(DeviceError):
-    """A device that was opened before fork() was used in the child."""
+    """A device that was opened before a fork(), or a model that was at work in another thread during the fork(), was used in the child
+    process."""
 
 
 class OutOfDeviceMemoryError(DeviceError, MemoryError):
-    """The device's memory does not hold what was asked for."""
+    """The device has too little memory for what was asked for."""
 
 
 class NumericError(PumiceError):
-    """A NaN or an infinity where a number belongs."""
+    """A number that must be finite is a NaN or an infinity."""
 
 
 class OverloadedError(PumiceError):
-    """More async calls wait than the model's limits allow: try again later. Calls that block wait for their turn, and never raise it."""
+    """More asynchronous calls wait than the model's limits allow. Try again later. Blocking calls wait for their turn and never raise this
+    error."""
 
 
 class EventLoopError(PumiceError, RuntimeError):
-    """An async call was made outside of an asyncio event loop (under trio, say), or a stream was read in another loop than it began in."""
+    """An asynchronous call was made outside of an asyncio event loop (under trio, for example), or a stream was read in another event loop
+    than the one in which it began."""
 
 
 class UnsupportedTaskError(PumiceError, TypeError):
-    """The model cannot do this: generate() on an encoder, predict() on a model without a classifier head."""
+    """The model cannot do what was asked, for example generate() on an encoder, or predict() on a model without a classifier head."""
 
 
 class TruncationWarning(UserWarning):
-    """Texts were cut to the model's length. The message has their number and the longest length."""
+    """Texts were cut to the model's maximum length. The message says how many texts, and how long the longest one was."""
 
 
 class FallbackWarning(UserWarning):
-    """Something else was done than what was asked for. The message says what was asked, what was done and why."""
+    """pumice did something other than what was asked. The message says what was asked, what was done instead, and why."""
 
 
 class IncompleteModelWarning(UserWarning):
-    """The file lacks a part of the model (a dense layer, an end token), or its layers have tensors that are not run, so that results differ
-    from the original's. The message names them, and what to load instead."""
+    """Results differ from those of the original model, because the file lacks a part of the model (a dense layer, an end token), or because
+    its layers have tensors that pumice does not use. The message names these parts, and what to load instead."""
 
 
 class GrammarWarning(UserWarning):
     """An answer may violate a part of its schema, because relax= allows that. The message names the part."""
 
 
-# Classes for the kinds of the engine's errors (ErrorKind in cpp/core/error.h).
+# The exception class for each kind of error in the engine (ErrorKind in cpp/core/error.h), and the base class.
 BY_KIND: dict[str, type[BaseException]] = {
     "base": PumiceError,
     "invalid_argument": ValueError,
