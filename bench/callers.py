@@ -1,14 +1,15 @@
-"""Measures the batch that all callers share.
+"""Measures the speed of several callers of one model, which share its batch.
 
-A decoder: tokens/s of N threads that stream one prompt each, beside one call with the N prompts, and of one stream alone; how long a stream
-waits beside another caller's long prompt; how soon the pages of a closed stream are free. Then the same with N tasks of one event loop that
-read astream(). An encoder: texts/s of N tasks that await aencode() with one text each, beside one encode() of all texts.
+For a decoder, it measures the tokens/s of N threads that stream one prompt each, and of N tasks of one event loop that read astream(), and
+compares them with one call for all N prompts. It also measures how long a stream waits while another caller's long prompt is computed, and
+how soon the pages of a closed stream are free. For an encoder, it measures the texts/s of N tasks that await aencode() with one text each,
+and compares them with one encode() of all texts.
 
     python bench/callers.py MODEL [--threads 2] [--new 64] [--rounds 3] [--callers 1 8 16] [--prompt 600] [--tokenizer PATH]
     python bench/callers.py ENCODER --callers 8
 
-A file of random weights (bench/random_weights.py) has no tokenizer: --tokenizer names one. To compare two builds, run with the package of
-each on PYTHONPATH in turn.
+A file of random weights (bench/random_weights.py) has no tokenizer; use --tokenizer to name one. To compare two builds, run the script with
+the package of each on PYTHONPATH in turn.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def tasks(model: pumice.Model, prompts: Prompts, new: int) -> int:
 
 
 def closed_to_free(model: pumice.Model, seed: int) -> tuple[float, float]:
-    """Returns the seconds from close() until the pages are free, median and worst of 20. For scale: a step takes as long as a token."""
+    """Returns the seconds from a stream's close() until its pages are free, as the median and the maximum of 20 streams. The pages become
+    free after the running step, which takes as long as one token."""
     took = []
     for i in range(20):
         stream = model.stream(prompts_of(model, 1, 8, seed + i)[0], max_new_tokens=1000, temperature=0)
@@ -79,7 +81,8 @@ def closed_to_free(model: pumice.Model, seed: int) -> tuple[float, float]:
 
 
 def encoders(model: pumice.Model, count: int, texts: int = 400) -> tuple[float, float]:
-    """Texts/s of one encode() of all texts, and of `count` tasks that await aencode() for one text after the other."""
+    """Returns the texts/s of one encode() of all texts, and of `count` tasks that share the texts and await aencode() for one after the
+    other."""
     words = ["stone", "river", "glacier", "basalt", "granite", "sand", "wind", "sea", "salt", "valley", "ridge", "lava"]
     random = np.random.default_rng(count)
     given = [" ".join(random.choice(words, random.integers(10, 40))) for _ in range(texts)]
@@ -100,7 +103,8 @@ def encoders(model: pumice.Model, count: int, texts: int = 400) -> tuple[float, 
 
 
 def gaps(model: pumice.Model, length: int, seed: int) -> tuple[float, float, float, float]:
-    """Four times: a stream's median gap alone, its largest gap beside a prompt, and the prompt's time with and without the stream."""
+    """Returns four durations: the median gap between the chunks of a stream that runs alone, the largest gap while a prompt is computed,
+    and the time to compute the prompt with and without the stream."""
     prompt = prompts_of(model, 2, length, seed)
 
     def read() -> float:
@@ -154,7 +158,7 @@ def main() -> None:
             together.append(speed(one_call, model, count, given.new, 2 * seed))
             apart.append(speed(streams, model, count, given.new, 2 * seed + 1))
             ratios.append(apart[-1] / together[-1])
-            if hasattr(model, "astream"):  # older packages have none
+            if hasattr(model, "astream"):  # older versions of the package do not have it
                 looped.append(speed(tasks, model, count, given.new, 2 * seed + 1_000_000) / together[-1])
         medians = [statistics.median(values) for values in (together, apart, ratios)]
         tasked = f", tasks {statistics.median(looped):.2f}" if looped else ""

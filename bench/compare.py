@@ -1,14 +1,21 @@
-"""Speed of pumice beside its peers, in one run on the same threads: the engines take turns; medians and ratios.
+"""Compares the speed of pumice and its peers in one run, with the same number of threads. The engines take turns. Prints medians and
+ratios.
 
     make bench            (or: python bench/compare.py --python .venv/bin/python [--rounds 5] [--threads 2] [--only WHAT ...])
 
-Without --only: encode, smollm2, gemma3. Only when named, since they take gigabytes or many minutes: 1b, 7b, qwen3, gemma2 and phi4-mini
-(shapes of Llama 3.2 1B, Mistral 7B, Qwen3 0.6B, Gemma 2 2B and Phi-4-mini with random weights, Q4_K_M), floats (the 1B shape in F16 and
-BF16), long and long-prefill (the 1B shape after 8,192 and at 4,096 tokens; long-f16 and long-q8_0 are the halves of long), latency, load,
-load-7b, start, threads. --plot FOLDER draws batches (encode speed by texts a call) and contexts (decode speed by context).
+Without --only, it measures encode, smollm2 and gemma3. The other parts take gigabytes or many minutes, and run only if --only names them:
+1b, 7b, qwen3, gemma2, phi4-mini: models with random weights in Q4_K_M and the shapes of Llama 3.2 1B, Mistral 7B, Qwen3 0.6B, Gemma 2 2B
+    and Phi-4-mini.
+floats: the 1B shape in F16 and BF16.
+long, long-prefill: the 1B shape, decoding after 8,192 tokens and reading a prompt of 4,096. long-f16 and long-q8_0 are the two halves of
+    long, one for each type of the kv cache.
+latency, load, load-7b, start, threads: calls with one sentence, loading, new processes, and more threads than processors.
+The names of encoders: their shapes with random weights.
+--plot FOLDER draws batches (speed of encode by number of texts in a call) and contexts (speed of decoding by context).
 
-`--python` runs pumice. The peers get an environment of their own, .venv-bench, made on the first run (torch, onnxruntime, ctranslate2,
-sentence-transformers, llama-cpp-python, matplotlib: about 2 GB and some minutes, for llama.cpp is built from source).
+--python is the Python that runs pumice. The peers get an environment of their own, .venv-bench, which is made on the first run (torch,
+onnxruntime, ctranslate2, sentence-transformers, llama-cpp-python, matplotlib). This takes about 2 GB, and some minutes because llama.cpp is
+built from source.
 """
 
 from __future__ import annotations
@@ -86,7 +93,7 @@ if not os.path.exists(folder + "/minilm-ct2"):
 
 @dataclass
 class Bench:
-    """What every table needs: paths of engines and models, and the amount of work."""
+    """What all parts need: the paths of engines and models, and the amount of work."""
 
     python: str
     peers: str
@@ -96,7 +103,7 @@ class Bench:
     minilm: Path
     smollm2: Path
     gemma3: Path
-    results: dict[str, Any]  # the tables that are drawn
+    results: dict[str, Any]  # the data of the plots, by part
 
     def engine(self, name: str, work: str, model: Path, threads: int | None = None) -> Engine:
         file = WORK / {"encode": "texts.txt", "start": "sentence.txt"}.get(work, "") if work in ("encode", "start") else self.minilm
@@ -115,7 +122,7 @@ class Bench:
 
     @functools.cached_property
     def exported(self) -> None:
-        """Writes MiniLM for onnxruntime and ctranslate2 into WORK."""
+        """Writes MiniLM into the folder WORK, in the formats of onnxruntime and ctranslate2. Does so once."""
         subprocess.run(
             [self.peers, "-c", EXPORT, str(self.minilm), str(WORK)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -163,7 +170,8 @@ def random_encoder(b: Bench, name: str) -> Path:
 
 
 def encoder_shape(b: Bench, title: str, name: str, texts: int = 1000, batch: int = 32, long: int = 0) -> None:
-    """long: words of a text, which is made of the sentences; the model's own limit cuts it."""
+    """Compares encoders of a published shape with random weights. long: if not 0, each text has this many words, taken from the sentences.
+    The model cuts a text that is over its limit."""
     model, file = random_encoder(b, name), WORK / "texts.txt"
     if long:
         words = file.read_text(encoding="utf-8").split()
@@ -242,17 +250,18 @@ def batches(b: Bench) -> None:
 
 
 # ---------------------------------------------------------------- decoders
-KV_BYTES = {  # for one value; pumice's q8_0 has a float32 scale for a row of a head, ggml's a float16 scale for 32 values
+# Bytes of one value in the kv cache. In q8_0, pumice has a float32 scale for each row of a head, and ggml a float16 scale for 32 values.
+KV_BYTES = {
     ("pumice", "f16"): lambda head_dim: 2.0,
     ("pumice", "q8_0"): lambda head_dim: 1 + 4 / head_dim,
     ("llama.cpp", "f16"): lambda head_dim: 2.0,
     ("llama.cpp", "q8_0"): lambda head_dim: 34 / 32,
 }
-MOST_READ = 3 << 30  # bytes of the plain read: more than any file but the 7B one
+MOST_READ = 3 << 30  # maximum number of bytes in the plain read; only the 7B file is larger
 
 
 class Reading:
-    """Compares decoding with a plain read of memory, which is timed in the same rounds."""
+    """Compares the speed of decoding with that of a plain read of memory, which is timed in the same rounds."""
 
     def __init__(self, b: Bench, pumice: Worker, **go: Any) -> None:
         self.told = pumice.run(describe=True, **go)
@@ -262,7 +271,8 @@ class Reading:
         self._title = f"plain read of {size / 1e6:.0f} MB"
 
     def share(self, seen: Seen, context: float, kv: str = "f16") -> Callable[[str, dict[str, list[float]]], str]:
-        """Bytes that decoding a token reads: the file's weights, and the cache at `context` positions (the mean over the tokens)."""
+        """Prints the speed of the plain read. Returns a function that makes the note for a row of the table: the speed at which decoding
+        read memory. Each token reads the weights in the file, and the cache of `context` positions (the mean over all tokens)."""
         reads = seen["plain read"]["GB/s"]
         print(f"\n{self._title}: {statistics.median(reads):.1f} GB/s ({min(reads):.1f} to {max(reads):.1f})", end="")
 
@@ -301,7 +311,7 @@ def generate(
 
 
 def floats(b: Bench) -> None:
-    """Measures F16 and BF16 models with all 16 layers of Llama 3.2 1B: each file takes 2.47 GB."""
+    """Measures F16 and BF16 models of the shape of Llama 3.2 1B, with all 16 layers. Each file takes 2.47 GB."""
     for kind in ("f16", "bf16"):
         model = b.random_model("1b", kind)
         more = {"pumice, safetensors folder": b.random_model("1b", kind, safetensors=True)} if kind == "bf16" else {}
@@ -312,7 +322,8 @@ KINDS = ("f16", "q8_0")  # types of the kv cache
 
 
 def contexts_of(b: Bench, kinds: tuple[str, ...]) -> dict[str, tuple[Worker, dict[str, Any]]]:
-    """pumice and llama.cpp by the type of the kv cache; llama.cpp with flash attention off and on (its q8_0 values need it on)."""
+    """Returns the runs of pumice and llama.cpp for each type of the kv cache. llama.cpp runs with flash attention off and on, but only on
+    for q8_0, because its q8_0 values need flash attention."""
     model = b.random_model("1b")
     runs: dict[str, tuple[Worker, dict[str, Any]]] = {}
     for kv in kinds:
@@ -325,7 +336,7 @@ def contexts_of(b: Bench, kinds: tuple[str, ...]) -> dict[str, tuple[Worker, dic
 
 
 def better_of_llama(seen: Seen, key: str) -> None:
-    """llama.cpp with flash attention or without it, whichever is faster."""
+    """Prints how much faster pumice is than the fastest run of llama.cpp, with or without flash attention."""
     medians = {name: statistics.median(values[key]) for name, values in seen.items() if key in values}
     best = max((name for name in medians if name.startswith("llama.cpp")), key=lambda name: medians[name])
     ours = ", ".join(f"{name} {medians[name] / medians[best]:.2f}" for name in medians if name.startswith("pumice"))
@@ -341,7 +352,8 @@ def with_context(b: Bench, prompts: tuple[int, ...], new: int, kept: bool, kinds
     for prompt in prompts:
         go = {"prompt": max(1, prompt), "new": new, "kept": kept, **room}
         turns: Runs = {name: (worker, {**how, **go}) for name, (worker, how) in runs.items()} | (reading.turn if kept else {})
-        all_seen[prompt] = seen = in_turn(turns, b.rounds, warm=kept)  # kept: the warm-up computes the prompt, whose cache then stays
+        # If kept, a warm-up run computes the prompt, and its cache stays for all rounds.
+        all_seen[prompt] = seen = in_turn(turns, b.rounds, warm=kept)
         key = "decode tokens/s" if kept else "prefill tokens/s"
         if kept:
             table(f"{title}, {new} tokens after {prompt}", seen, key, reading.share(seen, prompt + new / 2, kinds[0]))
@@ -372,7 +384,7 @@ def contexts(b: Bench) -> None:
 
 # ---------------------------------------------------------------- loading
 def load_of(b: Bench, name: str, model: Path, ours: dict[str, dict[str, Any]]) -> None:
-    with model.open("rb") as file:  # into the page cache
+    with model.open("rb") as file:  # reads the file into the page cache
         while file.read(1 << 24):
             pass
 
@@ -402,7 +414,7 @@ def start(b: Bench) -> None:
 
 # ---------------------------------------------------------------- threads
 def threads(b: Bench) -> None:
-    """Measures with more threads than processors, and with another process that keeps a processor busy."""
+    """Measures the speed with more threads than processors, and while another process keeps one processor busy."""
     many = max(8, 4 * b.threads)
     b.exported  # noqa: B018
     decode = {"prompt": 16, "new": 32 if b.quick else 128, "steps": True}

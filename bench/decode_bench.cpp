@@ -1,7 +1,7 @@
-// Measures decode and prefill of a synthetic model with the shape of SmolLM2-135M: 30 layers, hidden size 576, 9 heads, 3 kv heads of 64, a
-// feed-forward width of 1536, 49,152 tokens, weights in Q4_1 and the tied head in Q8_0. Prints tokens per second, and the share of the time
-// that goes to other work than matrix products.
-// Usage: decode_bench [threads, 0 for automatic] [tokens already in the cache]
+// Measures decode and prefill of a synthetic model with the shape of SmolLM2-135M: 30 layers, hidden size 576, 9 heads, 3 kv heads of 64
+// columns, a feed-forward width of 1536, 49,152 tokens, weights in Q4_1 and the tied head in Q8_0. Prints tokens per second, and the share
+// of the time that is spent on work other than matrix products.
+// Usage: decode_bench [number of threads; 0 means automatic] [number of tokens already in the cache]
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kLayers = 30, kHidden = 576, kHeads = 9, kKvHeads = 3, kHeadDim = 64, kInner = 1536, kVocab = 49152;
 
-// Random codes with small scales, because speed does not depend on their values.
+// Adds a matrix of random codes with small scales. This is enough, because the speed does not depend on their values.
 MatrixId matrix(Weights& weights, Format format, std::int64_t rows, std::int64_t cols) {
   const std::int64_t stride = row_bytes(format, cols);
   auto bytes = std::make_shared<std::vector<std::uint8_t>>(static_cast<std::size_t>(rows * stride));
@@ -43,7 +43,7 @@ MatrixId matrix(Weights& weights, Format format, std::int64_t rows, std::int64_t
 
 struct Model {
   Weights weights;
-  Program whole, products;  // products is the same program without norms, rope and attention
+  Program whole, products;  // `products` is `whole` without rope, attention, and the norms in the layers
 };
 
 Model model() {
@@ -94,10 +94,11 @@ Model model() {
   return m;
 }
 
-// Seconds per run: the best and the median of many runs.
+// Seconds per run, over many runs. `best` and `median` are wall-clock times. `cpu` is the best processor time of the calling thread, the
+// only useful number on a busy machine.
 struct Times {
   double best, median, cpu;
-};  // cpu: best processor time of the caller's thread, the only useful figure on a busy machine
+};
 Times time_runs(const Executable& executable, Workspace& workspace, CacheStore& caches, int rows, int past, int runs) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(rows), 7);
   std::vector<std::int32_t> pages(static_cast<std::size_t>(ceil_div(past + rows, kPageTokens)));

@@ -1,4 +1,4 @@
-// Helpers for the benchmark programs. They time some work on this thread and measure the limits of this machine.
+// Helpers for the benchmark programs. They time work on this thread and measure the limits of this machine.
 #pragma once
 
 #include <sys/mman.h>
@@ -16,9 +16,9 @@
 
 namespace pumice::bench {
 
-struct Times {
+struct Times {  // in seconds
   double best, median;
-};  // seconds
+};
 
 inline Times times_of(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
@@ -31,8 +31,9 @@ inline double thread_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Measures the thread CPU time of one run, over as many trials as fit `budget` seconds, and at least two. Time in which other programs have
-// the processor does not count. A trial repeats a short run until it lasts 50 us, because reading the clock takes most of one.
+// Measures the CPU time that one run takes on this thread. Time in which other programs have the processor does not count. Makes as many
+// trials as fit into `budget` seconds, but at least two. A trial repeats a short run until it lasts 50 us, because reading the clock takes
+// most of a microsecond.
 template <class Run>
 Times measure(Run run, double budget) {
   const double start = thread_seconds();
@@ -48,13 +49,13 @@ Times measure(Run run, double budget) {
   return times_of(std::move(trials));
 }
 
-// Three times the size of the last-level cache in bytes, so that no cache holds so much.
+// Returns a number of bytes that no cache can hold: three times the size of the last-level cache, but at least 96 MiB.
 inline std::int64_t from_memory() {
   const long last = sysconf(_SC_LEVEL3_CACHE_SIZE);
   return std::max<std::int64_t>(96 << 20, 3 * static_cast<std::int64_t>(last));
 }
 
-// Memory that has been written once, so that the system has really mapped it. Uses huge pages where the system can.
+// Memory that has been written once, so that the system has really mapped it. Uses huge pages if the system can.
 class HugeBuffer {
  public:
   explicit HugeBuffer(std::int64_t bytes) : bytes_((static_cast<std::size_t>(bytes) + kHuge - 1) / kHuge * kHuge) {
@@ -75,8 +76,8 @@ class HugeBuffer {
   std::uint8_t* data_;
 };
 
-// Measures the clock rate with dependent additions, which take one cycle each. They add registers, because Intel's cores from Golden Cove
-// on fold additions of constants (10 "GHz" in place of 2.5).
+// Measures the clock rate with dependent additions, which take one cycle each. They add registers and not constants, because Intel's cores
+// from Golden Cove on merge several additions of constants into one (the result would be 10 GHz instead of 2.5).
 inline double clock_hz() {
   constexpr int kRounds = 250000;
   const Times t = measure(
@@ -88,14 +89,14 @@ inline double clock_hz() {
   return 4.0 * kRounds / t.best;
 }
 
-// Reads memory and does nothing else: the C library searches the buffer of zeros for another byte, with its widest loads. A loop over
-// 8-byte words reads at half the speed when another program has the core's second thread.
+// Reads memory and does nothing else. For this, the C library searches the buffer of zeros for another byte (memchr), with its widest
+// loads. A loop over 8-byte words would read at half the speed while another program uses the core's second hardware thread.
 inline void read_all(const std::uint8_t* data, std::size_t bytes) {
   const void* found = std::memchr(data, 1, bytes);
   asm volatile("" : : "r"(found) : "memory");
 }
 
-// Returns the wall-clock seconds in which all threads together read the memory, each thread its share.
+// Returns the wall-clock seconds in which the threads together read the memory. Each thread reads an equal share.
 inline Times read_by(const HugeBuffer& memory, int threads, int trials) {
   std::vector<double> seconds;
   const std::size_t share = memory.bytes() / static_cast<std::size_t>(threads);
@@ -118,7 +119,7 @@ inline Times read_by(const HugeBuffer& memory, int threads, int trials) {
   return times_of(std::move(seconds));
 }
 
-// Loops that work on registers alone, so that no product can be faster: 8 independent sums, 1,000 times.
+// Loops that only use registers, so that no product can be faster. Each adds to 8 independent sums, 1,000 times.
 inline constexpr std::int64_t kPeakSums = 8000;
 #define PUMICE_SUMS(step) step("0") step("1") step("2") step("3") step("4") step("5") step("6") step("7")
 #define PUMICE_PEAK(name, step)                                                                                                     \

@@ -1,8 +1,9 @@
-"""Grammar.json_schema() over the schemas of MaskBench, beside llguidance itself: `python bench/maskbench.py FOLDER [--count N]`.
+"""Compares Grammar.json_schema() with llguidance itself, on the schemas of MaskBench: `python bench/maskbench.py FOLDER [--count N]`.
 
-FOLDER: maskbench/data of https://github.com/guidance-ai/jsonschemabench: files with a schema and instances that are valid or not. Each
-instance is read token by token through the masks of both. Prints the number of schemas that compile and their time, the valid instances
-that are refused, the invalid ones that are accepted, and the names of files where both differ."""
+FOLDER is maskbench/data of https://github.com/guidance-ai/jsonschemabench. Each file there has a schema, and valid and invalid instances.
+Each instance is checked token by token against the masks of both engines. Prints, for each engine, the number of schemas that compile, the
+time to compile them, and the numbers of valid instances that are refused and of invalid instances that are accepted. Also prints the names
+of the files where the engines differ."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def may_come(mask: np.ndarray, token: int) -> bool:
 
 
 def judge(engine: Any, file: dict[str, Any], rows: list[list[int]]) -> tuple[str, list[bool], float]:
-    """The error of a schema that is refused, or else what it accepts; and the seconds of compiling."""
+    """Returns the error if the schema is refused (else an empty text), for each instance whether it is accepted, and the seconds that
+    compiling took."""
     begin = time.perf_counter()
     try:
         compiled = engine.compile(file["schema"])

@@ -1,7 +1,8 @@
-// Measures the CPU's kernels on one core, for the instruction set that is used (PUMICE_ISA): products of every format beside OpenBLAS and
-// the limits of the machine, float32 products by shape, row kernels. Thread CPU time, best and median of many trials.
-//   ops_bench [--quick] [--short] [format ...]     formats: measures only the products of these
-//   --short: measures products of one shape by many counts of tokens, without OpenBLAS for comparison
+// Measures the CPU's kernels on one core, for the instruction set in use (PUMICE_ISA): the products of every format, compared with OpenBLAS
+// and with the limits of the machine; float32 products of several shapes; and row kernels. Prints the best and the median thread CPU time
+// of many trials.
+//   ops_bench [--quick] [--short] [format ...]     formats: measures only the products of these formats
+//   --short: measures products of one shape by many numbers of tokens, without comparing them with OpenBLAS
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -39,7 +40,7 @@ struct Shape {
 
 struct Settings {
   bool quick = false, only_short = false;
-  std::vector<Format> formats;  // if empty, all formats and the other measurements
+  std::vector<Format> formats;  // if empty, all formats are measured, and everything else too
   double hz = 1;
   double budget() const { return quick ? 0.01 : 0.05; }
 };
@@ -52,7 +53,7 @@ std::vector<Value> random_values(std::int64_t count, Value (*make)(std::uint32_t
   return values;
 }
 
-// Activations in every form that a kernel accepts, for up to kMostTokens tokens. Speed does not depend on their values.
+// Activations in every form that a kernel accepts, for up to kMostTokens tokens. The speed does not depend on their values.
 struct Activations {
   explicit Activations(std::int64_t most_cols)
       : floats(random_values<float>(kMostTokens * activation_stride(most_cols),
@@ -80,7 +81,7 @@ struct Activations {
   std::vector<float> scaled_sums;
 };
 
-// Calls tile(first output, outputs, first token, tokens) as the executor cuts a product.
+// Cuts a product into tiles as the executor does, and calls tile(first output, number of outputs, first token, number of tokens) for each.
 template <class Tile>
 void in_tiles(std::int64_t rows, std::int64_t tokens, Tile tile) {
   if (tokens <= kNarrowRows) return tile(0, rows, 0, tokens);
@@ -111,7 +112,7 @@ void print_limits(const Settings& settings) {
       std::printf("peak %s: not run, this machine has no %s\n", peak.name, peak.isa);
       continue;
     }
-    const double hz = clock_hz();  // measured anew: if the clock rate rose after an older measurement, more than 100 % would be shown
+    const double hz = clock_hz();  // measured again, because if the clock rate has risen meanwhile, the result would exceed the peak
     const Times t = measure(peak.run, 0.2);
     const auto macs = static_cast<double>(peak.macs * kPeakSums);
     std::printf("peak %s: %.1f MAC/cycle (median %.1f), %.0f GFLOP/s\n", peak.name, macs / t.best / hz, macs / t.median / hz,
@@ -125,19 +126,21 @@ void print_limits(const Settings& settings) {
 }
 
 // ---------------------------------------------------------------- OpenBLAS
-// Calls the library once for the whole product, without panels. This is the speed of OpenBLAS if a row's bits may depend on its batch.
+// A function of OpenBLAS that computes a whole product in one call, without panels. This is the speed of OpenBLAS if the bits of a row may
+// depend on its batch.
 using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
                        int ldb, float beta, float* c, int ldc);
 Sgemm whole_sgemm() {
   if (blas() == nullptr) return nullptr;
-  void* library = dlopen(blas()->path().c_str(), RTLD_NOW | RTLD_LOCAL);  // the library is open already
+  void* library = dlopen(blas()->path().c_str(), RTLD_NOW | RTLD_LOCAL);  // the library is already open, so this only finds it
   void* found = dlsym(library, "scipy_cblas_sgemm");
   return reinterpret_cast<Sgemm>(found != nullptr ? found : dlsym(library, "cblas_sgemm"));
 }
 
+// The times of OpenBLAS for a product: in the executor's tiles (`panels`), and in one call for the whole product.
 struct Rivals {
   Times panels, whole;
-};  // panels: seconds in the executor's tiles; whole: seconds of one call
+};
 
 Rivals openblas(Shape shape, std::int64_t tokens, Activations& x, const Settings& settings) {
   static const Sgemm sgemm = whole_sgemm();
@@ -170,7 +173,8 @@ Rivals openblas(Shape shape, std::int64_t tokens, Activations& x, const Settings
 }
 
 // ---------------------------------------------------------------- products
-// One way to multiply with packed weights: product(groups, outputs, cols, all tokens, first token, tokens, out, stride).
+// One way to multiply with packed weights. The arguments of product() are: groups of weights, number of outputs, number of columns, number
+// of all tokens, first token, number of tokens, out, stride of out.
 struct Way {
   std::string name;
   std::function<void(const std::uint8_t*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t)>
@@ -179,9 +183,9 @@ struct Way {
 
 struct Packing {
   std::string format;
-  std::int64_t block;  // columns
+  std::int64_t block;  // number of columns in a block
   std::int64_t (*group_bytes)(std::int64_t cols);
-  std::function<void(Shape, std::int64_t group, std::uint8_t* out)> pack;  // 16 rows
+  std::function<void(Shape, std::int64_t group, std::uint8_t* out)> pack;  // packs one group of 16 rows
   std::int64_t file_row_bytes(std::int64_t cols) const { return cols / block * block_bytes; }
   std::int64_t block_bytes;
   std::vector<Way> ways;
@@ -200,7 +204,7 @@ std::vector<Packing> packings(Activations& x, const std::vector<std::uint8_t>& f
     p.pack = [&k, &file, &f](Shape shape, std::int64_t group, std::uint8_t* out) {
       const std::int64_t stride = row_bytes(f.format, shape.cols);
       if (f.quantized) return k.pack_group(file.data() + group * kGroupRows * stride, stride, kGroupRows, shape.cols, out);
-      // Not random bytes, because some would be subnormal numbers, which take 150 cycles per multiply-add on Intel's processors.
+      // All floats are 0.25. Random bytes would contain subnormal numbers, which take 150 cycles per multiply-add on Intel's processors.
       std::vector<std::uint8_t> quarters(static_cast<std::size_t>(kGroupRows * stride), 0);
       const std::int64_t width = f.block_bytes / f.block;
       const int top = f.format == Format::F16 ? 0x34 : 0x3e, below = f.format == Format::F16 ? 0 : 0x80;
@@ -223,7 +227,7 @@ std::vector<Packing> packings(Activations& x, const std::vector<std::uint8_t>& f
     if (k.product_fixed != nullptr) p.ways.push_back({"fixed", fixed(k.product_fixed)});
     all.push_back(std::move(p));
   }
-  // Products with weights that kernels may round, from any float format.
+  // Products with float weights (of any float format) that are rounded to fixed point.
   const FixedKernels& k = kernels().matrix.fixed;
   Packing p{"rounded", 1, k.group_bytes, {}, 4, {{"fixed", fixed(k.product)}}};
   p.pack = [&k, &floats](Shape shape, std::int64_t group, std::uint8_t* out) {
@@ -262,7 +266,7 @@ void products(const Settings& settings) {
   Activations x(2048);
   std::vector<std::uint8_t> file(static_cast<std::size_t>(most * 4));
   std::mt19937 random(1);
-  for (auto& byte : file) byte = static_cast<std::uint8_t>(random() % 48);  // so small that no scale is infinite
+  for (auto& byte : file) byte = static_cast<std::uint8_t>(random() % 48);  // small bytes, so that no scale is infinite
   const std::vector<float> floats(static_cast<std::size_t>(most), 0.25f);
   std::vector<float> out(static_cast<std::size_t>(kMostTokens * 2048));
   std::map<std::pair<Shape, std::int64_t>, double> rival;  // GFLOP/s
@@ -274,7 +278,7 @@ void products(const Settings& settings) {
   std::printf("%-8s%-6s %5s x %-5s %6s | %8s %8s | %9s | %6s | %8s %s\n", "weights", "by", "rows", "cols", "tokens", "GFLOP/s", "median",
               "MAC/cycle", "GB/s", "OpenBLAS", "ours / its");
   for (const Packing& packing : packings(x, file, floats)) {
-    const auto format = format_from_name(packing.format);  // null for the rounded floats, which are measured with float formats
+    const auto format = format_from_name(packing.format);  // null for "rounded", which is measured if any float format is asked for
     const auto wanted = [&](Format f) { return format ? f == *format : !info(f).quantized; };
     if (!settings.formats.empty() && std::none_of(settings.formats.begin(), settings.formats.end(), wanted)) continue;
     for (Shape shape : shapes) {
@@ -349,7 +353,8 @@ void float32_table(const Settings& settings) {
       const double macs = shape.macs(tokens);
       Times ours{1e30, 1e30};
       Rivals theirs{ours, ours};
-      for (int turn = 0; turn < (settings.quick ? 1 : 4); ++turn) {  // in turn, so that a slow moment of the machine falls on both
+      // The kernels take turns, so that a slow moment of the machine affects both.
+      for (int turn = 0; turn < (settings.quick ? 1 : 4); ++turn) {
         ours = quicker(ours, time_product(own, memory.get(), tokens <= kNarrowRows ? all_copies : 1, bytes, group_bytes, shape, tokens,
                                           out.data(), settings.budget()));
         const Rivals now = openblas(shape, tokens, x, settings);
@@ -384,7 +389,7 @@ void rows_table(const Settings& settings) {
   const RowKernels& k = kernels().rows;
   constexpr std::int64_t kWide = 1 << 18;
   Activations x(2048);
-  float* const a = x.floats.data();  // 512 x 2048 numbers, more than three times kWide columns
+  float* const a = x.floats.data();  // 512 x 2048 numbers, which is more than a, b and c need (3 x kWide)
   float *const b = a + kWide, *const c = b + kWide;
   std::printf(
       "\nRow kernels, one thread, operands in the caches but for attend. GB/s: of what has to be read and written.\n%-44s | %10s %10s | "
@@ -394,7 +399,7 @@ void rows_table(const Settings& settings) {
     row(settings, label("rms_norm", n), 12.0 * static_cast<double>(n), 0, [=] { k.rms_norm(a, b, nullptr, 1e-5f, n, c); });
   row(settings, label("layer_norm", 384, ", with add"), 20.0 * 384, 0, [=] { k.layer_norm(a, b, b + 384, a + 4096, 1e-5f, 384, c); });
   row(settings, label("layer_norm", 1024, ", with add"), 20.0 * 1024, 0, [=] { k.layer_norm(a, b, b + 1024, a + 4096, 1e-5f, 1024, c); });
-  // These kernels work in place, so each run first copies in a tile as a product leaves it.
+  // These kernels work in place, so each run first copies the result of a product into the tile.
   const std::int64_t tile = kBlockRows * kBlockGroups * kGroupRows, width = kBlockGroups * kGroupRows;
   const std::vector<float> product(a, a + tile);
   const double tile_bytes = 4.0 * static_cast<double>(tile);
@@ -459,7 +464,7 @@ void rows_table(const Settings& settings) {
           std::vector<Query> queries;
           for (int i = 0; i < count; ++i) queries.push_back({a + i * dim, 0, keys});
           std::vector<float> partials(static_cast<std::size_t>(keys / kChunkKeys * count * (dim + 2)));
-          std::int64_t head = 0;  // each call reads the pages of another head, as the layers of a model do
+          std::int64_t head = 0;  // each call reads the pages of another head, so that they come from memory as in a model
           row(settings, "attend " + std::to_string(count) + (count == 1 ? " query, " : " queries, ") + std::to_string(keys) + " keys" + of,
               static_cast<double>(of_head * page_bytes), 2.0 * static_cast<double>(keys * dim * count), [&] {
                 AttendCall call{format, dim, dim, 0.125f, 0.0f, pages.data() + head * of_head, 0};

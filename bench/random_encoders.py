@@ -1,10 +1,11 @@
-"""Encoders of published sizes with random weights, as folders that pumice and sentence-transformers load and as ONNX files beside them.
+"""Makes encoders of published sizes with random weights. Each is a folder that pumice and sentence-transformers can load, and that also has
+an ONNX file.
 
     python bench/random_encoders.py FOLDER NAME TOKENIZER   # needs torch and transformers; bench/compare.py runs it with the peers' Python
 
-Sizes: the models' own config.json (microsoft/mpnet-base, FacebookAI/xlm-roberta-base, nomic-ai/nomic-embed-text-v1.5,
-answerdotai/ModernBERT-base, cross-encoder/ms-marco-MiniLM-L6-v2). All take the tokenizer of MiniLM, so that ids are the same for every
-engine and family, and no id in the middle of a text is padding.
+The sizes come from the config.json of microsoft/mpnet-base, FacebookAI/xlm-roberta-base, nomic-ai/nomic-embed-text-v1.5,
+answerdotai/ModernBERT-base and cross-encoder/ms-marco-MiniLM-L6-v2. All models get the tokenizer of MiniLM, so that every engine and family
+computes the same ids, and no id in the middle of a text means padding.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Models of real shapes and random weights: GGUF files in the mix that llama.cpp calls Q4_K_M (without the rule of first and last layers),
-in F16 or BF16, and a safetensors folder in BF16."""
+"""Makes models of real shapes with random weights. They are GGUF files in F16, in BF16, or in the mix of formats that llama.cpp calls
+Q4_K_M (without its special rule for the first and last layers), or a safetensors folder in BF16."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a published config, and the tensors and keys that its architecture has in GGUF besides a Llama's."""
+    """The sizes in a published config, and the GGUF tensors and keys that the architecture has in addition to those of a Llama."""
 
     layers: int
     hidden: int
@@ -23,14 +23,14 @@ class Shape:
     heads: int
     kv_heads: int
     vocabulary: int
-    tied: bool = False  # no head matrix of its own
-    head_dim: int = 0  # 0: hidden / heads
+    tied: bool = False  # whether the embedding is also the output head
+    head_dim: int = 0  # 0 means hidden / heads
     architecture: str = "llama"
     keys: dict[str, int | float] = field(default_factory=dict)
-    head_norms: bool = False  # norms of queries and keys
-    branch_norms: bool = False  # also after attention and after the feed-forward network
-    fused: bool = False  # query, key and value are one tensor, gate and up another
-    rope_factors: int = 0  # longrope: the number of factors for short texts, and of those for long ones
+    head_norms: bool = False  # whether there are norms of queries and keys
+    branch_norms: bool = False  # whether there are also norms after attention and after the feed-forward network
+    fused: bool = False  # whether query, key and value are one tensor, and gate and up another
+    rope_factors: int = 0  # for longrope: the number of factors for short texts, and also of those for long texts
 
     @property
     def head_size(self) -> int:
@@ -55,7 +55,7 @@ SHAPES = {
     ),
     "tiny": Shape(layers=2, hidden=256, ffn=512, heads=4, kv_heads=2, vocabulary=30_600),  # MiniLM's tokenizer has 30,522 ids
 }  # fmt: skip
-# GGUF id, weights of a block, its bytes, the places of its f16 scales
+# Format -> its id in GGUF, weights in a block, bytes of a block, offsets of the f16 scales in a block
 TYPES = {
     "F32": (0, 1, 4, ()),
     "F16": (1, 1, 2, ()),
@@ -65,11 +65,12 @@ TYPES = {
     "Q6_K": (14, 256, 210, (208,)),
 }
 CONTEXT = 16384
-Tensor = tuple[str, int, int]  # type, rows (1: a vector), columns
+Tensor = tuple[str, int, int]  # format, number of rows (1 means a vector), number of columns
 
 
 def tensors_of(kind: str, shape: Shape) -> dict[str, Tensor]:
-    """By GGUF's names. Q4_K_M: Q6_K for the head, and for attn_v and ffn_down of half the layers, Q5_K for fused attn_qkv; Q4_K else."""
+    """Returns the tensors by their names in GGUF. In Q4_K_M, the head is Q6_K, as are attn_v and ffn_down of half the layers. A fused
+    attn_qkv is Q5_K. All other matrices are Q4_K."""
     mixed = kind == "q4_k_m"
     usual, joined, better = ("Q4_K", "Q5_K", "Q6_K") if mixed else (kind.upper(),) * 3
     hidden, ffn, head = shape.hidden, shape.ffn, shape.head_size
@@ -101,7 +102,8 @@ def tensor_bytes(tensor: Tensor) -> int:
 
 
 def random_tensor(tensor: Tensor, random: np.random.Generator) -> bytes:
-    """Random codes under one scale; floats repeat a short piece. Speed does not depend on values, and the text means nothing."""
+    """Returns the bytes of a random tensor. Blocks have random codes, and all scales are equal. Floats repeat a short random piece. This is
+    enough, because the speed does not depend on the values."""
     kind, rows, cols = tensor
     _, block, size, scales = TYPES[kind]
     if rows == 1:
@@ -122,7 +124,7 @@ def text(value: str) -> bytes:
 
 
 def value_of(value: str | int | float) -> bytes:
-    """A value as GGUF metadata: the id of its type, then the value."""
+    """Returns a value in GGUF's form: the id of its type, then the value."""
     if isinstance(value, str):
         return struct.pack("<I", 8) + text(value)
     return struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
@@ -161,7 +163,7 @@ def write_gguf(file: BinaryIO, tensors: dict[str, Tensor], shape: Shape) -> None
         file.write(data.ljust(-(-len(data) // 32) * 32, b"\0"))
 
 
-# transformers' names of a layer's tensors
+# Names of a layer's tensors: in GGUF -> in transformers
 HF_LAYER = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -207,7 +209,8 @@ def hf_config(shape: Shape) -> dict[str, object]:
 
 
 def made(folder: Path, name: str, kind: str = "q4_k_m", safetensors: bool = False) -> Path:
-    """The file of a shape, written if it is not there yet; for safetensors (a Llama in BF16 only) the folder with it."""
+    """Returns the GGUF file of a shape, or its safetensors folder (which can only be a Llama in BF16). Writes it first if it does not
+    exist."""
     shape = SHAPES[name]
     tensors = tensors_of(kind, shape)
     path = folder / f"random-{name}-{kind}" / "model.safetensors" if safetensors else folder / f"random-{name}-{kind}.gguf"

@@ -1,12 +1,16 @@
-"""Measures guesses and prefixes on disk: tokens/s with speculate= and draft= and without, and the time to load a prompt's cache from a file
-beside the time to compute it.
+"""Measures speculative decoding and prefix files: the tokens/s with and without speculate= and draft=, and the time to load a prompt's
+cache from a file, compared with the time to compute it.
 
     python bench/speculation.py MODEL [--draft MODEL] [--tokenizer PATH] [--parts wrong lookup draft prefix] [--new 96] [--rounds 3]
 
-wrong: every guess is wrong; the guesses are given. lookup: a text that repeats; the model needs a tokenizer of its own. draft: guesses cost
-the smaller model's time, but are replaced by guesses that are right at a given rate a. The theory beside it: (1 - a^(g+1)) / (1 - a) tokens
-for the time of a step of g + 1 rows and g steps of the smaller model, both measured. Rates are medians of rounds in turn. Run it on an idle
-machine.
+wrong: all guesses are given, and all are wrong.
+lookup: guesses are looked up in a text that repeats itself. The model needs a tokenizer of its own.
+draft: the smaller model computes guesses, which take its time. But they are replaced by given guesses, of which a share a is right. The
+    measured speed is printed with the theory for g guesses: (1 - a^(g+1)) / (1 - a) tokens in the time of one step with g + 1 rows plus g
+    steps of the smaller model, where the times of both steps are measured.
+prefix: a prefix is computed, saved to a file and loaded from it.
+
+The variants take turns, and rates are medians of the rounds. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -107,7 +111,7 @@ def main() -> None:
 
 
 def step_seconds(model: pumice.Model, prompt: np.ndarray, said: list[int], rows: int, rounds: int) -> float:
-    """The time of a step that decodes this many rows of one sequence, measured with guesses that are all right."""
+    """Returns the seconds of a step that decodes this many rows of one sequence. All rows but one are guesses, which are all right."""
     vocab = model.info["vocab_size"]
     said = [i % vocab for i in said]
     if rows > 1:

@@ -1,4 +1,4 @@
-"""Runs engines in processes of their own that take turns, and prints tables of their figures."""
+"""Runs engines in turn, each in a process of its own, and prints tables of what they measure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 ROOT = Path(__file__).parent.parent
 WORK = ROOT / "build" / "bench"
-Seen = dict[str, dict[str, list[float]]]  # by engine and measure: one figure a round
+Seen = dict[str, dict[str, list[float]]]  # engine -> measure -> one number per round
 
 
 class Engine(NamedTuple):
@@ -89,8 +89,8 @@ print(time.perf_counter() - begin)
 
 
 class AfterTouch:
-    """Work that begins when another process has just used as much memory as the work takes. The host of a virtual machine takes unused
-    memory back and gives it again at 0.2 to 1 GB/s. Without this class a loading test would measure that."""
+    """Runs a worker after another process has used as much memory as the worker will need. The host of a virtual machine takes unused
+    memory away, and gives it back at only 0.2 to 1 GB/s. Without this class, a test of loading would measure the host."""
 
     def __init__(self, worker: Works, size: int) -> None:
         self._worker, self._size = worker, size
@@ -101,7 +101,7 @@ class AfterTouch:
 
 
 class BesideBusy:
-    """A worker that works while another process keeps one processor busy."""
+    """Runs a worker while another process keeps one processor busy."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -112,7 +112,7 @@ class BesideBusy:
         busy = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
         try:
             assert busy.stdout is not None
-            busy.stdout.readline()  # it is busy now
+            busy.stdout.readline()  # returns when the process has begun its loop
             return self._worker.run(**go)
         finally:
             busy.kill()
@@ -123,7 +123,8 @@ Runs = Mapping[str, tuple[Works, dict[str, Any]]]
 
 
 def in_turn(runs: Runs, rounds: int, warm: bool = True) -> Seen:
-    """Runs every worker once per round, so that a slow minute of the machine falls on all of them."""
+    """Runs every worker once per round, so that a slow minute of the machine affects all of them. warm: whether to run each worker once
+    before, without counting it."""
     seen: Seen = {name: {} for name in runs}
     for worker, go in runs.values() if warm else ():
         worker.run(**go)
@@ -139,7 +140,7 @@ class Row(NamedTuple):
     median: float
     low: float
     high: float
-    ratio: float  # how many times better pumice is, the median of the rounds
+    ratio: float  # how many times better pumice is than this engine, as the median over the rounds
     note: str
 
 
@@ -149,11 +150,12 @@ class Table(NamedTuple):
     rows: list[Row]
 
 
-TABLES: list[Table] = []  # all tables printed so far, for cpu_report.py
+TABLES: list[Table] = []  # all tables that were printed so far; cpu_report.py reads them
 
 
 def table(title: str, seen: Seen, key: str, note: Callable[[str, dict[str, list[float]]], str] = lambda name, values: "") -> None:
-    """Prints medians, and how many times better pumice is. For speeds (".../s") more is better, for times and bytes less."""
+    """Prints the median of each engine, and how many times better pumice is. Higher is better for speeds (keys that end with "/s"), and
+    lower is better for times and bytes."""
     ours = seen["pumice"][key]
     speed = key.endswith("/s")
     print(f"\n{title}: {key}, median (lowest to highest)")

@@ -1,6 +1,7 @@
-// Measures every operation on a Vulkan device by the GPU's own clock. Prints GB/s read and written and GFLOP/s, and for comparison a plain
-// copy. Usage: vulkan_bench [number of the device among pumice.devices(), by default 0] [tiny] Shapes are those of a 7B decoder. `tiny`
-// uses small shapes, to try the program itself on software Vulkan.
+// Measures every operation on a Vulkan device by the GPU's own clock. Prints the GB/s that are read and written, the GFLOP/s, and a plain
+// copy for comparison. The shapes are those of a 7B decoder.
+// Usage: vulkan_bench [N, for the device vulkan:N in pumice.devices(); default 0] [tiny]
+// `tiny` takes small shapes, to try the program itself on software Vulkan.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -27,7 +28,7 @@ struct Shape {
 constexpr Shape kFull{4096, 14336, 32, 8, 128, 32000, 512, 1024, 10, 256u << 20};
 constexpr Shape kTiny{256, 512, 4, 2, 64, 1000, 40, 64, 2, 4u << 20};
 
-// Random bytes below 0x40, so that they are finite as f16, bf16 or f32. Speed does not depend on their values.
+// Adds a matrix of random bytes below 0x40, which are finite numbers in f16, bf16 and f32. The speed does not depend on their values.
 MatrixId add(Weights& weights, Format format, std::int64_t rows, std::int64_t cols) {
   weights.matrices.push_back({"matrix", format, rows, cols, [format, cols](std::int64_t first, std::int64_t count, std::uint8_t* out) {
                                 auto state = static_cast<std::uint32_t>(first + 1);
@@ -121,7 +122,7 @@ class Bench {
     });
   }
 
-  // A batch of one text, with `rows` tokens after `past` cached ones.
+  // Measures rope, store and attend for a batch of one text, which has `rows` tokens after `past` cached tokens.
   void attention(std::int32_t rows) {
     const std::int32_t q = s_.heads * s_.head_dim, kv = s_.kv_heads * s_.head_dim;
     simple(str("after ", s_.past, " tokens"), rows, [&](Program& p, Weights&) {
@@ -176,12 +177,12 @@ class Bench {
     for (int i = 0; i <= s_.repeats; ++i) {
       runs.push_back(executable.measure(workspace, cached ? &caches : nullptr, batch, io));
       std::erase_if(runs.back(),
-                    [](const Timing& t) { return std::strcmp(t.what, "copy") == 0; });  // copies from and to the host are not measured
+                    [](const Timing& t) { return std::strcmp(t.what, "copy") == 0; });  // leaves out copies from and to the host
     }
     report(name, rows, runs);
   }
 
-  // Reports the fastest run of each kind: other work on the device can only make a run slower.
+  // Prints the fastest run of each kind of dispatch, because other work on the device can only make a run slower.
   void report(const std::string& name, std::int32_t rows, const std::vector<std::vector<Timing>>& runs) {
     std::map<std::string, Timing> fastest;
     for (const std::vector<Timing>& run : runs) {

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Everything that a GPU at hand should tell, in one command: builds, runs the operation cases with each variant that the device can run, measures
-# operations, a decoder of 7B shape and MiniLM, and writes docs/results/<device>.md. Some minutes on a GPU, 5 GB of disk for as long as it runs.
-#   bench/vulkan_device.sh [number among `pumice devices`, 0] [tiny]
-# `tiny` takes small shapes and a sample of the cases, to try the script itself on software Vulkan; its results go to build/bench.
+# Tests and measures a GPU of this machine, and writes docs/results/<device>.md. Builds the programs, runs the operation cases with each
+# variant that the device can run, and measures operations, a decoder of 7B shape and MiniLM. Takes some minutes, and 5 GB of disk while it
+# runs.
+#   bench/vulkan_device.sh [N, for the device vulkan:N in `pumice devices`; default 0] [tiny]
+# `tiny` takes small shapes and a sample of the cases, to try the script itself on software Vulkan. Its results go to build/bench.
 set -eu
 cd "$(dirname "$0")/.."
 number=${1:-0}

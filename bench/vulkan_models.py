@@ -1,4 +1,5 @@
-"""Decode and prefill of a model of 7B shape and random weights, and MiniLM's sentences/s, on one device: lines for docs/results.
+"""Measures a 7B-shaped decoder with random weights (prefill and decode) and MiniLM (sentences/s) on one device. Prints lines for
+docs/results.
 
 python bench/vulkan_models.py --device vulkan:0 --minilm FOLDER [--folder build/bench] [--tiny]
 """

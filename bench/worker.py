@@ -1,10 +1,12 @@
-"""One engine in one process: it gets ready, then does one timed piece of work for each line on stdin and answers with one JSON line.
+"""Runs one engine in this process. It gets ready, and then, for each line of JSON on stdin, measures one piece of work and answers with one
+line of JSON.
 
     python bench/worker.py ENGINE WORK MODEL THREADS FILE FOLDER
 
-ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp, model2vec, plain-read. WORK: encode (FILE: one text per line),
-start (load and encode FILE's first text: for a fresh process), rank (FILE: the query, then documents), static (FILE as for encode),
-generate or load (FILE: the tokenizer for a model of random weights), read (no model).
+ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp, model2vec or plain-read.
+WORK: encode (FILE has one text per line); start, which loads the model and encodes FILE's first text, for a fresh process; rank (FILE has
+    the query, then the documents); static (FILE as for encode); generate or load (FILE is the tokenizer for a model of random weights);
+    read, which uses no model.
 FOLDER: the folder of exported models.
 """
 
@@ -31,7 +33,8 @@ Encode = Callable[[list[str], Go], np.ndarray]
 
 # ---------------------------------------------------------------- texts to vectors
 def in_batches(tokenizer: Any, texts: list[str], size: int, encode: Callable[[list[list[int]]], np.ndarray]) -> np.ndarray:
-    """Vectors of the texts, computed longest first, because the peers' padded batches are fastest in that order."""
+    """Returns the vectors of the texts. They are computed in batches from the longest text to the shortest, because the padded batches of
+    the peers are fastest in this order."""
     ids = [tokenizer.encode(texts[0]).ids] if len(texts) == 1 else [e.ids for e in tokenizer.encode_batch(texts)]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]), reverse=True)
     vectors = np.concatenate([encode([ids[i] for i in order[at : at + size]]) for at in range(0, len(ids), size)])
@@ -94,7 +97,7 @@ def encode_onnxruntime(model: str, threads: int) -> Encode:
 
     @functools.cache
     def session(name: str) -> Any:
-        own = Path(model) / "model.onnx"  # written by bench/random_encoders.py; compare.py exports MiniLM's
+        own = Path(model) / "model.onnx"  # bench/random_encoders.py writes it; MiniLM is exported to another folder by compare.py
         file = own if own.exists() else Path(sys.argv[6]) / name
         return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
@@ -128,9 +131,11 @@ def encode_ctranslate2(model: str, threads: int) -> Encode:
 
 
 def encoding(encode: Encode, all_texts: list[str]) -> Measure:
-    """Sentences/s of all texts (or of the first `texts`) in one call, or of calls with `call` texts; with `calls`, ms of a call of one.
+    """Returns a function that measures the sentences/s of encoding all texts in one call.
 
-    With `reference`, a file of vectors, also the worst cosine with those. `save`: a file for the vectors."""
+    Its settings are: "texts", to use only this many texts, the first ones. "call", the number of texts in a call. "calls", to measure
+    instead the milliseconds of a call with one text, as the median of this many calls. "reference", a file of vectors; the result then also
+    has the lowest cosine between a vector and its reference. "save", a file to which the vectors are written."""
 
     def measure(go: Go) -> dict[str, float]:
         if "calls" in go:
@@ -157,7 +162,8 @@ def encoding(encode: Encode, all_texts: list[str]) -> Measure:
 
 
 def ranking(score: Callable[[str, list[str]], Any], texts: list[str]) -> Measure:
-    """ms of a call that ranks the next `documents` texts for the first one."""
+    """Returns a function that measures the milliseconds of a call that ranks documents. The query is the first text, and the documents are
+    the next texts; the setting "documents" is their number."""
 
     def measure(go: Go) -> dict[str, float]:
         begin = time.perf_counter()
@@ -189,12 +195,13 @@ def given_texts() -> list[str]:
 
 # ---------------------------------------------------------------- prompts to tokens
 def prompt_ids(vocabulary: int, count: int) -> list[int]:
-    """Returns random ids. Any two counts have the same ids at the beginning."""
+    """Returns random ids. A longer list begins with the ids of a shorter one."""
     return [int(x) for x in np.random.RandomState(11).randint(1000, min(vocabulary, 40000), count)]
 
 
 def given_tokenizer(model: str) -> dict[str, Any]:
-    """Returns MiniLM's tokenizer for a file of random weights, which has none. All ids of the tokenizer are in the file's vocabulary."""
+    """Returns the option tokenizer= for a file of random weights, which has no tokenizer of its own. It is MiniLM's tokenizer, all of whose
+    ids are in the vocabulary of the file."""
     return {"tokenizer": sys.argv[5]} if Path(model).name.startswith("random-") else {}
 
 
@@ -215,12 +222,12 @@ def generate_pumice(model: str, threads: int) -> Measure:
             return described(loaded)
         ids = prompt_ids(loaded.info["vocab_size"], go["prompt"])
         if not go.get("kept"):
-            ids[0] = 1000 + calls  # another first token each time, so the prefix cache has nothing of it
+            ids[0] = 1000 + calls  # a new first token in each call, so that nothing is found in the prefix cache
         prompts = [np.array(ids[i:] + ids[:i], dtype=np.int32) for i in range(go.get("batch", 1))]
         run = greedy(loaded, prompts, go["new"])
         longest = 0.0
         if go.get("steps"):
-            run.advance(1, 1e6)  # the prompt, and the first token
+            run.advance(1, 1e6)  # computes the prompt and the first token
         while not run.done:
             begin = time.perf_counter()
             run.advance(1 if go.get("steps") else 1 << 20, 1e6)
@@ -233,10 +240,10 @@ def generate_pumice(model: str, threads: int) -> Measure:
 
 
 def greedy(loaded: Any, prompts: list[Any], new: int) -> Any:
-    """Makes a request to the engine itself that no end token stops."""
+    """Makes a greedy request to the engine itself. No end token stops it."""
     from pumice import _core
 
-    if not hasattr(_core, "GenerateParams"):  # an older package
+    if not hasattr(_core, "GenerateParams"):  # an older version of the package
         return loaded._core.request(prompts, {"max_new_tokens": new, "temperature": 0.0, "eos_ids": []})
     params = _core.GenerateParams()
     params.max_new_tokens = new
@@ -244,8 +251,8 @@ def greedy(loaded: Any, prompts: list[Any], new: int) -> Any:
 
 
 def described(loaded: Any) -> dict[str, float]:
-    """Returns what decoding one token reads: the bytes of the file's tensors, and the values in the cache per position. An embedding that
-    is not also the head does not count, because only one of its rows is read."""
+    """Returns how much memory decoding one token reads: the bytes of the tensors in the file, and the number of values in the cache per
+    position. An embedding that is not also the head does not count, because only one row of it is read."""
     tensors = loaded._file.tensors
     untied = any(name in ("output.weight", "lm_head.weight") for name, *_ in tensors)
     embedding = ("token_embd.weight", "model.embed_tokens.weight")
@@ -259,7 +266,7 @@ def described(loaded: Any) -> dict[str, float]:
 
 def speeds(go: Go, prompt: float, prompt_seconds: float, new: float, new_seconds: float, longest: float) -> dict[str, float]:
     result = {"decode tokens/s": new / new_seconds if new_seconds else 0.0}
-    if prompt >= go["prompt"]:  # else most of the prompt was still in the cache
+    if prompt >= go["prompt"]:  # otherwise a part of the prompt was found in the cache
         result["prefill tokens/s"] = prompt / prompt_seconds
     if go.get("steps"):
         result["longest step, ms"] = 1e3 * longest
@@ -278,7 +285,7 @@ def llama_cpp_model(model: str, threads: int, n_ctx: int, kv: str, flash: bool) 
 
 def generate_llama_cpp(model: str, threads: int) -> Measure:
     load = functools.cache(functools.partial(llama_cpp_model, model, threads))
-    held: dict[int, int] = {}  # by loaded model: how many ids of the prompt its cache holds
+    held: dict[int, int] = {}  # id() of a loaded model -> number of prompt ids that are in its cache
 
     def work(go: Go) -> dict[str, float]:
         loaded = load(go.get("n_ctx", 2048), go.get("kv", "f16"), go.get("flash", False))
@@ -308,9 +315,11 @@ def kilobytes(file: str, key: str) -> float:
 
 
 def loading(size: int, prepare: Callable[[Go], Callable[[], Any]], first_token: Callable[[Any], None]) -> Measure:
-    """In a fresh process: seconds until the model is loaded, seconds from there to the first token, memory over the file's size.
+    """Returns a function that measures, in a fresh process, the seconds until the model is loaded, the seconds from then to the first
+    token, and the memory of the process divided by the size of the file.
 
-    The peak counts pages of a mapped file; anonymous memory does not. `imports`: the memory of the process before the load."""
+    The peak RSS includes pages of a mapped file, and anonymous memory does not. "less imports" means that the memory of the process before
+    the load is subtracted."""
 
     def measure(go: Go) -> dict[str, float]:
         load = prepare(go)
@@ -333,7 +342,7 @@ def loading(size: int, prepare: Callable[[Go], Callable[[], Any]], first_token: 
     return measure
 
 
-PROMPT = 20  # tokens before the first one
+PROMPT = 20  # number of tokens in the prompt of a test of loading
 
 
 def load_pumice(model: str, threads: int) -> Measure:
@@ -341,7 +350,7 @@ def load_pumice(model: str, threads: int) -> Measure:
 
     def prepare(go: Go) -> Callable[[], Any]:
         options: dict[str, Any] = given_tokenizer(model)
-        if go.get("tokenizer") == "given" or options:  # a tokenizer object, opened before the clock starts
+        if go.get("tokenizer") == "given" or options:  # opens the tokenizer before the clock starts
             import tokenizers
 
             path = Path(sys.argv[5])
@@ -358,7 +367,7 @@ def load_pumice(model: str, threads: int) -> Measure:
 
 
 def load_llama_cpp(model: str, threads: int) -> Measure:
-    import llama_cpp  # noqa: F401  (imported before the clock starts)
+    import llama_cpp  # noqa: F401  (so that it is imported before the clock starts)
 
     return loading(
         Path(model).stat().st_size,
@@ -369,7 +378,8 @@ def load_llama_cpp(model: str, threads: int) -> Measure:
 
 # ---------------------------------------------------------------- memory
 def plain_read(_: str, threads: int) -> Measure:
-    """A plain read: the C library searches `bytes` of zeros for another byte, with its widest loads and no other work."""
+    """Measures a plain read of memory. The C library searches zeros for another byte (memchr), with its widest loads and no other work. The
+    setting "bytes" is the number of zeros."""
     memchr = ctypes.CDLL(None).memchr
     memchr.argtypes, memchr.restype = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t], ctypes.c_void_p
 
@@ -397,7 +407,8 @@ def plain_read(_: str, threads: int) -> Measure:
 
 # ---------------------------------------------------------------- static embeddings
 def static_of(load: Callable[[], Any]) -> Measure:
-    """ "anew": with a model that was just loaded, whose caches hold no word yet."""
+    """Returns a function that measures sentences/s. With the setting "anew", it uses a model that was just loaded, whose caches are
+    empty."""
     texts, loaded = given_texts(), load()
 
     def work(go: Go) -> dict[str, float]:
@@ -450,7 +461,7 @@ def measure_of(engine: str, work: str, model: str, threads: int) -> Measure:
 
     def start(go: Go) -> dict[str, float]:
         ENCODERS[engine](model, threads)(texts[:1], go)
-        return {}  # the process that started this one takes the time
+        return {}  # no measurement, because the process that has started this one takes the time
 
     return start
 
@@ -458,7 +469,7 @@ def measure_of(engine: str, work: str, model: str, threads: int) -> Measure:
 def main() -> None:
     engine, work, model, threads = sys.argv[1:5]
     answers = sys.stdout
-    sys.stdout = sys.stderr  # so that what an engine prints is not read as an answer
+    sys.stdout = sys.stderr  # so that text that an engine prints is not taken for an answer
     measure = measure_of(engine, work, model, int(threads))
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
