@@ -1,4 +1,5 @@
-"""The main job on real models: search docstrings by meaning, stream an answer, show where it all runs. Run by `make demo`."""
+"""Shows pumice on real models: searches docstrings by meaning, streams an answer, and prints on which devices the models run. `make demo`
+runs it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ import pumice
 
 
 def docstrings(count: int) -> dict[str, str]:
-    """Sentences from the docstrings of Python itself, and the name that each describes: real English that every machine has."""
+    """Returns sentences from the docstrings of Python itself, each with the name that it describes. They are real English, which every
+    machine has."""
     texts: dict[str, str] = {}
     skip = {"antigravity", "this", "idlelib", "test", "lib2to3", "turtledemo", "__main__"}
     names = sorted({module.name for module in pkgutil.iter_modules() if not module.name.startswith("_")} - skip)
@@ -27,7 +29,7 @@ def docstrings(count: int) -> dict[str, str]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 module = importlib.import_module(name)
-        except Exception:  # this platform lacks the module
+        except Exception:  # the module does not exist on this platform
             continue
         for path, thing in [(name, module), *((f"{name}.{k}", v) for k, v in vars(module).items())]:
             members = [(path, thing)]
@@ -37,7 +39,7 @@ def docstrings(count: int) -> dict[str, str]:
                 doc = getattr(member, "__doc__", None)
                 if not isinstance(doc, str):
                     continue
-                if doc is type(member).__doc__:  # the docstring of a plain value describes its type
+                if doc is type(member).__doc__:  # a plain value has no docstring but that of its type
                     place = f"{type(member).__module__}.{type(member).__qualname__}"
                 for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])|\n\s*\n", doc):
                     sentence = " ".join(sentence.split())

