@@ -1,10 +1,11 @@
-"""Writes docs/families.md: every family, by kind of file and device, what was compared and the worst difference found in this run.
+"""Writes docs/families.md. It has a row for each small model of each family, with the largest difference from the reference in this run,
+for each kind of file and device.
 
-    python tests/make_families_table.py             # minutes, most of them on software Vulkan
-    python tests/make_families_table.py encoders    # that table alone; the other stays as it is
+    python tests/make_families_table.py             # takes minutes, most of them on software Vulkan
+    python tests/make_families_table.py encoders    # writes only the encoders' table; the decoders' table stays as it is
 
-Needs the package, and a Vulkan device (lavapipe does). tests/python/families/test_families_table.py compares the page with
-the small models that run.
+Needs the package, and a Vulkan device (lavapipe is enough). tests/python/families/test_families_table.py checks that the page has a row for
+each small model that runs.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ Numbers = list[npt.NDArray[np.float32]]
 
 
 def numbers(path: Path, golden: dict[str, npt.NDArray[Any]], **options: Any) -> tuple[str, Numbers]:
-    """The family, and hidden rows with, where the golden has them, a classifier's logits or projected rows."""
+    """Returns the family, and the model's results: the hidden rows, and a classifier's logits or projected rows if the golden has them."""
     model = _core.load(_core.open_file(str(path)), _core.LoadOptions(**{"device": "cpu", "compute": "float32", **options}))
     texts = (golden["ids"], golden["offsets"], golden.get("types"))
     found = [model.encode_tokens(*texts)]
@@ -99,7 +100,7 @@ def numbers(path: Path, golden: dict[str, npt.NDArray[Any]], **options: Any) -> 
 
 
 def cosine(path: Path, golden: dict[str, npt.NDArray[Any]]) -> str:
-    """The smallest one of a text's vector by default with that in float32."""
+    """Returns the smallest cosine between a text's vector as computed by default and the same vector in float32."""
     vectors = []
     for compute in ("auto", "float32"):
         model = _core.load(_core.open_file(str(path)), _core.LoadOptions(device="cpu", compute=compute))

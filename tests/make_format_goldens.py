@@ -1,6 +1,6 @@
-"""Writes tests/goldens/formats.json: a few random blocks of every weight format and what gguf-py makes of them.
+"""Writes tests/goldens/formats.json: a few random blocks of every weight format, and the floats that gguf-py unpacks from them.
 
-Run it again only when a format is added: `pip install gguf`, then `python tests/make_format_goldens.py`.
+It only has to run again when a format is added: `pip install gguf`, then `python tests/make_format_goldens.py`.
 """
 
 import importlib.metadata
@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 from gguf.quants import dequantize
 
-# Name -> (blocks, offsets of the half floats in a block). Half floats get finite values, everything else any byte.
+# Name -> (number of blocks, offsets of the half floats in a block). The half floats are finite, and all other bytes are random.
 FORMATS: dict[str, tuple[int, list[int]]] = {
     "F32": (0, []),
     "F16": (256, [0]),
@@ -30,7 +30,7 @@ FORMATS: dict[str, tuple[int, list[int]]] = {
     "IQ4_XS": (4, [0]),
     "MXFP4": (8, []),
 }
-# Zero, negative, subnormal and large scales come first, then ordinary ones.
+# The half floats of the first blocks: zero, a negative, a subnormal and a large number. Those of the other blocks are ordinary.
 SCALES = [0.0, -0.013, 3.1e-7, 61440.0]
 
 

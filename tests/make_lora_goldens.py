@@ -1,9 +1,10 @@
-"""Writes tests/goldens/lora: results of peft with random adapters on the small models of random_models.py.
+"""Writes tests/goldens/lora: the results of peft with random adapters on the small models of random_models.py.
 
     PYTHONPATH=tests/python/support python tests/make_lora_goldens.py [NAME ...]        needs torch, transformers, peft
 
-Each case of tests/lora_cases.json has adapter_config.json as peft writes it, names and shapes of the adapter's tensors, and logits
-(decoders) or last hidden rows (encoders) of IDS. The adapter's weights are random_models.weights() of the tensors' names.
+For each case of tests/lora_cases.json it writes the adapter_config.json that peft writes, the names and shapes of the adapter's tensors,
+and the logits (of a decoder) or last hidden rows (of an encoder) for IDS. The adapter's weights are not stored, because
+random_models.weights() makes them from the names of the tensors.
 """
 
 from __future__ import annotations

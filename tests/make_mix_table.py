@@ -1,12 +1,13 @@
-"""Writes docs/mixes.md: every family that has a GGUF form, quantized by llama.cpp as people's files are, and how far each engine's next
-tokens, or an encoder's rows, are from those of the float32 weights.
+"""Writes docs/mixes.md. A small model of every family that has a GGUF form is quantized by llama.cpp to the mixes that people use. The page
+says how far the results of pumice and of llama.cpp are from those of the float32 weights: the distributions of next tokens, or an encoder's
+rows.
 
-    python tests/make_mix_table.py [small model ...]     # takes minutes. With model names: prints only those models' rows of the
-                                                         # table and does not write docs/mixes.md
-    python tests/make_mix_table.py encoders              # writes only the encoders' table anew
+    python tests/make_mix_table.py                       # takes minutes
+    python tests/make_mix_table.py encoders              # writes only the encoders' table; the decoders' table stays as it is
+    python tests/make_mix_table.py MODEL ...             # only prints the rows of these small models, and does not write docs/mixes.md
 
-Needs the package and llama-cpp-python. tests/python/families/test_mixes.py checks that the page keeps its limits, and runs every family
-on quantized tensors without llama.cpp.
+Needs the package and llama-cpp-python. tests/python/families/test_mixes.py checks that the numbers on the page are within their limits, and
+runs every family on quantized tensors without llama.cpp.
 """
 
 from __future__ import annotations
@@ -75,13 +76,14 @@ default_params = llama_cpp.llama_cpp.llama_model_default_params
 
 
 def plain_params() -> llama_cpp.llama_model_params:
-    """Parameters that keep llama.cpp from packing weights anew for AMX, because those products crash on such small matrices (0.3.36)."""
+    """Returns parameters with which llama.cpp does not pack weights for AMX. Its products on AMX crash with matrices as small as these
+    (llama-cpp-python 0.3.36)."""
     params = default_params()
     params.use_extra_bufts = False
     return params
 
 
-llama_cpp.llama_cpp.llama_model_default_params = plain_params  # the class Llama has no argument for them
+llama_cpp.llama_cpp.llama_model_default_params = plain_params  # because the class Llama has no argument for this parameter
 
 
 def log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -131,16 +133,17 @@ def quantized(source: Path, mix: str) -> Path:
 
 
 def write(name: str, folder: Path, gain: float) -> Path:
-    """Writes the F32 file, with logits `gain` times as large."""
+    """Writes the F32 file of a model whose logits are multiplied by `gain`."""
     keys, tensors = random_gguf.gguf_parts(name)
     keys |= {"tokenizer.ggml.model": "no_vocab", f"{keys['general.architecture']}.vocab_size": 512}
-    last = [key for key in tensors if key.startswith("output_norm.")] or ["output.weight"]  # OLMo's norms have no weights
+    # The last norm is multiplied, or the head if the norms have no weights (OLMo).
+    last = [key for key in tensors if key.startswith("output_norm.")] or ["output.weight"]
     tensors |= {key: tensors[key] * np.float32(gain) for key in last}
     return random_gguf.write(folder / "f32.gguf", keys, tensors)
 
 
 def sharpened(name: str, folder: Path) -> tuple[Path, npt.NDArray[np.float32]]:
-    """Writes the F32 file, scaled so that its distributions have the entropy ENTROPY, and returns its logits too."""
+    """Writes the F32 file, with a gain that gives its distributions the mean entropy ENTROPY. Returns its path and its logits."""
     plain = pumice_logits(write(name, folder, 1), folder, compute="float32")
     low, high = 0.01, 100.0
     for _ in range(40):
@@ -148,14 +151,14 @@ def sharpened(name: str, folder: Path) -> tuple[Path, npt.NDArray[np.float32]]:
         low, high = (middle, high) if entropy(middle * plain) > ENTROPY else (low, middle)
     path = write(name, folder, low)
     logits = pumice_logits(path, folder, compute="float32")
-    assert abs(entropy(logits) - ENTROPY) < 0.5, (name, entropy(logits))  # not exactly: biases and soft caps
+    assert abs(entropy(logits) - ENTROPY) < 0.5, (name, entropy(logits))  # not exact, because biases and soft caps do not scale
     return path, logits
 
 
 def row(name: str, target: Path) -> str:
     folder = random_models.make_folder(name, target)
     path, truth = sharpened(name, folder)
-    apart = divergence(truth, llama_cpp_logits(path, type_k=0, type_v=0))  # 0: F32, as the keys and values of compute="float32"
+    apart = divergence(truth, llama_cpp_logits(path, type_k=0, type_v=0))  # type 0 is F32, like pumice's cache in float32
     assert apart <= SAME, f"{name}: llama.cpp's float32 run is {apart:.1e} nats from ours, so that it says nothing of quantized ones"
     cells = []
     for mix in MIXES:
@@ -191,7 +194,7 @@ def llama_cpp_rows(path: Path) -> npt.NDArray[np.float32]:
 
 
 def angle(truth: npt.NDArray[np.float32], found: npt.NDArray[np.float32]) -> float:
-    """Returns the mean over the rows of 1 - cosine, computed without cancellation as half the squared distance of the unit rows."""
+    """Returns the mean of 1 - cosine over all rows. It is computed as half the squared distance of the unit rows, to avoid cancellation."""
     a, b = (rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True) for rows in (truth, found))
     return float(((a - b) ** 2).sum(axis=1).mean() / 2)
 

@@ -1,8 +1,9 @@
-"""Makes tests/goldens/{minilm,decoders}: what the reference engines say. Needs torch, transformers, sentence-transformers,
-llama-cpp-python, gguf, Django (versions in the files it writes) and the sample model packages; the tests need none of the engines.
-random_models are made by make_random_model_goldens.py.
+"""Makes tests/goldens/minilm and tests/goldens/decoders, the results of the reference engines on the sample models.
 
     python tests/make_model_goldens.py [minilm] [decoders]
+
+Needs torch, transformers, sentence-transformers, llama-cpp-python, gguf, Django (the written files have their versions) and the packages of
+the sample models. The tests need none of the engines. make_random_model_goldens.py makes tests/goldens/random_models.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import corpus  # noqa: E402
 import samples  # noqa: E402
 
 GOLDENS = ROOT / "tests" / "goldens"
-TOP = 32  # alternatives kept per position
+TOP = 32  # number of likeliest tokens that are kept for each position
 
 
 def minilm() -> None:
@@ -42,7 +43,8 @@ def top(log_probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compare(reference: np.ndarray, other: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
-    """Both: log-probabilities (T, V). KL(reference || other) over the reference's TOP tokens and the rest as one, as in the tests."""
+    """Compares two arrays of log-probabilities (T, V). `kl` is KL(reference || other) over the reference's TOP likeliest tokens, where all
+    other tokens count as one token. The tests compute it in the same way."""
     ids, p = top(reference)
     q = np.take_along_axis(other, ids, 1)
     rest_p, rest_q = np.log1p(-np.minimum(np.exp(p).sum(1), 1 - 1e-9)), np.log1p(-np.minimum(np.exp(q).sum(1), 1 - 1e-9))
@@ -79,7 +81,7 @@ def decoders() -> None:
         windows = [bos + ids[i : i + size] for i in range(0, 4 * size, size)]
         model = transformers.AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32).eval()
         parts: list[dict[str, np.ndarray]] = []
-        for window in windows:  # one at a time: a window of Gemma's is 0.8 GB in float64
+        for window in windows:  # one at a time, because the logits of one window of Gemma take 0.8 GB in float64
             theirs.reset()
             theirs.eval(window)
             q = np.array(theirs.scores[: len(window)], dtype=np.float32)

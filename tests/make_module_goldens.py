@@ -1,7 +1,10 @@
-"""Makes tests/goldens/modules: folders as sentence-transformers (6.2) and model2vec write them, and what they say of a few texts, each
-encoded alone. Needs torch, transformers, sentence-transformers, safetensors and, for the last two, model2vec; the tests need none of them.
+"""Makes tests/goldens/modules: model folders as sentence-transformers 6.2 and model2vec write them, and the results of these packages for a
+few texts, each of which is encoded by itself.
 
     python tests/make_module_goldens.py [name ...]
+
+Needs torch, transformers, sentence-transformers and safetensors, and model2vec for the models model2vec and model2vec_mapped. The tests
+need none of them.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ KEPT = ("config.json", "modules.json", "config_sentence_transformers.json", "sen
 
 
 def make_tokenizer() -> Any:
-    """WordPiece over a few words and all characters of the texts."""
+    """Returns a WordPiece tokenizer whose vocabulary has a few words and all characters of the texts."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     words = [
@@ -71,7 +74,7 @@ def make_tokenizer() -> Any:
 
 
 def transformer(folder: Path, kind: str = "BertModel", **more: Any) -> str:
-    """A folder of transformers with a small model and the tokenizer."""
+    """Writes a small model of transformers and the tokenizer to a folder. Returns the folder."""
     import transformers
 
     tokenizer = make_tokenizer()
@@ -93,7 +96,7 @@ def transformer(folder: Path, kind: str = "BertModel", **more: Any) -> str:
         config = transformers.Qwen3Config(
             **size, num_key_value_heads=2, head_dim=8, max_position_embeddings=128, tie_word_embeddings=kind == "Qwen3Model", **more
         )
-        if kind == "Qwen3ForCausalLM":  # an embedder with a template would have it written around every text
+        if kind == "Qwen3ForCausalLM":  # not for an embedder, because sentence-transformers would render each of its texts by the template
             fast.chat_template = TEMPLATE
     getattr(transformers, kind)(config).save_pretrained(folder)
     fast.save_pretrained(folder)
@@ -181,7 +184,8 @@ def late(*modules: Callable[[], Any], **reading: Any) -> Callable[[Path], Any]:
 
 
 def clip(folder: Path) -> Any:
-    """As before sentence-transformers 5.4: one module, a whole CLIP, whose text half gives vectors without Pooling."""
+    """Returns a model as before sentence-transformers 5.4. Its only module is a whole CLIP, whose text half gives one vector per text
+    without a Pooling."""
     import transformers
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import CLIPModel
@@ -211,7 +215,8 @@ def mask(**given: Any) -> Callable[[], Any]:
 
 
 class PyLate:
-    """A folder as PyLate 1.3 writes it: Transformer and Dense, all else in config_sentence_transformers.json."""
+    """A model that is saved as PyLate 1.3 does it. The modules are Transformer and Dense, and all other settings are in
+    config_sentence_transformers.json."""
 
     def __init__(self, folder: Path) -> None:
         self.source = embedder(
@@ -291,7 +296,7 @@ LATE = ("late", "late_attended", "pylate")
 
 
 def stored(folder: Path) -> dict[str, Any]:
-    """The texts and the shapes of a saved folder."""
+    """Returns the contents of the text files in a saved folder, and the shapes of its tensors."""
     from safetensors import safe_open
 
     files: dict[str, Any] = {}
@@ -343,7 +348,7 @@ def say(name: str, folder: Path) -> dict[str, np.ndarray]:
 
 
 def attentions(folder: Path) -> dict[str, np.ndarray]:
-    """The attention weights of a text by transformers: (layers, heads, ids, ids)."""
+    """Returns some ids, and their attention weights as transformers computes them (layers, heads, ids, ids)."""
     import torch
     from transformers import AutoModel
 
@@ -369,7 +374,8 @@ def make(name: str) -> None:
 
 
 def make_model2vec(name: str, mapped: bool) -> None:
-    """embeddings of fewer rows than tokens, a mapping and weights (vocabulary quantization), or embeddings alone."""
+    """Makes the golden of a model2vec folder. If `mapped`, its file has embeddings with fewer rows than tokens, a mapping and weights, as
+    after vocabulary quantization. Otherwise it has only embeddings."""
     from model2vec import StaticModel
 
     tokens = len(make_tokenizer().get_vocab())

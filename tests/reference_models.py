@@ -1,20 +1,24 @@
-"""References in numpy, float64, of models whose code is not in transformers (it lies beside the weights on the hub): InternLM2, MiniCPM
-and Jina BERT 2. They are written from the papers and facts below, so a golden made here proves agreement with these, not with the
-originals' code:
+"""Reference implementations, in numpy and float64, of models whose code is not in transformers but beside the weights on the hub:
+InternLM2, MiniCPM and Jina BERT 2. They are written from the papers and facts below. So agreement with a golden made here proves agreement
+with these sources, and not with the original code.
 
-InternLM2 (Cai et al. 2024, arXiv 2403.17297, section 2.1): Llama's block. `attention.wqkv` holds, for each key head, the rows of its
-query heads, then those of its key, then those of its value; `attention.wo`; `feed_forward.w1` is the gate, w3 the up and w2 the down
-projection; `attention_norm`, `ffn_norm`, `norm`; tables `tok_embeddings` and `output`. `bias` of config.json gives wqkv and wo a bias.
+InternLM2 (Cai et al. 2024, arXiv 2403.17297, section 2.1) has the block of Llama. For each key head, `attention.wqkv` has the rows of its
+query heads, then those of its key, then those of its value. `attention.wo` is the output projection. `feed_forward.w1` is the gate, w3 the
+up projection, and w2 the down projection. The norms are `attention_norm`, `ffn_norm` and `norm`. `tok_embeddings` is the embedding, and
+`output` the head. With `bias` in config.json, wqkv and wo have biases.
 
-MiniCPM (Hu et al. 2024, arXiv 2404.06395, appendix A.1): Llama's block and names. Embedding times `scale_emb`; what each branch adds is
-multiplied by scale_depth / sqrt(layers); the rows that meet the head are divided by hidden_size / dim_model_base. MiniCPM 4: longrope.
+MiniCPM (Hu et al. 2024, arXiv 2404.06395, appendix A.1) has the block and the names of Llama. The embedding is multiplied by `scale_emb`,
+the output of each branch by scale_depth / sqrt(layers). The input rows of the head are divided by hidden_size / dim_model_base. MiniCPM 4
+has longrope.
 
-Jina BERT 2 (Günther et al. 2023, arXiv 2310.19923, section 2): BERT without a table of positions; ALiBi (Press et al. 2022) in both
-directions, -slope · |i - j| added to the scaled scores; `mlp.gated_layers` holds the rows that GELU acts on, then those that it
-multiplies, without bias; `mlp.wo` with bias; `mlp.layernorm` after the sum. The models of `jina-bert-v2-qk-post-norm` (code) normalise q
-and k over all heads (`attention.self.layer_norm_q`, `layer_norm_k`), add the layer's input a second time (`layer_norm_1`) and name the
-rest `mlp.up_gated_layer`, `mlp.down_layer` and `layer_norm_2`; in `up_gated_layer` the rows that GELU acts on come second. Known from
-llama.cpp (`jina-bert-v2`, and its converter of 2024) and from text-embeddings-inference (`jina_code.rs`).
+Jina BERT 2 (Günther et al. 2023, arXiv 2310.19923, section 2) is a BERT without a table of positions. It has ALiBi (Press et al. 2022) in
+both directions: -slope · |i - j| is added to the scaled scores. `mlp.gated_layers` has no bias; its first half are the rows to which GELU
+is applied, and its second half the rows that are multiplied by the result. `mlp.wo` has a bias. `mlp.layernorm` follows the sum.
+
+The models of `jina-bert-v2-qk-post-norm` (for code) normalise q and k over all heads (`attention.self.layer_norm_q`, `layer_norm_k`), and
+add the layer's input a second time, followed by `layer_norm_1`. Their other names are `mlp.up_gated_layer`, `mlp.down_layer` and
+`layer_norm_2`. In `up_gated_layer`, the rows to which GELU is applied come second. Sources: llama.cpp (`jina-bert-v2`, and its converter of
+2024) and text-embeddings-inference (`jina_code.rs`).
 """
 
 from __future__ import annotations
@@ -127,7 +131,7 @@ def silu(x: Array) -> Array:
 
 
 def angles(config: dict[str, Any], length: int) -> tuple[Array, float]:
-    """(length, head_dim / 2) angles, and the factor of their cosines and sines."""
+    """Returns the angles of rope, (length, head_dim / 2), and the factor by which their cosines and sines are multiplied."""
     width = head_dim(config)
     frequencies = config["rope_theta"] ** (-np.arange(0, width, 2) / width)
     scaling = config.get("rope_scaling") or {}
@@ -144,7 +148,7 @@ def angles(config: dict[str, Any], length: int) -> tuple[Array, float]:
 
 
 def rotate(x: Array, turn: Array, magnitude: float) -> Array:
-    """x: (T, heads, head_dim); pairs are (j, j + head_dim / 2)."""
+    """Applies rope to x, (T, heads, head_dim). Columns j and j + head_dim / 2 of a head are a pair."""
     half = x.shape[-1] // 2
     a, b = x[..., :half], x[..., half:]
     cos, sin = magnitude * np.cos(turn)[:, None], magnitude * np.sin(turn)[:, None]
@@ -161,7 +165,8 @@ def gelu(x: Array) -> Array:
 
 
 def alibi_slopes(heads: int) -> Array:
-    """A geometric sequence for powers of two; else that of the power below, then every second of the next one."""
+    """Returns the slopes of ALiBi. If `heads` is a power of two, they are a geometric sequence. Otherwise they are the sequence for the
+    next lower power of two, followed by every second slope of the sequence for the next higher power."""
     below = 2 ** int(math.log2(heads))
     slopes = 2.0 ** (-8 / below * np.arange(1, below + 1))
     between = 2.0 ** (-4 / below * np.arange(1, 2 * below + 1))[::2]
@@ -169,7 +174,7 @@ def alibi_slopes(heads: int) -> Array:
 
 
 def attend(q: Array, k: Array, v: Array) -> Array:
-    """Causal; q (T, heads, d), k and v (T, key heads, d). Returns (T, heads · d)."""
+    """Computes causal attention of q, (T, heads, d), over k and v, (T, key heads, d). Returns (T, heads · d)."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat(group, 1), v.repeat(group, 1)
     scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(q.shape[-1])
@@ -180,7 +185,7 @@ def attend(q: Array, k: Array, v: Array) -> Array:
 
 
 def decoder(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[npt.NDArray[Any]], Array]:
-    """The function from ids (T,) to logits (T, vocabulary)."""
+    """Returns a function that computes logits (T, vocabulary) from ids (T,)."""
     wide = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
     run = {"internlm2": internlm2, "minicpm": minicpm}[config["model_type"]]
     return lambda ids: run(config, wide, ids)
@@ -225,7 +230,7 @@ def minicpm(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any]) 
 
 
 def encoder(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[npt.NDArray[Any], npt.NDArray[Any]], Array]:
-    """The function from ids and types (T,) to hidden rows (T, hidden)."""
+    """Returns a function that computes hidden rows (T, hidden) from ids and types (T,)."""
     wide = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
     return lambda ids, types: jina2(config, wide, ids, types)
 
