@@ -51,7 +51,7 @@ class Engine(Protocol):
         """Computes one vector per text. Text i is ids[offsets[i]:offsets[i + 1]], and its vector is out[i]."""
 
     def encode_several(self, calls: Sequence[Piece], cancels: Sequence[_core.Cancel]) -> list[bool]:
-        """Computes several small encode() calls as one. Returns which of them are done."""
+        """Computes several small encode() calls together. Returns for each call whether it is done."""
 
     def encode_tokens(
         self, ids: Int32, offsets: Int64, types: Int32 | None, unseen: Int32 | None = None, cancel: _core.Cancel | None = None
@@ -62,7 +62,7 @@ class Engine(Protocol):
         """Returns the logits of each text, float32 (texts, labels)."""
 
     def placement(self) -> dict[str, Any]:
-        """Returns where the weights lie, in the form of _core.plan()."""
+        """Returns on which device each part of the model is, in the form of _core.plan()."""
 
     def memory(self) -> dict[str, int]:
         """Returns the number of bytes for each use of memory."""

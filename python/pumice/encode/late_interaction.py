@@ -1,6 +1,6 @@
-"""Models with one vector per token (ColBERT: Khattab and Zaharia 2020, arXiv:2004.12832). This module reads how such a model tokenizes
-queries and documents and which tokens have a vector in the result, and tokenizes texts accordingly. The settings come from files of
-sentence-transformers 6 (sentence_bert_config.json, the module MultiVectorMask) or of PyLate (config_sentence_transformers.json).
+"""Models with one vector per token (ColBERT: Khattab and Zaharia 2020, arXiv:2004.12832). This module reads from a model's files how
+queries and documents are tokenized, and which tokens have a vector in the result. It also tokenizes texts in this way. The settings are in
+files of sentence-transformers 6 (sentence_bert_config.json, the module MultiVectorMask) or of PyLate (config_sentence_transformers.json).
 https://sbert.net/docs/package_reference/multi_vector_encoder."""
 
 from __future__ import annotations

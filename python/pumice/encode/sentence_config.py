@@ -18,7 +18,7 @@ POOLINGS = ("mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 TOKEN_SIMILARITIES = ("maxsim", "meanmaxsim")  # similarity measures for lists of token vectors
 
-# Poolings in 1_Pooling/config.json -> the engine's names. A file has one boolean for each pooling, or the names of its poolings.
+# Poolings in 1_Pooling/config.json -> the engine's names. A file has a boolean key for each pooling, or it lists the names of its poolings.
 # https://sbert.net/docs/package_reference/sentence_transformer/modules.html
 _POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
@@ -379,7 +379,7 @@ def _routes(folder: Path, rest: list[tuple[str, Path]], config: SentenceConfig) 
 def _length(folder: Path, config: SentenceConfig) -> SentenceConfig:
     tokenizer_file, file = folder / "tokenizer_config.json", folder / "sentence_bert_config.json"
     said = json_field(read_object(tokenizer_file), "model_max_length", (int, float), tokenizer_file)
-    length = int(said) if said is not None and 0 < said < 2**31 else None  # 1e30 means "no limit"
+    length = int(said) if said is not None and 0 < said < 2**31 else None  # transformers writes 1e30 for "no limit"
     values = read_object(file)
     length = json_field(values, "max_seq_length", int, file, length)
     if length is not None and length < 1:
@@ -399,7 +399,7 @@ def _settings(file: Path) -> SentenceConfig:
         raise ModelFormatError(
             f"{file}: default_prompt_name {default!r} is not among the prompts", file=str(file), field="default_prompt_name"
         )
-    similarity = json_field(values, "similarity_fn_name", str, file, "cosine").lower()  # PyLate writes MaxSim
+    similarity = json_field(values, "similarity_fn_name", str, file, "cosine").lower()  # in lower case, because PyLate writes "MaxSim"
     if similarity not in SIMILARITIES + TOKEN_SIMILARITIES:
         known = ", ".join(SIMILARITIES + TOKEN_SIMILARITIES)
         raise UnsupportedModelError(f"{file}: similarity_fn_name {shown(similarity)} is not one of {known}")

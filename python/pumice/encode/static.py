@@ -216,7 +216,8 @@ def _means(table: Float32, ids: Int32, starts: Int64, lengths: Int64) -> Float32
 
 
 def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
-    """Returns what _core.plan() returns for other models. weights: the bytes of the table.  device: the CPU's entry in _core.devices()."""
+    """Returns the placement of a table of vectors on the CPU, in the form of _core.plan(). weights: the bytes of the table.  device: the
+    CPU's entry in _core.devices()."""
     row = {"name": "embedding", "device": "cpu", "weights": weights, "kv": 0, "formats": "F32", "why": ""}
     return {
         "rows": [row],
@@ -232,7 +233,7 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan(file: _core.ModelFile) -> dict[str, Any]:
-    """Returns what _core.plan() returns for other models. Reads only the shapes of the tensors, not the weights."""
+    """Like _core.plan(), for a table of vectors. Reads only the shapes of the tensors, not the weights."""
     shapes = {name: shape for name, _, shape, _ in file.tensors}
     width = next((shape[-1] for name in ("embedding.weight", "embeddings") if (shape := shapes.get(name))), 0)
     tokens = next((shapes[name][0] for name in ("mapping", "embedding.weight", "embeddings") if shapes.get(name)), 0)

@@ -172,7 +172,8 @@ def _from_hub(repo: str, wanted: str | None) -> tuple[Path, str | None]:
         why = _first_line(error.__cause__ or error)
         return cached, f"{repo}: what lies in the local cache {lacks}, and the hub could not be asked: {why}. Load it once with a network"
     if not files[0].endswith(".gguf") and _MODULES not in files:
-        with contextlib.suppress(Exception):  # fails, but the hub's client remembers that the file does not exist; _cached() asks for that
+        # This download fails. But the hub's client then remembers that the repository has no modules.json, and _cached() asks it for that.
+        with contextlib.suppress(Exception):
             hub.hf_hub_download(repo, _MODULES)
     return _model_path(paths[0], files), None
 

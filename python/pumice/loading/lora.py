@@ -62,8 +62,8 @@ def check_lora(given: Any) -> tuple[tuple[str, float], ...]:
 
 
 def lora_specs(model: _core.ModelFile, given: Iterable[tuple[str, float]]) -> list[dict[str, Any]]:
-    """Returns the adapters in the form of _core.LoadOptions: a dict of "file", the adapter's open file, and "modules", a list of (matrix,
-    tensor a, tensor b, scale, layout) for each matrix that the adapter changes."""
+    """Returns the adapters in the form of _core.LoadOptions. Each is a dict with "file", the adapter's open file, and "modules", which has
+    (matrix, tensor a, tensor b, scale, layout) for each matrix that the adapter changes."""
     return [_of_gguf(model, path, scale) if model.kind == "gguf" else _of_peft(model, path, scale) for path, scale in given]
 
 

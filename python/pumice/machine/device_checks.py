@@ -348,7 +348,7 @@ def _computes(trial: Trial) -> tuple[str, ...]:
 
 
 def count_runs() -> int:
-    """Returns how often compare() calls step()."""
+    """Returns how many times compare() calls step()."""
     return sum(len(_computes(trial)) for trial in trials())
 
 
