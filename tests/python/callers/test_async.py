@@ -1,4 +1,6 @@
-"""agenerate, astream, achat, aencode and arank must give what the synchronous calls give, in any event loop, and may end at any point."""
+"""agenerate, astream, achat, aencode and arank must give the results of the synchronous methods, in any event loop.
+
+A caller may cancel or close them at any point."""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def together(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 def free(model: pumice.Model, seconds: float = 5.0) -> bool:
-    """True when no request is left and no page is held."""
+    """Waits at most `seconds` until the model has no request and holds no page. Returns whether that happened."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         stats = model.stats()
@@ -49,7 +51,7 @@ async def collect(stream: pumice.AsyncStream) -> tuple[str, Any]:
     return "".join(chunk.text for chunk in chunks), stream.result
 
 
-# ---------------------------------------------------------------- the same as the twins
+# ---------------------------------------------------------------- the same results as the synchronous methods
 def test_agenerate(smollm2: pumice.Model) -> None:
     options: list[dict[str, Any]] = [
         {"temperature": 0},
@@ -181,7 +183,7 @@ def test_cancelled_tasks_give_their_pages_back(smollm2: pumice.Model) -> None:
                     break
         assert stream.result.finish_reason == "cancelled" and stream.result.ids.size
         async for _ in smollm2.astream("Once", max_new_tokens=4000):
-            break  # dropped
+            break  # drops the stream without closing it
         assert (await steady).text == expected
 
     asyncio.run(main())
@@ -244,7 +246,7 @@ def test_limits(smollm2: pumice.Model) -> None:
 
 
 def longest_block(work: Callable[[], Coroutine[Any, Any, Any]]) -> float:
-    """Returns the longest time in seconds for which the loop ran nothing else."""
+    """Runs work() in an event loop. Returns the longest time in seconds for which the loop could not run another task."""
 
     async def main() -> float:
         worst = 0.0
@@ -261,7 +263,9 @@ def longest_block(work: Callable[[], Coroutine[Any, Any, Any]]) -> float:
 
 
 def test_the_loop_is_not_held_up(smollm2: pumice.Model, minilm: pumice.Model) -> None:
-    """Tokens of long texts and templates come from other threads. (Beside a busy engine the kernel may take the cpu away for longer.)"""
+    """Long texts must be tokenised, and templates rendered, in other threads, so that the event loop stays free.
+
+    The best of three runs counts, because the operating system may take the CPU away from the loop while the engine is busy."""
     long = "stones and rivers " * 4000
 
     async def work() -> None:
@@ -277,7 +281,7 @@ def test_the_loop_is_not_held_up(smollm2: pumice.Model, minilm: pumice.Model) ->
 
 
 def test_small_calls_of_aencode_run_together(minilm: pumice.Model) -> None:
-    """A cancelled one leaves the others alone."""
+    """Small calls that are made together are computed as one. A cancelled call must not affect the others."""
     expected = minilm.encode(TEXTS)
 
     async def main() -> None:
@@ -303,12 +307,13 @@ def test_small_calls_of_aencode_run_together(minilm: pumice.Model) -> None:
             await task
 
     asyncio.run(stopped())
-    assert np.array_equal(minilm.encode(TEXTS), expected)  # the device is free again
+    assert np.array_equal(minilm.encode(TEXTS), expected)  # the cancelled call no longer holds the device
     assert time.perf_counter() - begin < 5
 
 
 def test_wrong_calls_beside_others_of_the_same_moment(tmp_path: Path) -> None:
-    """Each wrong call must get its own error, which its own text shows."""
+    """Calls that are made together are computed as one. Each wrong call must get only the error that it causes, and each right call its
+    vector."""
     with pumice.load(storm.poisonous(tmp_path / "poisonous.gguf", 3e38), device="cpu", threads=2, progress=False) as model:
         words = [model.detokenize([i]) for i in range(6, 29)]
         poison = model.detokenize([storm.POISON])
@@ -359,7 +364,7 @@ def test_small_calls_of_a_model_that_is_closed(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- no loop, and other loops
 def test_without_an_asyncio_loop(smollm2: pumice.Model, minilm: pumice.Model) -> None:
-    """What trio sees: it runs coroutines, and no loop of asyncio's."""
+    """Without an asyncio event loop, for example under trio, each call must raise EventLoopError."""
 
     calls = [
         smollm2.agenerate("Stones"),
@@ -388,7 +393,7 @@ def test_a_stream_is_read_in_one_loop(smollm2: pumice.Model) -> None:
 
 
 def test_a_stream_is_closed_in_another_loop(smollm2: pumice.Model) -> None:
-    """The stream's reader, which waits for a chunk, must notice that the stream was closed."""
+    """Closing a stream in another event loop must end the `async for` that waits for the stream's next chunk."""
     for delay in (0.0, 0.05, 0.3):
         stream = smollm2.astream("Once", max_new_tokens=2000, temperature=0.9, seed=1, ignore_eos=True)
         reading = threading.Event()
@@ -412,14 +417,14 @@ def test_a_stream_is_closed_in_another_loop(smollm2: pumice.Model) -> None:
 
 
 def test_a_stream_whose_prompt_is_still_read_is_closed_in_another_loop(smollm2: pumice.Model) -> None:
-    """No token comes that could wake its reader by chance."""
+    """Closing a stream must wake its reader even while the prompt is computed, when no new token could wake the reader by chance."""
     prompt = np.full(6000, 500, np.int32)
 
     async def read(stream: pumice.AsyncStream) -> None:
         async for _ in stream:
             pass
 
-    stream = smollm2.astream(prompt, max_new_tokens=2)  # its prompt is read for seconds
+    stream = smollm2.astream(prompt, max_new_tokens=2)  # the prompt takes seconds to compute
     thread = threading.Thread(target=lambda: asyncio.run(read(stream)), daemon=True)
     thread.start()
     time.sleep(0.3)

@@ -1,4 +1,4 @@
-"""If threads are still at work, the interpreter must end without an error, and a forked child must be able to use pumice."""
+"""While threads are still at work, the interpreter must end without an error, and a forked child must be able to use pumice."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def test_the_interpreter_ends_while_daemon_threads_work(work: str) -> None:
             assert (ended.stdout, ended.stderr) == ("", "")
 
 
-# Processes that end as any does, out of one that has imported what they need, on one cpu: the end then comes while other threads wait
-# for the GIL.
+# ends(work, times) forks children, each of which calls work(i) and then exits normally, and prints how often each exit code occurred. The
+# children need not import anything, because the parent has done so. All run on one CPU, so that the other threads of a child are likely
+# to wait for the GIL when the child ends.
 ENDS = """
 import collections, numpy, pumice.model.model
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -49,7 +50,7 @@ def ends(work, times):
 
 
 def broken_heads(folder: Path) -> list[Path]:
-    """Files whose tokenizer is sound and whose weights are refused at once."""
+    """Writes files that have a valid tokenizer and invalid attention heads. Loading such a file fails at once."""
     paths = []
     for name in ("head_count", "head_count_kv", "key_length"):
         paths.append(folder / f"{name}.gguf")
@@ -58,7 +59,8 @@ def broken_heads(folder: Path) -> list[Path]:
 
 
 def test_a_process_ends_behind_a_load_that_failed(tmp_path: Path) -> None:
-    """The tokenizer was still being built in a thread of its own, which Python's end unwound: SIGABRT in one of five."""
+    """When the load fails, another thread is still building the tokenizer. The end of Python used to unwind that thread, and one process in
+    five ended with SIGABRT."""
     paths = list(map(str, broken_heads(tmp_path)))
     ended = run(
         f"{ENDS}\npaths = {paths}\n"
@@ -92,7 +94,8 @@ ends(load, 200)
     ],
 )
 def test_a_process_ends_while_threads_of_its_own_are_in_the_engine(tmp_path: Path, work: str) -> None:
-    """No thread may be unwound at any point where C++ calls Python or takes the GIL back."""
+    """A process must exit with code 0 even if its threads are at a point where C++ calls Python or takes the GIL back. Python must not
+    unwind a thread there."""
     paths = list(map(str, broken_heads(tmp_path)))
     ended = run(
         f"{ENDS}\npaths = {paths}\n"
@@ -122,7 +125,7 @@ ends(begin, 10)
 
 
 def test_a_process_ends_behind_a_load_that_was_interrupted(tmp_path: Path) -> None:
-    """The threads that build the tokenizer and pack the weights are still at work then."""
+    """The process must exit with code 0 while threads of the interrupted load still build the tokenizer and pack the weights."""
     ended = run(
         ENDS
         + """
@@ -156,7 +159,8 @@ in_children(lambda: (e.encode(big) == expected).all(), 8)
 
 
 def test_a_child_generates_while_threads_of_its_parent_did() -> None:
-    """The budget holds two sequences, and threads of the parent may hold both at the fork. The child must generate all the same."""
+    """The child must be able to generate even if threads of the parent held the whole KV budget at the fork. The budget has room for two
+    sequences."""
     ended = run(
         FORK
         + """
@@ -196,7 +200,7 @@ in_children(work, 4)
 
 
 def test_a_fork_inside_of_a_progress_function() -> None:
-    """The child's call says that it cannot go on; the parent's does."""
+    """After a fork inside a progress function, load() must raise ForkedDeviceError in the child and go on in the parent."""
     ended = run(
         """
 seen = []

@@ -1,4 +1,5 @@
-"""pumice.common.exits: what Python's end waits for, and what it lets begin no more."""
+"""Tests of pumice.common.exits: the end of the process must wait for threads in `exit_waits` blocks, and must let no new block or thread
+begin."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def begin(work):
 
 
 def ends(code: str, head: str = HEAD, **options: Any) -> tuple[int, str, str, float]:
-    """Runs a process and returns its exit code, its output and its time in seconds."""
+    """Runs Python code in a new process. Returns the exit code, stdout, stderr and the time in seconds."""
     started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=100, **options)
     return done.returncode, done.stdout, done.stderr, time.monotonic() - started
@@ -78,7 +79,8 @@ inside.wait()
 
 
 def test_functions_of_atexit_may_wait_for_threads() -> None:
-    """One that was registered before the package was imported runs after those of the package."""
+    """A function of atexit that was registered before the package was imported runs after the package's own function. It may wait for a
+    thread, so that thread must still be able to enter a block."""
     code, out, err, seconds = ends(
         """
 asked, done = threading.Event(), threading.Event()
@@ -148,7 +150,7 @@ start_thread(lambda: say("ran"))
 
 
 def test_no_thread_starts_once_python_ends() -> None:
-    """The thread that ends Python does its work itself: a new thread would never run."""
+    """The thread that ends Python must do its work itself and must not start a thread, because a new thread would never run."""
     code, out, err, _ = ends("""
 from pumice.common.interruptible import Task, interruptible
 class Last:
@@ -164,7 +166,8 @@ last = Last()
 
 
 def test_a_program_may_call_the_functions_of_atexit_itself() -> None:
-    """And go on: a thread is held up once."""
+    """A program that calls the functions of atexit itself must be able to go on. The next thread that enters a block is delayed once, but
+    not at later blocks."""
     code, out, err, _ = ends("""
 exits.MOST_SECONDS = 0.1
 def work():
@@ -182,7 +185,8 @@ say(str(0.5 < time.monotonic() - start < 20))
 
 
 def test_functions_of_atexit_that_are_dropped_end_nothing() -> None:
-    """Children of multiprocessing drop those of their parents."""
+    """If the functions of atexit are dropped without being called, Python must not count as ending. Child processes of multiprocessing drop
+    the functions that they inherit from their parent."""
     code, out, err, _ = ends("atexit._clear()\nsay(str(exits._ending))")
     assert (code, out, err) == (0, "None ", "")
 
@@ -216,7 +220,7 @@ def in_a_block(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
 
 
 def test_threads_start_in_blocks_alone() -> None:
-    """A bar of tqdm starts one, too."""
+    """Each call in the package that starts a thread must be in an `exit_waits` block. A progress bar of tqdm starts a thread, too."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text())
@@ -232,14 +236,16 @@ def test_threads_start_in_blocks_alone() -> None:
     assert [each for each in found if not each[2]] == []
 
 
-# Methods of tokenizers.Tokenizer that give up the GIL, or make objects that the garbage collector counts.
+# Methods of tokenizers.Tokenizer that must be called in an `exit_waits` block, because they release the GIL or create objects that the
+# garbage collector tracks (so that a garbage collection may start, in which the GIL can be released, too).
 CALLS = ("encode", "encode_batch", "encode_batch_fast", "decode", "from_str", "from_buffer", "to_str", "add_tokens", "add_special_tokens",
          "get_vocab", "get_added_tokens_decoder")  # fmt: skip
 
 
 @pytest.fixture(name="outside")
 def _outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Names of what was called outside of a block."""
+    """Yields a list of the methods in CALLS that were called outside an `exit_waits` block. After the test, checks that the test called the
+    methods that it is meant to cover."""
     found: list[str] = []
     called: set[str] = set()
 

@@ -1,4 +1,5 @@
-"""Ctrl-C: KeyboardInterrupt within 100 ms (asserted at 500 ms) from load, encode, generate and doctor; a model then gives the same."""
+"""Ctrl-C must raise KeyboardInterrupt within 100 ms in load, encode, generate and doctor (the tests allow 500 ms). Afterwards the model
+must give the same results as before."""
 
 from __future__ import annotations
 
@@ -18,19 +19,20 @@ import samples
 
 import pumice
 
-PROMISED, ASSERTED = 0.1, 0.5  # seconds
+# Seconds from Ctrl-C to KeyboardInterrupt: the goal, and the most that these tests allow.
+PROMISED, ASSERTED = 0.1, 0.5
 
 
 @pytest.fixture(autouse=True)
 def ctrl_c_is_heard() -> Iterator[None]:
-    """A shell starts what it puts in the background with SIGINT ignored, and Python then leaves it so."""
+    """Installs Python's handler for SIGINT. A shell starts background jobs with SIGINT ignored, and Python then leaves it ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 def interrupted_after(delay: float, work: Callable[[], object]) -> float:
-    """Runs `work`, raises SIGINT after `delay` seconds, and says how long the exception took to come."""
+    """Calls work() and sends SIGINT after `delay` seconds. Returns the seconds from the signal to KeyboardInterrupt."""
     sent = 0.0
 
     def send() -> None:
@@ -41,9 +43,9 @@ def interrupted_after(delay: float, work: Callable[[], object]) -> float:
     timer = threading.Timer(delay, send)
     try:
         with pytest.raises(KeyboardInterrupt):
-            timer.start()  # may itself be interrupted, on a busy machine
+            timer.start()  # in the `with` block, because the signal may come before start() returns (on a busy machine)
             work()
-            time.sleep(5)  # a signal that comes after the work still ends here, and is then told apart by `sent`
+            time.sleep(5)  # if the work ends early, the signal interrupts this sleep, and the time since `sent` is still right
             raise AssertionError("the work ended before it was interrupted")
         return time.perf_counter() - sent
     finally:
@@ -65,8 +67,9 @@ def test_encode(minilm: pumice.Model) -> None:
 
 
 def test_short_texts_while_others_hold_the_device(minilm: pumice.Model) -> None:
-    """A short call runs in Python's own thread, for 20 ms at most: then it waits for its turn where it can be interrupted."""
-    before = minilm.encode("stone")  # the model knows by now that a word takes milliseconds
+    """Ctrl-C must also interrupt a short call that waits because other threads use the device. A short call runs on Python's main thread,
+    where it cannot be interrupted, for at most 20 ms. Then it starts again on another thread, where Ctrl-C can interrupt it."""
+    before = minilm.encode("stone")  # after this call, the model knows that a word takes only milliseconds
     others = [threading.Thread(target=minilm.encode, args=([f"stones and rivers, {i}" for i in range(4000)],)) for _ in range(3)]
     for thread in others:
         thread.start()
@@ -102,13 +105,13 @@ def test_generate_and_prefill(smollm2: pumice.Model) -> None:
 
 
 def test_doctor() -> None:
-    """Also while a driver compiles pipelines: software Vulkan works for seconds on those of one program."""
+    """Ctrl-C must work even while a driver compiles pipelines. Software Vulkan takes seconds to compile the pipelines of one program."""
     rng = random.Random(6)
     report("doctor", [interrupted_after(rng.uniform(0.1, 12.0), pumice.doctor) for _ in range(5)])
 
 
 def test_the_command_doctor_ends_at_once(tmp_path: Path) -> None:
-    """The command ends at once on Ctrl-C, even while a Vulkan driver compiles because its shader cache is off."""
+    """The command must end at once on Ctrl-C, even while a Vulkan driver compiles shaders. (Its shader cache is switched off here.)"""
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "MESA_SHADER_CACHE_DISABLE": "1"}
     for seconds in (2.0, 6.0):
         child = subprocess.Popen([sys.executable, "-m", "pumice", "doctor"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -131,7 +134,7 @@ def test_partial_result_is_kept(smollm2: pumice.Model) -> None:
 
 
 def longest_hold_of_the_gil(work: Callable[[], object]) -> float:
-    """Returns the longest time in seconds for which no Python thread ran, so that no signal handler could run."""
+    """Returns the longest time in seconds for which work() let no other Python thread run. No signal handler could run then, either."""
     gaps, done = [0.0], threading.Event()
 
     def tick() -> None:
@@ -161,7 +164,8 @@ def test_load() -> None:
         return [interrupted_after(rng.uniform(0.02, 0.8) * whole, lambda: pumice.load(path, device="cpu")) for _ in range(6)]
 
     report("load of SmolLM2", load(samples.smollm2()))
-    # `tokenizers` builds its 262,144 words of Gemma in one call that holds the GIL (0.3 s and more): there the promise cannot be kept.
+    # `tokenizers` builds Gemma's vocabulary of 262,144 words in one call that holds the GIL for 0.3 s or more. Ctrl-C takes effect only
+    # after that call, so the limit is longer here.
     path = samples.gemma3()
     held = longest_hold_of_the_gil(lambda: pumice.load(path, device="cpu").close())
     latencies = load(path)

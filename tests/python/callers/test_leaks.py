@@ -52,9 +52,10 @@ def growth(work, path):
 
 
 def growth(work: str, path: Path) -> tuple[int, int]:
-    """Returns how many bytes of the C heap and blocks of Python's heap 60 rounds add, after 60 rounds that do not count."""
+    """Calls `work` 60 times as a warm-up and then 60 times more. Returns by how many bytes the C heap, and by how many blocks Python's
+    heap, grew in the second 60 calls."""
     code = f"{HEAD}\ngrowth({work}, {str(path)!r})"
-    # One arena: what a thread leaves free in its own must not be counted for another.
+    # With one arena, all threads share the free memory. With several, free memory that another thread cannot use would look like growth.
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "MALLOC_ARENA_MAX": "1"}, capture_output=True, text=True, timeout=120
     )
@@ -72,8 +73,8 @@ def test_the_heap_stands_still(tmp_path: Path, work: str) -> None:
     else:
         path.write_bytes(gguf_file(gguf_keys("llama") | ({"llama.attention.head_count": 0} if work == "failure" else {})))
     heap, blocks = growth(work, path)
-    if work == "leak":  # a leak of 4 KiB for each model
+    if work == "leak":  # a leak of 4 KiB per model, which must be found
         assert heap > 200_000
         return
-    assert heap < 40_000  # measured: 6,000 at most; 700 bytes a model would show
+    assert heap < 40_000  # at most 6,000 was measured; a leak of 700 bytes per model exceeds the limit
     assert blocks < 300

@@ -1,4 +1,5 @@
-"""A short storm of callers (storm.py; the long one: make test-storm), and Ctrl-C at random points beside others' calls."""
+"""Many callers at once (a short run of storm.py; `make test-storm` is the long run), and Ctrl-C at random points while other threads call
+the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Many Python threads share one model. Each gets what a thread alone gets, streams hold no lock between chunks, prefixes are reused."""
+"""Many Python threads share one model. Each must get the results that it would get alone, streams must hold no lock between chunks, and
+prefixes must be reused."""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ def test_four_chats_in_turns_reuse_their_own_prefix(smollm2: pumice.Model) -> No
         prompt, reused = after["prompt_tokens"] - before["prompt_tokens"], after["reused_tokens"] - before["reused_tokens"]
         print(f"prompt {prompt} tokens, reused {reused}")
         assert prompt == answer.prompt_tokens
-        assert reused >= prompt * 0.6  # all of the first turn: the answer's last page is shared in part
+        # The whole first turn is reused, including its tokens in the last page, which the two prompts share only in part.
+        assert reused >= prompt * 0.6
     memory = smollm2.memory()
     assert 0 < memory["kv_used"] <= memory["kv_reserved"] <= memory["kv_budget"]
 
@@ -139,7 +141,8 @@ def test_errors_leave_the_model_usable(smollm2: pumice.Model) -> None:
 
 
 def test_scores_beside_a_stream(smollm2: pumice.Model) -> None:
-    """score() and logits() are computed in the steps of the stream, which goes on: the same numbers, the same tokens."""
+    """score() and logits() are computed in the same steps as a running stream. They must give the same numbers as without the stream, and
+    the stream must give the same tokens."""
     texts = [np.arange(1000 + i, 1000 + i + 40 * (i + 1), dtype=np.int32) for i in range(4)]
     scores = [smollm2.score(text) for text in texts]
     rows = [smollm2.logits(text) for text in texts]
@@ -153,7 +156,7 @@ def test_scores_beside_a_stream(smollm2: pumice.Model) -> None:
 
 
 def test_max_seconds(smollm2: pumice.Model) -> None:
-    """The engine must end a call at its deadline with the tokens so far, even if nobody reads its stream."""
+    """The engine must end a call at its deadline and return the tokens so far, even while no thread reads the stream of the call."""
     given = {"max_new_tokens": 4000, "ignore_eos": True, "temperature": 0}
     answer = smollm2.generate("Rivers", **given, max_seconds=0.5)
     assert answer.finish_reason == "cancelled" and 0 < len(answer.ids) < 4000 and answer.params.max_seconds == 0.5
