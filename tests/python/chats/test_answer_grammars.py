@@ -1,4 +1,5 @@
-"""A chat's answer can be forced to have calls or formats. For every shape of answers, the parser must read back what was enforced."""
+"""A chat's answer can be forced to contain calls or to have a format. For every shape of answers, the parser must read back what the
+grammar enforced."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ STRICT[0]["function"]["parameters"]["properties"] |= {
     "where": {"enum": ["north", "south"]},
     "note": {"type": "null"},
 }
-QUIET: Any = {"template_kwargs": {"enable_thinking": False, "thinking": False}}  # reasoning is free, and has no end here
+# Switches reasoning off, because the grammar does not constrain it and this model might never end it.
+QUIET: Any = {"template_kwargs": {"enable_thinking": False, "thinking": False}}
 SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in STRICT}
 
 
@@ -48,7 +50,7 @@ def written(name: str) -> Written:
 
 
 def with_markers(folder: Path, markers: tuple[str, ...]) -> Path:
-    """SmolLM2's tokenizer with markers as control tokens, in place of some unused ones."""
+    """Writes SmolLM2's tokenizer with `markers` in place of some unused control tokens. Returns the path of the file."""
     with pumice.load(samples.smollm2(), device="cpu") as model:
         spec = json.loads(model.tokenizer.to_str())
     free = [token for token in spec["added_tokens"] if token["content"].startswith("<") and not token["content"].startswith("<|")]
@@ -124,7 +126,8 @@ def hermes() -> Iterator[pumice.Model]:
 
 
 def test_free_answers_may_call(hermes: pumice.Model) -> None:
-    """A model may write any text. A call that it begins is a call of one of the tools, with arguments of the schema."""
+    """The model may write any text. But once it begins a call, the mask must allow only a call of one of the tools, with arguments that fit
+    the schema."""
     free = hermes.chat([USER], temperature=0, max_tokens=40)
     with_tools = hermes.chat([USER], tools=STRICT, temperature=0, max_tokens=40)
     assert with_tools.text and free.text
@@ -154,7 +157,7 @@ def _may_be_said(model: pumice.Model, made: Any, text: str) -> bool:
     return True
 
 
-# ---- arguments that are no plain JSON ----
+# ---- arguments in a format that resembles JSON ----
 
 DIALECT = {
     "type": "object",
@@ -212,7 +215,7 @@ def _bare(value: Any, mark: str) -> str:
 @pytest.mark.parametrize("control", [False, True], ids=["text", "control tokens"])
 @pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
 def test_bare_arguments_are_those_of_the_schema(name: str, control: bool, tmp_path: Path) -> None:
-    """The mask must allow exactly the arguments that validate, and the parser must read them back."""
+    """The mask must allow exactly the arguments that fit the schema, and the parser must read all of them back."""
     mark = written(name).mark
     options: dict[str, Any] = {"device": "cpu", "chat_template": TEMPLATES[name]}
     if control:
@@ -368,7 +371,7 @@ def test_numbers_of_tools_keep_their_digits(name: str) -> None:
 
 
 def written_call(form: Written, arguments: dict[str, Any]) -> str:
-    """A call of f as a model of a shape writes it."""
+    """Returns a call of `f` in the syntax of `form`."""
     pairs = (form.parameter.replace("%key%", key).replace("%value%", json.dumps(value)) for key, value in arguments.items())
     call = json.dumps({form.keys[0]: "f", form.keys[1]: arguments}) if form.keys else ""
     text = form.call.replace("%calls%", f"[{call}]").replace("%call%", call).replace("%name%", "f").replace("%parameters%", "".join(pairs))
@@ -435,7 +438,8 @@ AS_TEXT = {
 
 @pytest.mark.parametrize("name", ["qwen3-coder", "glm", "minimax"])
 def test_arguments_as_text_are_those_of_the_schema(name: str) -> None:
-    """Every text that the mask allows is read as arguments that validate: unions, choices of several types, lengths of texts."""
+    """The mask must allow exactly the texts whose values fit the schema, and the parser must read these texts as values that fit. The
+    schema has unions, enums with several types, and lengths of texts."""
     tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": AS_TEXT}}
     form, check = written(name), jsonschema.Draft202012Validator(AS_TEXT)
     cases: list[tuple[str, str, bool]] = [
@@ -459,7 +463,7 @@ def test_arguments_as_text_are_those_of_the_schema(name: str) -> None:
                 parser.feed(text)
                 parser.finish()
                 (call,) = parser.calls
-                if key != "days":  # days may be null, by OpenAPI's "nullable"
+                if key != "days":  # may be null because of OpenAPI's "nullable", which jsonschema ignores
                     check.validate(call.arguments)
 
 

@@ -1,4 +1,4 @@
-"""Chat templates render as in transformers (goldens: make_tokenizer_goldens.py), and errors say what to do."""
+"""Chat templates must render as in transformers (goldens: make_tokenizer_goldens.py), and errors must say what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHAT = [{"role": "user", "content": "Hi"}]
 
 
 class File:
-    """The part of ModelFile that find_template() uses."""
+    """Stands in for ModelFile, with only the attributes that find_template() uses."""
 
     def __init__(self, values: dict[str, Any], path: str = "model.gguf", kind: str = "gguf") -> None:
         self.values, self.path, self.kind = values, path, kind
@@ -76,7 +76,8 @@ def test_strftime_now_and_variables() -> None:
     ],
 )
 def test_methods_work_inside_loops_and_blocks(expression: str, expected: str) -> None:
-    """Jinja adds keywords of its own to calls there: Nemotron Nano v2's template could not be used."""
+    """Methods of texts must work in loops, macros and blocks, where Jinja adds keyword arguments of its own to calls. Nemotron Nano v2's
+    template needs this."""
     assert render("{% for m in messages %}{{ " + expression + " }}{% endfor %}") == expected
     assert render("{% set m = messages[0] %}{% macro f() %}{{ " + expression + " }}{% endmacro %}{{ f() }}") == expected
     assert render("{% set m = messages[0] %}{% block b scoped %}{{ " + expression + " }}{% endblock %}") == expected
@@ -99,7 +100,8 @@ def test_arguments_of_tool_calls_are_parsed() -> None:
 
 
 def test_arguments_that_are_no_json_are_refused() -> None:
-    """A template would write NaN and Infinity into the prompt; as text they stay as they came."""
+    """NaN and infinity in a dict of arguments must be refused, because a template would write them into the prompt. Arguments that come as
+    text are passed on unchanged."""
     source = "{{ messages[0].tool_calls[0].function.arguments | tojson }}"
 
     def call(arguments: Any) -> list[dict[str, Any]]:
@@ -114,7 +116,8 @@ def test_arguments_that_are_no_json_are_refused() -> None:
 
 
 def test_templates_that_want_arguments_as_text() -> None:
-    """DeepSeek V3.1's and Functionary's add them to a text; transformers gives them what the caller gave."""
+    """The templates of DeepSeek V3.1 and Functionary concatenate the arguments with a text. Such a template must get the arguments as text
+    even if the caller gave a dict. (transformers passes on what the caller gave.)"""
     source = "{% for c in messages[0].tool_calls %}{{ c.function.name + c.function.arguments }}{% endfor %}"
     for arguments in ({"a": "\u00e9"}, '{"a": "\u00e9"}'):
         messages = [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}]
@@ -209,7 +212,7 @@ def test_threads_share_a_template() -> None:
     assert wrong == []
 
 
-# ---- finding one
+# ---- finding the template of a model
 
 TOKENS = {"tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>"], "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
 

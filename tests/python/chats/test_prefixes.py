@@ -1,4 +1,5 @@
-"""save_prefix() and load_prefix(): the same bits with and without, on any device and in any format; broken files are typed errors."""
+"""save_prefix() and load_prefix(): a loaded prefix must not change a bit of the results, on any device and with any kv_dtype. A broken file
+must raise a typed error."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def text(count: int, vocab: int, seed: int = 3) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_models.make_folder("gemma2", tmp_path_factory.mktemp("gemma2"))  # sliding windows in every second layer
+    return random_models.make_folder("gemma2", tmp_path_factory.mktemp("gemma2"))  # a model with a sliding window in every second layer
 
 
 def load(folder: Path, **options: object) -> pumice.Model:
@@ -112,7 +113,7 @@ def test_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_overwritten_after_the_load(folder: Path, tmp_path: Path) -> None:
-    """A saved prefix belongs to the weights that were loaded, whatever their file holds by then."""
+    """A saved prefix must belong to the weights that were loaded, even if their file was overwritten after the load."""
     path = tmp_path / "model"
     shutil.copytree(folder, path)
     weights = path / "model.safetensors"
@@ -132,7 +133,7 @@ def test_a_file_that_is_overwritten_after_the_load(folder: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", ["safetensors", "gguf"])
 def test_every_weight_counts(folder: Path, tmp_path: Path, kind: str) -> None:
-    """The smallest change of any weight in any tensor must make it another model, which refuses the prefix."""
+    """A model in which one bit of one weight differs, in any tensor, must count as another model and refuse the prefix."""
     path = tmp_path / "model.gguf"
     if kind == "gguf":
         path, _, _ = quantised("llama_wide", "q4_k", tmp_path)
@@ -150,7 +151,7 @@ def test_every_weight_counts(folder: Path, tmp_path: Path, kind: str) -> None:
         tensors = model._file.tensors
     end = len(data)
     lengths = {name: size for name, _, _, size in tensors}
-    # Tensors lie one after the other, those of GGUF from multiples of 32 on.
+    # The tensors are stored one after another at the end of the file. In GGUF, each begins at a multiple of 32 bytes.
     starts, at = {}, end - sum(-(-size // 32) * 32 if kind == "gguf" else size for size in lengths.values())
     for name, size in lengths.items():
         starts[name] = at
@@ -159,7 +160,7 @@ def test_every_weight_counts(folder: Path, tmp_path: Path, kind: str) -> None:
     for name, start in starts.items():
         for place in (0, draw.randrange(lengths[name] // 4) * 4, lengths[name] - 4):
             changed = bytearray(data)
-            changed[start + place] ^= 1  # the lowest bit of a float32 or of a block's scale
+            changed[start + place] ^= 1  # the lowest bit of a float32, or one bit of a quantised block
             weights.write_bytes(changed)
             with load(path, **options) as model:
                 try:
@@ -171,7 +172,8 @@ def test_every_weight_counts(folder: Path, tmp_path: Path, kind: str) -> None:
 
 
 def test_a_file_that_changes_while_it_is_loaded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The change comes after the file is opened and before its weights are read."""
+    """load() must raise OSError if the contents of the file change after it is opened and before its weights are read. If another file
+    takes its name, the open file is unchanged, and load() must use it."""
     path = tmp_path / "model"
     shutil.copytree(folder, path)
     weights = path / "model.safetensors"
@@ -197,7 +199,8 @@ def test_a_file_that_changes_while_it_is_loaded(folder: Path, tmp_path: Path, mo
             change()
             return file
 
-        os.utime(weights, (1, 1))  # times of change may be coarse: the one before the load differs for sure
+        # Sets the time of the last change far back, because a file system with coarse times could give the change the same time.
+        os.utime(weights, (1, 1))
         with monkeypatch.context() as patch:
             patch.setattr(module, "open_layout", opened)
             return load(path)
@@ -206,7 +209,7 @@ def test_a_file_that_changes_while_it_is_loaded(folder: Path, tmp_path: Path, mo
         with pytest.raises(OSError, match=said):
             load_changed(change)
         weights.write_bytes(data)
-    with load_changed(replace) as model:  # another file of the same name: the open one is as it was
+    with load_changed(replace) as model:  # the open file is unchanged
         ids = text(40, model.info["vocab_size"])
         model.save_prefix(tmp_path / "p", ids)
     with load(folder) as model:
@@ -214,7 +217,9 @@ def test_a_file_that_changes_while_it_is_loaded(folder: Path, tmp_path: Path, mo
 
 
 def test_broken_files(folder: Path, tmp_path: Path) -> None:
-    """Every number of the head, bytes anywhere, every length: ModelFormatError (or what its words say), and the model is as before."""
+    """A broken file must be refused with ModelFormatError and leave the model as it was. The test cuts the file at many lengths, changes
+    bits anywhere in it, and replaces each number of its header. A replaced number may also ask for too many tokens or too much memory, and
+    then the error says so."""
     good, bad = tmp_path / "good", tmp_path / "bad"
     draw = random.Random(5)
     with load(folder, kv_budget=1 << 22) as model:
@@ -277,12 +282,13 @@ def test_paths(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_no_plain_file_stays(folder: Path, tmp_path: Path) -> None:
-    """A pipe, a socket, a device, a folder: refused before anything is computed. Links are followed, and stay."""
+    """save_prefix() must refuse to write to a pipe, a socket, a device or a folder before it computes anything, and must not change them.
+    It must follow a symbolic link and keep the link."""
     os.mkfifo(tmp_path / "pipe")
     kinds = {"pipe": "a pipe", "socket": "a socket", "folder": "a folder"}
     (tmp_path / "folder").mkdir()
     if os.getuid() == 0:
-        os.mknod(tmp_path / "device", 0o600 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+        os.mknod(tmp_path / "device", 0o600 | stat.S_IFCHR, os.makedev(1, 3))  # the numbers of /dev/null
         kinds["device"] = "a device"
     (tmp_path / "link").symlink_to("folder/p")
     with load(folder) as model, socket.socket(socket.AF_UNIX) as server:
@@ -316,7 +322,7 @@ def test_a_killed_save_leaves_nothing(folder: Path, tmp_path: Path) -> None:
             child.kill()
     with load(folder) as model:
         ids = [5 + i % 60 for i in range(200)]
-        if target.exists():  # on a busy machine all six may have been killed before their first one
+        if target.exists():  # on a busy machine, all six may have been killed before their first save
             assert model.load_prefix(target).tolist() == ids
         model.save_prefix(target, ids)
     assert [path.name for path in target.parent.iterdir()] == ["p"]
@@ -340,7 +346,8 @@ def test_a_full_disk(folder: Path, tmp_path: Path) -> None:
 
 
 def test_bounded_memory(folder: Path, tmp_path: Path) -> None:
-    """A prefix takes pages of kv_budget as any prompt does: what is larger is refused before anything is taken, others go first."""
+    """A loaded prefix takes pages of kv_budget, as a prompt does. A prefix that is too long must be refused before it takes a page. If
+    there is no room for a prefix that fits, it must replace older ones."""
     with load(folder) as model:
         page = model._core.placement()["kv_page"]
         vocab = model.info["vocab_size"]
@@ -392,5 +399,6 @@ def test_conversations(smollm2: pumice.Model, tmp_path: Path) -> None:
         ids = model.load_prefix(tmp_path / "p")
         asked = [system, {"role": "user", "content": "What is the capital of France?"}]
         answer = model.chat(asked, max_tokens=8, temperature=0)
-        assert 60 < answer.reused_tokens < len(ids)  # all but the beginning of an answer
+        # The last saved tokens begin an answer. They are not reused, because the user's message comes in their place.
+        assert 60 < answer.reused_tokens < len(ids)
         assert answer.text == smollm2.chat(asked, max_tokens=8, temperature=0).text

@@ -1,4 +1,5 @@
-"""Answers are parsed in every known shape, whole and cut anywhere, also with hostile templates and texts."""
+"""Answers of every known shape must be parsed correctly, whole and cut at any position. Hostile templates and texts must not break the
+parser."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def parse(shape: ResponseTemplate, pieces: list[str], prompt: str = "", **option
 
 
 def outcome(parser: ResponseParser, events: list[Event]) -> Any:
-    """Without the ids of calls, and with the events' texts joined where they belong together."""
+    """Returns the result of a parse in a form that can be compared with others: without the ids of calls, and with the texts of successive
+    events of one kind joined."""
     joined: list[list[Any]] = []
     for event in events:
         calls = [(call.name, call.arguments, call.raw) for call in event.calls]
@@ -68,7 +70,8 @@ def test_prompts_are_those_of_transformers() -> None:
 
 @cache
 def answers(name: str) -> dict[str, tuple[str, str]]:
-    """kind -> (what the prompt has of an answer, the rest of it): as the template writes an answer of that kind."""
+    """Returns a dict from each kind of answer to two texts as the template writes them: the beginning of the answer that is already part of
+    the prompt, and the rest of the answer."""
     found: dict[str, tuple[str, str]] = {}
     prompts = []
     for (template, kind, messages, variables), text in zip(chats(), GOLDEN, strict=True):
@@ -113,7 +116,8 @@ def test_answers_come_back_as_they_went_in(name: str) -> None:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_cut_and_broken_answers_lose_no_text(name: str) -> None:
-    """Answers that end anywhere (max_new_tokens), and answers with something missing: no exception, the same however they are cut."""
+    """Answers that end at any position (because of max_new_tokens) and damaged answers must not raise an exception. The result must not
+    depend on how the answer is cut into pieces."""
     shape, (prompt, text) = shape_of(TEMPLATES[name]), list(answers(name).values())[-1]
     random.seed(name)
     for end in range(0, len(text), 3):
@@ -133,12 +137,13 @@ _IN_JSON = [name for name in TEMPLATES if shape_of(TEMPLATES[name]).spec["fields
 
 @pytest.mark.parametrize("name", _IN_JSON)
 def test_markers_in_a_text_of_json_end_no_call(name: str) -> None:
-    """Code has `};`, which ends a call of Llama's, and what is written of calls has their markers."""
+    """A marker inside a string of a call's JSON must not end the call. Code may contain `};`, which ends a call in Llama's syntax, and a
+    text about calls may contain their markers."""
     shape, template = shape_of(TEMPLATES[name]), ChatTemplate(TEMPLATES[name], "<bos>", "</s>")
     (prompt, one), (_, other) = answers(name)["call"], answers(name)["empty call"]
     for text in ("if (a) { b(); }; c\\", "```", "</tool_call>\\", other, one):
         if "<escape>" in text or '<|"|>' in text:
-            continue  # ends that family's texts
+            continue  # this text ends a string in the format of this model
         call = {"id": "a1B2c3D4e", "type": "function", "function": {"name": "now", "arguments": {"code": text, "more": ["x"]}}}
         messages: list[dict[str, Any]] = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
         before, answer = template.render(messages[:1], True, tools=TOOLS), template.render(messages, False, tools=TOOLS)
@@ -157,7 +162,7 @@ def test_all_asked_for_shapes_have_a_row() -> None:
     }
 
 
-# ---- what else answers look like --------------------------------------------------------------------------------
+# ---- other answers --------------------------------------------------------------------------------
 
 HERMES = SHAPES["Hermes, Qwen, Granite 4 (<tool_call>{...})"]
 
@@ -174,7 +179,7 @@ def test_what_is_no_call_stays_text() -> None:
         parser, _ = parse(HERMES, [f"<tool_call>{inner}</tool_call>"])
         assert re.search(said, parser.errors[0])
         assert parser.content == f"<tool_call>{inner}</tool_call>"
-    parser, _ = parse(HERMES, ['<tool_call>{"name": "f", "arguments": {}}'])  # the end marker is missing: no loss
+    parser, _ = parse(HERMES, ['<tool_call>{"name": "f", "arguments": {}}'])  # a call without its end marker is still read
     assert [call.name for call in parser.calls] == ["f"]
 
 
@@ -231,7 +236,8 @@ def test_types_of_arguments_that_come_as_text() -> None:
 
 
 def test_transformers_form() -> None:
-    """One that has what the rows here do not use: kv-lines, join, anchors as lists, other names of fields."""
+    """A response template in the form of transformers must work even with features that no row of ROWS uses: kv-lines, join, several
+    anchors, and other names of fields."""
     shape = ResponseTemplate(
         {
             "version": 1,
@@ -346,11 +352,12 @@ def test_a_marker_ends_somewhere() -> None:
     assert len(scanner.next(False)[0]) == MAX_MARKER + 9
 
 
-# ---- strangers ---------------------------------------------------------------------------------------------------
+# ---- hostile texts and patterns ---------------------------------------------------------------------------------------------------
 
 
 def test_hostile_texts_take_linear_time() -> None:
-    """Parsing 1 MiB of text full of almost-markers must take linear time in every shape: the goal is a second each on a free machine."""
+    """Parsing a text that is full of almost-markers must take linear time in every shape. 256 Ki characters must take less than a second of
+    CPU time."""
     for name, shape in SHAPES.items():
         markers = re.findall(r"[<\[{|A-Za-z_│▁｜:>\]}\"` ]{3,}", json.dumps(shape.spec["fields"], ensure_ascii=False).replace("\\", ""))
         for unit in ("\n ", "<", max(markers, key=len), '{"name": "f", "parameters": {'):
@@ -361,7 +368,7 @@ def test_hostile_texts_take_linear_time() -> None:
             assert len(parser.content) + len(parser.reasoning or "") + sum(len(c.raw) for c in parser.calls) <= 2 * len(text)
 
 
-# Each took minutes or longer, as a pattern or over a text that fits it, or ended in a RecursionError.
+# Patterns, each with a text. Building the pattern or searching the text once took minutes or longer, or raised RecursionError.
 HOSTILE = {
     "(?:a|a){24}x": "a" * 24 + "x",
     "(?:.|.|.|.){20}x": "a" * 500,
@@ -389,7 +396,7 @@ def test_hostile_patterns_take_no_time() -> None:
         scanner.feed(text)
         while scanner.next(True)[1] is not None:
             pass
-        with contextlib.suppress(ValueError):  # it reads the same text again and again
+        with contextlib.suppress(ValueError):  # find_all() gives up if it reads the same text again and again
             list(pattern.find_all(text))
         assert time.process_time() - started < 2.0, source
     for source in (
@@ -404,7 +411,8 @@ def test_hostile_patterns_take_no_time() -> None:
 
 
 def test_a_pattern_that_is_too_slow_takes_nothing_apart() -> None:
-    """Each random text leads it to states that it has not met. The answer is whole, and the result says why it was left so."""
+    """A random text leads the pattern's automaton to new states again and again. The parser must give up, return the whole answer as
+    content, and say why."""
     field = {"open_pattern": "(?:a|b)*a(?:a|b){200}c", "close": "</t>", "content": "json"}
     shape = ResponseTemplate({"fields": {"tool_calls": field, "content": {}}})
     random.seed(3)
@@ -450,10 +458,10 @@ def test_random_texts_are_read_without_an_exception() -> None:
             assert outcome(*parse(shape, pieces)) == outcome(*parse(shape, ["".join(pieces)]))
 
 
-if FOLDER := os.environ.get("PUMICE_TEMPLATES"):  # a folder of chat templates that are others'
+if FOLDER := os.environ.get("PUMICE_TEMPLATES"):  # a folder of chat templates from other sources
 
     def test_templates_of_a_folder() -> None:
-        """Every *.jinja of it that writes a call into the prompt: the call comes back."""
+        """For 90 % of the *.jinja files that write a call into the prompt, the parser must read the same call back."""
         good, bad = [], []
         for path in sorted(Path(FOLDER).rglob("*.jinja")):
             source = path.read_text()
@@ -465,10 +473,10 @@ if FOLDER := os.environ.get("PUMICE_TEMPLATES"):  # a folder of chat templates t
 
 
 def _round_trip(source: str) -> bool | None:
-    """True when a call comes back; None when the template writes no call."""
+    """Returns whether the parser reads back a call that the template has written, or None if the template writes no call."""
     given = TOOLS[0]["function"]["parameters"]["properties"]
     simple = {**TOOLS[0]["function"], "parameters": {"type": "object", "properties": {name: given[name] for name in ("city", "days")}}}
-    tools = [{"type": "function", "function": simple}]  # Hermes' templates know few types
+    tools = [{"type": "function", "function": simple}]  # only two parameters, because Hermes' templates know few types
     call = {"id": "a1B2c3D4e", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Xanadu", "days": 3}}}
     try:
         template = ChatTemplate(source, "<bos>", "</s>")

@@ -1,6 +1,7 @@
-"""Hostile chat templates: none reaches Python or the machine, and every bomb ends within a second and 128 MiB."""
+"""Hostile chat templates must not reach Python's internals or the machine. A template that would take too much time or memory must be
+stopped within a second and 128 MiB."""
 
-# ruff: noqa: E501  (templates are as wide as they are)
+# ruff: noqa: E501  (long templates stay on one line)
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ MESSAGES = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content
 # ---- escapes: published ones first
 
 ESCAPES = [
-    # CVE-2024-34359 (llama-cpp-python), CVE-2026-5760 and the many write-ups of template injection
+    # CVE-2024-34359 (llama-cpp-python), CVE-2026-5760 and published examples of template injection
     "{% for x in ().__class__.__base__.__subclasses__() %}{% if 'warning' in x.__name__ %}{{ x()._module.__builtins__['__import__']('os')"
     ".popen('touch /tmp/pwned').read() }}{% endif %}{% endfor %}",
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",
@@ -59,7 +60,7 @@ ESCAPES = [
     "{% set n = namespace() %}{{ n._Namespace__attrs.__class__ }}",
     "{{ (x for x in [1]).gi_frame }}",
     "{{ messages|map('upper').gi_frame.f_back }}",
-    # CVE-2024-56326: str.format stored, then called by a filter; CVE-2025-27516: |attr on format
+    # CVE-2024-56326 (a filter calls a stored str.format) and CVE-2025-27516 (the filter `attr` returns str.format)
     "{{ ['{0.__class__.__init__.__globals__}']|map('format', messages)|list }}",
     "{% set f = '{0.__class__}'.format %}{{ f(messages) }}",
     "{{ ['{0.__class__.__mro__}'.format]|map('string')|list }}",
@@ -76,7 +77,7 @@ ESCAPES = [
     "{{ ('{0.__class__}'|safe).format(messages) }}",
     "{{ ('%s'|safe).__class__ }}",
     "{{ '%(x)s'|format(x=''.__class__) }}",
-    # attributes through filters and tests
+    # access to attributes through filters and tests
     "{{ [messages]|map(attribute='__class__')|list }}",
     "{{ [messages]|map(attribute='__class__.__base__')|list }}",
     "{{ [messages]|groupby('__class__') }}",
@@ -89,7 +90,7 @@ ESCAPES = [
     "{{ dict(a=1).__class__ }}",
     "{{ dict.fromkeys.__self__ }}",
     "{{ range(3).__class__ }}",
-    # other templates and changes to what is not the template's
+    # access to other templates, and changes to the caller's objects
     "{% include '/etc/passwd' %}",
     "{% import 'os' as os %}",
     "{% from 'os' import system %}",
@@ -151,7 +152,8 @@ def test_no_escape(source: str) -> None:
 
 
 def test_an_audit_hook_sees_nothing() -> None:
-    """Rendering opens, imports, compiles and runs nothing. (In a process of its own: an audit hook cannot be taken off.)"""
+    """Rendering must not open, import, compile or execute anything. The test runs in a process of its own, because an audit hook cannot be
+    removed."""
     program = """
 import sys, time
 from pumice.chats.chat_templates import ChatTemplate
@@ -194,12 +196,12 @@ print("quiet")
 
 
 def _preload() -> str:
-    """The compiled engine, when this process has it from elsewhere than the package."""
+    """Returns code that imports the compiled engine, if this process has it from outside the package. Returns "" otherwise."""
     plugin = sys.modules.get("plug")
     return f"sys.path.insert(0, {str(Path(plugin.__file__).parent)!r}); import plug\n" if plugin is not None and plugin.__file__ else ""
 
 
-# ---- bombs
+# ---- templates that would take too much time or memory
 
 BOMBS = {
     "nested loops": "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
@@ -324,7 +326,7 @@ def test_a_bomb_ends_in_another_thread_too() -> None:
     assert max(results) < 1.5
 
 
-# ---- sources
+# ---- sources that are too large or nested too deeply
 
 
 @pytest.mark.parametrize(

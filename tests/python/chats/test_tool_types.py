@@ -1,4 +1,4 @@
-"""Python functions as tools: every type is the schema that says the same, or a TypeError that names it."""
+"""Python functions as tools: each parameter type must give the equivalent JSON schema, or a TypeError that names the type."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def dicts(inner: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": inner, **more}
 
 
-Field, Optionally = pydantic.Field, Optional  # another name, because ruff would write Optional[X] as X | None
-RIGHT: list[tuple[Any, dict[str, Any], list[Any], list[Any]]] = [  # a type, its schema, values of it, and others
+Field, Optionally = pydantic.Field, Optional  # under another name, because ruff would rewrite Optional[X] as X | None
+RIGHT: list[tuple[Any, dict[str, Any], list[Any], list[Any]]] = [  # (type, its schema, valid values, invalid values)
     (tuple[int, str], tuples(INT, TEXT), [[1, "a"]], [[1], ["a", 1], [1, "a", 2], [1, 2]]),
     (tuple[int, ...], lists(INT), [[], [1, 2]], [["a"]]),
     (tuple[int], tuples(INT), [[1]], [[], [1, 2]]),

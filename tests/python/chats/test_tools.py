@@ -1,4 +1,4 @@
-"""chat() with tools over a toy engine: what is asked, what comes back, whole and as a stream."""
+"""chat() with tools, on a toy engine: the prompt that the engine gets, and the parsed answer, whole and as a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pydantic
 import pytest
 from fake_core import fake, fake_core, fake_model, write_model  # noqa: F401
 
-SHOWN = "toy: <tool_call> arguments, reasoning_content"  # the markers of the Hermes row
+SHOWN = "toy: <tool_call> arguments, reasoning_content"  # a template with the markers that select the Hermes row
 THOUGHT_AND_CALLS = (
     '<think>\nhm\n</think>\n\nI look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>\n'
     '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
@@ -43,7 +43,7 @@ def tooled(pumice: Any, tmp_path: Path) -> Any:
 
 
 def says(monkeypatch: pytest.MonkeyPatch, model: Any, text: str, messages: Any = "Hi", **options: Any) -> None:
-    """Makes the toy answer a conversation with a text."""
+    """Makes the toy engine answer the conversation `messages` with `text`."""
     monkeypatch.setattr(toy, "CONTEXT", 4096)
     monkeypatch.setitem(toy.CONTINUATIONS, model.chat(messages, dry_run=True, **options).prompt, text)
 
@@ -122,7 +122,7 @@ def test_without_tools_only_reasoning_is_apart(monkeypatch: pytest.MonkeyPatch, 
     assert (answer.reasoning, answer.tool_calls) == ("hm", ())
     assert answer.content == THOUGHT_AND_CALLS.split("</think>\n\n")[1]
     says(monkeypatch, model, THOUGHT_AND_CALLS)
-    answer = model.chat("Hi")  # its chat template shows nothing
+    answer = model.chat("Hi")  # the template of this model has no markers
     assert (answer.content, answer.reasoning) == (THOUGHT_AND_CALLS, None)
     assert answer.message == {"role": "assistant", "content": THOUGHT_AND_CALLS}
 
@@ -134,7 +134,7 @@ def test_tool_choice(monkeypatch: pytest.MonkeyPatch, pumice: Any, tooled: Any) 
     assert tooled.chat("Hi", tools=[], dry_run=True).prompt == plain
     for forced in ({"tool_choice": "required"}, {"tool_choice": "weather"}, {"parallel_tool_calls": False}):
         assert tooled.chat("Hi", tools=[weather], dry_run=True, **forced).prompt != plain
-        with pytest.raises(ImportError, match=r'pip install "pumice\[grammar\]"'):  # the toy has no grammars
+        with pytest.raises(ImportError, match=r'pip install "pumice\[grammar\]"'):  # the toy engine has no grammars
             tooled.chat("Hi", tools=[weather], **forced)
     with pytest.raises(ValueError, match=r"tool_choice='wether' is neither .* nor one of the tools \(weather\)"):
         tooled.chat("Hi", tools=[weather], tool_choice="wether")
@@ -190,7 +190,8 @@ def test_response_template_of_load_and_of_the_model(monkeypatch: pytest.MonkeyPa
 
 
 def test_control_tokens_are_read_and_not_shown() -> None:
-    """[TOOL_CALLS] is a control token: it is no text, and says that what follows is a call. Others mean nothing."""
+    """The control token [TOOL_CALLS] must not appear in the text, but the parser must take it as the start of a call. Other control tokens
+    must be ignored."""
     from pumice.chats.chat import Answer
     from pumice.chats.response_parser import ResponseParser, ResponseTemplate
     from pumice.chats.response_templates import ROWS
@@ -317,14 +318,14 @@ BEYOND = ["1e999", "-1e999", "1" + "0" * 400 + ".5", "NaN", "Infinity", "-Infini
 def test_a_call_with_a_number_beyond_a_double_is_an_error(
     number: str, monkeypatch: pytest.MonkeyPatch, pumice: Any, tooled: Any, tmp_path: Path
 ) -> None:
-    """inf is not JSON, so neither arguments nor what is sent to OpenAI's clients may contain it."""
+    """JSON has no infinity and no NaN, so neither the arguments of a call nor the result of to_openai() may contain them."""
     text = f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "Rome", "days": {number}}}}}\n</tool_call>'
     says(monkeypatch, tooled, text, tools=[weather])
     answer = tooled.chat("Hi", tools=[weather])
     assert answer.tool_calls == () and len(answer.tool_errors) == 1, answer.tool_calls
     assert "no JSON" in answer.tool_errors[0] or "larger than a double" in answer.tool_errors[0]
     json.loads(json.dumps(answer.to_openai(), allow_nan=False))
-    # arguments as text inside of the call
+    # The arguments of the call may also be a JSON text in a string.
     inner = json.dumps(f'{{"days": {number}}}')
     says(monkeypatch, tooled, f'<tool_call>\n{{"name": "weather", "arguments": {inner}}}\n</tool_call>', tools=[weather])
     assert tooled.chat("Hi", tools=[weather]).tool_calls == ()
@@ -348,7 +349,7 @@ def test_to_openai_is_json(pumice: Any) -> None:
 
 
 def test_numbers_of_tools_are_json(tooled: Any) -> None:
-    """A template would write NaN and Infinity into the prompt."""
+    """A tool's schema with NaN or infinity must be refused, because a template would write them into the prompt."""
     infinite = float("inf")
     tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "number", "maximum": infinite}}}}
     with pytest.raises(ValueError, match=r"tools\[0\] \(f\): inf at /parameters/properties/a/maximum is no JSON"):
