@@ -1,4 +1,4 @@
-"""encode(), similarity(), predict() and rank() over a toy engine: order, windows, arguments, truncation, sentence-transformers folders."""
+"""encode(), similarity(), predict() and rank() on a toy engine: order, windows, arguments, truncation, sentence-transformers folders."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_one_string_is_one_row(model: Any) -> None:
 
 
 class Series:
-    """The part of a pandas Series that encode() uses: iteration and length. Its index has labels, not places."""
+    """Stands in for a pandas Series, with only the iteration and the length that encode() uses. It cannot be indexed with integers, because
+    its items have other labels."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
@@ -101,7 +102,7 @@ def test_a_window_is_tokenised_in_the_background_while_the_last_computes(model: 
 
     model.encode(source())
     main = threading.current_thread().name
-    assert seen["source"] == {main}  # a caller's generator is never run in another thread
+    assert seen["source"] == {main}  # the caller's generator runs only in the caller's thread
     assert main not in seen["tokenise"]
 
 
@@ -375,7 +376,7 @@ def test_prompt_outside_of_the_pool(pumice: Any, tmp_path: Path) -> None:
     with pumice.load(folder) as model:
         model.encode("a")
         model.encode("a", prompt="xyz")
-        assert [call["prompt"] for call in model._core.encode_calls] == [0, 4]  # <bos> x y z
+        assert [call["prompt"] for call in model._core.encode_calls] == [0, 4]  # the 4 tokens are <bos> x y z
         with pytest.raises(pumice.ContextLengthError, match=f"text 0 has no tokens behind its prompt of {CONTEXT + 1}"):
             model.encode(["", "a"], prompt="x" * CONTEXT)
 
@@ -415,7 +416,8 @@ def _ranker(pumice: Any, tmp_path: Path) -> Any:
 def test_predict(ranker: Any, pumice: Any) -> None:
     scores = ranker.predict([("abc", "abc"), ("abc", "xyz")])
     assert scores.shape == (2,)
-    assert scores[0] == pytest.approx(1 / (1 + np.exp(-1.0)))  # three letters and the end token in common, minus 3, through a sigmoid
+    # The toy engine's score is the number of common tokens (here a, b, c and the end token) minus 3. predict() applies a sigmoid to it.
+    assert scores[0] == pytest.approx(1 / (1 + np.exp(-1.0)))
     assert scores[1] == pytest.approx(1 / (1 + np.exp(2.0)))
     assert ranker.predict(("abc", "abc")) == scores[0]
     assert ranker.predict([]).shape == (0,)
@@ -431,7 +433,8 @@ def test_predict(ranker: Any, pumice: Any) -> None:
 
 @pytest.mark.parametrize(("rows", "given"), [(2, True), (1, False)])
 def test_a_model_without_token_types_is_given_none(pumice: Any, tmp_path: Path, rows: int, given: bool) -> None:
-    """DistilBERT's and ModernBERT's tokenizers give the second text of a pair type 1, but these models have no types."""
+    """A model without token types, such as DistilBERT or ModernBERT, must be given none, although its tokenizer gives the second text of a
+    pair type 1."""
     with pumice.load(write_model(tmp_path / "ranker", tasks=["classify"], types=rows)) as model:
         model.predict([("a", "b")])
         assert model._core.types_given is given

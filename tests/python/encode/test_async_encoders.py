@@ -1,4 +1,5 @@
-"""aencode() and arank() of every kind of encoder: the bits, errors and warnings of encode() and rank(); cancelled calls."""
+"""aencode() and arank() of every kind of encoder must give the bits, errors and warnings of encode() and rank(). Cancelled calls must
+stop."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ import pumice
 from pumice.event_loops import workers as loop_workers
 
 Call = Coroutine[Any, Any, Any]
-# Folders of tests/goldens/modules. "late" and "pylate" (late interaction) have no vector for a whole text.
+# Models of tests/goldens/modules. Those in TOKENS have one vector per token and none for a whole text.
 SENTENCES = ["dense", "poolings", "residual", "prompt", "decoder", "clip", "static", "model2vec", "model2vec_mapped", "router"]
 TOKENS = ["colbert", "late", "late_attended", "pylate"]
 RANKERS = ["tanh", "logit_score"]
@@ -37,7 +38,7 @@ def together(*calls: Call) -> list[Any]:
 
 
 def outcome(call: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """The result or the error of a call, and its warnings."""
+    """Returns the result or the error of a call, and its warnings."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         try:
@@ -61,7 +62,7 @@ def assert_same(found: Any, wanted: Any) -> None:
 
 
 def assert_twins(call: Callable[[], Any], awaited: Callable[[], Call]) -> None:
-    """Asserts the same bits or the same error, and the same warnings."""
+    """Asserts that a call and its asynchronous twin give the same bits or the same error, and the same warnings."""
     (wanted, told), (found, told_too) = outcome(call), outcome(lambda: together(awaited())[0])
     assert_same(found, wanted)
     assert sorted(set(told_too)) == sorted(set(told))
@@ -76,7 +77,7 @@ def rank_twins(model: pumice.Model, documents: Any, **given: Any) -> None:
     assert_twins(lambda: model.rank("a stone", mine, **given), lambda: model.arank("a stone", other, **given))
 
 
-MANY = TEXTS * 20  # more than run together with others' calls
+MANY = TEXTS * 20  # too many texts to be computed together with other calls
 PLAIN: list[dict[str, Any]] = [{}]
 OPTIONS: list[dict[str, Any]] = [
     *PLAIN,
@@ -137,7 +138,8 @@ def test_an_array_of_the_callers_is_filled(name: str, tmp_path: Path) -> None:
 
 
 def test_routes(tmp_path: Path) -> None:
-    """encode() takes the default route, here a table of vectors, or raises where there is none."""
+    """aencode() must do what encode() does. encode() takes the default route (here the query route, a table of vectors), or raises an error
+    if there is no default route."""
     folder = make_folder("router", tmp_path)
     file = folder / "router_config.json"
     values = json.loads(file.read_text())
@@ -165,7 +167,8 @@ def test_rank(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["dense", "prompt", "static", "model2vec", "router"])
 def test_calls_of_one_moment(name: str, tmp_path: Path) -> None:
-    """Calls of one moment must each keep their own texts, options and errors. Every third call is cancelled."""
+    """Of calls that are made at the same moment, each must get the results or the error of its own texts and options, even if every third
+    call is cancelled."""
     with loaded(name, tmp_path) as model:
         given = [{}, {"normalize": False}, {"truncate_dim": 8}, {"truncate_dim": 0}, {"prompt": "of "}, {"precision": "binary"}]
         cases = [(TEXTS[i % 2 : i % 5 + 1] or TEXTS[0], given[i % len(given)]) for i in range(60)]
@@ -186,7 +189,7 @@ def test_calls_of_one_moment(name: str, tmp_path: Path) -> None:
 
 
 def idle(seconds: float) -> bool:
-    """True when no thread works for an event loop any more."""
+    """Waits at most `seconds` until no thread works for an event loop. Returns whether that happened."""
     end = time.monotonic() + seconds
     workers = loop_workers.encode
     while workers._free < workers._threads and time.monotonic() < end:

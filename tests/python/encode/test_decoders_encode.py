@@ -1,4 +1,4 @@
-"""encode() of decoders: models that generate, embedders without a head, rerankers in GGUF."""
+"""encode() of decoders: models that also generate, embedders without an output head, and rerankers in GGUF."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_decoder_that_generates_encodes_too(tmp_path: Path) -> None:
 
 
 def test_pooling_that_is_said_makes_an_embedder(tmp_path: Path) -> None:
-    folder = random_models.make_folder("qwen3_embedding", tmp_path)  # tied: a head without a tensor
+    folder = random_models.make_folder("qwen3_embedding", tmp_path)  # its head is tied to the embedding and has no tensor of its own
     with load(folder, pooling="mean") as model:
         assert model.info["tasks"] == ["encode", "generate"]
         rows = model.encode([TEXTS[0]], output="tokens")[0]
@@ -52,7 +52,8 @@ def test_an_embedder_without_a_head_does_not_generate(name: str, tmp_path: Path)
 
 
 def test_a_lost_head_is_missed(tmp_path: Path) -> None:
-    """If names have the wrapper's prefix and nothing says that the head is tied, the file is broken, and not an embedder."""
+    """Tensor names that begin with "model." come from a model with an output head. If the head is missing and not said to be tied, the file
+    is broken, and must not be taken for an embedder."""
     folder = random_models.make_folder("llama3", tmp_path)
     tensors = random_models.tensors("llama3")
     del tensors["lm_head.weight"]
@@ -70,7 +71,8 @@ def test_what_a_pooling_of_llama_bidirec_is_called(tmp_path: Path) -> None:
 
 
 def test_a_reranker_in_gguf_scores_yes_against_no(tmp_path: Path) -> None:
-    """Qwen3-Reranker: pooling_type 4 (rank), and the head's rows of "yes" and "no" as cls.output."""
+    """The score must be the logit of "yes" minus the logit of "no". A Qwen3-Reranker in GGUF has pooling_type 4 (rank) and, as cls.output,
+    the rows of the output head for these two tokens."""
     keys, tensors = random_gguf.gguf_parts("qwen3")
     pair = tensors["token_embd.weight"][[17, 23]]
     file = random_gguf.write(tmp_path / "r.gguf", keys | {"qwen3.pooling_type": 4}, tensors | {"cls.output.weight": pair})

@@ -1,4 +1,5 @@
-"""MiniLM from its safetensors folder: equal to sentence-transformers, the same bits in any company, bounded memory."""
+"""MiniLM from its safetensors folder: vectors must equal those of sentence-transformers and have the same bits in any batch, and the memory
+that encode() takes must be bounded."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def test_every_sentence_equals_sentence_transformers(vectors: np.ndarray) -> Non
     cosine = (vectors * theirs).sum(1) / np.sqrt((vectors.astype(np.float64) ** 2).sum(1) * (theirs**2).sum(1))
     print(f"worst cosine of 2,000 with sentence-transformers: {cosine.min():.8f}")
     assert cosine.min() >= 0.99999
-    assert np.abs((vectors.astype(np.float64) ** 2).sum(1) - 1).max() < 1e-6  # normalised
+    assert np.abs((vectors.astype(np.float64) ** 2).sum(1) - 1).max() < 1e-6  # the vectors are normalised
 
 
 @pytest.mark.filterwarnings("ignore::pumice.TruncationWarning")
@@ -64,7 +65,7 @@ def test_same_bits_with_any_number_of_threads(threads: int, sentences: list[str]
 
 
 def rss() -> int:
-    """Resident anonymous memory of this process, in bytes (mapped files do not count)."""
+    """Returns the anonymous memory of this process in bytes, resident or swapped out. Mapped files do not count."""
     with open("/proc/self/smaps_rollup", encoding="ascii") as file:
         return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(("Anonymous:", "SwapPss:")))
 
@@ -72,7 +73,7 @@ def rss() -> int:
 @pytest.mark.parametrize("count", [10_000, 100_000])
 def test_memory_is_bounded(minilm: pumice.Model, count: int) -> None:
     words = ["granite", "basalt", "pumice", "obsidian", "marble", "slate", "chalk", "flint", "quartz", "mica"]
-    texts = (f"{words[i % 10]} {words[i // 10 % 10]} {i}" for i in range(count))  # a generator: only encode() holds texts
+    texts = (f"{words[i % 10]} {words[i // 10 % 10]} {i}" for i in range(count))  # a generator, so that only encode() holds texts
     minilm.encode("warm up")
     before = rss()
     peak = before
@@ -147,7 +148,8 @@ def test_quantized_encoder(quantize: str, worst: float, count: int, sentences: l
 
 @pytest.mark.filterwarnings("ignore::pumice.TruncationWarning")
 def test_quantized_bits_depend_on_nothing_else(sentences: list[str], tmp_path: Path) -> None:
-    """q8_0 has kernels, and forms of its codes, of each instruction set."""
+    """The vectors of a q8_0 model must have the same bits in any batch and with any instruction set, although each instruction set has its
+    own kernels for q8_0 and its own layout of the codes."""
     with pumice.load(samples.minilm(), device="cpu", quantize="q8_0") as model:
         whole = model.encode(sentences[:40], show_progress_bar=False)
         for i in (0, 7, 39):

@@ -1,4 +1,5 @@
-"""Folders of sentence-transformers and model2vec must give those packages' results (make_module_goldens.py). Broken parts are refused."""
+"""Folders of sentence-transformers and model2vec must give the results of these packages (make_module_goldens.py). Broken files must be
+refused."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_vectors_equal_their_packages(name: str, tmp_path: Path) -> None:
         together = cut_silently(lambda: model.encode(TEXTS))
         assert np.abs(together - wanted).max() <= LIMIT
         alone = [cut_silently(lambda text=text: model.encode(text)) for text in TEXTS]
-        np.testing.assert_array_equal(np.stack(alone), together)  # to the bit
+        np.testing.assert_array_equal(np.stack(alone), together)  # the same bits
     with loaded(name, tmp_path, compute="auto") as model:
         rows = cut_silently(lambda: model.encode(TEXTS)).astype(np.float64)
         lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(wanted, axis=1)
@@ -50,7 +51,7 @@ def test_vectors_equal_their_packages(name: str, tmp_path: Path) -> None:
 
 
 def test_a_decoder_encodes_as_it_is_told_to_pool(tmp_path: Path) -> None:
-    with loaded("logit_score", tmp_path) as model:  # not told: its last row, which alone has seen the whole text
+    with loaded("logit_score", tmp_path) as model:  # without pooling=: the last row, because only it has seen the whole text
         last = model.hidden_states("one two", layers=-1)[-1]
         np.testing.assert_allclose(model.encode("one two", prompt="", normalize=False), last, atol=1e-5)
     with loaded("logit_score", tmp_path, pooling=["last", "mean"]) as model:
@@ -64,7 +65,7 @@ def test_a_decoder_encodes_as_it_is_told_to_pool(tmp_path: Path) -> None:
 def test_the_prompt_stays_out_of_the_pool(tmp_path: Path) -> None:
     wanted = golden("prompt")
     with loaded("prompt", tmp_path) as model:
-        texts = [text for text in TEXTS if text]  # an empty one keeps its end token alone: compared below
+        texts = [text for text in TEXTS if text]  # the empty text, which pools only its end token, is compared below
         kept = [i for i, text in enumerate(TEXTS) if text]
         for route, encode in (("query", model.encode_query), ("document", model.encode_document)):
             rows = cut_silently(lambda encode=encode: encode(texts))
@@ -93,7 +94,8 @@ def test_vectors_of_tokens_pass_through_dense(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", LATE)
 def test_late_interaction(name: str, tmp_path: Path) -> None:
-    """Lengths and prefixes by role, mask tokens behind a query (to which no token attends, or all do), tokens that are left out."""
+    """The vectors of tokens must equal the golden for plain texts, queries and documents. The models have a length and a prefix for each of
+    these, leave out some tokens, and append mask tokens to a query. Either all tokens attend to the mask tokens or none does."""
     wanted = golden(name)
     with loaded(name, tmp_path) as model:
         for role, encode in (("plain", model.encode), ("query", model.encode_query), ("document", model.encode_document)):
@@ -105,7 +107,7 @@ def test_late_interaction(name: str, tmp_path: Path) -> None:
         queries = cut_silently(lambda: model.encode_query(TEXTS[:3], output="tokens"))
         documents = cut_silently(lambda: model.encode_document(TEXTS, output="tokens"))
         scores = model.similarity(queries, documents)
-        assert np.abs(scores - wanted["scores"]).max() <= 20 * LIMIT  # sums over up to 30 tokens
+        assert np.abs(scores - wanted["scores"]).max() <= 20 * LIMIT  # a score is a sum over up to 30 tokens
         np.testing.assert_allclose(model.similarity_pairwise(queries, documents[:3]), np.diag(scores), rtol=1e-6)
         assert model.info["similarity"] == "maxsim"
         with pytest.raises(ValueError, match="search.. compares one vector a text"):
@@ -118,7 +120,8 @@ def test_late_interaction(name: str, tmp_path: Path) -> None:
 
 
 def test_lengths_of_roles_hold_for_pooled_vectors(tmp_path: Path) -> None:
-    """As sentence-transformers has it: encode_query() and encode_document() cut each to its own length, encode() to the model's."""
+    """As in sentence-transformers, encode_query() must cut texts to the length for queries, encode_document() to the length for documents,
+    and encode() to the length of the model."""
     text = "one two three four five six seven"
     folder = make_folder("dense", tmp_path)
     with pumice.load(folder, device="cpu") as model:
@@ -152,7 +155,7 @@ def test_routes(tmp_path: Path) -> None:
     with loaded("router", tmp_path) as model:
         assert np.abs(model.encode_query(TEXTS) - wanted["query"]).max() <= LIMIT
         assert np.abs(cut_silently(lambda: model.encode_document(TEXTS)) - wanted["document"]).max() <= LIMIT
-        np.testing.assert_array_equal(model.encode(TEXTS[0]), model.encode_document(TEXTS[0]))  # its default route
+        np.testing.assert_array_equal(model.encode(TEXTS[0]), model.encode_document(TEXTS[0]))  # "document" is the default route
         with pytest.raises(TypeError, match="precison.*did you mean 'precision'"):
             model.encode_document(TEXTS, precison="int8")
         assert "routes: document (bert, 32), query (static, 32)" in str(model.summary())
@@ -251,7 +254,8 @@ def test_a_causal_reranker_reads_two_logits(tmp_path: Path) -> None:
         with pytest.warns(pumice.TruncationWarning, match=r"1 of 4 pairs were cut"):
             scores = model.predict(PAIRS)
         assert np.abs(scores - wanted["scores"])[short].max() <= LIMIT
-        # sentence-transformers takes a place more for what follows the document: its marker is a token that this vocabulary lacks.
+        # Of the pair that is cut, only the first 45 and the last 2 ids are compared. sentence-transformers reserves one token more for the
+        # text after the document, because it counts a marker that this vocabulary lacks.
         (cut,) = {*range(4)} - {*short}
         ids = model._encoder._windows.rendered(model._pair_ids, [PAIRS[cut]], 0, Cuts(48, True)).ids
         assert len(ids) == 48
@@ -392,7 +396,7 @@ def test_broken_files_are_named(case: int, tmp_path: Path) -> None:
 
 
 def test_a_module_may_lie_in_the_folder_itself(tmp_path: Path) -> None:
-    """sentence-transformers writes the path "", model2vec "."."""
+    """The path of a module may name the folder itself. sentence-transformers writes this path as "", and model2vec as "."."""
     folder = make_folder("static", tmp_path)
     expected = pumice.load(folder).encode("a text")
     file = folder / "modules.json"

@@ -1,4 +1,4 @@
-"""search(), similarity_pairwise(), maxsim(), quantized vectors with ranges, Arrow arrays, both outputs."""
+"""search(), similarity_pairwise(), maxsim(), quantized vectors with ranges, Arrow arrays, and output="both"."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def test_bytes_with_their_ranges_find_what_floats_find(precision: str) -> None:
     ranges = np.stack([CORPUS.min(0), CORPUS.max(0)])
     packed = quantize_rows(CORPUS, precision, ranges)
     np.testing.assert_array_equal(packed, quantize_rows(CORPUS, precision))
-    np.testing.assert_array_equal(quantize_rows(CORPUS[:3], precision, ranges), packed[:3])  # two calls compare
+    # Another call with the same ranges packs the same rows to the same bytes.
+    np.testing.assert_array_equal(quantize_rows(CORPUS[:3], precision, ranges), packed[:3])
     for queries in (QUERIES, quantize_rows(QUERIES, precision, ranges)):
         found = pumice.search(queries, packed, 10, precision=precision, precision_ranges=ranges)
         exact = pumice.search(QUERIES, CORPUS, 10).indices
@@ -132,7 +133,7 @@ def test_maxsim(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Arrow:
-    """The part of an Arrow array that encode() uses: items that are not strings, slices, and to_pylist()."""
+    """Stands in for an Arrow array, with only what encode() uses: items that are not strings, slices, and to_pylist()."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
