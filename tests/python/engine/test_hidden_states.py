@@ -1,4 +1,5 @@
-"""hidden_states(): rows of a text after any layer, against what can be computed from them and the weights. attentions() of every layer."""
+"""hidden_states() must return the rows of a text after any layer. They are checked against the weights and the logits. attentions() must
+work for every layer."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def test_any_layers_in_any_order(llama) -> None:
     assert np.array_equal(model.hidden_states(IDS, layers=-1), rows[-1])
     assert np.array_equal(model.hidden_states(IDS, layers=[3, 0, -2]), rows[[3, 0, -2]])
     assert model.hidden_states(IDS, layers=[]).shape == (0, len(IDS), model.info["hidden_size"])
-    shorter = model.hidden_states(IDS[:7])  # causal: later tokens change nothing before them
+    shorter = model.hidden_states(IDS[:7])  # in a causal model, later tokens do not change earlier rows
     assert np.array_equal(shorter, rows[:, :7])
 
 
@@ -69,11 +70,12 @@ def test_an_encoder_s_last_rows_are_its_token_vectors(tmp_path: Path) -> None:
 
 
 def test_attentions_of_layers_of_several_widths_that_share_keys(tmp_path: Path) -> None:
-    """Gemma 4's last layers attend over keys of an earlier layer, and its heads are not equally wide in all layers."""
+    """attentions() must work for Gemma 4, whose last layers attend over the keys of an earlier layer, and whose heads do not have the same
+    width in all layers."""
     with pumice.load(random_models.make_folder("gemma4_e2b", tmp_path), device="cpu", compute="float32") as model:
         for layer in range(1, model.info["layers"] + 1):
             found = model.attentions(IDS[:7], layer=layer)
             assert found.shape[1:] == (7, 7)
             assert np.abs(found.sum(-1) - 1).max() < 1e-6, layer
             assert not np.triu(found, 1).any(), layer
-            assert np.abs(found[:, -1] - 1 / 7).max() > 1e-3, layer  # scores differ
+            assert np.abs(found[:, -1] - 1 / 7).max() > 1e-3, layer  # attention is not uniform

@@ -1,4 +1,5 @@
-"""Every operation and weight format through the compiled module, against float64 numpy: tests/op_cases.json, tests/goldens/formats.json."""
+"""Every operation and weight format of the compiled module must agree with numpy in float64. The cases are in tests/op_cases.json and
+tests/goldens/formats.json."""
 
 from __future__ import annotations
 
@@ -104,9 +105,9 @@ def test_packing_keeps_weights_or_refuses(name: str) -> None:
 
 # ---------------------------------------------------------------- instruction sets
 def sample() -> list[int]:
-    """Indices of a small sample: for each operation and variant, the cheapest case that is not trivially small (cost of at least 500;
-    10,000 for linear). All cases would take too long, since the scalar kernels emulate fma in software.
-    """
+    """Returns the indices of a small sample of the cases. For each operation and variant, it has the cheapest case that is not trivially
+    small (a cost of at least 500, or 10,000 for linear). All cases would take too long, because the scalar kernels emulate fma in
+    software."""
     cheapest: dict[tuple[str, str], int] = {}
     for index in sorted(range(len(CASES)), key=lambda i: cost(CASES[i])):
         if cost(CASES[index]) >= (10_000 if "linear" in CASES[index]["op"] else 500):
@@ -127,7 +128,7 @@ def results(isa: str, folder: Path) -> dict[str, np.ndarray]:
 
 
 def rounds_to_bf16(case: dict[str, Any]) -> bool:
-    """True where BF16 weights may give other bits on avx512_bf16 (docs/numerics.md)."""
+    """Returns whether a case with BF16 weights may give other bits on avx512_bf16 than on other instruction sets (docs/numerics.md)."""
     return "linear" in case["op"] and "BF16" in formats_of(case) and not case.get("precise") and not case.get("may_round")
 
 
