@@ -1,8 +1,8 @@
-"""Every family's files, broken one value and one tensor at a time: a typed error that says where, what was found and what is needed, or
-the logits of the whole file, or a value of the table below that is sound.
+"""Breaks the files of every family, one value or one tensor at a time. A broken file must raise a typed error that says where the error is,
+what was found and what is needed. It may give results only if they equal those of the whole file, or if the tables below allow the new
+value.
 
-The families of a batch run in one process of their own, so that a crash, a hang or a process ended from inside is seen and has a name.
-"""
+The families of a batch run in one subprocess, so that a crash, a hang or an exit is noticed and the case that caused it is known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import random_models
 from paths import SUPPORT
 from random_models import VARIANTS
 
-IDS = np.arange(3, 43, dtype=np.int32) * 7 % 512  # longer than every window
+IDS = np.arange(3, 43, dtype=np.int32) * 7 % 512  # more tokens than any window has
 MISSING = object()
 HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], {}, None, MISSING]
 GGUF_HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], True, MISSING]
@@ -33,8 +33,9 @@ BATCHES = 6
 
 COUNTS_LAYERS = re.compile(r"block_count$|num_hidden_layers$|\bn_layers?$|num_layers$")
 
-# Keys of config.json that no arithmetic of inference depends on. All of a file are broken at once, and nothing may change. (RoBERTa counts
-# positions from the padding token's id, CLIP's texts end at the end token.)
+# Keys of config.json that inference does not depend on. All such keys of a file are broken at once, and the results must not change. Ids of
+# padding and end tokens are not among them, because RoBERTa counts positions from the padding token's id, and CLIP's texts end at the end
+# token.
 IGNORED = re.compile(
     r"^(architectures|(?!pad_|eos_)\w+_token_id|dtype|torch_dtype|transformers_version|use_cache|initializer_range|\w*dropout\w*|\w+_pdrop"
     r"|summary_\w+|vocab_size|pretraining_tp|type_vocab_size|reorder_and_upcast_attn|expansion_ratio)$"
@@ -42,7 +43,8 @@ IGNORED = re.compile(
 
 
 def ignored(place: str, keys: dict[str, Any]) -> bool:
-    """DeBERTa alone reads whether it has token types."""
+    """Returns whether inference does not depend on a key. Only DeBERTa depends on type_vocab_size, which says whether it has token
+    types."""
     return bool(IGNORED.match(place)) and (place, keys.get("model_type")) != ("type_vocab_size", "deberta-v2")
 
 
@@ -50,7 +52,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Keys (their last part) whose other positive values are as sound as the file's.
+# Last parts of keys for which any positive number is as valid as the value in the file.
 ANY_POSITIVE = words(
     """
     rms_norm_eps layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon norm_eps norm_epsilon
@@ -62,18 +64,18 @@ ANY_POSITIVE = words(
     llama_4_scaling_beta temperature_scale sliding_window_pattern
     """
 )
-# Keys where 0 means none.
+# Last parts of keys for which 0 is valid, too. In most of them it means "none".
 ZERO_IS_NONE = words(
     """
     attn_logit_softcapping final_logit_softcapping sliding_window mscale mscale_all_dim llama_4_scaling_beta temperature_scale attn_factor
     pad_token_id eos_token_id
     """
 )
-# Keys and tensors that may be absent (null and an empty object are the same), although the file here has another value than their default:
-# - keys whose default is that of the family's configuration class (test_family_switches.py checks these defaults), or in GGUF llama.cpp's;
-# - a head, which is then the embedding;
-# - in GGUF the dense layer before a classifier, which the model's card mentions, and token types, which DistilBERT lacks;
-# - Llama 3's factors for frequencies.
+# Keys and tensors that may be absent, null or an empty object, even if the results change because the file's value is not the default:
+# - keys with a default in the family's configuration class (test_family_switches.py checks these defaults) or, for GGUF, in llama.cpp;
+# - the output head, because the embedding then takes its place;
+# - in GGUF, the dense layer before a classifier (the model then reports that it lacks this layer) and token types (DistilBERT has none);
+# - the frequency factors of Llama 3.
 MAY_BE_ABSENT = words(
     """
     rms_norm_eps norm_epsilon layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon hidden_act sliding_window
@@ -93,7 +95,8 @@ ANY_ROWS = re.compile(
 
 
 def first_variants(gguf: bool = False) -> dict[str, str]:
-    """The first variant of each family that runs (or has a GGUF form); of encoders, the first with the most at its end."""
+    """Returns the first variant of each family that runs (and, with `gguf`, has a GGUF form). In a family of encoders, a classifier comes
+    before a projection, and a projection before a plain encoder."""
     found: dict[str, str] = {}
     for kind in ("decoder", "classifier", "projection", "encoder"):
         for variant in VARIANTS.values():
@@ -108,7 +111,8 @@ CLASSIFIER = re.compile(r"^(classifier|classifier\.out_proj|cls\.output|text_pro
 
 Keys = dict[str, Any]
 Tensors = dict[str, np.ndarray]
-Case = tuple[str, str, Any, Keys, Tensors]  # name, what the error must name, the value, then the whole file
+# (name, the key or tensor that the error must name, the new value, all keys of the broken file, all tensors of the broken file)
+Case = tuple[str, str, Any, Keys, Tensors]
 
 
 # ---------------------------------------------------------------- configuration
@@ -129,7 +133,8 @@ def at(keys: Keys, place: str) -> tuple[Keys, str]:
 
 
 def replaced(keys: Keys, place: str, value: Any, flat: bool) -> Keys:
-    """A copy with one value replaced; keys of GGUF files have dots and nothing nested."""
+    """Returns a copy of `keys` with one value replaced. With `flat` (GGUF), dots are part of a key. Otherwise they lead into nested
+    objects."""
     changed = copy.deepcopy(keys)
     inner, last = (changed, place) if flat else at(changed, place)
     inner[last] = value
@@ -153,7 +158,8 @@ def config_cases(keys: Keys, tensors: Tensors, gguf: bool) -> Iterator[Case]:
         value = keys[place] if gguf else (lambda inner, last: inner[last])(*at(keys, place))
         if ignored(place, keys) or place.startswith(("id2label", "label2id")) or value is None:
             continue
-        one_for_all = any("albert_layer_groups" in name for name in tensors)  # any number of layers is sound
+        # All layers of ALBERT share their tensors, so any number of layers is valid.
+        one_for_all = any("albert_layer_groups" in name for name in tensors)
         fewer = [value - 1] if COUNTS_LAYERS.search(place) and not one_for_all else []
         for hostile in hostile_values(value, gguf) + fewer:
             if hostile != value or type(hostile) is not type(value):
@@ -187,7 +193,7 @@ def tensor_cases(keys: Keys, tensors: Tensors, gguf: bool) -> Iterator[Case]:
         neighbour = next((each for each in names if tensors[each].shape != tensor.shape and not ANY_ROWS.search(each)), None)
         if neighbour:
             yield f"{name} and {neighbour} swapped", "", "shape", keys, tensors | {name: tensors[neighbour], neighbour: tensor}
-    for name in tensors:  # tensors that one layer has and the next lacks
+    for name in tensors:  # a tensor that layer 0 has and layer 1 lacks
         if re.search(r"\.1\.", name):
             yield f"{name} missing", name, MISSING, keys, {key: value for key, value in tensors.items() if key != name}
 
@@ -216,11 +222,12 @@ SAYS_NEEDED = re.compile(r"need|must|is not run|are not run|not known|has no |is
 
 
 def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | None:
-    """Returns what is wrong with the result of a load and a call, or None."""
+    """Loads and runs a broken file. Returns what is wrong with the outcome, or None if it is right."""
     _, place, value, _, _ = case
     key = last = place.split(".")[-1]
     if last in ("weight", "bias"):
-        last = ".".join(place.split(".")[-3:-1] if place.count(".") > 2 else place.split(".")[-2:-1])  # a prefix of the model is no part
+        # The error need not name the prefix that all tensors of a model have.
+        last = ".".join(place.split(".")[-3:-1] if place.count(".") > 2 else place.split(".")[-2:-1])
     absent = value is MISSING or value is None or value in ([], {})
     try:
         found = logits(pumice._core, source)
@@ -231,8 +238,9 @@ def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | Non
         if str(source) not in text:
             return f"names no file: {text}"
         if absent and key in MAY_BE_ABSENT and " is missing; the nearest name is " in text:
-            return None  # with the default the model needs a tensor that the file lacks, and the error names it
-        # A size that the tensors do not have, or a number of layers that a list does not.
+            return None  # with the default, the model needs a tensor that the file lacks, and the error names this tensor
+        # Instead of the key, the error may name a tensor whose shape does not fit a size, or a list whose length does not fit the number of
+        # layers.
         if last not in text and not (value != "shape" and re.search(" has shape | entries for ", text)):
             return f"does not name {last}: {text}"
         return None if SAYS_NEEDED.search(text) else f"does not say what is needed: {text}"
@@ -241,9 +249,9 @@ def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | Non
     if found.shape == whole.shape and np.array_equal(found, whole):
         return None
     if key == "pos_att_type" and value == ["p2c"]:
-        return None  # as sound as both
+        return None  # valid: one of the two terms that the file asks for
     if absent and CLASSIFIER.search(place):
-        return None  # the model says that it is none
+        return None  # without this tensor, the model says that it has no classifier or projection
     if absent and (key in MAY_BE_ABSENT or place in MAY_BE_ABSENT):
         return None
     if type(value) in (int, float) and (value > 0 and key in ANY_POSITIVE or value == 0 and key in ZERO_IS_NONE):
@@ -266,7 +274,7 @@ def run_form(pumice: Any, label: str, source: Path, keys: Keys, tensors: Tensors
         write(case[3], case[4])
         print(json.dumps({"ends": name, "wrong": judge(pumice, source, case, whole)}), flush=True)
     write(keys, tensors)
-    assert np.array_equal(logits(pumice._core, source), whole)  # and the process is as good as before
+    assert np.array_equal(logits(pumice._core, source), whole)  # the broken files have done no harm to the process
 
 
 def run_batch(batch: int, scratch: Path) -> None:
@@ -310,7 +318,7 @@ def test_broken(batch: int, runs: list[Any]) -> None:
     assert not bad, f"{len(bad)} of {len(names)} cases:\n" + "\n".join(bad[:40])
 
 
-# ---------------------------------------------------------------- what was found by reading what each family's own code obeys
+# ---------------------------------------------------------------- cases found by reading the code of each family
 
 
 def error_of(source: Path) -> str:
@@ -364,7 +372,7 @@ def test_other_masks_are_refused_by_name(name: str, key: str, tmp_path: Path) ->
 
 
 def test_a_decoder_with_a_window_that_sees_both_ways_is_refused_by_name(tmp_path: Path) -> None:
-    """Such a model must be refused, because it is not known where its window ends."""
+    """A decoder with a window and with attention in both directions must be refused, because it is not known where such a window ends."""
     folder = random_models.make_folder("qwen2_window", tmp_path)
     keys = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(keys | {"is_causal": False}))

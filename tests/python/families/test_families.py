@@ -1,4 +1,4 @@
-"""Messages for files of families that pumice runs, knows by name only, or does not know."""
+"""Messages for files of families that pumice runs, knows only by name, or does not know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/families.md has a row for each small model that runs, and none of them says that something was off."""
+"""docs/families.md must have a row for each small model that runs, and each row must show results within the limits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pumice
 PAGE = ROOT / "docs" / "families.md"
 
 
-ENCODERS_TITLE = "\n## Encoders, and decoders that encode"  # as in make_families_table.py
+ENCODERS_TITLE = "\n## Encoders, and decoders that encode"  # the title that make_families_table.py writes
 
 
 def rows(part: int) -> list[list[str]]:
-    """The rows of the table of decoders (0) or of encoders (1)."""
+    """Returns the rows of the table of decoders (part 0) or of encoders (part 1)."""
     lines = [line for line in PAGE.read_text(encoding="utf-8").split(ENCODERS_TITLE)[part].splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 

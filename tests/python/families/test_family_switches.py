@@ -14,7 +14,7 @@ from random_models import VARIANTS
 import pumice
 from pumice import _core
 
-# (variant, key with dots, other value). Tensors keep their shapes.
+# (variant, key, other value). Dots in a key lead into nested objects. The other value leaves the shapes of all tensors as they are.
 SWITCHES: list[tuple[str, str, Any]] = [
     ("gpt2", "scale_attn_weights", False),
     ("gpt2", "scale_attn_by_inverse_layer_idx", True),
@@ -102,7 +102,8 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("gemma4_e4b", "rms_norm_eps", 0.1),
 ]
 
-# (variant, key, other value, what the error names): arithmetic that is not run, or what would be the default of another family.
+# (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
+# another family.
 REFUSED: list[tuple[str, str, Any, str]] = [
     ("gpt2", "add_cross_attention", True, "add_cross_attention"),
     ("opt", "_remove_final_layer_norm", True, "_remove_final_layer_norm"),
@@ -129,7 +130,8 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("gemma4_e2b", "num_kv_shared_layers", 6, "num_kv_shared_layers is 6: layer 4 needs a layer before layer 4 that has no window"),
 ]
 
-# (variant, key whose value is the default of the family's configuration class): older files leave it out, and mean the same.
+# (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
+# value.
 DEFAULTS = [
     ("gpt2", "activation_function"),
     ("gpt2", "layer_norm_epsilon"),
@@ -166,7 +168,7 @@ DEFAULTS = [
     ("gemma4_e4b", "rope_parameters.sliding_attention"),
 ]
 
-# Keys of other families, which transformers ignores.
+# (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
 NOT_THEIRS = [
     ("llama32", "partial_rotary_factor", 0.5),
     ("llama32", "sliding_window", 4),
@@ -181,7 +183,7 @@ NOT_THEIRS = [
     ("bloom", "num_key_value_heads", 2),
 ]
 
-# (variant, key): biases that config.json asks for and the file lacks.
+# (variant, key). With the value true, config.json asks for biases that the file lacks.
 ASKED = [
     ("gpt_neox_sequential", "attention_bias"),
     ("stablelm", "use_qkv_bias"),
@@ -201,7 +203,7 @@ ASKED = [
 ]
 
 
-# The same three tables of encoders: hidden rows are compared.
+# The tables of switches, refused values and defaults for encoders. Here the hidden rows are compared.
 ENCODER_SWITCHES: list[tuple[str, str, Any]] = [
     ("roberta_prelayernorm", "pad_token_id", 0),
     ("roberta_prelayernorm", "hidden_act", "relu"),
@@ -319,7 +321,7 @@ ENCODER_DEFAULTS = [
 
 
 def changed(name: str, key: str, value: Any, target: Path) -> Path:
-    """The folder of `name` with one value of its config.json replaced."""
+    """Writes the folder of the small model `name` with one value of its config.json replaced. Returns the folder."""
     folder = random_models.make_folder(name, target)
     path = folder / "config.json"
     config = json.loads(path.read_text())
@@ -379,14 +381,15 @@ MASK = np.zeros((1, 1, 8, 8), np.float32)
 @pytest.mark.parametrize(
     ("name", "prefix", "buffers"),
     [
-        ("gpt2", "transformer.", {"h.0.attn.bias": MASK}),  # as openai-community/gpt2 has it
+        ("gpt2", "transformer.", {"h.0.attn.bias": MASK}),  # as in openai-community/gpt2
         ("bloom", "transformer.", {}),
         ("opt", "model.", {}),
         ("gpt_neox", "", {"gpt_neox.layers.0.attention.bias": MASK, "gpt_neox.layers.0.attention.masked_bias": MASK[0, 0, 0, :1]}),
     ],
 )
 def test_names_as_in_older_files(name: str, prefix: str, buffers: dict[str, Any], tmp_path: Path) -> None:
-    """Without the wrapper's prefix, and with the masks that were saved as if they were weights."""
+    """Older files must load. The names of their tensors lack the prefix that newer files have, and attention masks are saved as if they
+    were weights."""
     golden = random_models.golden(name)
     folder = random_models.make_folder(name, tmp_path)
     tensors = {key.removeprefix(prefix): value for key, value in random_models.tensors(name).items()} | buffers
@@ -407,7 +410,8 @@ def test_a_switch_changes_the_rows(name: str, key: str, value: Any, tmp_path: Pa
 
 
 def test_fixed_ntk_is_a_larger_base_and_slower_turns(tmp_path: Path) -> None:
-    """The hub's gte: base times factor, and all frequencies over factor^(2 / d)."""
+    """Fixed NTK scaling, as in the code of gte on the Hugging Face hub, must give the same as a base that is multiplied by `factor`, with
+    all frequencies divided by factor^(2 / d)."""
     golden, factor = random_models.golden("gte_hub"), 8.0
     ntk = changed("gte_hub", "rope_scaling", {"type": "ntk", "factor": factor}, tmp_path / "ntk")
     same = changed("gte_hub", "rope_scaling", {"type": "linear", "factor": factor ** (2 / 16)}, tmp_path / "same")
@@ -428,7 +432,8 @@ def test_a_default_of_an_encoder_may_be_left_out(name: str, key: str, tmp_path: 
     assert np.abs(first_rows(folder, golden) - golden["hidden"]).max() <= 2e-4
 
 
-@pytest.mark.parametrize("name", ["clip_text_projection", "clip_text_gelu"])  # the end token by its id, and as the largest id
+# The first model finds the end token by its id, and the second takes the largest id of a text as the end token.
+@pytest.mark.parametrize("name", ["clip_text_projection", "clip_text_gelu"])
 def test_what_follows_the_end_token_changes_no_vector(name: str, tmp_path: Path) -> None:
     model = _core.load(_core.open_file(str(random_models.make_folder(name, tmp_path))), _core.LoadOptions(device="cpu", compute="float32"))
     ids = np.int32([498, 7, 300, 41, 511])
@@ -441,7 +446,8 @@ def test_what_follows_the_end_token_changes_no_vector(name: str, tmp_path: Path)
 
 
 def test_a_whole_t5_is_read_for_its_encoder(tmp_path: Path) -> None:
-    """The table of tokens under its other name, and a decoder beside."""
+    """A T5 file with a decoder must load as an encoder. Its token embedding may have the name encoder.embed_tokens.weight in place of
+    shared.weight."""
     golden = random_models.golden("t5")
     folder = random_models.make_folder("t5", tmp_path)
     tensors = random_models.tensors("t5")

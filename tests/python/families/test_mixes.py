@@ -1,5 +1,5 @@
-"""Quantized GGUF files of every family. docs/mixes.md compares them with llama.cpp's; here their tensors are random blocks of every format,
-so that nothing but this package is needed: the same numbers in F32 say what must come out."""
+"""Quantized GGUF files of every family must give the same results as files with the same numbers in F32. The matrices are random blocks of
+every format, so that the tests need no other program. docs/mixes.md compares pumice with llama.cpp, and its rows are checked here, too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pumice
 from pumice import _core
 
 PAGE = ROOT / "docs" / "mixes.md"
-# The matrices of a file get these formats in turn: those of the mixes above, and those of older files.
+# The matrices of a file get these formats in turn. They are the formats of MIXES and of older files.
 FORMATS = ["Q4_K", "Q6_K", "F16", "Q3_K", "Q8_0", "IQ4_XS", "Q5_K", "Q2_K", "Q4_0", "BF16"]
 IDS = {name: number for number, name in enumerate(["F32", "F16", "Q4_0"])} | {
     "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23, "BF16": 30,
@@ -28,7 +28,8 @@ IDS = {name: number for number, name in enumerate(["F32", "F16", "Q4_0"])} | {
 
 
 def write_pair(name: str, folder: Path) -> tuple[Path, Path, set[str]]:
-    """A file whose matrices are random blocks of FORMATS, the same numbers in F32, and the formats that are in the first."""
+    """Writes a file whose matrices are random blocks of FORMATS, and a file with the same numbers in F32. Returns both paths, and the
+    formats in the first file."""
     keys, tensors = random_gguf.gguf_parts(name)
     packed: dict[str, random_gguf.Array | Packed] = dict(tensors)
     used = set()
@@ -44,7 +45,7 @@ def write_pair(name: str, folder: Path) -> tuple[Path, Path, set[str]]:
 
 
 def logits(path: Path, tokenizer: Path, compute: str) -> np.ndarray:
-    """The logits of a decoder, or the rows of an encoder."""
+    """Returns the logits of a decoder, or the rows of an encoder."""
     if VARIANTS[tokenizer.name].kind == "encoder_mix":
         model = _core.load(_core.open_file(str(path)), _core.LoadOptions(device="cpu", compute=compute))
         return model.encode_tokens(np.arange(3, 43, dtype=np.int32), np.array([0, 7, 40]), None)
@@ -52,26 +53,28 @@ def logits(path: Path, tokenizer: Path, compute: str) -> np.ndarray:
         return model.logits(np.arange(3, 43), positions="all")
 
 
-# Shares of the logits' squares that 8 bits of activations may change, of models with seven and ten layers in place of four (found: 3.9e-3,
-# 2.3e-3, 2.3e-3, 7.9e-3). Against llama.cpp they are held to the same ratio as all (docs/mixes.md).
+# How far rounding of the activations to 8 bits may change the logits: the sum of squared differences over the sum of squares. These models
+# have seven or ten layers, where the others have four, and get larger limits (measured: 3.9e-3, 2.3e-3, 2.3e-3, 7.9e-3). In the comparison
+# with llama.cpp, all models have the same limit (docs/mixes.md).
 ROUNDING = {"gemma3_wide": 5e-3, "gemma4_31b_wide": 3e-3, "gemma4_e2b_wide": 3e-3, "embeddinggemma_wide": 1e-2}
 
 
 @pytest.mark.parametrize("name", [*WIDE, *ENCODERS])
 def test_quantized_tensors_are_the_numbers_that_they_stand_for(name: str, tmp_path: Path) -> None:
-    """Quantized tensors must give the same as their values in F32, also when tensors are split, permuted, transposed or shared."""
+    """Quantized tensors must give the same results as their values in F32, even if the model splits, permutes, transposes or shares
+    tensors."""
     folder = random_models.make_folder(name, tmp_path)
     packed, plain, used = write_pair(name, tmp_path)
     assert used == set(FORMATS)
     expected = logits(plain, folder, "float32")
     assert np.array_equal(logits(packed, folder, "float32"), expected)
-    rounded = logits(packed, folder, "auto")  # activations in 8 bits
+    rounded = logits(packed, folder, "auto")  # with activations in 8 bits
     assert not np.array_equal(rounded, expected)
     assert ((rounded - expected) ** 2).sum() <= ROUNDING.get(name, 2e-3) * (expected**2).sum()
 
 
 def page_rows(part: int) -> list[list[str]]:
-    """The rows of the table of decoders (0) or encoders (1)."""
+    """Returns the rows of the table of decoders (part 0) or of encoders (part 1)."""
     text = PAGE.read_text(encoding="utf-8").split(ENCODERS_TITLE)[part]
     table = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1:]]
@@ -85,7 +88,7 @@ def test_every_decoder_with_a_gguf_form_has_its_row() -> None:
 
 def test_every_encoder_with_a_gguf_form_has_its_row() -> None:
     encoders = {variant.family for variant in VARIANTS.values() if variant.kind == "encoder" and variant.family in FORMS}
-    encoders -= {VARIANTS[name].family for name in WIDE}  # decoders that encode
+    encoders -= {VARIANTS[name].family for name in WIDE}  # decoders that encode are in WIDE
     assert {VARIANTS[name].family for name in ENCODERS} == encoders, "a wide model (kind encoder_mix) in tests/random_models for each"
     assert [row[1] for row in page_rows(1)] == ENCODERS, "python tests/make_mix_table.py writes the page anew"
 

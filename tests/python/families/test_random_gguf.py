@@ -1,4 +1,5 @@
-"""Small models as GGUF in F32, through what llama.cpp's converter does to each family, against the folder with the same weights."""
+"""Small models as GGUF in F32 must give the results of the folder with the same weights. The tensors are changed in the same way as
+llama.cpp's converter changes them for each family."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def test_gguf_gives_the_logits_of_the_folder(name: str, tmp_path: Path) -> None:
     folder = random_models.make_folder(name, tmp_path)
     expected = logits(folder, folder, ids)
     found = logits(random_gguf.make_gguf(name, tmp_path), folder, ids)
-    if form.permuted or form.inexact:  # permuted: the columns of a head are summed in another order
+    if form.permuted or form.inexact:  # in a permuted file, the columns of a head are summed in another order
         assert np.abs(found - expected).max() <= 5e-5
     else:
         assert np.array_equal(found, expected)
@@ -48,7 +49,8 @@ def test_longrope_needs_both_sets_of_factors(tensor: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("compute", ["float32", "auto"])
 @pytest.mark.parametrize("name", ENCODERS)
 def test_gguf_gives_the_rows_of_the_folder(name: str, compute: str, tmp_path: Path) -> None:
-    """Hidden rows, pooled rows and a classifier's logits, of all texts in one ragged batch."""
+    """Hidden rows, pooled rows and the logits of a classifier must equal those of the folder. All texts are computed in one ragged
+    batch."""
     golden = random_models.golden(name)
     texts = (golden["ids"], golden["offsets"], golden.get("types"))
 
@@ -61,7 +63,7 @@ def test_gguf_gives_the_rows_of_the_folder(name: str, compute: str, tmp_path: Pa
     found, expected = rows(random_gguf.make_gguf(name, tmp_path)), rows(random_models.make_folder(name, tmp_path))
     assert len(found) == len(expected)
     for a, b in zip(found, expected, strict=True):
-        if FORMS[VARIANTS[name].family].permuted:  # the columns of a head are summed in another order
+        if FORMS[VARIANTS[name].family].permuted:  # then the columns of a head are summed in another order
             assert np.abs(a - b).max() <= 5e-5
         else:
             assert np.array_equal(a, b)
@@ -69,7 +71,8 @@ def test_gguf_gives_the_rows_of_the_folder(name: str, compute: str, tmp_path: Pa
 
 @pytest.mark.parametrize(("name", "gate_first"), [("jina_v2", True), ("jina_v2_code", False)])
 def test_gate_and_up_of_jina_v2_may_be_apart(name: str, gate_first: bool, tmp_path: Path) -> None:
-    """llama.cpp's converter wrote two tensors at first, of which one has the name that both have together today."""
+    """The gate and up matrices may be two tensors, as llama.cpp's converter wrote them at first. Today it joins them in one tensor, whose
+    name (ffn_up) was then the name of the up matrix alone."""
     keys, tensors = random_gguf.gguf_parts(name)
     apart = dict(tensors)
     for key, tensor in tensors.items():
@@ -88,7 +91,8 @@ def test_gate_and_up_of_jina_v2_may_be_apart(name: str, gate_first: bool, tmp_pa
 
 @pytest.mark.parametrize("name", ["roberta", "xlm_roberta_classifier"])
 def test_matrices_of_one_row_may_be_vectors(name: str, tmp_path: Path) -> None:
-    """As llama.cpp writes them when it quantizes: the one type of tokens, the one label of a reranker."""
+    """A matrix with one row may be stored as a vector. When llama.cpp quantizes a file, it does so with the only token type and with the
+    only label of a reranker."""
     keys, tensors = random_gguf.gguf_parts(name)
     squeezed = [key for key, tensor in tensors.items() if tensor.ndim == 2 and len(tensor) == 1]
     assert "token_types.weight" in squeezed

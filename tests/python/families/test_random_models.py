@@ -1,4 +1,5 @@
-"""Small random folders as transformers writes them, against what transformers says in float32 (tests/make_random_model_goldens.py)."""
+"""Small random models, in folders as transformers writes them, must give the results of transformers in float32
+(tests/make_random_model_goldens.py)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def check_logits(model: pumice.Model, golden: dict[str, np.ndarray]) -> None:
 
 def check_greedy(model: pumice.Model, golden: dict[str, np.ndarray], name: str) -> None:
     result = model.generate(golden["ids"][:20], max_new_tokens=64, temperature=0)
-    expected = golden["greedy"].tolist()  # transformers was told to go on after an end token; generate() stops there
+    # transformers was told to go on after an end token, but generate() stops there.
+    expected = golden["greedy"].tolist()
     config = json.loads(random_models.golden_file(name, "config.json").read_text())
     eos = config.get("eos_token_id", config.get("text_config", {}).get("eos_token_id"))
     ends = [expected.index(end) for end in (eos if isinstance(eos, list) else [eos]) if end in expected]
@@ -42,7 +44,7 @@ def check_greedy(model: pumice.Model, golden: dict[str, np.ndarray], name: str) 
 
 
 def check_scores(model: pumice.Model, golden: dict[str, np.ndarray]) -> None:
-    """score() is the log-probability of each next token."""
+    """score() must return the log-probability of each next token."""
     expected = golden["targets"].astype(np.float64) - golden["log_sum_exp"][:-1]
     scores = model.score(golden["ids"])
     assert scores.shape == (len(golden["ids"]) - 1,)
@@ -50,7 +52,7 @@ def check_scores(model: pumice.Model, golden: dict[str, np.ndarray]) -> None:
 
 
 def check_encoder(folder: Path, golden: dict[str, np.ndarray], compute: str) -> None:
-    """All texts in one ragged batch, and each alone, as the golden has them."""
+    """All texts in one ragged batch must give the rows of the golden, and each text alone the same bits as in the batch."""
     from pumice import _core
 
     model = _core.load(_core.open_file(str(folder)), _core.LoadOptions(device="cpu", compute=compute))
@@ -75,7 +77,8 @@ def check_rows(found: np.ndarray, expected: np.ndarray, compute: str) -> None:
     if compute == "float32":
         assert np.abs(found - expected).max() <= 2e-4
         return
-    a, b = found.astype(np.float64).ravel(), expected.astype(np.float64).ravel()  # products in fixed point
+    # With compute="auto", products are computed in fixed point, so only the direction is compared.
+    a, b = found.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
     assert (a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()) >= 0.99999
 
 
@@ -110,7 +113,8 @@ def test_hidden_states_turn_by_the_length_of_the_text(name: str, tmp_path: Path)
 
 
 def test_a_prompt_computed_in_parts_and_one_computed_anew_give_the_same_text(tmp_path: Path) -> None:
-    """Sequences below, across and beyond the original length, together and alone, with and without what the cache holds."""
+    """Prompts must give the same text alone, together, and again with the prefixes that are then in the cache. Some sequences stay within
+    the original context length of the model, some cross it, and some begin beyond it."""
     options = {"max_new_tokens": 40, "temperature": 0}
     for name in ("phi3_longrope_crossing", "llama_dynamic_crossing"):
         ids = random_models.golden(name)["ids"].tolist()
@@ -157,7 +161,8 @@ def compare(name: str, folder: Path) -> None:
 
 
 def test_pending_variants_do_not_run_yet(tmp_path: Path) -> None:
-    """A variant that passes loses its "pending" in tests/random_models; from then on it is compared as the others are."""
+    """A variant that is marked "pending" in tests/random_models must fail. When it passes, remove the mark, so that it is compared as the
+    others are."""
     for name in PENDING:
         folder = random_models.make_folder(name, tmp_path)
         with pytest.raises((pumice.PumiceError, AssertionError)):
@@ -169,7 +174,8 @@ def test_quantized_at_load(quantize: str, tmp_path: Path) -> None:
     folder = random_models.make_folder("llama3", tmp_path)
     golden = random_models.golden("llama3")
     with pumice.load(folder, device="cpu", quantize=quantize) as model:
-        if quantize == "q4_k":  # rows of 64 and 160 are no multiple of 256: they stay float, and the card says so
+        # A row of q4_k needs a multiple of 256 columns. Here rows have 64 or 160 columns, so they stay F32, and `info` says so.
+        if quantize == "q4_k":
             assert set(model.info["formats"]) == {"F32"}
             return
         assert quantize.upper() in model.info["formats"]
@@ -202,7 +208,8 @@ def test_vectors_lie_where_their_names_say(name: str, centre: float, reach: floa
 
 
 def test_weights_are_the_bytes_of_the_goldens() -> None:
-    """Weights are splitmix64 of the name's CRC-32. A change of them needs every golden made again."""
+    """The weights of a tensor come from splitmix64, with the CRC-32 of the tensor's name as the seed. If they change, every golden must be
+    made again."""
     assert random_models.weights("model.norm.weight", (2,)).tobytes().hex() == "3b4f8e3fea904e3f"
     assert random_models.weights("model.embed_tokens.weight", (1, 2)).tobytes().hex() == "7e625cbfd5dcd4bc"
 
