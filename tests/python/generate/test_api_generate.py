@@ -1,4 +1,4 @@
-"""generate(), stream() and chat() over a toy engine: stops, whole characters, parameters, results, cancelling."""
+"""generate(), stream() and chat() on a toy engine: stops, whole characters, parameters, results, cancelling."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_stop_ends_the_sequence_in_the_engine(model: Any) -> None:
     engine.request = lambda *a: made.append(original(*a)) or made[-1]
     model.generate("story", stop="Once")
     assert made[0].finished == {0}
-    assert made[0].places[0] == 4  # not one token further
+    assert made[0].places[0] == 4  # no token was made after the stop string
     assert made[0].closed
 
 
@@ -70,7 +70,7 @@ def test_stop_inside_of_a_token_keeps_the_token(pumice: Any) -> None:
     c.push({"ids": np.array([0, 1]), "finish_reason": None, "logprobs": np.array([-1.0, -2.0])})
     first = c.take(0)
     assert first is not None
-    assert first.text == "Hello world."  # "\nUs" may become a stop string
+    assert first.text == "Hello world."  # "\nUs" is held back, because it may become the stop string
     assert first.ids.tolist() == [0, 1]
     c.push({"ids": np.array([2]), "finish_reason": None, "logprobs": np.array([-3.0])})
     assert (c.text, c.ids, c.logprobs, c.finish_reason) == ("Hello world.", [0, 1], [-1.0, -2.0], "stop")
@@ -81,7 +81,7 @@ def test_stop_inside_of_a_token_keeps_the_token(pumice: Any) -> None:
 
 def test_the_stop_that_is_complete_first_wins(model: Any) -> None:
     assert model.generate("story", stop=["time", "a t", "upon a time"]).text == "Once upon "
-    assert model.generate("story", stop=["e u", "ce u", "pon"]).text == "On"  # complete with the same token: the longer cut
+    assert model.generate("story", stop=["e u", "ce u", "pon"]).text == "On"  # "e u" and "ce u" end at the same token: the longer wins
 
 
 def test_stop_ids(model: Any) -> None:
@@ -109,7 +109,7 @@ def test_stream_adds_up_to_generate(model: Any, stop: Any) -> None:
 
 def test_stream_holds_back_only_what_may_stop(model: Any) -> None:
     texts = [chunk.text for chunk in model.stream("story", stop="\nBot")]
-    assert "\nU" in texts  # held while it could become "\nBot", sent when it could not
+    assert "\nU" in texts  # "\n" was held back while it could become "\nBot", and came with the "U"
     assert not any(t.endswith("\n") for t in texts)
 
 
@@ -231,7 +231,7 @@ def test_generation_config(pumice: Any, tmp_path: Path, sample: bool) -> None:
 
 
 def test_sampling_without_top_k_means_fifty(pumice: Any, tmp_path: Path) -> None:
-    """transformers' default, which a generation_config.json need not repeat."""
+    """If generation_config.json asks for sampling without top_k, top_k must be 50, which is the default of transformers."""
     for i, (values, expected) in enumerate(
         [({"do_sample": True}, 50), ({"do_sample": True, "top_k": 0}, 0), ({"do_sample": True, "top_k": 7}, 7), ({"do_sample": False}, 0)]
     ):
@@ -259,7 +259,7 @@ def test_suppressed_tokens_are_forbidden(pumice: Any, tmp_path: Path) -> None:
         with model:
             model.generate("a", logit_bias={7: 1.5})
             assert model._core.request_params[-1].logit_bias == {5: -math.inf, 9: -math.inf, 7: 1.5}
-            assert model.generate("a", logit_bias={5: 0.0}).params.logit_bias == {5: 0.0, 9: -math.inf}  # the call goes first
+            assert model.generate("a", logit_bias={5: 0.0}).params.logit_bias == {5: 0.0, 9: -math.inf}  # the call's own value wins
     for wrong in ([1.5], {"a": 1}, "x", [True]):
         with pytest.raises(pumice.ModelFormatError, match="suppress_tokens"):
             pumice.load(write_model(tmp_path / "wrong.gguf", **{"tokenizer.ggml.suppress_tokens": wrong}))
@@ -271,7 +271,7 @@ def test_suppressed_tokens_are_forbidden(pumice: Any, tmp_path: Path) -> None:
 
 def test_the_first_token_is_not_doubled(pumice: Any, tmp_path: Path) -> None:
     class Spelt:
-        """The fake tokenizer with <bos> as a token."""
+        """A tokenizer that reads "<bos>" at the beginning of a text as the bos token."""
 
         def __init__(self, inner: Any) -> None:
             self.inner, self.bos_id = inner, inner.bos_id
@@ -287,7 +287,7 @@ def test_the_first_token_is_not_doubled(pumice: Any, tmp_path: Path) -> None:
     bos = tokenizer.bos_id
     assert prompt_ids("a", tokenizer, size).tolist() == prompt_ids("<bos>a", tokenizer, size).tolist() == [bos, 97]
     assert prompt_ids("<bos>a", tokenizer, size, add_special=False).tolist() == [bos, 97]
-    assert prompt_ids([bos, bos], tokenizer, size).tolist() == [bos, bos]  # ids are taken as they are
+    assert prompt_ids([bos, bos], tokenizer, size).tolist() == [bos, bos]  # ids are not changed
 
 
 def test_eos_from_config_json(pumice: Any, tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ def test_chat(model: Any, pumice: Any) -> None:
     result = model.chat([{"role": "user", "content": "Hi"}], max_tokens=4)
     assert isinstance(result, pumice.ChatResult)
     assert result.prompt == "<user>Hi<assistant>"
-    assert result.prompt_tokens == len(result.prompt)  # no special tokens but the template's
+    assert result.prompt_tokens == len(result.prompt)  # no special tokens are added to those of the template
     assert result.text == ">tna"
     assert result.message == {"role": "assistant", "content": ">tna"}
     reply = result.to_openai()
@@ -428,7 +428,7 @@ def test_chat_dry_run_and_stream(model: Any, pumice: Any) -> None:
 
 
 def test_forms_without_their_package(model: Any) -> None:
-    with pytest.raises(ImportError, match=r'pip install "pumice\[grammar\]"'):  # the toy has no grammars
+    with pytest.raises(ImportError, match=r'pip install "pumice\[grammar\]"'):  # the toy engine has no grammars
         model.chat("Hi", response_format={"type": "json_object"})
     assert model.chat("Hi", response_format={"type": "text"}).text == model.chat("Hi").text
 

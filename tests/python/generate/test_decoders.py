@@ -1,4 +1,5 @@
-"""SmolLM2 and Gemma 3 from GGUF against the same weights unpacked to float32 and run by transformers (tests/make_model_goldens.py)."""
+"""SmolLM2 and Gemma 3 from GGUF, compared with transformers, which ran the same weights unpacked to float32
+(tests/make_model_goldens.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Golden:
         self.windows: list[npt.NDArray[np.int32]] = [np.array(w, dtype=np.int32) for w in data["windows"]]
         self.top_ids, self.top = data["top_ids"], data["top_log_probs"].astype(np.float64)
         self.targets = data["target_log_probs"].astype(np.float64)
-        self.sampled = data["sampled_logits"].astype(np.float64)  # every n-th logit of every position
+        self.sampled = data["sampled_logits"].astype(np.float64)  # every n-th logit of each position
         self.llama_cpp = json.loads((DECODERS / f"{name}.json").read_text())["llama_cpp"]
 
 
@@ -33,7 +34,8 @@ def log_sum_exp(logits: npt.NDArray[np.float32]) -> Float64:
 
 
 class Run:
-    """The numbers of the golden, from our logits. Each row is reduced as it comes, because 1,600 rows of 262,144 would take 1.6 GiB."""
+    """Computes the same numbers as the golden from our logits. The rows of a window are reduced before the next window is computed, because
+    all 1,600 rows of 262,144 logits would take 1.6 GiB."""
 
     def __init__(self, model: pumice.Model, golden: Golden) -> None:
         top, targets, best, sampled = [], [], [], []
@@ -52,7 +54,8 @@ class Run:
         self.top, self.targets, self.best, self.sampled = (np.concatenate(parts) for parts in (top, targets, best, sampled))
 
     def kl(self, golden: Golden) -> Float64:
-        """KL(reference || ours) over the reference's top tokens and the rest as one event, as in make_model_goldens.py for llama.cpp."""
+        """Returns KL(reference || ours) at each position. All tokens except the top tokens of the reference count as one event, as in
+        make_model_goldens.py for llama.cpp."""
         p, q = golden.top, self.top
         rest_p = np.log1p(-np.minimum(np.exp(p).sum(1), 1 - 1e-9))
         rest_q = np.log1p(-np.minimum(np.exp(q).sum(1), 1 - 1e-9))
@@ -98,7 +101,7 @@ def test_score_equals_logits(smollm2: pumice.Model) -> None:
 
 
 def test_gemma_tokenizer_loads_in_under_a_second() -> None:
-    """The promise is 1 s; asserted at 5 s, for a machine may be busy."""
+    """The tokenizer must load in 1 s on an idle machine. The test allows 5 s, because the machine may be busy."""
     import time
 
     from pumice import _core

@@ -1,4 +1,5 @@
-"""Grammars: what is enforced, what is refused and where it is; answers under them, alone and in batches."""
+"""Grammars must enforce what they say, and must refuse what they cannot enforce, with its position. Answers under a grammar must be the
+same alone and in batches."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ Ids = list[int]
 
 @pytest.fixture(scope="module")
 def closing(smollm2: pumice.Model) -> set[int]:
-    """Tokens that bring JSON to its end."""
+    """Returns tokens that soon bring a JSON text to its end."""
     return {
         int(i)
         for text in ('"', "}", "]", '"}', "]}", "}}", '"]', '"]}', ",", ":", "0", "1", '":')
@@ -35,7 +36,8 @@ def closing(smollm2: pumice.Model) -> set[int]:
 
 
 def walk(model: pumice.Model, grammar: Grammar, seed: int, closing: set[int]) -> str | None:
-    """Returns a text that random choices among the allowed tokens make, or None if the text did not end."""
+    """Returns a text that is made of random tokens among those that the grammar allows, or None if the text did not end within 400
+    tokens."""
     draw = random.Random(seed)
     here, said = filter_of(model, grammar), []
     for step in range(400):
@@ -63,7 +65,7 @@ class Tree(pydantic.BaseModel):
     left: Tree | None = None
 
 
-SCHEMAS: dict[str, tuple[Any, list[Any], list[Any]]] = {  # schema, instances, and what is none
+SCHEMAS: dict[str, tuple[Any, list[Any], list[Any]]] = {  # (schema, valid instances, invalid instances)
     "object": (
         {
             "type": "object",
@@ -195,7 +197,8 @@ def test_other_grammars(smollm2: pumice.Model) -> None:
 
 
 def test_a_mask_is_what_each_token_shows_by_itself(smollm2: pumice.Model) -> None:
-    """Each allowed token and 2,000 others are tried. mask() must not change what accept() says, and a copy must be independent."""
+    """mask() must allow exactly the tokens that accept() takes. The test tries up to 2,000 allowed tokens and 2,000 random ones. Neither
+    mask() nor a token that a clone accepts may change the filter."""
     for grammar, before in (
         (Grammar.json_schema(SCHEMAS["object"][0]), '{"a":1'),
         (Grammar.choices(["over the hills", "over the moon", "under"]), "over the"),
@@ -232,7 +235,7 @@ def test_tokens_are_their_bytes(smollm2: pumice.Model, gemma3: pumice.Model) -> 
         assert all(pieces[i].startswith(b"\xff") for i in model._generator.eos_ids)
 
 
-# ---- what a Grammar is
+# ---- the class Grammar
 
 
 def test_grammars_are_values() -> None:
@@ -398,7 +401,8 @@ HOSTILE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_grammars(name: str, smollm2: pumice.Model) -> None:
-    """Hostile grammars must compile or be refused in bounded time and never end the process. Then answers begin, on this thread's stack."""
+    """Hostile grammars must compile or be refused in bounded time and must never end the process. If a grammar compiles, the first tokens
+    of an answer are chosen in this thread, whose stack must suffice."""
     begin = time.monotonic()
     try:
         here = filter_of(smollm2, HOSTILE[name]())
@@ -409,7 +413,7 @@ def test_hostile_grammars(name: str, smollm2: pumice.Model) -> None:
             here = copy
     except pumice.GrammarError:
         pass
-    assert time.monotonic() - begin < 10  # 0.3 s alone
+    assert time.monotonic() - begin < 10  # 0.3 s on an idle machine
 
 
 def test_random_grammars_end_in_an_answer_or_an_error(smollm2: pumice.Model) -> None:
@@ -492,7 +496,7 @@ def test_random_grammars_end_in_an_answer_or_an_error(smollm2: pumice.Model) -> 
             compiled += 1
         except pumice.GrammarError:
             pass
-        assert time.monotonic() - begin < 10, grammar  # with room for a busy machine
+        assert time.monotonic() - begin < 10, grammar  # a high limit, because the machine may be busy
     assert compiled > 10
 
 
@@ -512,7 +516,7 @@ PROMPTS = ["Anna is 31.", "Bob, 7 years old, likes trains.", "Describe a person 
 
 
 def slowly(model: pumice.Model, prompt: str, grammar: Grammar, most: int) -> Ids:
-    """Returns the greedy answer, which takes the largest allowed logit of each whole row."""
+    """Returns the greedy answer, computed without the engine's sampler: each token is the allowed token with the largest logit."""
     here, ids = filter_of(model, grammar), model.tokenize(prompt).tolist()
     answer: Ids = []
     while len(answer) < most:
@@ -538,7 +542,8 @@ def test_greedy_answers_are_the_slow_ones(smollm2: pumice.Model) -> None:
 
 
 def test_answers_validate_alone_and_in_batches(smollm2: pumice.Model) -> None:
-    """Random samples validate too. A batch with free rows and rows of other grammars changes no bit."""
+    """An answer must have the same bits alone as in a batch with answers under other grammars and without a grammar. Random samples must
+    fit the schema, too."""
     grammars: list[Grammar | None] = [Grammar.json_schema(PERSON), None, Grammar.regex("[0-9]{3}-[0-9]{2}"), Grammar.json_object(), None]
     options: dict[str, Any] = {"temperature": 0.9, "seed": 3, "max_new_tokens": 60, "logprobs": 2}
     together = smollm2.generate(PROMPTS, grammar=grammars, **options)
@@ -586,13 +591,15 @@ def test_speculation_changes_nothing(smollm2: pumice.Model) -> None:
 
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.8, "seed": 4}, {"temperature": 0, "repetition_penalty": 1.2}])
 def test_what_a_grammar_leaves_no_choice_of_is_guessed(options: dict[str, Any], smollm2: pumice.Model) -> None:
-    """The name of a key is one text, of which the tokens that may come are beginnings: several in one step, the same as without."""
+    """Where a grammar allows only one text, such as the name of a key, its tokens must be guessed and checked several at a time. The answer
+    must be the same as without guesses."""
     keys = ["the_name_of_the_person", "favourite_colour", "is_a_student_of_law"]
     schema = {"type": "object", "properties": {key: {"type": "string", "maxLength": 5} for key in keys}, "required": keys}
     grammar = Grammar.json_schema({**schema, "additionalProperties": False})
     prompts = ["Alice studies law:", "Bob likes red:", "Carol:"]
     call: dict[str, Any] = {"grammar": grammar, "max_new_tokens": 70, **options}
-    # A new model: the cost of guesses is measured, and must not include steps that other tests slowed down.
+    # A new model is loaded, because a model measures what guesses cost it, and other tests may have slowed down the steps of a shared
+    # model.
     with pumice.load(smollm2.path, device="cpu") as model:
         alone = [model.generate(prompt, **call) for prompt in prompts]
         guessed = model.generate(prompts, **call)

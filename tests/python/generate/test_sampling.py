@@ -1,4 +1,5 @@
-"""min_new_tokens, ignore_eos, bad_words, settings of each prompt, logits processors: against loops over logits()."""
+"""min_new_tokens, ignore_eos, bad_words, settings of each prompt, logits processors and samplers. Where possible, the tokens are compared
+with those of a plain loop over logits()."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Loop = Callable[[list[int], np.ndarray], None]
 
 
 def greedy(model: pumice.Model, prompt: str, tokens: int, change: Loop) -> list[int]:
-    """Greedy tokens, one row of logits at a time; `change` is told all ids so far."""
+    """Returns greedy tokens from one row of logits() at a time. change(ids, row) gets all ids so far and may change the row."""
     ids = model.tokenize(prompt).tolist()
     said: list[int] = []
     for _ in range(tokens):
@@ -72,7 +73,7 @@ def test_bad_words(smollm2: pumice.Model) -> None:
     free = smollm2.generate(TEXT, max_new_tokens=10, temperature=0)
     words = [free.ids[:1].tolist(), free.ids[2:4].tolist(), [int(smollm2.tokenize(TEXT)[-1]), int(free.ids[1])]]
 
-    def change(ids: list[int], row: np.ndarray) -> None:  # as transformers' NoBadWordsLogitsProcessor does it
+    def change(ids: list[int], row: np.ndarray) -> None:  # as in transformers' NoBadWordsLogitsProcessor
         for word in words:
             if len(word) == 1 or ids[-len(word) + 1 :] == word[:-1]:
                 row[word[-1]] = -math.inf
@@ -164,7 +165,8 @@ def test_a_processor_changes_the_row(smollm2: pumice.Model) -> None:
     assert found.ids.tolist() == greedy(smollm2, TEXT, 15, change)
     first = found.prompt_tokens
     assert seen == [(first + i, "int32 float32", smollm2.info["vocab_size"]) for i in range(15)]
-    # With other settings, samples and prompts, and log-probabilities, which stay those of the model.
+    # A processor must also work with other settings, several samples and several prompts. The log-probabilities must stay those of the
+    # model's own logits.
     ways: dict[str, Any] = {
         "temperature": 0.9,
         "top_k": 30,
@@ -254,7 +256,7 @@ def test_an_interrupt_in_a_processor(smollm2: pumice.Model) -> None:
 
 # ---------------------------------------------------------------- DRY, XTC, top-n-sigma, Mirostat
 def dry(ids: list[int], multiplier: float, base: float, allowed: int, breakers: set[int]) -> dict[int, float]:
-    """Tries every position and every length, as the definition says."""
+    """Returns the penalty that DRY gives to each token. Follows the definition: tries every position and every length."""
     taken: dict[int, float] = {}
     for n in range(allowed, 51):
         if n > len(ids) or breakers & set(ids[-n:]):
@@ -337,7 +339,7 @@ def test_a_setting_of_what_is_off_is_told(smollm2: pumice.Model, given: dict[str
     for prompt, settings in (("a", given), (["a", "b"], {"sampling": [{}, given]})):
         with pytest.raises(ValueError, match=f"{next(iter(given))}=.* does nothing without {switch}"):
             smollm2.generate(prompt, max_new_tokens=1, **settings)
-    assert smollm2.generate("a", max_new_tokens=1, **given, **{switch: 0.0}).ids.size == 1  # no error, because the caller switches it off
+    assert smollm2.generate("a", max_new_tokens=1, **given, **{switch: 0.0}).ids.size == 1  # no error if the switch is off on purpose
 
 
 def test_bad_words_of_a_folder(tmp_path: Path) -> None:
@@ -349,12 +351,12 @@ def test_bad_words_of_a_folder(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         model = pumice.load(folder, device="cpu")
     found = model.generate([5, 6, 7], temperature=0, max_new_tokens=8)
-    assert found.params.bad_words == ((2, 3), (first,))  # an end token is none, as in transformers
+    assert found.params.bad_words == ((2, 3), (first,))  # the end token 1 does not become a bad word, as in transformers
     assert first not in found.ids
     assert model.generate([5, 6, 7], temperature=0, max_new_tokens=8, bad_words=[]).ids.tolist() == free.ids.tolist()
     for wrong in (7, [7], [["a"]], {"a": 1}):
         (folder / "generation_config.json").write_text(json.dumps({"bad_words_ids": wrong}))
-        if wrong == [7]:  # one id is a word too
+        if wrong == [7]:  # valid, because a word may be one id
             continue
         with pytest.raises(pumice.ModelFormatError, match="bad_words_ids"):
             pumice.load(folder, device="cpu")

@@ -1,4 +1,4 @@
-"""Numbers in a schema: an answer may have exactly the numbers that the schema allows, with any number of digits."""
+"""Numbers in a schema: the mask must allow exactly the numbers that the schema allows, with any number of digits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from masks import filter_of, says, takes
 import pumice
 from pumice import Grammar
 
-ROUNDS = int(os.environ.get("PUMICE_FUZZ", "500"))  # some 2,000 numbers
+ROUNDS = int(os.environ.get("PUMICE_FUZZ", "500"))  # 500 rounds try about 2,000 numbers
 BIG = [2**53 + 1, 10**18 + 1, 2**63 - 1, 2**63 + 5, 2**70, -(2**80) + 1]
 IDS = [123456789012345678, 123456789012345679, 987654321098765433]
 
@@ -37,7 +37,7 @@ def number(draw: random.Random) -> int | float:
 
 
 def wrapped(draw: random.Random, schema: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """A schema that has another one somewhere in it, and a text that has the other's where %s stands."""
+    """Returns a schema that contains `schema`, and the text of an instance with %s in place of the instance of `schema`."""
     closed = {"type": "object", "additionalProperties": False}
     return draw.choice(
         [
@@ -60,7 +60,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def test_numbers_that_are_written_down(smollm2: pumice.Model) -> None:
-    """A const or an enum of any numbers: the digits as Python writes them, and no others."""
+    """For a const or an enum of any numbers, the mask must allow the digits that Python writes for these numbers, and no other numbers."""
     draw = random.Random(1)
     for _ in range(ROUNDS):
         values = [number(draw) for _ in range(draw.choice([1, 1, 2, 5]))]
@@ -81,7 +81,7 @@ def test_numbers_that_are_written_down(smollm2: pumice.Model) -> None:
 
 
 def test_bounds_of_any_numbers(smollm2: pumice.Model) -> None:
-    """Every text that the mask allows is a number within the bounds, and every number within them is allowed as Python writes it."""
+    """The mask must allow every number within the bounds, as Python writes it, and no number outside them, however it is written."""
     draw, found, refused = random.Random(2), 0, 0
     while found < ROUNDS // 2:
         low, high = sorted([number(draw), number(draw)])
@@ -127,7 +127,7 @@ def test_bounds_of_any_numbers(smollm2: pumice.Model) -> None:
 
 
 def compiled(model: pumice.Model, schema: Any) -> tuple[Any, str]:
-    """Returns the filter, or the error if the schema does not compile."""
+    """Returns the filter and "", or None and the error message if the schema does not compile."""
     try:
         return filter_of(model, Grammar.json_schema(schema)), ""
     except pumice.GrammarError as error:
@@ -135,7 +135,8 @@ def compiled(model: pumice.Model, schema: Any) -> tuple[Any, str]:
 
 
 def bounds_are_plain(bounds: dict[str, Any]) -> bool:
-    """Few digits: left to the compiler, which writes no exponents."""
+    """Returns whether all bounds have so few digits that pumice leaves them to the grammar compiler, which allows no exponents in
+    numbers."""
     return not any("exclusive" in word for word in bounds) and all(
         abs(value) < 2**53 and (isinstance(value, int) or ("e" not in repr(value) and len(repr(value).replace(".", "").lstrip("-0")) <= 15))
         for value in bounds.values()
@@ -143,7 +144,7 @@ def bounds_are_plain(bounds: dict[str, Any]) -> bool:
 
 
 def spellings(value: Any) -> list[str]:
-    """Other texts of about the same number."""
+    """Returns other texts of the same number or of one close to it."""
     if isinstance(value, int):
         return [f"{value}.0", f"{value}.{'0' * 25}1", f"{value}.5"] if abs(value) < 1e300 else []
     return [f"{value:.25e}", f"{value:.16e}", f"{value:e}"] + (
@@ -187,7 +188,7 @@ def test_ids_of_types_and_tools(smollm2: pumice.Model) -> None:
 
 
 def test_branches_of_one(smollm2: pumice.Model) -> None:
-    """A tagged union: the branches cannot hold together, so that oneOf is anyOf."""
+    """In a tagged union, no value can fit two branches, so oneOf must be enforced in the same way as anyOf."""
 
     def branch(tag: str, **more: Any) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""speculate= and draft=: the same tokens with and without, on each device, alone and in batches, greedy and sampled."""
+"""speculate= and draft= must not change the tokens, on each device, alone and in batches, greedy and sampled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAYS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_models.make_folder("gemma2", tmp_path_factory.mktemp("gemma2"))  # sliding windows
+    return random_models.make_folder("gemma2", tmp_path_factory.mktemp("gemma2"))  # a model with sliding windows
 
 
 @pytest.fixture(scope="module", params=["cpu", "vulkan"])
@@ -35,7 +35,7 @@ def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[pumice.Model
 
 
 def prompts(count: int, vocab: int) -> list[np.ndarray]:
-    """Returns prompts, half of which repeat themselves."""
+    """Returns random prompts. Every second prompt repeats its beginning at its end."""
     rng = np.random.default_rng(4)
     result = []
     for i in range(count):
@@ -45,7 +45,8 @@ def prompts(count: int, vocab: int) -> list[np.ndarray]:
 
 
 def start(model: pumice.Model, ids: list[np.ndarray], way: dict[str, Any], guesses: dict[str, Any]) -> list[Any]:
-    """Calls generate() with the engine's own options for guesses, because "always" and "replay" are for tests only."""
+    """Generates with the engine's own options for guesses. generate() does not have the options "always" and "replay", which are only for
+    tests."""
     params = model._generator.params({**way, "max_new_tokens": 24})
     return model._generator.start(model._core, ids, params, lambda found: found, False, speculation=guesses)  # type: ignore[no-any-return]
 
@@ -65,7 +66,7 @@ def test_two_hundred_prompts(model: pumice.Model, way: dict[str, Any]) -> None:
         if plain[0].top_ids is not None:
             assert all(np.array_equal(a.top_ids, b.top_ids) for a, b in zip(plain, found, strict=True))
             assert all(np.allclose(a.logprobs, b.logprobs, atol=1e-5) for a, b in zip(plain, found, strict=True))
-    for i in range(0, 50, 10):  # alone
+    for i in range(0, 50, 10):  # a prompt alone
         alone = start(model, texts[i : i + 1], way, {"replay": wrong[i : i + 1], "always": True})
         assert alone[0].ids.tolist() == start(model, texts[i : i + 1], way, {})[0].ids.tolist()
     assert model.cache_stats()["pages_in_use"] == 0
@@ -83,7 +84,8 @@ def test_a_smaller_model(folder: Path) -> None:
             again = model.generate(texts, max_new_tokens=24, draft=draft, **way)
             assert [r.ids.tolist() for r in again] == [r.ids.tolist() for r in plain], way
         assert model.cache_stats()["pages_in_use"] == 0
-        end = time.monotonic() + 5  # the drafter's are given back once the caller knows: two models' locks are never held at once
+        # The drafter's pages may come back only after the call has returned, because the locks of two models are never held at once.
+        end = time.monotonic() + 5
         while draft.cache_stats()["pages_in_use"] and time.monotonic() < end:
             time.sleep(0.001)
         assert draft.cache_stats()["pages_in_use"] == 0
