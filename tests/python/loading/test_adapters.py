@@ -1,4 +1,4 @@
-"""Low-rank adapters by task (jina v3): merged while loading, they are the model whose weights are W + alpha / rank · B A."""
+"""Low-rank adapters by task (jina v3). Merging the adapter of a task while loading must give the weights W + alpha / rank · B A."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADAPTED = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "Wq
 
 
 def with_adapters(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors as torch's parametrisation names them, with three tasks' factors beside each matrix."""
+    """Returns the tensors under the names of torch's parametrisation, and beside each matrix the low-rank factors of three tasks."""
     found = {}
     for name, tensor in tensors.items():
         base = name.removesuffix(".weight")
@@ -49,7 +49,7 @@ def merged(tensors: dict[str, np.ndarray], task: str) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As the hub has it: an XLM-RoBERTa whose positions turn."""
+    """Returns jina v3 as it is on the Hugging Face hub, where its config.json describes an XLM-RoBERTa with rotary positions."""
     made = random_models.make_folder("jina_v3", tmp_path_factory.mktemp("jina"))
     config = json.loads((made / "config.json").read_text())
     theta = config.pop("rope_parameters")["rope_theta"]

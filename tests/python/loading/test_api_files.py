@@ -1,4 +1,5 @@
-"""Files and limits that the outside test broke, on real models: names, links, tokenizers, address space, and a bias on every token."""
+"""Files and limits that broke an earlier version, tested on real models: names, links, tokenizers, address space, and a bias on every
+token."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ import pumice
 
 
 def folder(tmp_path: Path, name: str | bytes = "model") -> Path:
-    """A MiniLM of which a test can replace one file."""
+    """Returns a copy of MiniLM's folder, in which a test can replace files."""
     made = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + os.fsencode(name)))
     made.mkdir()
     for file in Path(samples.minilm()).rglob("*"):
@@ -35,7 +36,7 @@ def folder(tmp_path: Path, name: str | bytes = "model") -> Path:
 def same(file: Path, to: Path | str) -> None:
     try:
         os.link(file.resolve(), to)
-    except OSError:  # another file system
+    except OSError:  # the copy is on another file system
         shutil.copy(file, to)
 
 
@@ -65,7 +66,8 @@ def endless(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, dangling, endless])
 def test_a_tokenizer_file_that_cannot_be_read(tmp_path: Path, make: Callable[[Any], None]) -> None:
-    """It is an error. vocab.txt beside it is not used in its place, because it might hold other tokens."""
+    """A tokenizer.json that cannot be read must be an error. vocab.txt must not be used in its place, because it might hold other
+    tokens."""
     made = folder(tmp_path)
     (made / "tokenizer.json").unlink()
     make(made / "tokenizer.json")
@@ -123,9 +125,8 @@ except MemoryError as error:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("mib", [60, 100, 200, 300, 500])
 def test_little_address_space(mib: int, when: str) -> None:
-    """With little address space a call gives a result or raises MemoryError. Without pumice's own checks, the tokenizers package would
-    abort the process and OpenBLAS would retry its allocation for ever.
-    """
+    """With little address space, a call must give a result or raise MemoryError. Without pumice's own checks, the tokenizers package would
+    abort the process, and OpenBLAS would retry its allocation for ever."""
     path = os.pathsep.join(filter(None, [str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-c", LIMITED, str(mib), when]
     ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60)
@@ -155,7 +156,7 @@ def test_a_side_file_that_links_to_itself(tmp_path: Path, name: str) -> None:
     with pytest.raises((pumice.PumiceError, OSError), match=re.escape(name)) as caught:
         pumice.load(made, device="cpu")
     assert not str(caught.value).startswith("[Errno")
-    if name != "1_Pooling/config.json":  # modules.json names this one, so it is missing
+    if name != "1_Pooling/config.json":  # this file is reported as missing, because modules.json names it
         assert re.search("is a link .*(to itself|back to itself)", str(caught.value))
 
 

@@ -1,4 +1,4 @@
-"""load(), plan() and what a Model is: sources, options, logs, progress, hub ids, pickling, closing."""
+"""load(), plan() and the class Model: sources, options, logs, progress, hub ids, pickling, closing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paths import ROOT, SUPPORT
 
 @pytest.mark.alone
 def test_import_is_cheap_and_brings_nothing_heavy() -> None:
-    """Checks what our own modules import at once, without the engine."""
+    """Checks what `import pumice` imports and how long it takes, with an empty module in place of the engine."""
     code = (
         "import sys, types, time; sys.path[:0] = sys.argv[1:]; core = types.ModuleType('pumice._core')\n"
         "core.set_error_types = lambda types: None; core.__version__ = '0'; sys.modules['pumice._core'] = core\n"
@@ -74,7 +74,7 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
         options = vars(model._core.options)
         behind: dict[str, Any] = {"modules": [], "score_ids": [], "task": None, "lora": []}
         assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": ["last"], **behind}
-    with pumice.load(path, compute="float32") as model:  # keys and values too, unless kv_dtype says otherwise
+    with pumice.load(path, compute="float32") as model:  # makes keys and values float32, too, unless kv_dtype is given
         assert model._core.options.kv_dtype == "f32"
     with pumice.load(path, compute="float32", kv_dtype="f16") as model:
         assert model._core.options.kv_dtype == "f16"
@@ -222,7 +222,7 @@ def test_pickles_as_its_load_arguments(pumice: Any, tmp_path: Path, monkeypatch:
     with pumice.load("m.gguf", n_ctx=32, prompts={"q": "x"}, progress=lambda *_: None) as model:
         data = pickle.dumps(model)
     assert len(data) < 500
-    # It names what docs/python.md promises, and no file of the package: 0.1.0 reads what today's pickles hold.
+    # A pickle names only what docs/python.md promises, and no module inside the package, so that version 0.1.0 can read today's pickles.
     said = [argument for _, argument, _ in pickletools.genops(data) if isinstance(argument, str)]
     assert {"pumice", "load", "functools", "partial"} < set(said) and not [name for name in said if name.startswith("pumice.")]
     monkeypatch.chdir("/")
@@ -261,7 +261,7 @@ def test_interruptible_wakes_for_signals(pumice: Any) -> None:
     outer = threading.Thread(target=lambda: found.append(interruptible(threading.current_thread) is outer))
     outer.start()
     outer.join()
-    assert found == [True]  # other threads get no signals: no thread of a thread
+    assert found == [True]  # only the main thread gets signals, so in any other thread the work runs in place
 
 
 # ---------------------------------------------------------------- hub
@@ -290,7 +290,8 @@ def test_choose_files(pumice: Any) -> None:
 
 @pytest.fixture(name="hub")
 def _hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A hub of one repository with a folder model and one with GGUF files; a cache that starts empty."""
+    """Stands in for the huggingface_hub package. The hub has one repository with a model folder and one with GGUF files. The local cache is
+    empty at first."""
     remote = {"org/folder": ["config.json", "model.safetensors", "model.bin"], "org/ggufs": ["m-Q4_0.gguf", "m-Q8_0.gguf"]}
     hub: Any = types.ModuleType("huggingface_hub")
     hub.calls, hub.offline, hub.remote = [], False, remote
@@ -340,7 +341,7 @@ def test_hub_downloads_once(pumice: Any, hub: Any) -> None:
         ("list", "org/folder"),
         ("get", "config.json"),
         ("get", "model.safetensors"),
-        ("get", "modules.json"),  # there is none, which is remembered
+        ("get", "modules.json"),  # the file does not exist, and the client remembers that
         ("list", "org/ggufs"),
         ("get", "m-Q8_0.gguf"),
     ]
@@ -374,7 +375,8 @@ def test_a_cache_that_was_cut_short_is_not_used(pumice: Any, hub: Any, tmp_path:
 
 
 def test_a_cache_that_another_program_filled(pumice: Any, hub: Any, tmp_path: Path) -> None:
-    """transformers keeps no modules.json, without which vectors would be pooled otherwise, in silence."""
+    """If transformers filled the cache, modules.json is missing, and vectors would silently be pooled in another way. load() must warn if
+    it is offline, and must otherwise fetch the file."""
     folder = tmp_path / "org" / "folder"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"model_type": "toy"}))
@@ -383,7 +385,7 @@ def test_a_cache_that_another_program_filled(pumice: Any, hub: Any, tmp_path: Pa
     with pytest.warns(pumice.FallbackWarning, match=r"org/folder: what lies in the local cache has no modules\.json.*Name or service"):
         pumice.load("org/folder").close()
     hub.offline, hub.remote["org/folder"] = False, [*hub.remote["org/folder"], "modules.json", "1_Pooling/config.json"]
-    with contextlib.suppress(pumice.PumiceError):  # the files of this hub say nothing
+    with contextlib.suppress(pumice.PumiceError):  # the files of this hub are not valid
         pumice.load("org/folder")
     assert ("get", "1_Pooling/config.json") in hub.calls and (folder / "modules.json").is_file()
 

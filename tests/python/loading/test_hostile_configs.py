@@ -1,7 +1,7 @@
-"""Puts hostile values into every field of every file beside the weights. Each gives a typed error that names the place, or a right result.
+"""Puts hostile values into every field of every file beside the weights. Each value must give a typed error that names the field or the
+file, or a correct result.
 
-Each batch of cases runs in a process of its own, so that a test detects a crash, a hang or an exit and names the case that caused it.
-"""
+Each batch of cases runs in a process of its own, so that a test detects a crash, a hang or an exit and names the case that caused it."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from paths import SUPPORT
 from small_files import SPACE, Typed, encoder_folder, gguf_file, gguf_keys, wordlevel
 
 SLOWEST_SECONDS = 2.0
-MOST_GROWTH = 300 << 20  # bytes that a batch's process may grow by
-DEEP = "@deep@"  # stands for text that json.dumps() would not write
+MOST_GROWTH = 300 << 20  # maximum growth of a batch's process, in bytes
+DEEP = "@deep@"  # replaced by JSON that is nested too deeply for json.dumps()
 SURROGATE = "\ud800"
 HOSTILE: list[Any] = [
     None, -1, 0, 2**31, 2**63, 10**400, 1e308, math.nan, "", "x", "x" * (1 << 20), SURROGATE, "a\0b", [], {}, {"x": {}}, True,
     "/////w==", DEEP,
 ]  # fmt: skip
 
-Case = tuple[str, Callable[[], None]]  # its name, and what makes it
+Case = tuple[str, Callable[[], None]]  # (name, function that writes the broken file)
 
 
 # ---------------------------------------------------------------- folders
 
 
 def other_tokenizers() -> dict[str, dict[str, Any]]:
-    """The other kinds of models, and the parts that come with them."""
-    zeros = base64.b64encode(struct.pack("<I", 1024) + bytes(1024)).decode()  # a trie that knows nothing
+    """Returns, for each kind of tokenizer model other than WordLevel, the parts of tokenizer.json that such a model needs."""
+    zeros = base64.b64encode(struct.pack("<I", 1024) + bytes(1024)).decode()  # a trie without entries
     space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     split = {"type": "Split", "pattern": {"Regex": "\\\\s+"}, "behavior": "Isolated", "invert": False}
@@ -116,7 +116,7 @@ def decoder_folder(target: Path) -> Path:
         (folder / name).write_text(json.dumps(value))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"head_dim": 32, "eos_token_id": 509}))
-    # The weights in two shards.
+    # Splits the weights into two shards.
     shapes = json.loads(random_models.golden_file("llama32", "shapes.json").read_text())
     names = sorted(shapes)
     (folder / "model.safetensors").unlink()
@@ -129,7 +129,8 @@ def decoder_folder(target: Path) -> Path:
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places where a value can be replaced: every field, the first elements of lists, the first two words of vocabularies."""
+    """Yields the path to each value that is replaced in the tests: every field, the first elements of lists, and the first two words of
+    vocabularies."""
     if at:
         yield at
     if isinstance(value, dict):
@@ -242,7 +243,7 @@ BATCHES = {
     "gguf gpt2": ("gguf", ["gpt2"]),
     "gguf others": ("gguf", ["llama", "t5", "bert"]),
 }
-ALLOWED = (ValueError, OSError)  # and every PumiceError, and a MemoryError with words
+ALLOWED = (ValueError, OSError)  # allowed besides PumiceError and MemoryError
 
 
 def use(pumice: Any, source: Path, kind: str) -> None:
@@ -262,7 +263,7 @@ def use(pumice: Any, source: Path, kind: str) -> None:
 
 
 def judge(pumice: Any, source: Path, kind: str, names: str) -> str | None:
-    """Returns what is wrong with the result of a load and a call, or None."""
+    """Loads and uses a broken model. Returns what is wrong with the outcome, or None if it is right."""
     try:
         use(pumice, source, kind)
     except (pumice.PumiceError, *ALLOWED, MemoryError) as error:
@@ -314,9 +315,10 @@ def run_batch(batch: str, scratch: Path) -> None:
         use(pumice, source, kind)
         (folder / "tokenizer.json").write_text(json.dumps(wordlevel()))
     for _ in range(3):
-        use(pumice, source, kind)  # everything that stays for good is allocated now
+        use(pumice, source, kind)  # allocates everything that the process keeps for good
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    limit = 8 << 30  # no sound case comes near it: a huge allocation is a MemoryError and does not stop the machine
+    # Much more than any valid case needs. A huge allocation then raises MemoryError and does not use up the machine's memory.
+    limit = 8 << 30
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for file, cases in groups:
         content = file.read_bytes()
@@ -328,7 +330,7 @@ def run_batch(batch: str, scratch: Path) -> None:
             seconds = time.perf_counter() - started
             print(json.dumps({"wrong": wrong, "seconds": seconds}), flush=True)
             restore(file, content)
-    use(pumice, source, kind)  # and the process is as good as before
+    use(pumice, source, kind)  # the hostile values have done no harm to the process
     print(json.dumps({"grown": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024}), flush=True)
 
 

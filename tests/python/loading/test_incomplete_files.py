@@ -1,4 +1,4 @@
-"""If a GGUF file lacks a part of its model, a warning must name the part. Complete files must give the original's numbers."""
+"""If a GGUF file lacks a part of its model, a warning must name the part. A complete file must give the numbers of the original model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def vectors(path: Path, tokenizer: Path, **options: Any) -> np.ndarray:
 
 
 def embeddinggemma(folder: Path, *dense: str, **changed: np.ndarray) -> tuple[Path, Path, dict[str, np.ndarray]]:
-    """A small EmbeddingGemma as GGUF with these Dense layers, the folder with the same body, and the layers' weights."""
+    """Writes a small EmbeddingGemma as GGUF, with the Dense layers that `dense` names. Returns its path, the folder of the same model
+    without Dense layers, and the weights of the Dense layers."""
     keys, tensors = random_gguf.gguf_parts("embeddinggemma")
     shapes = {"dense_2": (192, 64), "dense_3": (64, 192)}
     layers = {name: random_models.weights(name, shape) for name, shape in shapes.items()} | changed
@@ -38,9 +39,9 @@ def test_dense_layers_of_embeddinggemma_follow_pooling(tmp_path: Path) -> None:
         found = vectors(path, folder)
     pooled = vectors(folder, folder, pooling="mean").astype(np.float64)
     expected = pooled @ layers["dense_2"].T @ layers["dense_3"].T
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)  # encode() of GGUF files normalises
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)  # encode() normalises the vectors of GGUF files
     assert np.abs(found - expected).max() <= 1e-5
-    assert np.abs(found - pooled / np.linalg.norm(pooled, axis=1, keepdims=True)).max() > 0.05  # they change something
+    assert np.abs(found - pooled / np.linalg.norm(pooled, axis=1, keepdims=True)).max() > 0.05  # the layers do change the vectors
 
 
 @pytest.mark.parametrize("there", [(), ("dense_2",)])
@@ -73,7 +74,8 @@ def test_a_dense_layer_that_is_no_matrix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["bert_classifier", "nomic_bert_classifier"])
 def test_a_reranker_without_its_pooler(name: str, tmp_path: Path) -> None:
-    """llama.cpp's converter drops it for these, so that nothing stands between the first row and the classifier."""
+    """The warning must name the pooler, which is the dense layer between the first row and the classifier. llama.cpp's converter drops it
+    for these models."""
     folder = random_models.make_folder(name, tmp_path)
     path = random_gguf.write(tmp_path / f"{name}.gguf", *random_gguf.gguf_parts(name, {"classifier": "cls.output"}))
     with pytest.warns(pumice.IncompleteModelWarning, match=r"lacks the dense layer before the classifier \(cls.weight\)"):
@@ -91,7 +93,7 @@ LETTERS = [chr(letter) for letter in range(ord("a"), ord("z") + 1)]
 
 
 def embedder(folder: Path, name: str, pooling: int | None, **said: Any) -> Path:
-    """A decoder with a byte-pair tokenizer in the file, whose end token is <|endoftext|>."""
+    """Writes a decoder as GGUF, with a byte-pair tokenizer whose end token is <|endoftext|>. `said` are more keys of the tokenizer."""
     keys, tensors = random_gguf.gguf_parts(name)
     tokens = ["<|endoftext|>", *LETTERS]
     tokens += [f"[unused{i}]" for i in range(len(tokens), 512)]
@@ -105,7 +107,7 @@ def embedder(folder: Path, name: str, pooling: int | None, **said: Any) -> Path:
     return random_gguf.write(folder / "embedder.gguf", keys, tensors)
 
 
-NAMES = ["qwen3_embedding", "qwen2", "llama3"]  # Qwen3-Embedding, gte-Qwen2 and e5-mistral are these families
+NAMES = ["qwen3_embedding", "qwen2", "llama3"]  # the families of Qwen3-Embedding, gte-Qwen2 and e5-mistral
 
 
 @pytest.mark.parametrize("said", [{}, {"add_eos_token": False}])

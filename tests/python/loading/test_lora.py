@@ -1,4 +1,5 @@
-"""lora=: adapters give what peft computes, on float bases and on quantised ones, and broken ones are named."""
+"""lora=: adapters must give what peft computes, on float and on quantised models. Broken adapters must be refused with an error that says
+what is wrong."""
 
 from __future__ import annotations
 
@@ -32,18 +33,18 @@ def adapter(case: str, folder: Path, tensors: dict[str, Array] | None = None, **
     return folder
 
 
-# ---------------------------------------------------------------- as peft
+# ---------------------------------------------------------------- the results of peft
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_those_of_peft(case: str, tmp_path: Path) -> None:
     folder = random_models.make_folder(CASES[case]["variant"], tmp_path)
     expected = np.load(ADAPTERS / f"{case}.npz")["rows"]
     found = rows(folder, lora=adapter(case, tmp_path / "adapter"))
     assert np.abs(found - expected).max() <= 2e-4
-    assert np.abs(rows(folder) - expected).max() > 0.5  # it changes something
+    assert np.abs(rows(folder) - expected).max() > 0.5  # the adapter does change the rows
 
 
 def test_scales_and_several_adapters_add_up(tmp_path: Path) -> None:
-    """W + 0.5 d1 - 2 d2, computed here."""
+    """Two adapters d1 and d2 with the scales 0.5 and -2 must give the rows of a model with the weights W + 0.5 d1 - 2 d2."""
     config = json.loads((ADAPTERS / "llama.adapter_config.json").read_text())
     first, second = factors("llama"), {name: random_models.weights(f"other {name}", x.shape) for name, x in factors("llama").items()}
     merged = random_models.tensors("llama32")
@@ -63,11 +64,13 @@ def test_scales_and_several_adapters_add_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("variant", "how"), BASES)
 def test_on_quantised_bases(variant: str, how: str, tmp_path: Path) -> None:
-    assert on_a_quantised_base(variant, how, tmp_path) <= (2e-3 if variant in ("gpt2", "bert") else 2e-4)  # float16 where it is merged
+    # Where an adapter must be merged into quantised weights, the sum is stored in float16, so the limit is higher.
+    assert on_a_quantised_base(variant, how, tmp_path) <= (2e-3 if variant in ("gpt2", "bert") else 2e-4)
 
 
 def test_by_default_too(tmp_path: Path) -> None:
-    """With 8-bit activations beside float factors, results must be close to float32, and the same alone and in a batch."""
+    """By default, activations are rounded to 8 bits, while the factors of the adapter are floats. Results must be close to those in
+    float32, and the same alone as in a batch."""
     packed, _, tensors = quantised("llama32", "q8_0", tmp_path)
     tokenizer = random_models.make_folder("llama32", tmp_path / "folder")
     shapes = {name: x.shape for name, x in tensors.items() if name.startswith("blk.") and x.ndim == 2}
@@ -107,7 +110,7 @@ REFUSED = [
     ({"lora_alpha": float("nan")}, pumice.ModelFormatError, "lora_alpha is nan, not a positive number"),
     ({"alpha_pattern": {"q_proj": 1e12}}, pumice.UnsupportedModelError, "alpha_pattern.q_proj is 1000000000000.0; at most"),
     ({"use_rslora": 1}, pumice.ModelFormatError, "use_rslora is 1, not true or false"),
-    # Modules that have tensors, and that peft would leave as they are.
+    # The adapter has tensors for modules that peft would not change with these settings.
     ({"exclude_modules": ["q_proj"]}, pumice.ModelFormatError, "layers.0.self_attn.q_proj, which exclude_modules leaves out"),
     ({"exclude_modules": ["model.layers.1.mlp.up_proj"]}, pumice.ModelFormatError, "layers.1.mlp.up_proj, which exclude_modules"),
     ({"exclude_modules": r"model\.layers\.\d+\.mlp\..*"}, pumice.ModelFormatError, "layers.0.mlp.down_proj, which exclude_modules leaves"),
@@ -135,8 +138,8 @@ def test_configurations(changed: dict[str, Any], error: type[Exception], said: s
     [
         {"exclude_modules": ["lm_head", "proj", "0.q_proj"]},
         {"exclude_modules": []},
-        {"exclude_modules": "q_proj"},  # the whole name, where it is one string
-        {"exclude_modules": r"(?=a).*\bq_proj"},  # a pattern that is not read
+        {"exclude_modules": "q_proj"},  # a single string must match the whole name of a module
+        {"exclude_modules": r"(?=a).*\bq_proj"},  # pumice does not parse this pattern, so it is not checked
         {"target_modules": None},
         {"target_modules": "all-linear"},
         {"target_modules": r".*\.(self_attn|mlp)\.([qkvo]|up|gate|down)_proj"},

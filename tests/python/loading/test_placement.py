@@ -1,4 +1,4 @@
-"""gpu_layers=, plan(), summary() and info of models that lie on several devices."""
+"""gpu_layers=, plan(), summary() and info of models whose layers are on several devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fake_core import fake, fake_core, write_model  # noqa: F401
 
 
 def split(**more: Any) -> dict[str, Any]:
-    """4 layers, the last two and the head on a card."""
+    """Returns a placement of 4 layers, with the last two and the head on a GPU."""
     layer = {"weights": 1 << 20, "kv": 1 << 19, "formats": "q4_k"}
     rows = [{**layer, "name": "embedding", "kv": 0, "device": "cpu", "why": "30 MiB too much for vulkan:0"}]
     rows += [{**layer, "name": f"layer {i}", "device": "cpu", "why": f"{20 - i} MiB too much for vulkan:0"} for i in range(2)]
@@ -44,7 +44,8 @@ def test_a_plan_over_two_devices(pumice: Any, core: Any, monkeypatch: pytest.Mon
     on_both(core, monkeypatch)
     plan = pumice.plan(write_model(tmp_path / "m.gguf"))
     lines = [re.split(r"\s{2,}", line) for line in str(plan).splitlines()]
-    assert ["layer 0-1", "cpu", "1.0 MiB each", "512 KiB each", "q4_k"] in lines  # their missing bytes differ, and they are still one row
+    # Layers 0 and 1 share one row, although a different number of bytes is missing on the GPU for each of them.
+    assert ["layer 0-1", "cpu", "1.0 MiB each", "512 KiB each", "q4_k"] in lines
     assert ["layer 2-3", "vulkan:0", "1.0 MiB each", "512 KiB each", "q4_k"] in lines
     assert ["head", "vulkan:0", "1.0 MiB", "0 B", "q4_k"] in lines
     assert ["total", "cpu", "3.0 MiB", "1.0 MiB"] in lines

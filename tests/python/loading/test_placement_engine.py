@@ -1,4 +1,4 @@
-"""plan() of a file of 70 billion weights, from its metadata alone; devices that are missing; the placement of a model on the CPU."""
+"""plan() of a file with 70 billion weights, of which only the metadata is read; missing devices; the placement of a model on the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def text(value: str) -> bytes:
 
 
 def seventy_billion(path: Path) -> Path:
-    """A GGUF file of Llama 3 with 70 billion weights in Q4_K: 37 GiB of holes (shapes: transformers' LlamaConfig of Meta-Llama-3-70B)."""
+    """Writes a GGUF file of Llama 3 with 70 billion weights in Q4_K. The 37 GiB of weights are a hole in the file. The shapes are those of
+    Meta-Llama-3-70B (transformers' LlamaConfig)."""
     layers, hidden, kv, ffn, vocab = 80, 8192, 1024, 28672, 128256
     numbers = {"block_count": layers, "embedding_length": hidden, "feed_forward_length": ffn, "context_length": 8192}
     numbers |= {"attention.head_count": 64, "attention.head_count_kv": 8}
@@ -54,7 +55,8 @@ def test_a_plan_of_seventy_billion_weights(tmp_path: Path) -> None:
     assert "layer 0-79" in str(plan)
     free = pumice.devices()[0].memory_free
     assert (plan.problem is None) == (free > plan.totals["cpu"]["weights"] + plan.scratch) or plan.kv_budget > 0
-    if free < 36 << 30:  # load() raises the problem that plan() shows, before it takes any memory
+    # load() must raise the problem that plan() shows, before it takes any memory.
+    if free < 36 << 30:
         assert "MiB of memory is free" in plan.problem
         with pytest.raises(MemoryError, match=re.escape(plan.problem.split(";")[0])):
             pumice.load(path, device="cpu", tokenizer=samples.minilm(), progress=False)
