@@ -1,4 +1,4 @@
-"""A device that is lost in the middle of work, and device="auto"."""
+"""A device that is lost while it works, with device="auto" and with a named device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pumice.encode import encoding
 
 
 class LostEngine:
-    """An engine whose device is lost at the next call of encode() or of encode_several()."""
+    """Wraps an engine. encode() and encode_several() raise DeviceLostError, as if its device was lost."""
 
     def __init__(self, engine: Any) -> None:
         self.engine, self.closed = engine, False
@@ -40,7 +40,7 @@ def lose(model: pumice.Model) -> LostEngine:
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
 def test_a_lost_device(device: str) -> None:
-    """device="auto": a warning, and the call is done again on the CPU. A named device never falls back."""
+    """With device="auto", the model must warn and repeat the call on the CPU. With a named device, the call must raise the error."""
     with pumice.load(samples.minilm(), device=device) as model:
         wanted = model.encode(["a text"])
         lost = lose(model)
@@ -54,13 +54,14 @@ def test_a_lost_device(device: str) -> None:
         assert lost.closed and np.array_equal(found, wanted)
         lose(model)
         with pytest.warns(pumice.FallbackWarning), pytest.raises(pumice.DeviceLostError):
-            model.encode(iter(["a text"]))  # was read, and cannot be read again
+            model.encode(iter(["a text"]))  # the iterator cannot be read again, so the call is not repeated
         assert model.encode(["a text"]).shape == wanted.shape
 
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_a_lost_device_under_an_event_loop(count: int) -> None:
-    """Few texts, which run together with others' calls, and many."""
+    """aencode() must warn and repeat the call on the CPU, both for few texts, which are computed together with other calls, and for
+    many."""
     texts = [f"text {i}" for i in range(count)]
     with pumice.load(samples.minilm(), device="auto") as model:
         wanted = model.encode(texts)

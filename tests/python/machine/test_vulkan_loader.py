@@ -1,4 +1,5 @@
-"""Machines without Vulkan: no loader, no driver, a loader that is none. The CPU works, and a GPU that is asked for is refused in words."""
+"""Machines without Vulkan: no loader, no driver, or a library that is not a Vulkan loader. The CPU must work, and a request for a GPU must
+be refused with the reason."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def test_a_machine_without_vulkan(machine: str, tmp_path: Path) -> None:
     assert (cpu["id"], cpu["usable"], cpu["why_not"]) == ("cpu", True, "")
     assert (vulkan["id"], vulkan["usable"]) == ("vulkan", False)
     assert reason in vulkan["why_not"]
-    assert "mesa-vulkan-drivers" in vulkan["why_not"]  # the package to install
+    assert "mesa-vulkan-drivers" in vulkan["why_not"]  # the message names the package to install
 
     for asked in ("vulkan", "vulkan:0", "layers"):
         name, message = seen[asked]
