@@ -1,4 +1,5 @@
-"""Arguments as people get them wrong: each is refused in words that name it, and nothing is silently taken for something else."""
+"""Wrong arguments that people pass by mistake. Each must be refused with an error that names it, and none may be silently taken for
+something else."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from fake_core import fake, fake_model, write_model  # noqa: F401
 
 # ---------------------------------------------------------------- streams
 class SlowReader:
-    """A stream whose first step waits for `go_on`, and a thread that reads it; `errors` has what the thread raised."""
+    """A stream and a thread that reads it. The steps of the stream wait until `go_on` is set. `errors` holds what the thread raised."""
 
     def __init__(self, model: Any) -> None:
         self.stream = model.stream("abcdef" * 8)
@@ -46,7 +47,7 @@ class SlowReader:
 
 
 def test_a_stream_read_by_several_threads(model: Any) -> None:
-    """Each chunk comes once, in order. A thread that asks while another one waits gets an error."""
+    """Each chunk must come exactly once, in order. A thread that asks for a chunk while another thread waits for one must get an error."""
     whole = model.generate("abcdef" * 8).text
     reader = SlowReader(model)
     for _ in range(3):
@@ -72,7 +73,7 @@ def test_a_stream_is_asked_for_more_while_another_thread_closes_it(model: Any) -
     closer = threading.Thread(target=stream.close)
     closer.start()
     assert ending.wait(10)
-    assert list(stream) == []  # no error: the reader's loop just ends
+    assert list(stream) == []  # the reader's loop ends without an error
     go_on.set()
     closer.join(10)
     assert not closer.is_alive()
@@ -186,7 +187,7 @@ def test_types(model: Any, call: Any, match: str) -> None:
 
 
 class Lying(Sequence[Any]):
-    """A container whose len() is not how many come out of it."""
+    """A container whose len() may differ from the number of its items."""
 
     def __init__(self, items: list[Any], length: Any) -> None:
         self.items, self.length = items, length
@@ -216,7 +217,7 @@ USES: dict[str, Callable[[Any, Callable[[list[Any]], Any]], Any]] = {
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("length", [0, 2, 5, -1, 2**40, 2**62, 2**63, "x", 1.5, None])
 def test_a_container_with_a_wrong_length(model: Any, use: str, length: Any) -> None:
-    """The items that come out count, not the length. Where that cannot be, the error is one of ours."""
+    """The number of items must count, and not what len() returns. Where that is impossible, the error must be one of pumice's own."""
     said = ""
     try:
         USES[use](model, lambda items: Lying(items, length))

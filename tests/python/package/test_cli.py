@@ -1,4 +1,4 @@
-"""The command line: what goes to stdout, one line on stderr for errors, exit codes 0 and 1."""
+"""The command line: results must go to stdout, an error must be one line on stderr, and the exit code must be 0 or 1."""
 
 from __future__ import annotations
 
@@ -158,7 +158,8 @@ def test_version(cli: Any) -> None:
 @pytest.fixture(name="shell", scope="module", params=["", "1"], ids=["buffered", "unbuffered"])
 def _shell(request: pytest.FixtureRequest) -> Any:
     def run(line: str, **environment: str) -> tuple[int, str, str]:
-        """A line of bash, in which `pumice` is the command and $ENCODER and $DECODER are models."""
+        """Runs a line of bash, in which `pumice` is the command, and $ENCODER and $DECODER are paths of models. Returns the exit code,
+        stdout and stderr."""
         names = {"ENCODER": str(samples.minilm()), "DECODER": str(samples.smollm2()), "PYTHONUNBUFFERED": request.param, **environment}
         define = f'set -o pipefail; pumice() {{ "{sys.executable}" -m pumice "$@"; }}\n'
         done = subprocess.run(["bash", "-c", define + line], env={**os.environ, **names}, capture_output=True, text=True, timeout=120)
@@ -183,7 +184,8 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 @pytest.mark.parametrize("locale", [{}, C_LOCALE], ids=["any", "C"])
 def test_texts_are_utf8_in_every_locale(shell: Any, locale: dict[str, str]) -> None:
-    """Lines of a conversation and arguments, as those of `encode` and `generate -` are."""
+    """The lines of a conversation and the arguments of a command must be read as UTF-8 in every locale, like the input of `encode` and
+    `generate -`."""
     options = "--max-new-tokens 4 --temperature 0"
     talk = f"printf 'caf\\303\\251\\n' | pumice chat \"$DECODER\" --system 'Sch\u00f6n' {options}"
     line = f"{talk}; pumice generate \"$DECODER\" 'caf\u00e9' --stop '\u00fc' {options}"
@@ -212,7 +214,7 @@ def test_a_full_disk(shell: Any, command: str) -> None:
     "command", ["devices", 'info "$ENCODER" --tensors', "--help", 'generate "$DECODER" a', 'encode "$ENCODER" -o /dev/stdout <<< hello']
 )
 def test_a_reader_that_has_gone(shell: Any, command: str) -> None:
-    """If the reader has gone, nothing is printed, but the exit code must say that not all output was read."""
+    """If the reader of the output has gone, no message must be printed, but the exit code must be 1, because not all output was read."""
     assert shell(f"(sleep 0.3; pumice {command}) | true") == (1, "", "")
 
 
@@ -225,7 +227,8 @@ def test_vectors_to_a_pipe(shell: Any, tmp_path: Path) -> None:
 
 
 def test_vectors_to_what_is_no_plain_file(shell: Any, tmp_path: Path) -> None:
-    """What is no plain file must be refused before the model is loaded, or be written into, as a shell does."""
+    """A folder or a socket must be refused as output before the model is loaded. A pipe, the target of a link, and standard output must be
+    written to, as a shell does."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "rows.npy")
     os.mkfifo(tmp_path / "pipe")
@@ -240,7 +243,7 @@ def test_vectors_to_what_is_no_plain_file(shell: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "") and np.load(tmp_path / "r").shape == (1, 384) and (tmp_path / "pipe").is_fifo()
     code, out, _ = shell('echo a | pumice encode "$ENCODER" -o "$OUT"', OUT=str(tmp_path / "link"))
     assert code == 0 and (tmp_path / "link").is_symlink() and np.load(tmp_path / "folder" / "rows.npy").shape == (1, 384)
-    # Output of other commands, before and behind the vectors, stays.
+    # What other commands write before and after the vectors must stay.
     line = '(echo before; echo a | pumice encode "$ENCODER" -o /dev/stdout; echo behind) >> "$OUT"'
     code, _, err = shell(line, OUT=str(tmp_path / "all"))
     assert (code, err) == (0, "/dev/stdout: float32 1 x 384\n")

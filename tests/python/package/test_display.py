@@ -1,4 +1,4 @@
-"""Tables, cards and reports, as text and as HTML."""
+"""Tables, cards of models, and reports, as text and as HTML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fake_core import fake, fake_core, fake_model, write_model  # noqa: F401
 
 
 class Balanced(html.parser.HTMLParser):
-    """Every tag that opens closes."""
+    """Parses HTML, and asserts that every tag that opens is closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def test_plan_folds_equal_layers(pumice: Any, tmp_path: Path) -> None:
     assert "m.gguf: toy, 2.1 k parameters, q4_k, f32" in text
     assert "layer 0-2" in text
     assert "1.0 MiB each" in text
-    assert text.count("layer 3") == 1  # its weights differ
+    assert text.count("layer 3") == 1  # in a row of its own, because it has more bytes of weights
     assert "note: context capped by memory" in text
     assert (
         "context 64 tokens per sequence, KV budget 1.0 MiB for all sequences and cached prefixes, scratch 3.0 MiB, 4.0 GiB of memory"
@@ -132,7 +132,7 @@ def test_doctor(pumice: Any) -> None:
 
 
 def test_doctor_checks_its_arguments(pumice: Any) -> None:
-    assert str(pumice.doctor(quick=True, progress=False)) == str(pumice.doctor())  # there is no GPU to leave out
+    assert str(pumice.doctor(quick=True, progress=False)) == str(pumice.doctor())  # without a GPU, quick=True has nothing to leave out
     for wrong in ({"quick": 1}, {"progress": "yes"}, {"qick": True}):
         with pytest.raises(TypeError, match=next(iter(wrong))):
             pumice.doctor(**wrong)

@@ -1,4 +1,5 @@
-"""Everything that the pages name exists: links, files, and in backticks functions, types, constants and tests."""
+"""Everything that the pages of the documentation name must exist: links, files, and the functions, types, constants and tests in
+backticks."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ PAGES = sorted(
 )
 FOLDERS = ("cpp", "python", "tests", "bench", "cmake", "shaders", "examples", "docs", ".ci")
 CODE = ("h", "cpp", "def", "py", "pyi", "glsl", "comp", "cmake", "sh", "S", "txt", "toml")
-# Files that pages call by the end of their path: `core/ops.h`, `grammar.py`.
+# Matches files that pages name by the end of their path, such as `core/ops.h` or `grammar.py`.
 NAMED_FILE = re.compile(r"(?<![\w/.<>:@~*-])(?:[\w{},.*-]+/)*[\w{},*-]+\.(?:h|cpp|def|py|pyi|glsl|comp|cmake|sh|md)(?![\w*/(])")
-# Names that are not ours, or that the reader fills in.
+# Names on a page that do not come from this repository.
 ELSEWHERE = {
-    "CHANGELOG.md": {"DeprecationWarning"},  # Python's
-    "SECURITY.md": {"trust_remote_code"},  # transformers'
-    "docs/adding.md": {"tensor_mapping.py"},  # gguf-py's
+    "CHANGELOG.md": {"DeprecationWarning"},  # of Python
+    "SECURITY.md": {"trust_remote_code"},  # of transformers
+    "docs/adding.md": {"tensor_mapping.py"},  # of gguf-py
     "docs/architecture.md": {"Route", "ExpertLinear"},  # planned, as the page says
-    "docs/python.md": {"Optional", "convert_lora_to_gguf.py"},  # typing's, llama.cpp's
+    "docs/python.md": {"Optional", "convert_lora_to_gguf.py"},  # of typing, of llama.cpp
     "docs/vulkan.md": {
         # names of Vulkan, drivers and containers
         "storageBuffer8BitAccess", "storageBuffer16BitAccess", "shaderInt8", "llvmpipe", "renderD128", "mesa_shader_cache",
@@ -30,7 +31,7 @@ ELSEWHERE = {
     },
 }  # fmt: skip
 PLACEHOLDER = re.compile(r"NAME|FAMILY|FILE|FOLDER|MODEL|ROOM")
-MADE = ("build/", "generated/")  # by builds and runs
+MADE = ("build/", "generated/")  # files that builds and runs make
 
 
 @lru_cache
@@ -55,7 +56,7 @@ def words() -> frozenset[str]:
 
 @lru_cache
 def called() -> frozenset[str]:
-    """Names that are called, or defined to be called."""
+    """Returns the names that are followed by "(" in the sources, where something is called or defined."""
     return frozenset(re.findall(r"(\w+)\(", "\n".join(sources().values())))
 
 
@@ -68,24 +69,26 @@ def prose(page: str) -> str:
 
 
 def pieces(page: str) -> list[str]:
-    """The texts between backticks, outside of blocks."""
+    """Returns the texts between backticks, except those in code blocks."""
     return [" ".join(piece.split()) for piece in re.findall(r"`([^`]+)`", prose(page))]
 
 
 def alternatives(name: str) -> list[str]:
-    """a.{h,cpp} -> a.h, a.cpp"""
+    """Expands braces: "a.{h,cpp}" gives "a.h" and "a.cpp"."""
     brace = re.search(r"\{([^{}]*)\}", name)
     return [name] if not brace else [a for part in brace[1].split(",") for a in alternatives(name.replace(brace[0], part, 1))]
 
 
 def found(name: str) -> list[str]:
-    """The files that a page may mean by this name: a whole path, or the end of one; * stands for anything."""
+    """Returns the files that a page may mean by `name`, which is the path, or the end of the path, of a file or a folder. A * matches any
+    text without a slash."""
     pattern = re.compile("(?:.*/)?" + re.escape(name).replace(r"\*", "[^/]*") + "(?:/.*)?")
     return [file for file in files() if pattern.fullmatch(file)]
 
 
 def identifiers(piece: str) -> set[str]:
-    """Those of a piece that can be looked for: a piece that is one name, names in more than one word, and names that are called."""
+    """Returns the names in a text that the sources can be searched for: the whole text if it is one name, names that consist of several
+    words, and names before "()"."""
     one = re.fullmatch(r"\w*[A-Za-z]\w*", piece)
     return {piece} if one else set(re.findall(r"\b[A-Za-z]\w*_\w+|\b[A-Za-z]+[a-z][A-Z]\w*|\b[A-Za-z_]\w*(?=\(\))", piece))
 
@@ -124,7 +127,7 @@ def test_named_code_exists(page: str) -> None:
     for piece in dict.fromkeys(pieces(page)):
         if is_path(piece) or "/" in piece:
             continue
-        if re.fullmatch(r"[A-Z]\w+\.[A-Z]\w+", piece):  # a GoogleTest, or a member
+        if re.fullmatch(r"[A-Z]\w+\.[A-Z]\w+", piece):  # a test of GoogleTest (Suite.Name), or a member of a type
             suite, name = piece.split(".")
             known = any(re.search(rf"\({suite}, {name}\)", text) for text in sources().values()) or {suite, name} <= words()
             missing += [] if known else [piece]
@@ -136,7 +139,8 @@ def test_named_code_exists(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_code_is_in_the_file_that_is_named_with_it(page: str) -> None:
-    """`name` in `file`, `one` and `other` of `file`, `file` (`name`)."""
+    """If a page names code together with a file, the file must contain the code. The test knows three forms: `name` in `file`; `one` and
+    `other` of `file`; `file` (`name`)."""
     text = prose(page)
     some = r"(`[^`]+`(?:(?:,|,? and|,? or)\s+`[^`]+`)*)"
     pairs = [(names, file) for names, file in re.findall(some + r"\)?\s+(?:in|of)\s+`([^`]+)`", text)]
@@ -147,7 +151,8 @@ def test_code_is_in_the_file_that_is_named_with_it(page: str) -> None:
             continue
         there = "\n".join(sources().get(name, "") for alternative in alternatives(file) for name in found(alternative))
         for piece in re.findall(r"`([^`]+)`", names):
-            if not is_path(piece) and "/" not in piece and not piece.startswith("test_"):  # a test is what fails without
+            # A test that is named with a file is one that fails without the file's code, so it is in another file.
+            if not is_path(piece) and "/" not in piece and not piece.startswith("test_"):
                 missing += [
                     f"{name} in {file}" for name in identifiers(piece) if not elsewhere(page, name) and not re.search(rf"\b{name}\b", there)
                 ]
@@ -155,7 +160,7 @@ def test_code_is_in_the_file_that_is_named_with_it(page: str) -> None:
 
 
 def test_blocks_of_architecture_name_what_is_there() -> None:
-    """Its types, operations and functions stand in blocks of C++."""
+    """The types, operations and functions in the C++ blocks of docs/architecture.md must exist."""
     page = "docs/architecture.md"
     blocks = "\n".join(re.findall(r"^```cpp\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL))
     names = {

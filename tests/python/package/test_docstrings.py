@@ -1,4 +1,5 @@
-"""Every public name has a docstring, and every argument that a user can give is explained in one or in docs/python.md."""
+"""Every public name must have a docstring, and every argument that a user can give must be explained in a docstring or in
+docs/python.md."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ PAGE = (ROOT / "docs" / "python.md").read_text()
 
 
 def without(tree: ast.Module | ast.ClassDef, before: str) -> Iterator[str]:
-    """Public classes, functions and methods without a docstring."""
+    """Yields the names of the public classes, functions and methods that have no docstring."""
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
             if not ast.get_docstring(node):
@@ -34,7 +35,8 @@ def test_every_public_name_has_a_docstring() -> None:
 
 
 def reachable() -> Iterator[tuple[str, Any, str]]:
-    """(name, object, text that explains it) of what `pumice` has, with the methods and properties of its classes."""
+    """Yields (name, object, docstring) for each callable that `pumice` exports, and (name, function, docstring of the class) for the
+    methods and properties of its classes."""
     for name in pumice.__all__:
         value = getattr(pumice, name)
         if not callable(value):
@@ -58,7 +60,7 @@ def test_what_a_user_reaches_is_explained() -> None:
     assert [name for name, value, _ in found if not inspect.getdoc(value)] == []
     told = []
     for name, value, about in found:
-        if inspect.isclass(value):  # results, which users do not make, and errors
+        if inspect.isclass(value):  # classes are results and errors, which users do not construct
             continue
         text = f"{about} {inspect.getdoc(value)}"
         for parameter in inspect.signature(value).parameters.values():

@@ -1,4 +1,4 @@
-"""The error tree: classes, places, pickling, and the kinds that the engine knows."""
+"""The error classes: their bases, the positions that they hold, pickling, and a class for each kind of error that the engine has."""
 
 from __future__ import annotations
 

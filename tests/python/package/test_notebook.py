@@ -1,4 +1,4 @@
-"""The notebooks of examples/: every cell runs in a fresh kernel of this Python and shows what is stored in the file.
+"""The notebooks of examples/: every cell must run in a fresh kernel of this Python, and show what is stored in the file.
 
 `python tests/python/package/test_notebook.py --write [name ...]` runs them (tour, inside, search, structured) and stores what they show
 now."""
@@ -27,25 +27,25 @@ NOTEBOOK = ROOT / "examples" / "tour.ipynb"
 OTHERS = ("inside", "search", "structured")
 ANY = "…"
 WIDGET = "application/vnd.jupyter.widget-view+json"
-LATE_BAR = re.compile(r".+: +\d+%\|.*(B/s|checks/s|s/ checks)\]$")  # of load() and doctor()
+LATE_BAR = re.compile(r".+: +\d+%\|.*(B/s|checks/s|s/ checks)\]$")  # a progress bar of load() or doctor()
 BAR = re.compile(r"100%\|█+\| (\S+)/(\S+) \[")
 ABSOLUTE_PATH = re.compile(r"(?<![\w./:<…])(?:/[A-Za-z][\w.-]*/|[A-Z]:\\)[\w.-]+")
 
 # Texts that differ from run to run or from machine to machine.
 VARIES = [
-    r"(?<=\[)\d+:\d+<\d+:\d+, [^\]]+(?=\])",  # time and speed of a bar
+    r"(?<=\[)\d+:\d+<\d+:\d+, [^\]]+(?=\])",  # time and speed in a progress bar
     r"[\d.,]+(?= tokens/s)",
-    r"(?<=seed )\d{6,}",  # fresh ones; those that a cell chose are short
+    r"(?<=seed )\d{6,}",  # random seeds (a seed that a cell sets is shorter)
     r"(?<=runs on cpu )\(.*?\)",
     r"[\d.]+ \wiB(?= for all sequences| of memory free)",
     r"(?<=kv budget )[\d.]+ \wi?B, kv reserved [\d.]+ \w+, kv used [\d.]+ \w+",
-    r"(?<=hsl\()\d+",  # follows from the probability in the title, which is compared
-    r"(?<=cancelled after )\d+",  # the moment of the stop
+    r"(?<=hsl\()\d+",  # a colour that follows from a probability, which is compared itself
+    r"(?<=cancelled after )\d+",  # depends on when the stop takes effect
 ]
 
 
 class ThisPython(KernelSpecManager):  # type: ignore[misc]
-    """The one kernel is ipykernel in this Python, whatever kernels are installed on the machine."""
+    """Knows only one kernel, ipykernel in this Python, whatever kernels are installed on the machine."""
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         return KernelSpec(**get_kernel_dict())
@@ -53,9 +53,10 @@ class ThisPython(KernelSpecManager):  # type: ignore[misc]
 
 # ---------------------------------------------------------------- a run of the notebook
 def executed(path: Path = NOTEBOOK) -> tuple[nbformat.NotebookNode, dict[str, Any]]:
-    """The notebook with what it shows now, and the state of its widgets. A cell that fails raises CellExecutionError."""
+    """Runs a notebook. Returns it with its new outputs, and the state of its widgets. Raises CellExecutionError if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
-    with tempfile.TemporaryDirectory() as folder:  # IPython's history and settings, and the kernel's address: nothing of the user's
+    # The folder has IPython's history and settings, and the kernel's address, so that the user's own are not touched.
+    with tempfile.TemporaryDirectory() as folder:
         address = {"transport": "ipc", "ip": str(Path(folder) / "kernel"), "connection_file": str(Path(folder) / "kernel.json")}
         manager = AsyncKernelManager(kernel_spec_manager=ThisPython(), **address)
         client = NotebookClient(notebook, km=manager, timeout=600, coalesce_streams=True, record_timing=False)
@@ -66,7 +67,7 @@ def executed(path: Path = NOTEBOOK) -> tuple[nbformat.NotebookNode, dict[str, An
 
 
 def bar_text(view: Any, widgets: dict[str, Any]) -> str:
-    """A tqdm bar as text, in its last state: viewers without a kernel would show the empty bar it began with."""
+    """Returns the last state of a tqdm bar as text. Viewers without a kernel would show the empty bar of the beginning."""
     left, bar, right = (widgets[name.removeprefix("IPY_MODEL_")] for name in widgets[view["model_id"]]["children"])
     filled = round(10 * bar["value"] / bar["max"])
     plain = [html.unescape(re.sub(r"<[^>]*>", "", text["value"])).replace("\u2007", " ") for text in (left, right)]
@@ -85,7 +86,7 @@ def places() -> dict[str, str]:
 
 
 def portable(notebook: nbformat.NotebookNode, widgets: dict[str, Any]) -> nbformat.NotebookNode:
-    """The outputs as they are stored: bars as text, and nothing of this machine's folders."""
+    """Returns the notebook as it is stored, with progress bars as text and without the names of this machine's folders."""
     found = places()
 
     def clean(text: str) -> str:
@@ -107,7 +108,8 @@ def portable(notebook: nbformat.NotebookNode, widgets: dict[str, Any]) -> nbform
 
 # ---------------------------------------------------------------- comparison
 def shown(cell: Any) -> list[tuple[str, str]]:
-    """(stream name or media type, text) of everything below a cell, but for bars that a slow load() or doctor() shows unasked."""
+    """Returns (stream name or media type, text) for each output below a cell, except the progress bars that a slow load() or doctor() shows
+    by itself."""
     result: list[tuple[str, str]] = []
     for output in cell.outputs:
         if "progress=True" not in cell.source and LATE_BAR.match(output.get("data", {}).get("text/plain", "")):
@@ -117,7 +119,7 @@ def shown(cell: Any) -> list[tuple[str, str]]:
 
 
 def difference(now: str, stored: str) -> str:
-    """The first lines that differ; '' when none does. Probabilities and scores may differ by two hundredths."""
+    """Returns the first lines that differ, or '' if none do. Probabilities and scores may differ by 0.02."""
 
     def parts(text: str) -> tuple[str, list[float]]:
         for pattern in VARIES:
@@ -144,7 +146,7 @@ def run() -> tuple[nbformat.NotebookNode, dict[str, Any]]:
 
 
 def below(notebook: nbformat.NotebookNode, code: str) -> list[tuple[str, str]]:
-    """The output of the one cell that ends with this code."""
+    """Returns the outputs of the only cell that ends with `code`."""
     (cell,) = (cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip().endswith(code))
     return shown(cell)
 
@@ -165,7 +167,7 @@ def compare(run: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> int:
             continue
         new, old = shown(now), shown(before)
         assert [kind for kind, _ in new] == [kind for kind, _ in old], now.source
-        if "differs" in now.metadata.get("tags", []):  # docstrings of this Python, this machine's devices
+        if "differs" in now.metadata.get("tags", []):  # the output depends on this Python or this machine
             assert new
             continue
         for (kind, text), (_, expected) in zip(new, old, strict=True):
@@ -183,7 +185,7 @@ def test_cells_show_what_is_stored(run: Any, stored: nbformat.NotebookNode) -> N
 
 @pytest.fixture(scope="module", params=OTHERS)
 def other(request: pytest.FixtureRequest) -> tuple[str, nbformat.NotebookNode, nbformat.NotebookNode]:
-    """Name, what is stored, what a run shows."""
+    """Returns the name of a notebook, the stored notebook, and the notebook with the outputs of a run."""
     path = NOTEBOOK.parent / f"{request.param}.ipynb"
     return request.param, nbformat.read(path, as_version=4), portable(*executed(path))
 
@@ -200,16 +202,17 @@ def inside_shows(notebook: nbformat.NotebookNode) -> None:
 
 
 def search_shows(notebook: nbformat.NotebookNode) -> None:
-    """Docstrings, and so figures, are those of the Python at hand; these bounds hold with room for each of them."""
+    """Checks the figures of the notebook within wide bounds. They vary, because the notebook searches the docstrings of the Python that
+    runs it."""
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in shown(cell)]
     cloud, bars = (text for kind, text in outputs if kind == "image/svg+xml")
-    assert cloud.count("h0") > 5_000  # points that do not cover each other
+    assert cloud.count("h0") > 5_000  # one for each point that no other point covers
     assert cloud.count("<path") == 1 + 5
     found = dict(below(notebook, "*quality(found.indices)))"))["stdout"]
     assert int(found.split()[0]) > 200
     (rows,) = (text for _, text in outputs if "tokens of 50" in text)
     places = [float(line.split()[-1]) for line in rows.splitlines()[1:]]
-    assert places[1] > places[0] - 0.01 > 0.08  # mean of 1/place: the tokens rank no worse
+    assert places[1] > places[0] - 0.01 > 0.08  # mean of 1 / rank: ranking by vectors of tokens is no worse
     recalls = [float(number) for number in re.findall(r">(\d\.\d{3})<", bars)]
     assert len(recalls) == 4
     assert recalls[0] == 1
@@ -235,7 +238,7 @@ def test_other_stored_outputs_tell_of_no_machine(name: str) -> None:
 
 def test_bars_end_full(run: Any) -> None:
     bars = [state for state in run[1].values() if state.get("_model_name") == "FloatProgressModel"]
-    assert len(bars) >= 2  # bytes loaded, texts encoded; a load of over a second has one too
+    assert len(bars) >= 2  # bars of loaded bytes and of encoded texts, and one for each load() of over a second
     assert all(bar["value"] == bar["max"] and bar["bar_style"] == "success" for bar in bars)
     assert [bar["max"] for bar in bars].count(2000) == 1
 

@@ -1,4 +1,5 @@
-"""The installed package: SPIR-V is inside the module and nowhere else, and no Vulkan loader is opened before a call needs a device."""
+"""The installed package: SPIR-V must be inside the compiled module and nowhere else, and no Vulkan loader may be opened before a call needs
+a device."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def test_no_shader_file_is_installed() -> None:
 
 
 def test_every_shader_is_in_the_module() -> None:
-    begin = struct.pack("<II", 0x07230203, 0x00010500)  # SPIR-V's magic number and version 1.5, that of Vulkan 1.2
+    begin = struct.pack("<II", 0x07230203, 0x00010500)  # SPIR-V's magic number, and version 1.5, which belongs to Vulkan 1.2
     assert Path(_core.__file__).read_bytes().count(begin) == len(list((ROOT / "shaders").glob("*.comp"))) > 0
 
 
@@ -51,7 +52,8 @@ interpreters.run_string(interpreters.create(), code)
 
 @pytest.mark.parametrize("first", ["", "import pumice"])
 def test_a_sub_interpreter_is_an_import_error(first: str) -> None:
-    """It waited for ever, for the GIL of the main interpreter. From Python 3.13 on Python itself says no."""
+    """`import pumice` in a sub-interpreter must raise ImportError. It used to wait for ever for the GIL of the main interpreter. From
+    Python 3.13 on, Python itself raises the error."""
     done = subprocess.run([sys.executable, "-c", SUBINTERPRETER.format(first=first)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match("ImportError .*(sub-interpreter|subinterpreters)", done.stdout), done.stdout

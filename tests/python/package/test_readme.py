@@ -1,4 +1,5 @@
-"""README.md and docs/: examples print what the pages say, the tables are the engine's own, and every public name is described."""
+"""README.md and docs/: the examples must print what the pages say, the tables must say what the engine says, and every public name must be
+described."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ ANY = "…"
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """Each python block with the text block right below it."""
+    """Returns each block of Python code, together with the text block right below it."""
     found = re.findall(r"^```python\n(.*?)^```\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(found) == page.count("```python\n")
     return found
@@ -36,7 +37,7 @@ def matches(line: str, pattern: str) -> bool:
 
 
 def table(page: str, first: str) -> list[list[str]]:
-    """The rows of the table whose first heading this is, as cells."""
+    """Returns the rows of the table whose first heading is `first`. A row is a list of cells."""
     text = re.search(rf"^\| {first} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
     assert text, f"there is no table of {first}"
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in text[1].splitlines()]
@@ -98,7 +99,7 @@ def test_table_of_formats() -> None:
 
 
 def code_in(page: str) -> str:
-    """The text between backticks, one piece a line, without the blocks."""
+    """Returns the texts between backticks, one per line, except those in code blocks."""
     text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     return "\n".join(re.findall(r"`([^`]*)`", text))
 
@@ -110,7 +111,7 @@ def test_every_public_name_is_described() -> None:
         public |= {f"{owner.__name__}.{name}": getattr(owner, name) for name in dir(owner) if not name.startswith("_")}
     wanted = {name: name.rpartition(".")[2] for name in public}
     for name, value in public.items():
-        if inspect.isclass(value):  # the fields of a dataclass
+        if inspect.isclass(value):  # for a dataclass, its fields
             wanted |= {f"{name}.{field}": field for field in getattr(value, "__dataclass_fields__", {})}
         elif callable(value):
             kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

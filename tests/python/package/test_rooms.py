@@ -1,4 +1,5 @@
-"""Imports in python/pumice make no circle, between files or between rooms, also inside functions. Includes of C++ go one way."""
+"""Imports in python/pumice must form no cycle between files or between rooms (its folders). Imports inside functions count, too. Includes
+of C++ must go in one direction."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from pathlib import Path
 from paths import ROOT
 
 PACKAGE = ROOT / "python" / "pumice"
-# Each may see those before it; encode and generate do not see each other.
+# A room may import only from the rooms before it in this list. In addition, encode and generate must not import from each other.
 ROOMS = ("common", "machine", "tokens", "encode", "generate", "chats", "loading", "event_loops", "model")
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, dotted name in the package) of what is imported when the code runs."""
+    """Yields (line, dotted name in the package) for each import, except those that are only for type checkers."""
 
     def walk(node: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -35,7 +36,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def circle(arrows: Mapping[str, set[str]]) -> list[str]:
-    """Names that lead back to the first one, or none."""
+    """Returns the names on a cycle, which begins and ends with the same name, or [] if there is no cycle."""
     done: set[str] = set()
 
     def follow(name: str, way: list[str]) -> list[str]:
@@ -56,7 +57,7 @@ def test_imports_have_no_circle() -> None:
     files: dict[str, set[str]] = defaultdict(set)
     for name, path in FILES.items():
         files[name] |= {other for _, other in imports(path) if other in FILES}
-    assert sum(map(len, files.values())) > 150  # they are found
+    assert sum(map(len, files.values())) > 150  # imports are found
     assert circle(files) == []
 
 
@@ -85,7 +86,7 @@ def test_nothing_lies_beside_the_rooms() -> None:
     assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", "errors.py"}
 
 
-# The rooms whose headers each C++ room may include beside its own (docs/architecture.md).
+# For each C++ room, the other rooms whose headers it may include (docs/architecture.md).
 INCLUDES = {
     "core": set(),
     "files": {"core"},
@@ -96,7 +97,8 @@ INCLUDES = {
     "engine": {"core", "files", "model"},
     "bindings": {"core", "files", "text", "model", "engine"},
 }
-KNOW_BACKENDS = {"devices.cpp", "diagnostics.cpp"}  # of engine; no other file outside of cpu and vulkan names these two
+# The files of engine that may include headers of cpu and vulkan. No other file outside these two rooms may do so.
+KNOW_BACKENDS = {"devices.cpp", "diagnostics.cpp"}
 
 
 def test_includes_go_one_way() -> None:
@@ -111,5 +113,5 @@ def test_includes_go_one_way() -> None:
             backends = {"cpu", "vulkan"} if room == "engine" and path.name in KNOW_BACKENDS else set()
             wrong += [f"{path.relative_to(ROOT)} includes {other}" for other in sorted(seen - {room, *others, *backends})]
     assert wrong == []
-    assert found > 400  # they are found
+    assert found > 400  # includes are found
     assert set(INCLUDES) - {"bindings"} == {path.name for path in (ROOT / "cpp").iterdir() if path.is_dir()}

@@ -1,4 +1,4 @@
-"""python/pumice/_core.pyi says exactly what the compiled module has: names, parameters, their kinds and defaults."""
+"""python/pumice/_core.pyi must declare exactly what the compiled module has: names, parameters, their kinds and their defaults."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def module_names(of: Any) -> dict[str, Any]:
 
 
 def parameters(function: ast.FunctionDef) -> list[tuple[str, str, str | None]]:
-    """(name, kind, default) of each."""
+    """Returns (name, kind, default) for each parameter of a function in the stub."""
     a = function.args
     assert a.vararg is None
     assert a.kwarg is None
@@ -54,7 +54,8 @@ def parameters(function: ast.FunctionDef) -> list[tuple[str, str, str | None]]:
 
 
 def bound_parameters(function: Any) -> list[tuple[str, str, str | None]]:
-    """From the first line of the docstring, which pybind11 writes as a Python signature. Its return type may be no Python."""
+    """Returns the parameters of a function of the compiled module. They are read from the first line of its docstring, which pybind11
+    writes as a Python signature. (The return type in it may not be valid Python.)"""
     line = function.__doc__.splitlines()[0]
     signature = re.fullmatch(r"\w+(\(.*\)) -> .*", line)
     assert signature is not None, line
@@ -102,7 +103,7 @@ def test_values_are_what_the_stub_says(name: str) -> None:
 
 
 def written_parameters(function: Any) -> list[tuple[str, str, str | None]]:
-    """The parameters of a function that is written in Python."""
+    """Returns the parameters of a function that is written in Python."""
     empty = inspect.Parameter.empty
     return [
         (p.name, "keyword" if p.kind is p.KEYWORD_ONLY else "positional", None if p.default is empty else repr(p.default))
@@ -112,7 +113,8 @@ def written_parameters(function: Any) -> list[tuple[str, str, str | None]]:
 
 @pytest.mark.parametrize("name", [name for name in vars(Engine) if not name.startswith("_") and name != "info"])
 def test_every_engine_has_the_parameters_of_the_protocol(name: str) -> None:
-    """mypy checks that _core.Model (as the stub has it) and StaticEngine are Engines; tests it does not read."""
+    """Each engine must have the parameters of the protocol Engine. mypy checks only _core.Model (from the stub) and StaticEngine, because
+    it does not read the tests."""
     model = stub_names(STUB.body)["Model"]
     assert isinstance(model, ast.ClassDef)
     node = stub_names(model.body)[name]
