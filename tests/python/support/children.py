@@ -1,4 +1,4 @@
-"""Code in a process of its own: what a test says of how a process ends, or of its children."""
+"""Runs code in a process of its own, for tests of how a process ends and of what its forked children do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Real text for tests: the translations that ship with Django (pinned in the test requirements), some ninety languages in many scripts."""
+"""Real text for tests: the translations that ship with Django, in about ninety languages and many scripts. The test requirements pin the
+version of Django."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ def _translations() -> dict[str, list[str]]:
 
 
 def sentences(count: int = 2000) -> list[str]:
-    """`count` texts of 1 to 600 words: two thirds as they are in the catalogue, the rest runs of neighbouring sentences."""
-    rng = random.Random(20260)  # random.Random's sequence is part of Python's documented behaviour
+    """Returns `count` texts of 1 to 600 words. Two thirds are single entries of the translations, and the others are runs of neighbouring
+    entries."""
+    rng = random.Random(20260)  # Python's documentation promises the same sequence in every version
     texts = _translations()
     languages = sorted(texts)
     out: list[str] = []
@@ -43,7 +45,7 @@ def sentences(count: int = 2000) -> list[str]:
         if rng.random() < 2 / 3:
             out.append(lines[start])
             continue
-        words = int(10 ** (rng.random() * 1.78 + 1))  # 10 to 600, evenly in the logarithm
+        words = int(10 ** (rng.random() * 1.78 + 1))  # from 10 to 600, uniform in the logarithm
         text = ""
         while len(text.split()) < words and start < len(lines):
             text, start = f"{text} {lines[start]}".strip(), start + 1

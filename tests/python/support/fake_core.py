@@ -1,8 +1,7 @@
-"""A small stand-in for the compiled engine, its tokenizer and its templates: a byte-level toy model in numpy.
+"""A small stand-in for the compiled engine, its tokenizer and its chat templates: a toy model in numpy whose tokens are bytes.
 
-It keeps the promises of pumice/_core.pyi, so that the Python side is tested alone. `fake` gives a fresh copy of the package on top of it
-and puts back whatever was imported before.
-"""
+It behaves as pumice/_core.pyi says, so that the Python side can be tested alone. The fixture fake() imports a fresh copy of the package on
+top of it, and afterwards restores the modules that were imported before."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ import numpy as np
 import pytest
 from paths import ROOT
 
-from pumice._core import GenerateParams  # the engine's own: settings, defaults and ranges
+from pumice._core import GenerateParams  # the real class, with its settings, defaults and ranges
 
 BOS, EOS, VOCAB, HIDDEN = 256, 257, 258, 8
 CONTEXT = 64
@@ -97,7 +96,7 @@ class Tokenizer:
 
 
 class ChatTemplate:
-    """Writes messages and variables as they are; but for "deaf" in its text, which leaves tools out."""
+    """Writes messages and variables as they are. If the text of the template contains "deaf", it leaves out the tools."""
 
     def __init__(self, text: str = "") -> None:
         self.text = text
@@ -115,7 +114,8 @@ class ChatTemplate:
 
 # ---------------------------------------------------------------- engine
 class ModelFile:
-    """A .gguf file here is JSON: architecture, tasks, metadata. A folder has a config.json with the same."""
+    """A model file of the toy engine. A .gguf file is JSON with the architecture, the tasks and the metadata. A folder has a config.json
+    with the same contents."""
 
     def __init__(self, path: str) -> None:
         source = Path(path)
@@ -137,7 +137,7 @@ class ModelFile:
 
     def get(self, key: str) -> Any:
         value: Any = self._values
-        for part in [key] if key in self._values else key.split("."):  # config.json comes with dotted keys
+        for part in [key] if key in self._values else key.split("."):  # a dotted key leads into nested objects
             value = value.get(part) if isinstance(value, dict) else None
         numbers = isinstance(value, list) and value and all(isinstance(v, int) for v in value)
         return np.array(value) if numbers else value
@@ -156,7 +156,7 @@ class Model:
         self.closed = False
         self.options = options
         self.encode_calls: list[dict[str, Any]] = []
-        self.request_params: list[Any] = []  # the parameters that each request got for its first prompt
+        self.request_params: list[Any] = []  # the parameters of the first prompt of each request
         self.labels = file.get("labels") or 1
         self.info = {
             "architecture": file.architecture,
@@ -181,7 +181,7 @@ class Model:
             "devices": [{"id": "cpu", "name": "Toy <CPU>", "layers": 4}],
             "gpu_layers": 0,
         }
-        self.interrupt_after: int | None = None  # texts or steps until Ctrl-C
+        self.interrupt_after: int | None = None  # number of texts or steps before KeyboardInterrupt; None: no interrupt
 
     def placement(self) -> dict[str, Any]:
         return plan_rows()
@@ -261,7 +261,7 @@ class Model:
         self.closed = True
 
 
-CONTINUATIONS = {  # prompt -> what the toy says after it; anything else is echoed backwards
+CONTINUATIONS = {  # prompt -> the toy's answer; any other prompt is echoed backwards
     "story": "Once upon a time.\nUser: hi\nBot",
     "unicode": "naïve 日本 🎉 done",
     "broken": "ab\xff",
@@ -312,7 +312,7 @@ class Request:
             k = self.params.logprobs
             if k is not None:
                 entry["logprobs"] = np.log(1 / (2 + np.arange(len(ids)))).astype(np.float32)
-                rows = len(ids) if k else 0  # no alternatives: 0 x 0
+                rows = len(ids) if k else 0  # without alternatives, the arrays are 0 x 0
                 entry["top_ids"] = np.tile(np.arange(k, dtype=np.int32), (rows, 1))
                 entry["top_logprobs"] = np.full((rows, k), -1, np.float32)
             news.append(entry)
@@ -434,7 +434,7 @@ def make_templates() -> types.ModuleType:
 
 @contextlib.contextmanager
 def installed() -> Iterator[Any]:
-    """The package, imported afresh on top of the fakes."""
+    """Imports a fresh copy of the package on top of the fakes. Afterwards, restores the modules that were imported before."""
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if name == "pumice" or name.startswith("pumice.")}
     path = list(sys.path)
     if importlib.util.find_spec("pumice") is None:
@@ -463,7 +463,7 @@ def fake_core(pumice: Any) -> Any:
 
 
 def write_model(path: Path, **values: Any) -> Path:
-    """A model file of the toy (a folder when the name has no .gguf)."""
+    """Writes a model file of the toy engine, or a folder if the name does not end with .gguf. Returns its path."""
     values = {"model_type": "toy", "tokenizer.chat_template": "toy", **values}
     if path.suffix == ".gguf":
         path.write_text(json.dumps(values))

@@ -1,4 +1,4 @@
-"""The texts that a grammar allows, checked token by token."""
+"""Checks token by token which texts a grammar allows."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def says(model: pumice.Model, made: Any, text: str) -> bool:
 
 
 def takes(model: pumice.Model, grammar: Grammar, text: str) -> bool:
-    """True when a grammar allows the text as a whole answer."""
+    """Returns True if a grammar allows the text as a whole answer."""
     return says(model, filter_of(model, grammar), text)

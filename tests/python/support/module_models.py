@@ -1,7 +1,8 @@
-"""Makes model folders in the layouts of sentence-transformers and model2vec. Tensors' names seed the random weights (random_models.py).
+"""Makes model folders in the layouts of sentence-transformers and model2vec. Their weights are random, seeded by the names of the tensors
+(random_models.py).
 
-tests/goldens/modules holds the contents of the text files, the shapes of tensors, and the results that those two packages give for the test
-sentences; tests/make_module_goldens.py makes it."""
+tests/goldens/modules holds the contents of the text files, the shapes of the tensors, and the results of these two packages for the test
+sentences. tests/make_module_goldens.py writes these files."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def names() -> list[str]:
 
 
 def tensors(path: str, shapes: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """The tensors of one weight file. A shape that begins with a type has integers of that type, below the number that follows."""
+    """Returns the tensors of one weight file. A shape ["below", limit, count] stands for `count` integers (int64) that are less than
+    `limit`."""
     made = {}
     for name, shape in shapes.items():
         if shape and shape[0] == "below":
@@ -76,7 +78,7 @@ def make_folder(name: str, target: Path) -> Path:
 
 
 def golden(name: str) -> dict[str, npt.NDArray[Any]]:
-    """The package's results for TEXTS or PAIRS, each alone, in float32: `vectors` (texts, d), `query` and `document` where there are
-    routes, `tokens` of all texts with their `offsets`, `scores` (pairs,) or (pairs, labels), `ids` of the pairs with `offsets`;
-    `attentions` (layers, heads, ids, ids) of `attention_ids`."""
+    """Returns the results of the original package for TEXTS or PAIRS, each computed alone, in float32. These are `vectors` (texts, d),
+    `query` and `document` if there are routes, `tokens` of all texts with their `offsets`, `scores` (pairs,) or (pairs, labels), `ids` of
+    the pairs with their `offsets`, and `attentions` (layers, heads, ids, ids) of `attention_ids`."""
     return dict(np.load(GOLDENS / f"{name}.npz"))

@@ -1,8 +1,8 @@
-"""tests/op_cases.json on numpy: the data, programs and float64 truth of every case, and a run of it on a device.
+"""Builds the cases of tests/op_cases.json with numpy: the data, the program and the exact result (in float64) of each. Runs a case on a
+device.
 
-Run as a program, `python op_cases.py OUT.npz INDEX...` leaves the results of some cases and the instruction set that made them: the set
-is chosen once in a process, so another one (PUMICE_ISA) needs a process of its own.
-"""
+As a program, `python op_cases.py OUT.npz INDEX...` writes the results of some cases, and the instruction set that computed them. A process
+chooses its instruction set once (PUMICE_ISA), so each instruction set needs a process of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pumice import _core
 
 FILE: dict[str, Any] = json.loads((ROOT / "tests" / "op_cases.json").read_text())
 CASES: list[dict[str, Any]] = FILE["cases"]
-# name -> (weights, bytes) of a block
+# format -> (weights, bytes) of one block
 BLOCKS = {
     name: (int(weights), int(size))
     for name, weights, size in re.findall(
@@ -31,17 +31,17 @@ BLOCKS = {
     )
 }
 PAGE_TOKENS = 32
-TOP_HEAD = 8  # words of a row of Top's result before its logits
+TOP_HEAD = 8  # number of 32-bit words before the logits in a row of Top's output (kTopHead)
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.uint64]
-View = tuple[int, int, int]  # slot, column, width
+View = tuple[int, int, int]  # (slot, first column, width)
 
 
 # ---------------------------------------------------------------- numbers
 def splitmix64(seed: int, draws: int) -> Bits:
-    """The first draws from a state (Steele, Lea and Flood 2014)."""
+    """Returns the first `draws` numbers of splitmix64 from the state `seed` (Steele, Lea and Flood 2014)."""
     z = np.arange(1, draws + 1, dtype=np.uint64)
     z *= np.uint64(0x9E3779B97F4A7C15)
     z += np.uint64(seed)
@@ -62,7 +62,7 @@ def normals(seed: int, count: int, scale: float = 1.0, offset: float = 0.0) -> F
 
 
 def bfloat16(values: Float32) -> npt.NDArray[np.uint16]:
-    """Rounds finite numbers to bfloat16, halves to even."""
+    """Rounds finite numbers to bfloat16, ties to even."""
     bits = values.view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
@@ -104,7 +104,8 @@ class Segment:
 
 @dataclass
 class Case:
-    """A program of one operation (attention over a cache: two), its weights and one batch."""
+    """A program of one operation, its weights and one batch. For attention over a cache, the program also has the operations that fill the
+    cache."""
 
     op: str
     rows: int
@@ -113,17 +114,17 @@ class Case:
     slots: list[tuple[str, int]] = field(default_factory=list)
     caches: list[tuple[int, int, int]] = field(default_factory=list)
     input_slot: int = -1
-    out: list[View] = field(default_factory=list)  # the result: columns of one slot
+    out: list[View] = field(default_factory=list)  # columns of the result, all in one slot
     matrices: list[tuple[str, int, int, bytes]] = field(default_factory=list)
     may_round: bool = False
     vectors: list[Float32] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     types: list[int] = field(default_factory=list)
     selected: list[int] = field(default_factory=list)
-    reported: list[list[int]] = field(default_factory=list)  # by row
-    masks: list[list[int] | None] = field(default_factory=list)  # by row: words of allowed ids
+    reported: list[list[int]] = field(default_factory=list)  # ids per row
+    masks: list[list[int] | None] = field(default_factory=list)  # per row: a bit mask of the allowed ids
     input: Float32 | None = None
-    past: list[Float32] = field(default_factory=list)  # input rows of the past positions, by segment
+    past: list[Float32] = field(default_factory=list)  # per segment: input rows of the past positions
     kv: str = "f16"
     pages: int = 0
 
@@ -137,7 +138,7 @@ class Case:
         return np.concatenate([out[:, col : col + width] for _, col, width in self.out], axis=1)
 
     def numbers_of_top(self, row: npt.NDArray[Any], reported: int) -> Float64:
-        """A row of Top's result (TopRow in program.h): what is valid of it, integers as such."""
+        """Returns the valid numbers in a row of Top's output (TopRow in cpp/core/top.h), with integers read as integers."""
         k, head, col = self.ops[-1]["k"], TOP_HEAD, self.out[0][1]
         words = row[col:].astype(np.float32)
         integers = words.view(np.int32)
@@ -147,7 +148,7 @@ class Case:
 
 
 def limits(case: dict[str, Any]) -> dict[str, float]:
-    """Returns the largest allowed NMSE by compute mode. If both modes keep activations in float32, there is only one limit."""
+    """Returns the largest allowed NMSE for each compute mode. If both modes keep activations in float32, only "automatic" has a limit."""
     return case["nmse"] if isinstance(case["nmse"], dict) else {"automatic": case["nmse"]}
 
 
@@ -184,7 +185,7 @@ class Builder:
         return (len(self.case.slots) - 1, 0, width)
 
     def second(self, kind: str, view: View, width: int) -> tuple[View | None, View]:
-        """A second operand ("residual", "add") and where the result goes."""
+        """Returns the views of a second operand ("residual" or "add"; None if there is none) and of the result."""
         if kind == "none":
             return None, self.output(width)
         if kind == "in":
@@ -289,7 +290,7 @@ class Builder:
         self.case.ops, self.case.out = [op], [op["x"]]
 
     def keep(self, heads: dict[str, View]) -> list[dict[str, Any]]:
-        """A Store, after Rope of q and k where the case has one."""
+        """Returns the operations that fill the cache: Rope of q and k if the case has a rope, then Store."""
         j, c = self.j, self.case
         c.caches, c.kv = [(j["kv_heads"], j["head_dim"], self.value_dim)], j["kv"]
         for segment in reversed(c.segments):
@@ -360,7 +361,7 @@ class Builder:
                     c.masks.append([None, [2**32 - 1] * words, [0] * words][row % 5])
         c.ops, c.out = [op], [op["out"]]
 
-    # ---- data, once the widths of the slots are settled
+    # ---- data, once the widths of the slots are known
     def fill_input(self) -> None:
         c = self.case
         if c.input_slot < 0:
@@ -397,7 +398,7 @@ def build(index: int) -> Case:
     return Builder(index, CASES[index]).build()
 
 
-# ---------------------------------------------------------------- truth
+# ---------------------------------------------------------------- the exact results
 def erf(x: Float64) -> Float64:
     return np.frompyfunc(math.erf, 1, 1)(x).astype(np.float64)
 
@@ -426,7 +427,7 @@ def capped(x: Float64, cap: float) -> Float64:
     return single(cap) * np.tanh(x / single(cap)) if cap > 0 else x
 
 
-POOLS: dict[str, Callable[[Float64, int], Float64]] = {  # rows behind the prompt, and its length
+POOLS: dict[str, Callable[[Float64, int], Float64]] = {  # kind -> function of the rows after the prompt, and of the prompt's length
     "mean": lambda x, _: x.mean(axis=0),
     "cls": lambda x, _: x[0],
     "last": lambda x, _: x[-1],
@@ -437,12 +438,12 @@ POOLS: dict[str, Callable[[Float64, int], Float64]] = {  # rows behind the promp
 
 
 def single(x: float) -> float:
-    """Rounds a number to float32, as the engine holds it."""
+    """Rounds a number to float32, because the engine holds it in float32."""
     return float(np.float32(x))
 
 
 class Reference:
-    """The operations as cpp/core/ops.h writes them, in float64. Caches are plain rows by segment: pages are the engine's affair."""
+    """The operations of cpp/core/ops.h in float64. Its caches have no pages: they are one array of rows per segment."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -453,10 +454,10 @@ class Reference:
         ]
         self.vectors = [vector.astype(np.float64) for vector in case.vectors]
         firsts = np.cumsum([0] + [s.rows for s in case.segments])
-        self.rows = [slice(a, b) for a, b in zip(firsts[:-1], firsts[1:], strict=True)]  # by segment
+        self.rows = [slice(a, b) for a, b in zip(firsts[:-1], firsts[1:], strict=True)]  # per segment
         self.positions = np.concatenate([np.arange(s.past, s.past + s.rows) for s in case.segments] or [np.arange(0)])
-        self.past = [rows.astype(np.float64) for rows in case.past]  # the input slot's rows of past positions, by segment
-        self.keys: list[Float64] = []  # by segment: all positions
+        self.past = [rows.astype(np.float64) for rows in case.past]  # per segment: input rows of the past positions
+        self.keys: list[Float64] = []  # per segment: rows of all positions
         self.values: list[Float64] = []
 
     def answer(self) -> Float64:
@@ -537,11 +538,11 @@ class Reference:
                 seen = (other <= own) & ((other > own - window) if window else True)
             else:
                 seen = (np.abs(other - own) <= (window or len(keys))) & (other < len(keys) - self.case.segments[s].unseen)
-            q = self.at(op["q"])[rows].reshape(len(own), kv_heads, -1, dim)  # row, kv head, head of the group, dim
+            q = self.at(op["q"])[rows].reshape(len(own), kv_heads, -1, dim)  # (row, kv head, head of the group, dim)
             k, v = keys.reshape(-1, kv_heads, dim), values.reshape(-1, kv_heads, op["value_dim"])
             scores = q.transpose(1, 2, 0, 3) @ k.transpose(1, 2, 0)[:, None]
             if "places" in op:
-                place = self.vectors[op["places"]].astype(int)[np.clip(other - own, -reach, reach) + reach]  # row, key
+                place = self.vectors[op["places"]].astype(int)[np.clip(other - own, -reach, reach) + reach]  # (row, key)
                 for kind, row in (("by_query", own), ("by_key", other)):
                     if kind in op:
                         numbers = self.at(op[kind])[rows].reshape(len(own), kv_heads, q.shape[2], -1)
@@ -553,7 +554,7 @@ class Reference:
             if "slopes" in op:
                 scores = scores - self.vectors[op["slopes"]].reshape(kv_heads, -1, 1, 1) * np.abs(other - own)
             scores = np.where(seen, scores, -np.inf)
-            if "sinks" in op:  # one score more, beside the keys'
+            if "sinks" in op:  # one more score, besides those of the keys
                 sinks = self.vectors[op["sinks"]].reshape(kv_heads, -1, 1, 1)
                 scores = np.concatenate([scores, np.broadcast_to(sinks, (*scores.shape[:3], 1))], axis=-1)
                 v = np.concatenate([v, np.zeros((1, *v.shape[1:]))])
@@ -576,7 +577,7 @@ class Reference:
         self.at(op["out"])[:, 0] = target - largest - np.log(np.exp(logits - largest[:, None]).sum(axis=1))
 
     def top(self, op: dict[str, Any]) -> None:
-        """For finite logits."""
+        """Computes Top for finite logits."""
         masks = self.case.masks or [None] * self.case.rows
         for logits, out, reported, mask in zip(self.at(op["logits"]), self.at(op["out"]), self.case.reported, masks, strict=True):
             free = [i for i in np.argsort(-logits, kind="stable").tolist() if mask is None or mask[i // 32] >> i % 32 & 1]
@@ -606,7 +607,7 @@ OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
 
 
 def frequencies(op: dict[str, Any], length: int) -> Float64:
-    """Returns the frequencies for a text of this number of tokens."""
+    """Returns the frequencies of the rope for a text of `length` tokens."""
     original, plain = op.get("original", 0), np.array(op["inv_freq"])
     if not original or length <= original:
         return plain
@@ -618,7 +619,7 @@ def frequencies(op: dict[str, Any], length: int) -> Float64:
 
 
 def turned(x: Float64, positions: npt.NDArray[np.int64], length: npt.NDArray[np.int64] | int, op: dict[str, Any]) -> Float64:
-    """Returns the rows of heads after rotation (Su et al. 2021), times their temperature."""
+    """Returns the rows after each head is rotated (Su et al. 2021) and multiplied by the temperature of its position."""
     pairs = len(op["inv_freq"])
     lengths = np.maximum(length, positions + 1)
     angles = positions[:, None, None] * np.array([frequencies(op, n) for n in lengths.tolist()]).reshape(len(x), 1, pairs)
@@ -651,12 +652,13 @@ COMPUTE = {"automatic": "auto", "float32": "float32"}
 
 
 def kept_open(device: str) -> Iterator[None]:
-    """The body of a fixture: the device stays open, and with it its pipelines; then the validation layer must have been silent."""
+    """The body of a fixture that keeps a device open, so that its pipelines are kept, too. At the end, asserts that the validation layer
+    has reported nothing."""
     op = {"op": "select", "in": (0, 0, 1), "out": (1, 0, 1)}
     runner = _core.ops.Runner({"ops": [op], "slots": [("tokens", 1), ("selected", 1)], "input": 0, "output": 1}, [], [], device=device)
     yield
     del runner
-    assert _core.ops.vulkan_messages() == []  # the layer is loaded where PUMICE_VULKAN_VALIDATION=1
+    assert _core.ops.vulkan_messages() == []  # PUMICE_VULKAN_VALIDATION=1 loads the layer
 
 
 def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Float32:

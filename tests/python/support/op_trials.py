@@ -1,4 +1,4 @@
-"""Names a case of an operation, estimates its cost, and says whether a result is within its limits."""
+"""Names the cases of operations, estimates their cost, and checks that results are within their limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def formats_of(case: dict[str, Any]) -> list[str]:
 
 
 def variant(case: dict[str, Any]) -> str:
-    """The variant of a case within its operation: its first format, or its kind."""
+    """Returns what distinguishes a case from others of its operation: its first format, or else its kind, its KV format or its
+    activation."""
     return (formats_of(case) + [case[key] for key in ("kind", "kv", "activation") if key in case] + [""])[0]
 
 
@@ -27,7 +28,7 @@ def name(index: int) -> str:
     return "-".join(part for part in (case["op"], f"{index:03}", variant(case)) if part)
 
 
-@lru_cache(maxsize=1)  # modes of a case follow each other
+@lru_cache(maxsize=1)  # the compute modes of a case are tested one after another
 def case_and_truth(index: int) -> tuple[Case, Float64]:
     case = build(index)
     return case, Reference(case).answer()
@@ -55,7 +56,8 @@ def cost(case: dict[str, Any]) -> int:
 
 
 def runnable() -> list[str]:
-    """Instruction sets whose flags the kernel reports; it leaves out what it does not save."""
+    """Returns the instruction sets whose CPU flags the Linux kernel reports. The kernel leaves out those whose registers it does not
+    save."""
     found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     flags = set(found[1].split()) if found else set()
     needed, isas = set[str](), ["scalar"]

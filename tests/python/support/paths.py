@@ -1,4 +1,4 @@
-"""Paths of the tests and their data, for tests in any room."""
+"""Paths of the tests and their data, for tests in any folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters on quantised bases, and what a model with one says of IDS."""
+"""Adapters on models with quantised weights, and the logits or rows of such a model for IDS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[np.float32]
 
 
 def rows(path: Path, device: str = "cpu", **options: Any) -> Array:
-    """Logits of a decoder, last hidden rows of an encoder."""
+    """Returns the logits of a decoder, or the last hidden rows of an encoder."""
     with pumice.load(path, device=device, compute="float32", progress=False, **options) as model:
         return model.logits(IDS, positions="all") if "generate" in model.info["tasks"] else model.hidden_states(IDS, layers=[-1])[0]
 
@@ -36,11 +36,11 @@ def unpack_q8_0(data: bytes, shape: tuple[int, ...]) -> Array:
 
 
 def random_q4_k(name: str, shape: tuple[int, ...]) -> tuple[bytes, Array]:
-    """Blocks of random codes and scales, and what they mean (llama.cpp, ggml-quants.c, dequantize_row_q4_K)."""
+    """Returns blocks of random codes and scales, and the weights that they stand for (dequantize_row_q4_K in llama.cpp's ggml-quants.c)."""
     count = int(np.prod(shape)) // 256
     random = np.random.default_rng(sum(name.encode()))
     d = (random.uniform(0.5, 1, count) * (0.02 / shape[-1] ** 0.5)).astype(np.float16)
-    low = d * np.float16(7.5)  # so that values lie around 0
+    low = d * np.float16(7.5)  # so that the weights lie around 0
     scales, mins = random.integers(1, 64, (2, count, 8), dtype=np.uint8)
     codes = random.integers(0, 16, (count, 4, 2, 32), dtype=np.uint8)
     packed = np.zeros((count, 12), np.uint8)
@@ -57,7 +57,8 @@ FORMATS = {"q8_0": 8, "q4_k": 12}
 
 
 def quantised(variant: str, how: str, folder: Path) -> tuple[Path, Path, dict[str, Array]]:
-    """A GGUF file whose layers' matrices are quantised, the same weights in F32, and these."""
+    """Writes a GGUF file in which the matrices of the layers are quantised, and a file with the same weights in F32. Returns both paths,
+    and the weights."""
     keys, tensors = random_gguf.gguf_parts(variant)
     packed: dict[str, Any] = dict(tensors)
     for name, x in tensors.items():
@@ -76,7 +77,7 @@ def quantised(variant: str, how: str, folder: Path) -> tuple[Path, Path, dict[st
 def gguf_adapter(
     path: Path, architecture: str, shapes: dict[str, tuple[int, ...]], rank: int, alpha: float
 ) -> tuple[Path, dict[str, Array]]:
-    """An adapter of these matrices, and what it adds to them."""
+    """Writes an adapter for matrices of these names and shapes. Returns its path, and what it adds to each matrix."""
     tensors: dict[str, Array] = {}
     for name, (out, into) in shapes.items():
         tensors[f"{name}.lora_a"] = random_models.weights(f"{name} a", (rank, into))
@@ -92,7 +93,7 @@ BASES = [
     ("gemma2", "q8_0"),
     ("phi3", "q8_0"),
     ("granite", "q8_0"),
-    ("gpt2", "q8_0"),  # no gate: an adapter of `up` is merged, for an activation follows
+    ("gpt2", "q8_0"),  # without a gate, the activation directly follows `up`, so an adapter of `up` is merged into it
     ("olmo2", "q8_0"),
     ("bert", "q8_0"),
 ]
@@ -109,6 +110,6 @@ def on_a_quantised_base(variant: str, how: str, folder: Path, device: str = "cpu
     found = rows(packed, device, lora=path, tokenizer=tokenizer)
     expected = rows(merged, device, tokenizer=tokenizer)
     assert np.abs(rows(plain, device, tokenizer=tokenizer) - expected).max() > 0.05
-    # On floats it is merged.
+    # Into float weights, the adapter is merged.
     assert np.abs(rows(plain, device, lora=path, tokenizer=tokenizer) - expected).max() <= 2e-4
     return float(np.abs(found - expected).max())

@@ -31,7 +31,7 @@ def text(value: str) -> bytes:
 
 
 def value_bytes(value: Any) -> bytes:
-    """Returns the id of a value's type and the value as bytes. A list becomes an array, with the type of its first entry."""
+    """Returns the bytes of a value: the id of its type, then the value. A list becomes an array with the type of its first entry."""
     if isinstance(value, list):
         first = value_bytes(value[0] if value else 0)
         return struct.pack("<I", ARRAY) + first[:4] + struct.pack("<Q", len(value)) + b"".join(value_bytes(each)[4:] for each in value)
@@ -48,7 +48,7 @@ def value_bytes(value: Any) -> bytes:
 class Packed:
     """A tensor in a format of GGUF other than F32."""
 
-    format: int  # its id
+    format: int  # the id of the format in GGUF
     shape: tuple[int, ...]
     data: bytes
 
@@ -71,7 +71,7 @@ def write(path: Path, keys: dict[str, Any], tensors: Mapping[str, Array | Packed
 
 # ---------------------------------------------------------------- config.json
 def setting(config: Config, otherwise: Any, *names: str) -> Any:
-    """The first of these keys that is there and not null."""
+    """Returns the value of the first of these keys that is present and not null, or `otherwise` if there is none."""
     return next((config[name] for name in names if config.get(name) is not None), otherwise)
 
 
@@ -93,7 +93,7 @@ def sizes(config: Config, form: Form) -> Sizes:
 
 
 def scaling(config: Config) -> Config:
-    """The rope's settings, in whichever object they are."""
+    """Returns the settings of the rope, whichever object of config.json holds them."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return rope.get("full_attention", rope)
 
@@ -107,7 +107,7 @@ def rope_keys(config: Config, form: Form) -> dict[str, Any]:
     if kind in ("linear", "yarn"):
         keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
     if kind == "longrope":
-        if form.architecture != "phi3":  # Phi-3's converter leaves it out, because the tensors show it
+        if form.architecture != "phi3":  # Phi-3's converter leaves the type out, because the tensors show it
             keys["rope.scaling.type"] = kind
         trained = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
         stretch = setting(config, 0, "max_position_embeddings") / trained
@@ -119,7 +119,7 @@ def rope_keys(config: Config, form: Form) -> dict[str, Any]:
 
 
 def rope_tensors(config: Config, form: Form) -> dict[str, Array]:
-    """One factor for each frequency: Llama 3's ramp, longrope's two searched lists."""
+    """Returns tensors with one factor for each frequency: the ramp of Llama 3, or the two lists of longrope."""
     rope = scaling(config)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "longrope":
@@ -136,12 +136,13 @@ def rope_tensors(config: Config, form: Form) -> dict[str, Array]:
 
 # ---------------------------------------------------------------- tensors
 def permuted(x: Array, heads: int) -> Array:
-    """The rows of each head, reordered for RoPE that rotates neighbouring pairs: 0, d/2, 1, d/2 + 1, ..."""
+    """Returns the rows of each head in the order 0, d/2, 1, d/2 + 1, ..., which a RoPE that rotates neighbouring pairs needs."""
     return x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
 def grouped(x: Array, size: Sizes) -> tuple[Array, Array, Array]:
-    """Returns q, k and v of a fused tensor. For each key head, it holds rows of the query heads, then the keys, then the values."""
+    """Returns q, k and v of a fused tensor. For each key head, the fused tensor holds the rows of its query heads, of the key head, and of
+    the value head."""
     parts = x.reshape(size.kv_heads, -1, size.head_dim, *x.shape[1:])
     rows = [parts[:, :-2], parts[:, -2], parts[:, -1]]
     q, k, v = (part.reshape(-1, *x.shape[1:]) for part in rows)
@@ -256,7 +257,7 @@ PHI2 = LLAMA | {
     "model.layers.{}.mlp.fc2": "blk.{}.ffn_down",
     "model.final_layernorm": "output_norm",
 }
-GATE_UP = {"model.layers.{}.mlp.gate_up_proj": "blk.{}.ffn_up"}  # [gate; up]
+GATE_UP = {"model.layers.{}.mlp.gate_up_proj": "blk.{}.ffn_up"}  # the rows of gate, then those of up
 PHI3 = LLAMA | GATE_UP | {"model.layers.{}.self_attn.qkv_proj": "blk.{}.attn_qkv"}
 GLM4 = (
     LLAMA
@@ -362,24 +363,26 @@ STARCODER2 = LLAMA | {"model.layers.{}.mlp.c_fc": "blk.{}.ffn_up", "model.layers
 @dataclasses.dataclass(frozen=True)
 class Form:
     architecture: str
-    names: dict[str, str] = dataclasses.field(default_factory=lambda: LLAMA)  # without .weight or .bias
-    keys: Callable[[Config], dict[str, Any]] = lambda config: {}  # besides those of all families
-    kv_heads: Callable[[Config], int] | None = None  # None: num_key_value_heads, or as many as heads
+    names: dict[str, str] = dataclasses.field(default_factory=lambda: LLAMA)  # name in the folder -> in GGUF, without .weight or .bias
+    keys: Callable[[Config], dict[str, Any]] = lambda config: {}  # the keys that only this family has
+    kv_heads: Callable[[Config], int] | None = None  # None means num_key_value_heads, or else as many as heads
     rms: bool = True
     rope: bool = True
-    theta: float = 10000.0  # the value when config.json has none, as in the next three
+    # The values of theta, partial, eps and context if config.json has none.
+    theta: float = 10000.0
     partial: float = 1.0
     eps: float = 1e-6
     context: int = 2048
-    permuted: bool = False  # q and k: rope turns neighbouring pairs
-    offset: bool = False  # norm weights are stored as 1 + w
-    qkv: str = ""  # attn_qkv comes in groups of heads, and is "sorted" or "split"
+    permuted: bool = False  # are the rows of q and k permuted for a rope that rotates neighbouring pairs?
+    offset: bool = False  # are norm weights stored as 1 + w?
+    # If the fused q, k and v come in groups of heads: "sorted" into one tensor of q, k and v, or "split" into three tensors.
+    qkv: str = ""
     transposed: tuple[str, ...] = ()
-    prefix: str = ""  # a classifier's prefix of the body's tensors, which is removed
-    dropped: str = ""  # prefixes of tensors that the converter leaves out
-    positions: int = 0  # first rows of the table of positions, cut off
-    more: Callable[[Config], dict[str, Array]] = lambda config: {}  # tensors that are made from no tensor of the folder
-    inexact: str = ""  # why logits differ from the folder's in some bits; `permuted` is a reason by itself
+    prefix: str = ""  # the prefix of the body's tensors in a classifier, which is removed
+    dropped: str = ""  # the prefix of tensors that the converter leaves out
+    positions: int = 0  # number of rows that are cut off at the beginning of the table of positions
+    more: Callable[[Config], dict[str, Array]] = lambda config: {}  # tensors that come from no tensor of the folder
+    inexact: str = ""  # why the logits differ in some bits from the folder's (`permuted` is another reason)
 
 
 def window_keys(config: Config, every: int) -> dict[str, Any]:
@@ -435,7 +438,7 @@ def modern_keys(config: Config) -> dict[str, Any]:
 
 
 def one_window(config: Config) -> dict[str, Any]:
-    """A window without a pattern: the family has one of its own."""
+    """Returns the key of a window without a pattern of layers, because the family has a fixed pattern."""
     window = config.get("sliding_window")
     return {} if window is None else {"attention.sliding_window": window}
 
@@ -455,7 +458,8 @@ def gemma3_keys(config: Config) -> dict[str, Any]:
 
 
 def gemma4_full_heads(config: Config) -> tuple[int, int | None]:
-    """Size of heads of layers without a window, and how many of keys they have where that differs."""
+    """Returns the size of the heads in layers without a window, and the number of their key heads, or None if it is that of the other
+    layers."""
     last = config.get("per_layer_config", {}).get(str(config["num_hidden_layers"] - 1))
     if last is not None:
         return last["head_dim"], last.get("num_key_value_heads")
@@ -482,7 +486,7 @@ def gemma4_keys(config: Config) -> dict[str, Any]:
 
 
 def gemma4_rope(config: Config) -> dict[str, Array]:
-    """Factors that keep a quarter of the frequencies and make the others almost 0."""
+    """Returns factors that keep the first quarter of the frequencies and make the others almost 0."""
     pairs = gemma4_full_heads(config)[0] // 2
     return {"rope_freqs.weight": np.array([1.0] * (pairs // 4) + [1e30] * (pairs - pairs // 4), np.float32)}
 
@@ -490,8 +494,8 @@ def gemma4_rope(config: Config) -> dict[str, Array]:
 STRETCHED = "the stretched base is rounded to float32"
 LONGROPE = "longrope's factors divide frequencies, instead of multiplying their base's powers"
 RAMP = "Llama 3's ramp is rounded as a factor, not as a frequency"
-LAYER: dict[str, Any] = {"rms": False, "eps": 1e-5}  # LayerNorm
-FORMS: dict[str, Form] = {  # by the file in tests/random_models
+LAYER: dict[str, Any] = {"rms": False, "eps": 1e-5}  # for families with LayerNorm
+FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "llama": Form("llama", permuted=True),
     "mistral": Form("llama", permuted=True),
     "ministral3": Form("mistral3", keys=ministral3_keys, theta=1e6, eps=1e-5, context=262144, permuted=True),
@@ -557,7 +561,7 @@ FORMS: dict[str, Form] = {  # by the file in tests/random_models
     ),
 }  # fmt: skip
 
-# Variants of those families that have no GGUF form, and why.
+# Variants that have no GGUF form although their family has one, and why.
 WITHOUT = {
     "gpt_bigcode_unscaled": "the converter drops activation_function and scale_attn_weights",
     "llama_dynamic": "the converter drops dynamic scaling",
@@ -621,7 +625,7 @@ def metadata(config: Config, form: Form) -> dict[str, Any]:
 
 
 def converted(name: str, tensor: Array, form: Form, size: Sizes) -> Iterator[tuple[str, Array]]:
-    """The GGUF tensors that one tensor of the folder becomes."""
+    """Yields the GGUF tensors that one tensor of the folder becomes."""
     name = name.removeprefix(form.prefix)
     if form.dropped and name.startswith(form.dropped):
         return
@@ -631,7 +635,8 @@ def converted(name: str, tensor: Array, form: Form, size: Sizes) -> Iterator[tup
     number = layer[1] if layer else ""
     pattern = name.replace(f".{number}.", ".{}.", 1) if layer else name
     base, dot, suffix = pattern.rpartition(".")
-    target = form.names.get(base, form.names.get(f"model.{base}", "")).replace("{}", number)  # embedders' names have no prefix
+    # The names of an embedder's tensors lack the prefix "model.".
+    target = form.names.get(base, form.names.get(f"model.{base}", "")).replace("{}", number)
     assert target, f"{name} has no name in GGUF"
     if suffix == "weight" and base.split(".")[-1] in form.transposed:
         tensor = tensor.T
@@ -653,7 +658,7 @@ def converted(name: str, tensor: Array, form: Form, size: Sizes) -> Iterator[tup
 
 
 def xielu_keys(tensors: dict[str, Array]) -> dict[str, Any]:
-    """xIELU's numbers, a list of one for each layer."""
+    """Returns the parameters of xIELU, each as a list with one number per layer."""
     found = {}
     for short in ("alpha_p", "alpha_n", "beta", "eps"):
         values = [float(tensor.item()) for name, tensor in tensors.items() if name.endswith(f".act_fn.{short}")]
@@ -663,7 +668,8 @@ def xielu_keys(tensors: dict[str, Array]) -> dict[str, Any]:
 
 
 def gguf_parts(name: str, names: Mapping[str, str] | None = None) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Keys and tensors of the small model `name` (of random_models.VARIANTS) as GGUF, without a tokenizer. names: more tensors."""
+    """Returns the keys and tensors of the small model `name` (of random_models.VARIANTS) as GGUF, without a tokenizer. `names` are added to
+    the names of the form."""
     config = json.loads(random_models.golden_file(name, "config.json").read_text())
     form = FORMS[random_models.VARIANTS[name].family]
     form = dataclasses.replace(form, names={**form.names, **(names or {})})

@@ -1,4 +1,5 @@
-"""Small model folders with weights made from their names: the same bytes on every machine, so that goldens need no weights in git."""
+"""Small model folders whose weights are made from the names of the tensors. They have the same bytes on every machine, so no weights need
+to be in git."""
 
 from __future__ import annotations
 
@@ -14,40 +15,42 @@ import numpy as np
 import numpy.typing as npt
 import paths
 
-GOLDENS = paths.GOLDENS / "random_models"  # a folder for each family
-TABLES = paths.TESTS / "random_models"  # one file for each family
+GOLDENS = paths.GOLDENS / "random_models"  # one folder per family
+TABLES = paths.TESTS / "random_models"  # one file per family
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A small model of one family with one setting of its switches; vocabularies are small, text is ids."""
+    """A small model of one family with one setting of its switches. Its vocabulary is small, and its texts are token ids."""
 
     name: str
-    family: str  # the file in TABLES
-    config: str  # configuration class of transformers, or "" where tests/reference_models.py is the reference
-    settings: dict[str, Any]  # arguments of that class; without one: config.json itself
-    # decoder, encoder, classifier or projection.
-    # refused: a folder that must not load.
-    # mix: a decoder whose matrices have whole blocks of 256 columns, so that every format applies. docs/mixes.md has the results of its
-    # quantized files, and it has no golden of its own. encoder_mix: such an encoder.
+    family: str  # the name of its file in TABLES
+    config: str  # configuration class of transformers; "": tests/reference_models.py is the reference
+    settings: dict[str, Any]  # arguments of the configuration class, or config.json itself if there is no class
+    # - "decoder", "encoder", "classifier" or "projection": a model that runs.
+    # - "refused": a folder that must not load.
+    # - "mix": a decoder whose matrices have a multiple of 256 columns, so that every weight format applies. It has no golden of its own.
+    #   docs/mixes.md has the results of its quantized files.
+    # - "encoder_mix": an encoder of this kind.
     kind: str = "decoder"
-    auto: str = ""  # class of transformers where it is not the one that `kind` implies
-    reason: str = ""  # refused: what the error must name
-    pending: bool = False  # the engine does not run it yet, and a test says so as long as this holds
-    ids: int = 96  # length of the compared text; more than 128 where a bias depends on distance
-    seed: int | None = None  # makes the ids; None: the first seed whose greedy text varies and has no near ties
-    scale: float = 1.0  # a factor of the matrices, where the family's own scaling would give flat logits
-    scales: dict[str, float] = dataclasses.field(default_factory=dict)  # a factor for tensors whose names contain the key
-    texts: tuple[int, ...] = (37, 5, 1, 150)  # encoders: lengths of the texts
-    bidirectional: bool = False  # encoders: a decoder's body whose remote code on the hub is not causal
-    end: int | None = None  # encoders: the last id of each text, where the family looks for one
-    bare: bool = False  # names without the prefix of the body, as in the hub's older files
-    hub_config: dict[str, Any] = dataclasses.field(default_factory=dict)  # config.json as the remote code of the hub has it, if it differs
-    attention: str = "eager"  # transformers' attention: its eager Falcon adds ALiBi twice
-    as_given: bool = False  # config.json holds the settings alone, under the keys and with the gaps of the hub's older files
+    auto: str = ""  # model class of transformers, if it is not the one that `kind` implies
+    reason: str = ""  # for "refused": what the error must name
+    pending: bool = False  # the engine does not run this variant yet, and a test checks that it does not
+    ids: int = 96  # length of the compared text; more than 128 if a bias depends on the distance of tokens
+    seed: int | None = None  # seed of the ids; None: the first one whose greedy text is varied and has no near ties
+    scale: float = 1.0  # factor of the matrices, if the family's own scaling would give flat logits
+    scales: dict[str, float] = dataclasses.field(default_factory=dict)  # part of a name -> factor of such tensors
+    texts: tuple[int, ...] = (37, 5, 1, 150)  # for encoders: lengths of the texts
+    bidirectional: bool = False  # for encoders: a decoder's body that is not causal in the code on the Hugging Face hub
+    end: int | None = None  # for encoders: the last id of each text, if the family looks for an end token
+    bare: bool = False  # tensor names lack the prefix of the body, as in older files on the hub
+    # config.json as models with their own code on the hub have it, if it differs from that of transformers.
+    hub_config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    attention: str = "eager"  # attention implementation of transformers; "eager" adds ALiBi twice in Falcon
+    as_given: bool = False  # config.json has only the settings, with the keys and the gaps of older files on the hub
 
 
-OWN = ("like", "seed", "bare", "hub_config", "as_given")  # fields that a variant does not take from the one that it is like
+OWN = ("like", "seed", "bare", "hub_config", "as_given")  # fields that a variant does not inherit from the one it is like
 
 
 def read_variants() -> dict[str, Variant]:
@@ -63,28 +66,29 @@ def read_variants() -> dict[str, Variant]:
     return variants
 
 
-ENCODERS = ("encoder", "classifier", "projection")  # kinds
-MIXES = ("mix", "encoder_mix")  # without goldens
+ENCODERS = ("encoder", "classifier", "projection")  # kinds of encoders
+MIXES = ("mix", "encoder_mix")  # kinds without goldens
 VARIANTS = read_variants()
 
-# Vectors around 1: norm weights whose names do not contain "norm", and factors of whole layers.
+# Vectors whose values lie around 1: norm weights (not all have "norm" in their names), and factors of whole layers.
 AROUND_ONE = re.compile(
     r"norm|(^|\.)(ln_[a-z0-9]+|emb_ln|attn_ln|mlp_ln)\.weight$|layer_scalar$|per_expert_scale$|router\.scale$", re.IGNORECASE
 )
-# Vectors with ranges of their own: (lowest, highest).
+# Vectors with a range of their own: end of the name -> (lowest value, highest value).
 RANGES = {
     "A_log": (0.0, 2.7),
     "dt_bias": (-4.0, 1.0),
     "sinks": (-4.0, 4.0),
-    "act_fn.alpha_p": (-1.0, 1.0),  # xIELU of Apertus: softplus of it
+    "act_fn.alpha_p": (-1.0, 1.0),  # of xIELU in Apertus, which takes the softplus of it
     "act_fn.alpha_n": (-1.0, 1.0),
-    "act_fn.beta": (0.5, 0.5),  # as in the models: numbers of the published activation, in the file and not learned
+    "act_fn.beta": (0.5, 0.5),  # a constant of the published activation, like eps: in the files, but not learned
     "act_fn.eps": (-1e-6, -1e-6),
 }
 
 
 def weights(name: str, shape: tuple[int, ...], factor: float = 1.0) -> npt.NDArray[np.float32]:
-    """Uniform values seeded by the tensor's name; norms lie around 1, so that those which are an offset to 1 lie around 2."""
+    """Returns uniform random values, seeded by the name of the tensor. Norm weights lie around 1. If a family adds 1 to its norm weights,
+    the sums therefore lie around 2."""
     count = int(np.prod(shape))
     with np.errstate(over="ignore"):
         z = (np.uint64(zlib.crc32(name.encode())) << np.uint64(32)) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(
@@ -118,7 +122,7 @@ def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]]) -
 
 
 def golden_file(name: str, end: str) -> Path:
-    """`end`: shapes.json, config.json or npz."""
+    """Returns the path of a file of the golden. `end` is "shapes.json", "config.json" or "npz"."""
     return GOLDENS / VARIANTS[name].family / f"{name}.{end}"
 
 
@@ -132,7 +136,7 @@ def tensors(name: str) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def make_folder(name: str, target: Path) -> Path:
-    """Writes the folder that the goldens of `name` were made with: config.json as transformers wrote it, weights made here."""
+    """Writes the folder that the golden of `name` was made with. config.json is as transformers wrote it, and the weights are made here."""
     folder = target / name
     folder.mkdir(parents=True, exist_ok=True)
     words = {
@@ -146,7 +150,8 @@ def make_folder(name: str, target: Path) -> Path:
 
 
 def beginning(name: str) -> int:
-    """Returns how many of a decoder's ids must be computed for logits as in the golden: all, if the rope depends on the text's length."""
+    """Returns how many of a decoder's ids must be computed to compare logits with the golden. If the rope depends on the length of the
+    text, these are all ids."""
     settings = VARIANTS[name].settings
     rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     dynamic = rope.get("rope_type") == "dynamic" and "alpha" not in rope
@@ -154,7 +159,7 @@ def beginning(name: str) -> int:
 
 
 def golden(name: str) -> dict[str, npt.NDArray[Any]]:
-    """The reference's arrays, in float32.
+    """Returns the results of the reference, in float32.
 
     Decoders: ids (T,). logits (T, V / stride): columns 0, stride, ... of each row. last (V,): the whole last row. log_sum_exp (T,).
     targets (T - 1,): the logit of each next id. greedy (64,): the ids that follow ids[:20].

@@ -1,4 +1,4 @@
-"""The smallest sound files of each kind: a folder of an encoder, a GGUF file of a decoder."""
+"""The smallest valid files of each kind: the folder of an encoder, and the GGUF file of a decoder."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def encoder_folder(target: Path) -> Path:
 
 
 class Typed:
-    """A value of a GGUF type."""
+    """A value with a given GGUF type: `kind` is the id of the type, and `code` its format for struct.pack()."""
 
     def __init__(self, kind: int, code: str, value: Any) -> None:
         self.kind, self.code, self.value = kind, code, value
@@ -92,7 +92,8 @@ def gguf_string(text: str | bytes) -> bytes:
 
 
 def gguf_value(value: Any) -> bytes:
-    """Type and value: str, bool, int (uint32), float (float32), lists of them, or as Typed says."""
+    """Returns the type and the value as bytes. A value is a str, a bool, an int (uint32), a float (float32), a list of these, or a
+    Typed."""
     if isinstance(value, Typed):
         return struct.pack("<I" + value.code, value.kind, value.value)
     if isinstance(value, (str, bytes)):

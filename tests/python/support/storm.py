@@ -1,8 +1,8 @@
-"""Many callers of one small decoder at once: threads, event loops, forks, closes at random moments, and prompts that make a NaN.
+"""Many callers of one small decoder at once: threads, event loops, forks, closes at random moments, and prompts that cause a NaN.
 
     python tests/python/support/storm.py [--requests 1000] [--threads 64] [--seed 0]
 
-Each answer that comes to its end must be what a single call gives, a NaN must end its own call alone, and no page may be held at the end.
+Each complete answer must equal the answer of the same call alone, a NaN must end only its own call, and no page may be held at the end.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from small_files import gguf_keys
 
 import pumice
 
-POISON = 5  # a token whose values are infinite in the cache
+POISON = 5  # a token whose values in the KV cache are infinite
 CONTEXT = 256
 NEW = 90
-FORBIDDEN = {POISON: -np.inf}  # to be chosen
+FORBIDDEN = {POISON: -np.inf}  # the logit_bias that keeps the model from choosing POISON
 
 
 def poisonous(path: Path, huge: float = 1e7) -> Path:
-    """A Llama of one layer: column 0 of the values' matrix is huge, and only the embedding of POISON is not 0 there."""
+    """Writes a Llama of one layer. Column 0 of the matrix attn_v is huge, and only the embedding of POISON is not 0 at that position."""
     keys = {**gguf_keys("gpt2"), "llama.context_length": CONTEXT}
     keys.pop("general.sampling.temp")
     vocabulary, hidden, ffn = len(keys["tokenizer.ggml.tokens"]), 32, 64
@@ -45,7 +45,7 @@ def poisonous(path: Path, huge: float = 1e7) -> Path:
     tensors = {name: random_models.weights(name, shape, 3.0 if len(shape) == 2 else 1.0) for name, shape in shapes.items()}
     tensors["token_embd.weight"][:, 0] = 0
     tensors["token_embd.weight"][POISON, 0] = 5
-    tensors["blk.0.attn_v.weight"][:, 0] = huge  # 1e7: too large for float16 caches; 3e38: for float32
+    tensors["blk.0.attn_v.weight"][:, 0] = huge  # 1e7 is too large for a float16 cache, and 3e38 for float32
     return random_gguf.write(path, keys, tensors)
 
 
@@ -65,7 +65,7 @@ class Storm:
     def asks(self, rng: random.Random) -> tuple[list[int], dict[str, Any]]:
         prompt = [rng.choice([t for t in range(3, 32) if t != POISON]) for _ in range(rng.choice((1, 5, 40, 90)))]
         if rng.random() < 0.3:
-            prompt = [7, 8, 9, 10] * 10 + prompt[:5]  # a common beginning
+            prompt = [7, 8, 9, 10] * 10 + prompt[:5]  # a prefix that many prompts share
         given: dict[str, Any] = {
             "max_new_tokens": rng.randint(1, NEW),
             "temperature": 0,
@@ -77,7 +77,7 @@ class Storm:
         return prompt, given
 
     def check(self, prompt: list[int], given: dict[str, Any], found: Any, whole: bool = True) -> None:
-        """Keeps an answer until the end, when each is compared with the same call alone."""
+        """Keeps an answer. At the end, check_alone() compares each answer with that of the same call alone."""
         key = (tuple(prompt), tuple(sorted((k, v) for k, v in given.items() if k not in ("priority", "logit_bias"))))
         ids = found.ids.tolist()
         with self.lock:
@@ -105,7 +105,7 @@ class Storm:
     def one(self, rng: random.Random) -> None:
         prompt, given = self.asks(rng)
         kind = rng.random()
-        if kind < 0.1:  # a NaN in the middle of others' batch
+        if kind < 0.1:  # a NaN in a batch with other calls
             try:
                 self.model.generate([*prompt, POISON], **given)
                 self.wrong.append(f"{prompt} with a NaN gave an answer")
@@ -131,7 +131,7 @@ class Storm:
         pid = os.fork()
         if pid == 0:
             try:
-                faulthandler.dump_traceback_later(30, exit=True, file=sys.__stderr__)  # says where it hangs
+                faulthandler.dump_traceback_later(30, exit=True, file=sys.__stderr__)  # prints where the child hangs, and ends it
                 here = self.model.generate(prompt, **given).ids.tolist()
                 os._exit(0 if here == self.model.generate(prompt, **given).ids.tolist() else 3)
             except BaseException:  # noqa: BLE001
@@ -167,7 +167,7 @@ class Storm:
     def thread(self, number: int, requests: int) -> None:
         rng = random.Random(self.seed * 1000 + number)
         try:
-            if number % 4 == 0:  # a loop with as many tasks
+            if number % 4 == 0:  # an event loop with one task per request
 
                 async def main() -> None:
                     await asyncio.gather(*(self.one_async(random.Random(rng.random())) for _ in range(requests)))
@@ -180,14 +180,15 @@ class Storm:
             self.wrong.append(f"thread {number}: {error!r}")
 
     def crowd(self) -> None:
-        """One call whose prompts all begin together and whose answers outgrow the pages: some are preempted, whatever else runs."""
+        """Makes one call with many prompts, whose answers together need more pages than there are. So some are preempted, whatever else
+        runs."""
         prompts = [[3 + (i + j) % 2 for j in range(90)] + [7 + i] for i in range(16)]
         given: dict[str, Any] = {"max_new_tokens": 150, "temperature": 0, "ignore_eos": True, "logit_bias": FORBIDDEN}
         for prompt, answer in zip(prompts, self.model.generate(prompts, **given), strict=True):
             self.check(prompt, given, answer)
 
     def held(self) -> str:
-        """Returns the names of what is still held when the running steps have ended."""
+        """Waits at most 10 s until the model has no request and holds no page. Returns what is left as a text, or "" if nothing is."""
         end = time.monotonic() + 10
         while True:
             stats = self.model.stats()
@@ -200,7 +201,7 @@ class Storm:
 def storm(requests: int, threads: int, seed: int = 0) -> Storm:
     with tempfile.TemporaryDirectory() as folder:
         path = poisonous(Path(folder) / "poisonous.gguf")
-        # Pages for six of the longest: others wait, and some are preempted.
+        # There are pages for only six of the longest sequences, so that others wait and some are preempted.
         with pumice.load(path, device="cpu", threads=2, kv_budget=50 * 32 * 32 * 2 * 2, progress=False) as model:
             found = Storm(model, seed)
             running = [threading.Thread(target=found.thread, args=(i, -(-requests // threads))) for i in range(threads)]

@@ -1,7 +1,6 @@
-"""Chat templates of our own that write tools and calls the way known families do, and what their models would answer.
+"""Chat templates of our own that write tools and calls as known families of models do, and answers that such models would give.
 
-Each is a small template with that family's markers. tests/make_tool_goldens.py asks transformers for the prompts.
-"""
+Each template is small and has the markers of its family. tests/make_tool_goldens.py stores the prompts that transformers makes with it."""
 
 from __future__ import annotations
 
@@ -322,13 +321,13 @@ TEMPLATES |= {
     },
 }
 
-# Tokens that end an answer: the engine stops there, and they are no text.
+# Tokens that end an answer. The engine stops at them, and they are not part of the text.
 ENDS = (
     "<|im_end|>", "<|eot_id|>", "</s>", "<turn|>", "<end_of_turn>", "<｜end▁of▁sentence｜>", "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
     "<|return|>", "<|call|>", "[e~[", "<|endoftext|>", "<|eot|>",
 )  # fmt: skip
 
-# Templates without a place for reasoning.
+# Templates that do not write reasoning.
 NO_REASONING = ("llama3", "llama4", "mistral old", "functiongemma", "command-r")
 NO_CONTENT_BESIDE_CALLS = ("llama3", "llama4", "mistral old")
 
@@ -338,7 +337,8 @@ def reasons_as(name: str) -> str:
 
 
 def chats() -> Iterator[tuple[str, str, list[dict[str, Any]], dict[str, Any]]]:
-    """(template, answer, messages, variables): a question, with its answer, and with what the tools said to it."""
+    """Yields (template, kind of answer, messages, variables). The messages are a question, with an answer, and with what follows the answer
+    (results of tools, or another question)."""
     for name in TEMPLATES:
         yield name, "", [USER], {"add_generation_prompt": True}
         yield name, "", [USER], {"add_generation_prompt": True, "enable_thinking": True, "thinking": True}
@@ -356,7 +356,7 @@ def chats() -> Iterator[tuple[str, str, list[dict[str, Any]], dict[str, Any]]]:
 
 
 def golden() -> Iterator[str | None]:
-    """The prompt that transformers makes from each of chats()."""
+    """Yields the prompt that transformers makes from each of chats(), or None if the template refuses the messages."""
     last = ""
     for row in json.loads((GOLDENS / "tools.json").read_text()):
         last = last if row is None else last[: row[0]] + row[1]
