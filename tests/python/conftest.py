@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-# A shell that puts a job in the background has it ignore Ctrl-C, which these tests send.
+# A shell starts background jobs with Ctrl-C (SIGINT) ignored. These tests send SIGINT, so they need Python's handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Processes that tests start have the streams that Python makes by itself: on one machine PYTHONUNBUFFERED hid an exit code of 120.
+# Processes that the tests start must have Python's default streams. On one machine, PYTHONUNBUFFERED hid an exit code of 120.
 for variable in ("PYTHONUNBUFFERED", "PYTHONIOENCODING"):
     os.environ.pop(variable, None)
 
