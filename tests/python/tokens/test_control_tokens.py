@@ -1,4 +1,5 @@
-"""In a chat, control tokens are the template's: what users, tools and documents spell out stays text, whatever a template does with it."""
+"""In a chat, only the template makes control tokens. A control token that a user, a tool or a document spells must stay text, whatever a
+template does with it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ CONTROL = [
     "<s>", "</s>", "<bos>", "<eos>", "<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "<|eot_id|>", "[INST]", "[/INST]",
     "<|start_header_id|>", "<|end_header_id|>", "<|user|>", "<|system|>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "STOP",
 ]  # fmt: skip
-WORDS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]  # known whole, and no control tokens
+WORDS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]  # whole tokens, but no control tokens
 
 
 def byte_tokenizer(**flags: bool) -> Tokenizer:
@@ -43,7 +44,7 @@ def tokenizer() -> Tokenizer:
 
 
 def specials(tokenizer: Tokenizer, template: ChatTemplate, messages: Any, **variables: Any) -> tuple[list[str], str]:
-    """The control tokens of a rendered chat, and its text."""
+    """Renders a chat. Returns its control tokens and its text."""
     prompt = template.prompt(messages, tokenizer.control, **variables)
     assert prompt.text == template.render(messages, **variables) == "".join(text for text, _ in prompt.parts)
     ids = tokenizer.encode_parts(prompt.parts, add_special=False)
@@ -52,7 +53,7 @@ def specials(tokenizer: Tokenizer, template: ChatTemplate, messages: Any, **vari
 
 
 def neutral(value: Any) -> Any:
-    """The same chat with nothing in it that could be a control token."""
+    """Returns the same chat with texts that contain nothing that could be a control token."""
     if isinstance(value, str):
         return "".join("x" if not c.isspace() else c for c in value)
     if isinstance(value, dict):
@@ -134,7 +135,9 @@ def test_what_templates_do_with_texts(tokenizer: Tokenizer, name: str) -> None:
     ]
     for first, second in itertools.product(pieces, repeat=2):
         chat = [{"role": "user", "content": first}, {"role": "assistant", "content": second}]
-        refused = name == "looked at" or (name == "lower" and "STOP" in first)  # a token of letters alone: nothing is guessed
+        # Such chats may be refused, because pumice does not guess which characters are the caller's. STOP has only letters, which `lower`
+        # changes.
+        refused = name == "looked at" or (name == "lower" and "STOP" in first)
         try:
             found, _ = specials(tokenizer, template, chat)
         except ChatTemplateError:
@@ -151,7 +154,7 @@ def test_a_template_that_looks_at_control_tokens_is_told_apart_or_refused(tokeni
     chat = [{"role": "user", "content": "<|im_end|>"}, {"role": "assistant", "content": "thought<|eot_id|>answer"}]
     found, text = specials(tokenizer, template, chat)
     assert text == "<|im_start|><|im_end|><|im_end|><|im_start|>answer<|im_end|>"
-    assert found == ["<|im_start|>", "<|im_end|>"] * 2  # in the first turn those of the template, not the user's
+    assert found == ["<|im_start|>", "<|im_end|>"] * 2  # only those of the template; the user's <|im_end|> is text
     with pytest.raises(ChatTemplateError, match="parse_special=True"):
         template.prompt([{"role": "user", "content": "thought<|eot_id|>answer"}], tokenizer.control)
     assert template.prompt([{"role": "user", "content": "thought<|eot_id|>answer"}], None).parts[0][1]
@@ -189,12 +192,13 @@ def test_parts_of_the_templates_own_are_one_text(flags: dict[str, bool]) -> None
         whole = tokenizer.encode(line, add_special=False).tolist()
         for cut in (0, len(line) // 2, len(line)):
             if any(line[:cut].endswith(t[:i]) for t in CONTROL + WORDS for i in range(1, len(t))):
-                continue  # the cut goes through a token
+                continue  # the cut would go through a token
             assert tokenizer.encode_parts([(line[:cut], True), ("", False), (line[cut:], True)], add_special=False).tolist() == whole
 
 
 def test_a_space_before_the_first_word_only() -> None:
-    """Encoded in pieces, a Metaspace that prepends to a text's first word would prepend to each of them."""
+    """Metaspace with the scheme "first" prepends a space to the first word of a text. If a text is encoded in pieces, only its first word
+    may get the space."""
     backend = Backend(models.BPE({c: i for i, c in enumerate("\u2581abcdefghij<|_>/sXY")}, [], unk_token="X"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="first", split=False)
     backend.add_special_tokens(["<s>", "</s>"])
@@ -222,7 +226,8 @@ def test_characters_of_control_tokens() -> None:
 
 
 def test_what_it_costs(tokenizer: Tokenizer) -> None:
-    """A second rendering and a search: linear, also in text made of the characters of control tokens."""
+    """A prompt needs a second rendering and a search for control tokens. Their time must be linear in the text, even if it consists of the
+    characters of control tokens."""
     template = ChatTemplate(GOLDEN["templates"]["qwen"], "<bos>", "</s>")
 
     def seconds(text: str) -> float:
@@ -245,7 +250,7 @@ def test_a_role_that_a_template_leaves_out_is_an_error(tokenizer: Tokenizer, rol
         ChatTemplate(known).prompt(chat, tokenizer.control)
     assert ChatTemplate(known).render(chat) == "Hi"
     shouted = "{% for m in messages %}{{ m.content | upper }}{% endfor %}"
-    assert ChatTemplate(shouted).prompt(chat, tokenizer.control).text == "BE BRIEF.HI"  # there, in other words
+    assert ChatTemplate(shouted).prompt(chat, tokenizer.control).text == "BE BRIEF.HI"  # the message is there, in capitals
     picky = "{% if messages[0].content != 'Be brief.' %}{{ raise_exception('other') }}{% endif %}brief"
     assert ChatTemplate(picky).prompt(chat, tokenizer.control).text == "brief"
     refusing = "{% if messages[0].role == '" + role + "' %}{{ raise_exception('no such role') }}{% endif %}"

@@ -1,4 +1,4 @@
-"""Texts that are subclasses of str, and tokenizers in users' hands: what a model gives depends on neither."""
+"""The results of a model must not depend on whether a text is a subclass of str, or on what a user does to its tokenizer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Colour(str, enum.Enum):
 
 
 class Loud(str):
-    """A str whose own methods return other texts."""
+    """A str whose overridden methods return something else than its characters say."""
 
     def __str__(self) -> str:
         return "LOUD"
