@@ -1,8 +1,7 @@
-"""Small models of every family on Vulkan, whole and split with the CPU, against transformers (tests/goldens/random_models).
+"""Small models of every family on Vulkan, whole and split with the CPU, compared with transformers (tests/goldens/random_models).
 
-A sample with one variant for each mechanism (soft caps, multipliers, ALiBi, parallel branches, norms of all kinds, activations, kinds of
-rope) runs always; PUMICE_TEST_ALL=1 (make test-vulkan-all) takes every variant, and greedy text too.
-"""
+A sample always runs. It has one variant for each mechanism (soft caps, multipliers, ALiBi, parallel branches, norms of all kinds,
+activations, kinds of rope). PUMICE_TEST_ALL=1 (make test-vulkan-all) runs every variant, and also compares greedy text."""
 
 from __future__ import annotations
 
@@ -47,7 +46,8 @@ def test_the_sample_is_there() -> None:
 def test_a_family_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> None:
     folder, golden = random_models.make_folder(name, tmp_path), random_models.golden(name)
     rows = len(golden["ids"]) if ALL else random_models.beginning(name)
-    for layers in ("all", 1):  # 1: all layers but the last on the CPU, the last one and the head on the device
+    # With gpu_layers=1, only the last layer and the head are on the device.
+    for layers in ("all", 1):
         with pumice.load(folder, device=DEVICE, gpu_layers=layers, compute="float32", progress=False) as model:
             logits = model.logits(golden["ids"][:rows], positions="all")[:, :: int(golden["stride"])]
             assert np.abs(logits - golden["logits"][:rows]).max() <= 2e-4, layers
@@ -56,7 +56,8 @@ def test_a_family_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> No
                 assert text == golden["greedy"][: len(text)].tolist()
 
 
-@pytest.mark.parametrize("layers", [3, 6, 8])  # of 10 layers; those from 5 on read keys and values of layers 3 and 4
+# The number of layers on the device. The model has 10 layers, and those from layer 5 on read the keys and values of layers 3 and 4.
+@pytest.mark.parametrize("layers", [3, 6, 8])
 def test_shared_keys_and_values_cross_the_border(layers: int, tmp_path: Path) -> None:
     folder, golden = random_models.make_folder("gemma4_e2b", tmp_path), random_models.golden("gemma4_e2b")
     with pumice.load(folder, device=DEVICE, gpu_layers=layers, compute="float32", progress=False) as model:
@@ -81,7 +82,7 @@ def test_the_sample_of_encoders_is_there() -> None:
 def test_an_encoder_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> None:
     folder, golden = random_models.make_folder(name, tmp_path), random_models.golden(name)
     texts = (golden["ids"], golden["offsets"], golden.get("types"))
-    for layers in (-1, 1):  # all, and the last one alone
+    for layers in (-1, 1):  # all layers, and only the last layer
         model = _core.load(_core.open_file(str(folder)), _core.LoadOptions(device=DEVICE, gpu_layers=layers, compute="float32"))
         rows = model.encode_tokens(*texts)[:, :: int(golden["stride"])]
         assert np.abs(rows - golden["hidden"]).max() <= 2e-4, layers

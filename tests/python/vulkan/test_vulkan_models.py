@@ -1,8 +1,7 @@
 """Whole models on Vulkan, and models split between Vulkan and the CPU, compared with the CPU in float32.
 
-The device is vulkan:0, or the one whose number PUMICE_TEST_VULKAN gives; without one the run fails. Software Vulkan does a gigaflop a
-second, so a run has few tokens. PUMICE_TEST_ALL=1 (make test-vulkan-all) runs all.
-"""
+The device is vulkan:0, or the one whose number PUMICE_TEST_VULKAN gives. Without such a device, the tests fail. Software Vulkan computes
+one gigaflop per second, so the tests have few tokens. PUMICE_TEST_ALL=1 (make test-vulkan-all) runs all tests, with more tokens."""
 
 from __future__ import annotations
 
@@ -61,7 +60,8 @@ def encoder() -> Iterator[pumice.Model]:
 @pytest.mark.filterwarnings("ignore::pumice.TruncationWarning")
 def test_vectors_equal_those_of_the_cpu(minilm: pumice.Model, encoder: pumice.Model) -> None:
     assert encoder.info["device"] == DEVICE
-    short = [text for text in corpus.sentences(6000) if len(text) < 200]  # 19 tokens a second of one core are what software Vulkan does
+    # The texts are few and short, because software Vulkan computes only 19 tokens per second on one core.
+    short = [text for text in corpus.sentences(6000) if len(text) < 200]
     texts = [*short[: 2000 if ALL else 10], "", "stone " * (240 if ALL else 60)]
     found, expected = encoder.encode(texts, show_progress_bar=False), minilm.encode(texts, show_progress_bar=False)
     cosine = cosines(found, expected)
@@ -76,7 +76,8 @@ def test_token_vectors_equal_those_of_the_cpu(minilm: pumice.Model, encoder: pum
 
 
 def resident() -> int:
-    """Anonymous and shared memory of this process in bytes: what software Vulkan calls a device's memory is in it."""
+    """Returns the anonymous and shared memory of this process in bytes. It includes what software Vulkan uses as the memory of the
+    device."""
     with open("/proc/self/smaps_rollup", encoding="ascii") as file:
         return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(("Anonymous:", "SwapPss:", "Pss_Shmem:")))
 
@@ -96,7 +97,7 @@ def test_ten_thousand_sentences_in_one_call(minilm: pumice.Model, encoder: pumic
 
 # ---------------------------------------------------------------- sample decoders
 def prose(name: str, tokens: int) -> list[npt.NDArray[np.int32]]:
-    """Windows of English prose of so many tokens in all, from the golden."""
+    """Returns windows of English prose from the golden, which have `tokens` tokens in total."""
     windows = [np.asarray(w, np.int32) for w in np.load(DECODERS / f"{name}.npz")["windows"]]
     taken: list[npt.NDArray[np.int32]] = []
     for window in windows:
@@ -135,7 +136,8 @@ def test_smollm2_split_at_every_third_layer() -> None:
 @whole
 @pytest.mark.parametrize(("name", "source"), [("smollm2", samples.smollm2), ("gemma3", samples.gemma3)])
 def test_compute_auto_is_no_further_off_than_on_the_cpu(name: str, source: Any) -> None:
-    """With float activations (no integer dot product) it is near the float32 run; with int8 activations as near as the CPU's."""
+    """On Vulkan, the logits must not be further from the float32 run than on the CPU (5 % more are allowed). A device with an integer dot
+    product uses int8 activations, as the CPU does, and one without it uses float activations."""
     windows = prose(name, 500)
     with pumice.load(source(), device="cpu", compute="float32", kv_dtype="f32", n_ctx=512) as model:
         expected = logits_of(model, windows)
@@ -159,7 +161,7 @@ def test_gemma3_whole_and_split() -> None:
 def test_greedy_text_of_random_float32_models_equals_the_cpu(name: str, tmp_path: Path) -> None:
     folder = random_models.make_folder(name, tmp_path)
     ids = random_models.golden(name)["ids"]
-    prompts = [ids[:20].tolist(), ids[5:41].tolist(), ids[3:4].tolist()]  # windows are 24 positions
+    prompts = [ids[:20].tolist(), ids[5:41].tolist(), ids[3:4].tolist()]  # the sliding windows have 24 positions
     answers = []
     for device in ("cpu", DEVICE):
         with pumice.load(folder, device=device, compute="float32", kv_dtype="f32") as model:
@@ -167,7 +169,7 @@ def test_greedy_text_of_random_float32_models_equals_the_cpu(name: str, tmp_path
             together = model.generate(prompts, max_new_tokens=32, temperature=0)
             alone = model.generate(prompts[0], max_new_tokens=32, temperature=0)
             assert alone.ids.tolist() == together[0].ids.tolist()
-            assert alone.reused_tokens > 0  # its prompt was there from the batch
+            assert alone.reused_tokens > 0  # its prompt is still in the cache
             answers.append((logits, [result.ids.tolist() for result in together]))
     (expected, texts), (found, same) = answers
     assert np.abs(found - expected).max() <= 2e-4
@@ -229,7 +231,7 @@ else:
 
 
 def output_of(script: str, model: Path, *more: str, memory: int | None = None) -> str:
-    """The output of the script in a process of its own, whose device has so many bytes."""
+    """Runs a script in a process of its own and returns its output. `memory` limits the memory of the device, in bytes."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     if memory is not None:
         environment["PUMICE_VULKAN_LIMITS"] = f"memory={memory}"
@@ -312,7 +314,8 @@ def text(value: str) -> bytes:
 
 
 def random_rows(name: str, rows: int, cols: int, seed: int) -> npt.NDArray[Any]:
-    """Packed weights of variance 1 / cols: random codes, and scales as op_cases.json has them for its weights."""
+    """Returns packed weights with a variance of 1 / cols. Their codes are random, and their scales are like those of the weights in
+    op_cases.json."""
     random = np.random.default_rng(seed)
     block, size = BLOCKS[name]
     if name in PLAIN:
@@ -325,7 +328,8 @@ def random_rows(name: str, rows: int, cols: int, seed: int) -> npt.NDArray[Any]:
 
 
 def write_random_gguf(path: Path, vocabulary: int, ffn: int, kv: int, base: float) -> Path:
-    """Two layers of a Llama of full width, mixed as Q4_K_M is: Q6_K for the head, attn_v and ffn_down of half the layers, else Q4_K."""
+    """Writes two layers of a Llama of full width in the formats of Q4_K_M: Q6_K for the head, and for attn_v and ffn_down of half of the
+    layers, and Q4_K for all other matrices."""
     hidden, layers = 4096, 2
     numbers = {"block_count": layers, "embedding_length": hidden, "feed_forward_length": ffn, "context_length": 8192}
     numbers |= {"attention.head_count": 32, "attention.head_count_kv": kv // 128}

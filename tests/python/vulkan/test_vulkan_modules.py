@@ -1,5 +1,5 @@
-"""Modules that sentence-transformers puts behind a model's layers, on Vulkan, whole and split with the CPU, compared with its own vectors
-(tests/goldens/modules)."""
+"""Modules that sentence-transformers puts after the layers of a model, on Vulkan, whole and split with the CPU. The results are compared
+with those of sentence-transformers (tests/goldens/modules)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Every operation and weight format on Vulkan through the compiled module, against float64 numpy: tests/op_cases.json.
+"""Every operation and weight format of the compiled module on Vulkan must agree with numpy in float64 (tests/op_cases.json).
 
-The device is vulkan:0, or the one that PUMICE_TEST_VULKAN numbers; without one the run fails. Software Vulkan takes about a second for each
-pipeline, so a run takes a sample of the cases, and all of them with PUMICE_TEST_ALL=1 (make test-vulkan-all). doctor() is tested here too:
-it is what compares operations and formats on a user's machine.
-"""
+The device is vulkan:0, or the one whose number PUMICE_TEST_VULKAN gives. Without such a device, the tests fail. Software Vulkan takes about
+a second to compile each pipeline, so only a sample of the cases runs. PUMICE_TEST_ALL=1 (make test-vulkan-all) runs all cases. doctor() is
+tested here, too, because it compares operations and formats on a user's machine."""
 
 from __future__ import annotations
 
@@ -29,7 +28,8 @@ ALL = os.environ.get("PUMICE_TEST_ALL") == "1"
 
 
 def sample() -> list[int]:
-    """Every thirteenth case of each operation, and the first case of each of its formats or kinds that is more than a scalar."""
+    """Returns the indices of every thirteenth case of each operation, and of the first case of each of its formats or kinds that is not
+    trivially small (a cost of at least 500)."""
     seen: Counter[str] = Counter()
     variants: set[tuple[str, str]] = set()
     chosen = []
@@ -95,7 +95,8 @@ def test_doctor_says_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = _core.ops.Runner
 
     class Wrong:
-        """Stands in for a device: the CPU, with wrong results in Q4_K products of many rows and in the last pooled row."""
+        """Stands in for a device. It computes on the CPU, but gives wrong results in Q4_K products of several rows and in the last pooled
+        row."""
 
         def __init__(self, program: dict[str, Any], *others: Any) -> None:
             self.program, self.wrong = program, others[-1] != "cpu"
