@@ -1,5 +1,5 @@
-// Prefetches the weights of the next panel into L1, a few cache lines a block, while the tiles of this panel compute. Without it, waiting
-// for a panel's weights at its first use took a third of the time of a product of 20 tokens.
+// Prefetches the weights of the next panel into L1, a few cache lines at a time, while the current panel is multiplied. Without these
+// prefetches, a product of 20 tokens spent a third of its time waiting for weights at the start of each panel.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace {
 
 class Ahead {
  public:
-  // Prefetches `bytes` bytes from `at` on, spread over `calls` calls of some(), and as many bytes of each of `streams` streams that lie
-  // `apart` bytes apart.
+  // Prepares to prefetch `bytes` bytes of each of `streams` streams. The first stream starts at `at`, and each further stream starts
+  // `apart` bytes after the one before it. The prefetches are spread evenly over `calls` calls of some().
   Ahead(const std::uint8_t* at, std::int64_t bytes, std::int64_t calls, int streams = 1, std::int64_t apart = 0)
       : at_(at), end_(at + bytes), step_((bytes / calls + 63) / 64 * 64), streams_(streams), apart_(apart) {}
   void some() {

@@ -1,9 +1,10 @@
-// Products of BF16 weights with activations rounded to bfloat16 (FormatKernels::product_bf16). One output is summed over pairs
-// of columns in ascending order, the second column of a pair first, with one rounding each. Numbers below 2^-126 count as zeros.
+// Products of BF16 weights with activations rounded to bfloat16 (FormatKernels::product_bf16). An output is summed over pairs of columns in
+// ascending order. Of each pair, the product of the second column is added first. Each of the two additions rounds once. Numbers whose
+// magnitude is below 2^-126 count as zeros.
 //
-// Weights are read straight from the stream; sums of one group and up to 24 tokens are in registers. One permutation makes pairs of
-// columns for up to 24 products, and activations are rounded once a call. A panel of pairs, made again for every 24 tokens, took longer
-// than the products.
+// Weights are read straight from the group. Registers hold the sums of one group times up to 24 tokens, so one permutation, which forms
+// pairs of columns, serves up to 24 products. Each activation is rounded once per call. Writing the pairs to a panel, again for every 24
+// tokens, took longer than the products themselves.
 #pragma once
 
 #include "cpu/matrix/plain.h"
@@ -18,11 +19,13 @@ struct Bf16Tiles512 {
   using Ints = typename V::Ints;
   using Floats = typename V::Floats;
 
-  static constexpr std::int64_t kPairs = 1024;          // pairs of one pass over the columns; sums are kept in the output between passes
-  static constexpr std::int64_t kStride = kPairs + 16;  // stride of activations: rows 4 KiB apart would fall into the same sets of L1
-  static constexpr int kTile = 24;                      // tokens in registers
-  static constexpr int kFew = 8;  // up to so many tokens weights are prefetched; products with more tokens do not wait for memory
+  static constexpr std::int64_t kPairs = 1024;          // pairs of columns in one pass; between passes, `out` keeps the sums
+  static constexpr std::int64_t kStride = kPairs + 16;  // pairs from token to token; tokens 4 KiB apart would share sets of L1
+  static constexpr int kTile = 24;                      // tokens of the largest tile; registers keep its sums
+  // Tiles of up to kFew tokens prefetch weights. Larger tiles do not wait for memory.
+  static constexpr int kFew = 8;
 
+  // Rounds `count` activations of one token to bfloat16.
   static void round_row(const float* x, std::int64_t count, std::uint32_t* out) {
     std::int64_t k = 0;
     for (; k + 16 <= count; k += 16) V::save_bf16(out + k / 2, V::load_floats(x + k));
@@ -33,7 +36,8 @@ struct Bf16Tiles512 {
     }
   }
 
-  // `words`: columns of a group, [column][16]; an odd last column is paired with zeros. onto: adds to the sums of earlier columns in `out`.
+  // Multiplies `columns` columns of one group, `words` as [column][16], by N tokens. An odd last column is paired with zeros. If `onto` is
+  // true, `out` already has the sums of earlier columns, and the products are added to them.
   template <int N>
   static void tile(const std::uint8_t* words, std::int64_t columns, const std::uint32_t* x, bool onto, float* out, std::int64_t out_stride,
                    std::int64_t lanes) {
@@ -70,7 +74,7 @@ struct Bf16Tiles512 {
     const std::int64_t group_bytes = group_bytes_of<Format::BF16>(cols);
     for (std::int64_t t = 0, n; t < count; t += n) {
       const std::int64_t left = count - t, tiles = (left + kTile - 1) / kTile;
-      n = (left + tiles - 1) / tiles;  // tiles of nearly equal size
+      n = (left + tiles - 1) / tiles;  // tiles have nearly equal sizes
       for (std::int64_t k = 0; k < cols; k += 2 * kPairs) {
         const std::int64_t columns = least(2 * kPairs, cols - k);
         for (std::int64_t i = 0; i < n; ++i) round_row(x + (t + i) * x_stride + k, columns, rounded + i * kStride);

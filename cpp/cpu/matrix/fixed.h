@@ -1,13 +1,20 @@
-// Weights in fixed point (kernels.h). A group of float weights is a sequence of blocks of 64 columns of 16 rows; Q8_0 keeps its layout.
-// Every path sums one output in the same way: per block of the weights acc = fma(scale, float(isum) * xs, acc), where isum is the exact
-// integer sum of code * x code and xs the scale of the activations. Products of 8-bit codes (ByteBlock) are summed in the same way.
+// Weights in fixed point (see FixedRows in kernels.h). A group of float weights is a sequence of blocks of 64 columns by 16 rows. Q8_0
+// weights stay in the layout of layout.h. Every instruction set computes an output in the same way. For each block of weights:
+//   acc = fma(scale, float(isum) * xs, acc)
+// where isum is the exact integer sum of (code of w) * (code of x) and xs is the scale of the activations. This also holds for weights with
+// 8-bit codes (ByteBlock).
 //
-// For blocks of 64 AVX2 takes that sum by Winograd's inner product ("A new algorithm for inner product", IEEE Transactions on Computers
-// C-17, 1968): over fours of columns, w0 x0 + w2 x2 = (w0 + x2) (w2 + x0) - w0 w2 - x0 x2, and so for 1 and 3. The last two terms are sums
-// of the weights alone and of the activations alone. They are computed once, and the sums start with them. That takes one multiplication in
-// place of two and two additions more, so as many instructions. But a Zen 3 multiplies integers on two of its four vector pipes and adds on
-// all four: 25.7 multiply-adds a cycle in place of 23.1. (For Q8_0, with blocks of 32 and starts computed for each panel, it was slower.)
-// Sums may wrap on the way, because they are exact modulo 2^32 and the last one fits. A factor of a product has at most 15 bits.
+// For blocks of 64 columns, AVX2 computes isum by Winograd's inner product ("A new algorithm for inner product", IEEE Transactions on
+// Computers C-17, 1968). For columns 0 and 2 of every four columns,
+//   w0 x0 + w2 x2 = (w0 + x2) (w2 + x0) - w0 w2 - x0 x2
+// and likewise for columns 1 and 3. The last two terms depend on the weights alone and on the activations alone. Their sums are computed
+// once, and isum starts with them. Four columns then take one multiplication and three additions instead of two multiplications and two
+// additions. That is the same number of instructions, but Zen 3 multiplies integers on two of its four vector pipes and adds on all four:
+// it runs 25.7 multiply-adds per cycle instead of 23.1. Q8_0 does not use this method: with its blocks of 32 columns, and starts computed
+// for each panel, the method was slower.
+//
+// Intermediate sums may wrap, because they are exact modulo 2^32 and the final sum fits 32 bits. The factors of a product, such as w0 + x2,
+// fit 16 bits (kernels.h).
 #pragma once
 
 #include "cpu/matrix/layout.h"
@@ -15,36 +22,42 @@
 namespace pumice::cpu::matrix {
 namespace {
 
+// A block of weights with 16-bit codes. One scale of the weights covers kColumns columns, one scale of the activations kScaleColumns
+// columns.
 template <int kCols>
 struct WordBlock {
-  static constexpr int kColumns = kCols, kScaleColumns = kFixedBlock;  // columns of one scale of the weights, and of the activations
+  static constexpr int kColumns = kCols, kScaleColumns = kFixedBlock;
   float scale[kGroupRows];
-  std::int16_t codes[kColumns / 2][kGroupRows][2];  // [pair of columns][row][column]: one vpmaddwd takes a pair of 8 rows
+  // [pair of columns][row][column in the pair]: one vpmaddwd multiplies a pair of columns of 8 rows.
+  std::int16_t codes[kColumns / 2][kGroupRows][2];
 };
 struct FixedBlock : WordBlock<kFixedBlock> {
-  std::int32_t start[kGroupRows];  // as FixedRows::starts
+  std::int32_t start[kGroupRows];  // minus the sum of c0 c2 + c1 c3 over every four codes c0..c3 of a row
 };
 static_assert(sizeof(FixedBlock) % 64 == 0);
 
-// A block of 8-bit codes, for all instruction sets: codes in fours of columns, as a product of bytes takes them, and the numbers with which
-// the sums of either kind of product start.
+// A block of weights with 8-bit codes; all instruction sets use this layout. Codes are stored in fours of columns, as instructions that
+// multiply bytes need them. `minus_sum` and `start` are the values from which the integer sums start: `minus_sum` in products with bytes
+// (ByteRows), `start` in products with 16-bit codes (FixedRows).
 struct ByteBlock {
   static constexpr int kColumns = kByteBlock;
   float scale[kGroupRows];
-  std::int16_t minus_sum[kGroupRows]
-                        [2];       // minus the sum of the codes, and 0: one product of words multiplies it by the activations' zero point
-  std::int32_t start[kGroupRows];  // as FixedRows::starts
+  // Minus the sum of a row's codes, and 0. A product of word pairs multiplies these two by the low and the high word of a zero point
+  // (ByteRows::zeros), which is below 2^15.
+  std::int16_t minus_sum[kGroupRows][2];
+  std::int32_t start[kGroupRows];  // minus the sum of c0 c2 + c1 c3 over every four codes c0..c3 of a row
   std::int8_t codes[kColumns / 4][kGroupRows][4];
 };
 static_assert(sizeof(ByteBlock) % 64 == 0);
 inline std::int64_t byte_group_bytes(std::int64_t cols) { return cols / kByteBlock * static_cast<std::int64_t>(sizeof(ByteBlock)); }
 
-// The activations of a register tile for one panel: points to the tile's first row, in FixedRows or in a padded copy.
+// The activations that one register tile multiplies by one panel. The pointers point to the tile's first token, in FixedRows or in a copy
+// that is padded with zeros.
 struct FixedTile {
   const std::int16_t* codes;
   const float* scales;
   const std::int32_t* starts;
-  std::int64_t rows;  // rows from one block to the next
+  std::int64_t rows;  // tokens from one block to the next
 };
 
 constexpr std::int64_t fixed_blocks(std::int64_t cols) { return (cols + kFixedBlock - 1) / kFixedBlock; }
@@ -58,7 +71,7 @@ inline void pack_fixed_group(const float* source, std::int64_t rows, std::int64_
     for (int row = 0; row < kGroupRows; ++row) {
       float values[kFixedBlock] = {};
       if (row < rows) __builtin_memcpy(values, source + row * cols + b * kFixedBlock, static_cast<std::size_t>(columns) * sizeof(float));
-      std::uint32_t largest_bits = 0;  // compared as integers: the order of magnitudes is the same
+      std::uint32_t largest_bits = 0;  // bits without the sign; as integers they have the same order as the magnitudes
       for (const float value : values) {
         const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, value) & 0x7fffffffu;
         largest_bits = bits > largest_bits ? bits : largest_bits;
@@ -68,7 +81,7 @@ inline void pack_fixed_group(const float* source, std::int64_t rows, std::int64_
       const float inverse = zero ? 0.0f : most / largest;
       block.scale[row] = zero ? 0.0f : largest / most;
       for (int k = 0; k < kFixedBlock; ++k) {
-        constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: the low bits of x + kMagic are x rounded to the nearest integer
+        constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: the low bits of x + kMagic hold x rounded to the nearest integer
         const auto code = static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, values[k] * inverse + kMagic) -
                                                     __builtin_bit_cast(std::uint32_t, kMagic));
         block.codes[k / 2][row][k % 2] = static_cast<std::int16_t>(code);

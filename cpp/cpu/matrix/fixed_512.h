@@ -1,4 +1,4 @@
-// Products in fixed point over vectors of 512 bits, for float weights that were packed as fixed point and for Q8_0.
+// Products in fixed point over vectors of 512 bits: for float weights that were packed as fixed point or as 8-bit codes, and for Q8_0.
 #pragma once
 
 #include "cpu/matrix/ahead.h"
@@ -16,12 +16,13 @@ struct FixedTiles512 {
   using Ints = typename V::Ints;
   using Floats = typename V::Floats;
 
-  // A tile is two groups times six tokens: twelve chains of vpdpwssd, which adds two products of words. quantized_512.h says why two
-  // groups.
+  // A tile of two groups and six tokens has twelve vectors of sums. vpdpwssd adds two products of words to every sum of a vector.
+  // quantized_512.h explains why a tile has two groups.
   static constexpr int kTileGroups = 2, kTileTokens = 6;
-  static constexpr int kGroupSums = 96 + 5;  // not 96: sums of groups 4 KiB apart would fall into the same sets of L1
-  // Pairs of columns in one iteration. GCC 12 copies every chain to another register once or twice an iteration, which at one or two pairs
-  // took more of the front end than the products.
+  // Room for 96 tokens, and padding. Without padding, sums of groups 0 and 2 would lie 12 KiB apart and share sets of L1.
+  static constexpr int kGroupSums = 96 + 5;
+  // Pairs of columns in one iteration of the loop. GCC 12 copies every sum to another register once or twice per iteration. With one or two
+  // pairs per iteration, these copies took more of the processor's front end than the products.
   static constexpr int kPairs = 4;
 
   template <int N, class Block>
@@ -85,8 +86,9 @@ struct FixedTiles512 {
   static void store_sums(const float* sums, std::int64_t lanes, float* out) { V::save_first(out, V::load_floats(sums), lanes); }
 };
 
-// Weights that need no widening are multiplied straight from the stream, over all columns of a tile at once. Each of the two groups and six
-// tokens has one chain and one float sum. Codes come four bytes of a row at a time, kTurn times an iteration.
+// Products of weights that need no widening. A tile reads them straight from the groups, over all columns in one pass. Each pair of a group
+// and a token has one vector of integer sums and one vector of float sums, both in registers. One step takes four bytes of codes of each
+// row; one iteration of the loop has kTurn steps.
 template <Vectors512 V>
 struct Columns512 {
   using Ints = typename V::Ints;
@@ -106,10 +108,11 @@ struct Columns512 {
   struct OfBytes {
     using Block = ByteBlock;
     using Rows = ByteRows;
-    static constexpr int kSteps = kByteBlock / 4, kTurn = kSteps;  // a third of the code size that whole blocks of words would take
+    // One iteration of the loop is a whole block. A whole block of 16-bit codes would take three times as much code.
+    static constexpr int kSteps = kByteBlock / 4, kTurn = kSteps;
     static std::int64_t group_bytes(std::int64_t cols) { return byte_group_bytes(cols); }
     static std::int64_t blocks(std::int64_t cols) { return cols / kByteBlock; }
-    static constexpr bool kZeroPoint = true;  // true: a chain begins at -(zero point) * (sum of the weights' codes)
+    static constexpr bool kZeroPoint = true;  // integer sums start at -(zero point of x) * (sum of the weights' codes)
     static Ints dot(Ints sum, Ints w, Ints x) { return V::dot_bytes(sum, x, w); }
   };
 
@@ -184,13 +187,14 @@ struct Columns512 {
       const std::uint8_t* group = groups + row / kGroupRows * bytes;
       const typename Of::Block* w[kTileGroups];
       std::int64_t lanes[kTileGroups];
-      for (std::int64_t r = 0; r < kTileGroups; ++r) {  // past the last group: the last one again, whose sums are not used
+      // If only one group is left, the tile takes it twice. The second sums are not stored.
+      for (std::int64_t r = 0; r < kTileGroups; ++r) {
         const std::int64_t left = rows - row - r * kGroupRows;
         w[r] = reinterpret_cast<const typename Of::Block*>(group + (left > 0 ? r * bytes : 0));
         lanes[r] = least(kGroupRows, left);
       }
       Ahead ahead(group + kTileGroups * bytes, kTileGroups * bytes, tiles * blocks);
-      for (std::int64_t i = 0; i < tiles; ++i) {  // tiles of nearly equal size
+      for (std::int64_t i = 0; i < tiles; ++i) {  // tiles have nearly equal sizes
         const std::int64_t from = count * i / tiles, to = count * (i + 1) / tiles;
         kTiles<Of>[to - from](w, blocks, x, first + from, out + from * out_stride + row, out_stride, lanes, ahead);
       }

@@ -1,4 +1,5 @@
-// Products in fixed point: how tokens and groups are cut into tiles. Each instruction set provides the tiles.
+// Products in fixed point. This file divides tokens and groups into register tiles. Each instruction set provides the functions that
+// multiply one tile.
 #pragma once
 
 #include "cpu/matrix/ahead.h"
@@ -12,21 +13,24 @@ namespace {
 template <class T, class Block>
 concept FixedTilesOf = requires(const Block* const (&panels)[T::kTileGroups], std::int64_t columns, const FixedTile& x, int tokens,
                                 float (*sums)[16], Ahead& ahead) {
-  // Adds kTileGroups panels of `columns` columns times a tile of tokens to `sums`: [token][16] for the first group, and for each next group
-  // kGroupSums rows further on. Only the first `tokens` of kTileTokens tokens are used. Prefetches a part of `ahead` with each block.
+  // Multiplies kTileGroups panels of `columns` columns by a tile of kTileTokens tokens and adds the products to `sums`. The sums of panel i
+  // and token t are in sums[i * kGroupSums + t]. The caller needs only the sums of the first `tokens` tokens. Calls ahead.some() once per
+  // block.
   T::tile_product(panels, columns, x, tokens, sums, ahead);
 };
 template <class T>
 concept FixedTiles = FixedTilesOf<T, WordBlock<32>> &&
                      requires(const std::uint8_t* stream, WordBlock<32>& block, const float* of_token, std::int64_t lanes, float* out) {
-                       requires T::kTileGroups > 0 && T::kTileTokens > 0 &&
-                                        T::kGroupSums > 0;   // groups and tokens of a register tile; rows of `sums` from group to group
-                       T::widen_q8_0(stream, block);         // a block of Q8_0's stream as words
-                       T::store_sums(of_token, lanes, out);  // the first `lanes` of 16 sums
+                       // kTileGroups, kTileTokens: groups and tokens of a register tile. kGroupSums: rows of `sums` from one group to the
+                       // next.
+                       requires T::kTileGroups > 0 && T::kTileTokens > 0 && T::kGroupSums > 0;
+                       T::widen_q8_0(stream, block);         // widens a Q8_0 block of a group to 16-bit codes
+                       T::store_sums(of_token, lanes, out);  // stores the first `lanes` of 16 sums to `out`
                      };
 
-// A source of weights. panel() gives columns [first, first + count) of a group, where first is a multiple of 256; in the stream they are
-// bytes(count) bytes from bytes(first) on.
+// A source of weights: float weights that were packed as fixed point. panel(group, first, count) returns columns [first, first + count) of
+// a group, where `first` is a multiple of 256. In the group these columns take bytes(count) bytes and start at offset bytes(first). Every
+// source has these members.
 struct PackedFloats {
   static constexpr int kColumns = kFixedBlock;
   using Block = FixedBlock;
@@ -39,11 +43,12 @@ struct PackedFloats {
 
 template <FixedTiles T>
 struct FixedProduct {
-  static constexpr int kPanelBlocks = 4;  // activation blocks of a panel: 256 columns; a group's panel takes 8.5 KiB of L1
-  static constexpr int kTokens = 96;      // tokens of a local tile of sums
-  static constexpr int kGroups = 4;       // groups of that tile: 25 KiB
+  static constexpr int kPanelBlocks = 4;  // blocks of 64 columns in a panel; one group's panel takes 8.5 KiB of L1
+  static constexpr int kTokens = 96;      // tokens that fit the local array `sums`
+  static constexpr int kGroups = 4;       // groups that fit the local array `sums`, which takes 25 KiB
   static_assert(kTokens % T::kTileTokens == 0 && kTokens < T::kGroupSums && kGroups % T::kTileGroups == 0);
 
+  // The source of Q8_0 weights. panel() widens their codes to 16 bits.
   struct Q8_0 {
     static constexpr int kColumns = 32;
     using Block = WordBlock<kColumns>;
@@ -60,13 +65,14 @@ struct FixedProduct {
     }
   };
 
-  // The product of up to kTokens tokens.
+  // Multiplies all rows of weights by up to kTokens tokens.
   template <class Source>
   static void many_tokens(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                           std::int64_t count, float* out, std::int64_t out_stride) {
     alignas(64) float sums[kGroups][T::kGroupSums][16];
-    alignas(64) std::int16_t last_codes[kPanelBlocks][T::kTileTokens][kFixedBlock];  // a padded copy for a last tile that is not full
-    constexpr int kScales = kFixedBlock / Source::Block::kScaleColumns;              // scales of the weights in one block of activations
+    // last_*: a copy of the last tile of tokens if it is not full, padded with zeros.
+    alignas(64) std::int16_t last_codes[kPanelBlocks][T::kTileTokens][kFixedBlock];
+    constexpr int kScales = kFixedBlock / Source::Block::kScaleColumns;  // scales of the activations in one block of 64 columns
     float last_scales[kPanelBlocks * kScales][T::kTileTokens];
     std::int32_t last_starts[kPanelBlocks * kScales][T::kTileTokens];
     Source sources[T::kTileGroups];
@@ -95,7 +101,7 @@ struct FixedProduct {
         const std::int64_t columns = least(blocks * kFixedBlock, round_up(cols, Source::kColumns) - first_column);
         for (std::int64_t g = 0; g < gs; g += T::kTileGroups) {
           const std::uint8_t* group = groups + (g0 + g) * group_bytes;
-          // If fewer groups are left than a tile has, the last group is repeated, and its repeated sums are not read.
+          // If fewer groups are left than a tile takes, the tile takes the last group several times. The extra sums are not read.
           const typename Source::Block* panels[T::kTileGroups];
           for (std::int64_t i = 0; i < T::kTileGroups; ++i)
             panels[i] = sources[i].panel(group + least(i, gs - g - 1) * group_bytes, first_column, columns);
@@ -124,7 +130,7 @@ struct FixedProduct {
   static void product(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                       std::int64_t count, float* out, std::int64_t out_stride) {
     if (count < 1) return;
-    const std::int64_t parts = (count + kTokens - 1) / kTokens;  // parts of nearly equal size, in whole tiles
+    const std::int64_t parts = (count + kTokens - 1) / kTokens;  // parts have nearly equal sizes, in whole tiles
     const std::int64_t part = round_up((count + parts - 1) / parts, T::kTileTokens);
     for (std::int64_t t = 0; t < count; t += part)
       many_tokens<Source>(groups, rows, cols, x, first + t, least(part, count - t), out + t * out_stride, out_stride);

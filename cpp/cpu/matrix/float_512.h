@@ -1,4 +1,4 @@
-// Float32 products over vectors of 512 bits: every output is one chain of fused multiply-adds over the columns.
+// Float32 products over vectors of 512 bits. Every output is computed by one chain of fused multiply-adds over the columns.
 #pragma once
 
 #include "cpu/matrix/float_product.h"
@@ -13,7 +13,8 @@ template <Vectors512 V>
 struct FloatTiles512 {
   using Floats = typename V::Floats;
 
-  // Tokens, and so chains, of a tile. 8 chains hide the latency of two multiply-adds a cycle; activations are broadcast from memory.
+  // Tokens of a tile, which has one chain of sums per token. 8 chains are enough to hide the latency if two multiply-adds start per cycle.
+  // Activations are broadcast from memory.
   static constexpr int kTile = 12;
 
   template <Format F>
@@ -26,8 +27,8 @@ struct FloatTiles512 {
       return V::load_bf16(words);
   }
 
-  // Sums of G groups times N tokens over `count` columns, in registers. `sums` is [group][token][16], read first and written back.
-  // kAsk: prefetches the weights.
+  // Multiplies G groups by N tokens over `count` columns and adds the products to `sums`, which is [group][token][16]. The loop over the
+  // columns keeps the sums in registers. If kAsk is true, it prefetches the weights.
   template <Format F, int G, int N, bool kAsk = false>
   static void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
                    std::int64_t group_stride) {

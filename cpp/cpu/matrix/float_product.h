@@ -1,4 +1,4 @@
-// Products with float activations for every format. Each instruction set provides the register tiles.
+// Products of weights of every format with float activations. Each instruction set provides the functions that multiply one register tile.
 #pragma once
 
 #include <concepts>
@@ -13,31 +13,33 @@ namespace {
 
 template <class T, Format F>
 concept FloatTilesOf = requires(const std::uint8_t* words, std::int64_t count, float* out) {
-  // tile<F, G, N, kAsk = false>: G groups times N tokens, weights as F stores them; kAsk: prefetches weights.
+  // tile<F, G, N, kAsk = false> multiplies G groups of weights, stored in format F, by N tokens. If kAsk is true, it also prefetches
+  // weights.
   requires std::convertible_to<decltype(&T::template tile<F, 1, 1>), Tile>;
   requires std::convertible_to<decltype(&T::template tile<F, 1, 1, true>), Tile>;
-  T::template widen_words<F>(words, count, out);  // `count` weights, a multiple of 16, as floats
+  T::template widen_words<F>(words, count, out);  // converts `count` weights (a multiple of 16) to floats
 };
 template <class T>
 concept FloatTiles = FloatTilesOf<T, Format::F32> && FloatTilesOf<T, Format::F16> && FloatTilesOf<T, Format::BF16> &&
                      requires(const float* of_token, std::int64_t lanes, float* out) {
-                       requires T::kTile > 0;  // tokens of its largest register tile, over one group
-                       // kTiles[n], n in [1, kTile]: tiles of one float panel and n tokens.
+                       requires T::kTile > 0;  // tokens of the largest register tile of one group
+                       // kTiles[n], n in [1, kTile], multiplies one float panel by n tokens.
                        requires std::same_as<decltype(T::kTiles), const Tile[T::kTile + 1]>;
-                       T::store_sums(of_token, lanes, out);  // the first `lanes` of 16 sums
+                       T::store_sums(of_token, lanes, out);  // stores the first `lanes` of 16 sums to `out`
                      };
 
 template <FloatTiles T>
 struct FloatProduct {
-  static constexpr std::int64_t kColumns = 192;    // columns of a panel: 12 KiB, a third of L1
-  static constexpr std::int64_t kFewColumns = 64;  // columns of each of four panels at once, for few tokens
-  static constexpr int kTokens = 72;               // tokens of a local tile of sums: whole register tiles of either size, 6 and 12
-  static constexpr int kGroups = 4;                // groups of a local tile of sums: 18 KiB
+  static constexpr std::int64_t kColumns = 192;    // columns of a panel, which takes 12 KiB, a third of L1
+  static constexpr std::int64_t kFewColumns = 64;  // columns of a panel when few tokens are multiplied by up to four panels at once
+  static constexpr int kTokens = 72;               // tokens that fit the local array `sums`; a multiple of both values of T::kTile (6, 12)
+  static constexpr int kGroups = 4;                // groups that fit the local array `sums`, which takes 18 KiB
 
-  // Few tokens take more groups at once, so that 8 to 12 chains hide the latency of a multiply-add. F says how the weights are stored.
-  // Float weights take this path for up to kFew tokens: straight from the stream, all columns in one pass, prefetched where there is one
-  // stream (F32 with 8 tokens from memory on Sapphire Rapids: 5.9 GB/s by panels, 6.5 this way without prefetch, 8.5 with it). Weights that
-  // are converted to floats first take it for up to kFewPanels tokens.
+  // With n tokens, n <= kFew, a tile covers kFewGroups[n] groups, so that 8 to 12 chains of sums (on AVX2) hide the latency of a
+  // multiply-add. F is the format in which the weights are stored. Float weights use these tiles for up to kFew tokens. The tiles read them
+  // straight from the group, all columns in one pass, and prefetch them if kFewGroups[n] is 1. (F32 weights in memory, 8 tokens,
+  // Sapphire Rapids: 5.9 GB/s by panels, 6.5 GB/s by these tiles without prefetching, 8.5 GB/s with it.) Quantized weights, which are first
+  // converted to panels of floats, use these tiles for up to kFewPanels tokens.
   static constexpr int kMostFew = 8, kFew = T::kTile < kMostFew ? T::kTile : kMostFew, kFewPanels = 3;
   static constexpr int kFewGroups[kMostFew + 1] = {0, 4, 3, 2, 1, 1, 1, 1, 1};
   template <Format F, int N>
@@ -57,8 +59,8 @@ struct FloatProduct {
       {nullptr, one_group<F, 7>()},
       {nullptr, one_group<F, 8>()}};
 
-  // A product of up to kFew tokens, `columns` columns at a time. stored(g, k, count, slot) gives the address of those columns of group g in
-  // format F; it may write them to one of kGroups slots first.
+  // Multiplies up to kFew tokens, `columns` columns at a time. stored(g, k, count, slot) returns the address of columns [k, k + count) of
+  // group g in format F. If it converts them first, it writes them to buffer number `slot`, which is below kGroups.
   template <Format F, class Stored>
   static void few_tokens(Stored stored, std::int64_t columns, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                          std::int64_t count, float* out, std::int64_t out_stride) {
@@ -94,7 +96,7 @@ struct FloatProduct {
       return;
     }
     const std::int64_t all_groups = (rows + 15) / 16;
-    const std::int64_t token_blocks = (count + kTokens - 1) / kTokens;  // blocks of equal size
+    const std::int64_t token_blocks = (count + kTokens - 1) / kTokens;  // blocks have nearly equal sizes
     for (std::int64_t block = 0, t0 = 0; block < token_blocks; ++block) {
       const std::int64_t tokens = (count - t0 + token_blocks - block - 1) / (token_blocks - block);
       for (std::int64_t g0 = 0; g0 < all_groups; g0 += kGroups) {
@@ -106,17 +108,17 @@ struct FloatProduct {
           for (std::int64_t g = 0; g < gs; ++g) {
             const std::uint8_t* group = groups + (g0 + g) * group_bytes;
             const auto* weights = reinterpret_cast<const std::uint8_t*>(panel(group, k, ks, buffer));
-            const auto at = [&](std::int64_t column) {
-              return column * group_bytes / cols;
-            };  // rounded to a few cache lines, because of the blocks' heads
+            // Returns the approximate offset of a column in a group. It ignores the heads of super-blocks, so it may be off by a few cache
+            // lines.
+            const auto at = [&](std::int64_t column) { return column * group_bytes / cols; };
             const std::uint8_t* next = g + 1 < gs      ? group + group_bytes + at(k)
                                        : k + ks < cols ? groups + g0 * group_bytes + at(k + ks)
                                                        : group + group_bytes;
             Ahead ahead(next, at(ks), (tokens + T::kTile - 1) / T::kTile);
             for (std::int64_t t = 0; t < tokens;) {
               ahead.some();
-              const std::int64_t left =
-                  tokens - t;  // the last two tiles share their tokens evenly, since a tile of one token takes as long as one of four
+              // The last two tiles share their tokens evenly, because a tile of one token takes as long as a tile of four tokens.
+              const std::int64_t left = tokens - t;
               const std::int64_t n = left >= 2 * T::kTile || left == T::kTile ? T::kTile : left < T::kTile ? left : (left + 1) / 2;
               T::kTiles[n](&weights, ks, xk + t * x_stride, x_stride, sums[g][t], 0);
               t += n;
@@ -141,7 +143,7 @@ struct FloatProduct {
     return buffer;
   }
 
-  // The product of float weights.
+  // Multiplies float weights (F32, F16 or BF16).
   template <Format F>
   static void product_floats(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                              std::int64_t count, float* out, std::int64_t out_stride) {

@@ -1,6 +1,8 @@
-// The innermost block of integer products on AVX2: four steps of a tile of 16 rows by 4 tokens. A step is two vectors of weights (rows 0-7
-// and 8-15, a dword a row) against a broadcast dword of each of four tokens, eight chains of sums. It is assembly because gcc turns the
-// chains into trees and spills them (24 multiply-adds a cycle instead of 39). Steps of weights are 64 bytes apart, tokens S bytes.
+// The innermost code of integer products on AVX2: four steps of a tile of 16 rows by 4 tokens. One step multiplies two vectors of weights
+// (rows 0-7 and rows 8-15, one dword per row) by one dword of each of the four tokens, broadcast to all lanes, and adds the products to
+// eight vectors of sums. The code is assembly, because gcc reorders the additions of each sum to a tree and then spills registers (24
+// multiply-adds per cycle instead of 39). The weights of successive steps are 64 bytes apart. The codes of successive tokens are S bytes
+// apart.
 #pragma once
 
 #include <immintrin.h>
@@ -39,7 +41,7 @@ using TileSums = __m256i[kFourTokens][2];
       [a3] MODE(a[3][0]), [b3] MODE(a[3][1])
 #define PUMICE_ACCUMULATORS(MODE)                                                                  \
   PUMICE_SUMS(MODE), [w0] "=&x"(w0), [w1] "=&x"(w1), [xn] "=&x"(xn), [t0] "=&x"(t0), [t1] "=&x"(t1)
-// The block reads memory through two pointers, so its clobber is "memory".
+// The assembly reads memory through the pointers w and x, so "memory" is among its clobbers.
 #define PUMICE_FOUR(FIRST, MODE, MUL, ADD, S)                                                                                     \
   {                                                                                                                               \
     __m256i w0, w1, xn, t0, t1;                                                                                                   \
@@ -47,20 +49,22 @@ using TileSums = __m256i[kFourTokens][2];
   }
 // clang-format on
 
-inline void four_quads_first(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {  // bytes, sums in 16 bits
+// Four steps of 8-bit codes with sums of 16 bits; a token has 32 codes. four_quads_first() overwrites the sums, four_quads() adds to them.
+inline void four_quads_first(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN_FIRST, "=&x", "vpmaddubsw", "vpaddw", 32)
 }
 inline void four_quads(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN, "+&x", "vpmaddubsw", "vpaddw", 32)
 }
-inline void four_pairs_first(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {  // words, sums in 32 bits; 32 columns a token
+// Four steps of 16-bit codes with sums of 32 bits; a token has 32 codes. four_pairs_first() overwrites the sums, four_pairs() adds to them.
+inline void four_pairs_first(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN_FIRST, "=&x", "vpmaddwd", "vpaddd", 64)
 }
 inline void four_pairs(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN, "+&x", "vpmaddwd", "vpaddd", 64)
 }
-// `fours` times four steps of words, 64 columns a token. It is a loop: unrolled, it would not fit the cache of decoded instructions (21
-// products a cycle in place of 22.5).
+// Runs `fours` times four steps of 16-bit codes and overwrites the sums. The codes of successive tokens are 64 columns apart. The steps run
+// in a loop, because unrolled code does not fit the cache of decoded instructions (21 products per cycle instead of 22.5).
 inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, TileSums& a) {
   __m256i w0, w1, xn, t0, t1;
   for (auto& token : a) token[0] = token[1] = _mm256_setzero_si256();
@@ -74,8 +78,9 @@ inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, 
       :
       : "memory", "cc");
 }
-// Words by Winograd's inner product (fixed.h): four columns of 16 rows times the same columns of four tokens, 64 columns a token. u has
-// rows 0-7 and v rows 8-15, each as the pairs of columns 01 and 23.
+// 16-bit codes by Winograd's inner product (fixed.h): four columns of 16 rows times the same columns of four tokens. The codes of
+// successive tokens are 64 columns apart. Registers u01 and u23 have columns 0-1 and 2-3 of rows 0-7; registers v01 and v23 have those of
+// rows 8-15.
 // clang-format off
 #define PUMICE_CROSSED_TOKEN(STEP, N, A, B)                           \
   "vpbroadcastd " #N "*128+8*" #STEP "(%[x]), %[x01]\n\t"            \
@@ -96,7 +101,7 @@ inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, 
   PUMICE_CROSSED_TOKEN(STEP, 0, a0, b0) PUMICE_CROSSED_TOKEN(STEP, 1, a1, b1) \
   PUMICE_CROSSED_TOKEN(STEP, 2, a2, b2) PUMICE_CROSSED_TOKEN(STEP, 3, a3, b3)
 // clang-format on
-// Adds the products of `pairs` times eight columns to `a`.
+// Adds the products of 8 * `pairs` columns to `a`.
 inline void crossed_fours(const std::uint8_t* w, const std::uint8_t* x, int pairs, TileSums& a) {
   __m256i u01, v01, u23, v23, x01, x23, t0, t1;
   asm(".p2align 6\n"

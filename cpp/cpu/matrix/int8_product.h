@@ -1,4 +1,5 @@
-// Products with int8 activations: how tokens and groups are cut into tiles. Each instruction set provides the tiles.
+// Products with int8 activations. This file divides tokens and groups into register tiles. Each instruction set provides the functions that
+// multiply one tile.
 #pragma once
 
 #include <concepts>
@@ -10,32 +11,32 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// The members that the tiles of a format must have.
+// What an instruction set must provide for a format.
 template <class T>
 concept Int8Tiles = requires(const std::uint8_t* stream, typename T::Panel& panel, const typename T::Panel (&panels)[T::kTileGroups],
                              typename T::PanelX& panel_x, const QuantRows& x, std::int64_t first, std::int64_t count, std::int64_t block,
                              int blocks, int tokens, float (*sums)[16], Ahead& ahead, const float* of_token, float* out) {
   requires std::same_as<decltype(T::kFormat), const Format>;
-  // Groups and tokens of a register tile; blocks of 32 columns in a panel.
+  // kTileGroups, kTileTokens: groups and tokens of a register tile. kPanelBlocks: blocks of 32 columns in a panel.
   requires T::kTileGroups > 0 && T::kTileTokens > 0 && T::kPanelBlocks > 0;
-  // Tokens of a local tile of sums, in whole register tiles; rows of that tile from group to group.
+  // kMostTokens: tokens that fit the local array `sums`, in whole register tiles. kGroupSums: rows of `sums` from one group to the next.
   requires T::kMostTokens % T::kTileTokens == 0 && T::kMostTokens < T::kGroupSums;
-  // few_tokens<n>, n <= kFew: one group times n tokens, straight from the stream.
+  // kFewTokens[n], n in [1, kFew], multiplies one group by n tokens. It reads the weights straight from the group, without a panel.
   requires std::same_as<decltype(T::kFewTokens), const FewTokens[T::kFew + 1]>;
-  panel_x.fill(x, first, count, block, blocks);  // the activations of a panel
-  T::fill_panel(stream, blocks, panel);          // a group's weights of one panel
-  // Adds kTileGroups panels times tokens [first, first + tokens) to `sums`: [token][16] for the first group, and for each next group
-  // kGroupSums rows further on. `first` is a multiple of kTileTokens. Prefetches a part of `ahead` with each block.
+  panel_x.fill(x, first, count, block, blocks);  // fills panel_x with the activations of a panel's columns
+  T::fill_panel(stream, blocks, panel);          // fills `panel` with the weights of one group
+  // Multiplies kTileGroups panels by tokens [first, first + tokens) of panel_x and adds the products to `sums`. The sums of panel i and
+  // token first + t are in sums[i * kGroupSums + t]. `first` is a multiple of kTileTokens. Calls ahead.some() once per block.
   T::tile_product(panels, panel_x, first, tokens, blocks, sums, ahead);
-  T::store_sums(of_token, count, out);  // the first `count` of 16 sums
+  T::store_sums(of_token, count, out);  // stores the first `count` of 16 sums to `out`
 };
 
 template <Int8Tiles T>
 struct Int8Product {
-  static constexpr int kPanelGroups = 4;  // groups of a local tile of sums: 64 rows by kMostTokens, 25 KiB
+  static constexpr int kPanelGroups = 4;  // groups that fit the local array `sums`, which takes 25 KiB
   static_assert(kPanelGroups % T::kTileGroups == 0);
 
-  // The product of up to kMostTokens tokens.
+  // Multiplies all rows of weights by up to kMostTokens tokens.
   static void many_tokens(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
                           std::int64_t count, float* out, std::int64_t out_stride) {
     constexpr Layout l = Traits<T::kFormat>::layout;
@@ -54,7 +55,7 @@ struct Int8Product {
         panel_x.fill(x, first, count, block, blocks);
         for (std::int64_t g = 0; g < gs; g += T::kTileGroups) {
           const std::uint8_t* group = groups + (g0 + g) * group_bytes;
-          // If fewer groups are left than a tile has, the last group is repeated, and its repeated sums are not read.
+          // If fewer groups are left than a tile takes, the tile takes the last group several times. The extra sums are not read.
           for (std::int64_t i = 0; i < T::kTileGroups; ++i)
             T::fill_panel(group + least(i, gs - g - 1) * group_bytes + block_at, blocks, panels[i]);
           const std::uint8_t* next = g + T::kTileGroups < gs               ? group + T::kTileGroups * group_bytes + block_at
@@ -76,7 +77,7 @@ struct Int8Product {
   static void product(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
                       std::int64_t count, float* out, std::int64_t out_stride) {
     if (count > T::kFew) {
-      const std::int64_t parts = (count + T::kMostTokens - 1) / T::kMostTokens;  // parts of nearly equal size, in whole tiles
+      const std::int64_t parts = (count + T::kMostTokens - 1) / T::kMostTokens;  // parts have nearly equal sizes, in whole tiles
       const std::int64_t part = ((count + parts - 1) / parts + T::kTileTokens - 1) / T::kTileTokens * T::kTileTokens;
       for (std::int64_t t = 0; t < count; t += part)
         many_tokens(groups, rows, cols, x, first + t, least(part, count - t), out + t * out_stride, out_stride);

@@ -1,63 +1,72 @@
 // How the matrix kernels of every instruction set store and sum quantized weights.
 //
-// Layout. A group is 16 rows as one sequential stream of blocks of 32 columns. Formats with two levels of scales (256 columns) put
-// a head before every eight blocks. All integers little-endian:
-//   head   d[16] f16, dmin[16] f16 if the format has minima
-//   block  scale fields, each 16 lanes of 1 or 2 bytes; then the low bits, then the high bits
-// A plane of one bit per weight is 64 bytes: lane r and j = k % 4 choose byte 4 r + j, k / 4 ("quad") chooses the bits in it:
-//   8 bits  plane g           holds quad g
-//   4 bits  plane quad g / 2  low nibble quad g even, high nibble quad g odd
-//   2 bits  plane g / 4       bits 2 (g % 4) and up
-//   1 bit   one plane         bit g
-// so that one 32-byte vector holds 4 columns of 8 rows, as a 4-byte dot product with a broadcast of 4 activations needs them.
-// Groups are as large as the file's blocks, but for Q4_K +2.8 %, Q5_K +2.3 %, IQ4_XS +1.5 %, Q3_K +3.6 % (6-bit scales become bytes).
+// Layout. A group holds 16 rows of weights as one sequential stream of blocks of 32 columns. Lane r is row r of the group. Formats with two
+// levels of scales combine eight blocks (256 columns) into a super-block and put a head before it. All integers are little-endian:
+//   head   d[16] as f16, then dmin[16] as f16 if the format has minima
+//   block  scale fields, each with 16 lanes of 1 or 2 bytes; then the low bits of the codes; then their high bits
+// Bits are stored in planes of 64 bytes; n bits per weight take n planes. Column k of a block belongs to quad g = k / 4. Its bits are in
+// byte 4 r + k % 4 of a plane, and the quad chooses the plane and the position in that byte:
+//   8 bits  plane g      the whole byte
+//   4 bits  plane g / 2  the low nibble if g is even, the high nibble if g is odd
+//   2 bits  plane g / 4  bits 2 (g % 4) and 2 (g % 4) + 1
+//   1 bit   plane 0      bit g
+// So one 32-byte vector holds 4 columns of 8 rows. Instructions that multiply the 4 bytes of every dword by the same 4 activations need
+// this order.
 //
-// Sums of product_int8, the same in every path, for one output (xs: scale of the activations, isum: exact integer):
+// A group is as large as the file's blocks of the same weights, except for Q4_K (+2.8 %), Q5_K (+2.3 %), IQ4_XS (+1.5 %) and
+// Q3_K (+3.6 %), whose 6-bit scales become bytes.
+//
+// product_int8 computes one output by these sums in every instruction set (x, xs: codes and scale of the activations):
 //   one level    per 32:  acc = fma(d, float(isum) * xs, acc);  minima: acc = fma(m, xs * float(sum x), acc)
 //   two levels   per 32:  inner = fma(float(sum of scale * isum over the 1 or 2 sub-blocks), xs, inner)
 //                         minima, per sub-block: minima = fma(float(m), xs * float(sum x), minima)
 //                per 256: acc = fma(d, inner, acc); minima: acc = fma(-dmin, minima, acc); inner and minima begin at 0
-// where isum = sum of (code - offset) * x. scale * isum stays below 2^24, so its conversion is exact.
-// Sums of product_f32: acc = fma(w[k], x[k], acc), k ascending, w as unpack() gives it.
+// where isum is the exact integer sum of (code - offset) * x. scale * isum stays below 2^24, so its conversion to float is exact.
+// product_f32 computes acc = fma(w[k], x[k], acc) with k ascending, where w[k] is the float that unpack() returns.
 //
-// Blocks of the files: ggml-org/ggml src/ggml-common.h, gguf-py quants.py; MXFP4: OCP Microscaling Formats 1.0.
+// Sources of the block layouts in files: ggml-org/ggml src/ggml-common.h, gguf-py quants.py; MXFP4: OCP Microscaling Formats 1.0.
 #pragma once
 
 #include "cpu/kernels.h"
 
 namespace pumice::cpu::matrix {
-namespace {  // every instruction set compiles its own copy: an inline function shared by name could run AVX2 code anywhere
+// The namespace is anonymous, so that each instruction set compiles its own copy of these functions. Inline functions with a shared name
+// would be merged by the linker, and a processor without AVX2 could run the copy that was compiled for AVX2.
+namespace {
 
 enum class Table : std::uint8_t { none, iq4, mxfp4 };
 
 struct Layout {
-  int low, high;    // bits of a code in the two planes
+  int low, high;    // numbers of low bits and of high bits of a code
   int offset;       // value = code - offset
-  Table table;      // or value = table[code]
-  int super;        // columns of one head: 32 (one level: no head) or 256
-  int subs;         // integer scales per 32 columns (two levels)
-  int fields;       // scale fields of a block
+  Table table;      // if not Table::none: value = table[code]
+  int super;        // columns of a super-block: 256 for two levels, 32 for one level
+  int subs;         // sub-blocks of a block; each has an integer scale in formats with two levels
+  int fields;       // number of scale fields of a block
   int field_bytes;  // bytes of one field
   bool minima;
-  constexpr int blocks() const { return super / 32; }  // blocks of 32 columns in a super-block
+  constexpr int blocks() const { return super / 32; }  // in a super-block
   constexpr bool two_levels() const { return super > 32; }
   constexpr int head_bytes() const { return two_levels() ? 32 * (minima ? 2 : 1) : 0; }
   constexpr int scale_bytes() const { return 16 * fields * field_bytes; }
-  constexpr int low_at() const { return scale_bytes(); }  // offset in a block of the stream
+  constexpr int low_at() const { return scale_bytes(); }  // offset of the low bits in a block
   constexpr int high_at() const { return low_at() + 64 * low; }
   constexpr int block_bytes() const { return high_at() + 64 * high; }
   constexpr int super_bytes() const { return head_bytes() + blocks() * block_bytes(); }
 };
 
-// Values of IQ4 codes (ggml: kvalues_iq4nl) and, doubled, of e2m1 codes.
+// kIq4: the values of IQ4 codes (kvalues_iq4nl in ggml). kE2m1: the values of e2m1 codes, times 2.
 inline constexpr std::int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 inline constexpr std::int8_t kE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // ---------------------------------------------------------------- where a format's parts lie in its file block
-// The code of column i in block b (32 columns) is in byte low_at(b) + i, shifted by low_shift(b). `halves`: in byte low_at(b) + i % 16,
-// columns 16 to 31 in the high nibbles. High bits lie at high_at(b) in the same way; `high_word`: column i has bit i of a 32-bit word.
-// One-level formats have their scale fields from field_at on. Two-level formats have their head at head_at[], and fields() turns the scales
-// of one row into bytes.
+// Offsets are relative to the file block of one row. Column i of block b (32 columns) is stored as follows:
+// - The low bits are in byte low_at(b) + i, shifted left by low_shift(b). If `halves` is true, they are in byte low_at(b) + i % 16:
+//   columns 0 to 15 in the low nibbles, columns 16 to 31 in the high nibbles.
+// - The high bits are in byte high_at(b) + i, shifted left by high_shift(b). If `high_word` is true, the only high bit is bit i of a 32-bit
+//   word at high_at(b).
+// Formats with one level have their scale fields at field_at. Formats with two levels have d and dmin at head_at[], and fields() unpacks
+// the integer scales and minima of one row to bytes.
 using Fields = std::uint8_t (*)[2];  // [block][field]
 
 template <Format>
@@ -118,7 +127,7 @@ struct Traits<Format::MXFP4> : OneLevel {
   static constexpr int low_at(int) { return 1; }
 };
 template <>
-struct Traits<Format::Q2_K> : TwoLevels {  // field s: scale | minimum << 4 of sub-block s
+struct Traits<Format::Q2_K> : TwoLevels {  // field s of a block: scale | minimum << 4 of sub-block s
   static constexpr Layout layout{2, 0, 0, Table::none, 256, 2, 2, 1, true};
   static constexpr int head_at[2] = {80, 82};
   static constexpr int low_at(int b) { return 16 + 32 * (b / 4); }
@@ -128,7 +137,7 @@ struct Traits<Format::Q2_K> : TwoLevels {  // field s: scale | minimum << 4 of s
   }
 };
 template <>
-struct Traits<Format::Q3_K> : TwoLevels {  // field s: signed scale of sub-block s
+struct Traits<Format::Q3_K> : TwoLevels {  // field s of a block: signed scale of sub-block s
   static constexpr Layout layout{2, 1, 4, Table::none, 256, 2, 2, 1, false};
   static constexpr int head_at[2] = {108, 0};
   static constexpr int low_at(int b) { return 32 + 32 * (b / 4); }
@@ -143,7 +152,7 @@ struct Traits<Format::Q3_K> : TwoLevels {  // field s: signed scale of sub-block
     }
   }
 };
-struct SixBitScales : TwoLevels {  // fields: scale, minimum
+struct SixBitScales : TwoLevels {  // field 0 of a block: scale; field 1: minimum
   static constexpr int head_at[2] = {0, 2};
   static inline void fields(const std::uint8_t* block, Fields out) {
     const std::uint8_t* scales = block + 4;
@@ -170,7 +179,7 @@ struct Traits<Format::Q5_K> : SixBitScales {
   static constexpr int high_shift(int b) { return b; }
 };
 template <>
-struct Traits<Format::Q6_K> : TwoLevels {  // field s: signed scale of sub-block s
+struct Traits<Format::Q6_K> : TwoLevels {  // field s of a block: signed scale of sub-block s
   static constexpr Layout layout{4, 2, 32, Table::none, 256, 2, 2, 1, false};
   static constexpr int head_at[2] = {208, 0};
   static constexpr int low_at(int b) { return 64 * (b / 4) + 32 * (b % 2); }
@@ -182,7 +191,7 @@ struct Traits<Format::Q6_K> : TwoLevels {  // field s: signed scale of sub-block
   }
 };
 template <>
-struct Traits<Format::IQ4_XS> : TwoLevels {  // field: signed scale
+struct Traits<Format::IQ4_XS> : TwoLevels {  // the only field of a block: signed scale
   static constexpr Layout layout{4, 0, 0, Table::iq4, 256, 1, 1, 1, false};
   static constexpr bool halves = true;
   static constexpr int head_at[2] = {0, 0};
@@ -195,9 +204,9 @@ struct Traits<Format::IQ4_XS> : TwoLevels {  // field: signed scale
   }
 };
 
-inline constexpr int kMaxFileBlock = 210;  // bytes of the largest block of a file (Q6_K)
+inline constexpr int kMaxFileBlock = 210;  // bytes of the largest file block of any format (Q6_K)
 
-// ---------------------------------------------------------------- floats: [k][16] in the file's own width
+// ---------------------------------------------------------------- float formats: a group is [column][16 rows] of words as in the file
 template <>
 struct Traits<Format::F32> {
   using Word = std::uint32_t;
@@ -211,7 +220,7 @@ struct Traits<Format::BF16> {
   using Word = std::uint16_t;
 };
 
-// One group times a few tokens of x, from `first` on; their number is a template parameter of the function.
+// Multiplies one group by a few tokens of x, starting with token `first`. Each number of tokens has its own function.
 using FewTokens = void (*)(const std::uint8_t* group, std::int64_t lanes, std::int64_t cols, const QuantRows& x, std::int64_t first,
                            float* out, std::int64_t out_stride);
 
@@ -219,7 +228,7 @@ constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 constexpr std::int64_t align64(std::int64_t bytes) { return round_up(bytes, 64); }
 
-// The offset in a group of block b (32 columns).
+// Returns the offset of block b (32 columns) in a group.
 template <Format F>
 constexpr std::int64_t block_at(std::int64_t b) {
   constexpr Layout l = Traits<F>::layout;
@@ -228,8 +237,8 @@ constexpr std::int64_t block_at(std::int64_t b) {
 
 }  // namespace
 
-// The kernels of one format. Each instruction set has a template with these members and instantiates it in its own files. An instruction
-// set that uses another one's groups has PUMICE_MATRIX_PRODUCTS alone.
+// Declarations of the kernels of one format. Each instruction set has a template with these members and instantiates it in its own files.
+// AVX-512 has only PUMICE_MATRIX_PRODUCTS, because it multiplies groups that the AVX2 kernels pack.
 #define PUMICE_MATRIX_PRODUCTS                                                                                                       \
   static void product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,   \
                           std::int64_t count, float* out, std::int64_t out_stride);                                                  \
@@ -250,8 +259,9 @@ struct Avx2 {
   PUMICE_MATRIX_MEMBERS;
 };
 
-// The table entry of a format: Groups packs, Products multiplies. Formats without integer kernels have null there. bf16: the product of
-// BF16 weights with rounded activations, where the instruction set has one.
+// Returns the table entry of a format, with the packing functions of Groups and the products of Products. Formats that are not quantized
+// get null for product_int8. `q8_0` is the fixed-point product for Q8_0 weights. `bf16` multiplies BF16 weights by activations rounded to
+// bfloat16; it is null if the instruction set has no such kernel.
 template <template <Format> class Groups, template <Format> class Products, Format F>
 constexpr FormatKernels entry(ProductFixed q8_0, ProductF32 bf16 = nullptr) {
   using G = Groups<F>;

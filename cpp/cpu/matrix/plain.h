@@ -1,4 +1,4 @@
-// Plain loops over one group. The scalar kernels use them, and the other instruction sets where speed does not matter.
+// Plain loops over one group. The scalar kernels use these functions; other instruction sets use them where speed does not matter.
 #pragma once
 
 #include "cpu/matrix/layout.h"
@@ -8,13 +8,15 @@ namespace {
 
 inline std::uint16_t load16(const std::uint8_t* p) { return static_cast<std::uint16_t>(p[0] | p[1] << 8); }
 
-// 2^(e - 128): half of the OCP scale, since kE2m1 is doubled. e < 2 gives subnormals.
+// Returns 2^(e - 128), half of the scale 2^(e - 127) that the OCP specification defines, because the values in kE2m1 are doubled. For e < 2
+// the result is subnormal.
 inline float half_exponent(std::uint8_t e) {
   const std::uint32_t bits = e < 2 ? 0x00200000u << e : static_cast<std::uint32_t>(e - 1) << 23;
   return __builtin_bit_cast(float, bits);
 }
 
-// ---------------------------------------------------------------- the file's block
+// ---------------------------------------------------------------- reading a block of the file
+// Returns the code of column i in block b (32 columns) of a file block.
 template <Format F>
 int file_code(const std::uint8_t* block, int b, int i) {
   using T = Traits<F>;
@@ -36,8 +38,9 @@ int file_code(const std::uint8_t* block, int b, int i) {
   return code;
 }
 
-// ---------------------------------------------------------------- the group's stream
-// Where the bits of weight (lane, k) lie in a plane: byte and shift.
+// ---------------------------------------------------------------- reading a block of a group
+// The bits of weight (lane, k) where kBits bits per weight are stored from `plane` on: plane_byte() returns the address of their byte,
+// plane_shift() the position of their lowest bit in that byte.
 template <int kBits>
 const std::uint8_t* plane_byte(const std::uint8_t* plane, int lane, int k) {
   return plane + 64 * (k / 4 * kBits / 8) + 4 * lane + k % 4;
@@ -47,7 +50,7 @@ constexpr int plane_shift(int k) {
   return k / 4 * kBits % 8;
 }
 
-// The integer value of a weight's code, before scales.
+// Returns the integer value of weight (lane, k) of a block, before it is multiplied by scales.
 template <Format F>
 int stream_value(const std::uint8_t* block, int lane, int k) {
   constexpr Layout l = Traits<F>::layout;
@@ -60,9 +63,10 @@ int stream_value(const std::uint8_t* block, int lane, int k) {
   return code - l.offset;
 }
 
+// The scales of one row in one block, with the names of the formulas in layout.h.
 struct LaneScales {
   float d = 0, min = 0;   // one level: d and m; two levels: d and dmin
-  int scale[2] = {1, 1};  // two levels: scales of the sub-blocks
+  int scale[2] = {1, 1};  // two levels: integer scales of the sub-blocks
   int minimum[2] = {0, 0};
 };
 
@@ -93,7 +97,7 @@ LaneScales lane_scales(const std::uint8_t* head, const std::uint8_t* block, int 
   return s;
 }
 
-// The 32 weights of one row in block b, as floats.
+// Writes the 32 weights of row `lane` in block b to `out`, as floats.
 template <Format F>
 void unpack_block(const std::uint8_t* group, std::int64_t b, int lane, float* out) {
   constexpr Layout l = Traits<F>::layout;
@@ -130,14 +134,14 @@ constexpr std::int64_t group_bytes_of(std::int64_t cols) {
 // ---------------------------------------------------------------- packing
 inline constexpr std::uint8_t kZeroBlock[kMaxFileBlock] = {};
 
-// The file's blocks of 16 rows. Missing rows read as zeros.
+// The file blocks of up to 16 rows. For a lane without a row, block() returns a block of zeros.
 struct SourceRows {
   const std::uint8_t* source;
   std::int64_t row_stride, rows;
   const std::uint8_t* block(int lane, std::int64_t at) const { return lane < rows ? source + lane * row_stride + at : kZeroBlock; }
 };
 
-// Writes the head and the scale fields of one super-block.
+// Writes the head and the scale fields of one super-block to `stream`. blocks[lane] is the file block of row `lane`.
 template <Format F>
 void pack_scales(const std::uint8_t* const (&blocks)[16], std::uint8_t* stream) {
   using T = Traits<F>;
@@ -157,7 +161,8 @@ void pack_scales(const std::uint8_t* const (&blocks)[16], std::uint8_t* stream) 
   }
 }
 
-// `pack_codes(blocks, b, stream)` writes the planes of block b of the 16 file blocks.
+// Packs up to 16 rows to a group. The function pack_codes(blocks, b, stream) must write the planes of block b (32 columns) to `stream`,
+// where blocks[lane] is the file block of row `lane`.
 template <Format F, class PackCodes>
 void pack_group_with(const SourceRows& rows, std::int64_t cols, std::uint8_t* group, PackCodes pack_codes) {
   constexpr Layout l = Traits<F>::layout;

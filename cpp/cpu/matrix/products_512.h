@@ -1,5 +1,6 @@
-// The kernels over vectors of 512 bits, as the tables need them. V is a set of vectors (simd512.h), which may be incomplete here. The
-// headers named below define the members; a file in isa/, or of the emulation, instantiates each for its V.
+// Declarations of the kernels over 512-bit vectors, for the files that fill the kernel tables. V is a type with the operations of
+// simd512.h; in those files it may be an incomplete type. The headers named below define the member functions. Files in isa/ instantiate
+// them for Native512, and files in tests/cpp/cpu/emulated instantiate them for emulated vectors.
 #pragma once
 
 #include "cpu/matrix/fixed.h"
@@ -7,30 +8,31 @@
 
 namespace pumice::cpu::matrix {
 
-// The kernels of one format. Defined in quantized_512.h:
+// The kernels of a quantized format; defined in quantized_512.h.
 template <class V, Format F>
 struct Products512 {
   PUMICE_MATRIX_PRODUCTS;
 };
-// Defined in float_512.h:
+// The kernels of a float format; defined in float_512.h.
 template <class V, Format F>
   requires(!info(F).quantized)
 struct Products512<V, F> {
   static void product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                           std::int64_t count, float* out, std::int64_t out_stride);
 };
+// Products of weights that are converted to float panels; defined in float_512.h.
 template <class V>
 struct Panels512 {
   static void product(PanelF32 panel, std::int64_t group_bytes, const std::uint8_t* groups, std::int64_t rows, std::int64_t cols,
                       const float* x, std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride);
 };
-// Defined in bf16_512.h:
+// The product of BF16 weights with activations rounded to bfloat16; defined in bf16_512.h.
 template <class V>
 struct Bf16Products512 {
   static void product(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                       std::int64_t count, float* out, std::int64_t out_stride);
 };
-// Defined in fixed_512.h:
+// Products in fixed point; defined in fixed_512.h.
 template <class V>
 struct FixedProducts512 {
   static void product(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,

@@ -1,8 +1,8 @@
-// Kernels of the quantized formats over vectors of 512 bits. Sums as in matrix/layout.h.
+// Kernels of the quantized formats over vectors of 512 bits. matrix/layout.h gives the formulas of their sums.
 //
-// 32 columns of 16 rows are 8 vectors: quad g (4 columns), one dword a row. Every code becomes an unsigned byte whose value is code -
-// offset. A chain of sums starts at -offset * (sum of x), so that it ends with the sum of value * x. vpdpbusd adds in 32 bits, so no number
-// of steps overflows.
+// A block of 32 columns by 16 rows is 8 vectors. Vector g has quad g (4 columns) with one dword per row. Every weight becomes an unsigned
+// byte c whose value is c - offset. An integer sum starts at -offset * (sum of x) and adds c * x, so that it ends as the sum of value * x.
+// vpdpbusd adds in 32 bits, so these sums never overflow.
 #pragma once
 
 #include <type_traits>
@@ -29,7 +29,7 @@ template <int N, int At = 0, class F>
   }
 }
 
-// Int8Tiles of a format, and its panels of floats.
+// The tiles of a format for int8 products (Int8Tiles), and the conversion of its weights to float panels.
 template <Vectors512 V, Format F>
 struct Quantized512 {
   using Ints = typename V::Ints;
@@ -37,10 +37,11 @@ struct Quantized512 {
   static constexpr Format kFormat = F;
   static constexpr Layout l = Traits<F>::layout;
 
-  // ---------------------------------------------------------------- what a format's integers need
+  // ---------------------------------------------------------------- integer codes
   static constexpr int offset = l.low == 8 || l.table == Table::iq4 ? 128 : l.table == Table::mxfp4 ? 12 : l.offset;
-  static constexpr int quads = 8 / l.subs;  // quads of one chain
+  static constexpr int quads = 8 / l.subs;  // quads of one sub-block, whose products are added to one integer sum
 
+  // Returns quad kQuad of a block as unsigned bytes c.
   template <int kQuad>
   static Ints quad(const std::uint8_t* block) {
     Ints code = V::load(block + l.low_at() + 64 * (kQuad * l.low / 8));
@@ -84,8 +85,9 @@ struct Quantized512 {
   }
 
   // ---------------------------------------------------------------- one block of R groups times N tokens
-  // Scaled integer sums, as floats; they are below 2^24, so their products and sums are exact. weights(Index<g>, r) is quad g of group r, x
-  // has the tokens' codes 32 bytes apart, and starts[sub][n] is the first value of a chain.
+  // Computes the integer sums of one block as floats. In formats with two levels, `out` gets the sum of scale * (integer sum) over the
+  // sub-blocks. All values stay below 2^24, so they are exact. weights(Index<g>, r) returns quad g of group r. `x` has the codes of
+  // successive tokens 32 bytes apart. The integer sum of sub-block `sub` and token n starts at starts[sub][n].
   template <int R, int N, int kStride, class Weights>
   [[gnu::always_inline]] static void block_dot(const Weights& weights, const void* x, const std::int32_t (*starts)[kStride],
                                                const Floats (&scale)[R][2], Floats (&out)[R][N]) {
@@ -126,7 +128,8 @@ struct Quantized512 {
 
   static constexpr bool kStarts = offset > 0, kSubSums = l.minima && l.subs == 2;
 
-  // For each sub-block of a block and up to 16 tokens: the first value of a chain, and scale * sum of x. Arrays have room for 16 tokens.
+  // Computes two numbers for each sub-block of a block and each of up to 16 tokens, if the format needs them. start[sub] gets the values at
+  // which integer sums start, and sum[sub] gets scale * (sum of x). All these arrays must have room for 16 tokens.
   [[gnu::always_inline]] static void token_sums(const std::int32_t* sums, const float* scales, std::int64_t tokens,
                                                 std::int32_t* const (&start)[2], float* const (&sum)[2]) {
     Ints halves[2];  // sums of the first and second 16 codes
@@ -138,7 +141,8 @@ struct Quantized512 {
     }
   }
 
-  // The same for one token with scalars. For few tokens vectors, which go through memory, take longer (by a fifth for one token from L2).
+  // Computes the numbers of token_sums() for one token, with scalars. With few tokens, vectors are slower, because their elements go
+  // through memory (slower by a fifth for one token with weights in L2).
   static void starts_of(const std::int32_t* sums, float scale, std::int32_t& start0, std::int32_t& start1, float& sum0, float& sum1) {
     start0 = -offset * (l.subs == 2 ? sums[0] : sums[0] + sums[1]);
     start1 = -offset * sums[1];
@@ -165,7 +169,7 @@ struct Quantized512 {
       for (int b = 0; b < l.blocks(); ++b) {
         prefetch_block<l.block_bytes()>(group, fetch);
         std::int32_t starts[2][N];
-        float sum[2][N];  // scale * sum of x by sub-block
+        float sum[2][N];  // scale * (sum of x) of each sub-block
         for (int n = 0; n < N; ++n) starts_of(sums + 2 * n, scales[n], starts[0][n], starts[1][n], sum[0][n], sum[1][n]);
         Floats scale[1][2] = {{V::zero_floats(), V::zero_floats()}}, of_group[1][N];
         if constexpr (l.two_levels()) {
@@ -213,24 +217,27 @@ struct Quantized512 {
                                                      few_tokens<5>, few_tokens<6>, few_tokens<7>, few_tokens<8>};
 
   // ---------------------------------------------------------------- more tokens: panels of bytes, tiles of 2 x 16 rows x up to 6 tokens
-  // A tile of 2 groups and 6 tokens has twelve chains, twelve scaled sums and their factors: 29 of 32 registers. Two loads of weights and
-  // six broadcasts serve twelve products. A tile of one group and 8 tokens needs nine loads for eight products; on Sapphire Rapids, which
-  // loads two vectors a cycle and multiplies two, it ran at 0.82 of this one's speed. On Zen 4 both reach the multipliers' limit. With two
-  // sub-blocks a tile of 6 tokens would have 36 sums and spill, because the scaled sums of the first sub-block are kept until the second is
-  // done: tiles of 4 tokens are 1.08 times as fast (Q6_K, Q3_K, Q2_K).
+  // A tile of 2 groups and 6 tokens uses 29 of 32 registers: for twelve integer sums, twelve scaled sums and their factors. Two loads of
+  // weights and six broadcasts of activations serve twelve products. A tile of 1 group and 8 tokens needs nine loads for eight products. On
+  // Sapphire Rapids, which can load two vectors and multiply two per cycle, the tile of 1 group ran at 0.82 of the speed of the tile of 2
+  // groups. On Zen 4 both run as fast as the multipliers allow.
+  // In formats with two sub-blocks (Q6_K, Q3_K, Q2_K), the scaled sums of the first sub-block are kept until the second is done. A tile of
+  // 6 tokens would have 36 sums and spill registers. Tiles of 4 tokens are 1.08 times as fast.
   static constexpr int kTileGroups = 2, kTileTokens = l.subs == 2 ? 4 : 6;
   static constexpr int kPanelBlocks = 8;  // 256 columns: 4 KiB of codes
   static constexpr int kMostTokens = 96;
-  static constexpr int kGroupSums = kMostTokens + 5;  // not 96: sums of groups 4 KiB apart would fall into the same sets of L1
+  // Room for kMostTokens tokens, and padding. Without padding, sums of groups 0 and 2 would lie 12 KiB apart and share sets of L1.
+  static constexpr int kGroupSums = kMostTokens + 5;
 
-  // The activations of a panel. Codes and scales are read in place; values computed from their sums are stored here.
+  // The activations of a panel. `codes`, `scales` and `scaled_sums` point into a QuantRows. token_sums() computes `start` and `sum`.
   struct PanelX {
-    const std::int8_t* codes;  // codes of the panel's first block and first token
+    const std::int8_t* codes;  // codes of the first token in the panel's first block
     const float *scales, *scaled_sums;
-    std::int64_t rows;                                                           // from block to block
-    alignas(64) std::int32_t start[kStarts ? kPanelBlocks : 1][2][kMostTokens];  // start of each sub-block's sum
-    alignas(64) float sum[kSubSums ? kPanelBlocks : 1][2][kMostTokens];          // scale * sum of x of the sub-blocks
+    std::int64_t rows;                                                           // tokens from one block to the next
+    alignas(64) std::int32_t start[kStarts ? kPanelBlocks : 1][2][kMostTokens];  // [block][sub-block][token]: start of the integer sum
+    alignas(64) float sum[kSubSums ? kPanelBlocks : 1][2][kMostTokens];          // [block][sub-block][token]: scale * (sum of x)
 
+    // Returns scale * (sum of x) of a sub-block, for the tokens from `token` on.
     const float* sums_of(int block, int sub, std::int64_t token) const {
       return kSubSums ? &sum[block][sub][token] : scaled_sums + block * rows + token;
     }
@@ -254,13 +261,13 @@ struct Quantized512 {
 
   struct alignas(64) Panel {
     std::uint8_t codes[kPanelBlocks][512];
-    float d[l.two_levels() ? 1 : kPanelBlocks][16];  // scales of blocks, or of the super-block
+    float d[l.two_levels() ? 1 : kPanelBlocks][16];  // scales of the blocks (one level) or of the super-block (two levels)
     float minimum[l.minima ? kPanelBlocks * l.subs : 1][16];
     float dmin[16];
-    float scale[l.two_levels() ? kPanelBlocks * l.subs : 1][16];  // integers
+    float scale[l.two_levels() ? kPanelBlocks * l.subs : 1][16];  // integer scales of the sub-blocks, as floats
   };
 
-  // `stream` points to a super-block, or to any block of a one-level format.
+  // Fills `panel` with `blocks` blocks. `stream` points to the first block, or to the head of the super-block if the format has two levels.
   static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
     if constexpr (l.two_levels()) {
       V::save_floats(panel.d[0], V::load_f16(stream));
@@ -288,7 +295,7 @@ struct Quantized512 {
   static void tile_of(const Panel (&panels)[kTileGroups], const PanelX& x, std::int64_t token, int blocks, float (*sums)[16],
                       Ahead& ahead) {
     constexpr int R = kTileGroups;
-    Floats acc[R][N];  // sums of the super-block, or of all blocks
+    Floats acc[R][N];  // two levels: sums of this super-block; one level: sums of all blocks so far
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
@@ -365,14 +372,14 @@ struct Quantized512 {
   // ---------------------------------------------------------------- float panels
   static constexpr Fetch kPanelFetch{2048, false};
 
-  // Columns [first, first + count) as floats; both are multiples of 32.
+  // Writes columns [first, first + count) of a group to `buffer` as floats. `first` and `count` are multiples of 32.
   static const float* dequantized_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer) {
     float* out = buffer;
     for (std::int64_t b = first / 32; b < (first + count) / 32; ++b, out += 32 * 16) {
       const std::uint8_t* head = group + b / l.blocks() * l.super_bytes();
       const std::uint8_t* block = group + block_at<F>(b);
       prefetch_block<l.block_bytes()>(block, kPanelFetch);
-      Floats scale[2], minimum[2];  // by sub-block
+      Floats scale[2], minimum[2];  // of each sub-block
       for (int sub = 0; sub < l.subs; ++sub) {
         if constexpr (l.two_levels()) {
           scale[sub] = V::multiply(V::load_f16(head), sub_scale(block, sub));

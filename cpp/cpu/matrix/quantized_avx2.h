@@ -1,17 +1,21 @@
-// AVX2 kernels of the quantized formats. Sums as in matrix/layout.h.
+// AVX2 kernels of the quantized formats. matrix/layout.h gives the formulas of their sums.
 //
-// 32 columns of 16 rows are 16 vectors: quad g (4 columns) of rows 0-7 and of rows 8-15, one dword a row.
-// Unsigned codes: vpmaddubsw with a broadcast quad of activations, summed in int16 lanes over a segment of 8 or 4 quads (the depth).
-//   A lane sums 4 * depth products. Codes above 15 would overflow int16, so formats with an offset start their lanes at
-//   -offset * (lane sum of x). Additions may wrap on the way, but the last sum is in range (5 bits: 16 * 127 * 16 = 32,512, 6 bits at depth
-//   4: 32 * 127 * 8 = 32,512). 5 bits without an offset run at depth 4 (31 * 127 * 8 = 31,496).
-// Signed codes (8 bits, IQ4): for few tokens |w| * sign(x, w), one pair at a time (128 * 127 * 2 fits); for many tokens int16 vpmaddwd.
+// A block of 32 columns by 16 rows is 16 vectors: for each quad g (4 columns), one vector has rows 0-7 and one has rows 8-15, with one
+// dword per row.
+//
+// Unsigned codes: vpmaddubsw multiplies them by a broadcast quad of activations. Each int16 lane adds up a segment of 8 or 4 quads (the
+// depth), which is 2 * depth products. Sums of codes above 15 could overflow int16. So if a format has an offset, each lane starts at
+// -offset * (sum of the x that the lane multiplies). Intermediate sums may wrap, because the final sum is in range (5 bits at depth 8:
+// 16 * 127 * 16 = 32,512; 6 bits at depth 4: 32 * 127 * 8 = 32,512). 5-bit codes without an offset use depth 4 (31 * 127 * 8 = 31,496).
+//
+// Signed codes w (8 bits, IQ4): with few tokens, vpmaddubsw multiplies |w| by x with the sign of w applied, and every sum of two products
+// is widened to 32 bits at once (128 * 127 * 2 fits int16). With more tokens, codes are widened to int16 and multiplied by vpmaddwd.
 #pragma once
 
 #include <immintrin.h>
 
 #include "cpu/matrix/ahead.h"
-#include "cpu/matrix/four_steps_avx2.h"  // few_tokens<4> does the same with intrinsics
+#include "cpu/matrix/four_steps_avx2.h"  // block_dot<4>() computes the same sums with intrinsics
 #include "cpu/matrix/int8_product.h"
 #include "cpu/matrix/panel_f32.h"
 #include "cpu/matrix/plain.h"
@@ -41,16 +45,16 @@ inline __m256i shift16(__m256i v, int left) {  // `left` is a constant in every 
 
 inline __m256 halves(const std::uint8_t* p, int half) { return _mm256_cvtph_ps(load128(p + 16 * half)); }
 
-inline __m256 half_exponents(__m256i e) {  // see half_exponent()
+inline __m256 half_exponents(__m256i e) {  // half_exponent() (plain.h) of 8 numbers
   const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
   const __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
   return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
 }
 
-// Copies the scale to both int16 halves of each dword, as vpmaddwd needs it.
+// Copies the scale in the low half of each dword to the high half too, because vpmaddwd multiplies both halves.
 inline __m256i both_halves(__m256i scale) { return _mm256_blend_epi16(scale, _mm256_slli_epi32(scale, 16), 0b10101010); }
 
-// Stops gcc from turning chains of integer additions into trees, whose registers it would spill.
+// Keeps gcc from turning a chain of integer additions into a tree, which needs so many registers that gcc spills them.
 inline void in_order(__m256i& v) { asm("" : "+x"(v)); }
 
 template <int kBytes>
@@ -73,7 +77,8 @@ inline void store_rows(__m256 low, __m256 high, std::int64_t lanes, float* out) 
   if (lanes < 16) store_first(all, lanes, out);
 }
 
-// The columns of a quad as two vectors of int16 pairs: (0, 2) and (1, 3). Weights and activations are split alike.
+// Widen the bytes of quads to int16: even_bytes() returns columns 0 and 2 of every quad, odd_bytes() columns 1 and 3. Weights and
+// activations are split in the same way.
 inline __m256i even_bytes(__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
 inline __m256i odd_bytes(__m256i v) { return _mm256_srai_epi16(v, 8); }
 
@@ -96,7 +101,7 @@ inline void transpose8(__m256i (&r)[8]) {
   }
 }
 
-// Packs bits [from, from + kBits) of the codes of 8 quads into a plane. `half` is as in quad().
+// Packs bits [from, from + kBits) of the codes of 8 quads to the planes at `plane`. `half` is 0 for rows 0-7 and 1 for rows 8-15.
 template <int kBits>
 inline void pack_plane(const __m256i (&quads)[8], int from, int half, std::uint8_t* plane) {
   constexpr int kEach = 8 / kBits;  // quads in a byte
@@ -113,22 +118,22 @@ inline void pack_plane(const __m256i (&quads)[8], int from, int half, std::uint8
   }
 }
 
-// The Int8Tiles of a format, its panels of floats and its packing.
+// The tiles of a format for int8 products (Int8Tiles), the conversion of its weights to float panels, and its packing.
 template <Format F>
 struct QuantizedAvx2 {
   static constexpr Format kFormat = F;
   static constexpr Layout l = Traits<F>::layout;
 
-  // ---------------------------------------------------------------- what a format's integers need
+  // ---------------------------------------------------------------- ranges of codes
   static constexpr bool is_signed = l.low == 8 || l.table == Table::iq4;
-  static constexpr int offset = l.table == Table::mxfp4 ? 12 : l.offset;  // codes become 0..24
+  static constexpr int offset = l.table == Table::mxfp4 ? 12 : l.offset;  // MXFP4: values -12..12 become codes 0..24
   static constexpr int top = l.table == Table::mxfp4 ? 24 : (1 << (l.low + l.high)) - 1;
   static constexpr int range = offset > top - offset ? offset : top - offset;
-  static constexpr int segments = l.subs == 2 || range * 127 * 16 > 32767 ? 2 : 1;  // segments of a block
+  static constexpr int segments = l.subs == 2 || range * 127 * 16 > 32767 ? 2 : 1;  // segments of a block (see the top of the file)
   static_assert(is_signed || range * 127 * 16 / segments <= 32767);
 
   // ---------------------------------------------------------------- codes
-  // Quad g of rows 8 half to 8 half + 7: unsigned codes, or signed values.
+  // Returns quad g of rows [8 half, 8 half + 8): signed values if is_signed, otherwise unsigned codes.
   static __m256i quad(const std::uint8_t* block, int g, int half) {
     __m256i code = load(block + l.low_at() + 64 * (g * l.low / 8) + 32 * half);
     if constexpr (l.low < 8) {
@@ -145,13 +150,13 @@ struct QuantizedAvx2 {
     return code;
   }
 
-  // ---------------------------------------------------------------- scales of rows 8 half .. 8 half + 7
+  // ---------------------------------------------------------------- scales of rows [8 half, 8 half + 8)
   static __m256 one_level_scale(const std::uint8_t* block, int half) {
     if constexpr (l.field_bytes == 2) return halves(block, half);
     return half_exponents(_mm256_cvtepu8_epi32(load64(block + 8 * half)));
   }
 
-  // The integer scale and minimum of a sub-block, as int32.
+  // sub_scale() returns the integer scales of a sub-block as int32. sub_minimum() returns its integer minima as floats.
   static __m256i sub_scale(const std::uint8_t* block, int sub, int half) {
     const __m128i bytes = load64(block + 16 * sub + 8 * half);
     if constexpr (!l.minima) return _mm256_cvtepi8_epi32(bytes);
@@ -165,9 +170,10 @@ struct QuantizedAvx2 {
       return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load64(block + 16 + 8 * half)));
   }
 
-  // ---------------------------------------------------------------- centring
-  // -offset * (sum of x over the columns of each int16 lane), in every dword. Sums are over the whole block, or, with two sub-blocks, over
-  // 16 columns in each half of the vector.
+  // ---------------------------------------------------------------- starts of int16 sums
+  // Returns the values at which the int16 lanes start, -offset * (sum of the x that the lane multiplies). They are the same in every dword,
+  // because all rows are multiplied by the same x. If a block has two segments, the low 128 bits belong to the first segment and the high
+  // 128 bits to the second.
   static __m256i lane_starts(__m256i x) {
     __m256i sums = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x);
     sums = _mm256_add_epi16(sums, _mm256_shuffle_epi32(sums, 0b01001110));
@@ -175,13 +181,15 @@ struct QuantizedAvx2 {
     if constexpr (segments == 1) sums = _mm256_add_epi16(sums, _mm256_permute2x128_si256(sums, sums, 1));
     return _mm256_mullo_epi16(sums, _mm256_set1_epi16(-offset));
   }
+  // Returns the starts of one segment in all dwords.
   static __m256i segment_start(__m256i starts, int segment) {
     if constexpr (segments == 1) return starts;
     return segment == 0 ? _mm256_permute2x128_si256(starts, starts, 0x00) : _mm256_permute2x128_si256(starts, starts, 0x11);
   }
 
   // ---------------------------------------------------------------- 1 to 4 tokens, straight from the stream
-  // Scaled integer sums of one block for N tokens, as exact floats: rows 0-7, then rows 8-15.
+  // Computes the integer sums of one block and N tokens, times the integer scales of formats with two levels, as exact floats. out[0] gets
+  // rows 0-7, out[1] rows 8-15.
   template <int N>
   static void block_dot(const std::uint8_t* block, const std::int8_t* x, __m256 (&out)[2][N]) {
     const __m256i ones = _mm256_set1_epi16(1);
@@ -244,7 +252,7 @@ struct QuantizedAvx2 {
     }
   }
 
-  // One group times N tokens; x_first is the first token.
+  // Multiplies one group by N tokens, starting with token `first`.
   template <int N>
   static void few_tokens(const std::uint8_t* group, std::int64_t lanes, std::int64_t cols, const QuantRows& x, std::int64_t first,
                          float* out, std::int64_t out_stride) {
@@ -263,7 +271,7 @@ struct QuantizedAvx2 {
         for (int n = 0; n < N; ++n) inner[0][n] = inner[1][n] = minima[0][n] = minima[1][n] = _mm256_setzero_ps();
       for (int b = 0; b < l.blocks(); ++b) {
         prefetch<l.block_bytes()>(group, fetch);
-        float sum[N][2];  // scale * sum of x over the block, or over each of its sub-blocks
+        float sum[N][2];  // scale * (sum of x), of the block or of each of its two sub-blocks
         if constexpr (l.minima) {
           for (int n = 0; n < N; ++n) {
             sum[n][0] = l.subs == 2 ? scales[n] * static_cast<float>(sums[2 * n]) : scaled_sums[n];
@@ -320,28 +328,31 @@ struct QuantizedAvx2 {
   static constexpr int kPanelBlocks = 8;  // 256 columns
   static constexpr int kTileGroups = 1, kTileTokens = kFourTokens;
   static constexpr int kMostTokens = 96;
-  static constexpr int kGroupSums = kMostTokens + 5;  // not 96: sums of groups 4 KiB apart would fall into the same sets of L1
+  // Room for kMostTokens tokens, and padding. Without padding, sums of groups 0 and 2 would lie 12 KiB apart and share sets of L1.
+  static constexpr int kGroupSums = kMostTokens + 5;
 
-  // The activations of a tile for one panel.
+  // The activations that one tile multiplies by one panel.
   struct alignas(64) TileX {
-    static constexpr int kQuad = is_signed ? 64 : 32;  // bytes of one token in a block; signed codes are widened to int16
+    static constexpr int kQuad = is_signed ? 64 : 32;  // bytes of one token in a block; if is_signed, codes are widened to int16
     std::uint8_t codes[kPanelBlocks][kTileTokens][kQuad];
     float scale[kPanelBlocks][kTileTokens];
-    float sum[kPanelBlocks][l.subs][kTileTokens];              // scale * sum of x
-    std::uint32_t start[kPanelBlocks][segments][kTileTokens];  // first values of the int16 sums, two lanes in each
+    float sum[kPanelBlocks][l.subs][kTileTokens];              // scale * (sum of x)
+    std::uint32_t start[kPanelBlocks][segments][kTileTokens];  // starts of the int16 sums, two lanes in each element
   };
 
   // The weights of a group for one panel.
   struct alignas(64) Panel {
     static constexpr int kBlock = is_signed ? 1024 : 512;
     std::uint8_t codes[kPanelBlocks][kBlock];
-    float d[l.two_levels() ? 1 : kPanelBlocks][16];  // scales of blocks, or of the super-block
+    float d[l.two_levels() ? 1 : kPanelBlocks][16];  // scales of the blocks (one level) or of the super-block (two levels)
     float minimum[l.minima ? kPanelBlocks * l.subs : 1][16];
     float dmin[16];
-    std::int32_t scale[l.two_levels() ? kPanelBlocks * l.subs : 1][16];  // twice as int16; signed codes: a float
+    // Integer scales of the sub-blocks. If is_signed, each element has the bits of a float; otherwise it has the scale twice, as int16.
+    std::int32_t scale[l.two_levels() ? kPanelBlocks * l.subs : 1][16];
   };
 
-  // -offset * lane sums (as lane_starts()) of four tokens, one dword each: the first segment in the low half, the second in the high half.
+  // Returns the values of lane_starts() for four tokens, one dword per token. The low 128 bits belong to the first segment, the high 128
+  // bits to the second.
   static __m256i four_starts(const __m256i (&x)[kTileTokens]) {
     __m256i sums[kTileTokens];
     for (int n = 0; n < kTileTokens; ++n) sums[n] = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x[n]);
@@ -352,7 +363,7 @@ struct QuantizedAvx2 {
     return _mm256_mullo_epi16(all, _mm256_set1_epi16(-offset));
   }
 
-  // Fills x with tokens from `first` on; tokens past `count` are zeros.
+  // Fills `tile` with `count` tokens of x, starting with token `first`, and with zeros for the remaining tokens of the tile.
   static void fill_tile_x(const QuantRows& x, std::int64_t first, int count, std::int64_t block, int blocks, TileX& tile) {
     for (int b = 0; b < blocks; ++b) {
       const std::int64_t row = (block + b) * x.rows + first;
@@ -378,7 +389,8 @@ struct QuantizedAvx2 {
       for (int n = 0; n < kTileTokens; ++n) {
         quads[n] = load(codes + 32 * n);
         if constexpr (is_signed) {
-          const __m256i even = even_bytes(quads[n]), odd = odd_bytes(quads[n]);  // dwords alternate: even 0, odd 0, even 1, ...
+          // The dwords of `even` and `odd` are stored in turn: even 0, odd 0, even 1, ...
+          const __m256i even = even_bytes(quads[n]), odd = odd_bytes(quads[n]);
           const __m256i low = _mm256_unpacklo_epi32(even, odd), high = _mm256_unpackhi_epi32(even, odd);
           save(tile.codes[b][n], _mm256_permute2x128_si256(low, high, 0x20));
           save(tile.codes[b][n] + 32, _mm256_permute2x128_si256(low, high, 0x31));
@@ -395,7 +407,8 @@ struct QuantizedAvx2 {
       _mm_storeu_ps(tile.scale[b], scale);
       if constexpr (l.minima) {
         const __m128 s01 = _mm_castsi128_ps(load128(sums)), s23 = _mm_castsi128_ps(load128(sums + 4));
-        const __m128i first_half = _mm_castps_si128(_mm_shuffle_ps(s01, s23, 0b10001000));  // sums of the four tokens
+        // The sums of the four tokens over the first and the second 16 columns.
+        const __m128i first_half = _mm_castps_si128(_mm_shuffle_ps(s01, s23, 0b10001000));
         const __m128i second_half = _mm_castps_si128(_mm_shuffle_ps(s01, s23, 0b11011101));
         if constexpr (l.subs == 2) {
           _mm_storeu_ps(tile.sum[b][0], _mm_mul_ps(scale, _mm_cvtepi32_ps(first_half)));
@@ -417,7 +430,7 @@ struct QuantizedAvx2 {
     }
   };
 
-  // `stream` points to a super-block, or to any block of a one-level format.
+  // Fills `panel` with `blocks` blocks. `stream` points to the first block, or to the head of the super-block if the format has two levels.
   static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
     if constexpr (l.two_levels()) {
       for (int half = 0; half < 2; ++half) {
@@ -459,13 +472,14 @@ struct QuantizedAvx2 {
 
   static void store_sums(const float* sums, std::int64_t lanes, float* out) { store_first(sums, lanes, out); }
 
-  // Adds one panel times one tile to `sums`, [token][16].
+  // Multiplies one panel by one tile of tokens and adds the products to `sums`, which is [token][16].
   static void tile_product(const Panel (&panels)[kTileGroups], const PanelX& panel_x, std::int64_t token, int, int blocks,
                            float (*sums)[16], Ahead& ahead) {
     const Panel& panel = panels[0];
     const TileX& tile = panel_x.tiles[token / kTileTokens];
     alignas(32) float inner[kTileTokens][16];
-    if constexpr (l.two_levels())  // not memset: gcc compiles it to `rep stos`, which takes 70 cycles
+    // A loop sets `inner` to zero, because gcc compiles memset to `rep stos`, which takes 70 cycles.
+    if constexpr (l.two_levels())
       for (int i = 0; i < 2 * kTileTokens; ++i) _mm256_store_ps(inner[0] + 8 * i, _mm256_setzero_ps());
     for (int b = 0; b < blocks; ++b) {
       ahead.some();
@@ -520,7 +534,7 @@ struct QuantizedAvx2 {
       }
     }
     if constexpr (l.two_levels()) {
-      __m256 minima[2][kTileTokens];  // eight chains at once hide the latency of a multiply-add
+      __m256 minima[2][kTileTokens];  // eight chains of sums hide the latency of a multiply-add
       if constexpr (l.minima) {
         for (int n = 0; n < kTileTokens; ++n) minima[0][n] = minima[1][n] = _mm256_setzero_ps();
         for (int sub = 0; sub < kPanelBlocks * l.subs; ++sub) {
@@ -546,7 +560,7 @@ struct QuantizedAvx2 {
   // ---------------------------------------------------------------- float panels
   static constexpr Fetch kPanelFetch{2048, false};
 
-  // Columns [first, first + count) as floats; both are multiples of 32.
+  // Writes columns [first, first + count) of a group to `buffer` as floats. `first` and `count` are multiples of 32.
   static const float* dequantized_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer) {
     float* out = buffer;
     for (std::int64_t b = first / 32; b < (first + count) / 32; ++b, out += 32 * 16) {
@@ -554,7 +568,7 @@ struct QuantizedAvx2 {
       const std::uint8_t* block = group + block_at<F>(b);
       prefetch<l.block_bytes()>(block, kPanelFetch);
       for (int half = 0; half < 2; ++half) {
-        __m256 scale[2], minimum[2];  // by sub-block
+        __m256 scale[2], minimum[2];  // of each sub-block
         for (int sub = 0; sub < l.subs; ++sub) {
           if constexpr (l.two_levels()) {
             scale[sub] = _mm256_mul_ps(halves(head, half), _mm256_cvtepi32_ps(sub_scale(block, sub, half)));
@@ -583,6 +597,7 @@ struct QuantizedAvx2 {
   }
 
   // ---------------------------------------------------------------- packing
+  // Returns the codes of the 32 columns of block b in a file block, one byte each.
   static __m256i file_codes(const std::uint8_t* block, int b) {
     using T = Traits<F>;
     __m256i code;
@@ -596,7 +611,8 @@ struct QuantizedAvx2 {
     code = _mm256_and_si256(code, _mm256_set1_epi8(static_cast<char>((1 << l.low) - 1)));
     if constexpr (l.high > 0) {
       __m256i high;
-      if constexpr (T::high_word) {  // byte i becomes bit i % 8 of the word's byte i / 8
+      if constexpr (T::high_word) {
+        // Byte i of `high` becomes bit i of the word: `spread` has the word's byte i / 8 there, and `bit` selects bit i % 8.
         const __m256i spread = _mm256_shuffle_epi8(broadcast4(block + T::high_at(b)),
                                                    _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
         const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
@@ -624,7 +640,7 @@ struct QuantizedAvx2 {
 
 }  // namespace
 
-// ---------------------------------------------------------------- the table's functions
+// ---------------------------------------------------------------- the functions in the kernel table
 template <Format F>
 std::int64_t Avx2<F>::group_bytes(std::int64_t cols) {
   return group_bytes_of<F>(cols);

@@ -1,6 +1,6 @@
 // The operations that the kernels over 512-bit vectors (*_512.h) need of their template parameter V. Native512 (simd512_native.h) is
 // AVX-512; tests/cpp/cpu/emulated/simd512.h has the same operations in plain C++, so that the kernels run, slowly, on processors without
-// these instructions. An operation that is missing or misspelt does not compile, and GCC names it.
+// these instructions. If V lacks an operation, the program does not compile, and GCC's message names the operation.
 #pragma once
 
 #include <concepts>
@@ -26,14 +26,15 @@ concept Vectors512 =
       V::save(to, i);
       { V::load_floats(floats) } -> FloatsOf<V>;
       V::save_floats(sums, f);
-      { V::load_first(floats, lanes) } -> FloatsOf<V>;  // the other lanes are zeros
-      V::save_first(sums, f, lanes);                    // the other floats in memory stay unchanged
-      V::load_pairs(dwords, lanes, two);  // two[0]: the first dword of each of `lanes` pairs, two[1]: the second; zeros in the other lanes
+      { V::load_first(floats, lanes) } -> FloatsOf<V>;  // loads `lanes` floats; the other lanes become zeros
+      V::save_first(sums, f, lanes);                    // saves `lanes` floats; the other floats in memory stay unchanged
+      // Loads `lanes` pairs of dwords: two[0] gets the first dword of each pair, two[1] the second. The other lanes become zeros.
+      V::load_pairs(dwords, lanes, two);
       V::prefetch(from);
       V::prefetch_l2(from);
 
-      // One number in all lanes.
-      { V::broadcast4(from) } -> IntsOf<V>;  // 4 bytes, 2 words or a dword
+      // Copy one number to all lanes.
+      { V::broadcast4(from) } -> IntsOf<V>;  // copies 4 bytes of memory: four bytes, two words or one dword
       { V::broadcast_float(floats) } -> FloatsOf<V>;
       { V::splat(number) } -> IntsOf<V>;
       { V::splat_bytes(number) } -> IntsOf<V>;
@@ -44,18 +45,19 @@ concept Vectors512 =
       { V::bit_and(i, i) } -> IntsOf<V>;
       { V::bit_or(i, i) } -> IntsOf<V>;
       { V::bit_xor(i, i) } -> IntsOf<V>;
-      { V::template shift_words<3>(i) } -> IntsOf<V>;  // shifted left
-      { V::template shift_words<-3>(i) } -> IntsOf<V>;
+      { V::template shift_words<3>(i) } -> IntsOf<V>;   // shifts every word left
+      { V::template shift_words<-3>(i) } -> IntsOf<V>;  // shifts every word right
       { V::shift_dwords_right_4(i) } -> IntsOf<V>;
       { V::add_dwords(i, i) } -> IntsOf<V>;
       { V::multiply_dwords(i, i) } -> IntsOf<V>;
       { V::subtract_bytes(i, i) } -> IntsOf<V>;
       { V::template signed_byte<3>(i) } -> IntsOf<V>;  // byte 3 of every dword, sign-extended
-      { V::look_up(table, number, i) } -> IntsOf<V>;   // table[code] + number in every byte; codes are below 16
-      { V::pair_words(i) } -> IntsOf<V>;               // words 0-15 and 16-31, two rows of 16, as 16 pairs: dword i is words i and 16 + i
-      V::widen_quads(from, two);                       // 16 dwords of four signed bytes, as words: bytes 0 and 1 of each dword, and 2 and 3
-      // dot_bytes(sums, unsigned, signed) adds four products of bytes to every dword of `sums`, dot_words two products of signed words.
-      // Neither saturates.
+      { V::look_up(table, number, i) } -> IntsOf<V>;   // replaces every byte `code` (below 16) by table[code] + number
+      { V::pair_words(i) } -> IntsOf<V>;               // dword n of the result is word n and word 16 + n of i
+      // Loads 64 signed bytes and widens them to words: two[0] gets bytes 0 and 1 of each dword, two[1] bytes 2 and 3.
+      V::widen_quads(from, two);
+      // dot_bytes(sums, unsigned, signed) adds four products of bytes to every dword of `sums`. dot_words(sums, a, b) adds two products of
+      // signed words. Neither saturates.
       { V::dot_bytes(i, i, i) } -> IntsOf<V>;
       { V::dot_words(i, i, i) } -> IntsOf<V>;
 
@@ -67,18 +69,18 @@ concept Vectors512 =
       { V::fma(f, f, f) } -> FloatsOf<V>;   // a b + c
       { V::fnma(f, f, f) } -> FloatsOf<V>;  // c - a b
 
-      // 16 numbers of a stream, widened.
+      // Load 16 numbers and widen each to 32 bits.
       { V::load_unsigned_bytes(from) } -> IntsOf<V>;
       { V::load_signed_bytes(from) } -> IntsOf<V>;
       { V::load_f16(from) } -> FloatsOf<V>;
       { V::load_bf16(from) } -> FloatsOf<V>;
-      { V::load_half_exponents(from) } -> FloatsOf<V>;  // half_exponent() of 16 bytes
+      { V::load_half_exponents(from) } -> FloatsOf<V>;  // half_exponent() (plain.h) of 16 bytes
     };
 
-// Vectors that also have bfloat16 products. Numbers below 2^-126 count as zeros.
+// Vectors that also have bfloat16 products. These operations treat numbers whose magnitude is below 2^-126 as zeros.
 template <class V>
 concept Bf16Vectors512 = Vectors512<V> && requires(void* to, typename V::Ints i, typename V::Floats f) {
-  { V::dot_bf16(f, i, i) } -> FloatsOf<V>;  // adds two products to every sum, the odd one first
+  { V::dot_bf16(f, i, i) } -> FloatsOf<V>;  // adds two products to every sum, first that of the odd elements
   V::save_bf16(to, f);                      // stores 16 floats as bfloat16, rounded to nearest even
 };
 

@@ -1,5 +1,6 @@
-// The vectors of AVX-512 (BW, DQ, VL, VNNI): Vectors512 of simd512.h says what each operation is. They are always inlined: a function of
-// its own would be a weak symbol with instructions that other machines lack (tests/cpp/cpu/isa_symbols.cmake).
+// The vectors of AVX-512 (BW, DQ, VL, VNNI). Vectors512 in simd512.h describes the operations. The operations are always inlined.
+// Otherwise object files would define weak symbols for them, and machines without AVX-512 could run that code (see
+// tests/cpp/cpu/isa_symbols.cmake, which looks for such symbols).
 #pragma once
 
 #include <immintrin.h>
@@ -37,7 +38,7 @@ struct Native512 {
     __builtin_memcpy(&dword, p, 4);
     return _mm512_set1_epi32(dword);
   }
-  // By vpbroadcastd: on Zen 4 vbroadcastss to 512 bits takes twice as long.
+  // Uses vpbroadcastd, because on Zen 4 vbroadcastss to 512 bits takes twice as long.
   PUMICE_OPERATION Floats broadcast_float(const float* p) { return _mm512_castsi512_ps(broadcast4(p)); }
   PUMICE_OPERATION Ints splat(std::int32_t v) { return _mm512_set1_epi32(v); }
   PUMICE_OPERATION Ints splat_bytes(int v) { return _mm512_set1_epi8(static_cast<char>(v)); }
@@ -69,7 +70,7 @@ struct Native512 {
                                        0x00180008, 0x00190009, 0x001a000a, 0x001b000b, 0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
     return _mm512_permutexvar_epi16(low, v);
   }
-  // This takes four instructions; shifts and blends took ten.
+  // Takes four instructions. A version with shifts and blends took ten.
   PUMICE_OPERATION void widen_quads(const void* p, Ints (&out)[2]) {
     const auto* halves = static_cast<const __m256i*>(p);
     const Ints low = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves)), high = _mm512_cvtepi8_epi16(_mm256_loadu_si256(halves + 1));
@@ -100,7 +101,7 @@ struct Native512 {
   }
 
  private:
-  // Separates 32 dwords into the even and the odd ones.
+  // Of the 32 dwords in `low` and `high`, writes those with even indices to out[0] and those with odd indices to out[1].
   PUMICE_OPERATION void even_odd_dwords(Ints low, Ints high, Ints (&out)[2]) {
     const Ints even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     out[0] = _mm512_permutex2var_epi32(low, even, high);
@@ -109,7 +110,8 @@ struct Native512 {
 };
 static_assert(Vectors512<Native512>);
 
-#ifdef __AVX512BF16__  // another type: files compiled without BF16 see Native512 without these operations
+// The BF16 operations have a type of their own, so that Native512 is the same type in files compiled with and without AVX-512 BF16.
+#ifdef __AVX512BF16__
 struct Native512Bf16 : Native512 {
   PUMICE_OPERATION Floats dot_bf16(Floats sums, Ints a, Ints b) {
     return _mm512_dpbf16_ps(sums, __builtin_bit_cast(__m512bh, a), __builtin_bit_cast(__m512bh, b));

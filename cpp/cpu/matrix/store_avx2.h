@@ -1,4 +1,4 @@
-// Stores the sums of 16 rows to the output.
+// AVX2: stores sums to the output of a product.
 #pragma once
 
 #include <immintrin.h>
@@ -8,7 +8,7 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// Stores the first `lanes` sums.
+// Stores the first `lanes` of 16 sums to `out`.
 inline void store_first(const float* sums, std::int64_t lanes, float* out) {
   if (lanes == 16) {
     _mm256_storeu_ps(out, _mm256_loadu_ps(sums));
