@@ -1,4 +1,4 @@
-// AVX2: products in fixed point, for float weights that were packed as fixed point and for Q8_0.
+// AVX2: products in fixed point, for float weights that were packed as fixed point or as 8-bit codes, and for Q8_0.
 #include <immintrin.h>
 
 #include "cpu/matrix/ahead.h"
@@ -11,7 +11,8 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// One block times four tokens.
+// Sets `a` to the integer sums of one block times four tokens. Blocks of 64 columns use Winograd's inner product (fixed.h). Q8_0
+// blocks, which have 32 columns, do not.
 template <class Block>
 void block_product(const Block& block, const std::int16_t* codes, const std::int32_t* starts, TileSums& a) {
   for (int n = 0; n < kFourTokens; ++n) {
@@ -26,7 +27,8 @@ void block_product(const WordBlock<32>& block, const std::int16_t* codes, const 
   wide_pairs(reinterpret_cast<const std::uint8_t*>(block.codes), reinterpret_cast<const std::uint8_t*>(codes), block.kColumns / 8, a);
 }
 
-// Four columns of eight rows at a time: each byte goes to the high half of a word, and an arithmetic shift extends its sign.
+// Widens the 8-bit codes of a block to 16 bits, four columns of eight rows at a time. A shuffle puts each byte into the high half of a
+// word, and an arithmetic shift extends its sign.
 template <class Block>
 void widen_quads(const void* quads, Block& block) {
   for (int half = 0; half < 2; ++half) {
@@ -45,9 +47,11 @@ void widen_quads(const void* quads, Block& block) {
 
 struct FixedTilesAvx2 {
   static constexpr int kTileGroups = 1, kTileTokens = kFourTokens;
-  static constexpr int kGroupSums = 96 + 5;  // not 96: sums of groups 4 KiB apart would fall into the same sets of L1
+  // Room for 96 tokens, and padding. Without padding, sums of groups 0 and 2 would lie 12 KiB apart and share sets of L1.
+  static constexpr int kGroupSums = 96 + 5;
 
-  // One panel of `columns` columns times four tokens; the last tile is padded with zeros.
+  // Multiplies one panel of `columns` columns by four tokens and adds the products to `sums`. The caller pads a last tile of fewer tokens
+  // with zeros.
   template <class Block>
   static void tile_product(const Block* const (&panels)[kTileGroups], std::int64_t columns, const FixedTile& x, int, float (*sums)[16],
                            Ahead& ahead) {
@@ -80,11 +84,12 @@ struct FixedTilesAvx2 {
 };
 using Product = FixedProduct<FixedTilesAvx2>;
 
-// 8-bit codes, widened to 16 bits.
+// A ByteBlock with its codes widened to 16 bits.
 struct NarrowBlock : WordBlock<kByteBlock> {
   static constexpr int kScaleColumns = kByteBlock;
   std::int32_t start[kGroupRows];
 };
+// The source of weights with 8-bit codes. panel() widens the codes.
 struct Narrow {
   static constexpr int kColumns = kByteBlock;
   using Block = NarrowBlock;

@@ -1,4 +1,4 @@
-// AVX2: float32 products of every format, and the formats that are floats themselves.
+// AVX2: products of float panels, to which quantized weights are converted, and the kernels of the float formats (F32, F16, BF16).
 #include <immintrin.h>
 
 #include "cpu/matrix/float_product.h"
@@ -17,8 +17,9 @@ __m256 widen(const std::uint8_t* words) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-// tile<Format::F32, 1, 6> in assembly, to the bit: 21 instructions a column, where GCC 12 makes 26, or spills when it unrolls. Issue slots
-// are short when a neighbour runs on the core's other thread: 130 GFLOP/s of two Zen 3 cores then, 142 unrolled, 158 so (OpenBLAS: 148).
+// tile<Format::F32, 1, 6> in assembly; its results have the same bits. It takes 21 instructions per column. GCC 12's code takes 26, and
+// spills registers if GCC unrolls the loop. The difference matters when the core's other hardware thread is busy and takes issue slots. Two
+// Zen 3 cores then reach 158 GFLOP/s with this code, 130 with GCC's code, 142 with GCC's unrolled code and 148 with OpenBLAS.
 #define PUMICE_COLUMN(w, x)                   \
   "vmovups " #w                               \
   "(%[panel]), %%ymm12\n\t"                   \
@@ -89,10 +90,10 @@ void tile_of_six(const std::uint8_t* const* panels, std::int64_t count, const fl
 #undef PUMICE_STORE
 
 struct FloatTilesAvx2 {
-  static constexpr int kTile = 6;  // 12 accumulators, 2 weights, 1 activation
+  static constexpr int kTile = 6;  // tokens; registers hold 12 accumulators, 2 vectors of weights and 1 broadcast activation
 
-  // Sums of G groups times N tokens over `count` columns, in registers. `sums` is [group][token][16], read first and written back.
-  // kAsk: prefetches the weights.
+  // Multiplies G groups by N tokens over `count` columns and adds the products to `sums`, which is [group][token][16]. The loop over the
+  // columns keeps the sums in registers. If kAsk is true, it prefetches the weights.
   template <Format F, int G, int N, bool kAsk = false>
   static void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
                    std::int64_t group_stride) {

@@ -1,4 +1,4 @@
-// AVX-512: float32 products of every format, and the formats that are floats themselves.
+// AVX-512: products of float panels, to which quantized weights are converted, and of the float formats (F32, F16, BF16).
 #include "cpu/matrix/float_512.h"
 #include "cpu/matrix/simd512_native.h"
 

@@ -1,4 +1,4 @@
-// AVX-512 BF16: the one kernel that needs it.
+// AVX-512 BF16: the only kernel that needs this extension.
 #include "cpu/matrix/bf16_512.h"
 #include "cpu/matrix/simd512_native.h"
 

@@ -1,4 +1,4 @@
-// AVX2: one scale per 32 columns.
+// AVX2: kernels of the formats with one scale per 32 columns.
 #include "cpu/matrix/quantized_avx2.h"
 
 namespace pumice::cpu::matrix {

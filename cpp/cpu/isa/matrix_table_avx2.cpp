@@ -1,4 +1,5 @@
-// The AVX2 table with every format of formats.def. A format that no matrix_*_avx2.cpp instantiates does not link.
+// The table of AVX2 kernels for every format of formats.def. If no matrix_*_avx2.cpp instantiates the kernels of a format, the program does
+// not link.
 #include "cpu/matrix/fixed.h"
 
 namespace pumice::cpu {

@@ -1,10 +1,10 @@
-// The AVX-512 tables with every format of formats.def. A format that no matrix_*_avx512.cpp instantiates does not link. AVX2 packs the
-// groups.
+// The tables of AVX-512 kernels for every format of formats.def. If no matrix_*_avx512.cpp instantiates the kernels of a format, the
+// program does not link. AVX2 kernels pack the groups of these formats.
 #include "cpu/matrix/products_512.h"
 
 namespace pumice::cpu {
 namespace matrix {
-struct Native512;  // vectors of simd512_native.h
+struct Native512;  // defined in simd512_native.h, like Native512Bf16
 struct Native512Bf16;
 template <Format F>
 using NativeProducts = Products512<Native512, F>;

@@ -1,4 +1,4 @@
-// The row kernels on AVX2, FMA and F16C.
+// The row kernels (RowKernels) for processors with AVX2, FMA and F16C.
 #include "cpu/rows/kernels.h"
 #include "cpu/rows/lanes_avx2.h"
 

@@ -1,4 +1,4 @@
-// The row kernels on AVX-512.
+// The row kernels (RowKernels) for processors with AVX-512.
 #include "cpu/rows/kernels.h"
 #include "cpu/rows/lanes_avx512.h"
 

@@ -1,4 +1,4 @@
-// The row kernels in plain C++.
+// The row kernels (RowKernels) in plain C++.
 #include "cpu/rows/kernels.h"
 #include "cpu/rows/lanes_scalar.h"
 
