@@ -1,5 +1,6 @@
-// Operations on rows, written once over sixteen lanes (lanes.h). All functions are local to the file in isa/ that includes this header, and
-// none comes inline from another header, so that no other file can link to code with these instructions.
+// Kernels for rows, written once as templates over sixteen lanes (lanes.h). Each file in isa/ that includes this header compiles them for
+// one instruction set. All functions here have internal linkage, and they call no inline function of a header that other files also use.
+// The linker keeps only one copy of such a function, and other files could then run instructions that the processor lacks.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -10,7 +11,8 @@
 namespace pumice::cpu {
 namespace {
 
-// Calls f with the activation's function as a compile-time constant. An activation without a function in math.h does not compile.
+// Calls f with a callable for the activation. Its type is known at compile time, so that it can be inlined. If an activation of
+// activations.def has no function in math.h, this does not compile.
 template <Lanes16 Lanes, class F>
 PUMICE_INLINE void with_activation(Activation activation, const Alphas& alphas, F f) {
   switch (activation) {
@@ -79,8 +81,9 @@ void quantize_fixed(const float* x, Int x_stride, Int count, Int first, const Fi
   }
 }
 
-// Quantizes one block to 8-bit codes (kernels.h: 256 consecutive codes that include 0). `store(i, a, b, low)` gets the 32 codes from 32 i
-// on; `low` is the lowest code. The scale of a block with a NaN or an infinity is NaN.
+// Quantizes one block of kByteBlock values to 8-bit codes. The codes come from a range of 256 consecutive integers that includes 0
+// (ByteKernels in cpu/kernels.h). Calls store(i, a, b, low) for each 32 codes: a and b hold codes [32 i, 32 i + 32) of the block, and `low`
+// is the lowest code of the range. If the block contains NaN or infinity, the returned scale is NaN.
 template <Lanes16 Lanes, class Store>
 PUMICE_INLINE Scale narrow_codes(const float* in, const Turn& turn, Int column, const Store& store) {
   constexpr int kVectors = kByteBlock / kLanes;
@@ -190,7 +193,8 @@ void scale_rows(float* out, Int stride, Int count, Int cols, float scale) {
   }
 }
 
-// Scale and soft cap are separate passes over a tile in L1: only heads have a cap, and the loop of all products stays short.
+// The scale and the soft cap are applied in passes of their own over the tile, which is in the L1 cache. Only the products of output heads
+// have a cap, so the loop that all products use stays short.
 template <Lanes16 Lanes>
 void epilogue(float* out, Int out_stride, Int count, Int cols, const Epilogue& how) {
   if (how.scale != 1.0f) scale_rows<Lanes>(out, out_stride, count, cols, how.scale);
@@ -305,7 +309,8 @@ void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind ki
     sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { store(out + i, load<Lanes>(row + i, count), count); });
     return;
   }
-  const bool weighted = kind == PoolKind::weighted_mean;  // weights 1, 2, 3, ..., counted from the segment's first row, prompt included
+  // If `weighted` is true, the weights of the segment's rows are 1, 2, 3 and so on. The prompt's rows are counted, too.
+  const bool weighted = kind == PoolKind::weighted_mean;
   const float kept = static_cast<float>(rows - prompt);
   const float total = weighted ? kept * static_cast<float>(rows + prompt + 1) / 2.0f : kept;
   const Lanes divisor = Lanes::set(kind == PoolKind::mean_sqrt_len ? __builtin_sqrtf(total) : total);
@@ -315,7 +320,7 @@ void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind ki
       y = Lanes::set(-kInfinity);
       for (Int r = prompt; r < rows; ++r) {
         const Lanes v = load<Lanes>(x + r * x_stride + i, count);
-        y = select(is_nan(y), y, max(y, v));  // max() gives v when v is NaN
+        y = select(is_nan(y), y, max(y, v));  // max() returns v if v is NaN
       }
     } else {
       y = Lanes::set(0.0f);
@@ -327,7 +332,8 @@ void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind ki
   });
 }
 
-// Each lane adds 64 terms in float; the sums of such blocks are added in double, so that 262,144 terms keep the precision of float logits.
+// Returns log(sum of exp(x[i])). Each lane adds at most 64 terms in float, and the sums of these blocks are added in double. So the result
+// is as precise as the float logits, even if there are 262,144 of them.
 template <Lanes16 Lanes>
 double log_sum_exp(const float* x, Int n) {
   Lanes top = Lanes::set(-kInfinity);
@@ -349,13 +355,13 @@ double log_sum_exp(const float* x, Int n) {
   return static_cast<double>(first_lane(largest)) + __builtin_log(total);
 }
 
-// x - x is NaN where x is not finite.
 static_assert(kSkip == kLanes);
 template <Lanes16 Lanes>
 Int skip(const float* x, Int n, float bound) {
   const Lanes most = Lanes::set(bound);
   for (Int i = 0; i + kSkip <= n; i += kSkip) {
     const Lanes v = Lanes::load(x + i);
+    // v - v is NaN if v is not finite.
     if (any(less(most, v)) || any(is_nan(v - v))) return i;
   }
   return n / kSkip * kSkip;

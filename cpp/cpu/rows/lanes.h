@@ -1,5 +1,6 @@
-// Sixteen float lanes: the operations that the row kernels need of their template parameter Lanes. lanes_avx2.h, lanes_avx512.h and
-// lanes_scalar.h give the same bits. An operation that is missing or misspelt does not compile, and GCC names it.
+// The concept Lanes16 lists the operations on sixteen float lanes that the row kernels require of their template parameter Lanes.
+// lanes_avx2.h, lanes_avx512.h and lanes_scalar.h implement these operations and give the same bits. If one of these files lacks an
+// operation, its static_assert does not compile, and GCC names the operation.
 #pragma once
 
 #include <concepts>
@@ -13,15 +14,15 @@ namespace {
 inline constexpr int kLanes = 16;
 
 template <class L>
-using BitsOf = typename L::Bits;  // lanes of 32-bit integers, which wrap
+using BitsOf = typename L::Bits;  // lanes of 32-bit integers; sums and differences wrap around
 
 // Operations without lanes among their arguments are static members; all others are free functions.
 template <class L>
 concept Lanes16 = requires(const float* from, const std::uint16_t* halves, const std::int8_t* bytes, float* to, std::uint16_t* to_halves,
                            std::int8_t* to_bytes, std::int16_t* to_words, std::uint8_t* to_unsigned, std::int32_t* sums, L x, L y,
                            typename L::Bits b, typename L::Mask m, int first, int last) {
-  requires L::kAccumulators > 0;                   // vectors of 16 that a product keeps in registers
-  { L::kRegisters } -> std::same_as<const bool&>;  // false: apply() of math.h calls functions that it would inline otherwise
+  requires L::kAccumulators > 0;                   // number of vectors of 16 sums that a product keeps in registers
+  { L::kRegisters } -> std::same_as<const bool&>;  // if false, apply() in math.h makes calls that it would inline otherwise
 
   { L::set(1.0f) } -> std::same_as<L>;
   { L::set_bits(1u) } -> std::same_as<typename L::Bits>;
@@ -32,14 +33,13 @@ concept Lanes16 = requires(const float* from, const std::uint16_t* halves, const
   L::prefetch(from);
   store(to, x);
   store(to_halves, x);
-  store(to_bytes, b);                 // integers within [-128, 127]
-  store_codes(to_bytes, b, b, sums);  // 32 such integers, with the sums of the first and the second 16
-  {
-    store_codes(to_words, b, b)
-  } -> std::same_as<std::int32_t>;  // 32 integers within [-8191, 8191]; returns the sum of c0 c2 + c1 c3 over fours of codes
-  store_bytes(to_unsigned, b, b);   // 32 integers within [0, 255]
-  load_pairs(from, x, y);           // 32 floats as 16 even and 16 odd ones
-  store_pairs(to, x, y);            // the inverse of load_pairs()
+  store(to_bytes, b);                 // stores integers within [-128, 127]
+  store_codes(to_bytes, b, b, sums);  // stores 32 such integers, and the sums of the first 16 and of the last 16
+  // Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all groups (c0, c1, c2, c3) of four neighbouring codes.
+  { store_codes(to_words, b, b) } -> std::same_as<std::int32_t>;
+  store_bytes(to_unsigned, b, b);  // stores 32 integers within [0, 255]
+  load_pairs(from, x, y);          // loads 32 floats: those with even indices into x, those with odd indices into y
+  store_pairs(to, x, y);           // the inverse of load_pairs()
 
   { x + x } -> std::same_as<L>;
   { x - x } -> std::same_as<L>;
@@ -47,12 +47,12 @@ concept Lanes16 = requires(const float* from, const std::uint16_t* halves, const
   { x / x } -> std::same_as<L>;
   { fma(x, x, x) } -> std::same_as<L>;   // a b + c
   { fnma(x, x, x) } -> std::same_as<L>;  // c - a b
-  { max(x, x) } -> std::same_as<L>;      // a > b ? a : b, so that the second operand wins when either is NaN
+  { max(x, x) } -> std::same_as<L>;      // a > b ? a : b, so the result is b if either is NaN
   { min(x, x) } -> std::same_as<L>;      // a < b ? a : b
   { less(x, x) } -> std::same_as<typename L::Mask>;
   { is_nan(x) } -> std::same_as<typename L::Mask>;
   { any(m) } -> std::same_as<bool>;
-  { select(m, x, x) } -> std::same_as<L>;  // the first where the mask is set, otherwise the second
+  { select(m, x, x) } -> std::same_as<L>;  // per lane, the first value if the mask is set, otherwise the second
 
   { bits(x) } -> std::same_as<typename L::Bits>;
   { floats(b) } -> std::same_as<L>;
@@ -60,10 +60,10 @@ concept Lanes16 = requires(const float* from, const std::uint16_t* halves, const
   { b - b } -> std::same_as<typename L::Bits>;
   { b& b } -> std::same_as<typename L::Bits>;
   { b | b } -> std::same_as<typename L::Bits>;
-  { max(b, b) } -> std::same_as<typename L::Bits>;  // signed
+  { max(b, b) } -> std::same_as<typename L::Bits>;  // compares signed integers
   { shift_left<3>(b) } -> std::same_as<typename L::Bits>;
 
-  // Every horizontal operation folds lanes in one order: i and i + 8, then i and i + 4, i + 2, i + 1.
+  // Every horizontal operation combines lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
   { sum(x) } -> std::same_as<float>;
   { max_lane(x) } -> std::same_as<float>;
   { max_lane(b) } -> std::same_as<std::int32_t>;

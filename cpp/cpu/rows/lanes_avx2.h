@@ -1,5 +1,5 @@
-// Sixteen float lanes on AVX2, FMA and F16C: two registers. lanes_scalar.h gives the same bits in plain C++.
-// min, max and less follow the hardware: max(a, b) is a > b ? a : b, so the second operand wins when either is NaN.
+// Sixteen float lanes in two AVX2 registers, with FMA and F16C. They give the same bits as lanes_scalar.h, which is plain C++.
+// min(), max() and less() behave like the instructions. max(a, b) is a > b ? a : b, so the result is b if either is NaN.
 #pragma once
 
 #include <immintrin.h>
@@ -22,7 +22,7 @@ struct Mask {
 struct Lanes {
   using Bits = avx2::Bits;
   using Mask = avx2::Mask;
-  static constexpr int kAccumulators = 6;  // 12 of 16 registers; the others hold one row and one factor
+  static constexpr int kAccumulators = 6;  // takes 12 of the 16 registers; the others hold one row and one factor
   static constexpr bool kRegisters = true;
   __m256 lo, hi;
 
@@ -39,7 +39,7 @@ struct Lanes {
     return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))),
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8))))};
   }
-  // Lanes with first <= index < last.
+  // Returns the mask of the lanes with first <= index < last.
   PUMICE_INLINE static Mask between(int first, int last) {
     const __m256i lo = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), hi = _mm256_add_epi32(lo, _mm256_set1_epi32(8));
     const __m256i begin = _mm256_set1_epi32(first - 1), end = _mm256_set1_epi32(last);
@@ -63,9 +63,10 @@ PUMICE_INLINE void store(std::int8_t* p, Bits x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
-// Stores 32 integers within [-128, 127], and the sums of the first and the second sixteen.
+// Stores 32 integers within [-128, 127], and writes the sums of the first 16 and of the last 16 to `sums`.
 PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sums) {
-  // Each half of `words` and `bytes` has the elements [0, 4), [8, 12) and so on; the permutation puts the dwords in order.
+  // The pack instructions work on each 128-bit half by itself. So the lower half of `bytes` has the elements [0, 4), [8, 12) and so on, and
+  // the upper half has the others. The permutation puts these groups of four in order.
   const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a.lo, a.hi), _mm256_packs_epi32(b.lo, b.hi));
   const __m256i codes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);
@@ -75,10 +76,10 @@ PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sum
   sums[0] = _mm256_cvtsi256_si32(sixteens);
   sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(sixteens, 1));
 }
-// Stores 32 integers within [-8191, 8191] and returns the sum of c0 c2 + c1 c3 over fours of codes.
+// Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all groups (c0, c1, c2, c3) of four neighbouring codes.
 PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
   const auto words = [](Bits x) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8); };
-  const auto crossed = [](__m256i x) { return _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xb1)); };  // has each product twice
+  const auto crossed = [](__m256i x) { return _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xb1)); };  // each c0 c2 + c1 c3 is in two lanes
   const __m256i first = words(a), second = words(b);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), first);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + kLanes), second);
@@ -108,7 +109,7 @@ PUMICE_INLINE Bits operator+(Bits a, Bits b) { return {_mm256_add_epi32(a.lo, b.
 PUMICE_INLINE Bits operator-(Bits a, Bits b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
 PUMICE_INLINE Bits operator&(Bits a, Bits b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
 PUMICE_INLINE Bits operator|(Bits a, Bits b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
-PUMICE_INLINE Bits max(Bits a, Bits b) { return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)}; }  // signed
+PUMICE_INLINE Bits max(Bits a, Bits b) { return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)}; }  // compares signed integers
 template <int N>
 PUMICE_INLINE Bits shift_left(Bits a) {
   return {_mm256_slli_epi32(a.lo, N), _mm256_slli_epi32(a.hi, N)};
@@ -121,7 +122,7 @@ PUMICE_INLINE Lanes select(Mask m, Lanes yes, Lanes no) {
   return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
 }
 
-// Every horizontal sum folds lanes in one order: i and i + 8, then i and i + 4, i + 2, i + 1.
+// Every horizontal operation combines lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
 PUMICE_INLINE float sum(Lanes x) {
   const __m256 eight = _mm256_add_ps(x.lo, x.hi);
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -142,7 +143,7 @@ PUMICE_INLINE std::int32_t max_lane(Bits x) {
 }
 PUMICE_INLINE float first_lane(Lanes x) { return _mm256_cvtss_f32(x.lo); }
 
-// Loads 32 floats as 16 even and 16 odd ones; store_pairs() is the inverse.
+// Loads 32 floats, those with even indices into `even` and those with odd indices into `odd`. store_pairs() is the inverse.
 PUMICE_INLINE void load_pairs(const float* p, Lanes& even, Lanes& odd) {
   const Lanes a = Lanes::load(p), b = Lanes::load(p + kLanes);
   const auto in_order = [](__m256 x)

@@ -1,4 +1,4 @@
-// Sixteen float lanes on AVX-512: one register. The same bits as all lanes (lanes.h).
+// Sixteen float lanes in one AVX-512 register. They give the same bits as the other implementations of lanes.h.
 #pragma once
 
 #include <immintrin.h>
@@ -21,8 +21,9 @@ struct Mask {
 struct Lanes {
   using Bits = avx512::Bits;
   using Mask = avx512::Mask;
-  static constexpr int kAccumulators =
-      8;  // eight chains hide the latency of multiply-adds at two a cycle; 32 registers would hold twice as many
+  // Eight independent chains are enough to hide the latency of multiply-adds, two of which start in each cycle. The 32 registers would hold
+  // twice as many.
+  static constexpr int kAccumulators = 8;
   static constexpr bool kRegisters = true;
   __m512 v;
 
@@ -35,7 +36,7 @@ struct Lanes {
   PUMICE_INLINE static Lanes load(const std::int8_t* p) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
   }
-  // Lanes with first <= index < last.
+  // Returns the mask of the lanes with first <= index < last.
   PUMICE_INLINE static Mask between(int first, int last) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return {_mm512_mask_cmplt_epi32_mask(_mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(first)), lane, _mm512_set1_epi32(last))};
@@ -51,7 +52,7 @@ PUMICE_INLINE void store(std::int8_t* p, Bits x) {  // stores integers within [-
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(x.v));
 }
 
-// Every horizontal operation folds lanes by f in one order: i and i + 8, then i and i + 4, i + 2, i + 1.
+// Every horizontal operation combines lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
 PUMICE_INLINE __m256 upper(__m512 x) { return _mm512_extractf32x8_ps(x, 1); }
 PUMICE_INLINE __m256i upper(__m512i x) { return _mm512_extracti32x8_epi32(x, 1); }
 
@@ -61,18 +62,18 @@ PUMICE_INLINE std::int32_t sum_of(__m512i x) {
   const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
   return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0x55)));
 }
-// Stores 32 integers within [-128, 127], and the sums of the first and the second sixteen.
+// Stores 32 integers within [-128, 127], and writes the sums of the first 16 and of the last 16 to `sums`.
 PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sums) {
   store(p, a);
   store(p + kLanes, b);
   sums[0] = sum_of(a.v);
   sums[1] = sum_of(b.v);
 }
-// Stores 32 integers within [-8191, 8191] and returns the sum of c0 c2 + c1 c3 over fours of codes.
+// Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all groups (c0, c1, c2, c3) of four neighbouring codes.
 PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
   const __m512i codes = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtsepi32_epi16(a.v)), _mm512_cvtsepi32_epi16(b.v), 1);
   _mm512_storeu_si512(p, codes);
-  const __m512i crossed = _mm512_madd_epi16(codes, _mm512_shuffle_epi32(codes, _MM_PERM_CDAB));  // has each product twice
+  const __m512i crossed = _mm512_madd_epi16(codes, _mm512_shuffle_epi32(codes, _MM_PERM_CDAB));  // each c0 c2 + c1 c3 is in two lanes
   return sum_of(_mm512_maskz_mov_epi32(0x5555, crossed));
 }
 
@@ -96,7 +97,7 @@ PUMICE_INLINE Bits operator+(Bits a, Bits b) { return {_mm512_add_epi32(a.v, b.v
 PUMICE_INLINE Bits operator-(Bits a, Bits b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 PUMICE_INLINE Bits operator&(Bits a, Bits b) { return {_mm512_and_si512(a.v, b.v)}; }
 PUMICE_INLINE Bits operator|(Bits a, Bits b) { return {_mm512_or_si512(a.v, b.v)}; }
-PUMICE_INLINE Bits max(Bits a, Bits b) { return {_mm512_max_epi32(a.v, b.v)}; }  // signed
+PUMICE_INLINE Bits max(Bits a, Bits b) { return {_mm512_max_epi32(a.v, b.v)}; }  // compares signed integers
 template <int N>
 PUMICE_INLINE Bits shift_left(Bits a) {
   return {_mm512_slli_epi32(a.v, N)};
@@ -127,7 +128,8 @@ PUMICE_INLINE std::int32_t max_lane(Bits x) {
 }
 PUMICE_INLINE float first_lane(Lanes x) { return _mm512_cvtss_f32(x.v); }
 
-// Loads 32 floats as 16 even and 16 odd ones; store_pairs() is the inverse. Indices above 15 mean the second register.
+// Loads 32 floats, those with even indices into `even` and those with odd indices into `odd`. store_pairs() is the inverse. In a
+// permutation, indices above 15 select elements of the second register.
 PUMICE_INLINE void load_pairs(const float* p, Lanes& even, Lanes& odd) {
   const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + kLanes);
   const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);

@@ -1,4 +1,4 @@
-// Sixteen float lanes in plain C++, for any machine. The same bits as all lanes (lanes.h).
+// Sixteen float lanes in plain C++, for any machine. They give the same bits as the other implementations of lanes.h.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct Mask {
 template <class To, class F>
 PUMICE_INLINE To map(F f) {
   To out;
-#pragma GCC unroll 1  // unrolled, sixteen calls of fmaf a step take 20 s to compile
+// If this loop is unrolled, the sixteen calls of fmaf in each fma() take 20 s to compile.
+#pragma GCC unroll 1
   for (int i = 0; i < kLanes; ++i) out.v[i] = f(i);
   return out;
 }
@@ -113,7 +114,7 @@ PUMICE_INLINE Bits bits(const Lanes& x) {
 PUMICE_INLINE Lanes floats(const Bits& x) {
   return map<Lanes>([&](int i) { return __builtin_bit_cast(float, x.v[i]); });
 }
-// Integers wrap.
+// Calls f for each lane. f computes with unsigned integers, so that results wrap around.
 template <class F>
 PUMICE_INLINE Bits wrapped(F f) {
   return map<Bits>([&](int i) { return static_cast<std::int32_t>(f(i)); });
@@ -154,7 +155,7 @@ PUMICE_INLINE Lanes select(const Mask& m, const Lanes& yes, const Lanes& no) {
   return map<Lanes>([&](int i) { return m.v[i] ? yes.v[i] : no.v[i]; });
 }
 
-// Folds lanes in the one order: i and i + 8, then i and i + 4, i + 2, i + 1.
+// Combines lanes with f in the order that lanes.h requires: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
 template <class T, class F>
 PUMICE_INLINE T fold(const T (&lanes)[kLanes], F f) {
   T v[kLanes / 2];

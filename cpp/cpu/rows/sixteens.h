@@ -1,4 +1,4 @@
-// Walks rows in steps of sixteen lanes, and turns numbers into integer codes.
+// Helpers that walk over rows in steps of sixteen lanes, and that quantize floats to integer codes.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ PUMICE_INLINE void store(T* p, const V& x, int count) {
   __builtin_memcpy(p, tail, static_cast<std::size_t>(count) * sizeof(T));
 }
 
-// Calls f(first, count) over [0, n) in steps of sixteen lanes; only the last step can be shorter.
+// Divides [0, n) into steps of sixteen and calls f(first, count) for each. Only the last step can be shorter.
 template <class F>
 PUMICE_INLINE void sixteens(Int n, F f) {
   Int i = 0;
@@ -36,7 +36,8 @@ PUMICE_INLINE void sixteens(Int n, F f) {
 }
 
 // ---------------------------------------------------------------- integer codes
-// The largest magnitude, as bits. Compared as integers, NaN > infinity > every number, so that neither is lost.
+// Returns the bits of |x|. Compared as integers, NaN > infinity > every finite number. So the maximum of these bits over a block still
+// shows whether the block contains NaN or infinity.
 template <Lanes16 Lanes>
 PUMICE_INLINE BitsOf<Lanes> magnitude(const Lanes& x) {
   return bits(x) & Lanes::set_bits(0x7fffffff);
@@ -45,14 +46,16 @@ PUMICE_INLINE BitsOf<Lanes> magnitude(const Lanes& x) {
 struct Scale {
   float scale, inverse;
 };
-// A block whose values are all below 1e-30 becomes zero. NaN and infinity stay in the scale, where a later check finds them.
+// Returns the scale of a block whose largest magnitude has these bits; that magnitude gets the code `most`. If all magnitudes are below
+// 1e-30, the scale is 0, and the block becomes zero. If the block contains NaN or infinity, the scale is NaN or infinite, and a later check
+// of the results finds it.
 PUMICE_INLINE Scale scale_of(std::int32_t largest_bits, float most) {
   const float largest = __builtin_bit_cast(float, largest_bits);
   if (largest < 1e-30f) return {0.0f, 0.0f};
   return {largest / most, most / largest};
 }
-// Rounds to nearest even. Codes are within +-most without clamping, because most / largest rounds up by half an ulp at most. NaN becomes
-// most.
+// Returns x * inverse, rounded to the nearest integers, ties to even. NaN becomes `most` through min(). Other codes lie within +-most even
+// without min(), because most / largest rounds up by half an ulp at most.
 template <Lanes16 Lanes>
 PUMICE_INLINE BitsOf<Lanes> codes_of(const Lanes& x, const Lanes& inverse, float most) {
   return bits(min(x * inverse, Lanes::set(most)) + Lanes::set(kMagic)) - bits(Lanes::set(kMagic));
