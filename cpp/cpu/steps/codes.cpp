@@ -38,7 +38,8 @@ QuantRows CodeRows::int8() const {
 
 namespace {
 
-// x ~ s c + s' c'. The second term is the rounding error of the first: at most s / 2, so that s' <= s / 254.
+// Quantizes a row to two rows of codes, so that x ~ s c + s' c'. The second row of codes holds the rounding error of the first. The error
+// is at most s / 2, so s' <= s / 254.
 void quantize_twice(const RowKernels& kernels, const float* in, std::int64_t row, const QuantRows& out) {
   constexpr std::int64_t kCols = 16 * kQuantBlock;
   float rest[kCols];

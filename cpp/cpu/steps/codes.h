@@ -1,4 +1,4 @@
-// Rows of activations as integer codes for products: their addresses in scratch memory, and their quantization.
+// The rows of integer codes to which the activations of products are quantized: their addresses in scratch memory, and the quantization.
 #pragma once
 
 #include "cpu/steps/run.h"
@@ -12,10 +12,11 @@ struct CodeRows {
     rows = place.terms() * (run.plan.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all);
   }
 
-  std::int64_t row(std::int64_t r) const { return place.terms() * (r - run.first_row(place.area)); }  // the code row of the batch's row r
+  // Index of the first code row of the batch's row r.
+  std::int64_t row(std::int64_t r) const { return place.terms() * (r - run.first_row(place.area)); }
   QuantRows int8() const;
   FixedRows fixed() const;
-  // Returns whether 8-bit codes are stored as bytes, which depends on the instruction set.
+  // Returns whether 8-bit codes are stored as bytes. If not, they are stored as 16-bit words. This depends on the instruction set.
   bool as_bytes() const { return run.kernels.matrix.bytes.of_bytes != nullptr; }
   ByteRows bytes() const;
   FixedRows words() const;

@@ -1,4 +1,4 @@
-// How the work of a step is cut into tasks. None of these numbers changes a bit of the result (kernels.h).
+// The division of a step's work into tasks. No number in this file changes a bit of the results (kernels.h).
 #pragma once
 
 #include <algorithm>
@@ -9,18 +9,24 @@
 
 namespace pumice::cpu {
 
-inline constexpr std::int64_t kTaskFloats = 16 * 1024;  // floats of one task of a step over rows: 2 to 5 us
+// Number of floats for one task of a step that works row by row. Such a task takes 2 to 5 us.
+inline constexpr std::int64_t kTaskFloats = 16 * 1024;
 
-// For products; bench/ops_bench.cpp cuts its products in the same way.
-// With at most this many rows, reading weights limits a product, and one task computes all rows.
+// The next four constants are for products. bench/ops_bench.cpp divides its products in the same way.
+
+// If a product has at most this many rows, its speed is limited by reading weights, and one task computes all rows.
 inline constexpr std::int64_t kNarrowRows = 8;
-inline constexpr std::int64_t kBlockRows = 96;   // token rows of one product: a multiple of 4 and of 6, the kernels' tiles
-inline constexpr std::int64_t kBlockGroups = 4;  // 64 outputs x 96 rows x 4 bytes = 24 KiB: the tile stays in L1 for its epilogue
-inline constexpr std::int64_t kTileGroups =
-    2;  // groups of the kernels' widest tile: with an odd number of groups half of the last tile is unused
+// Largest number of token rows in one task of a product. It is a multiple of 4 and of 6, the numbers of rows in the kernels' tiles.
+inline constexpr std::int64_t kBlockRows = 96;
+// Largest number of weight groups in one task of a product with more than kNarrowRows rows. The output tile of 64 outputs x 96 rows x 4
+// bytes = 24 KiB then stays in L1 until its epilogue.
+inline constexpr std::int64_t kBlockGroups = 4;
+// Number of weight groups in the kernels' widest tile. If a task had an odd number of groups, half of its last tile would be unused.
+inline constexpr std::int64_t kTileGroups = 2;
 static_assert(kBlockGroups % kTileGroups == 0);
 
-// Returns the number of rows in each block but the last, for more than kNarrowRows rows. Blocks are as even as tiles allow.
+// Returns the number of rows in each block of rows, for a product with more than kNarrowRows rows. The last block may have fewer. The
+// blocks are as equal as whole tiles allow.
 inline std::int64_t block_rows(std::int64_t rows) { return std::min(rows, round_up(ceil_div(rows, ceil_div(rows, kBlockRows)), 12)); }
 
 struct Range {
@@ -29,11 +35,11 @@ struct Range {
 
 struct Cut {
   std::int64_t tasks = 0;
-  Range rows{0, 0};                // rows that the step works on; for pooling: segments
-  std::int64_t per_task = 1;       // rows of a task, or page runs, or units of attention
-  std::int64_t groups = 1;         // products: groups of weight rows in a task
-  std::int64_t tasks_of_rows = 1;  // products: tasks for one block of rows
-  bool shared_out = false;         // true: each thread takes a run of tasks (shares.h)
+  Range rows{0, 0};                // rows that the step works on; for some steps segments, page runs or units of attention
+  std::int64_t per_task = 1;       // number of these rows (or segments and so on) in a task
+  std::int64_t groups = 1;         // for products: number of weight groups in a task
+  std::int64_t tasks_of_rows = 1;  // for products: number of tasks for each block of rows
+  bool shared_out = false;         // true if each thread takes a run of consecutive tasks (shares.h)
 
   Range task_rows(std::int64_t task) const {
     const std::int64_t first = task * per_task;
@@ -41,7 +47,7 @@ struct Cut {
   }
 };
 
-// Cuts rows of `width` floats into tasks of about kTaskFloats.
+// Divides rows of `width` floats into tasks of about kTaskFloats floats.
 inline Cut cut_rows(const Range& rows, std::int64_t width) {
   Cut cut{.rows = rows};
   cut.per_task = std::max({std::int64_t{1}, kTaskFloats / width, ceil_div(rows.count, kMaxTasks)});

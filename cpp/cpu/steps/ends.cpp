@@ -1,4 +1,4 @@
-// Steps at the end of a program: selected rows, one vector a segment, and what is computed from logits.
+// Steps at the end of a program: they select rows, pool each segment into one vector, or compute results from logits.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -48,8 +48,8 @@ void task(const Run& run, const LogProbStep& s, const Cut& cut, std::int64_t ind
 
 namespace {
 
-// Keeps the k largest logits so far, in order. Nearly every logit is below the smallest of them, so whole blocks are skipped. allowed: a
-// bit for each id; null: all ids are allowed.
+// Writes one row of Top's output (core/top.h). The loop keeps the k largest logits so far, in order. Nearly every later logit is below all
+// of these, so whole blocks of logits are skipped. `allowed` has a bit for each id; if it is null, all ids are allowed.
 void top_row(const RowKernels& kernels, const Top& op, const float* logits, std::span<const std::int32_t> reported,
              const std::uint32_t* allowed, float* out) {
   const auto bits = [](std::int32_t word) { return std::bit_cast<float>(word); };

@@ -1,4 +1,4 @@
-// Steps that depend on positions: rope, and storing keys and values in pages.
+// Steps that depend on positions: they apply rope, and store keys and values in pages.
 #include <cmath>
 #include <span>
 
@@ -9,13 +9,13 @@ namespace {
 
 const RopeTable& table_of(const Run& run, std::int32_t turns) { return run.plan.turns[static_cast<std::size_t>(turns)]; }
 
-// Returns the address of the cosines and sines of a row.
+// Returns the address of the cosines and sines for row r.
 float* turns_row(const Run& run, std::int32_t turns, std::int64_t r) {
   const auto pairs = static_cast<std::int64_t>(table_of(run, turns).inv_freq.size());
   return reinterpret_cast<float*>(run.space.scratch.data() + run.layout().turns_at[static_cast<std::size_t>(turns)]) + r * 2 * pairs;
 }
 
-// Cuts page runs whose rows have `width` floats into tasks.
+// Divides the batch's page runs (PageRun), whose rows have `width` floats, into tasks.
 Cut cut_page_runs(const Run& run, std::int64_t width) {
   const auto runs = static_cast<std::int64_t>(run.layout().page_runs.size());
   const std::int64_t floats = std::max<std::int64_t>(1, run.batch.rows * width / std::max<std::int64_t>(1, runs));
@@ -48,7 +48,7 @@ void turn(const Run& run, const Turned& s, std::int64_t r, std::int64_t position
   run.kernels.rows.scale_add(x, static_cast<float>(factor), nullptr, nullptr, s.x.width, x);
 }
 
-// Stores each head of `rows` in the page that page_of_head(head) gives.
+// Stores the keys and values of a page run. page_of_head(head) returns the address for each kv head.
 template <class PageOfHead>
 void store_heads(const Run& run, const PageRun& rows, KvFormat format, const View& k, const View& v, const CacheShape& shape,
                  const PageOfHead& page_of_head) {
@@ -77,7 +77,8 @@ void task(const Run& run, const TurnsStep& s, const Cut& cut, std::int64_t index
     float* cos = turns_row(run, s.turns, r);
     float* sin = cos + pairs;
     for (std::size_t j = 0; j < pairs; ++j) {
-      const double angle = position * inv_freq[j];  // a float32 product, as the models were trained with
+      // The product is rounded to float32, as it was when the models were trained.
+      const double angle = position * inv_freq[j];
       cos[j] = static_cast<float>(std::cos(angle)) * rope.magnitude;
       sin[j] = static_cast<float>(std::sin(angle)) * rope.magnitude;
     }

@@ -1,6 +1,6 @@
-// Products with weights. A task multiplies a block of groups of one part by a block of rows. Blocks of groups are the inner loop, so that
-// threads working at the same time share the rows, which are larger. With few rows, reading weights limits the speed, so each thread does a
-// run of consecutive tasks.
+// Products of activations with weights. A task multiplies a block of token rows by a block of weight groups from one part (ProductPart).
+// Consecutive tasks have the same block of rows and different blocks of groups, so threads that work at the same time share the rows, which
+// are larger. If there are few rows, the speed is limited by reading weights, so each thread does a run of consecutive tasks.
 #include <climits>
 #include <cstring>
 
@@ -11,16 +11,21 @@
 namespace pumice::cpu {
 namespace {
 
-constexpr std::int64_t kTaskBytes = 24 * 1024;       // weight bytes of a task: 1 to 2 us
-constexpr std::int64_t kMostTaskBytes = 256 * 1024;  // about 15 us: so long the last thread may run alone at the end of a step
-constexpr std::int64_t kTaskMacs = 256 * 1024;       // multiply-adds of a task: 2 to 5 us
+// With few rows, a task has at least this many bytes of weights. That takes 1 to 2 us.
+constexpr std::int64_t kTaskBytes = 24 * 1024;
+// With few rows, a task has at most this many bytes of weights. That takes about 15 us, and the last thread may run alone for so long at
+// the end of a step.
+constexpr std::int64_t kMostTaskBytes = 256 * 1024;
+// With more rows, a task has at least about this many multiply-adds, as far as kBlockGroups allows. That takes 2 to 5 us.
+constexpr std::int64_t kTaskMacs = 256 * 1024;
 
 std::int64_t groups_of(const ProductPart& part) { return ceil_div(part.rows, kGroupRows); }
 std::int64_t group_bytes(const Run& run, const ProductPart& part) {
   return std::max<std::int64_t>(kLine, run.weights.matrix(part.weight).group_bytes);
 }
 
-// Chooses the numbers of groups and rows per task; the step sets the number of tasks. most_groups is the maximum number of groups per task.
+// Chooses the numbers of weight groups and rows per task. The caller then sets the number of tasks with count_tasks(). A task gets at most
+// most_groups groups, unless there would be too many tasks.
 Cut cut_product(const Run& run, Rows kind, std::int64_t groups, std::int64_t group_bytes, std::int64_t cols, std::int64_t most_groups) {
   Cut cut{.rows = run.rows_of(kind)};
   const std::int64_t share = run.space.threads * 8;
@@ -45,7 +50,7 @@ void count_tasks(Cut& cut, std::int64_t tasks_of_rows) {
   cut.tasks = tasks_of_rows * ceil_div(cut.rows.count, cut.per_task);
 }
 
-// Computes outputs [first, first + count) of a part for some rows: out = in * W^T.
+// The product of some rows of `in` with one part, out = in * W^T. outputs() computes columns [first, first + count) of the product.
 class PartProduct {
  public:
   PartProduct(const Run& run, const ProductPart& part, const View& in, const Range& rows)
@@ -84,7 +89,8 @@ class PartProduct {
     }
   }
 
-  // Both terms of a row go over the weights together: with few rows, when reading weights takes the time, the second term costs little.
+  // Multiplies both code rows of each row (Codes::two_int8) in the same pass over the weights, and adds the two results. With few rows,
+  // most of the time is spent on reading weights, so the second code row costs little.
   void of_two_terms(const QuantRows& x, std::int64_t row, const std::uint8_t* groups, std::int64_t count, float* out,
                     std::int64_t out_stride) const {
     alignas(kLine) float tile[kTileFloats];
@@ -123,7 +129,7 @@ Epilogue epilogue_of(const Run& run, const LinearStep& s, const ProductPart& par
           .alpha_n = s.op.alpha_n};
 }
 
-// For x = x + W h in place: the product is written to a separate tile, because the output still holds x.
+// Computes x = x + W h in place. The product is first written to a separate tile, because the output still holds x.
 void finish_in_place(const Run& run, const LinearStep& s, const ProductPart& part, const PartProduct& product, std::int64_t first,
                      std::int64_t count, const Range& rows, float* out) {
   alignas(kLine) float tile[kTileFloats];

@@ -1,4 +1,4 @@
-// One run of a plan, as its steps see it: batch, weights, caches and the addresses of rows.
+// What the steps of a plan need during one run: the batch, the weights, the caches and the addresses of rows.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@
 
 namespace pumice::cpu {
 
-// Vectors that steps need in addition to weights.
+// Vectors that steps read in addition to the vectors of the weights.
 struct Constants {
-  std::vector<float> ones, zeros;                 // stand in for a norm's missing weight or bias
-  std::vector<std::vector<float>> folded_biases;  // ProductPart::folded_bias
+  std::vector<float> ones, zeros;                 // used if a norm has no weight or no bias
+  std::vector<std::vector<float>> folded_biases;  // indexed by ProductPart::folded_bias
 };
 
 struct Run {
@@ -27,13 +27,14 @@ struct Run {
   const PackedWeights& weights;
   const Constants& constants;
   const ScratchSpace& space;
-  const PageStore* store;  // null: no caches
+  const PageStore* store;  // null if the program has no caches
   const Batch& batch;
   const Io& io;
   const Cancel& cancel;
   const Kernels& kernels;
 
-  // The current block of the tail (CpuPlan::tail). Written only between phases.
+  // in_tail is true while steps of the tail run (CpuPlan::tail); tail_row is then the first row of the current block. Both are written only
+  // between phases.
   bool in_tail = false;
   std::int64_t tail_row = 0;
 
@@ -58,7 +59,8 @@ struct Run {
     return space.scratch.data() + layout().threads_at + static_cast<std::uint64_t>(thread) * layout().thread_bytes + kLine;
   }
 
-  // The position of row r. `at` keeps the segment of the last call, so that a walk over rows walks over segments once.
+  // Returns the position of row r in its sequence, and sets `at` to the index of the row's segment. If `at` already is this index, as it
+  // usually is when rows are visited in order, no search is needed.
   std::int64_t position_of(std::int64_t r, std::size_t& at) const;
 };
 

@@ -1,5 +1,6 @@
-// cut() and task() for each step of a plan. cut() runs once, on one thread, before the step's tasks, and divides the step's work for this
-// run. task() does one task; any thread calls it, in any order. A step that lacks one of the two does not compile (executor.cpp).
+// Declares cut() and task() for each kind of step. cut() runs on one thread before the step's tasks, and divides the work of this run into
+// tasks. task() does one task; tasks run on any thread and in any order. If a kind of step lacks one of the two functions, executor.cpp
+// does not compile.
 #pragma once
 
 #include "cpu/steps/run.h"
@@ -10,7 +11,7 @@ namespace pumice::cpu {
   Cut cut(const Run& run, const Step& s); \
   void task(const Run& run, const Step& s, const Cut& cut, std::int64_t index, int thread);
 
-// rows.cpp: each row by itself
+// rows.cpp: steps that process each row independently
 PUMICE_STEP(InputStep)
 PUMICE_STEP(EmbedStep)
 PUMICE_STEP(NormStep)
@@ -19,21 +20,22 @@ PUMICE_STEP(MultiplyStep)
 // products.cpp
 PUMICE_STEP(LinearStep)
 PUMICE_STEP(GatedStep)
-// positions.cpp: ropes, and keys and values to their pages
+// positions.cpp: rope, and storing keys and values in pages
 PUMICE_STEP(TurnsStep)
 PUMICE_STEP(RopeStoreStep)
 PUMICE_STEP(KeepStep)
 // attention.cpp
 PUMICE_STEP(AttendStep)
 PUMICE_STEP(MergeStep)
-// ends.cpp: what a program gives
+// ends.cpp: steps at the end of a program
 PUMICE_STEP(SelectStep)
 PUMICE_STEP(PoolStep)
 PUMICE_STEP(LogProbStep)
 PUMICE_STEP(TopStep)
 #undef PUMICE_STEP
 
-// An encoder's keys and values are kept in scratch pages, so that its attention runs the same code as a decoder's.
+// Returns the address of one kv head in a scratch page. Attention without a cache (in encoders) keeps its keys and values in such pages, so
+// that it runs the same code as attention with a cache.
 std::uint8_t* kept_page(const Run& run, const Attend& op, std::int64_t page, int head);
 
 }  // namespace pumice::cpu
