@@ -8,10 +8,10 @@
 namespace pumice::cpu {
 namespace {
 
-constexpr std::int64_t kUnitsMacs = 64 * 1024;  // 2 to 5 us
+constexpr std::int64_t kUnitsMacs = 64 * 1024;  // multiply-adds of a task; they take 2 to 5 us
 
 std::int64_t unit_rows(const AttendShape& shape) { return std::max<std::int64_t>(1, kMaxQueries / shape.group); }
-// Returns into how many parts a group of query heads is split, because one kernel call takes at most kMaxQueries.
+// Returns the number of parts into which a group of query heads is divided, because one kernel call takes at most kMaxQueries queries.
 std::int64_t head_splits(const AttendShape& shape) { return ceil_div(shape.group, kMaxQueries); }
 
 }  // namespace
@@ -33,7 +33,8 @@ AttendUnit AttendSchedule::unit(const AttendShape& shape, const Batch& batch, st
   const Segment& segment = batch.segments[unit.segment];
   const std::int64_t blocks = ceil_div(segment.rows, unit_rows(shape)), splits = head_splits(shape);
   std::int64_t local = index - first_unit[unit.segment];
-  unit.kv_head = static_cast<int>(local / (blocks * splits));  // the units of one kv head follow each other: its pages stay near
+  // The units of one kv head follow each other, so that its pages stay in the processor's caches.
+  unit.kv_head = static_cast<int>(local / (blocks * splits));
   local %= blocks * splits;
   unit.head = local % splits * kMaxQueries;
   unit.heads = std::min<std::int64_t>(kMaxQueries, shape.group - unit.head);

@@ -1,6 +1,6 @@
-// How the attention of one batch is divided into tasks, for one shape. A unit is some query rows of one segment and kv head; its keys are
-// processed chunk by chunk. When there are few units and many chunks (one row, a long past), the chunks of a unit go to several tasks,
-// whose results are merged later.
+// Divides the attention of one batch, for one shape, into tasks. A unit is some query rows of one segment and one kv head; its keys are
+// processed chunk by chunk. If there are few units with many chunks (for example one row with a long past), each chunk of a unit is a task
+// of its own, and MergeStep merges the results.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,21 @@ Keys keys_of(const AttendShape& shape, const Segment& segment, std::int64_t row)
 struct AttendUnit {
   std::size_t segment;
   int kv_head;
-  std::int64_t row, rows;    // of the segment
-  std::int64_t head, heads;  // of the group
+  std::int64_t row, rows;    // query rows [row, row + rows) of the segment
+  std::int64_t head, heads;  // query heads [head, head + heads) of the kv head's group
   std::int64_t first_chunk, last_chunk;
 };
 
 struct AttendSchedule {
-  std::vector<std::int64_t> first_unit;  // per segment, and the total
+  std::vector<std::int64_t> first_unit;  // index of each segment's first unit; the last element is the total
   std::int64_t units = 0, units_per_task = 1, most_chunks = 1;
   bool split = false;
+  // One chunk of one unit. `partial` is where its partial results start in the shared partial results, in floats.
   struct Piece {
     std::int64_t unit, chunk, partial;
-  };  // partial: floats from the start of the shared partials
+  };
   std::vector<Piece> pieces;
-  std::vector<std::int64_t> first_piece;  // per unit, and the total
+  std::vector<std::int64_t> first_piece;  // index of each unit's first piece; the last element is the total
   std::int64_t partial_floats = 0;
 
   void arrange(const AttendShape& shape, const Batch& batch, int threads);

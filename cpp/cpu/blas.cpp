@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 constexpr const char* kFile = "libpumiceopenblas.so";
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;  // CBLAS (Blackford et al. 2002)
 
-// The copy lies beside the module or program that contains this code. dladdr() may give a program's name as a relative path; /proc has
-// the absolute one.
+// Returns the path of our copy, which lies beside the module or program that contains this code. dladdr() may give a program's name as a
+// relative path, so the absolute path in /proc is tried as well.
 fs::path own_copy() {
   Dl_info info{};
   std::error_code ignored;
@@ -41,8 +41,8 @@ fs::path own_copy() {
   return fs::exists(program, ignored) ? program : beside;
 }
 
-// The limit of one thread is set before the library is opened: OpenBLAS starts its thread pool when it is loaded, and set_num_threads()
-// would only leave those threads idle.
+// Limits OpenBLAS to one thread while the library is opened. OpenBLAS starts its thread pool at that moment, and set_num_threads() would
+// later only leave those threads idle.
 class OneThread {
  public:
   OneThread() {
@@ -65,9 +65,9 @@ class OneThread {
 };
 
 void* open_alone(const fs::path& path) {
-  // DEEPBIND: symbols of another OpenBLAS that the process has loaded globally must not replace those of our copy.
+  // With RTLD_DEEPBIND, symbols of another OpenBLAS that the process has loaded globally do not replace those of our copy.
   int flags = RTLD_NOW | RTLD_LOCAL;
-#if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer ends the process on DEEPBIND
+#if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer ends the process if RTLD_DEEPBIND is used
   flags |= RTLD_DEEPBIND;
 #endif
   const OneThread one;
@@ -93,8 +93,8 @@ std::vector<float>& scratch(std::vector<float>& held, std::int64_t floats) {
 
 }  // namespace
 
-constexpr std::uint64_t kBuffer = std::uint64_t{64} << 20;  // as OpenBLAS 0.3.34 maps it on x86-64
-constexpr std::uint64_t kMargin = std::uint64_t{32} << 20;  // room for other allocations at the same time
+constexpr std::uint64_t kBuffer = std::uint64_t{64} << 20;  // size of the buffers that OpenBLAS 0.3.34 maps on x86-64
+constexpr std::uint64_t kMargin = std::uint64_t{32} << 20;  // left free for other allocations at the same time
 
 class Blas::Buffer {
  public:
@@ -126,8 +126,8 @@ class Blas::Buffer {
   bool first_ = false;
 };
 
-// One panel, transposed: out[cols][height]. With the rows as the faster index a panel can be higher before OpenBLAS treats rows of it
-// differently (Haswell kernels, 0.3.34: 16 rows this way, 11 the other).
+// Computes one panel, transposed: out[cols][height]. In this layout a panel can have more rows before OpenBLAS computes some of its rows
+// differently from others. (With the Haswell kernels of 0.3.34 it can have 16 rows, and with out[height][cols] only 11.)
 void Blas::panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w, std::int64_t w_stride,
                  std::int64_t height, float* out) const {
   const Buffer buffer(*buffers_);
@@ -135,8 +135,8 @@ void Blas::panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t
          static_cast<int>(w_stride), x, static_cast<int>(x_stride), 0.0f, out, static_cast<int>(height));
 }
 
-// Are products right, and do equal rows give equal bits at every place of a panel of this height? OpenBLAS has other kernels for other
-// processors, so this is tested on the machine at hand (0.3 ms).
+// Returns whether products are correct, and whether equal rows get equal bits at every position in a panel of this height. OpenBLAS has
+// different kernels for different processors, so this is tested on the machine that runs (0.3 ms).
 bool Blas::computes(std::int64_t height) const {
   struct Shape {
     std::int64_t cols, k;
@@ -239,7 +239,7 @@ struct OpenedBlas {
 
 namespace {
 const OpenedBlas& opened() {
-  static const auto& once = *new OpenedBlas;  // never destroyed: threads may still use it while the process ends
+  static const auto& once = *new OpenedBlas;  // never destroyed, because threads may still use it while the process ends
   return once;
 }
 }  // namespace

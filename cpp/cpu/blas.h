@@ -1,4 +1,4 @@
-// float32 matrix products by our copy of OpenBLAS. It is opened at the first use and runs on the calling thread alone.
+// Float32 matrix products by our own copy of OpenBLAS. The library is opened at the first use, and computes only on the calling thread.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,9 @@ namespace pumice::cpu {
 
 class Blas {
  public:
-  // out[rows][cols] = x[rows][k] * w[cols][k]^T, with strides in floats. It is computed in panels of panel_rows() rows. The last panel is
-  // padded with zero rows, so that a row's bits depend neither on its index nor on the number of rows. Thread-safe. Throws Error.
+  // Computes out[rows][cols] = x[rows][k] * w[cols][k]^T, with strides in floats. Rows are processed in panels of panel_rows() rows. The
+  // last panel is padded with zero rows, so that a row's bits depend neither on its index nor on the number of rows. Thread-safe. Throws
+  // Error.
   void sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
                 std::int64_t w_stride, float* out, std::int64_t out_stride) const;
 
@@ -28,10 +29,12 @@ class Blas {
              std::int64_t height, float* out) const;
   bool computes(std::int64_t height) const;
 
-  // OpenBLAS maps one buffer for each thread that computes at the same time, and keeps it. If the system refuses a buffer, OpenBLAS retries
-  // for ever. So where address space is limited, a thread that needs a new buffer enters only if there is room for it.
+  // OpenBLAS maps one buffer for each thread that computes at the same time, and never unmaps it. If the system refuses a buffer, OpenBLAS
+  // retries for ever. So if the address space is limited, a thread that needs a new buffer may call OpenBLAS only if there is room for the
+  // buffer. Otherwise it throws an error.
   struct Buffers {
-    // Threads that compute now; buffers that exist or are promised; promised buffers that are not mapped yet.
+    // `inside` counts the threads that compute now, `admitted` the buffers that exist or are promised to a thread, and `coming` the
+    // promised buffers that may not be mapped yet.
     std::atomic<int> inside{0}, admitted{0}, coming{0};
   };
 
@@ -41,8 +44,9 @@ class Blas {
   std::string path_, config_;
 };
 
-// Returns null if there is no OpenBLAS; blas_why_not() then returns the reason. The library is libpumiceopenblas.so beside this module. The
-// environment variable PUMICE_BLAS can give the path of another library (with cblas_sgemm on 32-bit integers), or be "none".
+// Returns null if OpenBLAS cannot be used; blas_why_not() then returns the reason. The library is libpumiceopenblas.so in the folder of
+// this module. The environment variable PUMICE_BLAS can give the path of another library, whose cblas_sgemm must take 32-bit integers. If
+// it is "none", no library is used.
 const Blas* blas();
 const std::string& blas_why_not();
 

@@ -27,7 +27,7 @@ Buffer::Buffer(std::uint64_t bytes, const std::string& what) {
     bytes_ = bytes;
     return;
   }
-  // A huge page must begin at a multiple of its size: one page more is mapped, and both ends are cut off.
+  // A huge page must begin at a multiple of its size. So one huge page more is mapped, and then both ends are unmapped.
   const std::uint64_t slack = *size >= kHugePage ? kHugePage : 0;
   void* mapped = ::mmap(nullptr, *size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) fail_with_bytes();
@@ -38,7 +38,7 @@ Buffer::Buffer(std::uint64_t bytes, const std::string& what) {
     if (slack > skip) ::munmap(begin + skip + *size, slack - skip);
     begin += skip;
 #if defined(MADV_HUGEPAGE)
-    ::madvise(begin, *size, MADV_HUGEPAGE);  // a hint: everything works without it, more slowly
+    ::madvise(begin, *size, MADV_HUGEPAGE);  // only a hint; without huge pages everything works, but more slowly
 #endif
   }
   data_ = begin;

@@ -1,4 +1,5 @@
-// Owned memory, aligned to 64 bytes. Large buffers are mapped, so that the system backs only pages that are used, and request huge pages.
+// A Buffer owns memory that is aligned to 64 bytes. Large buffers are mapped, so that only pages that are used take physical memory, and
+// they ask the system for huge pages.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ class Buffer {
   }
   std::uint8_t* data_ = nullptr;
   std::uint64_t bytes_ = 0;
-  std::uint64_t mapped_ = 0;  // bytes to unmap; 0: the buffer is from the heap
+  std::uint64_t mapped_ = 0;  // bytes to unmap; 0 if the buffer is from the heap
 };
 
 // Throws out_of_memory, with the numbers, if the system has less than `bytes` left. Without this check Linux would grant the memory and

@@ -1,4 +1,5 @@
-// The pages of a model's caches. One page holds 32 positions of all caches in contiguous memory: cache after cache, kv head after kv head.
+// Stores the pages of a model's caches. One page holds 32 positions of all caches in contiguous memory. Within a page, the caches follow
+// each other, and within a cache, the kv heads.
 #pragma once
 
 #include <atomic>
@@ -41,13 +42,14 @@ class PageStore final : public CacheStore {
   KvFormat format_;
   std::vector<std::uint64_t> cache_offset_, head_bytes_;
   std::uint64_t page_bytes_ = 0;
-  int slab_bits_ = 0;  // a slab holds 2^slab_bits pages, as many as make about 16 MiB
+  int slab_bits_ = 0;  // a slab holds 2^slab_bits_ pages, as many as fit in 16 MiB (at least 1, at most 2^14)
   std::mutex lock_;
-  std::vector<Buffer> slabs_;  // allocated at full length, so that the vector never moves under a reader
+  // Resized to its final length at once, so that its elements never move while another thread reads them.
+  std::vector<Buffer> slabs_;
   std::atomic<std::int32_t> pages_{0};
 };
 
-// Returns the bytes of one page in all `shapes`. Throws unsupported_model for impossible shapes.
+// Returns the bytes of one page of caches with these shapes. Throws unsupported_model for impossible shapes.
 std::uint64_t cache_page_bytes(std::span<const CacheShape> shapes, KvFormat format);
 
 }  // namespace pumice::cpu

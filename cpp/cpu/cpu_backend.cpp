@@ -17,7 +17,8 @@ namespace {
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int threads) : team_(std::make_shared<TeamHolder>(threads)) {
-    kernels();  // both throw here for a wrong environment variable, not in the middle of a load
+    // Both functions read an environment variable. They are called here, so that a wrong value throws now and not in the middle of a load.
+    kernels();
     sgemm_by_openblas();
   }
 
@@ -66,7 +67,7 @@ class CpuBackend final : public Backend {
     }
     cost.page = cache_page_bytes(program.caches, format);
     if (rows == 0) return cost;
-    // One text of `rows` tokens whose rows are all selected.
+    // Scratch is computed for one text of `rows` tokens, all of whose rows are selected.
     const Segment text{0, static_cast<std::int32_t>(rows), 0, {}};
     const std::vector<std::int32_t> selected(plan.facts.takes_selected ? static_cast<std::size_t>(rows) : 0);
     Batch batch;
@@ -79,7 +80,8 @@ class CpuBackend final : public Backend {
     return cost;
   }
 
-  // Two blocks of 72 tokens, whole tiles of 6: the activations of a small encoder stay near a core's L2 cache.
+  // 144 rows are divided into two blocks of 72 (block_rows()), which are whole tiles of 6 rows. With so few rows, the activations of a
+  // small encoder stay in a core's L2 cache or close to it.
   std::int64_t batch_rows() const override { return 144; }
 
   int workers() const override { return team_->threads(); }

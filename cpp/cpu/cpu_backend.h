@@ -1,4 +1,4 @@
-// The CPU as a device.
+// The CPU backend.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace pumice::cpu {
 
-// threads 0: default_threads().
+// If `threads` is 0, the backend has default_threads() threads.
 std::shared_ptr<Backend> make_backend(int threads);
 int default_threads();  // physical cores that affinity and cgroup quota allow, at least 1
 

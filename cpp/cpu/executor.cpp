@@ -7,7 +7,7 @@
 namespace pumice::cpu {
 namespace {
 
-// Walks the plan step by step, and the plan's tail block by block.
+// Runs the steps of a plan in order. The steps of the plan's tail (CpuPlan::tail) run once for each block of rows.
 class BatchRun final : public Job {
  public:
   BatchRun(const Run& run, Shares& shares) : run_(run), shares_(shares) {}
@@ -27,17 +27,18 @@ class BatchRun final : public Job {
       if (cut_.shared_out) shares_.deal(cut_.tasks);
       if (cut_.tasks > 1) return cut_.tasks;
       run_.cancel.check();
-      task(0, thread);  // not worth a barrier
+      task(0, thread);  // a single task runs here, because a phase of its own would cost a barrier
     }
   }
 
   void task(std::int64_t index, int thread) override {
-    if (cut_.shared_out) index = shares_.take(thread);  // the team's number only grants one task; Shares chooses which
+    // `index` only says that the team granted one task. Shares chooses the task.
+    if (cut_.shared_out) index = shares_.take(thread);
     std::visit([&](const auto& s) { cpu::task(run_, s, cut_, index, thread); }, *now_);
   }
 
  private:
-  // Written only between phases.
+  // These four members are written only between phases.
   Run run_;
   std::size_t step_ = 0;
   const Step* now_ = nullptr;
@@ -76,7 +77,8 @@ ProgramExecutable::ProgramExecutable(Program program, std::shared_ptr<const Pack
   constants_.zeros.assign(widest, 0.0f);
 }
 
-// scale W x + b = scale (W weight) normed + (scale W bias + b).
+// Computes the bias of a part into whose matrix a norm is folded. With x = weight * y + bias (Folded), scale W x + b = scale (W weight) y +
+// (scale W bias + b). The term in the last parentheses is the new bias.
 void ProgramExecutable::fold_bias(ProductPart& part, float scale) {
   const PackedMatrix& matrix = weights_->matrix(part.weight);
   if (!matrix.folded) return;
@@ -114,7 +116,7 @@ void ProgramExecutable::run(Workspace& workspace, CacheStore* caches, const Batc
   } else {
     run_alone(run, cancel);
   }
-  cancel.check();  // a cancelled task has left its rows unfinished
+  cancel.check();  // throws if a task was cancelled, because its rows are then unfinished
 }
 
 }  // namespace pumice::cpu

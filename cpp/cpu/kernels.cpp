@@ -22,14 +22,15 @@ unsigned leaf7(unsigned subleaf, char reg) {
   return reg == 'a' ? a : reg == 'b' ? b : c;
 }
 
-// XCR0: the register state that the operating system saves. Without it AVX instructions fault, whatever the processor supports.
+// Returns XCR0, which says which registers the operating system saves. If it does not save the AVX registers, AVX instructions fault, even
+// on a processor that supports them.
 unsigned saved_state() {
   unsigned low, high;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return low;
 }
 
-// Bits: Intel SDM volume 2, CPUID leaves 1 and 7.
+// The bit numbers are those of Intel SDM volume 2, CPUID leaves 1 and 7.
 bool runs_avx2() {
   unsigned a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
@@ -42,7 +43,7 @@ bool runs_avx2() {
   return avx2 && bmi2;
 }
 
-// A processor with AVX-512 and without VNNI (Skylake-X) runs the AVX2 kernels: its integer products would be no faster.
+// A processor that has AVX-512 but not VNNI (Skylake-X) runs the AVX2 kernels, because AVX-512 would not make its integer products faster.
 bool runs_avx512() {
   if (!runs_avx2()) return false;
   constexpr unsigned kUpToZmm = 0xe6;  // XMM, YMM, ZMM and mask registers
@@ -54,11 +55,12 @@ bool runs_avx512() {
 
 bool runs_avx512_bf16() { return runs_avx512() && has(leaf7(1, 'a'), 5); }
 
-// Best first.
+// An instruction set, and whether this machine runs it.
 struct Known {
   bool runs;
   Kernels kernels;
 };
+// Returns all instruction sets, best first.
 const std::array<Known, 4>& known() {
   static const std::array<Known, 4> all = {Known{runs_avx512_bf16(), {"avx512_bf16", kMatrixAvx512Bf16, kRowsAvx512}},
                                            Known{runs_avx512(), {"avx512", kMatrixAvx512, kRowsAvx512}},
@@ -81,8 +83,8 @@ const Kernels& choose() {
        ", and this machine runs ", here, ". Unset it to take the best one");
 }
 
-// Prefetch distances by processor. Processors differ most in how far their hardware prefetchers run ahead of a stream, and in how many
-// lines may be in flight to L1.
+// Prefetch distances, measured on some families of processors. Processors differ most in how far their hardware prefetchers run ahead of a
+// stream, and in how many lines can be in flight to L1 at once.
 struct Measured {
   bool amd;
   unsigned family, first_model, last_model;
@@ -90,16 +92,17 @@ struct Measured {
 };
 constexpr Fetch kL1At2K{2048, false}, kL1At8K{8192, false}, kL2At1K{1024, true};
 constexpr Measured kMeasured[] = {
-    // Zen 4: 2 KiB ahead into L1 gives 20-22 GB/s of 27-30 possible, because few fills of L1 may be in flight. For 1 and 2 tokens 1 KiB
-    // ahead into L2 is best.
+    // Zen 4. Prefetching 2 KiB ahead into L1 gives 20 to 22 GB/s of the possible 27 to 30, because few fills of L1 can be in flight at
+    // once. For 1 and 2 tokens, 1 KiB ahead into L2 is best.
     {true, 25, 0x10, 0x1f, {kL2At1K, kL1At8K}},
     {true, 25, 0x60, 0x7f, {kL2At1K, kL1At8K}},
     {true, 25, 0xa0, 0xaf, {kL2At1K, kL1At8K}},
-    // Zen 3: 1 KiB ahead is 5 % slower, no prefetch 25 %.
+    // Zen 3. Compared with 2 KiB ahead, 1 KiB ahead is 5 % slower, and no prefetch is 25 % slower.
     {true, 25, 0x00, 0xff, {kL1At2K, kL1At2K}},
 };
-// All other processors. Measured on Sapphire Rapids, AVX-512 and AVX2, this is the best: 2 KiB ahead is 5 % slower, 1 KiB into L2 15 %, no
-// prefetch 25 to 30 % (half as much for Q8_0 and Q4_1). On Zen 4 it is within a tenth of the best for every format and 1 to 8 tokens.
+// For all other processors. Measured on Sapphire Rapids with AVX-512 and with AVX2, this is the best. Compared with it, 2 KiB ahead is 5 %
+// slower, 1 KiB ahead into L2 15 %, and no prefetch 25 to 30 % (half as much for Q8_0 and Q4_1). On Zen 4, this is within a tenth of the
+// best for every format and for 1 to 8 tokens.
 constexpr Fetches kOthers{kL1At8K, kL1At8K};
 
 Fetches choose_fetches() {

@@ -1,8 +1,9 @@
-// The CPU's kernels. Each instruction set has two tables of function pointers; the program picks one instruction set once, at run time.
+// The CPU's kernels. Each instruction set has two tables of function pointers, MatrixKernels and RowKernels. The program chooses one
+// instruction set, once, at run time.
 // Rules for every kernel:
 // - Integer sums are exact.
-// - Float sums run over 16 virtual lanes, in one fixed order that depends only on the shape of the weight. Fused multiply-adds are written
-// out. So a row's bits do not depend on the number of rows in a call, on the thread, or on the instruction set.
+// - Float sums run over 16 virtual lanes, in one fixed order that depends only on the shape of the weight. Fused multiply-adds are called
+// explicitly. So a row's bits do not depend on the number of rows in a call, on the thread, or on the instruction set.
 #pragma once
 
 #include <cstdint>
@@ -15,109 +16,121 @@
 namespace pumice::cpu {
 
 // ---------------------------------------------------------------- matrix products
-// Weights lie in groups of 16 rows (R16). One group is one sequential stream over k: a kernel that computes 16 outputs reads memory in
-// order. Rows are padded to 16 with zeros; group g starts at g * group_bytes(cols).
+// Weights are stored in groups of 16 rows (R16). The kernel that computes the 16 outputs of a group reads the group's memory in order, from
+// the first column to the last. If the last group has fewer than 16 rows, it is filled up with rows of zeros. Group g starts at g *
+// group_bytes(cols).
 inline constexpr int kGroupRows = 16;
-inline constexpr int kQuantBlock = 32;  // activations per int8 scale
+inline constexpr int kQuantBlock = 32;  // number of activations that share one int8 scale
 
-// Activations as int8: x ~ scale * code, codes in [-127, 127], per row and 32 columns (as Q8_0, Dettmers et al. 2022 call absmax).
-// Block-major, so that a tile of tokens reads one stream: codes[block][row][32], scales[block][row], sums[block][row][2]
-// where `sums` has the sums of the first and second 16 codes, and scaled_sums[block][row] = scale * (both). Formats with minima multiply
-// by scaled_sums; computing it again for each group of rows took a tenth of the time of products with few tokens.
+// Activations as int8 codes: x ~ scale * code with codes in [-127, 127], and one scale for each row and block of 32 columns. Q8_0 is
+// quantized in the same way (Dettmers et al. 2022 call it absmax). The arrays are block-major, so that a tile of tokens reads memory in
+// order: codes[block][row][32], scales[block][row], sums[block][row][2] and scaled_sums[block][row]. `sums` has the sum of a block's first
+// 16 codes and that of its last 16 codes. scaled_sums has the scale times the sum of all 32 codes. Products with formats that have minima
+// multiply by scaled_sums. Computing it again for each group of rows took a tenth of the time of products with few tokens.
 struct QuantRows {
   std::int8_t* codes = nullptr;
   float* scales = nullptr;
   std::int32_t* sums = nullptr;
   float* scaled_sums = nullptr;
-  std::int64_t rows = 0, cols = 0;  // rows: stride of a block
+  std::int64_t rows = 0, cols = 0;  // rows: number of rows in each block of the arrays
 };
 
-// out[t * out_stride + r] = sum over k of W[r][k] * x[first + t][k], r in [0, rows), t in [0, count).
-// `groups` is the first group. `rows` may end inside the last group: nothing is written outside `out`. Any x_stride gives right results;
-// activation_stride() of lowering.h gives a fast one.
+// Computes out[t * out_stride + r] = sum over k of W[r][k] * x[first + t][k] for r in [0, rows) and t in [0, count); ProductF32 has no
+// `first`, so its x points to the first row. `groups` points to the first group. `rows` need not be a multiple of 16, and nothing is
+// written outside `out`. Every x_stride gives correct results; activation_stride() in lowering.h returns a fast one.
 using ProductInt8 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
                              std::int64_t count, float* out, std::int64_t out_stride);
 using ProductF32 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                             std::int64_t count, float* out, std::int64_t out_stride);
 
-// Fixed point, for float weights that may be rounded (Rounding::floats): per row and 64 columns w ~ scale * code with |code| <= 4095, and
-// x ~ scale * code with |code| <= 8191, so that the sum of a block's 64 products fits 32 bits. vpmaddwd adds 16 products an instruction
-// where float32 multiply-add does 8: 1.5 times the speed on AVX2, and 0.53 of float32's bytes. The rounding is 1/20 of int8's.
+// Fixed point, for float weights that may be rounded (Rounding::floats). There is one scale for each row and 64 columns: w ~ scale * code
+// with |code| <= 4095 for weights, and x ~ scale * code with |code| <= 8191 for activations. So the sum of the 64 products of a block fits
+// in 32 bits. vpmaddwd adds 16 products per instruction, a float32 multiply-add 8. On AVX2 this is 1.5 times as fast as float32, and the
+// weights take 0.53 of the bytes. The rounding errors are 1/20 of those of int8.
 inline constexpr int kFixedBlock = 64;
 inline constexpr std::int64_t kFixedWeight = 4095, kFixedActivation = 8191;
 static_assert(kFixedBlock * kFixedWeight * kFixedActivation <= INT32_MAX);
 static_assert(kFixedWeight + kFixedActivation <= INT16_MAX &&
-              kFixedBlock / 2 * kFixedActivation * kFixedActivation <= INT32_MAX);  // FixedRows::starts fit 32 bits
+              kFixedBlock / 2 * kFixedActivation * kFixedActivation <= INT32_MAX);  // so that FixedRows::starts fit in 32 bits
 
-// Block-major as QuantRows: codes[block][row][64], scales[block][row], starts[block][row]. Columns past `cols` are zeros. A start is
-// minus the sum of c0 c2 + c1 c3 over a block's fours of codes; matrix/fixed.h says what for.
+// Activations in fixed point, block-major like QuantRows: codes[block][row][64], scales[block][row] and starts[block][row]. The codes of
+// columns past `cols` are zeros. A start is minus the sum of c0 c2 + c1 c3 over all groups (c0, c1, c2, c3) of four neighbouring codes of a
+// block. matrix/fixed.h explains what starts are for.
 struct FixedRows {
   std::int16_t* codes = nullptr;
   float* scales = nullptr;
   std::int32_t* starts = nullptr;
-  std::int64_t rows = 0, cols = 0;  // rows: stride of a block
+  std::int64_t rows = 0, cols = 0;  // rows: number of rows in each block of the arrays
 };
 
 using ProductFixed = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
-                              std::int64_t count, float* out, std::int64_t out_stride);  // as ProductInt8
+                              std::int64_t count, float* out, std::int64_t out_stride);  // arguments as in ProductInt8
 
 struct FixedKernels {
-  std::int64_t (*group_bytes)(std::int64_t cols);  // a multiple of 64
-  // `rows` <= 16 rows of `cols` floats, one after another, to one group; missing rows become zero weights.
+  std::int64_t (*group_bytes)(std::int64_t cols);  // returns a multiple of 64
+  // Packs `rows` rows (at most 16) of `cols` floats, which follow each other, into one group. Missing rows become zeros.
   void (*pack_group)(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
   ProductFixed product;
 };
 
-// 8-bit codes for weights and activations, for encoders with quantize="q8_0" (Rounding::bytes). Per row and kByteBlock columns: w ~ scale *
-// code with |code| <= 127, and x ~ scale * code with 256 consecutive codes that include 0, so that a range of activations which is not
-// symmetric loses no codes. An instruction set with a product of unsigned and signed bytes that adds in 32 bits takes the activations'
-// codes as bytes counted from the lowest code (ByteRows); another one takes words (FixedRows with scales and starts by kByteBlock columns).
-// The integers are the same.
+// 8-bit codes for weights and activations, for encoders with quantize="q8_0" (Rounding::bytes). There is one scale for each row and
+// kByteBlock columns. Weights are w ~ scale * code with |code| <= 127. Activations are x ~ scale * code, where the codes of a block come
+// from a range of 256 consecutive integers that includes 0. So no codes are wasted if a block's activations are not symmetric about 0.
+// Some instruction sets can multiply unsigned bytes by signed bytes and add the products in 32 bits. Their kernels take the codes of
+// activations as bytes, counted from the lowest code (ByteRows). The kernels of other instruction sets take them as 16-bit words (FixedRows
+// with one scale and one start for each row and kByteBlock columns). Both kinds of kernels compute the same integers.
 inline constexpr int kByteBlock = 64;
-inline constexpr std::int32_t kByteSteps =
-    254;  // codes between the smallest value (or 0) and the largest (or 0): below 255, since both ends may round outwards
+// The distance, before rounding, between the code of a block's smallest value (or of 0, if no value is below 0) and the code of its largest
+// value (or of 0, if no value is above 0). It is less than 255, because both ends may be rounded outwards.
+inline constexpr std::int32_t kByteSteps = 254;
 
-struct ByteRows {  // codes[block][row][kByteBlock], scales[block][row], zeros[block][row]: the code that stands for 0
+// Activations as bytes: codes[block][row][kByteBlock], scales[block][row] and zeros[block][row]. An element of `zeros` is the code of the
+// value 0.
+struct ByteRows {
   std::uint8_t* codes = nullptr;
   float* scales = nullptr;
   std::int32_t* zeros = nullptr;
-  std::int64_t rows = 0, cols = 0;  // rows: stride of a block
+  std::int64_t rows = 0, cols = 0;  // rows: number of rows in each block of the arrays
 };
 
+// Arguments as in ProductInt8, except that `cols` must be a multiple of 64.
 using ProductBytes = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const ByteRows& x, std::int64_t first,
-                              std::int64_t count, float* out, std::int64_t out_stride);  // as ProductInt8; cols: whole blocks of 64
+                              std::int64_t count, float* out, std::int64_t out_stride);
 
 struct ByteKernels {
   std::int64_t (*group_bytes)(std::int64_t cols);                                                      // a multiple of 64
-  void (*pack_group)(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);  // as FixedKernels'
+  void (*pack_group)(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);  // as in FixedKernels
   ProductFixed of_words;  // exactly one of of_words and of_bytes is null
   ProductBytes of_bytes;
 };
 
 struct FormatKernels {
-  std::int64_t (*group_bytes)(std::int64_t cols);  // a multiple of 64
-  // `rows` <= 16 packed rows of the file, row_stride bytes apart, to one group; missing rows become zero weights.
+  std::int64_t (*group_bytes)(std::int64_t cols);  // returns a multiple of 64
+  // Packs `rows` rows of the file (at most 16), which lie row_stride bytes apart, into one group. Missing rows become zeros.
   void (*pack_group)(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
-  // Row `lane` of a group as floats: bit-equal to unpack() of core/formats.h.
+  // Converts row `lane` of a group to floats, with the same bits as unpack() in core/formats.h.
   void (*unpack_row)(const std::uint8_t* group, int lane, std::int64_t cols, float* out);
-  ProductF32 product_f32;  // activations as they are (compute="float32", and float weights)
-  // May round activations to bfloat16. Equals product_f32, except for BF16 weights on avx512_bf16: the only kernel whose bits differ from
-  // those of other instruction sets (docs/numerics.md). A row's bits still do not depend on the other rows.
+  ProductF32 product_f32;  // does not round activations; for compute="float32" and for float weights
+  // May round activations to bfloat16. This is the same function as product_f32, except for BF16 weights on avx512_bf16. That kernel is the
+  // only one whose bits differ from those of other instruction sets (docs/numerics.md). A row's bits do not depend on the other rows there,
+  // either.
   ProductF32 product_bf16;
-  ProductInt8 product_int8;    // null for formats that are not quantized (info(format).quantized)
-  ProductFixed product_fixed;  // exact weights, activations in 16 bits; null but for Q8_0, where it costs no more than int8 ones
+  ProductInt8 product_int8;  // null for formats that are not quantized (info(format).quantized)
+  // Multiplies weights that are not rounded by activations in fixed point (FixedRows). Null except for Q8_0, where it costs no more than
+  // product_int8.
+  ProductFixed product_fixed;
 };
 
 // How kernels for few tokens prefetch weights.
 struct Fetch {
-  std::int32_t ahead;  // bytes ahead of what is read
-  bool to_l2;          // into L2; otherwise into L1
+  std::int32_t ahead;  // distance in bytes from the address that is being read
+  bool to_l2;          // true: into L2; false: into L1
 };
 struct Fetches {
   Fetch two;   // for 1 and 2 tokens
   Fetch more;  // for more tokens
 };
-const Fetches& fetches();  // for this processor; kernels.cpp has the table and its reasons
+const Fetches& fetches();  // returns the choice for this processor; kernels.cpp has the table and the reasons
 
 struct MatrixKernels {
   FormatKernels formats[kFormatCount];
@@ -127,38 +140,44 @@ struct MatrixKernels {
 };
 
 // ---------------------------------------------------------------- rows
-// Keys and values of one kv head on one page of kPageTokens positions:
-//   keys as [key_dim][32] (32 scores come from one pass without horizontal sums), values as [32][value_dim];
-//   q8_0 adds one float scale per position for keys and one for values: page = codes of K, scales of K, codes of V, scales of V.
+// The page of one kv head holds the keys and values of kPageTokens (32) positions. Keys are stored as [key_dim][32], so that one pass
+// computes 32 scores without horizontal sums. Values are stored as [32][value_dim]. With q8_0, there are also two float scales per
+// position, one for the key and one for the value. A page then has the codes of the keys, the scales of the keys, the codes of the values
+// and the scales of the values, in this order.
+
+// One query, the keys that it sees, and what is added to its scores.
 struct Query {
   const float* q;                    // key_dim values, already rotated by rope
-  std::int64_t first_key, last_key;  // keys [first_key, last_key) are seen
-  // Terms of the scores by distance d = key - position: + bias[clamp(d, -reach, reach) + reach], when `bias` is given, and - slope * |d|.
+  std::int64_t first_key, last_key;  // the query sees keys [first_key, last_key)
+  // Two terms that depend on the distance d = key - position are added to the score of a key: bias[clamp(d, -reach, reach) + reach], if
+  // `bias` is not null, and -slope * |d|.
   std::int64_t position = 0;
   const float* bias = nullptr;
   float slope = 0.0f;
-  // When the call has places: the score of key j gets + by_query[p] and + by_key[j * by_key_stride + p], where these are given, with
-  // p = places[clamp(d, -reach, reach) + reach].
+  // If AttendCall::places is not null, two more terms are added to the product of the query and key j: by_query[p] and by_key[j *
+  // by_key_stride + p], with p = places[clamp(d, -reach, reach) + reach]. If by_query or by_key is null, its term is left out.
   const float *by_query = nullptr, *by_key = nullptr;
 };
 
-// Attention runs in chunks of 256 keys at fixed positions [256 c, 256 c + 256); each gives, per query, value_dim + 2 floats: the
-// maximum score, the sum of exp(score - max), and the unnormalised weighted values. merge() folds chunks in order.
+// Attention processes keys in chunks of 256. Chunk c always consists of positions [256 c, 256 c + 256). For each query, a chunk gives a
+// partial result of value_dim + 2 floats: the maximum score, the sum of exp(score - maximum), and the sum of the values weighted with
+// exp(score - maximum). merge() combines the partial results in the order of the chunks.
 inline constexpr int kChunkKeys = 256;
-inline constexpr int kMaxQueries = 16;  // queries of one call
+inline constexpr int kMaxQueries = 16;  // maximum number of queries in one call of attend()
 
 struct AttendCall {
   KvFormat format;
   int key_dim, value_dim;
   float scale, softcap;
-  const std::uint8_t* const* pages;  // pages of this kv head; pages[i] holds positions [32 i, 32 i + 32)
-  std::int64_t chunk;                // number of the chunk
-  std::int64_t reach = 0;            // the largest distance that biases and places tell apart
-  const float* places = nullptr;     // 2 reach + 1 indices, by distance
+  const std::uint8_t* const* pages;  // addresses of the kv head's pages; pages[i] holds positions [32 i, 32 i + 32)
+  std::int64_t chunk;                // index of the chunk
+  std::int64_t reach = 0;            // `bias` and `places` clamp distances to [-reach, reach]
+  const float* places = nullptr;     // null, or 2 reach + 1 indices (Query), one for each distance
   std::int64_t by_key_stride = 0;
 };
 
-// The end of a product: softcap(activation(scale * product + bias)) + residual. A scale of 1 and a cap of 0 cost nothing.
+// What is done with the result of a product: softcap(activation(scale * product + bias)) + residual. A scale of 1 or a softcap of 0 costs
+// nothing.
 struct Epilogue {
   const float* bias = nullptr;
   Activation activation = Activation::none;
@@ -168,7 +187,8 @@ struct Epilogue {
   float alpha_p = 0.0f, alpha_n = 0.0f;  // parameters of the activation xielu
 };
 
-// The factors and offsets, by column, that activations still need when a norm's weight is folded into a matrix.
+// Factors and offsets, one per column, that are applied to activations if the weight and bias of a norm are folded into the matrix that
+// multiplies them (Folded in packed_weights.h). Null if no norm is folded.
 struct Turn {
   const float *scale = nullptr, *shift = nullptr;
 };
@@ -176,38 +196,41 @@ struct Turn {
 inline constexpr std::int64_t kSkip = 16;
 
 struct RowKernels {
-  // Rows [0, count) of x go to rows [first, first + count) of out.
+  // Quantize rows [0, count) of x to rows [first, first + count) of `out`.
   void (*quantize)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const QuantRows& out);
   void (*quantize_fixed)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const FixedRows& out);
-  // Quantize x * turn.scale + turn.shift (by column, where given) to words, with scales and starts by kByteBlock columns, and to bytes.
+  // Quantize x * turn.scale + turn.shift, or x if turn.scale is null, to 8-bit codes (ByteKernels). quantize_words() stores the codes as
+  // words, with one scale and one start for each row and kByteBlock columns. quantize_bytes() stores them as bytes.
   void (*quantize_words)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const Turn& turn,
                          const FixedRows& out);
   void (*quantize_bytes)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const Turn& turn,
                          const ByteRows& out);
-  // These two normalize one row of n values. `add` may be null; out may alias x or add.
+  // Normalize one row of n values. If `add` is not null, its values are added to the result. `out` may alias x or `add`.
   void (*rms_norm)(const float* x, const float* weight, const float* add, float eps, std::int64_t n, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, const float* add, float eps, std::int64_t n, float* out);
   // Applies `how` to a tile of a product in place.
   void (*epilogue)(float* out, std::int64_t out_stride, std::int64_t count, std::int64_t cols, const Epilogue& how);
-  // gate = activation(gate + gate_bias) * (up + up_bias), n values; biases may be null.
+  // Computes gate = activation(gate + gate_bias) * (up + up_bias) for n values. Both biases may be null.
   void (*gate)(float* gate, const float* up, const float* gate_bias, const float* up_bias, Activation activation, std::int64_t n);
-  // out = a * activation(b) * scale. b has n values; each serves `repeat` neighbouring values of a and out. out may be a.
+  // Computes out = a * activation(b) * scale. b has n values, and each of them multiplies `repeat` neighbouring values of a. `out` may be
+  // the same array as a.
   void (*multiply)(const float* a, const float* b, Activation activation, float scale, std::int64_t n, std::int64_t repeat, float* out);
-  // out = scale * x (+ a) (+ b); a and b may be null.
+  // Computes out = scale * x + a + b. a and b may be null and are then left out.
   void (*scale_add)(const float* x, float scale, const float* a, const float* b, std::int64_t n, float* out);
   // Rotates one head in place; cos and sin hold dims / 2 values.
   void (*rope)(float* head, const float* cos, const float* sin, int dims, bool interleaved);
-  // Stores `count` positions (rows of k and v, strides in floats) of one kv head at positions [slot, slot + count) of a page.
+  // Stores `count` rows of k and v of one kv head at positions [slot, slot + count) of a page. Strides are in floats.
   void (*kv_store)(KvFormat format, int key_dim, int value_dim, const float* k, const float* v, std::int64_t k_stride,
                    std::int64_t v_stride, int slot, int count, std::uint8_t* page);
-  // Computes partial[i] (value_dim + 2 floats each) for queries[i], i < count <= kMaxQueries. A query that sees no key of the chunk gets
-  // max = -inf and sum 0.
+  // Computes the partial results of one chunk for queries[0, count), value_dim + 2 floats for each. `count` is at most kMaxQueries. If a
+  // query sees no key of the chunk, its maximum is -infinity and its sum 0.
   void (*attend)(const AttendCall& call, const Query* queries, int count, float* partial);
-  // Merges `chunks` partials, which lie `stride` floats apart, into value_dim normalised values. `sink` is one more score, without a value;
-  // -infinity: none.
+  // Merges the partial results of `chunks` chunks, which lie `stride` floats apart, into value_dim normalised values. `sink` is one more
+  // score, which has no value; -infinity means that there is none.
   void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int value_dim, float sink, float* out);
-  // Pools rows [prompt, rows) of one segment to one row.
+  // Pools rows [prompt, rows) of one segment into one row.
   void (*pool)(const float* x, std::int64_t x_stride, std::int64_t prompt, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
+  // Returns log(sum of exp(x[i])) for n values.
   double (*log_sum_exp)(const float* x, std::int64_t n);
   // Returns the length of the longest prefix of x, in whole blocks of kSkip values, in which every value is finite and at most `bound`.
   // Ranking skips this prefix.
@@ -225,10 +248,11 @@ struct Kernels {
 extern const MatrixKernels kMatrixScalar, kMatrixAvx2, kMatrixAvx512, kMatrixAvx512Bf16;  // cpu/isa/matrix_*.cpp
 extern const RowKernels kRowsScalar, kRowsAvx2, kRowsAvx512;                              // cpu/isa/rows_*.cpp
 
-// The best instruction set that cpuid and the operating system (XGETBV) allow, or the one that PUMICE_ISA names; throws invalid_argument
-// for a name that is unknown or that this machine cannot run. Chosen once.
+// Returns the kernels of the best instruction set that the processor (cpuid) and the operating system (XGETBV) support, or of the
+// instruction set that the environment variable PUMICE_ISA names. Throws invalid_argument if this name is unknown or if this machine cannot
+// run the instruction set. The choice is made once.
 const Kernels& kernels();
-std::span<const char* const> known_isas();    // all names, scalar first; every list of instruction sets is made from these
-const Kernels* kernels_for(const char* isa);  // null when unknown or not runnable on this machine; for tests and doctor()
+std::span<const char* const> known_isas();    // all names, scalar first; all other lists of instruction sets are made from this one
+const Kernels* kernels_for(const char* isa);  // null if the name is unknown or this machine cannot run it; for tests and doctor()
 
 }  // namespace pumice::cpu

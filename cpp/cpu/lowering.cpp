@@ -117,7 +117,7 @@ class CpuLowering {
   // ---------------------------------------------------------------- begin and end
   void begin() {
     for (const SlotShape& slot : program_.slots) plan_.slots.push_back({slot.rows, slot.width, activation_stride(slot.width), -1});
-    if (program_.output >= 0) {  // it lies at the caller's, without gaps
+    if (program_.output >= 0) {  // the output is in the caller's memory, without gaps between rows
       SlotPlace& output = plan_.slots[static_cast<std::size_t>(program_.output)];
       output.stride = output.width;
     }
@@ -125,18 +125,19 @@ class CpuLowering {
   }
 
   void end() {
-    // Tables of cos and sin come first.
+    // The steps that compute cosines and sines come first.
     std::vector<Step> tables;
     for (std::size_t t = 0; t < plan_.turns.size(); ++t) tables.push_back(TurnsStep{static_cast<std::int32_t>(t)});
     plan_.steps.insert(plan_.steps.begin(), tables.begin(), tables.end());
     tail_step_ += tables.size();
-    if (tail_step_ == tables.size() && program_.input >= 0) ++tail_step_;  // the input is copied once, in front of the tail
+    if (tail_step_ == tables.size() && program_.input >= 0) ++tail_step_;  // InputStep runs once, before the tail
     in_blocks_ = plan_.facts.reduces_logits && plan_.facts.last_other_rows < plan_.facts.last_beyond_row;
     plan_.tail = in_blocks_ ? tail_step_ : plan_.steps.size();
     place();
   }
 
-  // A view was written: its int8 codes, and its role as a norm's output, are no longer valid.
+  // Called when an operation writes to `v`. Codes made from a view that overlaps v are no longer valid, and such a view no longer holds the
+  // output of a norm.
   void written(const View& v) {
     std::erase_if(quantized_now_, [&](const Quantized& q) { return overlap(q.view, v); });
     std::erase_if(made_by_norm_, [&](const Made& m) { return overlap(m.view, v); });
@@ -186,7 +187,7 @@ class CpuLowering {
     quantized_now_.push_back({in, id});
     for (const Made& made : made_by_norm_) {
       NormStep& norm = std::get<NormStep>(plan_.steps[made.step]);
-      if (made.view == in) {  // its own loop over rows does it while the row is in the first cache
+      if (made.view == in) {  // the norm's loop quantizes each row while it is in the L1 cache
         norm.quantized.push_back(id);
         quantized_lives_.back().at(static_cast<std::int64_t>(made.op));
         return id;
@@ -204,7 +205,7 @@ class CpuLowering {
     return id;
   }
 
-  // The step that Rope and Store add to: the last one, as long as it has stored nothing.
+  // Returns the step to which a Rope or Store is added: the last step, if it is a RopeStoreStep without a Store, otherwise a new one.
   RopeStoreStep& open_rope_store() {
     auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStoreStep>(&plan_.steps.back());
     if (last == nullptr || last->shape.heads != 0) last = &std::get<RopeStoreStep>(plan_.steps.emplace_back(RopeStoreStep{}));
@@ -212,6 +213,7 @@ class CpuLowering {
   }
 
   // ---------------------------------------------------------------- areas
+  // A slot or quantized activations that need an area.
   struct Tenant {
     Life life;
     Rows rows;
@@ -219,7 +221,8 @@ class CpuLowering {
     std::int32_t* area;
   };
 
-  // Gives every slot and quantized input an area; those whose lives do not touch share one, the best fitting first.
+  // Gives an area to every slot that is used and to all quantized activations. Those that are not in use at the same time share areas. If
+  // several existing areas are free, the one with the closest row size is taken.
   void place() {
     std::vector<Tenant> tenants;
     for (std::size_t s = 0; s < plan_.slots.size(); ++s) {
@@ -233,7 +236,7 @@ class CpuLowering {
       tenants.push_back({quantized_lives_[q], place.rows, place.row_bytes(), &place.area});
     }
     std::stable_sort(tenants.begin(), tenants.end(), [](const Tenant& a, const Tenant& b) { return a.life.first < b.life.first; });
-    std::vector<std::int64_t> last_use;  // per area
+    std::vector<std::int64_t> last_use;  // of each area: the last operation that uses it
     for (const Tenant& tenant : tenants) {
       const bool in_blocks = in_blocks_ && tenant.life.first >= plan_.facts.last_beyond_row && tenant.rows == Rows::tokens;
       std::int32_t best = -1;
@@ -268,10 +271,12 @@ class CpuLowering {
   const WeightShapes& weights_;
   const Compute compute_;
   const std::vector<const Folded*>& folded_;
-  bool says_what_rounds_ = false;  // an encoder: its other matrices (a classifier's) keep their floats
+  // True if a matrix has a Rounding other than `none`, as in encoders. The activations of matrices with `none` (a classifier's) are then
+  // not rounded to bfloat16.
+  bool says_what_rounds_ = false;
   CpuPlan plan_;
   std::size_t op_ = 0;
-  std::vector<Quantized> quantized_now_;  // still what their views hold
+  std::vector<Quantized> quantized_now_;  // codes that still match the contents of their views
   std::vector<Made> made_by_norm_;
   std::vector<Life> quantized_lives_;
   std::size_t tail_step_ = 0;
@@ -282,7 +287,8 @@ class CpuLowering {
 
 std::int64_t activation_stride(std::int64_t width) {
   constexpr std::int64_t kLine = 16, kCycle = 512, kApart = 4 * kLine;
-  const std::int64_t stride = round_up(width, kLine), beyond = stride % kCycle;  // the last multiple of 2 KiB
+  // `beyond` is the number of floats past the last multiple of 2 KiB.
+  const std::int64_t stride = round_up(width, kLine), beyond = stride % kCycle;
   if (stride < kCycle - kApart || (beyond >= kApart && beyond <= kCycle - kApart)) return stride;
   return stride - beyond + (beyond < kApart ? 0 : kCycle) + kApart;
 }

@@ -1,5 +1,5 @@
-// Translates a program to what the CPU executes: checked steps over areas of scratch memory. Nothing here depends on a batch or on the
-// values of weights.
+// Translates a program into a plan that the CPU executes: steps, and the areas of scratch memory that they use. The program is checked
+// first. The plan depends neither on a batch nor on the values of weights.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct EmbedStep {
 };
 struct NormStep {
   Norm op;
-  std::vector<std::int32_t> quantized = {};
-};  // quantized: also leaves `out` as codes there
+  std::vector<std::int32_t> quantized = {};  // indices in CpuPlan::quantized; the step also quantizes `out` to these codes
+};
 struct QuantizeStep {
   View in;
   std::int32_t quantized;
@@ -33,12 +33,13 @@ struct ProductPart {
   MatrixId weight;
   VectorId bias;
   std::int64_t rows, cols;
-  std::int32_t col;  // column of `out`
-  // Index of the quantized activations that the part multiplies; -1: it multiplies the floats themselves.
+  std::int32_t col;  // first column of `out` that the part writes
+  // Index in CpuPlan::quantized of the codes that the part multiplies; -1 if it multiplies the floats.
   std::int32_t quantized;
-  // Index of a bias of the executable that replaces `bias`. It includes what a folded norm's bias adds. -1: none.
+  // Index in Constants::folded_biases of the bias that replaces `bias`; -1 if no norm is folded into the matrix. The new bias includes the
+  // product of the matrix with the norm's bias.
   std::int32_t folded_bias = -1;
-  bool bf16 = false;  // the floats are rounded to bfloat16 where the instruction set is faster with it (FormatKernels::product_bf16)
+  bool bf16 = false;  // true if the floats may be rounded to bfloat16 where that is faster (FormatKernels::product_bf16)
 };
 struct LinearStep {
   Linear op;
@@ -52,33 +53,37 @@ struct GatedStep {
 struct MultiplyStep {
   Multiply op;
 };
+// Computes the cosines and sines of every row for one table in CpuPlan::turns.
 struct TurnsStep {
   std::int32_t turns;
-};  // cos and sin of every row
-// Ropes that follow each other, and the Store after them. No row needs another row's result, so all of them share one phase.
+};
+// One Rope operation. `turns` is the index of its table in CpuPlan::turns, or -1 if it has none.
 struct Turned {
   View x;
   std::int32_t head_dim, turns;
   float temperature;
   std::int32_t temperature_length;
 };
+// Consecutive Rope operations, and the Store after them. They share one phase, because no row needs another row's result.
 struct RopeStoreStep {
   std::vector<Turned> ropes;
   Store store;
-  CacheShape shape;  // shape of the cache; no heads: nothing is stored
+  CacheShape shape;  // shape of the cache; if it has no heads, nothing is stored
 };
+// Stores the keys and values of Attend without a cache (in encoders) in scratch pages.
 struct KeepStep {
   Attend op;
   std::int32_t shape;
-};  // an encoder's k and v to scratch pages
+};
 struct AttendStep {
   Attend op;
   std::int32_t shape;
 };
+// Merges the partial results of chunks, if the chunks of a unit are done by several tasks.
 struct MergeStep {
   Attend op;
   std::int32_t shape;
-};  // merges the chunks of several tasks
+};
 struct SelectStep {
   View in, out;
 };
@@ -96,63 +101,67 @@ using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearSt
                           KeepStep, AttendStep, MergeStep, SelectStep, PoolStep, LogProbStep, TopStep>;
 
 // ---------------------------------------------------------------- memory
-// Rows of scratch that several slots or quantized inputs use one after another.
+// A part of scratch memory with one row for each token, segment or selected row. Several slots or quantized activations use it one after
+// another.
 struct Area {
   Rows rows = Rows::tokens;
-  bool in_blocks = false;  // holds the rows of one tail block only
+  bool in_blocks = false;  // true if it holds only the rows of one block of the tail
   std::int64_t row_bytes = 0;
 };
 struct SlotPlace {
   Rows rows = Rows::tokens;
   std::int32_t width = 0;
-  std::int64_t stride = 0;  // floats from row to row
-  // -1: the output slot, which lies in the caller's memory, or a slot that nothing uses.
+  std::int64_t stride = 0;  // floats from one row to the next
+  // Index in CpuPlan::areas. -1 for the output slot, which lies in the caller's memory, and for a slot that nothing uses.
   std::int32_t area = -1;
 };
-// Returns the stride in floats between rows of activations of this width. If the six rows of a tile lay about a multiple of 2 KiB apart,
-// they would fall into few sets of L1 and evict each other and the weights (6 multiply-adds a cycle instead of 14.5 at a width of 2,048).
+// Returns the stride in floats between rows of activations of this width. The stride is never close to a multiple of 2 KiB. Otherwise the
+// six rows of a tile would fall into few sets of L1 and evict each other and the weights (6 multiply-adds per cycle instead of 14.5 at a
+// width of 2,048).
 std::int64_t activation_stride(std::int64_t width);
 
-// The kinds of codes in which a product may take its activations. With two_int8, a second row follows each row; it holds the rounding error
-// of the first.
+// The kinds of codes to which the activations of a product may be quantized. With two_int8, each row is quantized to two rows of codes, and
+// the second of these holds the rounding error of the first.
 enum class Codes : std::uint8_t { int8, two_int8, fixed, bytes };
 struct QuantizedPlace {
   Rows rows = Rows::tokens;
   std::int64_t cols = 0;
   std::int32_t area = -1;
   Codes codes = Codes::int8;
-  // For `bytes`: one of the matrices that multiply these codes. Its folded norm determines the codes.
+  // Only for Codes::bytes: one of the matrices that multiply these codes. The norm that is folded into this matrix determines the codes.
   MatrixId folded = MatrixId::none;
   std::int64_t terms() const { return codes == Codes::two_int8 ? 2 : 1; }
   std::int64_t row_bytes() const;
 };
 
-// The shape of one attention: everything except the batch that its work depends on. Layers with the same shape share it.
+// The properties of an Attend that decide how its work is divided into tasks, apart from the batch. Layers with equal properties share one
+// AttendShape.
 struct AttendShape {
-  std::int32_t group = 1, kv_heads = 1, key_dim = 0, value_dim = 0, window = 0;  // group: query heads of one kv head
+  std::int32_t group = 1, kv_heads = 1, key_dim = 0, value_dim = 0, window = 0;  // group: number of query heads per kv head
   bool causal = false, cached = false;
   bool operator==(const AttendShape&) const = default;
 };
 
-// Number of rows in one block of a program's tail. The tail follows the last step that combines several rows. In programs with LogProb or
-// Top it runs block by block, so that no rows x vocabulary array is ever needed (32 x 262,144 floats are 32 MiB).
+// Number of rows in one block of a program's tail. The tail is all steps after the last one that combines several rows. In programs with
+// LogProb or Top, the tail runs block by block, so that the logits of all rows are never in memory at the same time (those of one block of
+// 32 rows are 32 MiB with a vocabulary of 262,144).
 inline constexpr std::int64_t kTailRows = 32;
 
 struct CpuPlan {
   ProgramFacts facts;
   std::vector<Step> steps;
-  std::size_t tail = 0;  // steps from here on run in blocks; steps.size() when there is no tail
+  std::size_t tail = 0;  // index of the first step of the tail; steps.size() if there is no tail
   std::vector<SlotPlace> slots;
   std::vector<QuantizedPlace> quantized;
   std::vector<Area> areas;
-  std::vector<RopeTable> turns;  // distinct
+  std::vector<RopeTable> turns;  // the tables of all Rope operations, each only once
   std::vector<AttendShape> attends;
   std::int64_t widest_embedding = 0;
   bool gated = false;
 };
 
-// `folded` has, for each matrix, what is folded into it (folded_of(), cpu/packed_weights.h); if it is empty, nothing is folded. Throws what
-// check_program() throws.
+// Lowers a program. folded[m] is the norm that is folded into matrix m, or null (folded_of() in cpu/packed_weights.h). If `folded` is
+// empty, nothing is folded. Throws the errors of check_program().
 CpuPlan lower(const Program& program, const WeightShapes& weights, Compute compute, const std::vector<const Folded*>& folded = {});
 
 }  // namespace pumice::cpu

@@ -9,7 +9,7 @@ class NormSearch {
  public:
   explicit NormSearch(std::vector<NormBefore>& found) : found_(found) {}
 
-  // A norm of heads, or one whose output is added to something, is not what a product multiplies.
+  // Only norms over whole rows with a weight are recorded, and only if nothing is added to their output. Other norms are not folded.
   void operator()(const Norm& op) {
     written(op.out);
     if (op.group == 0 && !op.add && op.weight != VectorId::none) made_.push_back({op.out, {op.weight, op.bias}});
@@ -41,7 +41,7 @@ class NormSearch {
     NormBefore norm;
   };
   std::vector<NormBefore>& found_;
-  std::vector<Made> made_;  // what norms made and nothing has changed since
+  std::vector<Made> made_;  // outputs of norms that no operation has changed since
 };
 
 }  // namespace

@@ -8,7 +8,8 @@
 
 namespace pumice::cpu {
 
-// The weight and bias of a norm x = normed * weight + bias. Without a weight, x does not come from a norm, or the norm has no weight.
+// The weight and bias of a norm, whose output is x = normed * weight + bias. `weight` is VectorId::none if x is not the output of a norm or
+// if the norm has no weight.
 struct NormBefore {
   VectorId weight = VectorId::none, bias = VectorId::none;
   bool operator==(const NormBefore&) const = default;

@@ -14,14 +14,14 @@
 namespace pumice::cpu {
 namespace {
 
-// Source bytes that one thread reads and packs at a time: source and groups together stay in a 512 KiB L2.
+// Source bytes that one thread reads and packs at a time. The source and the packed groups fit together in an L2 cache of 512 KiB.
 constexpr std::int64_t kPanelBytes = 192 * 1024;
-// Source bytes of one turn on the team: about 10 ms at 10 GB/s.
+// Source bytes that are packed in one job of the team. The job takes about 10 ms at 10 GB/s.
 constexpr std::int64_t kTurnBytes = 64 * 1024 * 1024;
 
 std::int64_t checked_group_bytes(const MatrixShape& matrix) {
   const FormatInfo& format = info(matrix.format);
-  // 2^31 either way is beyond any model and keeps all later sums inside 64 bits.
+  // No model has 2^31 rows or columns, and below that all later sums fit in 64 bits.
   if (matrix.rows < 1 || matrix.cols < 1 || matrix.rows > INT32_MAX || matrix.cols > INT32_MAX || matrix.cols % format.block != 0) {
     fail(ErrorKind::unsupported_model, "tensor '", matrix.name, "' (", format.name, ") has ", matrix.rows, " rows of ", matrix.cols,
          " weights; needed: 1 to ", INT32_MAX, " of each, and rows of whole blocks of ", format.block);
@@ -37,7 +37,8 @@ std::int64_t checked_group_bytes(const MatrixShape& matrix) {
   }
 }
 
-// Room for the products with a folded norm's bias. It is there whether a norm is folded or not, so that cost() needs no other program.
+// Returns the bytes for the products of a matrix with a folded norm's bias. These bytes are reserved even if no norm is folded, because
+// cost() sees only one program and cannot know which norms are folded.
 std::uint64_t bytes_of_products(const MatrixShape& matrix) {
   if (packing_of(matrix) != Packing::bytes) return 0;
   return static_cast<std::uint64_t>(round_up(matrix.rows, kGroupRows)) * sizeof(float);
@@ -60,7 +61,7 @@ bool sgemm_by_openblas() {
 Packing packing_of(const MatrixShape& matrix) {
   if (matrix.format == Format::F32 && sgemm_by_openblas()) return Packing::row_major;
   if (matrix.rounding == Rounding::bytes && matrix.has_floats) {
-    // Codes of both kinds divide into whole blocks of activations in words alone.
+    // 8-bit codes, stored as bytes or as words, require columns in whole blocks of 64.
     return matrix.cols % kFixedBlock == 0 ? Packing::bytes : Packing::format;
   }
   const bool floats = matrix.has_floats || !info(matrix.format).quantized;
@@ -90,10 +91,10 @@ namespace {
 // ---------------------------------------------------------------- norms that are folded
 using MatrixPointers = std::vector<const Matrix*>;
 
-// Returns a factor for each column of the matrices that multiply one norm's output: the square root of the column's length after folding,
-// relative to the mean over columns. A column is divided by its factor and the activation it multiplies grows by the factor, so that large
-// columns lose less precision in both (SmoothQuant, Xiao et al. 2023, also looks at activations; this looks at weights alone). Factors far
-// from 1 are limited.
+// Returns a factor for each column of the matrices that multiply one norm's output. The factor is the square root of the column's length
+// after folding, divided by the mean of these roots over all columns. A column is divided by its factor, and the activation that it
+// multiplies is multiplied by the factor, so that large columns lose less precision in both. (SmoothQuant, Xiao et al. 2023, also considers
+// the activations; this function considers only the weights.) Factors far from 1 are limited.
 std::vector<float> evened_columns(const MatrixPointers& matrices, const std::vector<float>& weight) {
   constexpr std::int64_t kRows = 64;
   const std::size_t cols = weight.size();
@@ -126,7 +127,8 @@ std::vector<float> values_of(const Weights& weights, VectorId id, std::size_t co
   return vector.values;
 }
 
-// A column whose norm weight is too small to divide by stays unfolded: x = 1 * x + 0.
+// Returns what is folded into `matrices`. If the norm's weight for a column is too small to divide by, this column stays unfolded, with
+// weight 1 and bias 0.
 Folded folded_into(const Weights& weights, const NormBefore& norm, const MatrixPointers& matrices) {
   const auto cols = static_cast<std::size_t>(matrices.front()->cols);
   for (const Matrix* matrix : matrices) {
@@ -162,7 +164,7 @@ void fold(const Folded& folded, std::int64_t rows, float* weights, float* produc
 // Groups of a matrix that one thread reads and packs at a time.
 struct Panel {
   std::size_t matrix;
-  std::int64_t first_group, groups, bytes;  // bytes: of the source
+  std::int64_t first_group, groups, bytes;  // bytes: of the source rows
 };
 
 std::vector<Panel> panels_of(const std::vector<PackedMatrix>& matrices) {
@@ -180,10 +182,10 @@ std::vector<Panel> panels_of(const std::vector<PackedMatrix>& matrices) {
   return panels;
 }
 
-// Buffers into which one thread reads.
+// The buffers of one thread.
 struct Buffers {
   std::vector<std::uint8_t> rows;
-  std::vector<float> floats;  // of one group
+  std::vector<float> floats;  // rows of one group, as floats
 };
 
 class PanelPacker {
@@ -191,7 +193,7 @@ class PanelPacker {
   PanelPacker(const Matrix& source, const PackedMatrix& packed, Buffers& buffers)
       : source_(source), packed_(packed), buffers_(buffers), stride_(row_bytes(source.format, source.cols)) {}
 
-  // Packs a panel, which may end in a group that is not full, and returns its source bytes.
+  // Packs a panel and returns the number of its source bytes. The last group of a panel may have fewer than 16 rows.
   std::uint64_t pack(const Panel& panel) {
     const std::int64_t first = panel.first_group * kGroupRows, rows = std::min(panel.groups * kGroupRows, source_.rows - first);
     const bool rounds = packed_.packing == Packing::fixed || packed_.packing == Packing::bytes;
@@ -243,7 +245,7 @@ class PanelPacker {
   const Matrix& source_;
   const PackedMatrix& packed_;
   Buffers& buffers_;
-  const std::int64_t stride_;  // bytes from row to row of the source
+  const std::int64_t stride_;  // bytes from one row of the source to the next
 };
 
 }  // namespace
@@ -265,7 +267,7 @@ void PackedWeights::take_vectors(const std::vector<Vector>& vectors) {
   vectors_ = vectors;
 }
 
-// All sizes are known and checked before the first byte is allocated.
+// All sizes are computed and checked before any memory is allocated.
 void PackedWeights::lay_out(const Weights& weights, const std::vector<bool>& used) {
   std::uint64_t needed = 0;
   matrices_.resize(weights.matrices.size());

@@ -1,4 +1,4 @@
-// Weights in the CPU's layout: groups of 16 rows (kernels.h), packed once.
+// Weights in the CPU's layout, groups of 16 rows (kernels.h). They are packed once, when a model is loaded.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,14 @@
 
 namespace pumice::cpu {
 
-// How a matrix is stored. format: groups in its own format. row_major: float32 rows as in the file, for sgemm. fixed and bytes: float
-// weights rounded to fixed point or to 8-bit codes (kernels.h); their original rows cannot be recovered.
+// How a matrix is stored. `format`: in groups, in the matrix's own format. `row_major`: as float32 rows like those of the file, for sgemm.
+// `fixed` and `bytes`: in groups, with float weights rounded to fixed point or to 8-bit codes (kernels.h), from which the original rows
+// cannot be recovered.
 enum class Packing : std::uint8_t { format, row_major, fixed, bytes };
 
-// A norm's weight and bias, folded into the matrices that multiply the norm's output. For x = weight * y + bias, W x = (W weight) y + W
-// bias, and y = x * scale + shift. The columns of y, and `weight` with them, are also evened out (packed_weights.cpp).
+// A norm that is folded into the matrices that multiply its output x. With x = weight * y + bias, W x = (W weight) y + W bias. So products
+// multiply W weight by y = x * scale + shift. `weight` also contains factors that make the columns of W more even (evened_columns() in
+// packed_weights.cpp), and y contains their inverses.
 struct Folded {
   std::vector<float> weight, bias;
   std::vector<float> scale, shift;
@@ -33,28 +35,29 @@ struct PackedMatrix {
   std::int64_t group_bytes = 0;
   const FormatKernels* kernels = nullptr;
   Packing packing = Packing::format;
-  Rounding rounding = Rounding::none;  // as the matrix said
-  bool has_floats = false;             // likewise
+  Rounding rounding = Rounding::none;  // as in the source's MatrixShape
+  bool has_floats = false;             // as in the source's MatrixShape
   const Folded* folded = nullptr;
-  // Per row, the product with the bias of the folded norm. Null: no norm is folded.
+  // The product of each row with the bias of the folded norm. Null if no norm is folded.
   float* product_of_bias = nullptr;
-  std::uint8_t* data = nullptr;  // address in the weights' arena; null: not among the used matrices
+  std::uint8_t* data = nullptr;  // address in PackedWeights::arena_; null if no program uses the matrix
 
   const std::uint8_t* group(std::int64_t g) const { return data + g * group_bytes; }
   void unpack_row(std::int64_t row, float* out) const;
 };
 
-// PUMICE_SGEMM=openblas: float32 weights stay row-major and are multiplied by OpenBLAS; "own" (default) packs them like the rest.
+// Returns true if the environment variable PUMICE_SGEMM is "openblas". Float32 weights then stay row-major, and OpenBLAS multiplies them.
+// With "own", the default, they are packed like all other weights.
 bool sgemm_by_openblas();
 Packing packing_of(const MatrixShape& matrix);
 
-// Returns the bytes of a matrix after packing, a multiple of 64. Throws unsupported_model for a shape that the checks of files should have
-// refused.
+// Returns the bytes of a matrix after packing, a multiple of 64. Throws unsupported_model for an impossible shape, which the checks of
+// model files should have refused before.
 std::uint64_t packed_bytes(const MatrixShape& matrix);
 
 class PackedWeights final : public DeviceWeights {
  public:
-  // Packs on the whole team, in short jobs, so that other callers can run theirs in between.
+  // Packs with all threads of the team, in short jobs, so that other callers can run their jobs in between.
   PackedWeights(const Weights& weights, std::span<const Program* const> programs, Team& team, const Progress& progress,
                 const Cancel& cancel);
   std::uint64_t bytes() const override { return bytes_; }
@@ -70,8 +73,8 @@ class PackedWeights final : public DeviceWeights {
   void fold_norms(const Weights& weights, const std::vector<NormBefore>& norms);
   void pack(const std::vector<Matrix>& sources, Team& team, const Progress& progress, const Cancel& cancel);
 
-  // All matrices one after another in the model's order. The matrices of a layer are neighbours, and even small ones lie in huge pages. (A
-  // separate buffer below 2 MiB would get pages of 4 KiB, from which a core reads a third more slowly on Zen 4.)
+  // Holds all matrices one after another, in the model's order. So the matrices of a layer are neighbours, and even small matrices lie in
+  // huge pages. (A separate buffer below 2 MiB would get pages of 4 KiB, from which a core reads a third more slowly on Zen 4.)
   Buffer arena_;
   std::vector<PackedMatrix> matrices_;
   std::vector<std::unique_ptr<const Folded>> folded_;
@@ -80,6 +83,6 @@ class PackedWeights final : public DeviceWeights {
 };
 
 WeightShapes shapes_of(const PackedWeights& weights);
-std::vector<const Folded*> folded_of(const PackedWeights& weights);  // by MatrixId; null: nothing is folded
+std::vector<const Folded*> folded_of(const PackedWeights& weights);  // by MatrixId; null if nothing is folded into the matrix
 
 }  // namespace pumice::cpu

@@ -74,11 +74,12 @@ void BatchLayout::arrange(const CpuPlan& plan, const Batch& batch, int threads) 
   }
   kept_at = take(kept);
   partials_at = take(partials);
-  thread_bytes = align_line(per_thread) + 2 * kLine;  // two threads never write to one cache line, nor to one pair of lines
+  // No two threads write to the same cache line or to the same pair of cache lines.
+  thread_bytes = align_line(per_thread) + 2 * kLine;
   threads_at = take(bytes_of(static_cast<std::int64_t>(thread_bytes), threads));
 }
 
-// Rounds up to steps of an eighth, so that batches of slowly growing size do not allocate each time.
+// Rounds up to a multiple of at least 4 KiB and at most an eighth of `needed`, so that batches that grow slowly do not allocate each time.
 std::uint64_t scratch_capacity(std::uint64_t needed) {
   std::uint64_t step = 4096;
   while (step * 16 <= needed) step *= 2;
@@ -88,7 +89,7 @@ std::uint64_t scratch_capacity(std::uint64_t needed) {
 void ScratchSpace::fit() {
   constexpr std::uint64_t kWorthGivingBack = 32 << 20;
   const std::uint64_t wanted = scratch_capacity(layout.total);
-  // Scratch of a long prompt is kept over a few small runs; after sixteen small runs in a row it is given back.
+  // After a long prompt, its large scratch is kept during a few small runs. After sixteen small runs in a row it is given back.
   far_too_large = scratch.bytes() > kWorthGivingBack && wanted < scratch.bytes() / 4 ? far_too_large + 1 : 0;
   if (wanted <= scratch.bytes() && far_too_large < 16) return;
   scratch = Buffer();

@@ -1,5 +1,5 @@
-// The scratch memory of a batch and its layout. It is allocated before the first step and reused by later runs, so that nothing is
-// allocated for each token.
+// The scratch memory of a run and its layout. The memory is allocated before the first step and reused by later runs, so that generating a
+// token allocates nothing.
 #pragma once
 
 #include <atomic>
@@ -15,25 +15,28 @@
 namespace pumice::cpu {
 
 inline constexpr std::int64_t kLine = 64;
-inline constexpr std::int64_t kTileFloats = 8 * 1024;  // floats of a thread's scratch for the second product of a gated step
+// Number of floats in a tile that holds part of a product, for example of the second product of a gated step.
+inline constexpr std::int64_t kTileFloats = 8 * 1024;
 
 std::uint64_t align_line(std::uint64_t bytes);
 
-// The rows of one segment whose positions lie on one cache page.
+// Consecutive rows of one segment whose positions lie on the same cache page. `first` is the first of these rows in the batch, and
+// `position` its position.
 struct PageRun {
   std::int32_t segment, first, rows, position;
 };
 
 struct BatchLayout {
-  std::int64_t rows[3] = {};  // number of rows, by kind (Rows)
+  std::int64_t rows[3] = {};  // number of rows of each kind (Rows)
   std::vector<AttendSchedule> attends;
   std::vector<PageRun> page_runs;
   // Index of each segment's first page in ScratchSpace::pages; the last element is the total.
   std::vector<std::int64_t> first_page;
   std::int64_t most_pages = 1;  // number of pages of the longest segment
+  // Names that end in _at are offsets in the scratch memory, in bytes.
   std::vector<std::uint64_t> area_at, turns_at;
   std::uint64_t kept_at = 0, partials_at = 0, threads_at = 0, thread_bytes = 0;
-  std::uint64_t total = 0;  // bytes of scratch
+  std::uint64_t total = 0;  // bytes of scratch memory
 
   void arrange(const CpuPlan& plan, const Batch& batch, int threads);
 };
@@ -48,14 +51,14 @@ class ScratchSpace final : public Workspace {
 
   const Crew crew;
   const int threads;
-  Shares shares;  // tasks of products with few rows
+  Shares shares;  // hands out the tasks of products with few rows
   BatchLayout layout;
   std::vector<std::uint8_t*> pages;  // addresses of the pages of all segments, one segment after another
   Buffer scratch;
   int far_too_large = 0;  // consecutive runs for which the scratch was far too large
   std::atomic<bool> busy{false};
 
-  void fit();  // makes scratch as large as layout.total needs
+  void fit();  // resizes `scratch` for layout.total bytes, if necessary
 };
 
 }  // namespace pumice::cpu

@@ -14,11 +14,12 @@ namespace pumice::cpu {
 namespace {
 
 constexpr std::int64_t kRows = 37, kCols = 512, kTokens = 7;
-// All instruction sets add in one order, so their bits are equal. The limit allows only a difference in the last bit.
+// All instruction sets add in the same order, so their bits are equal. The limit allows only differences in the last bit.
 constexpr double kLimit = 1e-12;
-constexpr double kBf16Limit = 5e-6;  // for activations rounded to bfloat16 (8 significant bits), which only one instruction set does
+// For activations rounded to bfloat16 (8 significant bits), which only one instruction set does.
+constexpr double kBf16Limit = 5e-6;
 
-// 64-byte aligned scratch, as kernels get it from the executor.
+// Memory aligned to 64 bytes, like the scratch memory that kernels get from the executor.
 template <class T>
 class Aligned {
  public:
@@ -80,7 +81,8 @@ class SelfTest {
   }
 
  private:
-  template <class Compute>  // compute(kernels, out)
+  // Calls compute(kernels, out) for the chosen and for the scalar instruction set, and records the error of the first result.
+  template <class Compute>
   void check(std::string name, std::size_t count, const Compute& compute, double limit = kLimit) {
     Aligned<float> found(count), expected(count);
     compute(kernels(), found.data());
@@ -88,7 +90,7 @@ class SelfTest {
     checks_.push_back({std::move(name), nmse(found.span(), expected.span()), limit});
   }
 
-  // Weights are random bytes below 64, so that every half float, float and exponent in them is finite, whatever the format's layout.
+  // Weights are random bytes below 64. So every half float, float and exponent in them is finite, whatever the layout of the format.
   void products(const FormatInfo& format) {
     std::vector<std::uint8_t> rows(static_cast<std::size_t>(kRows * row_bytes(format.format, kCols)));
     for (std::uint8_t& byte : rows) byte = static_cast<std::uint8_t>(random_.bits()) & 63;
@@ -198,7 +200,7 @@ class SelfTest {
 
   void attention() {
     constexpr int head_dim = 64, keys = 70;
-    constexpr std::int64_t reach = 20;  // positions lie on both sides of it
+    constexpr std::int64_t reach = 20;  // distances go from -35 to 34, so some are beyond -reach and some beyond reach
     Aligned<float> kv = floats(2 * keys * head_dim, random_), q = floats(head_dim, random_), bias = floats(2 * reach + 1, random_);
     constexpr std::int64_t numbers = 8;
     Aligned<float> places(2 * reach + 1), by_query = floats(numbers, random_), by_key = floats(keys * numbers, random_);

@@ -1,4 +1,4 @@
-// doctor()'s check of the CPU: compares the chosen instruction set with the scalar one, kernel by kernel.
+// The check of the CPU that doctor() runs. It compares the chosen instruction set with the scalar one, kernel by kernel.
 #pragma once
 
 #include <string>

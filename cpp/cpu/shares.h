@@ -1,6 +1,6 @@
-// Gives each thread of the team a share of a phase's tasks, which is a range of them. A thread takes its own tasks from the front, so that
-// it reads weights in order and the hardware prefetcher does not start again. When its own tasks are done, it takes tasks of other threads
-// from the back. The team grants as many claims as there are tasks (team.h), and each claim takes one task here.
+// Gives each thread of the team a share of a phase's tasks. A share is a range of tasks. A thread takes its own tasks from the front, so
+// that it reads weights in order and the hardware prefetcher need not start again. When a thread has done its own tasks, it takes tasks of
+// other threads from the back. The team grants as many claims as there are tasks (team.h), and take() is called once for each claim.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ class Shares {
     }
   }
 
-  // Returns a task that no other claim has taken. Shares only shrink and there are as many tasks as claims, so one look at each share is
-  // enough.
+  // Returns a task that no other claim has taken. It looks at each share only once, which is enough because shares only shrink and there
+  // are as many tasks as claims.
   std::int64_t take(int thread) {
     for (std::size_t i = 0; i < shares_.size(); ++i) {
       std::atomic<std::uint64_t>& left = shares_[(static_cast<std::size_t>(thread) + i) % shares_.size()].left;
@@ -32,7 +32,7 @@ class Shares {
         if (left.compare_exchange_weak(now, rest, std::memory_order_relaxed)) return i == 0 ? first_of(now) : end_of(now) - 1;
       }
     }
-    return -1;  // more claims than tasks
+    return -1;  // reached only if there are more claims than tasks
   }
 
  private:

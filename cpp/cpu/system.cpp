@@ -34,7 +34,7 @@ std::optional<std::uint64_t> number(const std::string& text) {
   return value;
 }
 
-// The value of the line "key 123" or "key: 123 kB".
+// Returns the number in the line "key 123" or "key: 123 kB".
 std::optional<std::uint64_t> field(const std::string& text, const std::string& key) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -45,8 +45,8 @@ std::optional<std::uint64_t> field(const std::string& text, const std::string& k
   return std::nullopt;
 }
 
-// The cgroup folders of a controller that contain this process, innermost first (cgroups(7)). Each of them can limit the process. "" means
-// version 2.
+// Returns the folders of the cgroups that contain this process in the hierarchy of a controller, innermost first (cgroups(7)). Each of
+// these cgroups can limit the process. If `controller` is "", the hierarchy is that of version 2.
 std::vector<std::string> cgroup_folders(const std::string& root, const std::string& controller) {
   std::string path;
   if (const auto groups = text_of(root + "/proc/self/cgroup")) {
@@ -65,7 +65,7 @@ std::vector<std::string> cgroup_folders(const std::string& root, const std::stri
     folders.push_back(mount + path);
     path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
   }
-  folders.push_back(mount);  // in a container the mount point is the container's own group
+  folders.push_back(mount);  // in a container, the mount point is the container's own cgroup
   return folders;
 }
 
@@ -105,7 +105,7 @@ Memory cgroup_memory(const std::string& root) {
     const auto limit_text = text_of(folder + limit_file), used_text = text_of(folder + used_file);
     if (!limit_text || !used_text) return;
     const auto limit = number(*limit_text), used = number(*used_text);
-    if (!limit || !used || *limit >= std::uint64_t{1} << 60) return;  // "max", or version 1's number for no limit
+    if (!limit || !used || *limit >= std::uint64_t{1} << 60) return;  // "max" (version 2) or a huge number (version 1) means no limit
     // Cached file pages count as used, but the system frees them on demand.
     std::uint64_t cached = 0;
     if (const auto stat = text_of(folder + "/memory.stat")) cached = field(*stat, cache_key).value_or(0);
@@ -152,7 +152,7 @@ int allowed_cpus() {
 }
 
 namespace {
-// `cpus`, or as many as the quota of the cgroup allows.
+// Returns `cpus`, or the number of processors that the cgroup's quota allows, if that is less.
 int within_quota(int cpus) {
   const double quota = cpu_quota("");
   return quota > 0 ? std::clamp(static_cast<int>(std::min(quota, 4096.0)), 1, cpus) : cpus;
@@ -196,7 +196,7 @@ std::optional<std::uint64_t> address_space_left() {
   if (::getrlimit(RLIMIT_DATA, &data) != 0) data.rlim_cur = RLIM_INFINITY;
   if (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY) return std::nullopt;
   std::ifstream statm("/proc/self/statm");
-  std::uint64_t size = 0, data_size = 0, other = 0;  // pages; fields of proc(5)
+  std::uint64_t size = 0, data_size = 0, other = 0;  // in pages; proc(5) describes the fields of statm
   if (!(statm >> size >> other >> other >> other >> other >> data_size)) return std::nullopt;
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   std::uint64_t left = std::numeric_limits<std::uint64_t>::max();

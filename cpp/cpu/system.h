@@ -17,19 +17,20 @@ struct Memory {
 };
 Memory memory();
 
-// The system's setting of huge pages (Linux: transparent huge pages): "always", "madvise", "never", or "unknown". root is as in
-// cpu_quota().
+// Returns the system's setting of huge pages (Linux: transparent huge pages): "always", "madvise", "never", or "unknown". See cpu_quota()
+// for `root`.
 std::string huge_pages(const std::string& root);
 
-// Bytes of address space left under this process's limits (RLIMIT_AS, RLIMIT_DATA); empty without a limit.
+// Returns the bytes of address space that this process's limits (RLIMIT_AS, RLIMIT_DATA) leave, or nothing if there is no limit.
 std::optional<std::uint64_t> address_space_left();
 
-// Parsers, declared here so that tests can call them with any text.
-// They return the number of processors, or 0 for no limit. v2 "cpu.max": "150000 100000" -> 1.5, "max 100000" -> 0. v1: quota -1 -> 0.
+// The functions from here on are declared so that tests can call them.
+// The next two parse the cpu quota of a cgroup. They return a number of processors, or 0 for no limit. The first takes the text of cpu.max
+// in version 2: "150000 100000" gives 1.5, "max 100000" gives 0. The second takes the two files of version 1; a quota of -1 gives 0.
 double quota_from_cpu_max(const std::string& text);
 double quota_from_cfs(const std::string& quota_us, const std::string& period_us);
-// root: "" for the real file system, or a test's folder.
-double cpu_quota(const std::string& root);      // processors that the tightest cgroup of this process allows; 0: no limit
-Memory cgroup_memory(const std::string& root);  // total 0: no limit
+// `root` is "" for the real file system, or the folder that a test uses in its place.
+double cpu_quota(const std::string& root);      // processors that the tightest cgroup of this process allows; 0 if there is no limit
+Memory cgroup_memory(const std::string& root);  // `total` is 0 if there is no limit
 
 }  // namespace pumice::cpu

@@ -32,8 +32,8 @@ inline void pause() {
 #endif
 }
 
-// Sets rounding to nearest and keeps denormals. The caller's thread may have another setting (some libraries turn on flush-to-zero when
-// they are loaded), which must not change a row's bits. New threads inherit the setting of their creator.
+// While a FloatMode exists, its thread rounds to nearest and keeps denormals. The caller's thread may have another setting (some libraries
+// turn on flush-to-zero when they are loaded), which must not change a row's bits. New threads inherit the setting of their creator.
 class FloatMode {
  public:
 #if defined(__SSE2__)
@@ -97,10 +97,10 @@ class Team::Turn {
       team_.taken_ = false;
       return;
     }
-    Waiter* next = team_.queue_.front();  // the turn goes to the next waiter: taken_ stays true
+    Waiter* next = team_.queue_.front();  // taken_ stays true, because the turn goes to the next waiter
     team_.queue_.pop_front();
     next->called = true;
-    next->turn.notify_one();  // under the lock: `next` lives until it sees `called`
+    next->turn.notify_one();  // under the lock, because `next` may be destroyed once its thread sees `called`
   }
   Turn(const Turn&) = delete;
 
@@ -110,8 +110,9 @@ class Team::Turn {
 
 // ---------------------------------------------------------------- threads
 Team::Team(int threads) : threads_(std::clamp(threads, 1, kMaxThreads)), pid_(::getpid()) {
-  // Measured: spinning 100 us before sleeping costs 1 us a step more than endless spinning; sleeping at once costs 60 us. With more threads
-  // than processors a spinning thread may occupy the processor that the thread it waits for needs, so it spins for 2 us only.
+  // Measured: spinning for 100 us before sleeping costs 1 us per step more than endless spinning, and sleeping at once costs 60 us per
+  // step. If there are more threads than processors, a spinning thread may occupy the processor that the thread it waits for needs, so
+  // threads spin for only 2 us.
   spin_ns_ = threads_ <= allowed_cpus() ? 100'000 : 2'000;
 }
 
@@ -127,20 +128,22 @@ void Team::start() {
   if (static_cast<int>(workers_.size()) == threads_ - 1) return;
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's own threads handle signals
+  // Workers block all signals, so that the program's own threads handle them.
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     workers_.reserve(static_cast<std::size_t>(threads_ - 1));
     while (static_cast<int>(workers_.size()) < threads_ - 1) {
       const int thread = static_cast<int>(workers_.size()) + 1;
       workers_.emplace_back([this, thread] { work(thread); });
 #if defined(__linux__)
-      pthread_setname_np(workers_.back().native_handle(), ("pumice-" + std::to_string(thread)).c_str());  // at most 15 characters
+      // A name has at most 15 characters.
+      pthread_setname_np(workers_.back().native_handle(), ("pumice-" + std::to_string(thread)).c_str());
 #endif
     }
   } catch (const std::system_error& error) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    constexpr std::uint64_t kThreadBytes = std::uint64_t{72}
-                                           << 20;  // address space of a thread: its stack, and the heap that glibc reserves for it
+    // Address space of a thread, which is its stack and the heap that glibc reserves for it.
+    constexpr std::uint64_t kThreadBytes = std::uint64_t{72} << 20;
     if (const auto left = address_space_left(); left && *left < kThreadBytes) {
       fail(ErrorKind::out_of_memory, "cpu: thread ", workers_.size() + 1, " of ", threads_, " cannot be started: it takes up to ",
            kThreadBytes >> 20, " MiB of address space, and the limit (ulimit -v) leaves ", *left >> 20, " MiB");
@@ -180,7 +183,9 @@ std::int64_t Team::advance(int thread) {
 
 void Team::publish(std::int64_t tasks) {
   const Word next = phase_of(word_.load(std::memory_order_relaxed)) + 1;
-  word_.store(next << (2 * kTaskBits) | static_cast<Word>(tasks) << kTaskBits);  // sequentially consistent, like the read of sleepers_
+  // This store and the load of sleepers_ are sequentially consistent. So either a thread that goes to sleep sees the new phase, or it is
+  // woken here.
+  word_.store(next << (2 * kTaskBits) | static_cast<Word>(tasks) << kTaskBits);
   if (sleepers_.load() > 0) {
     wakes_.fetch_add(1);
     wakes_.notify_all();
@@ -188,7 +193,7 @@ void Team::publish(std::int64_t tasks) {
 }
 
 Team::Word Team::take_part(int thread) {
-  std::int64_t mine = 0;  // tasks of this phase that this thread has done and not yet reported
+  std::int64_t mine = 0;  // tasks of this phase that this thread has done but not yet reported
   for (;;) {
     Word word = word_.load(std::memory_order_acquire);
     if (next_of(word) < tasks_of(word)) word = word_.fetch_add(1, std::memory_order_acq_rel);
@@ -244,7 +249,8 @@ void Team::run(Job& job, const Cancel& cancel) {
     publish(advance(0));
     for (;;) {
       const Word word = take_part(0);
-      if (tasks_of(word) == 0) break;  // only the end of this job can have set it, since the caller holds the turn
+      // Only the end of this job can have set 0 tasks, because no other job runs while the caller holds the turn.
+      if (tasks_of(word) == 0) break;
       wait_past(phase_of(word));
     }
     job_ = nullptr;
@@ -253,7 +259,7 @@ void Team::run(Job& job, const Cancel& cancel) {
 }
 
 void Team::parallel(std::int64_t jobs, const std::function<void(std::int64_t, int)>& job, const Cancel& cancel) {
-  // One task for each thread; each claims jobs until none is left. So the number of jobs may exceed kMaxTasks.
+  // Each thread gets one task, and each task claims jobs until none is left. So the number of jobs may exceed kMaxTasks.
   struct Parallel final : Job {
     std::int64_t jobs = 0;
     int threads = 1;
@@ -287,15 +293,15 @@ void Team::parallel(std::int64_t jobs, const std::function<void(std::int64_t, in
 // ---------------------------------------------------------------- after fork
 TeamHolder::~TeamHolder() {
   Team* team = team_.load();
-  if (team && team->made_in_this_process())
-    delete team;  // a team made by the parent process is leaked: its threads do not exist here and cannot be joined
+  // A team made by the parent process is leaked, because its threads do not exist here and cannot be joined.
+  if (team && team->made_in_this_process()) delete team;
 }
 
 Team& TeamHolder::get() {
   Team* team = team_.load(std::memory_order_acquire);
   if (team && team->made_in_this_process()) return *team;
-  auto made =
-      std::make_unique<Team>(threads_);  // without a lock, because one could have been held at the fork; threads start at the first job
+  // This takes no lock, because another thread could have held it at the fork. The team's threads start at its first job.
+  auto made = std::make_unique<Team>(threads_);
   if (team_.compare_exchange_strong(team, made.get())) return *made.release();
   return *team;
 }
