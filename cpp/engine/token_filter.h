@@ -17,8 +17,8 @@ class TokenFilter {
   virtual std::unique_ptr<TokenFilter> clone() const = 0;  // used for the samples of one prompt, and to try guessed tokens
   virtual bool open() const { return false; }              // returns true if all tokens are allowed next; mask() is then not called
 
-  // foreseen() gets the mask of the next token. If all tokens that it allows are beginnings of one text (for example, of a JSON key that
-  // must come next), it returns the longest of these tokens, which is a good guess. Otherwise it returns -1.
+  // foreseen() gets the mask of the next token. If all tokens that the mask allows are beginnings of one text (for example, of a JSON key
+  // that must come next), foreseen() returns the longest of these tokens, which is a good guess. Otherwise it returns -1.
   virtual bool foresees() const { return false; }  // returns whether foreseen() ever returns a token
   virtual std::int32_t foreseen(std::span<const std::uint32_t>) const { return -1; }
 };

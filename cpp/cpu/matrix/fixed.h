@@ -42,8 +42,9 @@ static_assert(sizeof(FixedBlock) % 64 == 0);
 struct ByteBlock {
   static constexpr int kColumns = kByteBlock;
   float scale[kGroupRows];
-  // Minus the sum of a row's codes, and 0. A product of word pairs multiplies these two by the low and the high word of a zero point
-  // (ByteRows::zeros), which is below 2^15.
+  // A pair of words for each row: minus the sum of the row's codes, and 0. An instruction that multiplies pairs of words and adds the two
+  // products multiplies this pair by the low and high half of a zero point (ByteRows::zeros), which gives -sum * zero point. Zero points
+  // are below 2^15, so the low half is not negative as a signed word.
   std::int16_t minus_sum[kGroupRows][2];
   std::int32_t start[kGroupRows];  // minus the sum of c0 c2 + c1 c3 over every four codes c0..c3 of a row
   std::int8_t codes[kColumns / 4][kGroupRows][4];

@@ -39,8 +39,8 @@ int file_code(const std::uint8_t* block, int b, int i) {
 }
 
 // ---------------------------------------------------------------- reading a block of a group
-// The bits of weight (lane, k) where kBits bits per weight are stored from `plane` on: plane_byte() returns the address of their byte,
-// plane_shift() the position of their lowest bit in that byte.
+// A plane stores kBits bits of each weight and begins at `plane`. plane_byte() returns the address of the byte that contains the bits of
+// weight (lane, k). plane_shift() returns the position of their lowest bit in that byte.
 template <int kBits>
 const std::uint8_t* plane_byte(const std::uint8_t* plane, int lane, int k) {
   return plane + 64 * (k / 4 * kBits / 8) + 4 * lane + k % 4;

@@ -85,8 +85,8 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
 
 
 def check_pooling(given: Any) -> tuple[str, ...] | None:
-    """Checks the argument pooling= and returns it as a tuple of names. Returns None if it is None, which means what the model's files
-    say."""
+    """Checks the argument pooling= and returns it as a tuple of names. If the argument is None, returns None: the pooling that the
+    model's files name is then used."""
     if given is None or isinstance(given, str):
         name = choice("pooling", given, (None, *POOLINGS))
         return None if name is None else (str(name),)

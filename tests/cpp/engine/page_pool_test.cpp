@@ -18,7 +18,7 @@ using Ids = std::vector<std::int32_t>;
 
 Ids part(const Ids& ids, std::size_t count) { return {ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count)}; }
 
-// Writes the ids from position `past` on to the pages, as a run of the toy model does.
+// Writes the ids at positions `past` and later into the pages, as a run of the toy model does.
 void write(toy::Model& m, const PageTable& table, const Ids& ids, std::int32_t past) {
   for (std::int32_t p = past; p < static_cast<std::int32_t>(ids.size()); ++p) m.store->cell(table.pages(), p) = ids[p];
 }
