@@ -61,7 +61,7 @@ void NewsDesk::wake_pump() {
   told_->notify_all();
 }
 
-void NewsDesk::has_read(Reader& reader) {
+void NewsDesk::has_read(NewsReader& reader) {
   if (!std::exchange(reader.reading, false)) return;
   if (crowded_) back_->notify_one();
 }
@@ -71,10 +71,10 @@ void NewsDesk::has_read(Reader& reader) {
 // a reader is late, the next kSkipped steps do not wait for it.
 void NewsDesk::let_read(SchedulerLock& lock, const Requests& requests) {
   if (!crowded_) return;
-  const auto awaited = [](const Reader& reader) { return reader.reading && reader.skip == 0; };
+  const auto awaited = [](const NewsReader& reader) { return reader.reading && reader.skip == 0; };
   back_->wait_for(lock, kReading,
                   [&] { return !awaited(reader_) && std::ranges::none_of(requests, [&](const auto& r) { return awaited(r->reader); }); });
-  const auto look_back = [](Reader& reader) {
+  const auto look_back = [](NewsReader& reader) {
     if (reader.skip > 0) {
       --reader.skip;
     } else if (reader.reading) {

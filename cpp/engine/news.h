@@ -37,7 +37,7 @@ class NewsDesk {
   std::vector<RequestNews> pump(SchedulerLock lock, double max_ms);
   void wake_pump();
   // Called when a reader has handled its news and comes back for more.
-  void has_read(Reader& reader);
+  void has_read(NewsReader& reader);
   // Called before a step. If the device's threads occupy all processors, waits at most 0.5 ms until all readers that were told of news have
   // handled it.
   void let_read(SchedulerLock& lock, const Requests& requests);
@@ -50,7 +50,7 @@ class NewsDesk {
   Requests queue_;            // requests whose news the next call of pump() returns
   std::int32_t pumping_ = 0;  // threads in pump()
   bool woken_ = false;
-  Reader reader_;                                                    // the thread in pump()
+  NewsReader reader_;                                                // the thread in pump()
   std::unique_ptr<Condition> told_ = std::make_unique<Condition>();  // wakes the threads in pump()
   std::unique_ptr<Condition> back_ = std::make_unique<Condition>();  // wakes the engine thread in let_read()
 };

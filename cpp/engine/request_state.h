@@ -20,7 +20,7 @@ struct Runtime;
 using Clock = std::chrono::steady_clock;
 
 // A thread that waits for news.
-struct Reader {
+struct NewsReader {
   bool reading = false;   // the thread was told of news, and has not come back for more yet
   std::int32_t skip = 0;  // number of coming steps that do not wait for this thread to read (NewsDesk::let_read)
 };
@@ -82,7 +82,7 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   std::uint64_t tag = 0;  // identifies the request in the result of pump()
   std::int32_t unread_steps = 0, wanted_steps = 1;
   std::int32_t waiting = 0;  // number of threads in wait()
-  Reader reader;             // the thread in wait()
+  NewsReader reader;         // the thread in wait()
   std::unique_ptr<Condition> news = std::make_unique<Condition>();
 
   struct Share {  // the request's part in the step whose results Commit is entering

@@ -806,7 +806,7 @@ TEST(NewsDesk, WaitsForReadersAndSkipsThoseThatAreLate) {
   toy::Model m;
   const GenerateParams params;
   const Requests requests{make_request(*m.runtime, {text(1, 5)}, std::span(&params, 1))};
-  Reader& reader = requests[0]->reader;
+  NewsReader& reader = requests[0]->reader;
   WorkSignal work;
   SchedulerMutex mutex;
   SchedulerLock lock(mutex);
