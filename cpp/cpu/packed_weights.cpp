@@ -62,7 +62,7 @@ Packing packing_of(const MatrixShape& matrix) {
   if (matrix.format == Format::F32 && sgemm_by_openblas()) return Packing::row_major;
   if (matrix.rounding == Rounding::bytes && matrix.has_floats) {
     // 8-bit codes, stored as bytes or as words, require columns in whole blocks of 64.
-    return matrix.cols % kFixedBlock == 0 ? Packing::bytes : Packing::format;
+    return matrix.cols % kByteBlock == 0 ? Packing::bytes : Packing::format;
   }
   const bool floats = matrix.has_floats || !info(matrix.format).quantized;
   return matrix.rounding != Rounding::none && floats ? Packing::fixed : Packing::format;

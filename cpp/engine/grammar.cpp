@@ -25,7 +25,7 @@ namespace {
 // The stack takes this many bytes of address space. The system provides memory only for the pages that are used.
 constexpr std::size_t kStack = std::size_t{256} << 20;
 constexpr auto kPoll = std::chrono::milliseconds(20);
-constexpr std::size_t kMostWords = 4000;  // maximum length of an error message, in bytes
+constexpr std::size_t kMessageBytes = 4000;  // maximum length of an error message, in bytes
 // The slowest of 1,500 real schemas (MaskBench) compiles in 57 ms. The library cannot be interrupted, so a compilation that takes longer
 // than kMostTime is abandoned and goes on in the background. While kMostUnseen abandoned compilations go on, no new one is started.
 constexpr auto kMostTime = std::chrono::seconds(5);
@@ -154,7 +154,7 @@ std::string message_of(const llguidance::Library& library, llguidance::Matcher* 
   std::string text = told ? told : "it says no reason";
   // Drops the backtrace that follows the message of a panic in the library.
   if (const auto trace = text.find("\n<backtrace>"); trace != std::string::npos) text.resize(trace);
-  if (text.size() > kMostWords) text.resize(kMostWords);
+  if (text.size() > kMessageBytes) text.resize(kMessageBytes);
   return text;
 }
 
