@@ -143,7 +143,7 @@ int main(int argc, char** argv) {
     const auto whole = backend->prepare(m.whole, weights, Compute::automatic),
                products = backend->prepare(m.products, weights, Compute::automatic);
     const auto workspace = backend->make_workspace(Crew::team);
-    const auto caches = backend->make_caches(m.whole.caches, KvFormat::f16);
+    const auto caches = backend->make_caches(m.whole, KvFormat::f16);
     caches->reserve(static_cast<std::int32_t>(ceil_div(past + 513, kPageTokens)));
     std::printf("%s\n", backend->info().name.c_str());
     std::printf("packing: %.1f MB in %.0f ms\n", static_cast<double>(weights->bytes()) / 1e6, 1e3 * packing);

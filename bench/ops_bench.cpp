@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "core/checked.h"
+#include "core/ops.h"
 #include "cpu/blas.h"
+#include "cpu/cache_store.h"
 #include "cpu/kernels.h"
 #include "cpu/lowering.h"
 #include "cpu/packed_weights.h"
@@ -375,8 +377,10 @@ void float32_table(const Settings& settings) {
 }
 
 // ---------------------------------------------------------------- rows
-void row(const Settings& settings, const std::string& name, double bytes, double macs, const std::function<void()>& run) {
-  const Times t = measure(run, settings.budget());
+// `bytes`, `macs` and the printed times are those of one unit. A run has `units` of them.
+void row(const Settings& settings, const std::string& name, double bytes, double macs, const std::function<void()>& run, double units = 1) {
+  Times t = measure(run, settings.budget());
+  t.best /= units, t.median /= units;
   std::printf("%-44s | %10.1f %10.1f | %6.1f", name.c_str(), t.best * 1e9, t.median * 1e9, bytes / t.best * 1e-9);
   if (macs > 0) std::printf(" | %5.1f", macs / t.best / settings.hz);
   std::printf("\n");
@@ -384,6 +388,56 @@ void row(const Settings& settings, const std::string& name, double bytes, double
 }
 
 std::string label(const char* name, std::int64_t n, const char* more = "") { return std::string(name) + " of " + std::to_string(n) + more; }
+
+// Convolutions, and recurrences over one head. Steps of many rows go through a strip of the state again and again, so it stays in the first
+// cache. Steps of one row read and write all of the state in memory, as decoding does.
+void recurrent_rows(const Settings& settings, const RowKernels& k) {
+  constexpr int dim = 128;
+  constexpr std::int64_t most = 512, strip = dim * kStripCols, head = dim / kStripCols * strip;
+  const std::vector<float> q =
+      random_values<float>(most * dim, [](std::uint32_t r) { return static_cast<float>(r % 1000) * 2e-4f - 0.1f; });
+  const std::vector<float> decay(most, 0.9f), gain(most, 0.1f);
+  std::vector<float> out(static_cast<std::size_t>(most * dim));
+  for (const std::int64_t n : {2048, 8192}) {
+    const float* const read[4] = {q.data(), q.data() + n, q.data() + 2 * n, q.data() + 3 * n};
+    row(settings, label("conv of 4 taps, silu,", n), 24.0 * static_cast<double>(n), 4.0 * static_cast<double>(n),
+        [&] { k.conv(read, q.data() + 4 * n, nullptr, 4, Activation::silu, n, out.data()); });
+  }
+  const std::int64_t heads = ceil_div(kFromMemory, head * static_cast<std::int64_t>(sizeof(float)));
+  const HugeBuffer memory(2 * heads * head * static_cast<std::int64_t>(sizeof(float)));
+  auto* const states = reinterpret_cast<float*>(memory.get());
+  for (const ScanRule rule : {ScanRule::ssd, ScanRule::delta}) {
+    for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{64}, most}) {
+      std::int64_t at = 0;
+      const double bytes = 4.0 * (2.0 * static_cast<double>(head) / static_cast<double>(rows) + 4 * dim),
+                   macs = (rule == ScanRule::delta ? 3 : 2) * head;
+      const auto step = [&] {
+        const float* from = states + at % heads * head;
+        float* to = states + (heads + at % heads) * head;
+        ++at;
+        for (std::int64_t s = 0; s < dim / kStripCols; ++s) {
+          const ScanCall call{.q = q.data(),
+                              .k = q.data(),
+                              .v = q.data() + s * kStripCols,
+                              .q_stride = dim,
+                              .k_stride = dim,
+                              .v_stride = dim,
+                              .decay = decay.data(),
+                              .gain = gain.data(),
+                              .key_dim = dim,
+                              .rule = rule,
+                              .skip = 0.5f,
+                              .out = out.data() + s * kStripCols,
+                              .out_stride = dim};
+          k.scan(call, rows, kStripCols, from + s * strip, to + s * strip);
+        }
+      };
+      row(settings,
+          str("scan ", kScanRules[static_cast<std::size_t>(rule)], ", a head of 128 x 128, steps of ", rows, rows == 1 ? " row" : " rows"),
+          bytes, macs, step, static_cast<double>(rows));
+    }
+  }
+}
 
 void rows_table(const Settings& settings) {
   const RowKernels& k = kernels().rows;
@@ -442,6 +496,7 @@ void rows_table(const Settings& settings) {
     volatile double sink = 0;
     row(settings, label("log_sum_exp", n), 4.0 * static_cast<double>(n), 0, [&, n] { sink = k.log_sum_exp(a, n); });
   }
+  recurrent_rows(settings, k);
   const auto format_name = [](KvFormat format) { return format == KvFormat::f16 ? "f16" : format == KvFormat::f32 ? "f32" : "q8_0"; };
   for (const int dim : {64, 128}) {
     for (const KvFormat format : {KvFormat::f16, KvFormat::q8_0, KvFormat::f32}) {

@@ -22,11 +22,11 @@ using namespace pumice;
 using namespace pumice::vulkan;
 
 struct Shape {
-  std::int32_t hidden, inner, heads, kv_heads, head_dim, vocab, rows, past, repeats;
+  std::int32_t hidden, inner, heads, kv_heads, head_dim, vocab, rows, past, repeats, key_heads;
   std::uint64_t copy;
 };
-constexpr Shape kFull{4096, 14336, 32, 8, 128, 32000, 512, 1024, 10, 256u << 20};
-constexpr Shape kTiny{256, 512, 4, 2, 64, 1000, 40, 64, 2, 4u << 20};
+constexpr Shape kFull{4096, 14336, 32, 8, 128, 32000, 512, 1024, 10, 16, 256u << 20};
+constexpr Shape kTiny{256, 512, 4, 2, 64, 1000, 40, 64, 2, 2, 4u << 20};
 
 // Adds a matrix of random bytes below 0x40, which are finite numbers in f16, bf16 and f32. The speed does not depend on their values.
 MatrixId add(Weights& weights, Format format, std::int64_t rows, std::int64_t cols) {
@@ -60,6 +60,8 @@ class Bench {
         p.ops.push_back(Norm{{0, 0, s_.hidden}, {1, 0, s_.hidden}, {}, VectorId{0}, VectorId::none, NormKind::rms});
       });
       attention(rows);
+      convolution(rows);
+      for (const ScanRule rule : {ScanRule::ssd, ScanRule::delta}) scan(rule, rows);
       simple("log_prob", rows, [&](Program& p, Weights&) {
         p.slots = {{Rows::tokens, s_.vocab}, {Rows::tokens, 1}};
         p.input = 0, p.output = 1;
@@ -144,6 +146,38 @@ class Bench {
     });
   }
 
+  // A batch of one text, which goes on from a state and leaves one, as in the layers of a hybrid decoder.
+  void convolution(std::int32_t rows) {
+    const std::int32_t width = (s_.heads + 2 * s_.key_heads) * s_.head_dim;
+    simple(str("conv, 4 taps, ", width, " columns"), rows, [&](Program& p, Weights& w) {
+      w.vectors.push_back({"taps", std::vector<float>(static_cast<std::size_t>(4 * width), 0.3f)});
+      p.slots = {{Rows::tokens, width}, {Rows::tokens, width}};
+      p.states = {{1, 3, width}};
+      p.input = 0, p.output = 1;
+      p.ops.push_back(Conv{
+          .in = {0, 0, width}, .out = {1, 0, width}, .taps = VectorId{0}, .width = 4, .activation = Activation::silu, .state = StateId{0}});
+    });
+  }
+
+  void scan(ScanRule rule, std::int32_t rows) {
+    const std::int32_t keys = s_.key_heads * s_.head_dim, values = s_.heads * s_.head_dim;
+    simple(str(kScanRules[static_cast<std::size_t>(rule)], ", ", s_.heads, " heads of ", s_.head_dim), rows, [&](Program& p, Weights& w) {
+      w.vectors.push_back({"rate", std::vector<float>(static_cast<std::size_t>(s_.heads), -1.0f)});
+      p.slots = {{Rows::tokens, 2 * keys + values + 2 * s_.heads}, {Rows::tokens, values}};
+      p.states = {{s_.heads, s_.head_dim, s_.head_dim}};
+      p.input = 0, p.output = 1;
+      Scan op{.q = {0, 0, keys}, .k = {0, keys, keys}, .v = {0, 2 * keys, values}, .step = {0, 2 * keys + values, s_.heads}};
+      if (rule == ScanRule::delta) op.beta = {0, 2 * keys + values + s_.heads, s_.heads};
+      op.out = {1, 0, values};
+      op.rate = VectorId{0};
+      op.key_heads = s_.key_heads, op.key_dim = op.value_dim = s_.head_dim;
+      op.rule = rule;
+      op.strength = 0.02f;  // the keys have a length of more than 1
+      op.state = StateId{0};
+      p.ops.push_back(op);
+    });
+  }
+
   // Runs a program of few operations and prints a line for each kind of dispatch in it.
   template <class Build>
   void simple(const std::string& name, std::int32_t rows, Build build, const Variants& variants = {}) {
@@ -151,21 +185,28 @@ class Bench {
     Weights host;
     build(p, host);
     const auto weights = std::make_shared<const GpuWeights>(device_, host, std::vector<bool>{}, Progress(), Cancel{});
-    const bool cached = !p.caches.empty();
-    const std::int32_t past = cached ? s_.past : 0, width = p.slots[static_cast<std::size_t>(p.output)].width;
+    const bool cached = !p.caches.empty(), stateful = !p.states.empty();
+    const std::int32_t past = cached || stateful ? s_.past : 0, width = p.slots[static_cast<std::size_t>(p.output)].width;
     const Rows out_rows = p.slots[static_cast<std::size_t>(p.output)].rows;
-    GpuCaches caches(device_, p.caches, KvFormat::f16);
+    GpuCaches caches(device_, p, KvFormat::f16);
     std::vector<std::int32_t> pages(static_cast<std::size_t>(ceil_div(past + rows, kPageTokens)));
     std::iota(pages.begin(), pages.end(), 0);
     if (cached) caches.reserve(static_cast<std::int32_t>(pages.size()));
+    if (stateful) {
+      caches.reserve_states(2);
+      caches.write_state(0, std::vector<std::uint8_t>(caches.state_bytes()).data());
+    }
+    const SavedState saved{rows, 1};
     const std::vector<float> in(p.input < 0 ? 0 : static_cast<std::size_t>(rows) * static_cast<std::size_t>(p.slots[0].width), 0.5f);
     std::vector<float> out(static_cast<std::size_t>(out_rows == Rows::tokens ? rows : 1) * static_cast<std::size_t>(width));
     const std::vector<std::int32_t> ids(static_cast<std::size_t>(rows), 1);
     const std::int32_t selected = rows - 1;
-    const Segment segment{0, rows, past, cached ? std::span<const std::int32_t>(pages) : std::span<const std::int32_t>()};
+    Segment segment{.rows = rows, .past = past};
+    if (cached) segment.pages = pages;
+    if (stateful) segment.state = 0, segment.saves = {&saved, 1};
     const Op& op = p.ops[0];
     const bool takes_ids = std::holds_alternative<Embed>(op) || std::holds_alternative<LogProb>(op);
-    const bool takes_segments = cached || std::holds_alternative<Pool>(op);
+    const bool takes_segments = cached || stateful || std::holds_alternative<Pool>(op);
     Batch batch{.rows = rows};
     if (takes_ids) batch.ids = ids;
     if (takes_segments) batch.segments = {&segment, 1};
@@ -175,7 +216,7 @@ class Bench {
     const Io io{in, out};
     std::vector<std::vector<Timing>> runs;
     for (int i = 0; i <= s_.repeats; ++i) {
-      runs.push_back(executable.measure(workspace, cached ? &caches : nullptr, batch, io));
+      runs.push_back(executable.measure(workspace, cached || stateful ? &caches : nullptr, batch, io));
       std::erase_if(runs.back(),
                     [](const Timing& t) { return std::strcmp(t.what, "copy") == 0; });  // leaves out copies from and to the host
     }

@@ -23,6 +23,14 @@ float exp_beyond_linear(float x) {
   return x * x * (0.5 + x * (1.0 / 6 + x * (1.0 / 24 + x * (1.0 / 120 + x * series))));
 }
 
+// Returns log(1 + exp(x)) = max(x, 0) + log(1 + y) with y = exp(-|x|), and log(1 + y) = 2 atanh(s) with s = y / (2 + y) <= 1/3. log(1 + y)
+// itself would lose the digits of a small y. The first term of the series that is left out is less than 2e-8 of the result.
+float softplus_of(float x) {
+  const float y = exp(-abs(x)), s = y / (2.0 + y), t = s * s;
+  const float series = 1.0 + t * (1.0 / 3 + t * (1.0 / 5 + t * (1.0 / 7 + t * (1.0 / 9 + t * (1.0 / 11 + t * (1.0 / 13))))));
+  return (x > 0.0 ? x : 0.0) + 2.0 * s * series;
+}
+
 float activate_none(float x, vec2 alphas) { return x; }
 float activate_gelu(float x, vec2 alphas) { return 0.5 * x * (1.0 + erf_of(0.70710678 * x)); }
 float activate_gelu_tanh(float x, vec2 alphas) { return 0.5 * x * (1.0 + tanh_of(0.79788456 * (x + 0.044715 * x * x * x))); }
@@ -38,5 +46,6 @@ float activate_xielu(float x, vec2 alphas) {
   const float curve = x > 0.0 ? alphas.x * x * x : alphas.y * (exp_beyond_linear(below) + (below - x));
   return curve + 0.5 * x;
 }
+float activate_softplus(float x, vec2 alphas) { return softplus_of(x); }
 
 #include "activate.glsl"

@@ -290,6 +290,75 @@ struct MergeParams {
   uint out_at, out_stride;
 };
 
+// ---------------------------------------------------------------- Conv and Scan: conv.comp, scan_gates.comp, scan.comp
+// A span is a run of rows of one segment. A span table in meta has kSpanWords words per span:
+//   0: the span's first row, counted from the first row of the block of rows that the dispatch handles
+//   1: number of rows
+//   2, 3: number of rows of the segment before the span, and after it
+//   4: the state that the span needs from earlier runs, or kNoState; it is kNoState too if the rows before the span are enough
+//   5: index of the word of meta where the span's list of saves begins
+//   6: number of saves. A save is {rows, state}: after the first `rows` rows of the segment, the state is written as number `state`.
+//      Saves are in ascending order.
+// The states of an operation lie in slabs. A slab holds states [first, first + count), and a state takes state_words words. A dispatch
+// binds one slab to read states from and one slab to write states to, so there is a dispatch for each pair of slabs. A span runs in a
+// dispatch if the state that it needs is in the bound slab, and so is a state that it saves. A span that needs no state runs in the
+// dispatches with from_first 0, and a span without saves in those with to_first 0. A span whose saves are in several slabs runs more than
+// once, with equal results. Spans.glsl has these rules.
+PUMICE_CONSTANT(kSpanWords, 7);
+PUMICE_CONSTANT(kNoState, 0xffffffff);
+
+// conv.comp: out[t][c] = activation(bias[c] + sum over j of taps[j][c] * in[t - (TAPS - 1) + lead + j][c]). The state is in[t - (TAPS -
+// 2)],
+// ..., in[t], row after row. A group handles one span and LANES columns.
+// groups = spans * blocks, blocks = ceil(width / LANES). The bound rows of `in` begin `halo` rows before those of `out`, which begin with
+// the block's first row.
+// Bindings: 0 in, 1 out, 2 vectors (taps, bias), 3 meta, 4 states to read, 5 states to write.
+struct ConvParams {
+  uint first_group, groups;
+  uint spans_at, blocks, width;
+  uint lead, halo;  // lead: 0, or (TAPS - 1) / 2 if the convolution is centred
+  uint in_at, in_stride, out_at, out_stride;
+  uint taps_at, bias_at, has_bias;
+  uint activation;  // number of a pumice::Activation other than xielu
+  uint from_first, from_count, to_first, to_count, state_words;
+};
+PUMICE_CONSTANT(kConvTaps, 1);  // TAPS, 1 to 64
+
+// scan_gates.comp: for each row and head, the factors of Scan (core/ops.h): decay = exp(rate * dt), and gain, which is dt for ssd and
+// strength * sigmoid(beta) for delta. `work` gets kGateWords words for each row and head: {decay, gain, skip}.
+// groups = ceil(rows * heads / LANES). Bindings: 0 step, 1 beta, 2 vectors (step_bias, rate, skip), 3 work.
+struct ScanGatesParams {
+  uint first_group, groups;
+  uint rows, heads;
+  uint step_at, step_stride, beta_at, beta_stride;
+  uint step_bias_at, rate_at, skip_at, has_step_bias, has_skip;
+  float floor, strength;
+};
+PUMICE_CONSTANT(kScanGatesRule, 1);  // kScanSsd or kScanDelta
+PUMICE_CONSTANT(kGateWords, 3);
+
+// scan.comp: a group handles one span, one head and COLS columns of the head's matrix, and goes through the span's rows in turn.
+//   groups = spans * heads * blocks, blocks = ceil(value_dim / COLS)
+// There is at most one span of a segment in a block of rows. If there are rows of the segment before the span, the matrix is at
+// carry_in_at of `work`; if there are rows after the span, it is left at carry_out_at for the next block. Both hold the matrices of all
+// heads of one segment, as a state does.
+// Bindings: 0 q, 1 k, 2 v, 3 work (what scan_gates.comp wrote for the block's rows, and what blocks carry), 4 out, 5 meta, 6 states to
+// read, 7 states to write.
+struct ScanParams {
+  uint first_group, groups;
+  uint spans_at, heads, key_heads, tiled, value_dim, blocks;  // tiled: 0 or 1
+  uint q_at, q_stride, k_at, k_stride, v_at, v_stride, out_at, out_stride;
+  uint carry_in_at, carry_out_at;
+  uint from_first, from_count, to_first, to_count, state_words;
+};
+PUMICE_CONSTANT(kScanRule, 1);    // kScanSsd or kScanDelta
+PUMICE_CONSTANT(kScanKeyDim, 2);  // KEY_DIM, 1 to 1024
+PUMICE_CONSTANT(kScanCols, 3);    // COLS, scan_cols(KEY_DIM); divides LANES
+// Values of kScanRule. number() in vulkan/numbers.h converts a ScanRule to one of them.
+PUMICE_CONSTANT(kScanSsd, 0);
+PUMICE_CONSTANT(kScanDelta, 1);
+PUMICE_CONSTANT(kScanLanes, 64);
+
 // ---------------------------------------------------------------- Select: select.comp
 // out[r] = in[meta[rows_at + r]]. Rows [chunk_first, chunk_first + chunk_rows) of `in` are bound. Rows of `out` whose source is outside
 // this range are not changed. groups = rows * blocks, blocks = ceil(width / (LANES * kSelectPerLane)). Bindings: 0 in, 1 out, 2 meta.
@@ -427,12 +496,19 @@ constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t grou
 constexpr std::uint64_t attend_partial_words(std::uint64_t queries, std::uint64_t parts, std::uint32_t value_dim) {
   return queries * parts * (padded_dim(value_dim) + 2);
 }
+// Returns the number of columns of a matrix that a group of scan.comp handles. The lanes hold these columns in registers, at most 32
+// numbers each, or 8 quads.
+constexpr std::uint32_t scan_cols(std::uint32_t key_dim) {
+  std::uint32_t cols = 32;
+  while (cols > 2 && key_dim * cols > 32 * kScanLanes) cols /= 2;
+  return cols;
+}
 constexpr std::uint64_t top_found_words(std::uint64_t rows, std::uint64_t blocks, std::uint32_t k) {
   return rows * blocks * (kTopHead + 2 * k);
 }
 static_assert(sizeof(NormParams) <= 128 && sizeof(MultiplyParams) <= 128 && sizeof(StoreParams) <= 128 && sizeof(AttendParams) <= 128 &&
               sizeof(MergeParams) <= 128 && sizeof(SelectParams) <= 128 && sizeof(PoolParams) <= 128 && sizeof(LogProbParams) <= 128 &&
-              sizeof(TopParams) <= 128);
+              sizeof(TopParams) <= 128 && sizeof(ConvParams) <= 128 && sizeof(ScanGatesParams) <= 128 && sizeof(ScanParams) <= 128);
 #endif
 
 #ifdef __cplusplus

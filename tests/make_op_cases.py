@@ -42,6 +42,10 @@ With 'masks', row r allows by r modulo 5: all ids (no mask), all (a mask), none,
 bits modulo width is the id; the low half of the bits is a word of 32 ids.
 segments: [past, rows], with length, prompt and unseen behind it where they are not 0. Pages are numbered from the last page of the last
 segment backwards.
+conv: out has a slot of its own or, with pad, follows in. Vectors: taps x width normals * 0.5; with 'bias' width normals * 0.5.
+scan: q, k, v, step and, with the rule delta, beta lie side by side in the input slot. Vectors: with 'step_bias' 0.5 + normal, the rate
+-1 + 0.3 * normal, with 'skip' 1 + normal, one a head. floor 0, strength 1 where not given.
+With 'state', conv and scan continue from the state after the past positions, whose rows are those of stream 10 + segment.
 rope: inv_freq[j] = float32(base^(-2 j / dims)); long_inv_freq, where there is a long_base, the same of that.
 may_round: float matrices may be rounded (Matrix::may_round) where compute is automatic.
 nmse: the largest sum((a - b)^2) / max(sum(b^2), floor * numbers) against the reference, by compute mode where activations may be int8.
@@ -623,6 +627,91 @@ def stretched() -> list[Case]:
     return cases
 
 
+def softpluses() -> list[Case]:
+    cases = [
+        linear([("Q8_0", 33, True), ("Q8_0", 20, False)], 96, 5, "softplus", "other", 3) | {"scale": 0.25, "softcap": 0.0},
+        linear([("F32", 129, True)], 300, 33, "softplus") | {"scale": 1.0, "softcap": 30.0},
+        linear([("Q4_K", 17, False)], 512, 129, "softplus", "out") | {"scale": 12.0, "softcap": 0.0},
+    ]
+    for n, (gate, cols) in enumerate((("F16", 768), ("Q4_0", 96))):
+        case = {"op": "gated_linear", "gate": gate, "up": gate, "rows": ROWS[n + 3], "cols": cols, "tokens": TOKENS[3 * n + 2]}
+        case |= {"activation": "softplus", "pad": PADS[n], "gate_bias": n == 0, "up_bias": n == 1}
+        cases.append(case | {"nmse": product_limits(gate), "floor": 0.1})
+    for n, (width, repeat) in enumerate(((33, 1), (1024, 128), (4096, 1), (15, 5))):
+        case = {"op": "multiply", "width": width, "repeat": repeat, "tokens": TOKENS[2 * n], "activation": "softplus"}
+        case |= {"in_place": n % 2 == 0, "spread": [1.0, 9.0][n % 2], "pad": PADS[n % 3]}
+        cases.append(case | {"nmse": EXACT, "floor": 0.1})
+    return cases
+
+
+CARRIED = [  # segments of operations with a state
+    [[0, 1]],
+    [[0, 5], [0, 2]],
+    [[3, 1], [0, 4], [40, 33]],
+    [[1, 1], [2, 1], [7, 1], [0, 1]],
+    [[0, 129]],
+    [[64, 6], [0, 3], [1, 2]],
+]
+WHOLE = [[[0, 1]], [[0, 5], [0, 2]], [[0, 40], [0, 3]], [[0, 129]]]  # of those without
+
+
+def convs() -> list[Case]:
+    widths, activations = cycle([1, 16, 33, 96, 300, 1536]), cycle(["none", "silu", "gelu_tanh"])
+    cases = []
+    for n, taps in enumerate((4, 3, 7, 4, 2, 1, 3, 4, 3, 5, 7, 4)):
+        for state in (True, False):
+            centred = not state and taps % 2 == 1 and n % 2 == 0
+            segments = CARRIED[n % 6] if state else WHOLE[n % 4]
+            case = {"op": "conv", "width": next(widths), "taps": taps, "activation": next(activations), "bias": n % 2 == 0}
+            case |= {"centred": centred} | ({"state": True} if state else {})
+            cases.append(case | {"segments": segments, "pad": PADS[n % 3], "nmse": EXACT, "floor": 0.01})
+    return cases
+
+
+def scans() -> list[Case]:
+    shapes = [  # heads, key heads, key_dim, value_dim
+        (4, 2, 32, 32),
+        (3, 1, 16, 48),
+        (2, 2, 128, 128),
+        (5, 5, 7, 5),
+        (8, 1, 64, 20),
+        (6, 3, 33, 17),
+        (16, 8, 16, 16),
+        (1, 1, 1, 1),
+    ]
+    cases = []
+    for n, (heads, key_heads, key_dim, value_dim) in enumerate(shapes * 2):
+        for m, rule in enumerate(("delta", "ssd")):
+            state = (n + n // 8 + m) % 3 != 0
+            case: Case = {"op": "scan", "rule": rule, "heads": heads, "key_heads": key_heads, "key_dim": key_dim, "value_dim": value_dim}
+            case |= {"step_bias": n % 4 != 3, "tiled": n >= 8 and heads > key_heads > 1, "pad": PADS[n % 3]}
+            case |= {"skip": n % 2 == 0, "floor": [0.0, 0.3][n % 2]} if rule == "ssd" else {"strength": [1.0, 2.0][n // 8]}
+            case |= {"segments": CARRIED[(n + n // 8) % 6] if state else WHOLE[n % 4]} | ({"state": True} if state else {})
+            # Keys are shorter than 1, as in models that normalise them: otherwise the delta rule's matrices grow without bound.
+            cases.append(case | {"spread": round(0.9 * key_dim**-0.5, 3), "nmse": 1e-9})
+    return cases
+
+
+def recurrent_limits() -> list[Case]:
+    """The most taps, and matrices with more rows than models have."""
+    cases: list[Case] = []
+    for n, (taps, width, state) in enumerate(((64, 40, True), (63, 40, False), (64, 5, False), (33, 70, True), (9, 1024, False))):
+        case = {"op": "conv", "width": width, "taps": taps, "activation": ["none", "silu"][n % 2], "bias": n % 2 == 1}
+        case |= {"centred": not state and taps % 2 == 1} | ({"state": True} if state else {})
+        segments = [[3, 70], [100, 2], [0, 20]] if state else [[0, 70], [0, 1]]
+        cases.append(case | {"segments": segments, "pad": PADS[n % 3], "nmse": EXACT, "floor": 0.01})
+    for n, (heads, key_heads, key_dim, value_dim) in enumerate(
+        ((1, 1, 1024, 3), (2, 1, 256, 40), (2, 2, 511, 1), (1, 1, 100, 33), (2, 1, 3, 300))
+    ):
+        for rule in ("delta", "ssd"):
+            case = {"op": "scan", "rule": rule, "heads": heads, "key_heads": key_heads, "key_dim": key_dim, "value_dim": value_dim}
+            case |= {"step_bias": True, "tiled": False, "pad": PADS[n % 3]}
+            case |= {"skip": True, "floor": 0.0} if rule == "ssd" else {"strength": 1.0}
+            case |= {"segments": [[5, 4], [0, 19]], "state": True}
+            cases.append(case | {"spread": round(0.9 * key_dim**-0.5, 3), "nmse": 1e-9})
+    return cases
+
+
 def main() -> None:
     cases = (
         linears()
@@ -651,6 +740,10 @@ def main() -> None:
         + attends_unseen()
         + widths()
         + sinks()
+        + softpluses()
+        + convs()
+        + scans()
+        + recurrent_limits()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

@@ -51,9 +51,10 @@ class DeviceWeights {
   virtual std::uint64_t bytes() const = 0;
 };
 
-// Holds the pages of all caches of a model on one device. A page is the storage for kPageTokens positions in every cache. Page ids are less
-// than the number of reserved pages; engine/ assigns pages to sequences. Pages are not cleared: a page holds garbage until Store writes to
-// it.
+// What sequences leave behind on one device: the pages of all caches of a program, and its states. A page is the storage for kPageTokens
+// positions in every cache. A state is what Conv and Scan know of a sequence after some position. Page ids are less than the number of
+// reserved pages, and states are numbered in the same way; engine/ assigns both to sequences. Nothing is cleared: a page or a state holds
+// garbage until it is written. A state is written as a whole and then never changed, so several sequences may continue from it.
 class CacheStore {
  public:
   virtual ~CacheStore() = default;
@@ -65,6 +66,12 @@ class CacheStore {
   virtual void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) = 0;
   virtual void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) = 0;
   virtual std::uint64_t page_bytes() const = 0;  // bytes of one page in all caches
+
+  // The same for states. A program without states has states of 0 bytes.
+  virtual void reserve_states(std::int32_t states) = 0;
+  virtual void read_state(std::int32_t state, std::uint8_t* out) = 0;
+  virtual void write_state(std::int32_t state, const std::uint8_t* in) = 0;
+  virtual std::uint64_t state_bytes() const = 0;
 };
 
 // A Workspace is the scratch memory of one run. A run with a Crew::team workspace uses the whole device. A run with a Crew::solo workspace
@@ -88,6 +95,7 @@ class Executable {
 struct Cost {
   std::uint64_t weights = 0;  // bytes of the program's packed weights
   std::uint64_t page = 0;     // bytes of one page in all caches of the program
+  std::uint64_t state = 0;    // bytes of one state of the program
   std::uint64_t scratch = 0;  // bytes of one workspace for the rows that cost() is asked for, input and output included
 };
 
@@ -100,7 +108,8 @@ class Backend {
   // other programs that use the same matrices.
   virtual std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs,
                                                     const Progress& progress, const Cancel& cancel) = 0;
-  virtual std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) = 0;
+  // Makes an empty store for the caches and the states of this program. `format` is the format of keys and values.
+  virtual std::unique_ptr<CacheStore> make_caches(const Program& program, KvFormat format) = 0;
   // Called while pack() runs. Does the part of prepare() for this program that does not depend on the weights' bytes: a GPU compiles its
   // pipelines while the weights are uploaded; a CPU does nothing. The caller ignores errors, because prepare() runs into the same errors
   // and throws them again.

@@ -8,6 +8,11 @@
 
 namespace pumice {
 
+// After the first `rows` rows of a segment, the sequence's state is written to state number `state` of the store.
+struct SavedState {
+  std::int32_t rows = 0, state = 0;
+};
+
 // The rows of one sequence in a ragged batch. Rows [first, first + rows) of the batch are positions [past, past + rows) of the sequence.
 // Page pages[i] holds positions [32 i, 32 i + 32) in every cache of the store. There are enough pages for past + rows positions.
 struct Segment {
@@ -19,6 +24,9 @@ struct Segment {
   // Number of trailing rows that no row attends to, not even these rows themselves. They do attend to the other rows. Only for Attend
   // without a cache.
   std::int32_t unseen = 0;
+  // For programs with states: the number in the store of the states after position past - 1, or -1 if past is 0. It does not change.
+  std::int32_t state = -1;
+  std::span<const SavedState> saves;  // ascending by rows
 };
 
 struct Batch {

@@ -17,6 +17,8 @@ namespace pumice {
 
 // Index into Program::caches. Each layer that stores keys and values has a cache of its own.
 enum class CacheId : std::int32_t { none = -1 };
+// Index into Program::states. Each operation that carries a state from row to row (Conv, Scan) has a state of its own.
+enum class StateId : std::int32_t { none = -1 };
 
 // ---------------------------------------------------------------- slots
 // A slot is an array of float32 rows. Operations read and write views, which are column ranges of slots. For example, q, k and v can be
@@ -42,6 +44,7 @@ inline constexpr std::string_view kActivations[] = {
 #define PUMICE_QUOTED(name) #name,
 inline constexpr std::string_view kNormKinds[] = {PUMICE_NORM_KINDS(PUMICE_QUOTED)};
 inline constexpr std::string_view kPoolKinds[] = {PUMICE_POOL_KINDS(PUMICE_QUOTED)};
+inline constexpr std::string_view kScanRules[] = {PUMICE_SCAN_RULES(PUMICE_QUOTED)};
 #undef PUMICE_QUOTED
 
 // ---------------------------------------------------------------- operations
@@ -192,6 +195,38 @@ struct Attend {
   VectorId places = VectorId::none;  // 2 reach + 1 whole numbers, each less than n
 };
 
+// A causal convolution over the rows of a segment, each column by itself:
+//   out[t][c] = activation(bias[c] + sum over j, ascending, of taps[j][c] * in[t - (width - 1) + j][c])
+// `taps` has width x columns values. Rows before the segment's first row come from the state, which holds the last width - 1 rows of `in`
+// of the text before; they are zeros if the text begins with the segment or there is no state. If `centred`, t - (width - 1) / 2 + j takes
+// the place of t - (width - 1) + j, rows outside of the segment are zeros, and there is no state.
+struct Conv {
+  static constexpr std::string_view kName = "Conv";
+  View in, out;
+  VectorId taps = VectorId::none, bias = VectorId::none;
+  std::int32_t width = 0;  // number of taps
+  Activation activation = Activation::none;
+  bool centred = false;
+  StateId state = StateId::none;
+};
+
+// A recurrence over the rows of a segment. Each head has a matrix S of key_dim x value_dim numbers, which the state holds between
+// segments. It is zeros where the text begins, or if there is no state. For each row, with dt = max(softplus(step + step_bias), floor) and
+// a = exp(rate * dt):
+//   ssd:   S = a S + k (x) (dt v);  out = S^T q + skip v                                     (Mamba-2, Dao and Gu 2024)
+//   delta: S = a S + k (x) d with d = strength * sigmoid(beta) * (v - a S^T k);  out = S^T q  (gated delta rule, Yang et al. 2024)
+// Several heads may share a head of q and k: head h has number h / (heads / key_heads), or h % key_heads if `tiled`.
+struct Scan {
+  static constexpr std::string_view kName = "Scan";
+  View q, k, v, step, beta, out;  // step and beta have a column for each head; beta only with delta
+  VectorId step_bias = VectorId::none, rate = VectorId::none, skip = VectorId::none;  // a value for each head; skip only with ssd
+  std::int32_t key_heads = 0, key_dim = 0, value_dim = 0;
+  ScanRule rule = ScanRule::delta;
+  bool tiled = false;
+  float floor = 0.0f, strength = 1.0f;
+  StateId state = StateId::none;
+};
+
 // Copies the batch's selected rows of `in` to `out`.
 struct Select {
   static constexpr std::string_view kName = "Select";
@@ -218,7 +253,7 @@ struct Top {
   std::int32_t k = 1, reported = 0;
 };
 
-using Op = std::variant<Embed, Norm, Linear, GatedLinear, Multiply, Rope, Store, Attend, Select, Pool, LogProb, Top>;
+using Op = std::variant<Embed, Norm, Linear, GatedLinear, Multiply, Rope, Store, Attend, Conv, Scan, Select, Pool, LogProb, Top>;
 
 inline std::string_view name(const Op& op) {
   return std::visit([](const auto& it) { return it.kName; }, op);

@@ -26,11 +26,19 @@ struct CacheShape {
   bool operator==(const CacheShape&) const = default;
 };
 
+// The shape of one operation's state: matrices of float32. Conv has one matrix, the last width - 1 rows of its input. Scan has a matrix
+// of key_dim x value_dim for each head.
+struct StateShape {
+  std::int32_t matrices = 0, rows = 0, cols = 0;
+  bool operator==(const StateShape&) const = default;
+};
+
 struct Program {
   std::string name;  // "body", "head", "encoder"; shown in errors and profiles
   std::vector<Op> ops;
   std::vector<SlotShape> slots;
   std::vector<CacheShape> caches;  // by CacheId
+  std::vector<StateShape> states;  // by StateId
   std::int32_t input = -1;         // slot that Io::in fills, or -1 if the program starts from token ids
   std::int32_t output = -1;        // slot that is copied to Io::out
   // The format that the caches are expected to have. A GPU compiles its pipelines for it beforehand. Caches of other formats work, too.

@@ -2,25 +2,28 @@
 
 #include <cmath>
 #include <string>
+#include <unordered_set>
 #include <variant>
 
 #include "core/checked.h"
+#include "core/program_checker.h"
 
 namespace pumice {
 namespace {
 
-constexpr std::int32_t kMaxWidth = 1 << 24, kMaxReach = 1 << 20;
+constexpr std::int32_t kMaxReach = 1 << 20, kMaxStateHeads = 1 << 16;
 
 std::string heads_of(const CacheShape& shape) {
   return str(shape.heads, " kv heads of ", shape.key_dim, " (keys) and ", shape.value_dim, " (values)");
 }
 
-class ProgramCheck {
+class ProgramCheck final : ProgramChecker {
  public:
-  ProgramCheck(const Program& program, const WeightShapes& weights) : program_(program), weights_(weights) {}
+  ProgramCheck(const Program& program, const WeightShapes& weights) : ProgramChecker(program, weights) {}
 
   ProgramFacts facts() {
     begin();
+    for (const CacheShape& cache : program_.caches) check_heads(cache, "a cache of ");
     for (op_ = 0; op_ < program_.ops.size(); ++op_) {
       kind_ = name(program_.ops[op_]);
       std::visit(*this, program_.ops[op_]);
@@ -174,6 +177,45 @@ class ProgramCheck {
     looks_beyond_one_row();
   }
 
+  void operator()(const Conv& op) {
+    read(op.in, "in", Rows::tokens);
+    apart(op.in, op.out, "in", "out");
+    check(op.in.width == op.out.width, "`in` is ", op.in.width, " wide, `out` ", op.out.width);
+    check(op.width >= 1 && op.width <= kMaxTaps, op.width, " taps, not 1 to ", kMaxTaps);
+    check(op.activation != Activation::xielu, "xielu belongs to Linear");
+    sized(op.taps, "taps", std::int64_t{op.width} * op.in.width);
+    if (op.bias != VectorId::none) sized(op.bias, "bias", op.in.width);
+    check(!op.centred || (op.state == StateId::none && op.width % 2 == 1), "a centred convolution of ", op.width,
+          " taps: it has no state and an odd number of taps");
+    carry(op.state, {1, op.width - 1, op.in.width});
+    write(op.out, "out", Rows::tokens);
+  }
+
+  void operator()(const Scan& op) {
+    const bool delta = op.rule == ScanRule::delta;
+    const auto fits = [](std::int32_t dim) { return dim > 0 && dim <= kMaxStateDim; };
+    check(fits(op.key_dim) && fits(op.value_dim) && op.key_heads > 0, op.key_heads, " key heads of ", op.key_dim, ", values of ",
+          op.value_dim, "; needed: at least one head of 1 to ", kMaxStateDim, " columns");
+    const std::int64_t keys = std::int64_t{op.key_heads} * op.key_dim, heads = op.v.width / op.value_dim;
+    for (const View* view : {&op.q, &op.k, &op.v, &op.step}) read(*view, "q, k, v or step", Rows::tokens);
+    check(static_cast<bool>(op.beta) == delta, "`beta` belongs to the delta rule");
+    if (delta) read(op.beta, "beta", Rows::tokens);
+    for (const View* view : {&op.q, &op.k, &op.v, &op.step, &op.beta}) apart(*view, op.out, "q, k, v, step or beta", "out");
+    check(op.q.width == keys && op.k.width == keys, "q and k are ", op.q.width, " and ", op.k.width, " wide, not ", keys);
+    check(op.v.width % op.value_dim == 0 && heads % op.key_heads == 0 && heads <= kMaxStateHeads, "v is ", op.v.width,
+          " wide, not a whole number of heads of ", op.value_dim, " for each of ", op.key_heads, " key heads, or more than ",
+          kMaxStateHeads);
+    check(op.out.width == op.v.width && op.step.width == heads && (!delta || op.beta.width == heads), "`out`, `step` and `beta` are ",
+          op.out.width, ", ", op.step.width, " and ", op.beta.width, " wide for ", heads, " heads");
+    sized(op.rate, "rate", heads);
+    if (op.step_bias != VectorId::none) sized(op.step_bias, "step_bias", heads);
+    check(op.skip == VectorId::none || !delta, "`skip` belongs to the rule of Mamba-2");
+    if (op.skip != VectorId::none) sized(op.skip, "skip", heads);
+    check(std::isfinite(op.floor) && op.floor >= 0 && std::isfinite(op.strength), "floor ", op.floor, ", strength ", op.strength);
+    carry(op.state, {static_cast<std::int32_t>(heads), op.key_dim, op.value_dim});
+    write(op.out, "out", Rows::tokens);
+  }
+
   void operator()(const Select& op) {
     read(op.in, "in", Rows::tokens);
     check(op.in.width == op.out.width, "`in` is ", op.in.width, " wide, `out` ", op.out.width);
@@ -210,43 +252,6 @@ class ProgramCheck {
   }
 
  private:
-  template <class... Parts>
-  [[noreturn]] void refuse(const Parts&... parts) const {
-    fail(ErrorKind::unsupported_model, "program '", program_.name, "', operation ", op_, " (", kind_, "): ", str(parts...));
-  }
-  template <class... Parts>
-  void check(bool holds, const Parts&... parts) const {
-    if (!holds) refuse(parts...);
-  }
-
-  // ---------------------------------------------------------------- begin and end
-  void begin() {
-    const auto slots = static_cast<std::int32_t>(program_.slots.size());
-    kind_ = "slots";
-    facts_.used.resize(weights_.matrices.size());
-    facts_.slot_lives.resize(program_.slots.size());
-    stored_.resize(program_.caches.size());
-    for (const CacheShape& cache : program_.caches) check_heads(cache, "a cache of ");
-    for (const SlotShape& slot : program_.slots) {
-      check(slot.width > 0 && slot.width <= kMaxWidth, "a slot is ", slot.width, " wide, not 1 to ", kMaxWidth);
-      written_.emplace_back(static_cast<std::size_t>(slot.width), false);
-    }
-    check(program_.input >= -1 && program_.input < slots, "input slot ", program_.input, " of ", slots);
-    check(program_.output >= -1 && program_.output < slots, "output slot ", program_.output, " of ", slots);
-    if (program_.input >= 0) {
-      const SlotShape& input = program_.slots[static_cast<std::size_t>(program_.input)];
-      write({program_.input, 0, input.width}, "input", input.rows);
-      facts_.slot_lives[static_cast<std::size_t>(program_.input)].first = -1;
-    }
-  }
-
-  void end() {
-    kind_ = "end";
-    if (program_.output < 0) return;
-    const auto& written = written_[static_cast<std::size_t>(program_.output)];
-    check(std::find(written.begin(), written.end(), false) == written.end(), "the output slot ", program_.output, " is not wholly written");
-  }
-
   void check_heads(const CacheShape& shape, const char* what) const {
     const auto fits = [](std::int32_t dim) { return dim > 0 && dim <= kMaxHeadDim; };
     check(shape.heads > 0 && shape.heads <= 65536 && fits(shape.key_dim) && fits(shape.value_dim), what, heads_of(shape),
@@ -272,86 +277,6 @@ class ProgramCheck {
           "`by_query` and `by_key` are of slots ", op.by_query.slot, " and ", op.by_key.slot, ", ", op.by_query.width, " and ",
           op.by_key.width, " wide; one slot and one width are needed");
   }
-
-  void looks_beyond_one_row() { facts_.last_beyond_row = static_cast<std::int64_t>(op_) + 1; }
-
-  // ---------------------------------------------------------------- views
-  void view(const View& view, const char* what) const {
-    check(view.slot >= 0 && view.slot < static_cast<std::int32_t>(program_.slots.size()), "`", what, "` names slot ", view.slot, " of ",
-          program_.slots.size());
-    const std::int64_t width = program_.slots[static_cast<std::size_t>(view.slot)].width;
-    check(view.col >= 0 && view.width > 0 && static_cast<std::int64_t>(view.col) + view.width <= width, "`", what, "` takes ", view.width,
-          " columns from ", view.col, " of slot ", view.slot, ", which has ", width);
-  }
-  Rows rows_of(const View& view) const { return program_.slots[static_cast<std::size_t>(view.slot)].rows; }
-
-  void read(const View& v, const char* what) {
-    view(v, what);
-    const std::vector<bool>& written = written_[static_cast<std::size_t>(v.slot)];
-    for (std::int32_t c = v.col; c < v.col + v.width; ++c) {
-      check(written[static_cast<std::size_t>(c)], "`", what, "` reads column ", c, " of slot ", v.slot, " before anything wrote it");
-    }
-    live(v);
-  }
-  void read(const View& v, const char* what, Rows rows) {
-    read(v, what);
-    check(rows_of(v) == rows, "`", what, "` has rows of another kind (tokens, segments, selected)");
-  }
-  void write(const View& v, const char* what, Rows rows) {
-    view(v, what);
-    check(rows_of(v) == rows, "`", what, "` has rows of another kind (tokens, segments, selected)");
-    if (rows != Rows::tokens) facts_.last_other_rows = static_cast<std::int64_t>(op_);
-    std::fill_n(written_[static_cast<std::size_t>(v.slot)].begin() + v.col, v.width, true);
-    live(v);
-  }
-  void live(const View& v) { facts_.slot_lives[static_cast<std::size_t>(v.slot)].at(static_cast<std::int64_t>(op_)); }
-  void apart(const View& a, const View& b, const char* a_name, const char* b_name) const {
-    check(!overlap(a, b), "`", a_name, "` and `", b_name, "` overlap");
-  }
-  void apart_or_same(const View& a, const View& b, const char* a_name, const char* b_name) const {
-    if (!(a == b)) apart(a, b, a_name, b_name);
-  }
-
-  // ---------------------------------------------------------------- weights and caches
-  const MatrixShape& matrix(MatrixId id, const char* what) {
-    const auto index = static_cast<std::int64_t>(id);
-    check(index >= 0 && index < static_cast<std::int64_t>(weights_.matrices.size()), "`", what, "` names matrix ", index, " of ",
-          weights_.matrices.size());
-    const MatrixShape& matrix = weights_.matrices[static_cast<std::size_t>(index)];
-    check(matrix.present, "matrix '", matrix.name, "' was not loaded on this device");
-    check(matrix.rows > 0 && matrix.cols > 0 && matrix.rows <= INT32_MAX && matrix.cols <= INT32_MAX, "matrix '", matrix.name, "' has ",
-          matrix.rows, " rows of ", matrix.cols);
-    facts_.used[static_cast<std::size_t>(index)] = true;
-    return matrix;
-  }
-  // Returns the matrix after checking that it can multiply `in`. `col` is the column of the output where its results begin; the last column
-  // of the results must not exceed kMaxWidth.
-  const MatrixShape& product(MatrixId id, const View& in, std::int64_t col) {
-    const MatrixShape& weight = matrix(id, "weight");
-    check(weight.cols == in.width, "'", weight.name, "' takes ", weight.cols, " columns, its input has ", in.width);
-    check(col + weight.rows <= kMaxWidth, "'", weight.name, "' and the parts before it give ", col + weight.rows, " columns");
-    return weight;
-  }
-  void sized(VectorId id, const char* what, std::int64_t size) const {
-    const auto index = static_cast<std::int64_t>(id);
-    check(index >= 0 && index < static_cast<std::int64_t>(weights_.vectors.size()), "`", what, "` names vector ", index, " of ",
-          weights_.vectors.size());
-    const VectorShape& vector = weights_.vectors[static_cast<std::size_t>(index)];
-    check(vector.size == size, "'", vector.name, "' has ", vector.size, " values, needed are ", size);
-  }
-  const CacheShape& cache(CacheId id) const {
-    const auto index = static_cast<std::int64_t>(id);
-    check(index >= 0 && index < static_cast<std::int64_t>(program_.caches.size()), "cache ", index, " of ", program_.caches.size());
-    return program_.caches[static_cast<std::size_t>(index)];
-  }
-
-  const Program& program_;
-  const WeightShapes& weights_;
-  ProgramFacts facts_;
-  std::size_t op_ = 0;
-  std::string_view kind_;
-  std::vector<std::vector<bool>> written_;  // [slot][column]: true after an operation has written the column
-  std::vector<bool> stored_;                // [cache]: true after a Store to the cache
 };
 
 std::int64_t positions(const Segment& segment) { return std::int64_t{segment.past} + segment.rows; }
@@ -500,6 +425,27 @@ void check_pages(const Program& program, std::span<const CacheShape> store, std:
       require(segment.pages[p] >= 0 && segment.pages[p] < pages, in, "page ", segment.pages[p], " of ", pages);
     }
   }
+}
+
+void check_states(const Program& program, std::span<const StateShape> store, std::int32_t states, const Batch& batch) {
+  if (program.states.empty()) return;
+  const std::string in = where(program);
+  require(std::ranges::equal(program.states, store), in, "has ", program.states.size(), " states, the store others (", store.size(), ")");
+  std::unordered_set<std::int32_t> read, written;
+  for (const Segment& segment : batch.segments) {
+    require((segment.state >= 0) == (segment.past > 0) && segment.state < states, in, "a segment with a past of ", segment.past,
+            " continues from state ", segment.state, " of ", states);
+    if (segment.state >= 0) read.insert(segment.state);
+    std::int32_t before = 0;
+    for (const SavedState& saved : segment.saves) {
+      require(saved.rows > before && saved.rows <= segment.rows, in, "a state is saved after ", saved.rows, " of ", segment.rows,
+              " rows, after one of ", before);
+      require(saved.state >= 0 && saved.state < states && written.insert(saved.state).second, in, "saves state ", saved.state, " of ",
+              states, ", or twice");
+      before = saved.rows;
+    }
+  }
+  for (const std::int32_t state : written) require(!read.contains(state), in, "state ", state, " is read and written");
 }
 
 }  // namespace pumice

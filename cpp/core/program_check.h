@@ -53,13 +53,14 @@ struct ProgramFacts {
   bool takes_ids = false, takes_segments = false, takes_selected = false;
   // True if the program has LogProb or Top. A backend then never needs to hold the logits of all rows at once.
   bool reduces_logits = false;
-  bool keeps_no_past = false;                // true: the program attends without a cache, so segments begin at position 0
+  // True if an operation needs other rows of its segment and has no cache or state, so segments begin at position 0.
+  bool keeps_no_past = false;
   std::int64_t positions_limit = INT64_MAX;  // number of rows in the smallest table of positions
   std::int64_t unseen_limit = INT64_MAX;     // the largest Segment::unseen that leaves every row something to attend to
   std::vector<bool> used;                    // [matrix]: whether the program uses it
   std::vector<Life> slot_lives;
-  // 1 + the index of the last operation that does not treat each row by itself (Rope, Store, Attend, Select, Pool). All operations from
-  // this index on can run on one block of rows after another.
+  // 1 + the index of the last operation that does not treat each row by itself (Rope, Store, Attend, Conv, Scan, Select, Pool). All
+  // operations from this index on can run on one block of rows after another.
   std::int64_t last_beyond_row = 0;
   // The index of the last operation that writes rows of segments or selected rows, not rows of tokens; -1 if there is none.
   std::int64_t last_other_rows = -1;
@@ -80,5 +81,8 @@ void check_batch(const Program& program, const ProgramFacts& facts, const Weight
 // Checks that the program's caches have the shapes of the store's caches, and that every page id of the batch is less than `pages`, the
 // number of pages in the store. Throws ErrorKind::invalid_argument.
 void check_pages(const Program& program, std::span<const CacheShape> store, std::int32_t pages, const Batch& batch);
+// Checks the program's states against a store with `states` states, and every number of a state in the batch. A state that a segment
+// continues is not written by the same run.
+void check_states(const Program& program, std::span<const StateShape> store, std::int32_t states, const Batch& batch);
 
 }  // namespace pumice

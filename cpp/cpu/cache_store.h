@@ -1,55 +1,63 @@
-// Stores the pages of a model's caches. One page holds 32 positions of all caches in contiguous memory. Within a page, the caches follow
-// each other, and within a cache, the kv heads.
+// Stores the pages of a model's caches and the states of its recurrent layers. One page holds 32 positions of all caches in contiguous
+// memory. Within a page, the caches follow each other, and within a cache, the kv heads. One state holds the states of all operations,
+// which follow each other.
 #pragma once
 
-#include <atomic>
-#include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "core/backend.h"
-#include "cpu/buffer.h"
+#include "cpu/slabs.h"
 
 namespace pumice::cpu {
 
+// The state of Scan is stored head after head, and a head in strips of 16 columns: each strip has its 16 numbers of every row, row after
+// row. Columns beyond the last are zeros. So one task works on one contiguous strip.
+inline constexpr std::int32_t kStripCols = 16;
+constexpr std::int64_t strips_of(std::int32_t cols) { return (cols + kStripCols - 1) / kStripCols; }
+
 class PageStore final : public CacheStore {
  public:
-  PageStore(std::span<const CacheShape> shapes, KvFormat format);
+  PageStore(const Program& program, KvFormat format);
 
-  void reserve(std::int32_t pages) override;
+  void reserve(std::int32_t pages) override { pages_.reserve(pages); }
   void copy_page(std::int32_t from, std::int32_t to) override;
   void read_pages(std::span<const std::int32_t> pages, std::uint8_t* out, std::uint64_t stride) override;
   void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) override;
-  std::uint64_t page_bytes() const override { return page_bytes_; }
+  std::uint64_t page_bytes() const override { return pages_.unit_bytes(); }
+
+  void reserve_states(std::int32_t states) override { states_.reserve(states); }
+  void read_state(std::int32_t state, std::uint8_t* out) override;
+  void write_state(std::int32_t state, const std::uint8_t* in) override;
+  std::uint64_t state_bytes() const override { return states_.unit_bytes(); }
 
   KvFormat format() const { return format_; }
   const std::vector<CacheShape>& shapes() const { return shapes_; }
-  std::int32_t pages() const { return pages_.load(std::memory_order_acquire); }
-  // Returns the address of a page; `id` must be below pages(). Pages never move, so this may run concurrently with reserve().
-  std::uint8_t* page(std::int32_t id) const {
-    return slabs_[static_cast<std::size_t>(id >> slab_bits_)].data() +
-           static_cast<std::uint64_t>(id & ((1 << slab_bits_) - 1)) * page_bytes_;
-  }
+  const std::vector<StateShape>& state_shapes() const { return state_shapes_; }
+  std::int32_t pages() const { return pages_.count(); }
+  std::int32_t states() const { return states_.count(); }
+  std::uint8_t* page(std::int32_t id) const { return pages_.at(id); }
   // Returns the offset, within a page, of kv head `head` of a cache.
   std::uint64_t offset(CacheId cache, int head) const {
     const auto c = static_cast<std::size_t>(cache);
     return cache_offset_[c] + static_cast<std::uint64_t>(head) * head_bytes_[c];
   }
+  // Returns the numbers of one operation in a state.
+  float* state(std::int32_t number, StateId id) const {
+    return reinterpret_cast<float*>(states_.at(number) + state_offset_[static_cast<std::size_t>(id)]);
+  }
 
  private:
   std::vector<CacheShape> shapes_;
+  std::vector<StateShape> state_shapes_;
   KvFormat format_;
-  std::vector<std::uint64_t> cache_offset_, head_bytes_;
-  std::uint64_t page_bytes_ = 0;
-  int slab_bits_ = 0;  // a slab holds 2^slab_bits_ pages, as many as fit in 16 MiB (at least 1, at most 2^14)
-  std::mutex lock_;
-  // Resized to its final length at once, so that its elements never move while another thread reads them.
-  std::vector<Buffer> slabs_;
-  std::atomic<std::int32_t> pages_{0};
+  std::vector<std::uint64_t> cache_offset_, head_bytes_, state_offset_;
+  Slabs pages_, states_;
 };
 
 // Returns the bytes of one page of caches with these shapes. Throws unsupported_model for impossible shapes.
 std::uint64_t cache_page_bytes(std::span<const CacheShape> shapes, KvFormat format);
+// Returns the bytes of one state with all `shapes`.
+std::uint64_t state_bytes(std::span<const StateShape> shapes);
 
 }  // namespace pumice::cpu

@@ -40,8 +40,8 @@ class CpuBackend final : public Backend {
     return std::make_shared<PackedWeights>(weights, programs, team_->get(), progress, cancel);
   }
 
-  std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override {
-    return std::make_unique<PageStore>(shapes, format);
+  std::unique_ptr<CacheStore> make_caches(const Program& program, KvFormat format) override {
+    return std::make_unique<PageStore>(program, format);
   }
 
   void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}
@@ -66,6 +66,7 @@ class CpuBackend final : public Backend {
       cost.weights = *sum;
     }
     cost.page = cache_page_bytes(program.caches, format);
+    cost.state = state_bytes(program.states);
     if (rows == 0) return cost;
     // Scratch is computed for one text of `rows` tokens, all of whose rows are selected.
     const Segment text{0, static_cast<std::int32_t>(rows), 0, {}};

@@ -101,6 +101,10 @@ void ProgramExecutable::run(Workspace& workspace, CacheStore* caches, const Batc
     require(store != nullptr, "program '", program_.name, "': needs caches");
     check_pages(program_, store->shapes(), store->pages(), batch);
   }
+  if (!program_.states.empty()) {
+    require(store != nullptr, "program '", program_.name, "': needs states");
+    check_states(program_, store->state_shapes(), store->states(), batch);
+  }
   if (batch.rows == 0) return;
   space->layout.arrange(plan_, batch, space->threads);
   space->fit();

@@ -187,6 +187,25 @@ struct Epilogue {
   float alpha_p = 0.0f, alpha_n = 0.0f;  // parameters of the activation xielu
 };
 
+// The values from which the factors of one head's Scan are computed, row by row (core/ops.h).
+struct ScanGates {
+  const float *step, *beta;               // values of the first row; beta is null with the rule of Mamba-2
+  std::int64_t step_stride, beta_stride;  // in floats, between rows
+  float step_bias, rate, floor, strength;
+};
+
+// Rows of one head's Scan, and 16 columns of its state. These columns are called a strip; it has 16 numbers for each of key_dim rows.
+struct ScanCall {
+  const float *q, *k, *v;                     // values of the first row; v points to the strip's first column
+  std::int64_t q_stride, k_stride, v_stride;  // in floats, between rows
+  const float *decay, *gain;                  // results of scan_gates() for these rows
+  int key_dim;
+  ScanRule rule;
+  float skip;
+  float* out;  // points to the strip's first column in the first row
+  std::int64_t out_stride;
+};
+
 // Factors and offsets, one per column, that are applied to activations if the weight and bias of a norm are folded into the matrix that
 // multiplies them (Folded in packed_weights.h). Null if no norm is folded.
 struct Turn {
@@ -228,6 +247,14 @@ struct RowKernels {
   // Merges the partial results of `chunks` chunks, which lie `stride` floats apart, into value_dim normalised values. `sink` is one more
   // score, which has no value; -infinity means that there is none.
   void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int value_dim, float sink, float* out);
+  // Computes one row of Conv with n columns. rows[j] is multiplied by tap j; a null row counts as zeros.
+  void (*conv)(const float* const* rows, const float* taps, const float* bias, int width, Activation activation, std::int64_t n,
+               float* out);
+  // Computes, for each row, decay = exp(rate * dt), and gain = dt or, if beta is not null, strength * sigmoid(beta).
+  void (*scan_gates)(const ScanGates& call, std::int64_t rows, float* decay, float* gain);
+  // Computes `rows` rows (at least one) of Scan. `from` is the strip before the first row, and `to` becomes the strip after the last row.
+  // Both may be the same memory. v and out have `count` columns (1 to 16); the strip's other columns stay zero.
+  void (*scan)(const ScanCall& call, std::int64_t rows, int count, const float* from, float* to);
   // Pools rows [prompt, rows) of one segment into one row.
   void (*pool)(const float* x, std::int64_t x_stride, std::int64_t prompt, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
   // Returns log(sum of exp(x[i])) for n values.

@@ -93,6 +93,17 @@ class CpuLowering {
     written(op.out);
   }
 
+  void operator()(const Conv& op) {
+    plan_.steps.push_back(ConvStep{op});
+    written(op.out);
+  }
+
+  void operator()(const Scan& op) {
+    plan_.widest_key = std::max(plan_.widest_key, op.key_dim);
+    plan_.steps.push_back(ScanStep{op});
+    written(op.out);
+  }
+
   void operator()(const Select& op) {
     plan_.steps.push_back(SelectStep{op.in, op.out});
     written(op.out);

@@ -84,6 +84,12 @@ struct MergeStep {
   Attend op;
   std::int32_t shape;
 };
+struct ConvStep {
+  Conv op;
+};
+struct ScanStep {
+  Scan op;
+};
 struct SelectStep {
   View in, out;
 };
@@ -98,7 +104,7 @@ struct TopStep {
   Top op;
 };
 using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearStep, GatedStep, MultiplyStep, TurnsStep, RopeStoreStep,
-                          KeepStep, AttendStep, MergeStep, SelectStep, PoolStep, LogProbStep, TopStep>;
+                          KeepStep, AttendStep, MergeStep, ConvStep, ScanStep, SelectStep, PoolStep, LogProbStep, TopStep>;
 
 // ---------------------------------------------------------------- memory
 // A part of scratch memory with one row for each token, segment or selected row. Several slots or quantized activations use it one after
@@ -157,6 +163,7 @@ struct CpuPlan {
   std::vector<RopeTable> turns;  // the tables of all Rope operations, each only once
   std::vector<AttendShape> attends;
   std::int64_t widest_embedding = 0;
+  std::int32_t widest_key = 0;  // largest key_dim of Scan; 0: there is none
   bool gated = false;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/checked.h"
+#include "cpu/cache_store.h"
 
 namespace pumice::cpu {
 namespace {
@@ -27,13 +28,14 @@ void BatchLayout::arrange(const CpuPlan& plan, const Batch& batch, int threads) 
   page_runs.clear();
   first_page.clear();
   std::int64_t pages = 0;
-  most_pages = 1;
+  most_pages = most_rows = 1;
   for (std::size_t s = 0; plan.facts.takes_segments && s < batch.segments.size(); ++s) {
     const Segment& segment = batch.segments[s];
     first_page.push_back(pages);
     const std::int64_t of_segment = ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens);
     pages += of_segment;
     most_pages = std::max(most_pages, of_segment);
+    most_rows = std::max<std::int64_t>(most_rows, segment.rows);
     for (std::int32_t row = 0; row < segment.rows;) {
       const std::int32_t position = segment.past + row;
       const std::int32_t count = std::min(segment.rows - row, kPageTokens - position % kPageTokens);
@@ -63,6 +65,7 @@ void BatchLayout::arrange(const CpuPlan& plan, const Batch& batch, int threads) 
   std::uint64_t kept = 0, partials = 0, per_thread = 0;
   if (plan.gated) per_thread = bytes_of(kTileFloats, sizeof(float));
   per_thread = std::max(per_thread, 2 * align_line(bytes_of(plan.widest_embedding, sizeof(float))));
+  if (plan.widest_key > 0) per_thread = std::max(per_thread, align_line(bytes_of(scan_floats(plan.widest_key, most_rows), sizeof(float))));
   for (std::size_t a = 0; a < attends.size(); ++a) {
     const AttendShape& shape = plan.attends[a];
     attends[a].arrange(shape, batch, threads);
@@ -77,6 +80,10 @@ void BatchLayout::arrange(const CpuPlan& plan, const Batch& batch, int threads) 
   // No two threads write to the same cache line or to the same pair of cache lines.
   thread_bytes = align_line(per_thread) + 2 * kLine;
   threads_at = take(bytes_of(static_cast<std::int64_t>(thread_bytes), threads));
+}
+
+std::int64_t scan_floats(std::int32_t key_dim, std::int64_t rows) {
+  return 2 * round_up(rows, kStripCols) + 2 * std::int64_t{key_dim} * kStripCols;
 }
 
 // Rounds up to a multiple of at least 4 KiB and at most an eighth of `needed`, so that batches that grow slowly do not allocate each time.

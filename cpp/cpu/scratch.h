@@ -33,6 +33,7 @@ struct BatchLayout {
   // Index of each segment's first page in ScratchSpace::pages; the last element is the total.
   std::vector<std::int64_t> first_page;
   std::int64_t most_pages = 1;  // number of pages of the longest segment
+  std::int64_t most_rows = 1;   // number of rows of the longest segment
   // Names that end in _at are offsets in the scratch memory, in bytes.
   std::vector<std::uint64_t> area_at, turns_at;
   std::uint64_t kept_at = 0, partials_at = 0, threads_at = 0, thread_bytes = 0;
@@ -40,6 +41,9 @@ struct BatchLayout {
 
   void arrange(const CpuPlan& plan, const Batch& batch, int threads);
 };
+
+// Returns the number of floats of scratch that a thread needs for Scan: two factors for each row, and two strips of a state.
+std::int64_t scan_floats(std::int32_t key_dim, std::int64_t rows);
 
 // Returns the bytes that a workspace allocates when it needs `needed` bytes.
 std::uint64_t scratch_capacity(std::uint64_t needed);

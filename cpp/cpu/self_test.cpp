@@ -77,6 +77,7 @@ class SelfTest {
     norms();
     activations();
     attention();
+    recurrent();
     return std::move(checks_);
   }
 
@@ -233,6 +234,53 @@ class SelfTest {
         Aligned<float> partial(head_dim + 16);
         k.rows.attend(call, &query, 1, partial.data());
         k.rows.merge(partial.data(), 1, head_dim + 2, head_dim, 0.3f, out);
+      });
+    }
+  }
+
+  void recurrent() {
+    constexpr int taps = 4, width = 70, key_dim = 37, rows = 21, count = 13;
+    constexpr std::int64_t strip = key_dim * 16;
+    Aligned<float> x = floats(taps * width, random_), weights = floats(taps * width, random_), bias = floats(width, random_);
+    check("conv", width, [&](const Kernels& k, float* out) {
+      const float* read[taps] = {nullptr, x.data(), x.data() + width, x.data() + 2 * width};
+      k.rows.conv(read, weights.data(), bias.data(), taps, Activation::silu, width, out);
+    });
+    // Numbers up to 0.1, so that the matrices of the delta rule stay small.
+    Aligned<float> qkv = floats(3 * rows * key_dim, random_), gates = floats(2 * rows, random_), begin = floats(strip, random_);
+    for (std::int64_t i = 0; i < 2 * rows * key_dim; ++i) qkv[static_cast<std::size_t>(i)] *= 0.1f;
+    for (const ScanRule rule : {ScanRule::ssd, ScanRule::delta}) {
+      const bool delta = rule == ScanRule::delta;
+      const auto factors = [&](const Kernels& k, float* out) {
+        const ScanGates call{.step = gates.data(),
+                             .beta = delta ? gates.data() + rows : nullptr,
+                             .step_stride = 1,
+                             .beta_stride = 1,
+                             .step_bias = 0.3f,
+                             .rate = -0.7f,
+                             .floor = 0.01f,
+                             .strength = 1.0f};
+        k.rows.scan_gates(call, rows, out, out + rows);
+      };
+      const std::string name(kScanRules[static_cast<std::size_t>(rule)]);
+      check("scan, factors of " + name, 2 * rows, factors);
+      check("scan, " + name, rows * count + strip, [&](const Kernels& k, float* out) {
+        Aligned<float> factor(2 * rows);
+        factors(k, factor.data());
+        const ScanCall call{.q = qkv.data(),
+                            .k = qkv.data() + rows * key_dim,
+                            .v = qkv.data() + 2 * rows * key_dim,
+                            .q_stride = key_dim,
+                            .k_stride = key_dim,
+                            .v_stride = key_dim,
+                            .decay = factor.data(),
+                            .gain = factor.data() + rows,
+                            .key_dim = key_dim,
+                            .rule = rule,
+                            .skip = delta ? 0.0f : 0.4f,
+                            .out = out + strip,
+                            .out_stride = count};
+        k.rows.scan(call, rows, count, begin.data(), out);
       });
     }
   }

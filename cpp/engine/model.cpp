@@ -141,7 +141,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     std::vector<std::unique_ptr<CacheStore>> stores;
     for (const StagePlan& stage : placement_.stages) {
       const Program& body = programs_.body(stage.first, stage.last, Output::selected).program;
-      stores.push_back(placement_.devices[stage.device].backend->make_caches(body.caches, options.kv_format));
+      stores.push_back(placement_.devices[stage.device].backend->make_caches(body, options.kv_format));
     }
     pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), placement_.kv_budget);
     decoder_ = make_runner(build_pipeline(Output::selected, cancel), pages_.get());

@@ -103,17 +103,20 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   if (batch.rows == 0) return;
   const auto turn = device_->take_turn(cancel);
   device_->check_alive();  // the device may have been lost while this thread waited
-  const auto slabs = store != nullptr ? store->slabs() : std::make_shared<const GpuCaches::Slabs>();
-  if (!plan_.program.caches.empty()) {
+  const auto pages = store != nullptr ? store->pages().all() : std::make_shared<const Slabs::All>(),
+             states = store != nullptr ? store->states().all() : std::make_shared<const Slabs::All>();
+  if (!plan_.program.caches.empty() || !plan_.program.states.empty()) {
     require(store != nullptr, "program '", plan_.program.name, "': needs caches");
-    check_pages(plan_.program, store->shapes(), slabs->pages, batch);
+    check_pages(plan_.program, store->shapes(), pages->units, batch);
+    check_states(plan_.program, store->state_shapes(), states->units, batch);
   }
 
   const std::uint64_t range = device_->limits().range;
   const bool software = device_->physical().type == DeviceType::software;
   std::vector<std::uint32_t> ranges;
   for (const AttendShape& shape : plan_.attends) {
-    ranges.push_back(shape.cached ? static_cast<std::uint32_t>(slabs->all.size()) : kept_ranges(shape, kept_pages(batch.segments), range));
+    ranges.push_back(shape.cached ? static_cast<std::uint32_t>(pages->slabs.size())
+                                  : kept_ranges(shape, kept_pages(batch.segments), range));
   }
   const Counts counts = counts_of(batch);
   Tables& tables = space.tables;
@@ -127,7 +130,7 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
          tables.words().size_bytes(), " bytes, one binding holds ", range, ". Give fewer or shorter texts at once");
   }
 
-  const Areas areas = place(plan_, counts, tables.attends, tables.kept_pages, range);
+  const Areas areas = place(plan_, counts, tables.attends, tables.spans, tables.kept_pages, range);
   RunBuffers buffers;
   buffers.scratch = space.fit(space.scratch, areas.total, Place::device, "the scratch memory of a run");
   buffers.meta = space.fit(space.meta, tables.words().size_bytes(), Place::upload, "the tables of a run");
@@ -143,10 +146,14 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
                                static_cast<std::uint64_t>(tables.kept_pages),
                                device_->pace_step(),
                                store != nullptr ? store->id() : 0,
-                               slabs->version};
+                               pages->version,
+                               states->version};
   for (const AttendTables& attend : tables.attends) {
     shape.insert(shape.end(), {attend.tile.queries, attend.tile.keys, attend.tile.rows, attend.splits, attend.parts});
     for (const TileBlock& block : attend.blocks) shape.push_back(block.tiles);
+  }
+  for (const std::vector<SpanBlock>& blocks : tables.spans) {
+    for (const SpanBlock& block : blocks) shape.insert(shape.end(), {static_cast<std::uint64_t>(block.rows), block.spans});
   }
   const auto commands = [&] {
     return lower({.plan = plan_,
@@ -156,7 +163,8 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
                   .tables = tables,
                   .areas = areas,
                   .buffers = buffers,
-                  .caches = *slabs,
+                  .pages = *pages,
+                  .states = *states,
                   .format = store != nullptr ? store->format() : KvFormat::f32},
                  device_->pipelines());
   };

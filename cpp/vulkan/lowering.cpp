@@ -35,8 +35,8 @@ Binding GpuLowering::quantized_rows(const View& in, const Block& block, bool wri
 
 void GpuLowering::bind_pages(Dispatch& d, const PageRange& range, const PageWords& words, bool written) {
   const auto pages = static_cast<std::uint64_t>(range.pages);
-  d.bind({range.buffer, range.keys, pages * words.keys * 4, written});
-  d.bind({range.buffer, range.values, pages * words.values * 4, written});
+  d.bind({range.keys.buffer, range.keys.offset, pages * words.keys * 4, written});
+  d.bind({range.values.buffer, range.values.offset, pages * words.values * 4, written});
 }
 
 std::int64_t GpuLowering::rows_per_binding(std::initializer_list<View> views) const {
@@ -100,12 +100,14 @@ std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines) {
   return commands;
 }
 
-// Lowers a decode step (1 row) and a prefill (64 rows), and collects the pipelines of their dispatches. The caches have one page without
-// memory, because nothing is executed.
+// Lowers a decode step (1 row) and a prefill (64 rows), and collects the pipelines of their dispatches. The store has one page and one
+// state without memory, because nothing is executed.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format) {
   std::set<PipelineKey> keys;
-  const std::vector<std::uint64_t> offsets(plan.program.caches.size());
-  const GpuCaches::Slabs slabs{.all = {{.buffer = nullptr, .first = 0, .pages = 1, .keys = offsets, .values = offsets}}, .pages = 1};
+  const auto one = [](std::size_t planes) {
+    return Slabs::All{.slabs = {{.first = 0, .units = 1, .planes = std::vector<Slabs::Plane>(planes)}}, .units = 1};
+  };
+  const Slabs::All page = one(2 * plan.program.caches.size()), state = one(plan.program.states.size());
   for (const std::int32_t rows : {1, 64}) {
     const std::vector<std::int32_t> zeros(static_cast<std::size_t>(rows)), pages(2);
     const Segment text{0, rows, 0, pages};
@@ -115,7 +117,7 @@ std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& wei
     Tables tables;
     tables.build(request, batch);
     const Counts counts{rows, 1, 1};
-    const Areas areas = place(plan, counts, tables.attends, tables.kept_pages, device.limits.range);
+    const Areas areas = place(plan, counts, tables.attends, tables.spans, tables.kept_pages, device.limits.range);
     const GpuRun run{.plan = plan,
                      .weights = weights,
                      .device = device,
@@ -123,7 +125,8 @@ std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& wei
                      .tables = tables,
                      .areas = areas,
                      .buffers = {},
-                     .caches = slabs,
+                     .pages = page,
+                     .states = state,
                      .format = format};
     for (Work& work : GpuLowering(run).work()) {
       if (auto* dispatch = std::get_if<KeyedDispatch>(&work)) keys.insert(std::move(dispatch->key));

@@ -29,8 +29,8 @@ struct GpuRun {
   const Tables& tables;
   const Areas& areas;
   RunBuffers buffers;
-  const GpuCaches::Slabs& caches;   // empty if the program has no caches
-  KvFormat format = KvFormat::f32;  // format of the caches
+  const Slabs::All &pages, &states;  // empty if the program has no caches, or no states
+  KvFormat format = KvFormat::f32;   // format of the caches
 };
 
 // Returns the commands of a run in their order.

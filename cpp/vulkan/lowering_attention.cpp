@@ -26,15 +26,19 @@ std::vector<GpuLowering::PageRange> GpuLowering::page_ranges(Pages pages, CacheI
   if (pages == Pages::none) {
     ranges.emplace_back();
   } else if (pages == Pages::cache) {
-    const auto c = static_cast<std::size_t>(cache);
-    for (const GpuCaches::Slab& slab : run_.caches.all)
-      ranges.push_back({slab.buffer.get(), slab.keys[c], slab.values[c], slab.first, slab.pages});
+    for (const Slabs::Slab& slab : run_.pages.slabs) {
+      const Slabs::Plane &keys = slab.planes[keys_plane(cache)], &values = slab.planes[values_plane(cache)];
+      ranges.push_back({{keys.buffer.get(), keys.offset}, {values.buffer.get(), values.offset}, slab.first, slab.units});
+    }
   } else {
     const std::int64_t kept = run_.tables.kept_pages, most = static_cast<std::int64_t>(run_.device.limits.range / words.most_bytes());
     const std::uint64_t keys = run_.areas.kept, values = keys + aligned(static_cast<std::uint64_t>(kept) * words.keys * 4);
     for (std::int64_t first = 0; first < kept; first += most) {
       const std::uint64_t at = static_cast<std::uint64_t>(first) * 4;
-      ranges.push_back({run_.buffers.scratch, keys + at * words.keys, values + at * words.values, first, std::min(most, kept - first)});
+      ranges.push_back({{run_.buffers.scratch, keys + at * words.keys},
+                        {run_.buffers.scratch, values + at * words.values},
+                        first,
+                        std::min(most, kept - first)});
     }
   }
   return ranges;
@@ -90,7 +94,7 @@ void GpuLowering::rope_store(const RopeStore& op, const Block& block, const Page
 
 // ---------------------------------------------------------------- attention
 std::int64_t GpuLowering::most_keys(const AttendShape& shape) const {
-  if (shape.cached) return std::min<std::int64_t>(std::int64_t{run_.caches.pages} * kPageTokens, 4096);
+  if (shape.cached) return std::min<std::int64_t>(std::int64_t{run_.pages.units} * kPageTokens, 4096);
   return run_.counts.segments > 0 ? ceil_div(run_.counts.tokens, run_.counts.segments) : 0;
 }
 

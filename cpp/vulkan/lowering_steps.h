@@ -1,6 +1,6 @@
 // GpuLowering turns each step of a plan into dispatches. It has one operator() for each kind of step; if one is missing, std::visit does
-// not compile. The operators are in lowering_rows.cpp, lowering_products.cpp and lowering_attention.cpp, and their common code is in
-// lowering.cpp.
+// not compile. The operators are in lowering_rows.cpp, lowering_products.cpp, lowering_attention.cpp and lowering_recurrent.cpp, and
+// their common code is in lowering.cpp.
 #pragma once
 
 #include <algorithm>
@@ -42,6 +42,8 @@ class GpuLowering {
   void operator()(const Multiply& op);
   void operator()(const RopeStore& op);
   void operator()(const AttendStep& step);
+  void operator()(const ConvStep& step);
+  void operator()(const ScanStep& step);
   void operator()(const Select& op);
   void operator()(const Pool& op);
   void operator()(const LogProb& op);
@@ -51,12 +53,20 @@ class GpuLowering {
   struct Block {  // rows [first, first + count)
     std::int64_t first, count;
   };
-  // Pages [first, first + pages) of a cache. One binding can hold their keys, and another their values. `keys` and `values` are byte
-  // offsets.
-  struct PageRange {
+  struct At {  // a byte of a buffer
     const Buffer* buffer = nullptr;
-    std::uint64_t keys = 0, values = 0;
+    std::uint64_t offset = 0;
+  };
+  // Pages [first, first + pages) of a cache. One binding can hold their keys, and another their values.
+  struct PageRange {
+    At keys, values;
     std::int64_t first = 0, pages = 0;
+  };
+  // States [first, first + states) of an operation, which one binding can hold. A state takes `words` words.
+  struct StateRange {
+    At at;
+    std::int64_t first = 0, states = 0;
+    std::uint64_t words = 0;
   };
   struct Strip {  // rows [first, first + rows) of one piece of a matrix
     const GpuMatrix* matrix = nullptr;
@@ -89,6 +99,13 @@ class GpuLowering {
   void attend(const AttendStep& step, const TileBlock& tiles, const Partials& partials, const PageRange& range, uint part);
   void merge(const Attend& op, const AttendShape& shape, const AttendTables& tables, const TileBlock& tiles, const Partials& partials);
   std::int64_t most_keys(const AttendShape& shape) const;
+
+  // lowering_recurrent.cpp
+  std::vector<StateRange> state_ranges(StateId state) const;
+  void bind_states(Dispatch& d, const StateRange& from, const StateRange& to, const Binding& unused) const;
+  void conv(const ConvStep& step, const SpanBlock& block, const StateRange& from, const StateRange& to);
+  void scan_gates(const Scan& op, const SpanBlock& block, const ScanArea& area);
+  void scan(const ScanStep& step, std::size_t block, const ScanArea& area, const StateRange& from, const StateRange& to);
 
   // Views and buffers.
   Rows rows_of(const View& v) const { return run_.plan.program.slots[static_cast<std::size_t>(v.slot)].rows; }

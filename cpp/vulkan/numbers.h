@@ -39,6 +39,16 @@ constexpr params::uint number(PoolKind kind) {
   return UINT32_MAX;
 }
 
+constexpr params::uint number(ScanRule rule) {
+  switch (rule) {
+    case ScanRule::ssd:
+      return params::kScanSsd;
+    case ScanRule::delta:
+      return params::kScanDelta;
+  }
+  return UINT32_MAX;
+}
+
 constexpr params::uint number(KvFormat format) {
   switch (format) {
     case KvFormat::f16:

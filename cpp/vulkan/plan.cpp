@@ -13,6 +13,10 @@ std::uint64_t bytes_of(std::int64_t a, std::int64_t b) {
   return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(a, b, "scratch of a device"));
 }
 
+// Bytes of the factors of one row, and of the matrices of one segment (ScanArea).
+std::uint64_t gate_bytes(const Scan& op) { return static_cast<std::uint64_t>(op.step.width) * params::kGateWords * 4; }
+std::uint64_t carry_bytes(const Scan& op) { return aligned(state_words({op.step.width, op.key_dim, op.value_dim}) * 4); }
+
 class GpuPlanner {
  public:
   GpuPlanner(GpuPlan& plan, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device)
@@ -57,16 +61,36 @@ class GpuPlanner {
     (cached ? plan_.cached : plan_.kept) = true;
     if (!cached) store({.k = op.k, .v = op.v, .key_dim = op.key_dim, .value_dim = op.value_dim, .pages = Pages::kept});
     const std::int32_t heads_per_kv = op.q.width / op.key_dim / op.kv_heads;
-    const std::uint64_t range = device_.limits.range;
-    const auto stride = [&](const View& v) { return slot_stride(plan_.program.slots[static_cast<std::size_t>(v.slot)].width) * 4; };
-    const AttendShape shape{heads_per_kv,
-                            op.kv_heads,
-                            op.key_dim,
-                            op.value_dim,
-                            cached,
-                            op.causal,
-                            std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / std::max(stride(op.q), stride(op.out)))};
+    const AttendShape shape{heads_per_kv, op.kv_heads, op.key_dim, op.value_dim, cached, op.causal, rows_per_binding({op.q, op.out})};
     step(AttendStep{op, index_of(plan_.attends, shape), distances(op)});
+  }
+  void operator()(const Conv& op) {
+    const std::int64_t halo = op.width - 1, rows = rows_per_binding({op.in}) - halo;
+    if (rows < 1) {
+      fail(ErrorKind::unsupported_model, "program '", plan_.program.name, "': Conv of ", op.width, " taps reads as many rows of ",
+           stride_bytes(op.in), " bytes at once, ", device_.name, " binds at most ", device_.limits.range);
+    }
+    // A group goes through the rows of a span one after another, so long segments have several spans.
+    const SpanShape shape{
+        .rows = 16, .block_rows = std::min(rows, rows_per_binding({op.out})), .reach = halo, .stateful = op.state != StateId::none};
+    step(ConvStep{op, index_of(plan_.spans, shape)});
+  }
+  void operator()(const Scan& op) {
+    const std::uint64_t row = gate_bytes(op), carried = 2 * carry_bytes(op), range = device_.limits.range;
+    if (carried + row + 256 > range) {
+      fail(ErrorKind::unsupported_model, "program '", plan_.program.name, "': Scan of ", op.step.width, " heads of ", op.key_dim, " x ",
+           op.value_dim, " needs ", carried + row, " bytes at once, ", device_.name, " binds at most ", range);
+    }
+    // How many rows a group may go through. The recorder cannot cut a group: 256 rows of a head of 128 x 128 take about 5 ms on a thread of
+    // a CPU, and 2,048 rows about 1 ms on a small GPU.
+    const std::int64_t work = device_.type == DeviceType::software ? 1 << 15 : 1 << 18;
+    const SpanShape shape{.rows = work / op.key_dim,
+                          .block_rows = std::min(rows_per_binding({op.q, op.k, op.v, op.step, op.beta, op.out}),
+                                                 static_cast<std::int64_t>((range - carried - 256) / row)),
+                          .reach = 1,
+                          .chained = true,
+                          .stateful = op.state != StateId::none};
+    step(ScanStep{op, index_of(plan_.spans, shape)});
   }
   void operator()(const Select& op) { step(op); }
   void operator()(const Pool& op) { step(op); }
@@ -75,6 +99,18 @@ class GpuPlanner {
 
  private:
   void step(GpuStep step) { plan_.steps.push_back(std::move(step)); }
+
+  std::uint64_t stride_bytes(const View& v) const {
+    return static_cast<std::uint64_t>(slot_stride(plan_.program.slots[static_cast<std::size_t>(v.slot)].width)) * 4;
+  }
+  // Returns how many rows one binding holds, whichever of these views is bound; at least 1.
+  std::int64_t rows_per_binding(std::initializer_list<View> views) const {
+    std::uint64_t widest = 1;
+    for (const View& v : views) {
+      if (v) widest = std::max(widest, stride_bytes(v));
+    }
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(device_.limits.range / widest));
+  }
 
   template <class T>
   static std::int32_t index_of(std::vector<T>& all, const T& item) {
@@ -171,6 +207,7 @@ std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
   for (const RopeTable& rope : plan.ropes) words += 2 * rope.inv_freq.size();
   words += plan.temperatures.size();
   words += params::kTileWords * plan.attends.size();
+  words += params::kSpanWords * plan.spans.size() + (plan.program.states.empty() ? 0 : 2);  // a span and a save for each row
   for (const Op& op : plan.program.ops) {
     if (const auto* top = std::get_if<Top>(&op))
       words += params::kTopRowWords + static_cast<std::uint64_t>(top->reported) + mask_words(top->logits.width);
@@ -178,8 +215,28 @@ std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
   return 4 * (words * static_cast<std::uint64_t>(rows) + params::kDistanceWords * plan.distances.size());
 }
 
-Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages,
-            std::uint64_t range) {
+std::uint64_t state_words(const StateShape& shape) {
+  if (shape.matrices < 1 || shape.matrices > 65536 || shape.rows < 0 || shape.rows > kMaxStateDim || shape.cols < 1 ||
+      shape.cols > 1 << 24) {
+    fail(ErrorKind::unsupported_model, "a state of ", shape.matrices, " x ", shape.rows, " x ", shape.cols,
+         " numbers; needed: 1 to 65536 matrices of at most ", kMaxStateDim, " rows of 1 to ", 1 << 24);
+  }
+  return static_cast<std::uint64_t>(shape.matrices) * static_cast<std::uint64_t>(shape.rows) * static_cast<std::uint64_t>(shape.cols);
+}
+
+ScanArea scan_area(const Scan& op, std::span<const SpanBlock> blocks) {
+  ScanArea area;
+  for (const SpanBlock& block : blocks) area.bytes = std::max(area.bytes, aligned(static_cast<std::uint64_t>(block.rows) * gate_bytes(op)));
+  if (blocks.size() < 2) return area;
+  for (std::uint64_t& at : area.carry_at) {
+    at = area.bytes;
+    area.bytes += carry_bytes(op);
+  }
+  return area;
+}
+
+Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::span<const std::vector<SpanBlock>> spans,
+            std::int64_t kept_pages, std::uint64_t range) {
   Areas areas;
   const auto take = [&](std::uint64_t bytes) {
     const std::uint64_t at = areas.total;
@@ -216,7 +273,13 @@ Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTab
     const auto* top = std::get_if<Top>(&op);
     if (top != nullptr) found = std::max(found, top_found_bytes(*top, std::min(counts.tokens, top_rows(plan.program, *top, range))));
   }
+  std::uint64_t scanned = 0;
+  for (const GpuStep& step : plan.steps) {
+    const auto* scan = std::get_if<ScanStep>(&step);
+    if (scan != nullptr) scanned = std::max(scanned, scan_area(scan->op, spans[static_cast<std::size_t>(scan->spans)]).bytes);
+  }
   areas.top = take(found);
+  areas.scan = take(scanned);
   areas.kept = take(areas.kept_bytes);
   areas.partials = take(areas.partial_bytes);
   return areas;

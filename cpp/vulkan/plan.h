@@ -32,11 +32,20 @@ struct AttendStep {
   std::int32_t shape = 0;       // index in GpuPlan::attends
   std::int32_t distances = -1;  // index in GpuPlan::distances; -1 if there are neither bias nor places (relative positions)
 };
+struct ConvStep {
+  Conv op;
+  std::int32_t spans = 0;  // index in GpuPlan::spans
+};
+struct ScanStep {
+  Scan op;
+  std::int32_t spans = 0;  // index in GpuPlan::spans
+};
 struct TopStep {
   Top op;
   std::int32_t table = 0;  // index in Tables::tops_at
 };
-using GpuStep = std::variant<Embed, Norm, Linear, GatedLinear, Multiply, RopeStore, AttendStep, Select, Pool, LogProb, TopStep>;
+using GpuStep =
+    std::variant<Embed, Norm, Linear, GatedLinear, Multiply, RopeStore, AttendStep, ConvStep, ScanStep, Select, Pool, LogProb, TopStep>;
 
 struct GpuPlan {
   Program program;
@@ -47,12 +56,13 @@ struct GpuPlan {
   std::vector<Temperature> temperatures;
   std::vector<AttendShape> attends;
   std::vector<Distances> distances;
+  std::vector<SpanShape> spans;
   // Whether the program looks up position and type embeddings, and whether it uses pages of caches (cached) and of scratch memory (kept).
   bool positions = false, types = false, cached = false, kept = false;
   Variants variants;                 // variants that this program can use
   std::int64_t quantized_words = 0;  // words of the widest row of int8 activations
 
-  TableRequest tables() const { return {program, facts, ropes, temperatures, attends, distances, positions, types, cached, kept}; }
+  TableRequest tables() const { return {program, facts, ropes, temperatures, attends, distances, spans, positions, types, cached, kept}; }
 };
 
 GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device);
@@ -71,10 +81,22 @@ struct Counts {
 // areas `partials` and `kept`.
 struct Areas {
   std::vector<std::uint64_t> slots;
-  std::uint64_t quantized = 0, partials = 0, kept = 0, top = 0, total = 0;
+  std::uint64_t quantized = 0, partials = 0, kept = 0, top = 0, scan = 0, total = 0;
   std::uint64_t partial_bytes = 0, kept_bytes = 0;
 };
-Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::int64_t kept_pages, std::uint64_t range);
+Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::span<const std::vector<SpanBlock>> spans,
+            std::int64_t kept_pages, std::uint64_t range);
+
+// The area of a Scan in scratch memory, which one binding holds: the factors of each row and head of a block, and the matrices of a segment
+// that goes on in the next block. A segment may end in the block where the next one begins that goes on. So there are two sets of matrices:
+// blocks with an even number read from the first and write to the second, and the others the other way round.
+struct ScanArea {
+  std::uint64_t carry_at[2] = {}, bytes = 0;  // carry_at: byte offsets of the two sets, both 0 if there is only one block
+};
+ScanArea scan_area(const Scan& op, std::span<const SpanBlock> blocks);
+
+// Returns the number of floats in one operation's state. Throws unsupported_model if the shape is not valid.
+std::uint64_t state_words(const StateShape& shape);
 
 // Returns an upper bound of the bytes of the tables (class Tables) in a run of `rows` rows whose segments have no past. The tables are
 // largest if each row is a segment of its own.

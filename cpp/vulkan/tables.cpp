@@ -165,6 +165,82 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
   }
 }
 
+// ---------------------------------------------------------------- spans
+namespace {
+
+// Calls each(segment, first row within it, rows) for the parts of segments that lie in rows [first, end) of the batch.
+template <class Each>
+void each_part(std::span<const Segment> segments, std::int64_t first, std::int64_t end, Each each) {
+  auto segment = std::ranges::partition_point(segments, [&](const Segment& s) { return std::int64_t{s.first} + s.rows <= first; });
+  for (; segment != segments.end() && segment->first < end; ++segment) {
+    const std::int64_t from = std::max<std::int64_t>(first, segment->first),
+                       to = std::min(end, std::int64_t{segment->first} + segment->rows);
+    each(*segment, from - segment->first, to - from);
+  }
+}
+
+}  // namespace
+
+std::vector<SpanBlock> span_blocks(const SpanShape& shape, std::span<const Segment> segments) {
+  std::vector<SpanBlock> blocks;
+  const std::int64_t rows = segments.empty() ? 0 : std::int64_t{segments.back().first} + segments.back().rows;
+  for (std::int64_t first = 0; first < rows; first += blocks.back().rows) {
+    std::int64_t end = std::min(rows, first + shape.block_rows);
+    if (shape.chained) {
+      each_part(segments, first, end, [&](const Segment& s, std::int64_t from, std::int64_t count) {
+        if (count > shape.rows) end = std::min(end, s.first + from + shape.rows);
+      });
+    }
+    blocks.push_back({first, end - first});
+  }
+  return blocks;
+}
+
+// Appends the tables of the spans of each block. A span's saves are given by their index among the saves of all segments, until
+// fill_saves() has a place for them.
+void Tables::put_spans(const SpanShape& shape, const Batch& batch, std::vector<SpanBlock>& blocks) {
+  static_assert(params::kSpanWords == 7);
+  std::vector<std::size_t> saves_before = {0};  // by segment: number of saves of earlier segments
+  for (const Segment& s : batch.segments) saves_before.push_back(saves_before.back() + s.saves.size());
+  blocks = span_blocks(shape, batch.segments);
+  for (SpanBlock& block : blocks) {
+    block.spans_at = here();
+    each_part(batch.segments, block.first, block.first + block.rows, [&](const Segment& s, std::int64_t from, std::int64_t count) {
+      const auto saves_until = [&](std::int64_t row) {
+        const auto comes = [&](const SavedState& saved) { return saved.rows <= row; };
+        return shape.stateful ? std::ranges::partition_point(s.saves, comes) - s.saves.begin() : 0;
+      };
+      for (std::int64_t row = from; row < from + count; row += shape.rows) {
+        const std::int64_t rows = std::min(shape.rows, from + count - row), first_save = saves_until(row);
+        const bool needs_state = shape.stateful && s.state >= 0 && row < shape.reach;
+        const auto before = static_cast<std::int64_t>(saves_before[static_cast<std::size_t>(&s - batch.segments.data())]);
+        for (const std::int64_t word : {s.first + row - block.first, rows, row, s.rows - row - rows,
+                                        needs_state ? std::int64_t{s.state} : std::int64_t{params::kNoState}, before + first_save,
+                                        saves_until(row + rows) - first_save})
+          words_.push_back(static_cast<std::uint32_t>(word));
+        ++block.spans;
+      }
+    });
+  }
+}
+
+// Appends the saves of all segments. They come at the end of meta, because their number changes from run to run, and recordings contain the
+// offsets of the tables before them.
+void Tables::fill_saves(const Batch& batch) {
+  const std::uint32_t saves_at = here();
+  for (const Segment& s : batch.segments)
+    for (const SavedState& saved : s.saves)
+      words_.insert(words_.end(), {static_cast<std::uint32_t>(saved.rows), static_cast<std::uint32_t>(saved.state)});
+  for (const std::vector<SpanBlock>& blocks : spans) {
+    for (const SpanBlock& block : blocks) {
+      for (std::size_t i = 0; i < block.spans; ++i) {
+        std::uint32_t& first_save = words_[block.spans_at + params::kSpanWords * i + 5];
+        first_save = saves_at + 2 * first_save;
+      }
+    }
+  }
+}
+
 void Tables::build(const TableRequest& request, const Batch& batch) {
   words_.clear();
   turns_at.clear();
@@ -215,12 +291,15 @@ void Tables::build(const TableRequest& request, const Batch& batch) {
     const AttendShape& shape = request.attends[a];
     put_tiles(shape, request, batch, request.page_ranges.empty() ? 1 : request.page_ranges[a], attends[a]);
   }
+  spans.resize(request.spans.size());
+  for (std::size_t s = 0; s < spans.size(); ++s) put_spans(request.spans[s], batch, spans[s]);
   tops_at.clear();
   for (const Op& op : request.program.ops) {
     if (const auto* top = std::get_if<Top>(&op)) tops_at.push_back(put_top(*top, request, batch));
   }
   if (request.cached) fill_pages(batch, false, segments_at);
   if (request.kept) fill_pages(batch, true, kept_segments_at);
+  if (!spans.empty()) fill_saves(batch);
   auto top_at = tops_at.begin();
   for (const Op& op : request.program.ops) {
     if (const auto* top = std::get_if<Top>(&op)) fill_top(*top_at++, *top, batch);

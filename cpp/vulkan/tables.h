@@ -55,6 +55,23 @@ struct AttendTables {
   std::vector<TileBlock> blocks;
 };
 
+// The properties of a Conv or Scan on which its table of spans depends, besides the batch. Operations with equal properties share a table.
+// A span is a run of rows of one segment that a group computes (params.h).
+struct SpanShape {
+  std::int64_t rows = 1;        // maximum number of rows in a span
+  std::int64_t block_rows = 1;  // maximum number of rows in a block. A dispatch handles the spans of one block
+  std::int64_t reach = 0;       // how many rows of its segment before a row the row needs; Scan: 1, whose matrix stands for all rows
+  bool chained = false;         // true for Scan: a span continues from the one before it, so a block has one span of a segment
+  bool stateful = false;        // whether the operation has a state
+  bool operator==(const SpanShape&) const = default;
+};
+struct SpanBlock {  // rows [first, first + rows) of the batch; spans_at is the word of meta where the table of their spans begins
+  std::int64_t first = 0, rows = 0;
+  std::uint32_t spans_at = 0, spans = 0;
+};
+// Cuts a batch into blocks, without their tables.
+std::vector<SpanBlock> span_blocks(const SpanShape& shape, std::span<const Segment> segments);
+
 struct TableRequest {
   const Program& program;
   const ProgramFacts& facts;
@@ -63,6 +80,7 @@ struct TableRequest {
   std::span<const Temperature> temperatures;
   std::span<const AttendShape> attends;
   std::span<const Distances> distances;
+  std::span<const SpanShape> spans;
   bool positions = false, types = false, cached = false, kept = false;
   // For each of `attends`, the number of bound ranges that its pages need. Empty if each needs only one.
   std::span<const std::uint32_t> page_ranges = {};
@@ -84,8 +102,9 @@ class Tables {
   std::vector<std::uint32_t> factors_at;    // one table for each Temperature
   std::vector<std::uint32_t> distances_at;  // one table for each Distances
   std::vector<AttendTables> attends;
-  std::vector<std::uint32_t> tops_at;  // one row table for each Top, in the order of the program
-  std::int64_t kept_pages = 0;         // number of pages in the run's scratch memory
+  std::vector<std::vector<SpanBlock>> spans;  // the blocks of each SpanShape
+  std::vector<std::uint32_t> tops_at;         // one row table for each Top, in the order of the program
+  std::int64_t kept_pages = 0;                // number of pages in the run's scratch memory
 
  private:
   std::uint32_t here() const { return static_cast<std::uint32_t>(words_.size()); }
@@ -97,6 +116,9 @@ class Tables {
   std::uint32_t put_top(const Top& op, const TableRequest& request, const Batch& batch);
   void fill_top(std::uint32_t top_at, const Top& op, const Batch& batch);
   void put_tiles(const AttendShape& shape, const TableRequest& request, const Batch& batch, std::uint32_t ranges, AttendTables& tables);
+
+  void put_spans(const SpanShape& shape, const Batch& batch, std::vector<SpanBlock>& blocks);
+  void fill_saves(const Batch& batch);
 
   std::vector<std::uint32_t> words_;
 };

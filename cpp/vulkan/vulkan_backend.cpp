@@ -47,9 +47,9 @@ class VulkanBackend final : public Backend {
     return std::make_shared<GpuWeights>(device_, weights, used_matrices(programs, shapes_of(weights)), progress, cancel);
   }
 
-  std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override {
+  std::unique_ptr<CacheStore> make_caches(const Program& program, KvFormat format) override {
     device_->check_alive();
-    return std::make_unique<GpuCaches>(device_, shapes, format);
+    return std::make_unique<GpuCaches>(device_, program, format);
   }
 
   void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) override {
@@ -82,15 +82,18 @@ class VulkanBackend final : public Backend {
       if (!sum) fail(ErrorKind::out_of_device_memory, "program '", program.name, "': weights of more bytes than can be addressed");
       cost.weights = *sum;
     }
-    cost.page = kv_page_bytes(program.caches, format);
+    for (const std::uint64_t bytes : page_planes(program.caches, format)) cost.page += bytes;
+    for (const std::uint64_t bytes : state_planes(program.states)) cost.state += bytes;
     if (rows == 0) return cost;
     const Segment text{0, static_cast<std::int32_t>(rows), 0, {}};
     std::vector<AttendTables> attends;
     for (const AttendShape& shape : plan.attends) {
       attends.push_back({shape.tile(rows), 1, 1, {}});
     }
+    std::vector<std::vector<SpanBlock>> spans;
+    for (const SpanShape& shape : plan.spans) spans.push_back(span_blocks(shape, {&text, 1}));
     const Counts counts{rows, 1, rows};
-    cost.scratch = place(plan, counts, attends, kept_pages({&text, 1}), device_->limits().range).total + table_bytes(plan, rows) +
+    cost.scratch = place(plan, counts, attends, spans, kept_pages({&text, 1}), device_->limits().range).total + table_bytes(plan, rows) +
                    padded_bytes(plan.program, plan.program.input, counts) + padded_bytes(plan.program, plan.program.output, counts);
     return cost;
   }

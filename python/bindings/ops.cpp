@@ -139,6 +139,35 @@ void read(Attend& op, const py::dict& d) {
         .by_key = view(d, "by_key", false),
         .places = id<VectorId>(d, "places")};
 }
+void read(Conv& op, const py::dict& d) {
+  op = {.in = view(d, "in"),
+        .out = view(d, "out"),
+        .taps = id<VectorId>(d, "taps"),
+        .bias = id<VectorId>(d, "bias"),
+        .width = field<std::int32_t>(d, "width"),
+        .activation = activation(d),
+        .centred = field<bool>(d, "centred", false),
+        .state = id<StateId>(d, "state")};
+}
+void read(Scan& op, const py::dict& d) {
+  op = {.q = view(d, "q"),
+        .k = view(d, "k"),
+        .v = view(d, "v"),
+        .step = view(d, "step"),
+        .beta = view(d, "beta", false),
+        .out = view(d, "out"),
+        .step_bias = id<VectorId>(d, "step_bias"),
+        .rate = id<VectorId>(d, "rate"),
+        .skip = id<VectorId>(d, "skip"),
+        .key_heads = field<std::int32_t>(d, "key_heads"),
+        .key_dim = field<std::int32_t>(d, "key_dim"),
+        .value_dim = field<std::int32_t>(d, "value_dim"),
+        .rule = one_of(d, "rule", kScanRules, ScanRule::delta),
+        .tiled = field<bool>(d, "tiled", false),
+        .floor = field<float>(d, "floor", 0),
+        .strength = field<float>(d, "strength", 1),
+        .state = id<StateId>(d, "state")};
+}
 void read(Select& op, const py::dict& d) { op = {.in = view(d, "in"), .out = view(d, "out")}; }
 void read(Pool& op, const py::dict& d) {
   op = {.in = view(d, "in"), .out = view(d, "out"), .kind = one_of(d, "kind", kPoolKinds, PoolKind::mean)};
@@ -163,14 +192,14 @@ Op read_op(const std::string& name, const py::dict& d) {
 }
 
 // ---------------------------------------------------------------- runner
-using RaggedSegment =
-    std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t, std::int32_t, std::int32_t>;
+using RaggedSegment = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t, std::int32_t,
+                                 std::int32_t, std::int32_t, std::vector<std::pair<std::int32_t, std::int32_t>>>;
 
 class Runner {
  public:
   Runner(const py::dict& program, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>& matrices,
          const std::vector<std::vector<float>>& vectors, int threads, const std::string& compute, const std::string& kv_dtype,
-         std::int32_t pages, const std::string& device, bool may_round) {
+         std::int32_t pages, std::int32_t states, const std::string& device, bool may_round) {
     Program p{.name = "test"};
     for (const auto& op : field<std::vector<py::dict>>(program, "ops")) p.ops.push_back(read_op(field<std::string>(op, "op"), op));
     for (const auto& [rows, width] : field<std::vector<std::pair<std::string, std::int32_t>>>(program, "slots")) {
@@ -180,6 +209,10 @@ class Runner {
     for (const auto& [heads, key_dim, value_dim] :
          field<std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t>>>(program, "caches", {})) {
       p.caches.push_back({heads, key_dim, value_dim});
+    }
+    for (const auto& [matrices_of_state, rows, cols] :
+         field<std::vector<std::tuple<std::int32_t, std::int32_t, std::int32_t>>>(program, "states", {})) {
+      p.states.push_back({matrices_of_state, rows, cols});
     }
     p.input = field<std::int32_t>(program, "input", -1);
     p.output = field<std::int32_t>(program, "output");
@@ -206,22 +239,29 @@ class Runner {
     interruptible([&](const Cancel& cancel) {
       const engine::Devices devices = engine::open_devices({.device = device, .threads = threads});
       backend_ = devices.gpu ? devices.gpu : devices.cpu;
-      caches_ = backend_->make_caches(p.caches, kv_format(kv_dtype));
+      caches_ = backend_->make_caches(p, kv_format(kv_dtype));
       if (pages > 0) caches_->reserve(pages);
+      if (states > 0) caches_->reserve_states(states);
       executable_ = backend_->prepare(std::move(p), backend_->pack(weights, {}, {}, cancel), compute_mode(compute), cancel);
       workspace_ = backend_->make_workspace(Crew::team);
     });
   }
 
-  // Runs the program on one batch. Each of `segments` is (first, rows, past, pages, length, prompt, unseen), see Segment.
+  // Runs the program on one batch. Each of `segments` is (first, rows, past, pages, length, prompt, unseen, state, saves), see Segment;
+  // `saves` are pairs (rows, state).
   py::array_t<float> run(std::int32_t rows, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& types,
                          const std::vector<RaggedSegment>& segments, const std::vector<std::int32_t>& selected,
                          const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in,
                          const std::vector<std::int32_t>& reported, const std::vector<std::int32_t>& reported_first,
                          const std::vector<std::uint32_t>& allowed, const std::vector<std::int32_t>& allowed_first) {
     std::vector<Segment> parts;
-    for (const auto& [first, count, past, pages, length, prompt, unseen] : segments)
-      parts.push_back({first, count, past, pages, length, prompt, unseen});
+    std::vector<std::vector<SavedState>> saved;
+    for (const auto& [first, count, past, pages, length, prompt, unseen, state, saves] : segments) {
+      std::vector<SavedState>& of_segment = saved.emplace_back();
+      for (const auto& [after, number] : saves) of_segment.push_back({after, number});
+      parts.push_back({first, count, past, pages, length, prompt, unseen, state, {}});
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i].saves = saved[i];
     const Batch batch{.rows = rows,
                       .ids = ids,
                       .types = types,
@@ -281,15 +321,16 @@ void bind_ops(py::module_& module) {
   auto ops = module.def_submodule("ops", "Programs of any operations on numpy arrays; private, for tests and bench.");
   py::class_<Runner>(ops, "Runner")
       .def(py::init<const py::dict&, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>&,
-                    const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t, const std::string&,
-                    bool>(),
+                    const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t, std::int32_t,
+                    const std::string&, bool>(),
            "program"_a, "matrices"_a, "vectors"_a, "threads"_a = 0, "compute"_a = "auto", "kv_dtype"_a = "f16", "pages"_a = 0,
-           "device"_a = "cpu", "may_round"_a = false)
+           "states"_a = 0, "device"_a = "cpu", "may_round"_a = false)
       .def("run", &Runner::run, "rows"_a, "ids"_a = std::vector<std::int32_t>{}, "types"_a = std::vector<std::int32_t>{},
            "segments"_a = py::list(), "selected"_a = std::vector<std::int32_t>{}, "input"_a = py::none(),
            "reported"_a = std::vector<std::int32_t>{}, "reported_first"_a = std::vector<std::int32_t>{},
            "allowed"_a = std::vector<std::uint32_t>{}, "allowed_first"_a = std::vector<std::int32_t>{});
   ops.def("names", &op_names);
+  ops.def("scan_rules", [] { return std::vector<std::string>(std::begin(kScanRules), std::end(kScanRules)); });
   ops.def("activations", [] { return std::vector<std::string>(std::begin(kActivations), std::end(kActivations)); });
   ops.def("unpack", &unpack_bytes, "format"_a, "packed"_a);
   ops.def("pack", &pack_floats, "format"_a, "weights"_a);

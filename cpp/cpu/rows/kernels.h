@@ -6,23 +6,11 @@
 #include "cpu/kernels.h"
 #include "cpu/rows/attend.h"
 #include "cpu/rows/math.h"
+#include "cpu/rows/recurrent.h"
 #include "cpu/rows/sixteens.h"
 
 namespace pumice::cpu {
 namespace {
-
-// Calls f with a callable for the activation. Its type is known at compile time, so that it can be inlined. If an activation of
-// activations.def has no function in math.h, this does not compile.
-template <Lanes16 Lanes, class F>
-PUMICE_INLINE void with_activation(Activation activation, const Alphas& alphas, F f) {
-  switch (activation) {
-#define PUMICE_ACTIVATION(name) \
-  case Activation::name:        \
-    return f([&](const Lanes& x) __attribute__((always_inline)) { return apply<activations::name<Lanes>>(x, alphas); });
-#include "core/activations.def"
-#undef PUMICE_ACTIVATION
-  }
-}
 
 template <Lanes16 Lanes>
 void quantize(const float* x, Int x_stride, Int count, Int first, const QuantRows& out) {
@@ -368,10 +356,11 @@ Int skip(const float* x, Int n, float bound) {
 }
 
 template <Lanes16 Lanes>
-inline constexpr RowKernels kRows = {
-    quantize<Lanes>, quantize_fixed<Lanes>, quantize_words<Lanes>, quantize_bytes<Lanes>, rms_norm<Lanes>, layer_norm<Lanes>,
-    epilogue<Lanes>, gate<Lanes>,           multiply<Lanes>,       scale_add<Lanes>,      rope<Lanes>,     kv_store<Lanes>,
-    attend<Lanes>,   merge<Lanes>,          pool<Lanes>,           log_sum_exp<Lanes>,    skip<Lanes>};
+inline constexpr RowKernels kRows = {quantize<Lanes>, quantize_fixed<Lanes>, quantize_words<Lanes>, quantize_bytes<Lanes>,
+                                     rms_norm<Lanes>, layer_norm<Lanes>,     epilogue<Lanes>,       gate<Lanes>,
+                                     multiply<Lanes>, scale_add<Lanes>,      rope<Lanes>,           kv_store<Lanes>,
+                                     attend<Lanes>,   merge<Lanes>,          conv<Lanes>,           scan_gates<Lanes>,
+                                     scan<Lanes>,     pool<Lanes>,           log_sum_exp<Lanes>,    skip<Lanes>};
 
 }  // namespace
 }  // namespace pumice::cpu

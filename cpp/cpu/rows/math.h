@@ -122,6 +122,15 @@ PUMICE_INLINE Lanes quick_gelu(const Lanes& x) {
   return x / (Lanes::set(1.0f) + exp(x * Lanes::set(-1.702f)));
 }
 
+// log(1 + e^x) = max(x, 0) + log(1 + y) with y = e^-|x|, and log(1 + y) = 2 atanh(y / (2 + y)). Relative error 3.3e-7.
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes softplus(const Lanes& x) {
+  const Lanes y = exp_negative(Lanes::set(0.0f) - abs(x));
+  const Lanes s = y / (Lanes::set(2.0f) + y);
+  const Lanes p = horner(s * s, Lanes::set(0.28178325f), 0.27960604f, 0.4002491f, 0.66666317f, 2.0f);
+  return fma(s, p, max(x, Lanes::set(0.0f)));
+}
+
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes relu2(const Lanes& x) {
   const Lanes y = max(Lanes::set(0.0f), x);
@@ -142,8 +151,7 @@ PUMICE_INLINE Lanes xielu(const Lanes& x, const Alphas& alphas) {
   return select(less(Lanes::set(0.0f), x), fma(Lanes::set(alphas.p), x * x, half), below);
 }
 
-// One function for each activation, with the activation's name in activations.def. with_activation() in rows/kernels.h calls these
-// functions.
+// One function for each activation, with the activation's name in activations.def. with_activation() calls these functions.
 namespace activations {
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes none(const Lanes& x, const Alphas&) {
@@ -185,7 +193,23 @@ template <Lanes16 Lanes>
 PUMICE_INLINE Lanes xielu(const Lanes& x, const Alphas& alphas) {
   return cpu::xielu(x, alphas);
 }
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes softplus(const Lanes& x, const Alphas&) {
+  return cpu::softplus(x);
+}
 }  // namespace activations
+
+// Calls f with the activation's function as a compile-time constant. An activation without a function in math.h does not compile.
+template <Lanes16 Lanes, class F>
+PUMICE_INLINE void with_activation(Activation activation, const Alphas& alphas, F f) {
+  switch (activation) {
+#define PUMICE_ACTIVATION(name) \
+  case Activation::name:        \
+    return f([&](const Lanes& x) __attribute__((always_inline)) { return apply<activations::name<Lanes>>(x, alphas); });
+#include "core/activations.def"
+#undef PUMICE_ACTIVATION
+  }
+}
 
 }  // namespace
 }  // namespace pumice::cpu

@@ -27,6 +27,9 @@ PUMICE_STEP(KeepStep)
 // attention.cpp
 PUMICE_STEP(AttendStep)
 PUMICE_STEP(MergeStep)
+// recurrent.cpp
+PUMICE_STEP(ConvStep)
+PUMICE_STEP(ScanStep)
 // ends.cpp: steps at the end of a program
 PUMICE_STEP(SelectStep)
 PUMICE_STEP(PoolStep)

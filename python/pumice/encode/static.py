@@ -190,7 +190,8 @@ class StaticEngine:
 
     def cache_stats(self) -> dict[str, int]:
         """Like _core.Model.cache_stats(). All counts are 0, because nothing is cached."""
-        return dict.fromkeys(("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted"), 0)
+        names = ("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted", "states_in_use", "states_cached")
+        return dict.fromkeys(names, 0)
 
     def close(self) -> None:
         """Frees the table's memory. Later calls raise ValueError."""
@@ -222,7 +223,7 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
     return {
         "rows": [row],
         "devices": [
-            {"id": "cpu", "name": device["name"], "weights": weights, "scratch": 0, "kv_page": 0, "memory_free": device["memory_free"]}
+            {"id": "cpu", "name": device["name"], "weights": weights, "scratch": 0, "kv_page": 0, "state": 0, "memory_free": device["memory_free"]}
         ],
         "weights": weights,
         "scratch": 0,

@@ -9,7 +9,7 @@ in the result.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,9 @@ from ..common.interruptible import interruptible
 
 Float32 = npt.NDArray[np.float32]
 Matrix = tuple[str, int, int, bytes]  # format, number of rows, number of columns, packed weights
-Segment = tuple[int, int, int, list[int], int, int, int]  # first, rows, past, pages, length, prompt, unseen; see cpp/core/batch.h
+Saves = list[tuple[int, int]]  # (rows, state): after the first `rows` rows of the segment, its state is saved as number `state`
+# first, rows, past, pages, length, prompt, unseen, state, saves; see cpp/core/batch.h
+Segment = tuple[int, int, int, list[int], int, int, int, int, Saves]
 
 _COLS, _ROWS, _MANY = 512, 24, 40
 _HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 64
@@ -69,8 +71,10 @@ class Trial:
     matrices: list[Matrix] = field(default_factory=list)
     vectors: list[list[float]] = field(default_factory=list)
     caches: list[tuple[int, int, int]] = field(default_factory=list)
+    states: list[tuple[int, int, int]] = field(default_factory=list)
     kv: str = "f32"
     pages: int = 0
+    kept_states: int = 0
     input: int = 0
     output: int = 1
     ids_below: int = 0
@@ -79,8 +83,9 @@ class Trial:
     def run(self, device: str, compute: str = "float32") -> Float32:
         """Runs the program on a device and returns the result, float32 (rows of all batches, columns). Each device gets the same random
         input."""
-        program = {"ops": self.ops, "slots": self.slots, "caches": self.caches, "input": self.input, "output": self.output}
-        runner = _core.ops.Runner(program, self.matrices, self.vectors, 0, compute, self.kv, self.pages, device)
+        program = {"ops": self.ops, "slots": self.slots, "caches": self.caches, "states": self.states}
+        program |= {"input": self.input, "output": self.output}
+        runner = _core.ops.Runner(program, self.matrices, self.vectors, 0, compute, self.kv, self.pages, self.kept_states, device)
         random = np.random.default_rng(7)
         results = []
         for batch in self.batches:
@@ -103,10 +108,25 @@ def _vector(count: int, seed: int) -> list[float]:
     return [float(x) for x in np.random.default_rng(seed).uniform(0.5, 1.5, count).astype(np.float32)]
 
 
+def _segment(
+    first: int,
+    rows: int,
+    past: int = 0,
+    pages: Sequence[int] = (),
+    length: int = 0,
+    prompt: int = 0,
+    unseen: int = 0,
+    state: int = -1,
+    saves: Sequence[tuple[int, int]] = (),
+) -> Segment:
+    return first, rows, past, list(pages), length, prompt, unseen, state, list(saves)
+
+
 def _texts(*lengths: int, prompt: int = 0, unseen: int = 0) -> Batch:
     firsts = np.cumsum([0, *lengths]).tolist()
-    segments: list[Segment] = [
-        (first, rows, 0, [], 0, min(prompt, rows - 1), min(unseen, rows - 1)) for first, rows in zip(firsts, lengths, strict=False)
+    segments = [
+        _segment(first, rows, prompt=min(prompt, rows - 1), unseen=min(unseen, rows - 1))
+        for first, rows in zip(firsts, lengths, strict=False)
     ]
     return Batch(firsts[-1], segments)
 
@@ -217,13 +237,13 @@ def _attend(kv: str) -> Trial:
     q, k, v = heads["q"], heads["k"], heads["v"]
     store = {"op": "store", "k": k, "v": v, "cache": 0}
     attend = {"op": "attend", "q": q, "cache": 0, **_DIMS, "causal": True, "scale": _HEAD_DIM**-0.5}
-    prompt = Batch(_MANY, [(0, _MANY - 3, 0, [1, 0], 0, 0, 0), (_MANY - 3, 3, 0, [2], 64, 0, 0)])
+    prompt = Batch(_MANY, [_segment(0, _MANY - 3, pages=[1, 0]), _segment(_MANY - 3, 3, pages=[2], length=64)])
     return Trial(
         "rope, store and attend",
         ops=[_rope(q, temperature=0.1, temperature_length=16), _rope(k), store, attend | {"out": (1, 0, q[2])}],
         slots=[("tokens", width), ("tokens", q[2])],
         limit=_KV[kv],
-        batches=[prompt, Batch(1, [(0, 1, _MANY - 3, [1, 0], 0, 0, 0)])],
+        batches=[prompt, Batch(1, [_segment(0, 1, _MANY - 3, [1, 0])])],
         parts=[(f"{kv} keys and values", 0, q[2])],
         caches=[(_KV_HEADS, _HEAD_DIM, _HEAD_DIM)],
         kv=kv,
@@ -273,6 +293,43 @@ def _attend_unseen() -> Trial:
         limit=_KV["f32"],
         batches=[_texts(33, 1, 6, unseen=4)],
         parts=[("rows that nobody sees", 0, out), ("and a window", out, out)],
+    )
+
+
+def _recurrent(carried: bool) -> Trial:
+    """Checks convolutions and recurrences, with states or over whole texts. With states, the first batch is a prompt whose states in the
+    middle and in the end are kept, beside a short prompt. The second batch goes on from two of these states."""
+    keys, values = _KV_HEADS * _HEAD_DIM, _HEADS * _HEAD_DIM
+    columns = np.cumsum([0, keys, keys, values, _HEADS, _HEADS]).tolist()
+    views = {name: (0, columns[i], columns[i + 1] - columns[i]) for i, name in enumerate(("q", "k", "v", "step", "beta"))}
+    width, taps = columns[3], 4 if carried else 5  # the convolution is over q, k and v
+    conv = {"op": "conv", "in": (0, 0, width), "taps": 0, "bias": 1, "width": taps, "activation": "silu", "centred": not carried}
+    scan = {"op": "scan", **views, "key_heads": _KV_HEADS, "key_dim": _HEAD_DIM, "value_dim": _HEAD_DIM, "step_bias": 2, "rate": 3}
+    # Keys have no norm here. Their squares add up to about _HEAD_DIM, and a delta rule with a strength of 1 would grow without bound.
+    delta = scan | {"rule": "delta", "strength": 1 / _HEAD_DIM, "tiled": True}
+    ssd = {name: value for name, value in scan.items() if name != "beta"} | {"rule": "ssd", "skip": 4, "floor": 0.01}
+    kinds = [("conv", conv, width), ("scan, delta", delta, values), ("scan, ssd", ssd, values)]
+    ends = np.cumsum([0, *(count for _, _, count in kinds)]).tolist()
+    own = [{"state": i} if carried else {} for i in range(len(kinds))]
+    prompts = [_segment(0, _MANY - 3, saves=[(7, 0), (_MANY - 3, 1)]), _segment(_MANY - 3, 3, saves=[(3, 2)])]
+    steps = [_segment(0, 2, 7, state=0, saves=[(1, 3)]), _segment(2, 1, 3, state=2)]
+    matrices = (_HEADS, _HEAD_DIM, _HEAD_DIM)
+    return Trial(
+        "states" if carried else "whole texts",
+        ops=[op | {"out": (1, ends[i], count)} | own[i] for i, (_, op, count) in enumerate(kinds)],
+        slots=[("tokens", columns[-1]), ("tokens", ends[-1])],
+        limit=_FLOAT,
+        batches=[Batch(_MANY, prompts), Batch(3, steps)] if carried else [_texts(33, 1, 6)],
+        parts=[(label, ends[i], count) for i, (label, _, count) in enumerate(kinds)],
+        vectors=[
+            _vector(taps * width, 9),
+            _vector(width, 10),
+            _vector(_HEADS, 11),
+            [-rate for rate in _vector(_HEADS, 12)],
+            _vector(_HEADS, 13),
+        ],
+        states=[(1, taps - 1, width), matrices, matrices] if carried else [],
+        kept_states=4,
     )
 
 
@@ -330,7 +387,8 @@ def trials() -> list[Trial]:
     formats = [str(name) for name in _core.build_info()["formats"]]
     products = [_products(op, formats) for op in ("linear", "gated_linear")]
     rows = [_embed(formats), _norms(), *products, _ends(), _multiply()]
-    return [*rows, *map(_attend, _KV), _attend_texts(), _attend_unseen(), _select(), _pools(), _log_prob(), _top()]
+    attends = [*map(_attend, _KV), _attend_texts(), _attend_unseen()]
+    return [*rows, *attends, _recurrent(True), _recurrent(False), _select(), _pools(), _log_prob(), _top()]
 
 
 def _nmse(found: Float32, expected: Float32) -> float:

@@ -194,7 +194,7 @@ struct Session {
     weights = this->backend->pack(w, {}, {}, cancel);
     executable = this->backend->prepare(program, weights, compute);
     workspace = this->backend->make_workspace(crew);
-    caches = this->backend->make_caches(program.caches, kv);
+    caches = this->backend->make_caches(program, kv);
     caches->reserve(64);
     poison(*caches);
   }
@@ -698,9 +698,9 @@ TEST(Backend, ScratchOfALongPromptIsGivenBack) {
 }
 
 TEST(Backend, CachePagesNeverMoveAndAreCopiedWhole) {
-  const CacheShape shapes[] = {{2, 64, 64}, {1, 128, 96}, {3, 16, 16}};
+  const Program program{.caches = {{2, 64, 64}, {1, 128, 96}, {3, 16, 16}}, .states = {{4, 32, 20}, {1, 3, 100}}};
   for (const KvFormat format : {KvFormat::f16, KvFormat::f32, KvFormat::q8_0}) {
-    PageStore store(shapes, format);
+    PageStore store(program, format);
     store.reserve(3);
     std::uint8_t* second = store.page(1);
     std::memset(second, 0x5A, store.page_bytes());
@@ -713,8 +713,26 @@ TEST(Backend, CachePagesNeverMoveAndAreCopiedWhole) {
     EXPECT_THROW(store.copy_page(-1, 0), Error);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(store.page(4321)) % 64, 0u);
   }
-  EXPECT_THROW(PageStore(std::vector<CacheShape>{{0, 64, 64}}, KvFormat::f16), Error);
-  EXPECT_THROW(PageStore(std::vector<CacheShape>{{1, 64, -1}}, KvFormat::f16), Error);
+  EXPECT_THROW(PageStore({.caches = {{0, 64, 64}}}, KvFormat::f16), Error);
+  EXPECT_THROW(PageStore({.caches = {{1, 64, -1}}}, KvFormat::f16), Error);
+}
+
+TEST(Backend, StatesNeverMoveAndAreReadAndWrittenWhole) {
+  PageStore store({.states = {{4, 32, 20}, {1, 3, 100}}}, KvFormat::f16);
+  EXPECT_EQ(store.state_bytes(), (4 * 32 * 32 + 3 * 112) * sizeof(float)) << "columns are stored in strips of 16";
+  EXPECT_EQ(store.page_bytes(), 0u);
+  store.reserve_states(2);
+  float* second = store.state(1, StateId{1});
+  std::vector<std::uint8_t> bytes(store.state_bytes()), found(store.state_bytes());
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i % 251);
+  store.write_state(1, bytes.data());
+  store.reserve_states(3000);
+  EXPECT_GE(store.states(), 3000);
+  EXPECT_EQ(store.state(1, StateId{1}), second);
+  store.read_state(1, found.data());
+  EXPECT_EQ(found, bytes);
+  EXPECT_THROW(store.read_state(store.states(), found.data()), Error);
+  EXPECT_THROW(store.write_state(-1, bytes.data()), Error);
 }
 
 // ---------------------------------------------------------------- weights

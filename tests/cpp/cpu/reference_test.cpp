@@ -151,7 +151,8 @@ TEST(Reference, GatedActivations) {
                {Activation::none, 1, -2},
                {Activation::relu2, 1, 0},
                {Activation::sigmoid, 0.7310586, 0.1192029},
-               {Activation::quick_gelu, 0.8457958, -0.0643414}};
+               {Activation::quick_gelu, 0.8457958, -0.0643414},
+               {Activation::softplus, 1.3132617, 0.1269280}};
   EXPECT_EQ(std::size(known), std::size(kActivations) - 1);  // all but xielu, which only Linear has
   for (const auto& [activation, one, minus_two] : known) {
     Device d;
@@ -232,7 +233,7 @@ TEST(Reference, AttendSeesItsPastAndItsWindow) {
   d.program.input = q.slot;
   reference::ReferenceBackend backend;
   const auto mean_of = [&](std::int32_t window, bool cached) {
-    const auto caches = backend.make_caches(d.program.caches, KvFormat::f16);
+    const auto caches = backend.make_caches(d.program, KvFormat::f16);
     caches->reserve(3);
     Attend attend{.q = heads, .out = {out.slot, 0, 2}, .key_dim = 1, .value_dim = 1, .kv_heads = 1, .causal = cached, .window = window};
     if (cached) {
@@ -334,7 +335,7 @@ TEST(Reference, PagesAreCopiedAndUnwrittenOnesAreNaN) {
   const Attend attend{.q = {x.slot, 0, 1}, .out = out, .cache = CacheId{0}, .key_dim = 1, .value_dim = 1, .kv_heads = 1, .causal = true};
   d.program.ops = {Store{.k = {x.slot, 1, 1}, .v = {x.slot, 2, 1}, .cache = CacheId{0}}, attend};
   d.program.input = x.slot, d.program.output = out.slot;
-  const auto caches = backend.make_caches(d.program.caches, KvFormat::f32);
+  const auto caches = backend.make_caches(d.program, KvFormat::f32);
   caches->reserve(1);
   const std::vector<std::int32_t> first = {0}, second = {1};
   const std::vector<Segment> start = {{0, 1, 0, first}}, fork = {{0, 1, 1, second}};

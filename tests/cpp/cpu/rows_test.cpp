@@ -78,6 +78,8 @@ double activation_of(Activation activation, double x) {
       return x / (1.0 + std::exp(-1.702 * x));
     case Activation::xielu:
       return x > 0 ? kAlphaP * x * x + 0.5 * x : kAlphaN * (std::expm1(std::min(x, -1e-6)) - x) + 0.5 * x;
+    case Activation::softplus:
+      return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
   }
   return 0.0;
 }

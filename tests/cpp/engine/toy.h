@@ -78,6 +78,10 @@ class Store final : public CacheStore {
     for (std::size_t i = 0; i < pages.size(); ++i) std::memcpy(cells_[pages[i]].data(), in + i * stride, kPageTokens * 4);
   }
   std::uint64_t page_bytes() const override { return 1000; }
+  void reserve_states(std::int32_t) override {}
+  void read_state(std::int32_t, std::uint8_t*) override {}
+  void write_state(std::int32_t, const std::uint8_t*) override {}
+  std::uint64_t state_bytes() const override { return 0; }
   std::int32_t& cell(std::span<const std::int32_t> pages, std::int32_t position) {
     return cells_[pages[position / kPageTokens]].at(position % kPageTokens);
   }
@@ -232,7 +236,7 @@ class Device final : public Backend {
   std::shared_ptr<const DeviceWeights> pack(const Weights&, std::span<const Program* const>, const Progress&, const Cancel&) override {
     return nullptr;
   }
-  std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape>, KvFormat) override { return std::make_unique<Store>(); }
+  std::unique_ptr<CacheStore> make_caches(const Program&, KvFormat) override { return std::make_unique<Store>(); }
   void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}
   std::shared_ptr<const Executable> prepare(Program, std::shared_ptr<const DeviceWeights>, Compute, const Cancel&) override {
     return nullptr;

@@ -10,6 +10,7 @@
 
 #include "cases.h"
 #include "core/checked.h"
+#include "core/program_check.h"
 
 namespace pumice::cases {
 
@@ -124,7 +125,7 @@ class Builder {
     if (j.contains("segments")) {
       for (const json& s : j.at("segments")) {
         const auto optional = [&](std::size_t i) { return s.size() > i ? s.at(i).get<std::int32_t>() : 0; };
-        c_.sequences.push_back({s.at(0), s.at(1), {}, {}, optional(2), optional(3), optional(4)});
+        c_.sequences.push_back({s.at(0), s.at(1), {}, {}, optional(2), optional(3), optional(4), c_.sequences.size()});
         c_.rows += c_.sequences.back().rows;
       }
     } else {
@@ -361,6 +362,43 @@ class Builder {
     answer({op.out});
   }
 
+  // The state of a case's operation, or none.
+  StateId state(const StateShape& shape) {
+    if (!j_.value("state", false)) return StateId::none;
+    c_.program.states.push_back(shape);
+    return StateId{0};
+  }
+
+  void make(Conv) {
+    const std::int32_t width = number("width"), taps = number("taps");
+    Conv op{.in = input(width), .out = output(width), .taps = vector(std::int64_t{taps} * width, 0.5f, 0.0f)};
+    if (j_.at("bias").get<bool>()) op.bias = vector(width, 0.5f, 0.0f);
+    op.width = taps;
+    op.activation = activation();
+    op.centred = j_.value("centred", false);
+    op.state = state({1, taps - 1, width});
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+
+  void make(Scan) {
+    const std::int32_t heads = number("heads"), key_heads = number("key_heads"), keys = number("key_dim"), values = number("value_dim");
+    Scan op{.q = input(key_heads * keys), .k = input(key_heads * keys), .v = input(heads * values), .step = input(heads)};
+    op.rule = named<ScanRule>(text("rule"), kScanRules);
+    if (op.rule == ScanRule::delta) op.beta = input(heads);
+    op.out = output(heads * values);
+    if (j_.at("step_bias").get<bool>()) op.step_bias = vector(heads, 1.0f, 0.5f);
+    op.rate = vector(heads, 0.3f, -1.0f);
+    if (j_.value("skip", false)) op.skip = vector(heads, 1.0f, 1.0f);
+    op.key_heads = key_heads, op.key_dim = keys, op.value_dim = values;
+    op.tiled = j_.value("tiled", false);
+    op.floor = j_.value("floor", 0.0f);
+    op.strength = j_.value("strength", 1.0f);
+    op.state = state({heads, keys, values});
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+
   void make(Select) {
     c_.selected = j_.at("selected").get<std::vector<std::int32_t>>();
     const Select op{.in = input(number("width")), .out = output(number("width"), Rows::selected)};
@@ -427,7 +465,7 @@ class Builder {
       if (const float steps = j_.value("steps", 0.0f); steps > 0) {
         for (float& x : c_.in) x = std::nearbyint(x * steps) / steps;
       }
-      if (!c_.store.ops.empty()) {
+      if (!c_.store.ops.empty() || !c_.program.states.empty()) {
         c_.store.name = "store";
         c_.store.slots = c_.program.slots;
         for (std::size_t s = 0; s < c_.sequences.size(); ++s) {
@@ -491,11 +529,13 @@ Slice some_rows(const OpCase& c, std::int32_t first, std::int32_t count) {
   std::int32_t row = 0;
   for (const Sequence& s : c.sequences) {
     const std::int32_t begin = std::max(first, row), end = std::min(first + count, row + s.rows);
-    if (begin < end) slice.sequences.push_back({s.past + begin - row, end - begin, s.pages, {}, s.length, s.prompt, s.unseen});
+    if (begin < end) slice.sequences.push_back({s.past + begin - row, end - begin, s.pages, {}, s.length, s.prompt, s.unseen, s.index});
     row += s.rows;
   }
   return slice;
 }
+
+bool needs_whole_segments(const OpCase& c) { return c.op == "pool" || check_program(c.program, shapes_of(c.weights)).keeps_no_past; }
 
 OpRun::OpRun(const OpCase& c, Backend& backend, Compute compute, Crew crew) : case_(c) {
   Weights kept = c.weights;
@@ -505,9 +545,10 @@ OpRun::OpRun(const OpCase& c, Backend& backend, Compute compute, Crew crew) : ca
   const auto weights = backend.pack(kept, {}, {}, Cancel());
   program_ = backend.prepare(c.program, weights, compute);
   workspace_ = backend.make_workspace(crew);
-  if (c.program.caches.empty()) return;
-  caches_ = backend.make_caches(c.program.caches, c.kv);
+  if (c.program.caches.empty() && c.program.states.empty()) return;
+  caches_ = backend.make_caches(c.program, c.kv);
   caches_->reserve(c.pages);
+  if (!c.program.states.empty()) save_states();
   if (c.store.ops.empty()) return;
   store_ = backend.prepare(c.store, weights, compute);
   std::vector<float> turned;
@@ -517,6 +558,36 @@ OpRun::OpRun(const OpCase& c, Backend& backend, Compute compute, Crew crew) : ca
     turned.resize(s.past_in.size());
     store_->run(*workspace_, caches_.get(), {.rows = s.past, .segments = {&segment, 1}}, {s.past_in, turned}, Cancel());
   }
+}
+
+// Saves the state after each position of each sequence, so that a run can begin at any position.
+void OpRun::save_states() {
+  std::int32_t states = 0, row = 0;
+  for (const Sequence& s : case_.sequences) {
+    first_state_.push_back(states);
+    states += s.past + s.rows;
+  }
+  free_state_ = states;
+  caches_->reserve_states(states + static_cast<std::int32_t>(case_.sequences.size()));
+  for (std::size_t i = 0; i < case_.sequences.size(); ++i) {
+    const Sequence& s = case_.sequences[i];
+    const auto width = static_cast<std::size_t>(case_.in_width);
+    const auto save = [&](std::int32_t past, std::int32_t rows, std::span<const float> in) {
+      if (rows == 0) return;
+      std::vector<SavedState> saves;
+      for (std::int32_t r = 0; r < rows; ++r) saves.push_back({r + 1, first_state_[i] + past + r});
+      const Segment segment{.first = 0, .rows = rows, .past = past, .length = s.length, .state = state_before(i, past), .saves = saves};
+      std::vector<float> out(static_cast<std::size_t>(rows) * static_cast<std::size_t>(case_.out_width));
+      program_->run(*workspace_, caches_.get(), {.rows = rows, .segments = {&segment, 1}}, {in, out}, Cancel());
+    };
+    save(0, s.past, s.past_in);
+    save(s.past, s.rows, std::span(case_.in).subspan(static_cast<std::size_t>(row) * width, static_cast<std::size_t>(s.rows) * width));
+    row += s.rows;
+  }
+}
+
+std::int32_t OpRun::state_before(std::size_t sequence, std::int32_t position) const {
+  return first_state_.empty() || position == 0 ? -1 : first_state_[sequence] + position - 1;
 }
 
 namespace {
@@ -540,10 +611,16 @@ std::vector<float> OpRun::operator()(const Slice& slice) {
                        : std::span(all).subspan(static_cast<std::size_t>(slice.first), static_cast<std::size_t>(slice.rows));
   };
   std::vector<Segment> segments;
+  std::vector<SavedState> saves(slice.sequences.size());
   std::int32_t row = 0;
-  for (const Sequence& s : slice.sequences) {
+  for (std::size_t i = 0; i < slice.sequences.size(); ++i) {
+    const Sequence& s = slice.sequences[i];
     segments.push_back({row, s.rows, s.past, s.pages, s.length, s.prompt});
     row += s.rows;
+    if (first_state_.empty()) continue;
+    saves[i] = {s.rows, free_state_ + static_cast<std::int32_t>(i)};
+    segments.back().state = state_before(s.index, s.past);
+    segments.back().saves = {&saves[i], 1};
   }
   Batch batch{.rows = slice.rows, .ids = part(c.ids), .types = part(c.types), .segments = segments};
   if (slice.whole) batch.selected = c.selected;

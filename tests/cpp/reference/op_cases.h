@@ -18,6 +18,7 @@ struct Sequence {
   std::int32_t length = 0;     // Segment::length
   std::int32_t prompt = 0;     // Segment::prompt
   std::int32_t unseen = 0;     // Segment::unseen
+  std::size_t index = 0;       // in OpCase::sequences
 };
 
 struct OpCase {
@@ -69,6 +70,8 @@ struct Slice {
 };
 Slice all_rows(const OpCase& c);
 Slice some_rows(const OpCase& c, std::int32_t first, std::int32_t count);
+// Whether a slice must have all rows of its segments: the operation needs the rows before, and no cache or state has them.
+bool needs_whole_segments(const OpCase& c);
 
 // A case that is prepared on a device, and can run any of its rows. The caches hold the past positions already.
 class OpRun {
@@ -78,8 +81,13 @@ class OpRun {
   std::vector<float> operator()(const Slice& slice);
 
  private:
+  void save_states();
+  std::int32_t state_before(std::size_t sequence, std::int32_t position) const;
+
   const OpCase& case_;
   std::unique_ptr<CacheStore> caches_;
+  std::vector<std::int32_t> first_state_;  // by sequence: the state after its first position; empty if the case has no states
+  std::int32_t free_state_ = 0;            // states from here on may be overwritten
   std::shared_ptr<const Executable> program_, store_;
   std::unique_ptr<Workspace> workspace_;
 };

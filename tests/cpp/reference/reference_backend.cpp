@@ -57,6 +57,34 @@ struct DoubleCaches : CacheStore {
     }
   };
   std::vector<Cache> caches;
+  std::vector<StateShape> shapes;
+  std::vector<std::vector<std::vector<double>>> states;  // by number and StateId: matrices x rows x cols
+
+  void reserve_states(std::int32_t count) override {
+    while (static_cast<std::int32_t>(states.size()) < count) {
+      std::vector<std::vector<double>>& state = states.emplace_back();
+      for (const StateShape& shape : shapes)
+        state.emplace_back(static_cast<std::size_t>(numbers_of(shape)), std::numeric_limits<double>::quiet_NaN());
+    }
+  }
+  void read_state(std::int32_t state, std::uint8_t* out) override {
+    for (const std::vector<double>& numbers : states.at(static_cast<std::size_t>(state))) {
+      std::memcpy(out, numbers.data(), numbers.size() * sizeof(double));
+      out += numbers.size() * sizeof(double);
+    }
+  }
+  void write_state(std::int32_t state, const std::uint8_t* in) override {
+    for (std::vector<double>& numbers : states.at(static_cast<std::size_t>(state))) {
+      std::memcpy(numbers.data(), in, numbers.size() * sizeof(double));
+      in += numbers.size() * sizeof(double);
+    }
+  }
+  std::uint64_t state_bytes() const override {
+    std::int64_t numbers = 0;
+    for (const StateShape& shape : shapes) numbers += numbers_of(shape);
+    return static_cast<std::uint64_t>(numbers) * sizeof(double);
+  }
+  static std::int64_t numbers_of(const StateShape& shape) { return std::int64_t{shape.matrices} * shape.rows * shape.cols; }
 
   void reserve(std::int32_t pages) override {
     for (Cache& c : caches) {
@@ -123,6 +151,8 @@ double activate(Activation activation, double x, Alphas alphas = {}) {
       return x / (1 + std::exp(-1.702 * x));
     case Activation::xielu:
       return x > 0 ? alphas.p * x * x + 0.5 * x : alphas.n * (std::expm1(std::min(x, -1e-6)) - x) + 0.5 * x;
+    case Activation::softplus:
+      return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
   }
   fail(ErrorKind::invalid_argument, "reference: activation ", static_cast<int>(activation));
 }
@@ -288,6 +318,65 @@ class Run {
     }
   }
 
+  void operator()(const Conv& op) {
+    const std::int64_t width = op.in.width, kept = op.width - 1;
+    for (const Segment& s : batch_.segments) {
+      const double* before = state_before(op.state, s);
+      const auto row = [&](std::int64_t t) -> const double* {
+        if (t >= 0) return t < s.rows ? at(op.in, s.first + t) : nullptr;
+        return before && kept + t >= 0 ? before + (kept + t) * width : nullptr;
+      };
+      for (std::int64_t t = 0; t < s.rows; ++t) {
+        for (std::int64_t c = 0; c < width; ++c) {
+          double sum = value_of(op.bias, c);
+          for (std::int64_t j = 0; j < op.width; ++j) {
+            const double* x = row(t - (op.centred ? kept / 2 : kept) + j);
+            sum += value_of(op.taps, j * width + c) * (x ? x[c] : 0);
+          }
+          at(op.out, s.first + t)[c] = activate(op.activation, sum);
+        }
+        for (double* to : saved_after(op.state, s, t)) {
+          for (std::int64_t j = 0; j < kept; ++j) {
+            const double* x = row(t - kept + 1 + j);
+            for (std::int64_t c = 0; c < width; ++c) *to++ = x ? x[c] : 0;
+          }
+        }
+      }
+    }
+  }
+
+  void operator()(const Scan& op) {
+    const std::int64_t heads = op.v.width / op.value_dim, keys = op.key_dim, values = op.value_dim;
+    for (const Segment& s : batch_.segments) {
+      std::vector<double> state(static_cast<std::size_t>(heads * keys * values), 0.0);
+      if (const double* before = state_before(op.state, s)) state.assign(before, before + state.size());
+      for (std::int64_t t = 0; t < s.rows; ++t) {
+        for (std::int64_t head = 0; head < heads; ++head) {
+          double* matrix = state.data() + head * keys * values;
+          const std::int64_t key_head = op.tiled ? head % op.key_heads : head / (heads / op.key_heads);
+          const double *q = at(op.q, s.first + t) + key_head * keys, *k = at(op.k, s.first + t) + key_head * keys;
+          const double* v = at(op.v, s.first + t) + head * values;
+          const double step = at(op.step, s.first + t)[head] + value_of(op.step_bias, head);
+          const double dt = std::max(activate(Activation::softplus, step), double{op.floor}), a = std::exp(value_of(op.rate, head) * dt);
+          for (std::int64_t c = 0; c < values; ++c) {
+            double read = 0, out = 0;
+            for (std::int64_t i = 0; i < keys; ++i) read += matrix[i * values + c] * k[i];
+            const double added = op.rule == ScanRule::ssd
+                                     ? dt * v[c]
+                                     : op.strength * activate(Activation::sigmoid, at(op.beta, s.first + t)[head]) * (v[c] - a * read);
+            for (std::int64_t i = 0; i < keys; ++i) {
+              double& number = matrix[i * values + c];
+              number = a * number + k[i] * added;
+              out += number * q[i];
+            }
+            at(op.out, s.first + t)[head * values + c] = out + value_of(op.skip, head) * v[c];
+          }
+        }
+        for (double* to : saved_after(op.state, s, t)) std::copy(state.begin(), state.end(), to);
+      }
+    }
+  }
+
   void operator()(const Select& op) {
     for (std::size_t r = 0; r < batch_.selected.size(); ++r) {
       std::copy_n(at(op.in, batch_.selected[r]), op.out.width, at(op.out, static_cast<std::int64_t>(r)));
@@ -296,7 +385,8 @@ class Run {
 
   void operator()(const Pool& op) {
     for (std::size_t s = 0; s < batch_.segments.size(); ++s) {
-      const auto [first, count, past, pages, length, prompt, unseen] = batch_.segments[s];
+      const Segment& segment = batch_.segments[s];
+      const std::int32_t first = segment.first, count = segment.rows, prompt = segment.prompt;
       for (std::int64_t c = 0; c < op.out.width; ++c) {
         double sum = 0, weighted = 0, largest = -std::numeric_limits<double>::infinity();
         double weights = 0;
@@ -438,6 +528,21 @@ class Run {
     }
   }
 
+  std::vector<double>& state(std::int32_t number, StateId id) {
+    require(caches_ != nullptr, "reference: the program needs states");
+    return caches_->states.at(static_cast<std::size_t>(number)).at(static_cast<std::size_t>(id));
+  }
+  const double* state_before(StateId id, const Segment& segment) {
+    return id == StateId::none || segment.state < 0 ? nullptr : state(segment.state, id).data();
+  }
+  // Returns where the state after the segment's row t is written.
+  std::vector<double*> saved_after(StateId id, const Segment& segment, std::int64_t t) {
+    std::vector<double*> all;
+    for (const SavedState& saved : segment.saves)
+      if (id != StateId::none && saved.rows == t + 1) all.push_back(state(saved.state, id).data());
+    return all;
+  }
+
   DoubleCaches::Cache& cache(CacheId id) {
     require(caches_ != nullptr, "reference: the program needs caches");
     return caches_->caches.at(static_cast<std::size_t>(id));
@@ -507,9 +612,10 @@ std::shared_ptr<const DeviceWeights> ReferenceBackend::pack(const Weights& weigh
   return loaded;
 }
 
-std::unique_ptr<CacheStore> ReferenceBackend::make_caches(std::span<const CacheShape> shapes, KvFormat) {
+std::unique_ptr<CacheStore> ReferenceBackend::make_caches(const Program& program, KvFormat) {
   auto store = std::make_unique<DoubleCaches>();
-  for (const CacheShape& shape : shapes) store->caches.push_back({shape, {}, {}});
+  for (const CacheShape& shape : program.caches) store->caches.push_back({shape, {}, {}});
+  store->shapes = program.states;
   return store;
 }
 
@@ -530,6 +636,7 @@ Cost ReferenceBackend::cost(const Program& program, const WeightShapes& weights,
   for (const CacheShape& c : program.caches) {
     cost.page += static_cast<std::uint64_t>(kPageTokens) * static_cast<std::uint64_t>(c.heads * (c.key_dim + c.value_dim)) * sizeof(double);
   }
+  for (const StateShape& s : program.states) cost.state += static_cast<std::uint64_t>(DoubleCaches::numbers_of(s)) * sizeof(double);
   for (const SlotShape& s : program.slots) cost.scratch += static_cast<std::uint64_t>(rows * s.width) * sizeof(double);
   return cost;
 }

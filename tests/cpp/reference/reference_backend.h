@@ -18,7 +18,7 @@ class ReferenceBackend : public Backend {
   std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs, const Progress& progress,
                                             const Cancel& cancel) override;
   // The caches hold keys and values in double precision, whatever `format` is. Pages hold NaN until they are written.
-  std::unique_ptr<CacheStore> make_caches(std::span<const CacheShape> shapes, KvFormat format) override;
+  std::unique_ptr<CacheStore> make_caches(const Program& program, KvFormat format) override;
   void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}
   std::shared_ptr<const Executable> prepare(Program program, std::shared_ptr<const DeviceWeights> weights, Compute compute,
                                             const Cancel& cancel = Cancel()) override;

@@ -117,7 +117,7 @@ struct Ran {
 
 Ran run(Backend& backend, const Case& c) {
   const auto weights = backend.pack(c.weights, {}, {}, Cancel{});
-  const auto caches = backend.make_caches(c.program.caches, KvFormat::f32);
+  const auto caches = backend.make_caches(c.program, KvFormat::f32);
   caches->reserve(c.store_pages / 2);
   caches->reserve(c.store_pages);
   const auto executable = backend.prepare(c.program, weights, Compute::float32);
@@ -500,7 +500,7 @@ TEST(Waiting, CachesGrowAndCopyBesideARun) {
   tiny::Session session(*backend);
   const auto& store = dynamic_cast<const GpuCaches&>(session.caches());
   session.prefill();
-  EXPECT_EQ(store.slabs()->all.size(), 1u);
+  EXPECT_EQ(store.pages().all()->slabs.size(), 1u);
   {
     const std::lock_guard busy(device->turn());
     double grow = 0, copy = 0;
@@ -511,10 +511,10 @@ TEST(Waiting, CachesGrowAndCopyBesideARun) {
     EXPECT_LT(grow, kPromisedMs * 5);
     EXPECT_LT(copy, kPromisedMs * 5);
   }
-  EXPECT_EQ(store.slabs()->all.size(), 2u);  // a second slab, because a run may be using the first, which must not move
+  EXPECT_EQ(store.pages().all()->slabs.size(), 2u);  // a second slab, because a run may be using the first, which must not move
   EXPECT_TRUE(tiny::right_end(session.decode()));
   session.caches().reserve(9);
-  EXPECT_EQ(store.slabs()->all.size(), 1u);
+  EXPECT_EQ(store.pages().all()->slabs.size(), 1u);
   EXPECT_TRUE(tiny::right_end(session.decode()));
 }
 
@@ -524,7 +524,7 @@ TEST(Waiting, NothingChangesForTheRunBeside) {
   reference::ReferenceBackend reference;
   const std::vector<float> truth = run(reference, c).out;
   const auto backend = make_backend(limited(""), 0);
-  const auto caches = backend->make_caches(c.program.caches, KvFormat::f32);
+  const auto caches = backend->make_caches(c.program, KvFormat::f32);
   caches->reserve(c.store_pages);
   const auto executable = backend->prepare(c.program, backend->pack(c.weights, {}, {}, Cancel{}), Compute::float32);
   std::atomic<bool> done{false};

@@ -306,7 +306,7 @@ TEST(AForkedChild, TouchesNothingAndIsToldSo) {
       forked([&] { session->caches().reserve(50); });
       forked([&] { session->caches().copy_page(0, 1); });
       forked([&] { tiny::Session another(*backend); });
-      forked([&] { backend->make_caches(tiny::program().caches, KvFormat::f16)->reserve(1); });
+      forked([&] { backend->make_caches(tiny::program(), KvFormat::f16)->reserve(1); });
       forked([&] { static_cast<void>(backend->info()); });
       forked([&] { backend->foresee(tiny::program(), tiny::weights(), Compute::automatic, Cancel{}); });
       forked([&] { Device::open(device->physical()); });

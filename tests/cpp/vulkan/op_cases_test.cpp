@@ -51,7 +51,7 @@ std::vector<Slice> pieces(const OpCase& c) {
     if (count > 0) slices.push_back(cases::some_rows(c, at, count));
     at += std::max(count, 0);
   };
-  if (c.op == "pool" || (c.op == "attend" && c.program.caches.empty())) {
+  if (cases::needs_whole_segments(c)) {
     for (const cases::Sequence& s : c.sequences) take(s.rows);
     return slices;
   }

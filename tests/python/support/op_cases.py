@@ -113,6 +113,7 @@ class Case:
     ops: list[dict[str, Any]] = field(default_factory=list)
     slots: list[tuple[str, int]] = field(default_factory=list)
     caches: list[tuple[int, int, int]] = field(default_factory=list)
+    states: list[tuple[int, int, int]] = field(default_factory=list)
     input_slot: int = -1
     out: list[View] = field(default_factory=list)  # columns of the result, all in one slot
     matrices: list[tuple[str, int, int, bytes]] = field(default_factory=list)
@@ -326,6 +327,38 @@ class Builder:
             c.ops = [op | {"k": heads["k"], "v": heads["v"]}]
         c.out = [op["out"]]
 
+    def state(self, shape: tuple[int, int, int]) -> dict[str, int]:
+        if not self.j.get("state"):
+            return {}
+        self.case.states = [shape]
+        return {"state": 0}
+
+    def conv(self) -> None:
+        j, c = self.j, self.case
+        width, taps = j["width"], j["taps"]
+        op = {"op": "conv", "in": self.input(width), "out": self.output(width), "taps": self.vector(taps * width, 0.5, 0.0), "width": taps}
+        if j["bias"]:
+            op["bias"] = self.vector(width, 0.5, 0.0)
+        op |= {"activation": j["activation"], "centred": j.get("centred", False)} | self.state((1, taps - 1, width))
+        c.ops, c.out = [op], [op["out"]]
+
+    def scan(self) -> None:
+        j, c = self.j, self.case
+        heads, keys, values = j["heads"], j["key_heads"] * j["key_dim"], j["heads"] * j["value_dim"]
+        op: dict[str, Any] = {"op": "scan"} | {name: self.input(width) for name, width in zip("qkv", (keys, keys, values), strict=True)}
+        op["step"] = self.input(heads)
+        if j["rule"] == "delta":
+            op["beta"] = self.input(heads)
+        op["out"] = self.output(values)
+        if j["step_bias"]:
+            op["step_bias"] = self.vector(heads, 1.0, 0.5)
+        op["rate"] = self.vector(heads, 0.3, -1.0)
+        if j.get("skip"):
+            op["skip"] = self.vector(heads, 1.0, 1.0)
+        op |= {key: j[key] for key in ("key_heads", "key_dim", "value_dim", "rule", "tiled", "floor", "strength") if key in j}
+        op |= self.state((heads, j["key_dim"], j["value_dim"]))
+        c.ops, c.out = [op], [op["out"]]
+
     def select(self) -> None:
         c = self.case
         c.selected = self.j["selected"]
@@ -374,7 +407,7 @@ class Builder:
         c.input = rows(0, c.rows)
         if steps := np.float32(self.j.get("steps", 0.0)):
             c.input = np.rint(c.input * steps) / steps
-        if c.caches:
+        if c.caches or c.states:
             c.past = [rows(10 + s, segment.past) for s, segment in enumerate(c.segments)]
 
 
@@ -387,6 +420,8 @@ BUILDERS: dict[str, Callable[[Builder], None]] = {
     "rope": Builder.rope,
     "store": Builder.attend,
     "attend": Builder.attend,
+    "conv": Builder.conv,
+    "scan": Builder.scan,
     "select": Builder.select,
     "pool": Builder.pool,
     "log_prob": Builder.log_prob,
@@ -413,6 +448,7 @@ ACTIVATIONS: dict[str, Callable[[Float64], Float64]] = {
     "relu2": lambda x: np.maximum(x, 0) ** 2,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+    "softplus": lambda x: np.logaddexp(0, x),
 }
 
 
@@ -562,6 +598,43 @@ class Reference:
             mixed = (weights / weights.sum(axis=-1, keepdims=True)) @ v.transpose(1, 0, 2)[:, None]
             self.at(op["out"])[rows] = mixed.transpose(2, 0, 1, 3).reshape(len(own), -1)
 
+    def carried(self, view: View) -> Iterator[tuple[int, slice, Float64]]:
+        """Yields each segment's rows of a view, with the rows of its past before them: the length of the past, the rows, all numbers."""
+        _, col, width = view
+        for s, rows in enumerate(self.rows):
+            past = self.past[s][:, col : col + width] if self.past else np.zeros((0, width))
+            yield len(past), rows, np.concatenate([past, self.at(view)[rows]])
+
+    def conv(self, op: dict[str, Any]) -> None:
+        taps, width = self.vectors[op["taps"]].reshape(op["width"], -1), op["width"]
+        for past, rows, x in self.carried(op["in"]):
+            before = (width - 1) // 2 if op["centred"] else width - 1
+            padded = np.pad(x, ((before, width - 1 - before), (0, 0)))
+            y = self.vector(op, "bias") + sum(taps[j] * padded[j : j + len(x)] for j in range(width))
+            self.at(op["out"])[rows] = activated(y, op)[past:]
+
+    def scan(self, op: dict[str, Any]) -> None:
+        heads = op["step"][2]
+        own = np.arange(heads) % op["key_heads"] if op.get("tiled") else np.arange(heads) // (heads // op["key_heads"])
+        views = [self.carried(op[name]) for name in ("q", "k", "v", "step", "beta") if name in op]
+        for parts in zip(*views, strict=True):
+            (past, rows, q), k, v, step = parts[0], parts[1][2], parts[2][2], parts[3][2]
+            q, k = (x.reshape(len(x), op["key_heads"], -1)[:, own] for x in (q, k))
+            v = v.reshape(len(v), heads, -1)
+            dt = np.maximum(np.logaddexp(0, step + self.vector(op, "step_bias")), single(op.get("floor", 0)))
+            decay = np.exp(self.vectors[op["rate"]] * dt)
+            gain = single(op.get("strength", 1)) / (1 + np.exp(-parts[4][2])) if op["rule"] == "delta" else dt
+            state = np.zeros((heads, op["key_dim"], op["value_dim"]))
+            out = np.empty_like(v)
+            for t in range(len(v)):
+                read = np.einsum("hkv,hk->hv", state, k[t]) * decay[t][:, None] if op["rule"] == "delta" else 0.0
+                added = gain[t][:, None] * (v[t] - read)
+                state = decay[t][:, None, None] * state + k[t][:, :, None] * added[:, None]
+                out[t] = np.einsum("hkv,hk->hv", state, q[t])
+            if "skip" in op:
+                out = out + self.vectors[op["skip"]][:, None] * v
+            self.at(op["out"])[rows] = out.reshape(len(out), -1)[past:]
+
     def select(self, op: dict[str, Any]) -> None:
         self.at(op["out"])[:] = self.at(op["in"])[self.case.selected]
 
@@ -599,6 +672,8 @@ OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
     "rope": Reference.rope,
     "store": Reference.store,
     "attend": Reference.attend,
+    "conv": Reference.conv,
+    "scan": Reference.scan,
     "select": Reference.select,
     "pool": Reference.pool,
     "log_prob": Reference.log_prob,
@@ -662,21 +737,27 @@ def kept_open(device: str) -> Iterator[None]:
 
 
 def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Float32:
-    program = {"ops": case.ops, "slots": case.slots, "caches": case.caches, "input": case.input_slot, "output": case.output_slot}
+    program = {"ops": case.ops, "slots": case.slots, "caches": case.caches, "states": case.states, "input": case.input_slot, "output": case.output_slot}
     vectors = [vector.tolist() for vector in case.vectors]
-    runner = _core.ops.Runner(program, case.matrices, vectors, threads, COMPUTE[compute], case.kv, case.pages, device, case.may_round)
+    states = 2 * len(case.segments) if case.states else 0  # for each segment: after its past, and after its last row
+    runner = _core.ops.Runner(
+        program, case.matrices, vectors, threads, COMPUTE[compute], case.kv, case.pages, states, device, case.may_round
+    )
 
-    def go(segments: list[tuple[Segment, int, int]], rows: int, values: Float32 | None, **others: list[int]) -> Float32:
+    def go(segments: list[tuple[int, int, int]], rows: int, values: Float32 | None, **others: list[int]) -> Float32:
         ragged, first = [], 0
-        for segment, past, count in segments:
-            ragged.append((first, count, past, segment.pages, segment.length, segment.prompt, segment.unseen))
+        for index, past, count in segments:
+            segment = case.segments[index]
+            before = 2 * index if states and past > 0 else -1
+            saves = [(count, 2 * index + (past == segment.past))] if states else []
+            ragged.append((first, count, past, segment.pages, segment.length, segment.prompt, segment.unseen, before, saves))
             first += count
         return runner.run(rows, segments=ragged, input=values, **others)
 
-    past = [(segment, 0, segment.past) for segment in case.segments if case.past and segment.past]
+    past = [(index, 0, segment.past) for index, segment in enumerate(case.segments) if case.past and segment.past]
     if past:
         go(past, sum(count for _, _, count in past), np.concatenate([rows for rows in case.past if len(rows)]))
-    segments = [(segment, segment.past, segment.rows) for segment in case.segments]
+    segments = [(index, segment.past, segment.rows) for index, segment in enumerate(case.segments)]
     lists = {"ids": case.ids, "types": case.types, "selected": case.selected, "reported": [i for ids in case.reported for i in ids]}
     reported_first = list(accumulate(map(len, case.reported), initial=0)) if case.reported else []
     masked = list(accumulate((len(mask or ()) for mask in case.masks), initial=0))

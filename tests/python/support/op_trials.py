@@ -18,9 +18,9 @@ def formats_of(case: dict[str, Any]) -> list[str]:
 
 
 def variant(case: dict[str, Any]) -> str:
-    """Returns what distinguishes a case from others of its operation: its first format, or else its kind, its KV format or its
-    activation."""
-    return (formats_of(case) + [case[key] for key in ("kind", "kv", "activation") if key in case] + [""])[0]
+    """Returns what distinguishes a case from others of its operation: its first format, or else its kind, its KV format, its
+    activation or its rule."""
+    return (formats_of(case) + [case[key] for key in ("kind", "kv", "activation", "rule") if key in case] + [""])[0]
 
 
 def name(index: int) -> str:
@@ -52,6 +52,10 @@ def cost(case: dict[str, Any]) -> int:
         return 2 * tokens * case["cols"] * case["rows"]
     if case["op"] == "rope":
         return tokens * case["heads"] * case["head_dim"]
+    if case["op"] == "conv":
+        return tokens * case["width"] * case["taps"]
+    if case["op"] == "scan":
+        return sum(past + rows for past, rows, *_ in segments) * case["heads"] * case["key_dim"] * case["value_dim"]
     return tokens * (case.get("width") or case["cols"])
 
 

@@ -1,0 +1,91 @@
+// Conv and Scan (core/ops.h) over sixteen lanes.
+#pragma once
+
+#include "cpu/kernels.h"
+#include "cpu/rows/math.h"
+#include "cpu/rows/sixteens.h"
+
+namespace pumice::cpu {
+namespace {
+
+template <Lanes16 Lanes>
+void conv(const float* const* rows, const float* taps, const float* bias, int width, Activation activation, Int n, float* out) {
+  with_activation<Lanes>(activation, {}, [&](auto f) __attribute__((always_inline)) {
+    sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
+      Lanes y = bias ? load<Lanes>(bias + i, count) : Lanes::set(0.0f);
+      for (int j = 0; j < width; ++j)
+        if (rows[j]) y = fma(load<Lanes>(taps + j * n + i, count), load<Lanes>(rows[j] + i, count), y);
+      store(out + i, f(y), count);
+    });
+  });
+}
+
+template <Lanes16 Lanes>
+void scan_gates(const ScanGates& call, Int rows, float* decay, float* gain) {
+  sixteens(rows, [&](Int first, int count) __attribute__((always_inline)) {
+    float step[kLanes] = {}, beta[kLanes] = {};
+    for (int i = 0; i < count; ++i) {
+      step[i] = call.step[(first + i) * call.step_stride];
+      if (call.beta) beta[i] = call.beta[(first + i) * call.beta_stride];
+    }
+    const Lanes dt = max(softplus(Lanes::load(step) + Lanes::set(call.step_bias)), Lanes::set(call.floor));
+    store(decay + first, exp(Lanes::set(call.rate) * dt), count);
+    store(gain + first, call.beta ? sigmoid(Lanes::load(beta)) * Lanes::set(call.strength) : dt, count);
+  });
+}
+
+// The sum over rows of S of a row times a factor: four sums over the rows whose index is 0, 1, 2 or 3 modulo 4, so that additions do not
+// wait for each other.
+inline constexpr int kSums = 4;
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes folded(const Lanes (&sums)[kSums]) {
+  return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+// One row of a strip: `to` = the strip after the row, from the strip `from` before it. Returns S^T q. The strips may be the same.
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes scan_row(const float* from, float* to, const float* q, const float* k, int key_dim, const Lanes& decay,
+                             const Lanes& added) {
+  Lanes sums[kSums] = {Lanes::set(0.0f), Lanes::set(0.0f), Lanes::set(0.0f), Lanes::set(0.0f)};
+  const auto row = [&](int i, Lanes& sum) __attribute__((always_inline)) {
+    const Lanes s = fma(Lanes::set(k[i]), added, Lanes::load(from + i * kLanes) * decay);
+    store(to + i * kLanes, s);
+    sum = fma(s, Lanes::set(q[i]), sum);
+  };
+  int i = 0;
+  for (; i + kSums <= key_dim; i += kSums)
+    for (int j = 0; j < kSums; ++j) row(i + j, sums[j]);
+  for (int j = 0; i + j < key_dim; ++j) row(i + j, sums[j]);
+  return folded(sums);
+}
+
+// S^T k.
+template <Lanes16 Lanes>
+PUMICE_INLINE Lanes scan_read(const float* from, const float* k, int key_dim) {
+  Lanes sums[kSums] = {Lanes::set(0.0f), Lanes::set(0.0f), Lanes::set(0.0f), Lanes::set(0.0f)};
+  int i = 0;
+  for (; i + kSums <= key_dim; i += kSums)
+    for (int j = 0; j < kSums; ++j) sums[j] = fma(Lanes::load(from + (i + j) * kLanes), Lanes::set(k[i + j]), sums[j]);
+  for (int j = 0; i + j < key_dim; ++j) sums[j] = fma(Lanes::load(from + (i + j) * kLanes), Lanes::set(k[i + j]), sums[j]);
+  return folded(sums);
+}
+
+template <Lanes16 Lanes>
+void scan(const ScanCall& call, Int rows, int count, const float* from, float* to) {
+  for (Int r = 0; r < rows; ++r, from = to) {
+    const float *q = call.q + r * call.q_stride, *k = call.k + r * call.k_stride;
+    const Lanes v = load<Lanes>(call.v + r * call.v_stride, count);
+    const Lanes decay = Lanes::set(call.decay[r]), gain = Lanes::set(call.gain[r]);
+    Lanes out;
+    if (call.rule == ScanRule::delta) {
+      const Lanes added = fnma(decay, scan_read<Lanes>(from, k, call.key_dim), v) * gain;
+      out = scan_row(from, to, q, k, call.key_dim, decay, added);
+    } else {
+      out = fma(Lanes::set(call.skip), v, scan_row(from, to, q, k, call.key_dim, decay, gain * v));
+    }
+    store(call.out + r * call.out_stride, out, count);
+  }
+}
+
+}  // namespace
+}  // namespace pumice::cpu

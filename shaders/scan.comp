@@ -1,0 +1,150 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// Computes the recurrence Scan (core/ops.h). See ScanParams in params.h. The columns of a head's matrix are independent of one another, so a
+// group handles COLS of them. Its lanes hold these columns in registers: PARTS lanes share a column, and each of them has every PARTS-th
+// quad (4 neighbouring rows) of the matrix. q, k, v and the factors of STEP rows are loaded into shared memory together. A row needs one
+// barrier with the rule delta, for the sums S^T k of the parts, and none with the rule ssd. The sums S^T q of all STEP rows are added up in
+// the end.
+#define PUSH ScanParams
+#include "common.glsl"
+
+layout(constant_id = kScanRule) const uint RULE = kScanDelta;
+layout(constant_id = kScanKeyDim) const uint KEY_DIM = 64;
+layout(constant_id = kScanCols) const uint COLS = 32;
+
+const uint PARTS = LANES / COLS;
+const uint QUADS = (KEY_DIM + 4 * PARTS - 1) / (4 * PARTS);  // of a lane
+const uint ROW_QUADS = PARTS * QUADS;                        // of a row of k or q; those beyond KEY_DIM are zeros
+const uint STEP = ROW_QUADS <= 32 ? 8 : ROW_QUADS >= 256 ? 1 : 256 / ROW_QUADS;
+
+layout(set = 0, binding = 0) readonly buffer Q { float q[]; };
+layout(set = 0, binding = 1) readonly buffer K { float k[]; };
+layout(set = 0, binding = 2) readonly buffer V { float v[]; };
+layout(set = 0, binding = 3) buffer Work { float work[]; };
+layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };
+layout(set = 0, binding = 5) readonly buffer Meta { uint meta[]; };
+layout(set = 0, binding = 6) readonly buffer From { float from[]; };
+layout(set = 0, binding = 7) writeonly buffer To { float to[]; };
+#include "spans.glsl"
+
+shared vec4 keys[STEP * ROW_QUADS], queries[STEP * ROW_QUADS];
+shared float values[STEP * COLS];
+shared vec3 gates[STEP];            // {decay, gain, skip}
+shared float reads[2 * LANES];      // each lane's part of S^T k, for an even row and an odd row
+shared float sums[STEP * LANES];    // each lane's part of S^T q
+
+// Row i of the matrix lies in quad i / 4. Lane (part, column) has quads part, part + PARTS, part + 2 PARTS, ...
+vec4 s[QUADS];
+uint part, col;  // col counts within the group's columns
+uint first_col;  // the group's first column
+
+uint row_of(uint quad, uint i) { return (quad * PARTS + part) * 4 + i; }
+bool owns(uint quad, uint i) { return row_of(quad, i) < KEY_DIM && first_col + col < p.value_dim; }
+
+// Returns the word, from the begin of a head's matrix, of number i of a quad.
+uint word_of(uint quad, uint i) { return row_of(quad, i) * p.value_dim + first_col + col; }
+
+vec4 quad_of_q(uint at, uint i) {
+  vec4 x = vec4(0);
+  [[unroll]] for (uint j = 0; j < 4; ++j) if (i + j < KEY_DIM) x[j] = q[at + i + j];
+  return x;
+}
+vec4 quad_of_k(uint at, uint i) {
+  vec4 x = vec4(0);
+  [[unroll]] for (uint j = 0; j < 4; ++j) if (i + j < KEY_DIM) x[j] = k[at + i + j];
+  return x;
+}
+
+// Loads rows [first, first + count) of the block.
+void load_step(uint first, uint count, uint head) {
+  const uint key_head = p.tiled != 0 ? head % p.key_heads : head / (p.heads / p.key_heads);
+  for (uint i = LANE; i < count * ROW_QUADS; i += LANES) {
+    const uint row = first + i / ROW_QUADS, at = i % ROW_QUADS * 4;
+    queries[i] = quad_of_q(p.q_at + row * p.q_stride + key_head * KEY_DIM, at);
+    keys[i] = quad_of_k(p.k_at + row * p.k_stride + key_head * KEY_DIM, at);
+  }
+  for (uint i = LANE; i < count * COLS; i += LANES) {
+    const uint c = first_col + i % COLS;
+    values[i] = c < p.value_dim ? v[p.v_at + (first + i / COLS) * p.v_stride + head * p.value_dim + c] : 0;
+  }
+  if (LANE < count) {
+    const uint at = ((first + LANE) * p.heads + head) * kGateWords;
+    gates[LANE] = vec3(work[at], work[at + 1], work[at + 2]);
+  }
+}
+
+// Computes row r of the step.
+void compute_row(uint r) {
+  const float decay = gates[r].x;
+  float added = gates[r].y * values[r * COLS + col];
+  if (RULE == kScanDelta) {
+    vec4 sum = vec4(0);
+    [[unroll]] for (uint j = 0; j < QUADS; ++j) sum += s[j] * keys[r * ROW_QUADS + j * PARTS + part];
+    float read = sum.x + sum.y + sum.z + sum.w;
+    if (PARTS > 1) {
+      const uint at = r % 2 * LANES;
+      reads[at + LANE] = read;
+      barrier();  // this row's numbers are read before the next row's barrier, so the row after that may write over them
+      read = reads[at + col];
+      for (uint i = 1; i < PARTS; ++i) read += reads[at + i * COLS + col];
+    }
+    added = gates[r].y * (values[r * COLS + col] - decay * read);
+  }
+  vec4 sum = vec4(0);
+  [[unroll]] for (uint j = 0; j < QUADS; ++j) {
+    s[j] = decay * s[j] + added * keys[r * ROW_QUADS + j * PARTS + part];
+    sum += s[j] * queries[r * ROW_QUADS + j * PARTS + part];
+  }
+  sums[r * LANES + LANE] = sum.x + sum.y + sum.z + sum.w;
+}
+
+void main() {
+  if (group() >= p.groups) return;
+  const Span span = span_of(group() / p.blocks / p.heads);
+  if (!runs_here(span)) return;
+  const uint head = group() / p.blocks % p.heads, matrix_at = head * KEY_DIM * p.value_dim;
+  part = LANE / COLS, col = LANE % COLS, first_col = group() % p.blocks * COLS;
+
+  const uint from_at = (span.source - p.from_first) * p.state_words + matrix_at;
+  [[unroll]] for (uint j = 0; j < QUADS; ++j) {
+    s[j] = vec4(0);
+    [[unroll]] for (uint i = 0; i < 4; ++i) {
+      if (!owns(j, i)) continue;
+      if (span.before > 0) {
+        s[j][i] = work[p.carry_in_at + matrix_at + word_of(j, i)];
+      } else if (span.source != kNoState) {
+        s[j][i] = from[from_at + word_of(j, i)];
+      }
+    }
+  }
+
+  save_index = 0;
+  for (uint first = 0; first < span.rows; first += STEP) {
+    const uint count = min(STEP, span.rows - first);
+    barrier();  // other lanes may still be reading what the last step left in shared memory
+    load_step(span.first + first, count, head);
+    barrier();
+    for (uint r = 0; r < count; ++r) {
+      compute_row(r);
+      uint state;
+      if (!take_save(span, span.before + first + r + 1, state) || state == kNoState) continue;
+      const uint to_at = (state - p.to_first) * p.state_words + matrix_at;
+      [[unroll]] for (uint j = 0; j < QUADS; ++j) {
+        [[unroll]] for (uint i = 0; i < 4; ++i) if (owns(j, i)) to[to_at + word_of(j, i)] = s[j][i];
+      }
+    }
+    barrier();
+    for (uint i = LANE; i < count * COLS; i += LANES) {
+      const uint r = i / COLS, c = i % COLS;
+      if (first_col + c >= p.value_dim) continue;
+      float sum = gates[r].z * values[i];
+      for (uint j = 0; j < PARTS; ++j) sum += sums[r * LANES + j * COLS + c];
+      y[p.out_at + (span.first + first + r) * p.out_stride + head * p.value_dim + first_col + c] = sum;
+    }
+  }
+
+  if (span.after == 0) return;
+  [[unroll]] for (uint j = 0; j < QUADS; ++j) {
+    [[unroll]] for (uint i = 0; i < 4; ++i) if (owns(j, i)) work[p.carry_out_at + matrix_at + word_of(j, i)] = s[j][i];
+  }
+}
