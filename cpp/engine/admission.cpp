@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "engine/snapshots.h"
 
 namespace pumice::engine {
 namespace {
@@ -132,7 +133,8 @@ void Admission::comes(Sequence& s) {
   if (!s.reads_prompt()) return;
   const std::vector<std::uint64_t>& hashes = s.prompt->page_hashes(s.ids);
   for (auto page = static_cast<std::size_t>(s.computed / kPageTokens); page < hashes.size(); ++page)
-    on_their_way_.insert(at_stage(hashes[page], runtime_.rope_stage(s.length)));
+    if (!runtime_.pages->has_states() || is_snapshot(s, static_cast<std::int64_t>(page + 1) * kPageTokens))
+      on_their_way_.insert(at_stage(hashes[page], runtime_.rope_stage(s.length)));
 }
 
 // Returns whether a running sequence will soon have computed a prompt page that `s` could share, so that `s` should wait for it. Pages are
@@ -229,12 +231,13 @@ void Admission::make_guess_room(std::int64_t most_rows) {
   for (Sequence* s : live_) {
     s->guess_room = 0;
     if (!s->guesses || !s->decodes() || s->generated() < 1) continue;
-    const std::int64_t wanted = guesses_wanted(*s, decoding, left);
+    std::int64_t wanted = guesses_wanted(*s, decoding, left);
     try {
-      if (wanted <= 0 || !runtime_.pages->extend(s->table, static_cast<std::int64_t>(s->ids.size()) + wanted)) continue;
-    } catch (const Error&) {  // the device cannot grow its cache; make_room() reports the error when a chosen token needs the page
+      while (wanted > 0 && !runtime_.pages->extend(s->table, static_cast<std::int64_t>(s->ids.size()) + wanted, wanted + 1)) wanted /= 2;
+    } catch (const Error&) {  // the device cannot grow its cache; make_room() reports it when a token needs the page
       continue;
     }
+    if (wanted <= 0) continue;
     s->guess_room = static_cast<std::int32_t>(wanted);
     left -= wanted;
   }

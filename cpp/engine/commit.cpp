@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "engine/admission.h"
+#include "engine/snapshots.h"
 
 namespace pumice::engine {
 namespace {
@@ -44,10 +45,17 @@ void Commit::count_rows(Step& step) {
   }
 }
 
+// Other sequences may share what the sequence has computed.
+void Commit::publish(Sequence& s) {
+  runtime_.pages->publish(s.table, s.known());
+  if (is_snapshot(s, s.computed)) runtime_.pages->keep_state(s.table, s.computed);
+}
+
 void Commit::part(const Step& step, const Step::Part& part, double paid) {
   Sequence& s = *part.sequence;
   s.computed += part.rows;
-  runtime_.pages->publish(s.table, s.known());
+  runtime_.pages->advance(s.table);
+  publish(s);
   if (s.task) return text(s);
   if (!part.samples || s.request->error) return;
   if (s.generated() > 0) {
@@ -130,10 +138,13 @@ void Commit::take_guesses(const Step& step, const Step::Part& part, double paid)
   Sequence& s = *part.sequence;
   std::size_t taken = 0;
   while (taken < part.chosen && s.life == Life::running && s.in_step != InStep::leaving) {
-    if (taken > 0) ++s.computed;
+    if (taken > 0) {
+      ++s.computed;
+      runtime_.pages->advance(s.table);
+    }
     take_choice(s, step.choice(part.first_choice + taken++));
   }
-  runtime_.pages->publish(s.table, s.known());
+  publish(s);
   s.request->share.decode_rows += static_cast<std::int64_t>(taken) - 1;
   s.request->timings.drafted_tokens += static_cast<std::int64_t>(part.guesses.size());
   s.request->timings.accepted_tokens += static_cast<std::int64_t>(taken) - 1;

@@ -35,6 +35,7 @@ class Commit {
  private:
   double guess_price(const Step& step, double seconds);
   void count_rows(Step& step);
+  void publish(Sequence& sequence);
   void part(const Step& step, const Step::Part& part, double paid);
   void text(Sequence& sequence);
   void take_token(Sequence& sequence, const Choice& choice);

@@ -296,6 +296,9 @@ std::string Model::what_made_it(const LoadOptions& options) const {
 std::shared_ptr<Drafter> Model::drafter(const std::shared_ptr<Model>& smaller) const {
   require(smaller && smaller.get() != this, "draft= is the model itself: it must be a smaller one");
   Runtime& runtime = smaller->decoder();
+  if (runtime.pages->has_states())
+    fail(ErrorKind::unsupported_model, "draft=: ", smaller->file().path(), " has recurrent layers, which cannot take back a wrong guess; ",
+         "give a model with attention alone, or speculate= without draft=");
   const std::lock_guard lock(drafting_);
   auto known = drafter_.lock();
   if (known && &known->runtime() == &runtime) return known;

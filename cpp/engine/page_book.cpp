@@ -27,7 +27,7 @@ std::int32_t PageBook::take() {
 
 bool PageBook::evict() {
   if (leaves_.empty()) return false;
-  free_kept(leaves_.begin()->second);
+  free_kept(std::get<2>(*leaves_.begin()));
   return true;
 }
 
@@ -35,7 +35,7 @@ void PageBook::hold(std::int32_t page) {
   Page& p = pages_[page];
   if (p.holders++ == 0) {  // it was kept
     --kept_;
-    leaves_.erase({p.used, page});
+    leaves_.erase(leaf(page));
   }
 }
 
@@ -48,12 +48,13 @@ void PageBook::drop(std::int32_t page) {
   }
   ++kept_;
   p.used = ++clock_;
-  if (p.children == 0) leaves_.emplace(p.used, page);
+  if (p.children == 0) leaves_.insert(leaf(page));
 }
 
 void PageBook::enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) {
   const auto near = tree_.longest(name_of(parent, root), ids);
-  if (near.page >= 0 && near.tokens == pages_[near.page].tokens && pages_[near.page].holders == 0) {
+  const bool covered = near.page >= 0 && near.tokens == pages_[near.page].tokens;
+  if (covered && pages_[near.page].holders == 0 && pages_[near.page].state < 0) {
     free_kept(near.page);
   }
   Page& p = pages_[page];
@@ -61,17 +62,18 @@ void PageBook::enter(std::int32_t page, std::int32_t parent, std::uint64_t root,
   p.name = ++names_;
   p.parent = parent;
   p.tokens = static_cast<std::int32_t>(ids.size());
-  if (parent >= 0 && pages_[parent].children++ == 0) leaves_.erase({pages_[parent].used, parent});
+  if (parent >= 0 && pages_[parent].children++ == 0) leaves_.erase(leaf(parent));
 }
 
 void PageBook::leave(std::int32_t page) {
   Page& p = pages_[page];
   tree_.erase(p.entry);
-  leaves_.erase({p.used, page});
+  leaves_.erase(leaf(page));
+  detach(page);
   p.name = 0;
   if (p.parent < 0) return;
   Page& parent = pages_[p.parent];
-  if (--parent.children == 0 && parent.holders == 0) leaves_.emplace(parent.used, p.parent);
+  if (--parent.children == 0 && parent.holders == 0) leaves_.insert(leaf(p.parent));
   p.parent = -1;
 }
 
@@ -81,7 +83,73 @@ void PageBook::free_kept(std::int32_t page) {
   free_.push_back(page);
 }
 
-void PageBook::hold_only(std::span<const std::int32_t> holders) {
+// ---------------------------------------------------------------- states
+void PageBook::reserve_states(std::int64_t states) {
+  state_holders_.reserve(static_cast<std::size_t>(states));
+  free_states_.reserve(static_cast<std::size_t>(states));
+}
+
+void PageBook::add_states(std::int64_t states) {
+  const std::int64_t had = this->states();
+  state_holders_.resize(static_cast<std::size_t>(states), 0);
+  for (std::int64_t state = states; state-- > had;) free_states_.push_back(static_cast<std::int32_t>(state));
+}
+
+std::int32_t PageBook::take_state() {
+  if (free_states_.empty()) return -1;
+  const std::int32_t state = free_states_.back();
+  free_states_.pop_back();
+  hold_state(state);
+  return state;
+}
+
+void PageBook::drop_state(std::int32_t state) {
+  if (--state_holders_[static_cast<std::size_t>(state)] == 0) free_states_.push_back(state);
+}
+
+void PageBook::attach(std::int32_t page, std::int32_t state) {
+  Page& p = pages_[page];
+  require(p.name != 0, "page book: a page outside of the tree gets a state");
+  if (p.state >= 0) return use_state(page);
+  const bool was_leaf = leaves_.erase(leaf(page)) > 0;
+  hold_state(state);
+  p.state = state;
+  p.state_used = ++clock_;
+  snapshots_.emplace(p.state_used, page);
+  if (was_leaf) leaves_.insert(leaf(page));
+}
+
+void PageBook::detach(std::int32_t page) {
+  Page& p = pages_[page];
+  if (p.state < 0) return;
+  const bool was_leaf = leaves_.erase(leaf(page)) > 0;
+  snapshots_.erase({p.state_used, page});
+  drop_state(p.state);
+  p.state = -1;
+  if (was_leaf) leaves_.insert(leaf(page));
+}
+
+bool PageBook::evict_state() {
+  if (snapshots_.empty()) return false;
+  detach(snapshots_.begin()->second);
+  return true;
+}
+
+void PageBook::use_state(std::int32_t page) {
+  Page& p = pages_[page];
+  snapshots_.erase({p.state_used, page});
+  p.state_used = ++clock_;
+  snapshots_.emplace(p.state_used, page);
+}
+
+void PageBook::hold_only(std::span<const std::int32_t> holders, std::span<const std::int32_t> state_holders) {
+  std::vector<std::int32_t> wanted(state_holders.begin(), state_holders.end());
+  for (const auto& [used, page] : snapshots_) ++wanted[static_cast<std::size_t>(pages_[page].state)];
+  for (std::size_t state = state_holders_.size(); state-- > 0;) {
+    if (state_holders_[state] == wanted[state]) continue;
+    state_holders_[state] = wanted[state] + 1;
+    drop_state(static_cast<std::int32_t>(state));
+  }
   for (std::size_t i = pages_.size(); i-- > 0;) {
     Page& p = pages_[i];
     if (p.holders == holders[i]) continue;
@@ -98,15 +166,21 @@ void PageBook::self_check() const {
     check(!is_free[page], "a page is free twice");
     is_free[page] = true;
   }
-  std::size_t in_tree = 0, leaves = 0;
+  std::size_t in_tree = 0, leaves = 0, of_pages = 0;
   std::int64_t kept = 0;
   for (const Page& p : pages_)
     if (p.name != 0 && p.parent >= 0) ++children[p.parent];
   for (std::size_t i = 0; i < pages_.size(); ++i) {
     const Page& p = pages_[i];
     check(is_free[i] == (p.holders == 0 && p.name == 0), "a page is lost, or free and in use");
+    check(p.state < 0 || p.name != 0, "a page outside of the tree has a state");
     if (p.name == 0) continue;
     ++in_tree;
+    if (p.state >= 0) {
+      ++of_pages;
+      check(snapshots_.count({p.state_used, static_cast<std::int32_t>(i)}) == 1 && state_holders_[static_cast<std::size_t>(p.state)] > 0,
+            "a page's state cannot be evicted, or is free");
+    }
     check(p.entry->second == static_cast<std::int32_t>(i), "the tree names another page");
     check(p.children == children[i], "wrong count of children");
     check(p.parent < 0 || pages_[p.parent].name == p.entry->first.parent, "a page's parent has left the tree");
@@ -115,10 +189,13 @@ void PageBook::self_check() const {
     ++kept;
     if (p.children == 0) {
       ++leaves;
-      check(leaves_.count({p.used, static_cast<std::int32_t>(i)}) == 1, "a leaf cannot be evicted");
+      check(leaves_.count(leaf(static_cast<std::int32_t>(i))) == 1, "a leaf cannot be evicted");
     }
   }
-  check(in_tree == tree_.size() && leaves == leaves_.size() && kept == kept_, "wrong totals");
+  check(in_tree == tree_.size() && leaves == leaves_.size() && kept == kept_ && of_pages == snapshots_.size(), "wrong totals");
+  std::size_t unused = 0;
+  for (const std::int32_t count : state_holders_) unused += count == 0;
+  check(unused == free_states_.size(), "a state is lost, or free twice");
 }
 
 }  // namespace pumice::engine

@@ -4,11 +4,16 @@
 // A sequence that holds a page also holds all earlier pages of its text. So the descendants of a kept page in the tree are all kept, and
 // pages can always be evicted leaf by leaf, the least recently used leaf first. This class only does the bookkeeping. PagePool has the lock
 // and the bytes.
+//
+// The pool of a model with recurrent layers also has states. A state is free, or it has holders: sequences, and pages in the tree. A page in
+// the tree may have the state after the last of its ids, so that a text that begins with these ids can continue there. States of pages are
+// evicted by themselves, the least recently used first; the page stays in the tree.
 #pragma once
 
 #include <cstdint>
 #include <set>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -38,8 +43,28 @@ class PageBook {
   // of `ids`, that child leaves the tree and becomes free, because the new page contains the same tokens.
   void enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids);
 
-  // Sets the number of holders of page i to holders[i], which must not be more than before.
-  void hold_only(std::span<const std::int32_t> holders);
+  // Returns the child of page `parent` (or of `root`, as in longest()) with exactly these ids, or -1.
+  std::int32_t find(std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) const {
+    return tree_.find(name_of(parent, root), ids);
+  }
+
+  std::int64_t states() const { return static_cast<std::int64_t>(state_holders_.size()); }
+  std::int64_t free_states() const { return static_cast<std::int64_t>(free_states_.size()); }
+  std::int64_t kept_states() const { return static_cast<std::int64_t>(snapshots_.size()); }  // states of pages
+  void reserve_states(std::int64_t states);
+  void add_states(std::int64_t states);  // raises states() to `states`; the new states are free
+  std::int32_t take_state();             // takes a free state, which then has one holder; returns -1 if no state is free
+  bool evict_state();                    // takes the least recently used state from its page; returns false if no page has a state
+  void hold_state(std::int32_t state) { ++state_holders_[static_cast<std::size_t>(state)]; }
+  void drop_state(std::int32_t state);  // removes one holder; a state without a holder is free
+  // Gives a page in the tree the state after its ids, unless it has one already.
+  void attach(std::int32_t page, std::int32_t state);
+  std::int32_t state_of(std::int32_t page) const { return pages_[page].state; }  // -1: the page has none
+  void use_state(std::int32_t page);  // marks the page's state as used now
+
+  // Sets the number of holders of page i to holders[i], which must not be more than before. A state keeps the holders in state_holders, and
+  // the pages that have it.
+  void hold_only(std::span<const std::int32_t> holders, std::span<const std::int32_t> state_holders);
   // Computes every count again from the pages, and throws if one of them differs. For tests.
   void self_check() const;
 
@@ -51,8 +76,14 @@ class PageBook {
     std::int32_t tokens = 0;    // number of ids in its key
     std::uint64_t name = 0;     // unique number by which its children in the tree refer to it; 0 if the page is not in the tree
     std::uint64_t used = 0;     // value of clock_ when the page lost its last holder
+    std::int32_t state = -1;    // the state after its ids; -1 if it has none
+    std::uint64_t state_used = 0;  // value of clock_ when the state was attached or used
     PrefixTree::Entry entry;
   };
+  // Of kept pages without children, those without a state are evicted first: no text continues there. The others follow by last use.
+  using Leaf = std::tuple<bool, std::uint64_t, std::int32_t>;  // has a state, used, page
+  Leaf leaf(std::int32_t page) const { return {pages_[page].state >= 0, pages_[page].used, page}; }
+  void detach(std::int32_t page);
 
   void leave(std::int32_t page);
   void free_kept(std::int32_t page);
@@ -61,7 +92,9 @@ class PageBook {
   PrefixTree tree_;
   std::vector<Page> pages_;
   std::vector<std::int32_t> free_;
-  std::set<std::pair<std::uint64_t, std::int32_t>> leaves_;  // (used, page) of each kept page without children, least recently used first
+  std::set<Leaf> leaves_;  // kept pages without children, in the order of eviction
+  std::set<std::pair<std::uint64_t, std::int32_t>> snapshots_;  // (state_used, page) of each page with a state, least recently used first
+  std::vector<std::int32_t> state_holders_, free_states_;
   std::uint64_t clock_ = 0, names_ = 0;
   std::int64_t kept_ = 0;
 };

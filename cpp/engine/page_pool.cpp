@@ -25,7 +25,7 @@ PageTable::~PageTable() {
 
 PagePool::PagePool(CacheSet caches, std::uint64_t budget_bytes)
     : caches_(std::move(caches)),
-      page_bytes_(caches_.page_bytes()),
+      units_{caches_.page_bytes(), caches_.state_bytes()},
       at_fork_({.before =
                     [this] {
                       mutex_.lock();
@@ -42,12 +42,14 @@ PagePool::PagePool(CacheSet caches, std::uint64_t budget_bytes)
                       storage_mutex_.unlock();
                       mutex_.unlock();
                     }}) {
-  require(page_bytes_ > 0, "a model without caches needs no page pool");
-  budget_pages_ = static_cast<std::int64_t>(
-      std::min<std::uint64_t>(budget_bytes / page_bytes_, std::numeric_limits<std::int32_t>::max() / kPageTokens));
+  require(units_.page_bytes > 0 || units_.state_bytes > 0, "a model without caches and states needs no page pool");
+  constexpr std::uint64_t kMostPages = std::numeric_limits<std::int32_t>::max() / kPageTokens;
+  const std::uint64_t pages = std::min(units_.pages_in(budget_bytes), kMostPages);
+  budget_pages_ = static_cast<std::int64_t>(pages);
+  budget_states_ = static_cast<std::int64_t>(units_.states_for(pages));
   if (budget_pages_ == 0)
     fail(ErrorKind::out_of_memory, "kv_budget of ", budget_bytes, " bytes holds no page: ", kPageTokens, " tokens of this model need ",
-         gib(page_bytes_), "; raise kv_budget=");
+         gib(units_.bytes_for(1)), "; raise kv_budget=");
 }
 
 std::int64_t PagePool::max_tokens() const {
@@ -60,8 +62,8 @@ void PagePool::check_fits(std::int64_t tokens) const {
   const std::int64_t needed = ceil_div(tokens, kPageTokens);
   if (needed <= budget_pages_) return;
   fail(ErrorKind::out_of_memory, "a sequence of ", tokens, " tokens needs ", needed, " cache pages of ", kPageTokens, " tokens (",
-       gib(static_cast<std::uint64_t>(needed) * page_bytes_), "), the budget holds ", budget_pages_, " (",
-       gib(static_cast<std::uint64_t>(budget_pages_) * page_bytes_),
+       gib(units_.bytes_for(static_cast<std::uint64_t>(needed))), "), the budget holds ", budget_pages_, " (",
+       gib(units_.bytes_for(static_cast<std::uint64_t>(budget_pages_))),
        "): raise kv_budget=, choose kv_dtype=\"q8_0\", or shorten the prompt");
 }
 
@@ -118,6 +120,93 @@ void PagePool::drop_all(PageTable& table) {
     table.pages_.pop_back();
   }
   table.published_ = 0;
+  drop_states(table);
+}
+
+// ---------------------------------------------------------------- states
+bool PagePool::grow_states() {
+  const std::int64_t have = book_.states();
+  if (have >= budget_states_) return false;
+  const std::int64_t wanted = std::min(budget_states_, have + std::max<std::int64_t>(2, have / 4));
+  book_.reserve_states(wanted);
+  try {
+    const std::lock_guard storage(storage_mutex_);
+    caches_.reserve_states(static_cast<std::int32_t>(wanted));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::out_of_memory && error.kind() != ErrorKind::out_of_device_memory) throw;
+    if (have < static_cast<std::int64_t>(CacheUnits::kRunningStates)) throw;
+    budget_states_ = have;
+    return false;
+  }
+  book_.add_states(wanted);
+  return true;
+}
+
+std::int32_t PagePool::take_state() {
+  while (book_.free_states() == 0)
+    if (!grow_states() && !book_.evict_state() && !reclaim()) return -1;
+  return book_.take_state();
+}
+
+// A state for a snapshot: no sequence gives up its own for it.
+std::int32_t PagePool::spare_state() {
+  while (book_.free_states() == 0)
+    if (!grow_states() && !book_.evict_state()) return -1;
+  return book_.take_state();
+}
+
+// Brings a table to so many fresh states, if it can.
+bool PagePool::fill_states(PageTable& table, std::int64_t states) {
+  for (; static_cast<std::int64_t>(table.fresh_.size()) > states; table.fresh_.pop_back()) book_.drop_state(table.fresh_.back());
+  while (has_states() && static_cast<std::int64_t>(table.fresh_.size()) < states) {
+    table.fresh_.reserve(static_cast<std::size_t>(states));
+    const std::int32_t state = take_state();
+    if (state < 0) return false;
+    table.fresh_.push_back(state);
+  }
+  return true;
+}
+
+void PagePool::drop_snapshots(PageTable& table) {
+  for (const PageTable::Snapshot& snapshot : table.snapshots_) book_.drop_state(snapshot.state);
+  table.snapshots_.clear();
+}
+
+void PagePool::drop_states(PageTable& table) {
+  drop_snapshots(table);
+  for (const std::int32_t state : table.fresh_) book_.drop_state(state);
+  table.fresh_.clear();
+  if (table.state_ >= 0) book_.drop_state(table.state_);
+  table.state_ = -1;
+}
+
+void PagePool::plan_snapshots(PageTable& table, std::span<const std::int64_t> tokens) {
+  if (!has_states() || (tokens.empty() && table.snapshots_.empty())) return;
+  const std::lock_guard lock(mutex_);
+  drop_snapshots(table);  // those of a step that failed
+  table.snapshots_.reserve(tokens.size());
+  for (const std::int64_t after : tokens) {
+    const std::int32_t state = spare_state();
+    if (state < 0) return;
+    table.snapshots_.push_back({after, state});
+  }
+}
+
+void PagePool::advance(PageTable& table) {
+  if (!has_states()) return;
+  const std::lock_guard lock(mutex_);
+  require(!table.fresh_.empty(), "PagePool::advance: the table has no fresh state");
+  if (table.state_ >= 0) book_.drop_state(table.state_);
+  table.state_ = table.fresh_.front();
+  table.fresh_.erase(table.fresh_.begin());
+}
+
+void PagePool::keep_state(PageTable& table, std::int64_t tokens) {
+  if (!has_states() || tokens == 0) return;
+  const std::lock_guard lock(mutex_);
+  require(tokens % kPageTokens == 0 && tokens / kPageTokens <= table.published_ && table.state_ >= 0,
+          "PagePool::keep_state: the state after ", tokens, " tokens of a table with ", table.published_, " published pages");
+  book_.attach(table.pages_[static_cast<std::size_t>(tokens / kPageTokens) - 1], table.state_);
 }
 
 // Adds pages to a table until it has `pages` pages. Returns false, and leaves the table as it was, if there is no room.
@@ -144,6 +233,44 @@ void PagePool::copy(std::int32_t from, std::int32_t to) {
 }
 
 // ---------------------------------------------------------------- tables
+PagePool::Found PagePool::find(std::span<const std::int32_t> ids, std::uint64_t root) const {
+  Found found;
+  std::int32_t parent = -1;
+  for (std::size_t at = 0; at < ids.size(); at += kPageTokens) {
+    const auto match = book_.longest(parent, root, ids.subspan(at, std::min<std::size_t>(kPageTokens, ids.size() - at)));
+    if (match.tokens < kPageTokens) {
+      if (match.tokens > 0) found.partial = match.page, found.partial_tokens = match.tokens;
+      break;
+    }
+    found.pages.push_back(match.page);
+    parent = match.page;
+  }
+  found.used = found.pages.size();
+  if (has_states()) find_state(found, ids, root);
+  return found;
+}
+
+// Reduces `found` to the last page that the text holds wholly and that has a state.
+void PagePool::find_state(Found& found, std::span<const std::int32_t> ids, std::uint64_t root) const {
+  found.partial = -1;
+  found.partial_tokens = 0;
+  for (found.used = found.pages.size();; --found.used) {
+    const std::int32_t last = found.used == 0 ? -1 : found.pages[found.used - 1];
+    const auto rest = ids.subspan(found.used * kPageTokens);
+    for (std::size_t tokens = std::min<std::size_t>(rest.size(), kPageTokens - 1); tokens > 0; --tokens) {
+      const std::int32_t page = book_.find(last, root, rest.first(tokens));
+      if (page < 0 || book_.state_of(page) < 0) continue;
+      found.partial = found.state_page = page;
+      found.partial_tokens = static_cast<std::int32_t>(tokens);
+      return;
+    }
+    if (last < 0) return;
+    if (book_.state_of(last) < 0) continue;
+    found.state_page = last;
+    return;
+  }
+}
+
 std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const std::int32_t> ids, std::int64_t sharable,
                                               std::int64_t spare, std::int64_t stage) {
   std::unique_lock lock(mutex_);
@@ -152,73 +279,69 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
   table.process_ = process_;
   table.root_ = PrefixTree::root(stage);
   table.lost_ = false;
-  const auto limit = static_cast<std::int32_t>(std::min(static_cast<std::int64_t>(ids.size()) - 1, sharable));
+  const auto limit = static_cast<std::size_t>(std::min(static_cast<std::int64_t>(ids.size()) - 1, sharable));
   const std::int64_t needed = ceil_div(static_cast<std::int64_t>(ids.size()), kPageTokens);
-  std::int32_t tokens = 0, parent = -1, source = -1, partial = 0;
-  while (tokens < limit) {
-    const auto match = book_.longest(parent, table.root_, ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
-    if (match.tokens < kPageTokens) {
-      if (match.tokens > 0) source = match.page, partial = match.tokens;
-      break;
-    }
-    book_.hold(match.page);
-    table.pages_.push_back(match.page);
-    parent = match.page;
-    tokens += kPageTokens;
+  Found found = find(ids.first(limit), table.root_);
+  table.known_ = static_cast<std::int64_t>(found.pages.size()) * kPageTokens;
+  for (std::size_t i = 0; i < found.used; ++i) {
+    book_.hold(found.pages[i]);
+    table.pages_.push_back(found.pages[i]);
   }
-  table.published_ = static_cast<std::int32_t>(table.pages_.size());
+  table.published_ = static_cast<std::int32_t>(found.used);
+  if (found.state_page >= 0) {
+    table.state_ = book_.state_of(found.state_page);
+    book_.hold_state(table.state_);
+    book_.use_state(found.state_page);
+  }
   if (spare > 0 && room() < needed - table.published_ + spare) {
     drop_all(table);
     return std::nullopt;
   }
-  if (source >= 0) book_.hold(source);  // so that it is not evicted before it is copied
-  bool enough = fill(table, needed);
-  if (!enough && source >= 0) {  // with a tiny budget, the page to copy may be the only page left to take; then nothing is copied
-    book_.drop(source);
-    source = -1;
-    enough = fill(table, needed);
+  if (found.partial >= 0) book_.hold(found.partial);  // so that it is not evicted before it is copied
+  bool enough = fill(table, needed) && fill_states(table, 1);
+  if (!enough && found.partial >= 0) {  // with a tiny budget, the page to copy may be the only page left to take; then nothing is copied
+    book_.drop(found.partial);
+    if (has_states()) {  // the text cannot continue behind the full pages, so it is computed from its begin
+      drop_all(table);
+      found.used = 0;
+    }
+    found.partial = -1;
+    found.partial_tokens = 0;
+    enough = fill(table, needed) && fill_states(table, 1);
   }
   if (!enough) {
     drop_all(table);
     return std::nullopt;
   }
-  if (source < 0) return tokens;
-  const std::int32_t to = table.pages_[table.published_];
+  if (found.partial < 0) return found.tokens();
+  const std::int32_t to = table.pages_[static_cast<std::size_t>(table.published_)];
   lock.unlock();
   try {
-    copy(source, to);
+    copy(found.partial, to);
   } catch (...) {
     lock.lock();
-    book_.drop(source);
+    book_.drop(found.partial);
     drop_all(table);
     throw;
   }
   lock.lock();
-  book_.drop(source);
-  return tokens + partial;
+  book_.drop(found.partial);
+  return found.tokens();
 }
 
 std::int32_t PagePool::cached_tokens(std::span<const std::int32_t> ids, std::int64_t stage) const {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t root = PrefixTree::root(stage);
-  const auto limit = static_cast<std::int32_t>(ids.size()) - 1;
-  std::int32_t tokens = 0, parent = -1;
-  while (tokens < limit) {
-    const auto match = book_.longest(parent, root, ids.subspan(tokens, std::min(kPageTokens, limit - tokens)));
-    tokens += match.tokens;
-    parent = match.page;
-    if (match.tokens < kPageTokens) break;
-  }
-  return tokens;
+  return find(ids.first(ids.size() - std::min<std::size_t>(1, ids.size())), PrefixTree::root(stage)).tokens();
 }
 
-bool PagePool::extend(PageTable& table, std::int64_t tokens) {
+bool PagePool::extend(PageTable& table, std::int64_t tokens, std::int64_t states) {
   const std::int64_t needed = ceil_div(tokens, kPageTokens);
-  if (static_cast<std::int64_t>(table.pages_.size()) >= needed) return true;  // the usual case, which needs no lock
+  const bool has = static_cast<std::int64_t>(table.pages_.size()) >= needed;
+  if (has && (!has_states() || static_cast<std::int64_t>(table.fresh_.size()) == states)) return true;  // the usual case, without the lock
   const std::lock_guard lock(mutex_);
   table.pool_ = this;
   table.process_ = process_;
-  return fill(table, needed);
+  return fill_states(table, states) && fill(table, needed);
 }
 
 bool PagePool::fork(const PageTable& from, std::int32_t tokens, PageTable& to) {
@@ -234,6 +357,10 @@ bool PagePool::fork(const PageTable& from, std::int32_t tokens, PageTable& to) {
     to.pages_.push_back(from.pages_[i]);
   }
   to.published_ = full;
+  if (from.state_ >= 0) {
+    to.state_ = from.state_;
+    book_.hold_state(to.state_);
+  }
   if (tokens % kPageTokens == 0) return true;
   if (!fill(to, full + 1)) {
     drop_all(to);
@@ -268,9 +395,14 @@ void PagePool::publish_full(PageTable& table, std::span<const std::int32_t> comp
 }
 
 void PagePool::publish(PageTable& table, std::span<const std::int32_t> computed) {
-  if (static_cast<std::int64_t>(computed.size()) / kPageTokens <= table.published_) return;
+  if (static_cast<std::int64_t>(computed.size()) / kPageTokens <= table.published_ && table.snapshots_.empty()) return;
   const std::lock_guard lock(mutex_);
   publish_full(table, computed);
+  for (const auto& [tokens, state] : table.snapshots_) {
+    if (tokens <= static_cast<std::int64_t>(computed.size()) && tokens / kPageTokens <= table.published_)
+      book_.attach(table.pages_[static_cast<std::size_t>(tokens / kPageTokens) - 1], state);
+  }
+  drop_snapshots(table);
 }
 
 void PagePool::release(PageTable& table, std::span<const std::int32_t> computed) {
@@ -282,19 +414,41 @@ void PagePool::release(PageTable& table, std::span<const std::int32_t> computed)
     publish_full(table, computed);
     const std::size_t full = computed.size() / kPageTokens;
     const auto rest = computed.subspan(full * kPageTokens);
-    if (!rest.empty() && table.pages_.size() > full) {
+    if (has_states()) {
+      if (!computed.empty() && table.state_ >= 0) keep_end(table, rest);
+    } else if (!rest.empty() && table.pages_.size() > full) {
       const std::int32_t parent = full == 0 ? -1 : table.pages_[full - 1];
       const auto match = book_.longest(parent, table.root_, rest);
       if (match.tokens < static_cast<std::int32_t>(rest.size())) book_.enter(table.pages_[full], parent, table.root_, rest);
     }
-    drop_all(table);
   }
+  drop_all(table);
   table.lost_ = false;
+}
+
+// Leaves the state after a table's computed tokens in the tree. `rest` are those of them that do not fill a page. Their page enters the tree
+// with the state, unless an equal page is there.
+void PagePool::keep_end(PageTable& table, std::span<const std::int32_t> rest) {
+  const auto full = static_cast<std::size_t>(table.published_);
+  const std::int32_t last = full == 0 ? -1 : table.pages_[full - 1];
+  if (rest.empty()) {
+    if (last >= 0) book_.attach(last, table.state_);
+    return;
+  }
+  std::int32_t page = book_.find(last, table.root_, rest);
+  if (page < 0) {
+    page = table.pages_[full];
+    book_.enter(page, last, table.root_, rest);
+  }
+  book_.attach(page, table.state_);
 }
 
 void PagePool::park(PageTable& table) {
   const std::lock_guard lock(mutex_);
   if (table.pages_.empty() || table.parked_) return;
+  drop_snapshots(table);
+  for (const std::int32_t state : table.fresh_) book_.drop_state(state);
+  table.fresh_.clear();
   table.parked_ = ++parkings_;
   parked_.emplace(table.parked_, &table);
 }
@@ -307,18 +461,36 @@ bool PagePool::unpark(PageTable& table) {
 }
 
 void PagePool::read(const PageTable& table, std::size_t first, std::span<std::uint8_t> out) {
-  const std::size_t count = out.size() / page_bytes_;
+  if (units_.page_bytes == 0) return;
+  const std::size_t count = out.size() / units_.page_bytes;
   require(first + count <= table.pages_.size(), "PagePool::read: page ", first + count, " of ", table.pages_.size());
   const std::lock_guard storage(storage_mutex_);
   caches_.read_pages(table.pages().subspan(first, count), out);
 }
 
 void PagePool::write(PageTable& table, std::size_t first, std::span<const std::uint8_t> in) {
-  const std::size_t count = in.size() / page_bytes_;
+  if (units_.page_bytes == 0) return;
+  const std::size_t count = in.size() / units_.page_bytes;
   require(first >= unpublished(table) && first + count <= table.pages_.size(), "PagePool::write: pages ", first, " to ", first + count,
           " of ", table.pages_.size(), ", of which ", table.published_, " are others' too");
   const std::lock_guard storage(storage_mutex_);
   caches_.write_pages(table.pages().subspan(first, count), in);
+}
+
+void PagePool::read_state(const PageTable& table, std::span<std::uint8_t> out) {
+  require(table.state_ >= 0 && out.size() == state_bytes(), "PagePool::read_state: state ", table.state_, " to ", out.size(), " bytes");
+  const std::lock_guard storage(storage_mutex_);
+  caches_.read_state(table.state_, out);
+}
+
+void PagePool::write_state(PageTable& table, std::span<const std::uint8_t> in) {
+  require(!table.fresh_.empty() && in.size() == state_bytes(), "PagePool::write_state: ", table.fresh_.size(), " fresh states, ", in.size(),
+          " bytes");
+  {
+    const std::lock_guard storage(storage_mutex_);
+    caches_.write_state(table.fresh_.front(), in);
+  }
+  advance(table);
 }
 
 // ---------------------------------------------------------------- after a fork
@@ -326,12 +498,13 @@ void PagePool::write(PageTable& table, std::size_t first, std::span<const std::u
 // if they are in the prefix tree, else free.
 void PagePool::forget_parent() {
   ++process_;
-  std::vector<std::int32_t> holders(static_cast<std::size_t>(book_.size()), 0);
+  std::vector<std::int32_t> holders(static_cast<std::size_t>(book_.size()), 0), states(static_cast<std::size_t>(book_.states()), 0);
   for (const auto& [when, table] : parked_) {
     table->process_ = process_;
     for (const std::int32_t page : table->pages_) ++holders[page];
+    if (table->state_ >= 0) ++states[static_cast<std::size_t>(table->state_)];
   }
-  book_.hold_only(holders);
+  book_.hold_only(holders, states);
 }
 
 // Returns true, in the child of a fork, for the table of a sequence that ran in the parent. forget_parent() has given the table's pages
@@ -339,6 +512,9 @@ void PagePool::forget_parent() {
 bool PagePool::left_behind(PageTable& table) const {
   if (table.process_ == process_) return false;
   table.pages_.clear();
+  table.fresh_.clear();
+  table.snapshots_.clear();
+  table.state_ = -1;
   table.published_ = 0;
   table.parked_ = 0;
   table.lost_ = false;
@@ -359,14 +535,19 @@ PagePool::Stats PagePool::stats() const {
   stats.pages_cached = book_.kept();
   stats.pages_in_use = stats.pages_reserved - book_.free() - book_.kept();
   stats.pages_budget = budget_pages_;
-  stats.page_bytes = page_bytes_;
+  stats.page_bytes = units_.page_bytes;
+  stats.states_reserved = book_.states();
+  stats.states_cached = book_.kept_states();
+  stats.states_in_use = stats.states_reserved - book_.free_states() - stats.states_cached;
+  stats.states_budget = budget_states_;
+  stats.state_bytes = units_.state_bytes;
   return stats;
 }
 
 void PagePool::self_check() const {
   const std::lock_guard lock(mutex_);
   book_.self_check();
-  require(book_.size() <= budget_pages_, "page pool: over budget");
+  require(book_.size() <= budget_pages_ && book_.states() <= budget_states_, "page pool: over budget");
 }
 
 }  // namespace pumice::engine

@@ -30,6 +30,28 @@ void CacheSet::write_pages(std::span<const std::int32_t> pages, std::span<const 
   }
 }
 
+std::uint64_t CacheSet::state_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& store : stores_) bytes += store->state_bytes();
+  return bytes;
+}
+
+void CacheSet::read_state(std::int32_t state, std::span<std::uint8_t> out) {
+  require(out.size() == state_bytes(), "cache: a state of ", state_bytes(), " bytes does not go into ", out.size());
+  for (std::uint64_t at = 0; const auto& store : stores_) {
+    if (store->state_bytes() > 0) store->read_state(state, out.data() + at);
+    at += store->state_bytes();
+  }
+}
+
+void CacheSet::write_state(std::int32_t state, std::span<const std::uint8_t> in) {
+  require(in.size() == state_bytes(), "cache: ", in.size(), " bytes are not a state of ", state_bytes());
+  for (std::uint64_t at = 0; const auto& store : stores_) {
+    if (store->state_bytes() > 0) store->write_state(state, in.data() + at);
+    at += store->state_bytes();
+  }
+}
+
 Pipeline::Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top)
     : backends_(std::move(backends)),
       body_(std::move(body)),

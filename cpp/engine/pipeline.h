@@ -29,6 +29,12 @@ class CacheSet {
   // in the first stage, then its bytes in the second stage, and so on.
   void read_pages(std::span<const std::int32_t> pages, std::span<std::uint8_t> out);
   void write_pages(std::span<const std::int32_t> pages, std::span<const std::uint8_t> in);
+  void reserve_states(std::int32_t states) {
+    for (auto& store : stores_) store->reserve_states(states);
+  }
+  std::uint64_t state_bytes() const;
+  void read_state(std::int32_t state, std::span<std::uint8_t> out);
+  void write_state(std::int32_t state, std::span<const std::uint8_t> in);
   CacheStore* stage(std::size_t i) { return stores_[i].get(); }
 
  private:

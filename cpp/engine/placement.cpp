@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/checked.h"
+#include "engine/cache_budget.h"
 #include "engine/runtime.h"
 
 namespace pumice::engine {
@@ -29,9 +30,20 @@ std::uint64_t less(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0;
 std::uint64_t pages_for(std::int64_t positions) { return static_cast<std::uint64_t>(ceil_div(positions, kPageTokens)); }
 
 Cost both(const Cost& a, const Cost& b) {
-  return {.weights = add(a.weights, b.weights), .page = add(a.page, b.page), .scratch = std::max(a.scratch, b.scratch)};
+  return {.weights = add(a.weights, b.weights),
+          .page = add(a.page, b.page),
+          .state = add(a.state, b.state),
+          .scratch = std::max(a.scratch, b.scratch)};
 }
-std::uint64_t bytes_with(const Cost& cost, std::uint64_t pages) { return add(add(cost.weights, cost.scratch), times(pages, cost.page)); }
+CacheUnits units(const Cost& cost) { return {cost.page, cost.state}; }
+std::uint64_t bytes_with(const Cost& cost, std::uint64_t pages) {
+  return add(add(cost.weights, cost.scratch), units(cost).bytes_for(pages));
+}
+// What a sequence's past takes, in words.
+const char* kept(const Cost& cost) {
+  return cost.state == 0 ? "keys and values" : cost.page == 0 ? "states" : "keys, values and states";
+}
+bool keeps_past(const Cost& cost) { return cost.page > 0 || cost.state > 0; }
 
 bool in_host_memory(const DeviceInfo& device) {
   return device.type == DeviceType::cpu || device.type == DeviceType::integrated || device.type == DeviceType::software;
@@ -103,7 +115,7 @@ class Placer {
     if (border > 0) stage(cpu, 0, border);
     if (count > 0) stage(gpu, border, layers_);
     say_why(cpu, gpu, count, devices.gpu_named);
-    return finish(target_pages(page(cpu, gpu, count)));
+    return finish(target_pages(cache(cpu, gpu, count)));
   }
 
   Placement evenly(const std::vector<std::shared_ptr<Backend>>& backends) {
@@ -142,7 +154,7 @@ class Placer {
     const auto behind_layers = [&](Output output) {
       Cost end = cost(this->end(output));
       end.weights = less(end.weights, parts.layers.back().weights);
-      end.page = 0;
+      end.page = end.state = 0;
       return end;
     };
     if (has_modules()) parts.modules = behind_layers(Output::pooled);
@@ -203,16 +215,16 @@ class Placer {
   }
 
   // ---------------------------------------------------------------- how many layers
-  // Returns the bytes of one cache page, on both devices together, if `count` layers are on the GPU.
-  std::uint64_t page(const Parts& cpu, const Parts& gpu, std::size_t count) const {
+  // Returns the bytes of one cache page and of one state, on both devices together, if `count` layers are on the GPU.
+  CacheUnits cache(const Parts& cpu, const Parts& gpu, std::size_t count) const {
     const std::size_t border = layers_ - count;
-    return add(cost(cpu, 0, border).page, cost(gpu, border, layers_).page);
+    return units(both(cost(cpu, 0, border), cost(gpu, border, layers_)));
   }
 
   // Returns how many cache pages must fit beside the layers.
-  std::uint64_t target_pages(std::uint64_t page_bytes) const {
-    if (page_bytes == 0) return 0;
-    if (options_.kv_budget) return *options_.kv_budget / page_bytes;
+  std::uint64_t target_pages(const CacheUnits& cache) const {
+    if (cache.page_bytes == 0 && cache.state_bytes == 0) return 0;
+    if (options_.kv_budget) return cache.pages_in(*options_.kv_budget);
     return pages_for(options_.n_ctx.value_or(std::min(d_.config.n_ctx, kPlannedPositions)));
   }
 
@@ -223,12 +235,12 @@ class Placer {
     std::uint64_t missing;  // how many bytes more than the free ones are needed; 0 if the layers fit
     std::string text() const {
       const std::string kv =
-          cost.page > 0 ? str(", keys and values of ", pages * kPageTokens, " positions ", mib(times(pages, cost.page))) : "";
+          keeps_past(cost) ? str(", ", kept(cost), " of ", pages * kPageTokens, " positions ", mib(units(cost).bytes_for(pages))) : "";
       return str(mib(bytes), " (weights ", mib(cost.weights), kv, ", scratch ", mib(cost.scratch), ")");
     }
   };
   Need need(const Parts& cpu, const Parts& gpu, std::size_t count) const {
-    Need need{.cost = cost(gpu, layers_ - count, layers_), .pages = target_pages(page(cpu, gpu, count)), .bytes = 0, .missing = 0};
+    Need need{.cost = cost(gpu, layers_ - count, layers_), .pages = target_pages(cache(cpu, gpu, count)), .bytes = 0, .missing = 0};
     need.bytes = bytes_with(need.cost, need.pages);
     need.missing = less(need.bytes, gpu.free);
     return need;
@@ -279,6 +291,7 @@ class Placer {
                           .weights = all.weights,
                           .scratch = all.scratch,
                           .kv_page = all.page,
+                          .state = all.state,
                           .memory_free = parts.info.memory_free,
                           .in_host_memory = in_host_memory(parts.info)});
     bounds_.push_back({.name = parts.info.id,
@@ -291,6 +304,7 @@ class Placer {
                          .device = parts.info.id,
                          .weights = cost.weights,
                          .kv = cost.page,
+                         .state = cost.state,
                          .formats = formats_of(program.matrices),
                          .why = {}});
     };
@@ -336,6 +350,7 @@ class Placer {
       p_.weights = add(p_.weights, device.weights);
       p_.scratch = add(p_.scratch, device.scratch);
       p_.kv_page = add(p_.kv_page, device.kv_page);
+      p_.state = add(p_.state, device.state);
     }
     std::uint64_t host = 0;  // free memory of the machine, counted once because its devices share it
     for (const Bound& bound : hosts_) host = std::max(host, bound.free);
@@ -349,7 +364,7 @@ class Placer {
               " for weights and ", mib(bound.cost.scratch), " for scratch; ", mib(bound.free),
               " of memory is free. Take a smaller quantization, or close other programs");
     }
-    if (p_.kv_page > 0) plan_caches(wanted);
+    if (p_.kv_page > 0 || p_.state > 0) plan_caches(wanted);
     for (PlacementRow& row : p_.rows) row.kv = times(row.kv, pages_for(p_.n_ctx));
     return std::move(p_);
   }
@@ -365,11 +380,11 @@ class Placer {
   Room room() const {
     Room room{UINT64_MAX, UINT64_MAX, nullptr};
     for (const Bound& bound : bounds_) {
-      if (bound.cost.page == 0) continue;
-      const std::uint64_t pages = bound.room() / bound.cost.page;
+      if (!keeps_past(bound.cost)) continue;
+      const std::uint64_t pages = units(bound.cost).pages_in(bound.room());
       if (!room.tightest || pages < room.pages) room.tightest = &bound;
       room.pages = std::min(room.pages, pages);
-      room.quarter = std::min(room.quarter, bound.room() / 4 / bound.cost.page);
+      room.quarter = std::min(room.quarter, units(bound.cost).pages_in(bound.room() / 4));
     }
     return room;
   }
@@ -379,29 +394,31 @@ class Placer {
   // fit.
   void plan_caches(std::uint64_t wanted) {
     const Room free = room();
+    const CacheUnits cache{p_.kv_page, p_.state};
     const std::uint64_t asked = pages_for(p_.n_ctx);
     const std::string left =
         str(mib(free.tightest->room()), " free after weights", p_.devices.size() == 1 ? "" : " on " + free.tightest->name);
     if (options_.kv_budget) {
       p_.kv_budget = *options_.kv_budget;
-      if (p_.kv_budget / p_.kv_page > free.pages) {
+      if (cache.pages_in(p_.kv_budget) > free.pages) {
         problem(free.tightest->kind, "kv_budget of ", mib(p_.kv_budget), " asked for, ", left, "; give a smaller kv_budget");
       }
     } else {
       std::uint64_t pages = std::max(std::min(wanted, free.pages), std::min(free.quarter, 4 * asked));
       if (options_.n_ctx && asked > pages) pages = asked;
-      p_.kv_budget = times(pages, p_.kv_page);
+      p_.kv_budget = cache.bytes_for(pages);
       if (pages > free.pages) {
-        problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(times(pages, free.tightest->cost.page)), " for keys and values, ",
-                left, "; give a smaller n_ctx, or kv_dtype=\"q8_0\"");
+        problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(units(free.tightest->cost).bytes_for(pages)), " for ",
+                kept(free.tightest->cost), ", ", left, "; give a smaller n_ctx, or kv_dtype=\"q8_0\"");
       }
     }
-    const std::int64_t fits = static_cast<std::int64_t>(std::min<std::uint64_t>(p_.kv_budget / p_.kv_page, 1u << 30)) * kPageTokens;
+    const std::int64_t fits = static_cast<std::int64_t>(std::min<std::uint64_t>(cache.pages_in(p_.kv_budget), 1u << 26)) * kPageTokens;
     if (fits < kPageTokens) {
-      problem(free.tightest->kind, "kv_budget of ", p_.kv_budget, " bytes holds not even ", kPageTokens, " positions (", p_.kv_page,
-              " bytes)");
+      problem(free.tightest->kind, "kv_budget of ", p_.kv_budget, " bytes holds not even ", kPageTokens, " positions (",
+              cache.bytes_for(1), " bytes)");
     } else if (fits < p_.n_ctx && options_.n_ctx) {
-      problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(times(asked, p_.kv_page)), " for keys and values, kv_budget is ",
+      problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(cache.bytes_for(asked)), " for ", p_.state == 0 ? "keys and values" : "keys, values and states",
+              ", kv_budget is ",
               mib(p_.kv_budget), "; give a larger kv_budget, a smaller n_ctx, or kv_dtype=\"q8_0\"");
     } else if (fits < p_.n_ctx) {
       p_.notes.push_back(str("n_ctx is ", fits, ", not the model's ", p_.n_ctx, ": kv_budget of ", mib(p_.kv_budget),

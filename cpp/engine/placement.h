@@ -24,6 +24,7 @@ struct PlacementRow {
   std::string device;
   std::uint64_t weights = 0;  // bytes as packed on the device; 0 for a head that shares the embedding's weights
   std::uint64_t kv = 0;       // bytes of the keys and values of one sequence of n_ctx positions
+  std::uint64_t state = 0;    // bytes of one state of recurrent layers
   std::string formats;        // formats of the weights, for example "Q4_K, Q6_K"
   std::string why;            // why this part is not on the GPU; empty if it is on the GPU, or if there is no GPU
 };
@@ -37,7 +38,7 @@ struct StagePlan {
 struct PlacedDevice {
   std::shared_ptr<Backend> backend;
   std::string id, name;
-  std::uint64_t weights = 0, scratch = 0, kv_page = 0;  // bytes
+  std::uint64_t weights = 0, scratch = 0, kv_page = 0, state = 0;  // bytes
   std::uint64_t memory_free = 0;                        // bytes, before the model is loaded
   bool in_host_memory = true;                           // the device uses the machine's memory, which other devices may use too
 };
@@ -46,7 +47,7 @@ struct Placement {
   std::vector<PlacedDevice> devices;  // the devices that run layers of the model
   std::vector<StagePlan> stages;
   std::vector<PlacementRow> rows;
-  std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, memory_free = 0;  // bytes, all devices together
+  std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, state = 0, memory_free = 0;  // bytes, all devices together
   std::int64_t n_ctx = 0;
   // True for an encoder, and for a decoder whose options or files say how its rows are pooled. Scratch is then large enough for the batches
   // of encode().

@@ -25,6 +25,11 @@ PrefixTree::Match PrefixTree::longest(std::uint64_t parent, std::span<const std:
   return best;
 }
 
+std::int32_t PrefixTree::find(std::uint64_t parent, std::span<const std::int32_t> ids) const {
+  const auto found = pages_.find(key(parent, ids));
+  return found == pages_.end() ? -1 : found->second;
+}
+
 PrefixTree::Entry PrefixTree::insert(std::uint64_t parent, std::span<const std::int32_t> ids, std::int32_t page) {
   return pages_.emplace(key(parent, ids), page).first;
 }

@@ -36,7 +36,9 @@ class PrefixTree {
 
   // Returns the child of `parent` whose ids have the longest prefix in common with `ids`, which are at most kPageTokens.
   Match longest(std::uint64_t parent, std::span<const std::int32_t> ids) const;
-  // Inserts a page. Its key must be new, so longest() must have returned fewer tokens than ids.size().
+  // Returns the child of `parent` with exactly these ids, or -1.
+  std::int32_t find(std::uint64_t parent, std::span<const std::int32_t> ids) const;
+  // Inserts a page. Its key must be new.
   Entry insert(std::uint64_t parent, std::span<const std::int32_t> ids, std::int32_t page);
   void erase(Entry entry) { pages_.erase(entry); }
   std::size_t size() const { return pages_.size(); }

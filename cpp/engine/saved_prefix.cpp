@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kPieceBytes = 8 << 20;  // read or written between two checks of `cancel`
 
 std::size_t pages_at_once(std::uint64_t page_bytes) {
-  return static_cast<std::size_t>(std::max<std::uint64_t>(1, kPieceBytes / page_bytes));
+  return static_cast<std::size_t>(std::max<std::uint64_t>(1, kPieceBytes / std::max<std::uint64_t>(1, page_bytes)));
 }
 
 }  // namespace
@@ -22,7 +22,8 @@ std::uint64_t save_prefix(const Model& model, const std::string& path, std::span
   PagePool& pool = *runtime.pages;
   check_text(runtime, ids);
   files::PrefixWriter writer(
-      path, {.model = model.fingerprint(), .made_by = model.made_by(), .ids = {ids.begin(), ids.end()}, .page_bytes = pool.page_bytes()});
+      path, {.model = model.fingerprint(), .made_by = model.made_by(), .ids = {ids.begin(), ids.end()}, .page_bytes = pool.page_bytes(),
+             .state_bytes = pool.state_bytes()});
   TextRequest text(model.scheduler(), ids, TextTask::Wants::pages);
   text.run(cancel);
   const std::size_t pages = (ids.size() + kPageTokens - 1) / kPageTokens, at_once = pages_at_once(pool.page_bytes());
@@ -32,6 +33,11 @@ std::uint64_t save_prefix(const Model& model, const std::string& path, std::span
     bytes.resize(std::min(at_once, pages - first) * pool.page_bytes());
     pool.read(text.table(), first, bytes);
     writer.write(bytes);
+  }
+  if (pool.has_states()) {
+    bytes.resize(pool.state_bytes());
+    pool.read_state(text.table(), bytes);
+    writer.write_state(bytes);
   }
   return writer.finish();
 }
@@ -45,7 +51,7 @@ LoadedPrefix load_prefix(const Model& model, const std::string& path, const Canc
     files::fail_at(ErrorKind::model_format, path, "model", 24, "was saved by another model than ", model.file().path(),
                    ", or its file was changed since: its tokens may mean something else. Save it again with this one");
   LoadedPrefix result{.ids = head.ids, .recomputed = {}};
-  if (head.made_by != model.made_by() || head.page_bytes != pool.page_bytes()) {
+  if (head.made_by != model.made_by() || head.page_bytes != pool.page_bytes() || head.state_bytes != pool.state_bytes()) {
     result.recomputed =
         str("its keys and values were made by ", files::printable(head.made_by), "; here they are made by ", model.made_by());
     TextRequest(model.scheduler(), result.ids, TextTask::Wants::pages).run(cancel);
@@ -62,8 +68,13 @@ LoadedPrefix load_prefix(const Model& model, const std::string& path, const Canc
     cancel.check();
     bytes.resize(std::min(at_once, pages - first) * page);
     file.read(first, bytes);
-    const std::size_t skipped = std::min(known > first ? known - first : 0, bytes.size() / page);
+    const std::size_t skipped = std::min(known > first ? known - first : 0, page > 0 ? bytes.size() / page : 0);
     if (skipped * page < bytes.size()) pool.write(text.table(), first + skipped, std::span(bytes).subspan(skipped * page));
+  }
+  if (pool.has_states()) {
+    bytes.resize(pool.state_bytes());
+    file.read_state(bytes);
+    pool.write_state(text.table(), bytes);
   }
   text.written();
   return result;

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "engine/devices.h"
+#include "engine/snapshots.h"
 
 namespace pumice::engine {
 
@@ -182,9 +183,20 @@ bool Scheduler::plan() {
   for (const Step::Part& part : step_->parts()) {
     Prompt& prompt = *part.sequence->prompt;
     part.sequence->in_step = Sequence::InStep::yes;
+    plan_snapshots(part);
     if (part.samples) prompt.each_sharing(*part.sequence, [](Sequence& s) { s.in_step = Sequence::InStep::yes; });
   }
   return !step_->parts().empty();
+}
+
+// Takes states for the snapshots that lie within the part's rows. The state after its last row is fresh() itself.
+void Scheduler::plan_snapshots(const Step::Part& part) {
+  if (!runtime_.pages->has_states()) return;
+  Sequence& s = *part.sequence;
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t end = (s.computed / kPageTokens + 1) * kPageTokens; end < s.computed + part.rows; end += kPageTokens)
+    if (is_snapshot(s, end)) tokens.push_back(end);
+  runtime_.pages->plan_snapshots(s.table, tokens);
 }
 
 void Scheduler::run_step(Lock& lock) {

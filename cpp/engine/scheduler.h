@@ -72,6 +72,7 @@ class Scheduler {
   void choose_answers(Lock& lock);
   void end_late();
   bool plan();  // plans the next step; returns false if nothing can be computed now
+  void plan_snapshots(const Step::Part& part);
   void sleep(Lock& lock);
   void run_step(Lock& lock);
   void step_is_over();

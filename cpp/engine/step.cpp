@@ -178,6 +178,8 @@ std::span<const std::uint32_t> Step::allowed(const Part& part, std::size_t at) c
 
 void Step::lay_out() {
   ids_.clear();
+  saves_.clear();
+  saves_of_.clear();
   segments_.clear();
   selected_.clear();
   sampling_.clear();
@@ -191,7 +193,14 @@ void Step::lay_out() {
                          .rows = part.rows + guesses,
                          .past = static_cast<std::int32_t>(s.computed),
                          .pages = s.table.pages(),
-                         .length = s.length});
+                         .length = s.length,
+                         .state = s.table.state()});
+    const std::size_t saved = saves_.size();
+    for (const auto& [tokens, state] : s.table.snapshots()) saves_.push_back({static_cast<std::int32_t>(tokens - s.computed), state});
+    const std::span<const std::int32_t> fresh = s.table.fresh();
+    for (std::size_t i = 0; i < std::min(fresh.size(), static_cast<std::size_t>(guesses) + 1); ++i)
+      saves_.push_back({part.rows + static_cast<std::int32_t>(i), fresh[i]});
+    saves_of_.push_back(saves_.size() - saved);
     ids_.insert(ids_.end(), s.ids.begin() + s.computed, s.ids.begin() + s.computed + part.rows);
     ids_.insert(ids_.end(), part.guesses.begin(), part.guesses.end());
     if (s.task) {
@@ -207,6 +216,7 @@ void Step::lay_out() {
     choices += static_cast<std::size_t>(guesses) + s.prompt->sharing(s);
   }
   choices_.resize(std::max(choices, choices_.size()));
+  for (std::size_t i = 0, at = 0; i < segments_.size(); at += saves_of_[i++]) segments_[i].saves = std::span(saves_).subspan(at, saves_of_[i]);
 }
 
 bool Step::run(Runtime& runtime, const Cancel& cancel) {

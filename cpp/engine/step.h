@@ -74,6 +74,8 @@ class Step {
   double guess_seconds_ = 0;
   std::vector<std::int32_t> ids_, selected_, reported_, reported_first_;
   std::vector<Segment> segments_;
+  std::vector<SavedState> saves_;      // of all segments, one after another
+  std::vector<std::size_t> saves_of_;  // how many of them each segment has
   std::vector<float> hidden_, sorted_, logits_;
   std::vector<std::unique_ptr<Sampler>> samplers_;  // one per worker of the device
   std::vector<Choice> choices_;

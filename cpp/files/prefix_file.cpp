@@ -11,12 +11,12 @@ namespace pumice::files {
 namespace {
 
 constexpr std::string_view kMagic = "pumiceKV";
-constexpr std::uint32_t kVersion = 2;
-constexpr std::uint64_t kFixed = 64, kMostMadeBy = 4096, kMostPageBytes = std::uint64_t{1} << 40;
+constexpr std::uint32_t kVersion = 3;
+constexpr std::uint64_t kFixed = 64, kMostMadeBy = 4096, kMostBytes = std::uint64_t{1} << 40;
 
 // Returns the offset of the first page, or nothing if it is too large for any file.
 std::optional<std::uint64_t> head_bytes(std::uint64_t made_by, std::uint64_t tokens, std::uint64_t pages) {
-  const auto ids = checked_mul<std::uint64_t>(tokens, 4), sums = checked_mul<std::uint64_t>(pages, 8);
+  const auto ids = checked_mul<std::uint64_t>(tokens, 4), sums = checked_mul<std::uint64_t>(pages + 1, 8);
   if (!ids || !sums) return {};
   const auto some = checked_add<std::uint64_t>(*ids, *sums);
   const auto all = some ? checked_add<std::uint64_t>(*some, kFixed + made_by) : std::nullopt;
@@ -55,15 +55,19 @@ PrefixFile PrefixFile::open(const std::string& path, std::int64_t most_tokens) {
   const auto version = number(8, std::uint32_t{});
   if (version != kVersion) wrong("version", 8, "is ", version, "; this version reads ", kVersion, ". Save the prefix again");
   const std::uint64_t made_by = number(12, std::uint32_t{}), bytes = number(16, std::uint64_t{}), tokens = number(32, std::uint64_t{}),
-                      page_bytes = number(48, std::uint64_t{});
+                      state_bytes = number(40, std::uint64_t{}), page_bytes = number(48, std::uint64_t{});
   if (made_by > kMostMadeBy) wrong("made_by", 12, "has ", made_by, " bytes; at most ", kMostMadeBy, " are allowed");
-  if (page_bytes < 1 || page_bytes > kMostPageBytes) wrong("page_bytes", 48, "is ", page_bytes, "; a page has 1 to ", kMostPageBytes);
+  if (page_bytes > kMostBytes || page_bytes + state_bytes == 0)
+    wrong("page_bytes", 48, "is ", page_bytes, "; a page has 1 to ", kMostBytes, ", or 0 where there is a state");
+  if (state_bytes > kMostBytes) wrong("state_bytes", 40, "is ", state_bytes, "; a state has at most ", kMostBytes);
   if (tokens < 1) wrong("tokens", 32, "is 0; a prefix has at least one");
   const std::uint64_t pages = pages_of(tokens);
   const auto start = head_bytes(made_by, tokens, pages);
-  const auto body = checked_mul(pages, page_bytes), needed = start && body ? checked_add(*start, *body) : std::nullopt;
+  const auto of_pages = checked_mul(pages, page_bytes), body = of_pages ? checked_add(*of_pages, state_bytes) : std::nullopt,
+             needed = start && body ? checked_add(*start, *body) : std::nullopt;
   if (!needed || *needed != bytes)
-    wrong("bytes", 16, "is ", bytes, ", which ", tokens, " tokens in pages of ", page_bytes, " bytes are not");
+    wrong("bytes", 16, "is ", bytes, ", which ", tokens, " tokens in pages of ", page_bytes, " bytes and a state of ",
+          state_bytes, " are not");
   if (size != bytes)
     wrong("", std::min(size, bytes), size < bytes ? "is cut: it has " : "has more bytes than it was written with: ", size,
           ", needed: ", bytes);
@@ -77,18 +81,20 @@ PrefixFile PrefixFile::open(const std::string& path, std::int64_t most_tokens) {
   PrefixHead& found = file.head_;
   found.model = number(24, std::uint64_t{});
   found.page_bytes = page_bytes;
+  found.state_bytes = state_bytes;
   found.made_by = head.substr(kFixed, made_by);
   std::size_t at = kFixed + made_by;
   for (std::uint64_t i = 0; i < tokens; ++i, at += 4) found.ids.push_back(number(at, std::int32_t{}));
-  for (std::uint64_t i = 0; i < pages; ++i, at += 8) file.sums_.push_back(number(at, std::uint64_t{}));
+  for (std::uint64_t i = 0; i <= pages; ++i, at += 8) file.sums_.push_back(number(at, std::uint64_t{}));
   file.pages_at_ = *start;
   return file;
 }
 
 void PrefixFile::read(std::uint64_t first, std::span<std::uint8_t> out) const {
   const std::uint64_t page = head_.page_bytes, at = pages_at_ + first * page;
-  require(out.size() % page == 0 && first + out.size() / page <= sums_.size(), "a saved prefix of ", sums_.size(), " pages has no page ",
-          first + out.size() / page);
+  if (page == 0 && out.empty()) return;
+  require(page > 0 && out.size() % page == 0 && first + out.size() / page <= head_.pages(), "a saved prefix of ", head_.pages(),
+          " pages of ", page, " bytes: ", out.size(), " bytes are asked for from page ", first);
   file_.read(at, out.size(), out.data());
   for (std::uint64_t i = 0; i * page < out.size(); ++i) {
     if (checksum(out.subspan(i * page, page)) == sums_[first + i]) continue;
@@ -97,27 +103,44 @@ void PrefixFile::read(std::uint64_t first, std::span<std::uint8_t> out) const {
   }
 }
 
+void PrefixFile::read_state(std::span<std::uint8_t> out) const {
+  require(out.size() == head_.state_bytes, "a saved state of ", head_.state_bytes, " bytes does not go into ", out.size());
+  const std::uint64_t at = pages_at_ + head_.pages() * head_.page_bytes;
+  file_.read(at, out.size(), out.data());
+  if (checksum(out) != sums_.back())
+    fail_at(ErrorKind::model_format, file_.path(), "state", at, "is damaged: its checksum is wrong. Save the prefix again");
+}
+
 PrefixWriter::PrefixWriter(const std::string& path, PrefixHead head)
     : head_(std::move(head)), start_(head_bytes(head_.made_by.size(), head_.ids.size(), head_.pages()).value()), file_(path, bytes()) {
   require(head_.made_by.size() <= kMostMadeBy, "made_by has ", head_.made_by.size(), " bytes");
 }
 
-std::uint64_t PrefixWriter::bytes() const { return start_ + head_.pages() * head_.page_bytes; }
+std::uint64_t PrefixWriter::bytes() const { return start_ + head_.pages() * head_.page_bytes + head_.state_bytes; }
 
 void PrefixWriter::write(std::span<const std::uint8_t> pages) {
   file_.write(start_ + sums_.size() * head_.page_bytes, pages);
   for (std::size_t at = 0; at < pages.size(); at += head_.page_bytes) sums_.push_back(checksum(pages.subspan(at, head_.page_bytes)));
 }
 
+void PrefixWriter::write_state(std::span<const std::uint8_t> state) {
+  if (head_.page_bytes == 0) sums_.resize(head_.pages());  // pages without bytes are not written
+  require(sums_.size() == head_.pages() && state.size() == head_.state_bytes, "a prefix of ", head_.pages(), " pages was given ",
+          sums_.size(), " and a state of ", state.size(), " bytes, not ", head_.state_bytes);
+  file_.write(bytes() - head_.state_bytes, state);
+  sums_.push_back(checksum(state));
+}
+
 std::uint64_t PrefixWriter::finish() {
-  require(sums_.size() == head_.pages(), "a prefix of ", head_.pages(), " pages was given ", sums_.size());
+  if (head_.state_bytes == 0) write_state({});
+  require(sums_.size() == head_.pages() + 1, "a prefix of ", head_.pages(), " pages was given ", sums_.size(), " sums");
   std::string head(kMagic);
   append(head, kVersion);
   append(head, static_cast<std::uint32_t>(head_.made_by.size()));
   append(head, bytes());
   append(head, head_.model);
   append(head, static_cast<std::uint64_t>(head_.ids.size()));
-  append(head, std::uint64_t{0});
+  append(head, head_.state_bytes);
   append(head, head_.page_bytes);
   append(head, std::uint64_t{0});
   head += head_.made_by;

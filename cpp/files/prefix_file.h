@@ -2,15 +2,16 @@
 //
 // The fields and their offsets in bytes:
 //    0  "pumiceKV"
-//    8  version, u32: 2
+//    8  version, u32: 3
 //   12  size of `made_by` in bytes, u32
 //   16  size of the file in bytes, u64
 //   24  fingerprint of the model, u64
 //   32  number of tokens, u64
-//   40  zero, u64
+//   40  size of the state in bytes, u64; 0 if the model has none
 //   48  size of a page in bytes, u64
 //   56  checksum of the head, u64: of the 56 bytes before this field, then of the bytes from 64 to the first page
-//   64  made_by; ids, i32 each; a checksum for each page, u64; zeros up to a multiple of 64; then the pages, of kPageTokens positions each
+//   64  made_by; ids, i32 each; a checksum for each page and one for the state, u64; zeros up to a multiple of 64; then the pages, of
+//       kPageTokens positions each, and the state after the last token
 // Numbers are little-endian. A change of a field, or of the contents of a page, needs a higher version.
 #pragma once
 
@@ -28,7 +29,7 @@ struct PrefixHead {
   std::uint64_t model = 0;  // engine::Model::fingerprint()
   std::string made_by;      // in words: everything besides the model that the pages' bytes depend on
   std::vector<std::int32_t> ids;
-  std::uint64_t page_bytes = 0;
+  std::uint64_t page_bytes = 0, state_bytes = 0;  // 0: the model has no keys and values, or no state
   std::uint64_t pages() const;
 };
 
@@ -41,12 +42,14 @@ class PrefixFile {
   const PrefixHead& head() const { return head_; }
   // Reads pages [first, first + out.size() / page_bytes). Throws model_format if one of them is damaged.
   void read(std::uint64_t first, std::span<std::uint8_t> out) const;
+  // Reads the state. Throws model_format if it is damaged.
+  void read_state(std::span<std::uint8_t> out) const;
 
  private:
   explicit PrefixFile(File file) : file_(std::move(file)) {}
   File file_;
   PrefixHead head_;
-  std::vector<std::uint64_t> sums_;
+  std::vector<std::uint64_t> sums_;  // of the pages, then of the state
   std::uint64_t pages_at_ = 0;
 };
 
@@ -54,7 +57,8 @@ class PrefixFile {
 class PrefixWriter {
  public:
   PrefixWriter(const std::string& path, PrefixHead head);
-  void write(std::span<const std::uint8_t> pages);  // writes the next pages
+  void write(std::span<const std::uint8_t> pages);        // writes the next pages
+  void write_state(std::span<const std::uint8_t> state);  // after the last page
   std::uint64_t finish();                           // returns the size of the file in bytes
 
  private:

@@ -28,16 +28,16 @@ py::dict placement_dict(const engine::Placement& p) {
   py::list rows, devices;
   for (const auto& row : p.rows) {
     rows.append(py::dict("name"_a = row.name, "device"_a = row.device, "weights"_a = row.weights, "kv"_a = row.kv,
-                         "formats"_a = row.formats, "why"_a = row.why));
+                         "state"_a = row.state, "formats"_a = row.formats, "why"_a = row.why));
   }
   for (const auto& device : p.devices) {
     devices.append(py::dict("id"_a = device.id, "name"_a = device.name, "weights"_a = device.weights, "scratch"_a = device.scratch,
-                            "kv_page"_a = device.kv_page, "memory_free"_a = device.memory_free));
+                            "kv_page"_a = device.kv_page, "state"_a = device.state, "memory_free"_a = device.memory_free));
   }
   py::object problem = py::none();
   if (p.problem) problem = py::str(p.problem->what());
   return py::dict("rows"_a = rows, "devices"_a = devices, "weights"_a = p.weights, "scratch"_a = p.scratch, "kv_budget"_a = p.kv_budget,
-                  "kv_page"_a = p.kv_page, "memory_free"_a = p.memory_free, "n_ctx"_a = p.n_ctx, "notes"_a = p.notes,
+                  "kv_page"_a = p.kv_page, "state"_a = p.state, "memory_free"_a = p.memory_free, "n_ctx"_a = p.n_ctx, "notes"_a = p.notes,
                   "incomplete"_a = p.incomplete, "fallback"_a = p.fallback, "problem"_a = problem);
 }
 
@@ -45,7 +45,7 @@ py::dict model_info(const ModelHandle& handle) {
   const auto m = handle.get();
   const auto& d = m->description();
   const auto& c = d.config;
-  const model::Attention& first = c.layers.front().attention();
+  const model::Attention none, &first = c.first_attention() ? *c.first_attention() : none;
   std::vector<std::string> tasks;
   if (m->generates()) tasks.push_back("generate");
   tasks.insert(m->encodes_first() ? tasks.begin() : tasks.end(), "encode");
@@ -85,9 +85,12 @@ py::dict memory(const ModelHandle& handle) {
   const auto& p = m->placement();
   engine::PagePool::Stats stats;
   if (m->generates()) stats = m->decoder().pages->stats();
+  const auto bytes = [&](std::int64_t pages, std::int64_t states) {
+    return static_cast<std::uint64_t>(pages) * stats.page_bytes + static_cast<std::uint64_t>(states) * stats.state_bytes;
+  };
   return py::dict("weights"_a = p.weights, "kv_budget"_a = p.kv_budget,
-                  "kv_reserved"_a = static_cast<std::uint64_t>(stats.pages_reserved) * stats.page_bytes,
-                  "kv_used"_a = static_cast<std::uint64_t>(stats.pages_in_use + stats.pages_cached) * stats.page_bytes,
+                  "kv_reserved"_a = bytes(stats.pages_reserved, stats.states_reserved),
+                  "kv_used"_a = bytes(stats.pages_in_use + stats.pages_cached, stats.states_in_use + stats.states_cached),
                   "scratch"_a = p.scratch);
 }
 

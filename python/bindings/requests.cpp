@@ -165,7 +165,8 @@ class Pump {
 py::dict cache_stats(const ModelHandle& handle) {
   const auto stats = handle.get()->decoder().pages->stats();
   return py::dict("prompt_tokens"_a = stats.prompt_tokens, "reused_tokens"_a = stats.reused_tokens, "pages_in_use"_a = stats.pages_in_use,
-                  "pages_cached"_a = stats.pages_cached, "pages_evicted"_a = stats.pages_evicted);
+                  "pages_cached"_a = stats.pages_cached, "pages_evicted"_a = stats.pages_evicted, "states_in_use"_a = stats.states_in_use,
+                  "states_cached"_a = stats.states_cached);
 }
 
 py::dict stats(const ModelHandle& handle) {
@@ -180,7 +181,8 @@ py::dict stats(const ModelHandle& handle) {
   return py::dict("running"_a = s.running, "waiting"_a = s.waiting, "lagging"_a = s.lagging, "step_rows"_a = s.rows, "steps"_a = s.steps,
                   "prompt_tokens"_a = s.prompt_tokens, "decoded_tokens"_a = s.decoded_tokens, "preempted"_a = s.preempted,
                   "busy_seconds"_a = s.busy_seconds, "pages_in_use"_a = pages.pages_in_use, "pages_cached"_a = pages.pages_cached,
-                  "pages_budget"_a = pages.pages_budget);
+                  "pages_budget"_a = pages.pages_budget, "states_in_use"_a = pages.states_in_use, "states_cached"_a = pages.states_cached,
+                  "states_budget"_a = pages.states_budget);
 }
 
 py::dict set_limits(const ModelHandle& handle, std::optional<std::int32_t> running, std::optional<std::int32_t> waiting,

@@ -161,13 +161,13 @@ class Model:
         """Returns the number of bytes for each use: weights, kv_budget, kv_reserved, kv_used, scratch."""
 
     def cache_stats(self) -> dict[str, int]:
-        """Returns counts of the prefix cache: prompt_tokens, reused_tokens and pages_evicted (since load()), pages_in_use and pages_cached
-        (now)."""
+        """Returns counts of the prefix cache: prompt_tokens, reused_tokens and pages_evicted (since load()), pages_in_use, pages_cached,
+        states_in_use and states_cached (now)."""
 
     def stats(self) -> dict[str, Any]:
         """Returns the state of the batch of all requests. Numbers of requests: running, waiting, lagging. Of the last step: step_rows.
         Since load(): steps, prompt_tokens, decoded_tokens, preempted, busy_seconds. Numbers of pages: pages_in_use, pages_cached,
-        pages_budget."""
+        pages_budget. Numbers of states: states_in_use, states_cached, states_budget."""
 
     def set_limits(self, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
         """Sets the limits that are given. Returns all limits."""

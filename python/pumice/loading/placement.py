@@ -17,18 +17,18 @@ from .options import LoadKeywords, check_load_options, engine_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_HEADERS = ["part", "device", "weights", "KV of a sequence", "formats"]
-_SIZES = ["weights", "KV of a sequence"]
+_COLUMNS = {"weights": "weights", "kv": "KV of a sequence", "state": "a state"}  # sizes, by their key in rows
 
 
 class Plan:
     """Says on which device each part of a model is, and how many bytes it takes. Prints as a table, in which successive equal layers share
     a row.
 
-    `rows` has a dict for each part: name, device, weights (bytes), kv (bytes of keys and values of one sequence), formats, and why the part
-    is not on the GPU. `totals` has the bytes per device. `devices` has a dict for each device: id, name, weights, scratch, memory_free.
-    `n_ctx` is the maximum number of tokens in a sequence. `scratch` and `memory_free` are the bytes on all devices together. `kv_budget` is
-    the bytes for all keys and values. `notes` says what did not fit, and why. `problem` is None, or the error that load() would raise."""
+    `rows` has a dict for each part: name, device, weights (bytes), kv (bytes of keys and values of one sequence), state (bytes of one state
+    of a recurrent layer), formats, and why the part is not on the GPU. `totals` has the bytes per device. `devices` has a dict for each
+    device: id, name, weights, scratch, memory_free. `n_ctx` is the maximum number of tokens in a sequence. `scratch` and `memory_free` are
+    the bytes on all devices together. `kv_budget` is the bytes for all keys, values and states. `notes` says what did not fit, and why.
+    `problem` is None, or the error that load() would raise."""
 
     def __init__(self, placement: Mapping[str, Any], header: list[str] | None = None, footer: list[str] | None = None) -> None:
         self.rows: list[dict[str, Any]] = [dict(row) for row in placement["rows"]]
@@ -47,16 +47,25 @@ class Plan:
         """A dict for each device with two numbers of bytes: "weights", and "kv", the keys and values of one sequence."""
         result: dict[str, dict[str, int]] = {}
         for row in self.rows:
-            total = result.setdefault(str(row["device"]), {"weights": 0, "kv": 0})
+            total = result.setdefault(str(row["device"]), dict.fromkeys(self._sizes, 0))
             for name in total:
                 total[name] += int(row.get(name) or 0)
         return result
+
+    @property
+    def _sizes(self) -> list[str]:
+        """Returns the keys of the sizes in rows; of a model without recurrent layers there is no state."""
+        return [name for name in _COLUMNS if name != "state" or any(row.get("state") for row in self.rows)]
+
+    @property
+    def _headers(self) -> list[str]:
+        return ["part", "device", *(_COLUMNS[name] for name in self._sizes), "formats"]
 
     def _table(self) -> list[list[str]]:
         table: list[list[str]] = []
         for row in fold(self.rows):
             each = " each" if row["count"] > 1 else ""
-            sizes = [size(row.get(name) or 0) + each for name in ("weights", "kv")]
+            sizes = [size(row.get(name) or 0) + each for name in self._sizes]
             table.append([str(row["name"]), str(row["device"]), *sizes, formats(row.get("formats"))])
         for device, total in self.totals.items():
             table.append(["total", device, *map(size, total.values()), ""])
@@ -80,12 +89,12 @@ class Plan:
         return " and ".join(f"{size(device[name])} on {device['id']}" for device in self.devices)
 
     def __repr__(self) -> str:
-        return "\n".join([*self._header, text_table(_HEADERS, self._table(), right=_SIZES), *self._facts()])
+        return "\n".join([*self._header, text_table(self._headers, self._table(), right=self._headers[2:-1]), *self._facts()])
 
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        return html_lines(self._header) + html_table(_HEADERS, self._table(), right=_SIZES) + html_lines(self._facts())
+        return html_lines(self._header) + html_table(self._headers, self._table(), right=self._headers[2:-1]) + html_lines(self._facts())
 
 
 def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

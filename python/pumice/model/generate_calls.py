@@ -97,7 +97,7 @@ class GenerateCalls(ModelBase):
 
     def cache_stats(self) -> dict[str, int]:
         """Returns counts of the prefix cache: prompt_tokens and reused_tokens (of all prompts since load()), pages_in_use, pages_cached,
-        pages_evicted (since load())."""
+        pages_evicted (since load()), and, of a model with recurrent layers, states_in_use and states_cached."""
         return self._core.cache_stats()
 
     def stats(self) -> dict[str, Any]:
@@ -105,7 +105,8 @@ class GenerateCalls(ModelBase):
 
         Numbers of requests: running (they have pages), waiting, lagging (paused, because their stream is not read). Rows in the last step:
         step_rows. Totals since load(): steps, prompt_tokens (computed ones), decoded_tokens, preempted (sequences that gave up their
-        pages), busy_seconds. Numbers of pages, each for 32 positions: pages_in_use, pages_cached, pages_budget."""
+        pages), busy_seconds. Numbers of pages, each for 32 positions: pages_in_use, pages_cached, pages_budget. Numbers of states of
+        recurrent layers: states_in_use, states_cached, states_budget (0 in a model without such layers)."""
         return self._decoder("stats()").stats()
 
     @checked_keywords()

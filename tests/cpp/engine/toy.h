@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -78,18 +79,26 @@ class Store final : public CacheStore {
     for (std::size_t i = 0; i < pages.size(); ++i) std::memcpy(cells_[pages[i]].data(), in + i * stride, kPageTokens * 4);
   }
   std::uint64_t page_bytes() const override { return 1000; }
-  void reserve_states(std::int32_t) override {}
-  void read_state(std::int32_t, std::uint8_t*) override {}
-  void write_state(std::int32_t, const std::uint8_t*) override {}
-  std::uint64_t state_bytes() const override { return 0; }
+
+  void reserve_states(std::int32_t states) override {
+    if (states > refuse_states_above) fail(ErrorKind::out_of_memory, "no more");
+    while (state_count_ < states) states_[state_count_++] = 0xdead;
+  }
+  void read_state(std::int32_t state, std::uint8_t* out) override { std::memcpy(out, &states_[state], sizeof(std::uint64_t)); }
+  void write_state(std::int32_t state, const std::uint8_t* in) override { std::memcpy(&states_[state], in, sizeof(std::uint64_t)); }
+  std::uint64_t state_bytes() const override { return recurrent ? 8 : 0; }
+  std::uint64_t& state(std::int32_t number) { return states_.at(static_cast<std::size_t>(number)); }
+  const bool recurrent = false;
+  explicit Store(bool recurrent) : recurrent(recurrent) {}
   std::int32_t& cell(std::span<const std::int32_t> pages, std::int32_t position) {
     return cells_[pages[position / kPageTokens]].at(position % kPageTokens);
   }
-  std::int32_t refuse_above = 4096;
+  std::int32_t refuse_above = 4096, refuse_states_above = 4096;
   std::atomic<int> copies{0};
 
  private:
-  std::int32_t count_ = 0;
+  std::int32_t count_ = 0, state_count_ = 0;
+  std::vector<std::uint64_t> states_ = std::vector<std::uint64_t>(4096);
   std::vector<std::vector<std::int32_t>> cells_ = std::vector<std::vector<std::int32_t>>(4096);
 };
 
@@ -173,8 +182,15 @@ class Toy final : public Executable {
     std::size_t out = 0;
     for (const Segment& s : batch.segments) {
       std::uint64_t state = 0;
+      std::span<const SavedState> saves = s.saves;
+      if (store.recurrent && (s.state >= 0) != (s.past > 0)) fail(ErrorKind::device, "a past without a state, or a state without a past");
       for (std::int32_t p = 0; p < s.past + s.rows; ++p) {
+        if (store.recurrent && p == s.past && p > 0 && store.state(s.state) != state) fail(ErrorKind::device, "the state is of another text");
         state = extend(state, store.cell(s.pages, p));
+        if (!saves.empty() && saves.front().rows == p + 1 - s.past) {
+          if (store.recurrent) store.state(saves.front().state) = state;
+          saves = saves.subspan(1);
+        }
         if (p < s.past || out >= batch.selected.size() || batch.selected[out] != s.first + p - s.past) continue;
         const bool poisoned = seen_->poisonous && p + 1 == s.length && batch.ids[s.first + p - s.past] == kPoison;
         io.out[out * kWidth] = poisoned ? std::nanf("") : low(state);
@@ -236,7 +252,7 @@ class Device final : public Backend {
   std::shared_ptr<const DeviceWeights> pack(const Weights&, std::span<const Program* const>, const Progress&, const Cancel&) override {
     return nullptr;
   }
-  std::unique_ptr<CacheStore> make_caches(const Program&, KvFormat) override { return std::make_unique<Store>(); }
+  std::unique_ptr<CacheStore> make_caches(const Program&, KvFormat) override { return std::make_unique<Store>(false); }
   void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}
   std::shared_ptr<const Executable> prepare(Program, std::shared_ptr<const DeviceWeights>, Compute, const Cancel&) override {
     return nullptr;
@@ -288,10 +304,13 @@ inline std::vector<News> advance(Request& request, std::int32_t steps, double ma
   return request.take();
 }
 
+// With this environment variable, toy decoders have states: every test of the scheduler must hold for them too.
+inline bool states_by_default() { return std::getenv("PUMICE_TOY_STATES") != nullptr; }
+
 // A toy decoder with a budget of `pages` pages, or a toy encoder, which has no pages.
 struct Model {
   explicit Model(std::int64_t pages = 1000, std::int32_t n_ctx = 4096, Toy::Kind kind = Toy::Kind::body, int workers = 2,
-                 std::vector<RopeTable> turning = {})
+                 std::vector<RopeTable> turning = {}, bool recurrent = states_by_default())
       : ropes(std::move(turning)) {
     auto device = std::make_shared<Device>(seen, workers);
     const auto stage = [&](Toy::Kind k, std::int32_t in, std::int32_t out) {
@@ -302,11 +321,11 @@ struct Model {
     if (kind == Toy::Kind::body) {
       head = stage(Toy::Kind::head, kWidth, kVocab);
       log_probs = stage(Toy::Kind::log_probs, kWidth, 1);
-      auto owned = std::make_unique<Store>();
+      auto owned = std::make_unique<Store>(recurrent);
       store = owned.get();
       std::vector<std::unique_ptr<CacheStore>> stores;
       stores.push_back(std::move(owned));
-      pool = std::make_unique<PagePool>(CacheSet(std::move(stores)), static_cast<std::uint64_t>(pages) * 1000);
+      pool = std::make_unique<PagePool>(CacheSet(std::move(stores)), CacheUnits{store->page_bytes(), store->state_bytes()}.bytes_for(static_cast<std::uint64_t>(pages)));
     }
     pipeline = std::make_unique<Pipeline>(std::vector<std::shared_ptr<Backend>>{device}, std::move(body), std::move(head),
                                           std::move(log_probs), Pipeline::Stage{});
