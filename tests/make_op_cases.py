@@ -533,6 +533,19 @@ def plain_norms() -> list[Case]:
     return cases
 
 
+def column_norms() -> list[Case]:
+    """Norms of groups whose weights and biases have a value for each column (Mamba-2's gated norm)."""
+    cases = []
+    shapes = [(256, 64), (96, 32), (15, 5), (4096, 512), (33, 0), (272, 17), (128, 128), (6144, 1536)]
+    for n, (width, group) in enumerate(shapes * 2):
+        kind = ("rms", "layer")[n // len(shapes)]
+        case = {"op": "norm", "kind": kind, "width": width, "group": group, "per_column": True, "tokens": TOKENS[n % len(shapes)]}
+        case |= {"weight": n % 4 != 3, "bias": kind == "layer" and n % 3 != 0, "add": ["none", "other", "out"][n % 3]}
+        case |= {"in_place": n % 3 == 0, "eps": [1e-6, 1e-5][n % 2], "spread": [1.0, 100.0][n % 2], "offset": 0.0}
+        cases.append(case | {"pad": PADS[n % 3], "nmse": 1e-8 if kind == "layer" else EXACT, "floor": 0.1})
+    return cases
+
+
 def temperatures() -> list[Case]:
     """Cases of rope with a temperature, with and without rotation. q is multiplied by 1 + temperature ln(1 + floor(position / length))."""
     kinds = cycle([(0.1, 16), (0.25, 256), (-0.05, 3), (0.1, 8192)])
@@ -744,6 +757,7 @@ def main() -> None:
         + convs()
         + scans()
         + recurrent_limits()
+        + column_norms()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

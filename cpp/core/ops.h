@@ -60,8 +60,8 @@ struct Embed {
 // rms:   y = x / sqrt(mean(x^2) + eps) * weight          (Zhang and Sennrich 2019)
 // layer: y = (x - mean) / sqrt(var + eps) * weight + bias (Ba, Kiros and Hinton 2016)
 // The means and the variance are taken over the whole view, or over each group of `group` neighbouring columns (for example one head). With
-// groups, `weight` and `bias` have `group` values, which every group uses. out = y, or add + y when `add` is given. `in`, `out` and `add`
-// may be the same view.
+// groups, `weight` and `bias` have `group` values, which every group uses, or a value for each column of the view if `per_column` is true.
+// out = y, or add + y when `add` is given. `in`, `out` and `add` may be the same view.
 struct Norm {
   static constexpr std::string_view kName = "Norm";
   View in, out, add;
@@ -69,6 +69,7 @@ struct Norm {
   NormKind kind = NormKind::rms;
   std::int32_t group = 0;  // 0: the whole view
   float eps = 1e-5f;
+  bool per_column = false;  // no difference without groups
 };
 
 // out = softcap(activation(scale * (in * W^T) + bias)) (+ residual), where softcap(y) = c tanh(y / c), or y when c is 0 (Gemma 2, 2024).

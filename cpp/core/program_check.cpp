@@ -57,8 +57,9 @@ class ProgramCheck final : ProgramChecker {
     check(op.in.width == op.out.width, "`in` is ", op.in.width, " wide, `out` ", op.out.width);
     check(!op.add || op.add.width == op.out.width, "`add` is ", op.add.width, " wide, `out` ", op.out.width);
     check(group > 0 && op.in.width % group == 0, "groups of ", op.group, " do not divide ", op.in.width, " columns");
-    if (op.weight != VectorId::none) sized(op.weight, "weight", group);
-    if (op.bias != VectorId::none) sized(op.bias, "bias", group);
+    const std::int32_t values = op.per_column ? op.in.width : group;
+    if (op.weight != VectorId::none) sized(op.weight, "weight", values);
+    if (op.bias != VectorId::none) sized(op.bias, "bias", values);
     check(op.kind == NormKind::layer || op.bias == VectorId::none, "an rms norm has no bias");
     check(std::isfinite(op.eps) && op.eps >= 0, "eps is ", op.eps);
     write(op.out, "out", rows_of(op.in));

@@ -72,7 +72,8 @@ void read(Norm& op, const py::dict& d) {
         .bias = id<VectorId>(d, "bias"),
         .kind = one_of(d, "kind", kNormKinds, NormKind::rms),
         .group = field<std::int32_t>(d, "group", 0),
-        .eps = field<float>(d, "eps", 1e-5f)};
+        .eps = field<float>(d, "eps", 1e-5f),
+        .per_column = field<bool>(d, "per_column", false)};
 }
 void read(Linear& op, const py::dict& d) {
   op = {.in = view(d, "in"),

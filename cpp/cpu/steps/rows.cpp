@@ -59,15 +59,18 @@ void task(const Run& run, const NormStep& s, const Cut& cut, std::int64_t index,
   const std::int64_t group = op.group == 0 ? op.in.width : op.group;
   const float* weight = run.vector_or(op.weight, run.constants.ones);
   const float* bias = run.vector_or(op.bias, run.constants.zeros);
+  // How far the weight and the bias of a group are behind those of the group before it.
+  const std::int64_t weight_step = op.per_column && op.weight != VectorId::none ? 1 : 0;
+  const std::int64_t bias_step = op.per_column && op.bias != VectorId::none ? 1 : 0;
   for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
     const float* in = run.row(op.in, r);
     const float* add = op.add ? run.row(op.add, r) : nullptr;
     float* out = run.row(op.out, r);
     for (std::int64_t c = 0; c < op.in.width; c += group) {
       if (op.kind == NormKind::rms) {
-        kernels.rms_norm(in + c, weight, add ? add + c : nullptr, op.eps, group, out + c);
+        kernels.rms_norm(in + c, weight + c * weight_step, add ? add + c : nullptr, op.eps, group, out + c);
       } else {
-        kernels.layer_norm(in + c, weight, bias, add ? add + c : nullptr, op.eps, group, out + c);
+        kernels.layer_norm(in + c, weight + c * weight_step, bias + c * bias_step, add ? add + c : nullptr, op.eps, group, out + c);
       }
     }
     for (const std::int32_t q : s.quantized) CodeRows(run, q).quantize(out, run.stride(op.out), r, 1);

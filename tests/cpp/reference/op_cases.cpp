@@ -232,8 +232,10 @@ class Builder {
     const std::int32_t width = number("width"), group = number("group");
     Norm op{.in = input(width), .kind = named<NormKind>(text("kind"), kNormKinds), .group = group};
     op.eps = j_.at("eps").get<float>();
-    if (j_.value("weight", true)) op.weight = vector(group > 0 ? group : width, 0.2f, 1.0f);
-    if (j_.at("bias").get<bool>()) op.bias = vector(group > 0 ? group : width, 0.5f, 0.0f);
+    op.per_column = j_.value("per_column", false);
+    const std::int32_t values = group > 0 && !op.per_column ? group : width;
+    if (j_.value("weight", true)) op.weight = vector(values, 0.2f, 1.0f);
+    if (j_.at("bias").get<bool>()) op.bias = vector(values, 0.5f, 0.0f);
     std::tie(op.add, op.out) = second(text("add"), op.in, width);
     if (j_.at("in_place").get<bool>()) op.out = op.in;
     c_.program.ops.push_back(op);

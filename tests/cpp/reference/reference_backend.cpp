@@ -215,9 +215,10 @@ class Run {
         for (const double v : x) square += (v - mean) * (v - mean) / static_cast<double>(group);
         double* out = at(op.out, r) + first;
         for (std::int64_t c = 0; c < group; ++c) {
+          const std::int64_t own = op.per_column ? first + c : c;
           double y = (x[c] - mean) / std::sqrt(square + op.eps);
-          if (op.weight != VectorId::none) y *= value_of(op.weight, c);
-          y += value_of(op.bias, c);
+          if (op.weight != VectorId::none) y *= value_of(op.weight, own);
+          y += value_of(op.bias, own);
           out[c] = op.add ? at(op.add, r)[first + c] + y : y;
         }
       }

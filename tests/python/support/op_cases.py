@@ -227,10 +227,12 @@ class Builder:
         j, c = self.j, self.case
         width, group = j["width"], j["group"]
         op = {"op": "norm", "in": self.input(width), "kind": j["kind"], "group": group, "eps": j["eps"]}
+        op["per_column"] = j.get("per_column", False)
+        values = width if op["per_column"] else group or width
         if j.get("weight", True):
-            op["weight"] = self.vector(group or width, 0.2, 1.0)
+            op["weight"] = self.vector(values, 0.2, 1.0)
         if j["bias"]:
-            op["bias"] = self.vector(group or width, 0.5, 0.0)
+            op["bias"] = self.vector(values, 0.5, 0.0)
         op["add"], op["out"] = self.second(j["add"], op["in"], width)
         if j["in_place"]:
             op["out"] = op["in"]
@@ -524,6 +526,8 @@ class Reference:
         if op["kind"] == "layer":
             x = x - x.mean(axis=2, keepdims=True)
         y = x / np.sqrt((x**2).mean(axis=2, keepdims=True) + single(op["eps"]))
+        if op["per_column"]:
+            y = y.reshape(len(y), 1, -1)
         if "weight" in op:
             y = y * self.vectors[op["weight"]]
         if "bias" in op:
