@@ -37,10 +37,12 @@ void read_mask(const Reader& read, Config& c) {
   if (read.flag("attention.causal", "is_causal", causal) == causal) return;
   if (!causal) read.unsupported(where, " true is not run for ", c.family->name);
   for (Layer& layer : c.layers) {
-    Attention& a = layer.attention();
-    if (a.window > 0)
-      read.unsupported(where, " false beside a window of ", a.window, ": where such a window of ", c.family->name, " ends is not known");
-    a.causal = false;
+    Attention* a = layer.if_attention();
+    if (layer.if_recurrent() || layer.if_short_conv()) read.unsupported(where, " false is not run for ", c.family->name);
+    if (!a) continue;
+    if (a->window > 0)
+      read.unsupported(where, " false beside a window of ", a->window, ": where such a window of ", c.family->name, " ends is not known");
+    a->causal = false;
   }
 }
 
@@ -65,7 +67,9 @@ void refuse_other_positions(const Reader& read, const Config& c) {
 }  // namespace
 
 bool Config::causal() const {
-  return std::ranges::all_of(layers, [](const Layer& l) { return !l.if_attention() || l.if_attention()->causal; });
+  return std::ranges::all_of(layers, [](const Layer& l) {
+    return (!l.if_attention() || l.if_attention()->causal) && (!l.if_short_conv() || !l.if_short_conv()->centred);
+  });
 }
 
 const Attention* Config::first_attention() const {

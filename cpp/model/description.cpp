@@ -6,6 +6,7 @@
 #include "model/mixers/places.h"
 #include "model/positions.h"
 #include "model/rope_factors.h"
+#include "model/taps.h"
 #include "model/tensor_names.h"
 #include "model/weight_reader.h"
 
@@ -34,6 +35,8 @@ class Resolver {
     divide_by_rope_factors(*file_, d_.config);
     add_position_tables(reader_, d_);
     finish();
+    add_taps(reader_, d_);
+    add_key_norms(d_);
     add_places(reader_, d_, options_.compute == Compute::automatic ? Rounding::floats : Rounding::none);
     reader_.require_all_adapters_used();
     note_unread();

@@ -53,6 +53,7 @@ struct Description {
   VectorId position_bias = VectorId::none;
   std::int32_t position_reach = 0;
   PlaceTables places;                                // for layers with Attention::places
+  std::vector<VectorId> key_norms;                   // [layer]: as add_key_norms() in model/taps.h says
   std::vector<PoolKind> pooling = {PoolKind::mean};  // if there are several, the vectors are concatenated in this order
   std::vector<Module> modules;
   // For a reranker that is a decoder: the rows of the head that belong to the label tokens. They are applied to the last token.

@@ -15,11 +15,22 @@ namespace pumice::model {
 // How the rows of several roles are ordered in a tensor that these roles share.
 enum class Fused : std::uint8_t {
   no,
-  qkv,          // queries, then keys, then values
-  qkv_by_head,  // for each kv head: its query heads, its key head, its value head
-  gate_up,      // gate, then up
-  up_gate,      // up, then gate
+  qkv,             // queries, then keys, then values
+  qkv_by_head,     // for each kv head: its query heads, its key head, its value head
+  q_gate_by_head,  // for each head: its query, its columns of OutputGate
+  gate_up,         // gate, then up
+  up_gate,         // up, then gate
+  // Of a recurrent mixer:
+  scan_qkv,                // q, k, v
+  scan_parts,              // gate, v, k, q, step (Mamba-2)
+  scan_qkv_gate_by_head,   // for each head of keys: its q, its k, the values and the gates of its heads (Qwen3-Next)
+  scan_beta_step_by_head,  // for each head of keys: the betas and the steps of its heads (Qwen3-Next)
+  taps_qkv,                // the taps of q, k, v
+  taps_vkq,                // the taps of v, k, q (Mamba-2)
 };
+
+// Which names of a tensor are whole: no ".weight" is appended, and there is no bias.
+enum class Bare : std::uint8_t { none, safetensors, both };
 
 struct TensorName {
   Role role;
@@ -29,7 +40,7 @@ struct TensorName {
   std::string_view safetensors;
   Fused fused = Fused::no;
   bool transposed = false;  // the safetensors tensor has one row per input (GPT-2's Conv1D)
-  bool bare = false;        // the safetensors name has no ".weight", and there is no bias
+  Bare bare = Bare::none;
 };
 
 // A family's own name (`here`) for a key of config.json that most families call `usual`.

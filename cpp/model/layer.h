@@ -73,6 +73,16 @@ struct Temperature {
   std::int32_t length = 0;
 };
 
+// The output of attention is multiplied by the sigmoid of a product of the layer's input (Qwen3-Next, LFM3).
+struct OutputGate {
+  bool by_head = false;  // the product has one column per head; if false, one per column of the output
+};
+
+// Numbers that multiply a branch's input, which is not its bias, and its output (Falcon-H1).
+struct Multipliers {
+  float in = 1, out = 1;
+};
+
 struct Attention {
   std::int32_t heads = 0, kv_heads = 0, head_dim = 0;
   bool causal = true;
@@ -88,11 +98,58 @@ struct Attention {
   std::optional<ValueRule> values;
   std::optional<KvFrom> kv_from;
   std::optional<Temperature> temperature;
+  std::optional<OutputGate> gate;
+  std::optional<Multipliers> multipliers;
 
   std::int32_t q_width() const { return heads * head_dim; }
   std::int32_t kv_width() const { return kv_heads * head_dim; }
   CacheShape cache_shape() const { return {kv_heads, head_dim, head_dim}; }
   bool makes_values() const { return !kv_from && !(values && values->from_keys); }  // true if a matrix of this layer makes them
+  std::int32_t gate_width() const { return !gate ? 0 : gate->by_head ? heads : q_width(); }
+};
+
+// The norm of what a recurrence gives. Each group of columns is normalised by itself.
+struct ScanNorm {
+  std::int32_t group = 0;
+  bool per_column = false;   // the weight has a value for each column; if false, all groups use the same values
+  bool before_gate = false;  // the norm is before the multiplication by the gate (gated delta rule); if false, after it (Mamba-2)
+  float eps = 0;
+};
+
+// Factors of the parts of the product that a recurrence reads (Falcon-H1). They multiply the biases of these parts, too.
+struct ScanFactors {
+  float q = 1, k = 1, v = 1, gate = 1, step = 1;
+};
+
+// A state space model or linear attention. A matrix product gives q, k, v, a gate and the numbers of each head's step; a causal
+// convolution runs over q, k and v; Scan (core/ops.h) is the recurrence; what it gives is multiplied by silu(gate). In Mamba-2's terms q, k
+// and v are C, B and x, and a head of keys is a group. With the delta rule each head of q and k is divided by its length, and q also by
+// sqrt(key_dim).
+struct Recurrent {
+  ScanRule rule = ScanRule::ssd;
+  std::int32_t heads = 0, key_heads = 0, key_dim = 0, value_dim = 0;
+  std::int32_t taps = 0;                                      // of the convolution
+  Activation activation = Activation::silu;                   // after the convolution
+  bool tiled = false;                                         // as in Scan
+  float strength = 1;                                         // as in Scan
+  bool in_bias = false, conv_bias = false, out_bias = false;  // the file must have them; if false, it may have them, and they are used
+  std::optional<ScanNorm> norm;
+  std::optional<ScanFactors> factors;
+  std::optional<Multipliers> multipliers;
+
+  std::int32_t key_width() const { return key_heads * key_dim; }
+  std::int32_t value_width() const { return heads * value_dim; }
+  std::int32_t conv_width() const { return 2 * key_width() + value_width(); }
+  std::int32_t norm_width() const { return !norm ? 0 : norm->per_column ? value_width() : norm->group; }
+  StateShape conv_state() const { return {1, taps - 1, conv_width()}; }
+  StateShape scan_state() const { return {heads, key_dim, value_dim}; }
+};
+
+// A short convolution between two gates (LFM2): a matrix product gives B, C and x, and the result is C * conv(B * x).
+struct ShortConv {
+  std::int32_t taps = 0;
+  bool bias = false;     // the file must have biases of both matrices and of the convolution; if false, it may have them
+  bool centred = false;  // as in Conv
 };
 
 // A layer's learned parameters of the activation xIELU (Apertus).
@@ -106,6 +163,7 @@ struct FeedForward {
   Activation activation = Activation::silu;
   bool bias = false;  // the file must have biases; if false, it may have them, and they are used
   std::optional<Xielu> xielu;
+  std::optional<Multipliers> multipliers;  // `in` multiplies the gate alone, with its bias, before the activation
 };
 
 struct Join {
@@ -121,7 +179,8 @@ struct Tail {
   bool scaled = false;  // the hidden row is multiplied by a learned number
 };
 
-// A mixer or network of std::monostate means that the layer does not have this part.
+// A mixer or network of std::monostate means that the layer does not have this part. A layer without a mixer and with a network, or the
+// other way round, is one branch (Nemotron-H).
 struct Layer {
  private:
   template <class Part, class Parts>
@@ -131,7 +190,9 @@ struct Layer {
   }
 
  public:
-  std::variant<std::monostate, Attention> mixer;
+  std::variant<std::monostate, Attention, Recurrent, ShortConv> mixer;
+  // A second mixer that reads the same row as the first one. Both outputs are added to the row (Falcon-H1, beside attention).
+  std::optional<Recurrent> beside;
   std::variant<std::monostate, FeedForward> network;
   Norms mixer_norms, network_norms;
   Join join;
@@ -145,7 +206,13 @@ struct Layer {
   FeedForward& feed_forward() { return part<FeedForward>(network, "feed-forward network"); }
   const FeedForward& feed_forward() const { return part<FeedForward>(network, "feed-forward network"); }
   // These return null if the layer's mixer or network is absent or of another kind.
+  Attention* if_attention() { return std::get_if<Attention>(&mixer); }
   const Attention* if_attention() const { return std::get_if<Attention>(&mixer); }
+  Recurrent* if_recurrent() { return beside ? &*beside : std::get_if<Recurrent>(&mixer); }
+  const Recurrent* if_recurrent() const { return beside ? &*beside : std::get_if<Recurrent>(&mixer); }
+  ShortConv* if_short_conv() { return std::get_if<ShortConv>(&mixer); }
+  const ShortConv* if_short_conv() const { return std::get_if<ShortConv>(&mixer); }
+  FeedForward* if_feed_forward() { return std::get_if<FeedForward>(&network); }
   const FeedForward* if_feed_forward() const { return std::get_if<FeedForward>(&network); }
 };
 

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/program_check.h"
 #include "model/ends.h"
 #include "model/layer_inputs.h"
 #include "model/mixers/attention.h"
+#include "model/mixers/recurrent.h"
+#include "model/mixers/short_conv.h"
 #include "model/networks/feed_forward.h"
 
 namespace pumice::model {
@@ -24,11 +27,15 @@ class Body {
         last_(last),
         output_(last == d.config.layers.size() ? output : Output::hidden),
         from_ids_(from_ids),
-        kv_(w_, d.config.keeps_past() && (output == Output::hidden || output == Output::selected), last),
+        keeps_past_(d.config.keeps_past() && (output == Output::hidden || output == Output::selected)),
+        kv_(w_, keeps_past_, last),
+        states_(w_, keeps_past_),
         inputs_(w_),
         x_(Writer::part(w_.slot(Rows::tokens, embeds() ? d.config.hidden_size : row_width(first)), 0, d.config.hidden_size)),
         h_(w_.slot(Rows::tokens, d.config.hidden_size)),
         attention_(w_, kv_),
+        recurrent_(w_, states_),
+        short_conv_(w_, states_),
         feed_forward_(w_) {}
 
   Program write() {
@@ -100,12 +107,14 @@ class Body {
     if (l.join.parallel && networks) beside = parallel_input(layer);
     if (mixes) {
       const View in = l.mixer_norms.before ? normed(layer, Role::attn_norm, l.mixer_norms) : x_;
-      close(layer, mix(layer, in), l.mixer_norms, Role::attn_branch_norm, Role::attn_residual_norm);
+      std::vector<BranchEnd> ends = {mix(layer, in)};
+      if (l.beside) ends.push_back(recurrent_.write(layer, *l.beside, in));
+      close(layer, ends, l.mixer_norms, Role::attn_branch_norm, Role::attn_residual_norm);
     }
     if (networks) {
       View in = l.join.parallel ? beside : x_;
       if (!l.join.parallel && l.network_norms.before) in = normed(layer, Role::ffn_norm, l.network_norms);
-      close(layer, network(layer, in), l.network_norms, Role::ffn_branch_norm, Role::ffn_residual_norm);
+      close(layer, {network(layer, in)}, l.network_norms, Role::ffn_branch_norm, Role::ffn_residual_norm);
     }
     if (l.tail && l.tail->input) inputs_.write(layer, x_, h_);
     if (l.tail && l.tail->scaled) w_.scale(x_, x_, w_.d.number(w_.d.at(layer, Role::layer_scale)));
@@ -113,7 +122,9 @@ class Body {
 
   BranchEnd mix(std::size_t layer, const View& in) {
     return std::visit(
-        EachPart{[](const std::monostate&) -> BranchEnd { absent(); }, [&](const Attention& a) { return attention_.write(layer, a, in); }},
+        EachPart{[](const std::monostate&) -> BranchEnd { absent(); }, [&](const Attention& a) { return attention_.write(layer, a, in); },
+                 [&](const Recurrent& r) { return recurrent_.write(layer, r, in); },
+                 [&](const ShortConv& s) { return short_conv_.write(layer, s, in); }},
         w_.c.layers[layer].mixer);
   }
   BranchEnd network(std::size_t layer, const View& in) {
@@ -137,21 +148,25 @@ class Body {
     return beside_;
   }
 
-  // Adds the result of a branch to x. W is the matrix `end.product`, and c is Join::scale.
-  //   x += c W rows                      without a norm of the branch or the sum
-  //   x += norm(W rows)                  with a norm of the branch
-  //   x = norm(x + c W rows)             with a norm of the sum
-  //   x = norm2(x + norm(x + c W rows))  with Residual::twice
-  void close(std::size_t layer, const BranchEnd& end, const Norms& norms, Role branch_norm, Role sum_norm) {
-    const Parameter& product = w_.d.at(layer, end.product);
+  // Adds the result of a branch to x. `product` is the sum of the branch's matrices times their rows, each times BranchEnd::scale, and c is
+  // Join::scale.
+  //   x += c product                      without a norm of the branch or the sum
+  //   x += norm(product)                  with a norm of the branch
+  //   x = norm(x + c product)             with a norm of the sum
+  //   x = norm2(x + norm(x + c product))  with Residual::twice
+  void close(std::size_t layer, const std::vector<BranchEnd>& ends, const Norms& norms, Role branch_norm, Role sum_norm) {
+    const bool twice = norms.residual == Residual::twice;
+    const View sum = norms.branch || twice ? h_ : x_;
+    const float c = norms.branch ? 1 : w_.c.layers[layer].join.scale;
+    View onto = norms.branch ? View{} : x_;
+    for (const BranchEnd& end : ends) {
+      w_.linear(end.rows, sum, {w_.d.at(layer, end.product)}, {.residual = onto, .scale = c * end.scale});
+      onto = sum;
+    }
     if (norms.branch) {
-      w_.linear(end.rows, h_, {product});
       w_.norm(w_.d.at(layer, branch_norm), h_, x_, x_);
       return;
     }
-    const bool twice = norms.residual == Residual::twice;
-    const View sum = twice ? h_ : x_;
-    w_.linear(end.rows, sum, {product}, {.residual = x_, .scale = w_.c.layers[layer].join.scale});
     if (norms.sum) w_.norm(w_.d.at(layer, sum_norm), sum, x_, twice ? x_ : View{});
     if (twice) w_.norm(w_.d.at(layer, Role::attn_second_norm), x_, x_);
   }
@@ -159,11 +174,14 @@ class Body {
   Writer w_;
   const std::size_t first_, last_;
   const Output output_;
-  const bool from_ids_;
+  const bool from_ids_, keeps_past_;
   SharedKv kv_;
+  States states_;
   LayerInputsWriter inputs_;
   View x_, h_;  // hidden rows, and normalised hidden rows
   AttentionMixer attention_;
+  RecurrentMixer recurrent_;
+  ShortConvMixer short_conv_;
   FeedForwardNetwork feed_forward_;
   View beside_;
 };

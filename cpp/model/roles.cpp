@@ -25,6 +25,10 @@ bool has_part(const Layer& layer, Of part) {
       return true;
     case Of::attention:
       return layer.if_attention() != nullptr;
+    case Of::recurrent:
+      return layer.if_recurrent() != nullptr;
+    case Of::short_conv:
+      return layer.if_short_conv() != nullptr;
     case Of::feed_forward:
       return layer.if_feed_forward() != nullptr;
   }
@@ -37,11 +41,14 @@ Asked asked(const Description& d, Role role, std::size_t layer) {
   using enum Need;
   using enum Use;
   static const Norms kNoNorms{.before = false};
-  static const Layer kNone{.mixer = Attention{}, .network = FeedForward{}};
+  static const Layer kNone{.mixer = Attention{}, .beside = Recurrent{}, .network = FeedForward{}};
+  static const ShortConv kNoShortConv{};
   const Config& c = d.config;
   const Layer& l = of_layer(role) ? c.layers[layer] : kNone;
   if (!has_part(l, of(role))) return {};
   const Attention& a = l.if_attention() ? *l.if_attention() : kNone.attention();
+  const Recurrent& r = l.if_recurrent() ? *l.if_recurrent() : *kNone.if_recurrent();
+  const ShortConv& s = l.if_short_conv() ? *l.if_short_conv() : kNoShortConv;
   const FeedForward& f = l.if_feed_forward() ? *l.if_feed_forward() : kNone.feed_forward();
   const Norms& m = std::holds_alternative<std::monostate>(l.mixer) ? kNoNorms : l.mixer_norms;
   const Norms& n = std::holds_alternative<std::monostate>(l.network) ? kNoNorms : l.network_norms;

@@ -23,7 +23,7 @@ inline constexpr std::string_view kRoleNames[] = {
 inline constexpr std::size_t kRoles = std::size(kRoleNames);
 
 // The part of a model that has the tensors of a role (explained in roles.def).
-enum class Of : std::uint8_t { model, end, layer, attention, feed_forward };
+enum class Of : std::uint8_t { model, end, layer, attention, recurrent, short_conv, feed_forward };
 constexpr Of of(Role role) {
   constexpr Of kOf[] = {
 #define PUMICE_ROLE(name, of, ...) Of::of,
@@ -54,7 +54,11 @@ enum class Use : std::uint8_t {
   bytes = 8,
   // An adapter may stay separate from the matrix. This requires that no activation is applied before the adapter's product is added.
   apart = 16,
-  ends_branch = 32,  // the matrix is the last of its branch, so its bias is multiplied by Join::scale
+  ends_branch = 32,  // the matrix is the last of its branch, so its bias is multiplied by what multiplies the branch's output
+  // Flags of a vector.
+  as_is = 64,  // used as the file has it, even if the file stores norms as w - 1
+  // GGUF files may have it as a matrix, whose values are those of the vector in the same order (llama.cpp's converter for Mamba-2).
+  folded = 128,
 };
 constexpr Use operator|(Use a, Use b) { return static_cast<Use>(static_cast<unsigned>(a) | static_cast<unsigned>(b)); }
 constexpr bool has(Use all, Use one) { return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0; }

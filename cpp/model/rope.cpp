@@ -216,12 +216,13 @@ RopeTable rope_at(const Reader& read, const RopePlace& place, double theta, cons
 }
 
 // Returns the head_dim of the layers with a window (windowed = true) or of the layers without one. If the model has no such layer, returns
-// the head_dim of the first layer.
+// the head_dim of the first layer that has attention.
 std::int32_t head_dim_of(const Config& c, bool windowed) {
   for (const Layer& layer : c.layers) {
-    if ((layer.attention().window > 0 || layer.windowed) == windowed) return layer.attention().head_dim;
+    const Attention* a = layer.if_attention();
+    if (a && (a->window > 0 || layer.windowed) == windowed) return a->head_dim;
   }
-  return c.layers.front().attention().head_dim;
+  return c.first_attention()->head_dim;
 }
 
 // Returns the name of the config.json object that has the rope settings of most layers.
@@ -241,6 +242,7 @@ std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx) {
 
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   const auto object = [&](const char* name) { return !c.gguf && read.object(read.key("", name)); };
+  if (!c.first_attention()) return;
   const std::string full = rope_object(read);
   const bool per_type = full == "rope_parameters.full_attention", scaled = object("rope_scaling");
   object("rope_parameters.sliding_attention");  // throws if it exists and is not an object
@@ -254,7 +256,9 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
     of_full.partial = defaults.proportional;
   }
   c.ropes = {rope_at(read, {"rope.dimension_count", full, head_dim}, theta * defaults.stretch, scaling, of_full)};
-  for (Layer& layer : c.layers) layer.attention().rope = 0;
+  for (Layer& layer : c.layers) {
+    if (Attention* a = layer.if_attention()) a->rope = 0;
+  }
   c.n_ctx = stretched_context(read, c.n_ctx);
   if (defaults.window_theta == 0) return;
   // Layers with a window have a base of their own. Their rope is scaled only if this object has a scaling.
@@ -264,7 +268,9 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   const bool own = of_windowed != head_dim || read.has("rope.dimension_count_swa", "");
   const char* const columns = own ? "rope.dimension_count_swa" : "rope.dimension_count";
   c.ropes.push_back(rope_at(read, {columns, local, of_windowed}, base, per_type ? scaling_at(read, local, said) : RopeScaling{}, defaults));
-  for (Layer& layer : c.layers) layer.attention().rope = layer.attention().window > 0 || layer.windowed ? 1 : 0;
+  for (Layer& layer : c.layers) {
+    if (Attention* a = layer.if_attention()) a->rope = a->window > 0 || layer.windowed ? 1 : 0;
+  }
 }
 
 }  // namespace pumice::model

@@ -25,8 +25,8 @@ struct RopeDefaults {
 // transformers, and otherwise n_ctx.
 std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
 
-// Sets Config::ropes and Attention::rope, and replaces Config::n_ctx by stretched_context(). Must be called after read_sizes() and
-// read_windows().
+// Sets Config::ropes and Attention::rope, unless no layer has attention, and replaces Config::n_ctx by stretched_context(). Must be called
+// after read_sizes() and read_windows().
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults);
 
 }  // namespace pumice::model

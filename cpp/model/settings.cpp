@@ -9,6 +9,8 @@
 namespace pumice::model {
 namespace {
 
+std::size_t block_count(const Reader& read) { return static_cast<std::size_t>(read.size("block_count", "num_hidden_layers", kMaxLayers)); }
+
 float softcap(const Reader& read, const char* key, double otherwise) {
   if (otherwise == kNoSuchKey) return 0;
   const double cap = read.has(key, key) ? read.number(key, key).value_or(0) : otherwise;  // null: no limit
@@ -35,11 +37,20 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
   return a;
 }
 
+// Returns one number per layer from a GGUF file, which has a list or one number for all layers. A list also has entries for the layers that
+// predict draft tokens. Returns an empty vector if the file has no such key.
+std::vector<std::int64_t> by_layer(const Reader& read, const char* key, std::size_t layers, std::int64_t low, std::int64_t high) {
+  auto list = read.per_layer(key, "", block_count(read), low, high);
+  if (!list.empty()) list.resize(layers);
+  return list;
+}
+
 // Returns the number of kv heads of each layer. null in config.json means as many as heads.
 std::vector<std::int64_t> read_kv_heads(const Reader& read, const Config& c, std::size_t layers, std::int32_t heads,
-                                        std::int32_t otherwise) {
+                                        const SizeDefaults& defaults) {
+  const std::int32_t otherwise = defaults.kv_heads;
   if (c.gguf) {
-    auto list = read.per_layer("attention.head_count_kv", "", layers, 1, kMaxHeads);
+    auto list = by_layer(read, "attention.head_count_kv", layers, defaults.some_attend ? 0 : 1, kMaxHeads);
     return list.empty() ? std::vector<std::int64_t>(layers, heads) : list;
   }
   if (otherwise == kNoSuchKey) return std::vector<std::int64_t>(layers, heads);
@@ -48,9 +59,10 @@ std::vector<std::int64_t> read_kv_heads(const Reader& read, const Config& c, std
   return std::vector<std::int64_t>(layers, read.size("", "num_key_value_heads", kMaxHeads, silent));
 }
 
-std::vector<std::int64_t> read_ffn_widths(const Reader& read, const Config& c, std::size_t layers, std::int32_t factor) {
+std::vector<std::int64_t> read_ffn_widths(const Reader& read, const Config& c, std::size_t layers, const SizeDefaults& defaults) {
+  const std::int32_t factor = defaults.ffn_factor;
   if (c.gguf) {
-    auto list = read.per_layer("feed_forward_length", "", layers, 1, kMaxWidth * 4);
+    auto list = by_layer(read, "feed_forward_length", layers, defaults.some_networks ? 0 : 1, kMaxWidth * 4);
     if (!list.empty()) return list;
   }
   return std::vector<std::int64_t>(layers, read.size("feed_forward_length", "intermediate_size", kMaxWidth * 4,
@@ -69,6 +81,29 @@ std::vector<std::int64_t> window_letters(const Reader& read, const char* key, st
 
 }  // namespace
 
+std::size_t layer_count(const Reader& read) {
+  const auto all = static_cast<std::int64_t>(block_count(read));
+  const std::string where = read.key("nextn_predict_layers", "");
+  return static_cast<std::size_t>(all - read.in_range(read.integer("nextn_predict_layers", "").value_or(0), 0, all - 1, where));
+}
+
+std::vector<std::string_view> read_layer_types(const Reader& read, std::size_t count, std::span<const TypeName> names, const char* key) {
+  const auto said = read.gguf() ? std::nullopt : read.file().strings(read.key("", key));
+  if (!said) return {};
+  if (said->size() != count) read.unsupported(key, " has ", said->size(), " entries for ", count, " layers; one for each layer is needed");
+  std::vector<std::string_view> types;
+  for (const std::string& word : *said) {
+    const auto known = std::ranges::find(names, word, &TypeName::in_file);
+    if (known == names.end()) {
+      std::string all;
+      for (const TypeName& name : names) all += (all.empty() ? "" : ", ") + std::string(name.in_file);
+      read.unsupported(key, ": layer type \"", word, "\" is not known; there are ", all);
+    }
+    types.push_back(known->type);
+  }
+  return types;
+}
+
 void check_head_dim(const Reader& read, std::int32_t head_dim, const std::string& where) {
   if (head_dim % 8 != 0) read.unsupported(where, " is ", head_dim, "; it must be a multiple of 8");
 }
@@ -82,15 +117,18 @@ void check_kv_heads(const Reader& read, const Attention& attention, const std::s
 void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
   c.hidden_size = read.size("embedding_length", "hidden_size", kMaxWidth);
   const Attention attention = read_attention(read, c, defaults);
-  const auto layers = static_cast<std::size_t>(read.size("block_count", "num_hidden_layers", kMaxLayers));
-  const auto kv_heads = read_kv_heads(read, c, layers, attention.heads, defaults.kv_heads);
-  const auto widths = read_ffn_widths(read, c, layers, defaults.ffn_factor);
+  const std::size_t layers = layer_count(read);
+  const auto kv_heads = read_kv_heads(read, c, layers, attention.heads, defaults);
+  const auto widths = read_ffn_widths(read, c, layers, defaults);
   const Activation activation = read_activation(read, defaults.activation);
   for (std::size_t i = 0; i < layers; ++i) {
-    Attention a = attention;
-    a.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
-    check_kv_heads(read, a, read.key("attention.head_count_kv", "num_key_value_heads"));
-    c.layers.push_back({.mixer = a, .network = FeedForward{.width = static_cast<std::int32_t>(widths[i]), .activation = activation}});
+    Layer& layer = c.layers.emplace_back();
+    if (kv_heads[i] > 0) {
+      Attention& a = layer.mixer.emplace<Attention>(attention);
+      a.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
+      check_kv_heads(read, a, read.key("attention.head_count_kv", "num_key_value_heads"));
+    }
+    if (widths[i] > 0) layer.network = FeedForward{.width = static_cast<std::int32_t>(widths[i]), .activation = activation};
   }
   c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(defaults.n_ctx), 1, kMaxContext,
                           read.key("context_length", "max_position_embeddings"));
@@ -190,12 +228,16 @@ std::int32_t position_after_padding(const Reader& read, const Config& c) {
 
 void read_attention_bias(const Reader& read, Config& c) {
   const bool bias = read.flag("", "attention_bias", false);
-  for (Layer& layer : c.layers) layer.attention().qkv_bias = layer.attention().out_bias = bias;
+  for (Layer& layer : c.layers) {
+    if (Attention* a = layer.if_attention()) a->qkv_bias = a->out_bias = bias;
+  }
 }
 
 void read_mlp_bias(const Reader& read, Config& c) {
   const bool bias = read.flag("", "mlp_bias", false);
-  for (Layer& layer : c.layers) layer.feed_forward().bias = bias;
+  for (Layer& layer : c.layers) {
+    if (FeedForward* f = layer.if_feed_forward()) f->bias = bias;
+  }
 }
 
 }  // namespace pumice::model

@@ -2,7 +2,9 @@
 // the defaults of its configuration class in transformers, because transformers leaves out of config.json what equals a default.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/config.h"
@@ -24,11 +26,26 @@ struct SizeDefaults {
   double eps = 1e-6;
   Activation activation = Activation::silu;
   double attention_softcap = kNoSuchKey, logit_softcap = kNoSuchKey;  // 0: no limit
+  // If true, some layers may have no attention, or no network. GGUF files say which: those with 0 heads of keys, or with a width of 0. If
+  // the file is a config.json, read_sizes() gives all layers both parts, and the family takes them away.
+  bool some_attend = false, some_networks = false;
 };
 
 // Sets hidden_size, n_ctx and eps, and adds all layers, which are alike except for kv heads and widths given per layer in a GGUF file. The
 // family must set Config::norm first, because it decides which key has eps.
 void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults = {});
+
+// Returns the number of layers that the model runs. In GGUF files block_count also counts layers that predict draft tokens, which come last
+// (Qwen 3.5).
+std::size_t layer_count(const Reader& read);
+
+// Returns the mixer of each layer as the list `layer_types` of config.json names it, or an empty list if there is none. `names` has the
+// known names, each with the name that it stands for; older files have other names. Throws ErrorKind::unsupported_model for other names.
+struct TypeName {
+  std::string_view in_file, type;
+};
+std::vector<std::string_view> read_layer_types(const Reader& read, std::size_t count, std::span<const TypeName> names,
+                                               const char* key = "layer_types");
 
 // check_head_dim() throws ErrorKind::unsupported_model if head_dim is not a multiple of 8. check_kv_heads() throws it if the number of
 // heads is not a multiple of the number of kv heads. `where` is the key that gives the number, for error messages.

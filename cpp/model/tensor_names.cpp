@@ -41,6 +41,61 @@ bool is_buffer(std::string_view name) {
   return std::ranges::any_of(kBuffers, [&](std::string_view end) { return name.ends_with(end); });
 }
 
+// The rows of a tensor that several roles share: `times` times the runs of rows of each role, one after another.
+struct Layout {
+  struct Run {
+    Role role;
+    std::int64_t rows;
+  };
+  std::int64_t times = 1;
+  std::vector<Run> runs;
+
+  Part of(Role role) const {
+    Part part;
+    for (const Run& run : runs) {
+      if (run.role == role) part.first = part.stride, part.run = run.rows;
+      part.stride += run.rows;
+    }
+    part.whole = times * part.stride;
+    return part;
+  }
+};
+
+Layout layout_of(Fused fused, const Layer& layer) {
+  using enum Role;
+  const Attention a = layer.if_attention() ? *layer.if_attention() : Attention{};
+  const Recurrent r = layer.if_recurrent() ? *layer.if_recurrent() : Recurrent{};
+  const std::int64_t ffn = layer.if_feed_forward() ? layer.if_feed_forward()->width : 0;
+  const std::int64_t keys = r.key_width(), values = r.value_width(), each = r.heads / std::max(r.key_heads, 1);
+  switch (fused) {
+    case Fused::no:
+      break;
+    case Fused::qkv:
+      return {1, {{q, a.q_width()}, {k, a.kv_width()}, {v, a.kv_width()}}};
+    case Fused::qkv_by_head:
+      return {a.kv_heads, {{q, a.q_width() / std::max(a.kv_heads, 1)}, {k, a.head_dim}, {v, a.head_dim}}};
+    case Fused::q_gate_by_head:
+      return {a.heads, {{q, a.head_dim}, {attn_gate, a.head_dim}}};
+    case Fused::gate_up:
+      return {1, {{gate, ffn}, {up, ffn}}};
+    case Fused::up_gate:
+      return {1, {{up, ffn}, {gate, ffn}}};
+    case Fused::scan_qkv:
+      return {1, {{scan_q, keys}, {scan_k, keys}, {scan_v, values}}};
+    case Fused::scan_parts:
+      return {1, {{scan_gate, values}, {scan_v, values}, {scan_k, keys}, {scan_q, keys}, {scan_step, r.heads}}};
+    case Fused::scan_qkv_gate_by_head:
+      return {r.key_heads, {{scan_q, r.key_dim}, {scan_k, r.key_dim}, {scan_v, each * r.value_dim}, {scan_gate, each * r.value_dim}}};
+    case Fused::scan_beta_step_by_head:
+      return {r.key_heads, {{scan_beta, each}, {scan_step, each}}};
+    case Fused::taps_qkv:
+      return {1, {{scan_q_taps, keys}, {scan_k_taps, keys}, {scan_v_taps, values}}};
+    case Fused::taps_vkq:
+      return {1, {{scan_v_taps, values}, {scan_k_taps, keys}, {scan_q_taps, keys}}};
+  }
+  return {};
+}
+
 }  // namespace
 
 TensorNames::TensorNames(const files::ModelFile& file, const Config& config) : file_(file), config_(config) {
@@ -134,16 +189,7 @@ TensorNames::Found TensorNames::find(Role role, std::size_t layer, std::string_v
 Part TensorNames::part(const TensorName& name, Role role, std::size_t layer) const {
   if (role == Role::position_embedding) return {.first = config_.position_offset};
   if (name.fused == Fused::no) return {};
-  if (name.fused == Fused::gate_up || name.fused == Fused::up_gate) {
-    const std::int64_t width = config_.layers[layer].feed_forward().width;
-    const bool second = (role == Role::gate) == (name.fused == Fused::up_gate);
-    return {second ? width : 0, width, width, 2 * width};
-  }
-  const Attention& a = config_.layers[layer].attention();
-  const std::int64_t q = a.q_width(), kv = a.kv_width(), dim = a.head_dim, all = q + 2 * kv;
-  if (name.fused == Fused::qkv) return role == Role::q ? Part{0, q, q, all} : Part{role == Role::k ? q : q + kv, kv, kv, all};
-  const std::int64_t group = a.heads / a.kv_heads * dim, stride = group + 2 * dim;
-  return role == Role::q ? Part{0, group, stride, all} : Part{role == Role::k ? group : group + dim, dim, stride, all};
+  return layout_of(name.fused, config_.layers[layer]).of(role);
 }
 
 std::string TensorNames::first_name(Role role, std::size_t layer, std::string_view suffix) const {

@@ -56,7 +56,7 @@ class TensorNames {
 
  private:
   std::string_view pattern(const TensorName& name) const { return config_.gguf ? name.gguf : name.safetensors; }
-  bool bare(const TensorName& name) const { return name.bare && !config_.gguf; }
+  bool bare(const TensorName& name) const { return name.bare == Bare::both || (name.bare == Bare::safetensors && !config_.gguf); }
   std::vector<TensorName> names_of(Role role) const;
   std::vector<std::string> in_file(const TensorName& name, std::size_t layer) const;
   const files::TensorInfo* tensor(const TensorName& name, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const;

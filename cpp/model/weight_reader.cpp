@@ -26,12 +26,37 @@ Parameter WeightReader::read(Role role, std::size_t layer) {
     if (ask.need == Need::always) names_.missing(role, layer, "weight");
     return parameter;
   }
-  if (ask.is_vector())
-    parameter.vector = read_vector(found, ask.rows, d_.config.norm_offset ? 1.0f : 0.0f);
-  else
+  if (ask.is_vector()) {
+    Vector vector{.name = found.tensor->name, .values = values_of(found, ask.rows, has(ask.use, Use::folded))};
+    if (d_.config.norm_offset && !has(ask.use, Use::as_is)) {
+      for (float& value : vector.values) value += 1;
+    }
+    parameter.vector = d_.add(std::move(vector));
+  } else {
     read_matrix(parameter, found, role, layer);
+  }
   parameter.bias = read_bias(role, layer, ask.is_vector() ? ask.rows : d_.matrix(parameter.matrix).rows);
   return parameter;
+}
+
+// Returns the number that multiplies the bias in a role: what multiplies the product, unless it multiplies the product's input.
+static float bias_factor(const Layer& layer, Role role, Use use) {
+  const Attention* a = layer.if_attention();
+  const Recurrent* r = layer.if_recurrent();
+  const FeedForward* f = layer.if_feed_forward();
+  const auto out = [](const auto* part) { return part && part->multipliers ? part->multipliers->out : 1.0f; };
+  const ScanFactors factors = r && r->factors ? *r->factors : ScanFactors{};
+  float by = has(use, Use::ends_branch) ? layer.join.scale : 1;
+  if (role == Role::attn_out) by *= out(a);
+  if (role == Role::scan_out) by *= out(r);
+  if (role == Role::down) by *= out(f);
+  if (role == Role::gate && f && f->multipliers) by *= f->multipliers->in;
+  if (role == Role::scan_q) by *= factors.q;
+  if (role == Role::scan_k) by *= factors.k;
+  if (role == Role::scan_v) by *= factors.v;
+  if (role == Role::scan_gate) by *= factors.gate;
+  if (role == Role::scan_step) by *= factors.step;
+  return by;
 }
 
 VectorId WeightReader::read_bias(Role role, std::size_t layer, std::int64_t length) {
@@ -39,24 +64,51 @@ VectorId WeightReader::read_bias(Role role, std::size_t layer, std::int64_t leng
   const Asked ask = asked(d_, role, layer);
   if (!found.tensor && ask.bias) names_.missing(role, layer, "bias");
   if (!found.tensor) return VectorId::none;
-  const VectorId bias = read_vector(found, length, 0);
-  if (const float by = has(ask.use, Use::ends_branch) ? d_.config.layers[layer].join.scale : 1; by != 1) {
-    for (float& value : d_.weights.vectors[static_cast<std::size_t>(bias)].values) value *= by;
+  Vector bias{.name = found.tensor->name, .values = values_of(found, length, false)};
+  if (const float by = of_layer(role) ? bias_factor(d_.config.layers[layer], role, ask.use) : 1; by != 1) {
+    for (float& value : bias.values) value *= by;
   }
-  return bias;
+  return d_.add(std::move(bias));
 }
 
-VectorId WeightReader::read_vector(const TensorNames::Found& found, std::int64_t length, float offset) {
+// Returns `length` values of a vector: the role's part of the tensor.
+std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std::int64_t length, bool folded) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_format(*file_, tensor);
   const std::int64_t whole = found.part.whole > 0 ? found.part.whole : length;
-  if (tensor.shape.size() != 1 || tensor.shape[0] != whole) wrong_shape(*file_, tensor, str("[", whole, "]"));
+  const bool as_matrix = folded && d_.config.gguf && tensor.shape.size() == 2 && tensor.shape[0] > 0 && whole % tensor.shape[0] == 0 &&
+                         tensor.shape[1] == whole / tensor.shape[0];
+  if (!as_matrix && (tensor.shape.size() != 1 || tensor.shape[0] != whole)) wrong_shape(*file_, tensor, str("[", whole, "]"));
   Part part = found.part;
   if (part.run == 0) part.run = part.stride = length;
   const std::vector<float> all = file_->read_floats(tensor);
-  Vector vector{.name = tensor.name, .values = std::vector<float>(static_cast<std::size_t>(length))};
-  for (std::int64_t i = 0; i < length; ++i) vector.values[static_cast<std::size_t>(i)] = all[static_cast<std::size_t>(part.of(i))] + offset;
-  return d_.add(std::move(vector));
+  std::vector<float> values(static_cast<std::size_t>(length));
+  for (std::int64_t i = 0; i < length; ++i) values[static_cast<std::size_t>(i)] = all[static_cast<std::size_t>(part.of(i))];
+  return values;
+}
+
+WeightReader::Taps WeightReader::read_taps(Role role, std::size_t layer) const {
+  const TensorNames::Found found = names_.weight(role, layer);
+  if (!found.tensor) names_.missing(role, layer, "weight");
+  const files::TensorInfo& tensor = *found.tensor;
+  require_format(*file_, tensor);
+  const Asked ask = asked(d_, role, layer);
+  const std::int64_t whole = found.part.whole > 0 ? found.part.whole : ask.rows;
+  const auto needed = d_.config.gguf ? std::vector{whole, ask.cols} : std::vector{whole, std::int64_t{1}, ask.cols};
+  if (tensor.shape != needed)
+    wrong_shape(*file_, tensor, d_.config.gguf ? str("[", whole, ", ", ask.cols, "]") : str("[", whole, ", 1, ", ask.cols, "]"));
+  Part part = found.part;
+  if (part.run == 0) part.run = part.stride = ask.rows;
+  const std::vector<float> all = file_->read_floats(tensor);
+  Taps taps{.rows = {.name = tensor.name, .values = {}}, .bias = {}};
+  for (std::int64_t row = 0; row < ask.rows; ++row) {
+    const auto from = all.begin() + part.of(row) * ask.cols;
+    taps.rows.values.insert(taps.rows.values.end(), from, from + ask.cols);
+  }
+  const TensorNames::Found bias = names_.bias(role, layer);
+  if (!bias.tensor && ask.bias) names_.missing(role, layer, "bias");
+  if (bias.tensor) taps.bias = values_of(bias, ask.rows, false);
+  return taps;
 }
 
 Vector WeightReader::read_table(Role role) const {

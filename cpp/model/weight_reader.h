@@ -26,6 +26,14 @@ class WeightReader {
   VectorId read_bias(Role role, std::size_t layer, std::int64_t length);
   // Returns all values of a table with the name of its tensor. For tables that operations use only after a conversion (Need::elsewhere).
   Vector read_table(Role role) const;
+  // Returns the taps in this role, row after row, and the bias of these rows, which is empty if the file has none. safetensors files have
+  // taps as [rows, 1, taps], and GGUF files as [rows, taps].
+  struct Taps {
+    Vector rows;
+    std::vector<float> bias;
+  };
+  Taps read_taps(Role role, std::size_t layer) const;
+  [[noreturn]] void missing_bias(Role role, std::size_t layer) const { names_.missing(role, layer, "bias"); }
   // Sets the matrix of a head that is tied to the embedding. This is the embedding's matrix or, if the embedding or the head has an
   // adapter, a second matrix of the same tensor.
   void tie_head(Parameter& head);
@@ -34,7 +42,7 @@ class WeightReader {
   void require_all_adapters_used() const { lora_.require_all_used(*file_); }
 
  private:
-  VectorId read_vector(const TensorNames::Found& found, std::int64_t length, float offset);
+  std::vector<float> values_of(const TensorNames::Found& found, std::int64_t length, bool folded) const;
   void read_matrix(Parameter& parameter, const TensorNames::Found& found, Role role, std::size_t layer);
   Matrix open(const TensorNames::Found& found, const Asked& ask, Part& part) const;
   void finish(Matrix& matrix, bool in_bytes);

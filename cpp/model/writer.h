@@ -36,10 +36,11 @@ class Writer {
   View low_;  // the products a in of separate adapters; as wide as the largest rank
 };
 
-// The result of a mixer or a network: rows, and the role of the matrix that projects them back to hidden_size.
+// The result of a mixer or a network: rows, the role of the matrix that projects them back to hidden_size, and what multiplies the product.
 struct BranchEnd {
   View rows;
   Role product;
+  float scale = 1;
 };
 
 }  // namespace pumice::model

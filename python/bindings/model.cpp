@@ -133,8 +133,16 @@ py::array_t<float> attentions(const ModelHandle& handle, const py::array& ids, s
   const auto tokens = ids_of(ids);
   const auto& layers = m->description().config.layers;
   require(layer >= 0 && layer < static_cast<std::int64_t>(layers.size()), "layer ", layer, " is not 0 to ", layers.size() - 1);
-  const auto n = static_cast<py::ssize_t>(tokens.size()),
-             heads = static_cast<py::ssize_t>(layers[static_cast<std::size_t>(layer)].attention().heads);
+  const model::Attention* attention = layers[static_cast<std::size_t>(layer)].if_attention();
+  if (!attention) {
+    std::string others;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (layers[i].if_attention()) others += (others.empty() ? "" : ", ") + std::to_string(i + 1);
+    }
+    fail(ErrorKind::invalid_argument, "layer ", layer + 1, " has no attention; ",
+         others.empty() ? "no layer of this model has it" : str("the layers with attention are ", others, " (1 is the first)"));
+  }
+  const auto n = static_cast<py::ssize_t>(tokens.size()), heads = static_cast<py::ssize_t>(attention->heads);
   py::array_t<float> out({heads, n, n});
   const auto target = writable(out);
   interruptible([&](const Cancel& cancel) { m->attentions(tokens, static_cast<std::size_t>(layer), target, cancel); });

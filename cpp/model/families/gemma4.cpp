@@ -31,7 +31,7 @@ constexpr TensorName kNames[] = {
     {input_gate, "blk.{}.inp_gate", "layers.{}.per_layer_input_gate"},
     {input_out, "blk.{}.proj", "layers.{}.per_layer_projection"},
     {input_norm, "blk.{}.post_norm", "layers.{}.post_per_layer_input_norm"},
-    {layer_scale, "blk.{}.layer_output_scale", "layers.{}.layer_scalar", Fused::no, false, true},
+    {layer_scale, "blk.{}.layer_output_scale", "layers.{}.layer_scalar", Fused::no, false, Bare::safetensors},
 };
 
 void refuse_what_is_not_run(const Reader& read) {

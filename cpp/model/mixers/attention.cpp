@@ -12,7 +12,7 @@ AttentionMixer::AttentionMixer(Writer& writer, SharedKv& kv) : w_(writer), kv_(k
     const Attention* a = layer.if_attention();
     if (!a) continue;
     q = std::max(q, a->q_width());
-    qkv = std::max(qkv, a->q_width() + 2 * a->kv_width() + places_width(*a));
+    qkv = std::max(qkv, a->q_width() + a->gate_width() + 2 * a->kv_width() + places_width(*a));
   }
   if (q == 0) return;
   qkv_ = w_.slot(Rows::tokens, qkv);
@@ -20,8 +20,9 @@ AttentionMixer::AttentionMixer(Writer& writer, SharedKv& kv) : w_(writer), kv_(k
 }
 
 BranchEnd AttentionMixer::write(std::size_t layer, const Attention& a, const View& in) {
-  const View q = Writer::part(qkv_, 0, a.q_width()), k = Writer::part(qkv_, q.width, a.kv_width());
-  const Heads heads{q, k, Writer::part(qkv_, k.col + k.width, k.width)};
+  const View q = Writer::part(qkv_, 0, a.q_width()), gate = a.gate ? Writer::part(qkv_, q.width, a.gate_width()) : View{};
+  const View k = Writer::part(qkv_, q.width + a.gate_width(), a.kv_width());
+  const Heads heads{q, gate, k, Writer::part(qkv_, k.col + k.width, k.width)};
   const View out = Writer::part(attended_, 0, q.width);
   project(layer, a, in, heads);
   if (a.values && a.values->normalised && !a.kv_from) w_.norm({}, a.makes_values() ? heads.v : k, heads.v, {}, a.head_dim);
@@ -30,13 +31,15 @@ BranchEnd AttentionMixer::write(std::size_t layer, const Attention& a, const Vie
   if (a.qk_norm == QkNorm::head_after_rope) norm_heads(layer, a, heads);
   attend(layer, a, heads, out);
   if (!a.kv_from) kv_.keep(layer, k);
-  return {out, Role::attn_out};
+  if (a.gate) w_.add(Multiply{.a = out, .b = gate, .out = out, .activation = Activation::sigmoid});
+  return {out, Role::attn_out, a.multipliers ? a.multipliers->out : 1};
 }
 
-// Computes q, k and v as one product, leaving out k or v if the layer has no matrix for it.
+// Computes q, the gate, k and v as one product, leaving out those for which the layer has no matrix.
 void AttentionMixer::project(std::size_t layer, const Attention& a, const View& in, const Heads& heads) {
   std::vector<Parameter> parts = {w_.d.at(layer, Role::q)};
-  std::int32_t width = heads.q.width;
+  std::int32_t width = heads.q.width + a.gate_width();
+  if (a.gate) parts.push_back(w_.d.at(layer, Role::attn_gate));
   if (!a.kv_from) {
     parts.push_back(w_.d.at(layer, Role::k));
     width += heads.k.width;
@@ -45,7 +48,7 @@ void AttentionMixer::project(std::size_t layer, const Attention& a, const View& 
     parts.push_back(w_.d.at(layer, Role::v));
     width += heads.v.width;
   }
-  w_.linear(in, Writer::part(qkv_, 0, width), parts);
+  w_.linear(in, Writer::part(qkv_, 0, width), parts, {.scale = a.multipliers ? a.multipliers->in : 1});
 }
 
 void AttentionMixer::norm_heads(std::size_t layer, const Attention& a, const Heads& heads) {

@@ -16,7 +16,7 @@ class AttentionMixer {
 
  private:
   struct Heads {
-    View q, k, v;  // neighbouring columns of one slot
+    View q, gate, k, v;  // neighbouring columns of one slot; the gate only with Attention::gate
   };
   void project(std::size_t layer, const Attention& a, const View& in, const Heads& heads);
   void norm_heads(std::size_t layer, const Attention& a, const Heads& heads);

@@ -14,10 +14,11 @@ FeedForwardNetwork::FeedForwardNetwork(Writer& writer) : w_(writer) {
 BranchEnd FeedForwardNetwork::write(std::size_t layer, const FeedForward& f, const View& in) {
   const View wide = Writer::part(wide_, 0, f.width);
   const Parameter &gate = w_.d.at(layer, Role::gate), &up = w_.d.at(layer, Role::up);
-  if (f.gated && (gate.lora_a != MatrixId::none || up.lora_a != MatrixId::none)) {
+  const float gate_scale = f.multipliers ? f.multipliers->in : 1;
+  if (f.gated && (gate_scale != 1 || gate.lora_a != MatrixId::none || up.lora_a != MatrixId::none)) {
     if (!gate_) gate_ = w_.slot(Rows::tokens, wide_.width);
     const View opened = Writer::part(gate_, 0, f.width);
-    w_.linear(in, opened, {gate});
+    w_.linear(in, opened, {gate}, {.scale = gate_scale});
     w_.linear(in, wide, {up});
     w_.add(Multiply{.a = wide, .b = opened, .out = wide, .activation = f.activation});
   } else if (f.gated) {
@@ -36,7 +37,7 @@ BranchEnd FeedForwardNetwork::write(std::size_t layer, const FeedForward& f, con
     }
     w_.linear(in, wide, {up}, std::move(op));
   }
-  return {wide, Role::down};
+  return {wide, Role::down, f.multipliers ? f.multipliers->out : 1};
 }
 
 }  // namespace pumice::model

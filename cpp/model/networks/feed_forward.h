@@ -16,7 +16,7 @@ class FeedForwardNetwork {
  private:
   Writer& w_;
   View wide_;
-  View gate_;  // holds the gate's product if an adapter is added to it before the activation
+  View gate_;  // holds the gate's product if an adapter is added to it, or if it is multiplied, before the activation
 };
 
 }  // namespace pumice::model

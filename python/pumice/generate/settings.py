@@ -232,6 +232,8 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     eos = values.get("eos_token_id")
     if eos is None:
         eos = file.get("eos_token_id")
+    if eos is None:
+        eos = file.get("text_config.eos_token_id")  # of a multimodal model
     suppressed = _token_ids(values.get("suppress_tokens"), "suppress_tokens", str(source))
     eos_ids = _token_ids(eos, "eos_token_id", str(source))
     given = values.get("bad_words_ids")

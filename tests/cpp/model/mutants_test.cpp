@@ -147,12 +147,13 @@ MatrixId reordered(Description& d, MatrixId id, const std::function<std::int64_t
 bool other_heads(Description& d) {
   bool any = false;
   for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
-    Attention& a = d.config.layers[layer].attention();
-    if (a.head_dim % 4 != 0 || a.qk_norm == QkNorm::head || a.qk_norm == QkNorm::head_after_rope || a.position_bias == PositionBias::alibi)
+    Attention* a = d.config.layers[layer].if_attention();
+    if (!a || a->head_dim % 4 != 0 || a->qk_norm == QkNorm::head || a->qk_norm == QkNorm::head_after_rope ||
+        a->position_bias == PositionBias::alibi)
       continue;
-    a.heads *= 2;
-    a.kv_heads *= 2;
-    a.head_dim /= 2;
+    a->heads *= 2;
+    a->kv_heads *= 2;
+    a->head_dim /= 2;
     any = true;
   }
   for (RopeTable& rope : d.config.ropes) rope.inv_freq.resize(rope.inv_freq.size() / 2);
@@ -164,14 +165,14 @@ bool other_heads(Description& d) {
 bool other_qk_norm(Description& d, QkNorm from, QkNorm to) {
   return in_parameters("", "",
                        [&](Description& m, std::size_t layer) {
-                         Attention& a = m.config.layers[layer].attention();
-                         if (a.qk_norm != from) return false;
-                         a.qk_norm = to;
-                         for (const auto& [role, width] : {std::pair(Role::q_norm, a.q_width()), std::pair(Role::k_norm, a.kv_width())}) {
+                         Attention* a = m.config.layers[layer].if_attention();
+                         if (!a || a->qk_norm != from) return false;
+                         a->qk_norm = to;
+                         for (const auto& [role, width] : {std::pair(Role::q_norm, a->q_width()), std::pair(Role::k_norm, a->kv_width())}) {
                            Parameter& p = of(m, layer, role);
                            if (p.vector == VectorId::none) continue;
                            const std::vector<float>& old = m.weights.vectors[static_cast<std::size_t>(p.vector)].values;
-                           std::vector<float> values(static_cast<std::size_t>(to == QkNorm::head ? a.head_dim : width));
+                           std::vector<float> values(static_cast<std::size_t>(to == QkNorm::head ? a->head_dim : width));
                            for (std::size_t i = 0; i < values.size(); ++i) values[i] = old[i % old.size()];
                            p.vector = added(m, std::move(values));
                          }
@@ -180,12 +181,49 @@ bool other_qk_norm(Description& d, QkNorm from, QkNorm to) {
       .change(d);
 }
 
+std::vector<Attention*> with_attention(Config& c) {
+  std::vector<Attention*> found;
+  for (Layer& layer : c.layers) {
+    if (Attention* a = layer.if_attention()) found.push_back(a);
+  }
+  return found;
+}
+
+// Adds a mutant of a bias that a recurrent mixer or a short convolution may have. The mutant drops the bias, or adds one where there is
+// none.
+void toggle_bias(std::vector<Mutant>& all, const char* field, std::vector<Role> roles) {
+  for (const bool drops : {true, false}) {
+    all.push_back(in_parameters(field, drops ? "the other way" : "another one", [drops, roles](Description& d, std::size_t layer) {
+      bool any = false;
+      for (const Role role : roles) {
+        Parameter& p = of(d, layer, role);
+        if (p.matrix == MatrixId::none && p.vector == VectorId::none) continue;
+        std::size_t width = p.matrix != MatrixId::none ? static_cast<std::size_t>(d.matrix(p.matrix).rows) : 0;
+        if (const Recurrent* r = d.config.layers[layer].if_recurrent(); r && role == Role::scan_taps)
+          width = static_cast<std::size_t>(r->conv_width());
+        if (role == Role::conv_taps) width = static_cast<std::size_t>(d.config.hidden_size);
+        p.bias = drops && p.bias != VectorId::none ? VectorId::none : added(d, std::vector<float>(width, 0.3f));
+        any = true;
+      }
+      return any;
+    }));
+  }
+}
+
 std::vector<Mutant> mutants() {
   std::vector<Mutant> all;
   const auto add = [&](Mutant m) { all.push_back(std::move(m)); };
   const auto attention = [&](const char* name, std::string what, std::function<bool(Attention&)> change) {
     add(in_layers(std::string("Attention::") + name, std::move(what),
-                  [change = std::move(change)](Layer& l) { return change(l.attention()); }));
+                  [change = std::move(change)](Layer& l) { return l.if_attention() && change(*l.if_attention()); }));
+  };
+  const auto recurrent = [&](const char* field, std::string what, std::function<bool(Recurrent&)> change) {
+    add(in_layers(field, std::move(what),
+                  [change = std::move(change)](Layer& l) { return l.if_recurrent() && change(*l.if_recurrent()); }));
+  };
+  const auto network = [&](const char* field, std::string what, std::function<bool(FeedForward&)> change) {
+    add(in_layers(field, std::move(what),
+                  [change = std::move(change)](Layer& l) { return l.if_feed_forward() && change(*l.if_feed_forward()); }));
   };
   const auto config = [&](const char* name, std::string what, std::function<bool(Config&)> change) {
     add({std::string("Config::") + name, std::move(what), [change = std::move(change)](Description& d) { return change(d.config); }});
@@ -197,26 +235,24 @@ std::vector<Mutant> mutants() {
   attention("window", "one less", [](Attention& a) { return a.window > 1 && a.window < kRows && set(a.window, a.window - 1); });
   attention("window", "one where there is none", [](Attention& a) { return a.window == 0 && set(a.window, 16); });
   add({"Attention::window", "in the next layer", [](Description& d) {
-         auto& layers = d.config.layers;
+         const std::vector<Attention*> attend = with_attention(d.config);
+         if (attend.empty()) return false;
          bool any = false;
-         const std::int32_t first = layers.front().attention().window;
-         for (std::size_t i = 0; i < layers.size(); ++i)
-           any = set(layers[i].attention().window, i + 1 < layers.size() ? layers[i + 1].attention().window : first) || any;
+         const std::int32_t first = attend.front()->window;
+         for (std::size_t i = 0; i < attend.size(); ++i)
+           any = set(attend[i]->window, i + 1 < attend.size() ? attend[i + 1]->window : first) || any;
          return any;
        }});
   attention("rope", "none", [](Attention& a) { return set(a.rope, -1); });
   add({"Attention::rope", "where there is none", [](Description& d) {
          bool any = false;
-         for (Layer& layer : d.config.layers)
-           any = (!d.config.ropes.empty() && layer.attention().rope < 0 && set(layer.attention().rope, 0)) || any;
+         for (Attention* a : with_attention(d.config)) any = (!d.config.ropes.empty() && a->rope < 0 && set(a->rope, 0)) || any;
          return any;
        }});
   add({"Attention::rope", "the other layers' one", [](Description& d) {
          bool any = false;
-         for (Layer& layer : d.config.layers)
-           any = (d.config.ropes.size() > 1 && !(d.config.ropes[0] == d.config.ropes[1]) && layer.attention().rope >= 0 &&
-                  set(layer.attention().rope, 1 - std::min(layer.attention().rope, 1))) ||
-                 any;
+         const bool two = d.config.ropes.size() > 1 && !(d.config.ropes[0] == d.config.ropes[1]);
+         for (Attention* a : with_attention(d.config)) any = (two && a->rope >= 0 && set(a->rope, 1 - std::min(a->rope, 1))) || any;
          return any;
        }});
   attention("scale", "a tenth more", [](Attention& a) { return times(a.scale, 1.1); });
@@ -246,9 +282,67 @@ std::vector<Mutant> mutants() {
             [](Attention& a) { return a.temperature && set(a.temperature->length, a.temperature->length / 2); });
   attention("position_bias", "none", [](Attention& a) { return set(a.position_bias, PositionBias::none); });
   add({"Attention::position_bias", "where there is none", [](Description& d) {
-         if (d.alibi_slopes == VectorId::none) d.alibi_slopes = added(d, alibi_slopes(d.config.layers.front().attention().heads));
-         return in_layers("", "", [](Layer& l) { return set(l.attention().position_bias, PositionBias::alibi); }).change(d);
+         const std::vector<Attention*> attend = with_attention(d.config);
+         if (attend.empty()) return false;
+         if (d.alibi_slopes == VectorId::none) d.alibi_slopes = added(d, alibi_slopes(attend.front()->heads));
+         bool any = false;
+         for (Attention* a : attend) any = set(a->position_bias, PositionBias::alibi) || any;
+         return any;
        }});
+  attention("gate", "none", [](Attention& a) { return a.gate && (a.gate.reset(), true); });
+  add(in_layers("Attention::multipliers", "a tenth more of the output", [](Layer& l) {  // a norm on the branch would cancel the factor
+    if (!l.if_attention() || l.mixer_norms.branch) return false;
+    if (!l.attention().multipliers) l.attention().multipliers = Multipliers{};
+    return times(l.attention().multipliers->out, 1.1);
+  }));
+
+  recurrent("Recurrent::rule", "of a state space model", [](Recurrent& r) { return set(r.rule, ScanRule::ssd); });
+  for (const char* field : {"Recurrent::key_heads", "Recurrent::key_dim"}) {
+    recurrent(field, "twice the heads", [](Recurrent& r) {
+      if (r.key_dim % 2 != 0) return false;
+      r.key_heads *= 2;
+      r.key_dim /= 2;
+      return true;
+    });
+  }
+  recurrent("Recurrent::activation", "none", [](Recurrent& r) { return set(r.activation, Activation::none); });
+  recurrent("Recurrent::activation", "gelu", [](Recurrent& r) { return set(r.activation, Activation::gelu); });
+  recurrent("Recurrent::tiled", "the other way",
+            [](Recurrent& r) { return r.key_heads > 1 && r.key_heads < r.heads && set(r.tiled, !r.tiled); });
+  recurrent("Recurrent::strength", "twice or half",
+            [](Recurrent& r) { return r.rule == ScanRule::delta && set(r.strength, r.strength == 1 ? 2.0f : 1.0f); });
+  recurrent("Recurrent::norm", "none", [](Recurrent& r) { return r.norm && (r.norm.reset(), true); });
+  recurrent("ScanNorm::before_gate", "the other way",
+            [](Recurrent& r) { return r.norm && set(r.norm->before_gate, !r.norm->before_gate); });
+  recurrent("ScanNorm::eps", "0.1", [](Recurrent& r) { return r.norm && set(r.norm->eps, 0.1f); });
+  recurrent("ScanFactors::gate", "where there are none", [](Recurrent& r) {
+    if (r.factors) return false;
+    r.factors = ScanFactors{.gate = 1.1f};
+    return true;
+  });
+  for (const auto& [field, factor] : {std::pair("ScanFactors::q", &ScanFactors::q), std::pair("ScanFactors::k", &ScanFactors::k),
+                                      std::pair("ScanFactors::v", &ScanFactors::v), std::pair("ScanFactors::gate", &ScanFactors::gate),
+                                      std::pair("ScanFactors::step", &ScanFactors::step)}) {
+    recurrent(field, "a fifth more", [factor = factor](Recurrent& r) {
+      if (!r.factors) r.factors = ScanFactors{};
+      return times((*r.factors).*factor, 1.2);
+    });
+  }
+  add(in_layers("Recurrent::multipliers", "a tenth more of the output", [](Layer& l) {  // a norm on the branch would cancel the factor
+    Recurrent* r = l.if_recurrent();
+    if (!r || l.mixer_norms.branch) return false;
+    if (!r->multipliers) r->multipliers = Multipliers{};
+    return times(r->multipliers->out, 1.1);
+  }));
+  toggle_bias(all, "Recurrent::in_bias", {Role::scan_q, Role::scan_k, Role::scan_v, Role::scan_gate, Role::scan_step, Role::scan_beta});
+  toggle_bias(all, "Recurrent::conv_bias", {Role::scan_taps});
+  toggle_bias(all, "Recurrent::out_bias", {Role::scan_out});
+  toggle_bias(all, "ShortConv::bias", {Role::conv_in});
+  toggle_bias(all, "ShortConv::bias", {Role::conv_taps});
+  toggle_bias(all, "ShortConv::bias", {Role::conv_out});
+  add(in_layers("ShortConv::centred", "the other way",
+                [](Layer& l) { return l.if_short_conv() && set(l.if_short_conv()->centred, !l.if_short_conv()->centred); }));
+
   struct Branch {
     const char* name;
     Norms& (*norms)(Layer&);
@@ -277,33 +371,43 @@ std::vector<Mutant> mutants() {
   biases("Attention::out_bias", {Role::attn_out});
   biases("FeedForward::bias", {Role::gate, Role::up, Role::down});
 
-  add(in_layers("FeedForward::gated", "not", [](Layer& l) { return set(l.feed_forward().gated, false); }));
+  network("FeedForward::gated", "not", [](FeedForward& f) { return set(f.gated, false); });
   add({"FeedForward::gated", "where there is no gate", [](Description& d) {
          return in_parameters("", "",
                               [](Description& m, std::size_t layer) {
-                                FeedForward& f = m.config.layers[layer].feed_forward();
-                                if (f.gated || f.activation == Activation::xielu) return false;
+                                FeedForward* f = m.config.layers[layer].if_feed_forward();
+                                if (!f || f->gated || f->activation == Activation::xielu) return false;
                                 of(m, layer, Role::gate) = of(m, layer, Role::up);
-                                return f.gated = true;
+                                return f->gated = true;
                               })
              .change(d);
        }});
   add(in_parameters("FeedForward::gated", "gate and up swapped", [](Description& d, std::size_t layer) {
     std::swap(of(d, layer, Role::gate), of(d, layer, Role::up));
-    return d.config.layers[layer].feed_forward().gated;
+    const FeedForward* f = d.config.layers[layer].if_feed_forward();
+    return f && f->gated;
   }));
   for (const auto& [to, name] :
        {std::pair(Activation::silu, "silu"), std::pair(Activation::gelu, "gelu"), std::pair(Activation::gelu_tanh, "gelu_tanh"),
         std::pair(Activation::relu, "relu"), std::pair(Activation::relu2, "relu2")}) {
-    add(in_layers("FeedForward::activation", name, [to = to](Layer& l) { return set(l.feed_forward().activation, to); }));
+    network("FeedForward::activation", name, [to = to](FeedForward& f) { return set(f.activation, to); });
   }
   for (const auto& alpha : {&Xielu::alpha_p, &Xielu::alpha_n}) {
-    add(in_layers("FeedForward::xielu", alpha == &Xielu::alpha_p ? "a tenth more of alpha_p" : "a tenth more of alpha_n",
-                  [alpha](Layer& l) {
-                    std::optional<Xielu>& xielu = l.feed_forward().xielu;
-                    return xielu && times((*xielu).*alpha, 1.1);
-                  }));
+    network("FeedForward::xielu", alpha == &Xielu::alpha_p ? "a tenth more of alpha_p" : "a tenth more of alpha_n",
+            [alpha](FeedForward& f) { return f.xielu && times((*f.xielu).*alpha, 1.1); });
   }
+  add(in_layers("FeedForward::multipliers", "a tenth more of the output", [](Layer& l) {  // a norm on the branch would cancel the factor
+    FeedForward* f = l.if_feed_forward();
+    if (!f || l.network_norms.branch) return false;
+    if (!f->multipliers) f->multipliers = Multipliers{};
+    return times(f->multipliers->out, 1.1);
+  }));
+  add(in_layers("FeedForward::multipliers", "a fifth more of the gate", [](Layer& l) {
+    FeedForward* f = l.if_feed_forward();
+    if (!f || !f->gated) return false;
+    if (!f->multipliers) f->multipliers = Multipliers{};
+    return times(f->multipliers->in, 1.2);
+  }));
   add(toggle("Join::parallel", "the other way", [](Layer& l) -> bool& { return l.join.parallel; }));
   add(in_layers("Join::scale", "1", [](Layer& l) { return set(l.join.scale, 1.0f); }));
   add(in_layers("Join::scale", "a tenth more", [](Layer& l) {  // a norm on the branch would cancel the factor
@@ -341,7 +445,8 @@ std::vector<Mutant> mutants() {
          }}}) {
     config("ropes", name, [change = change, factor = std::string(name) == "larger"](Config& c) {
       bool any = false;
-      if (factor && c.layers.front().attention().qk_norm == QkNorm::head_after_rope) return false;
+      const Attention* first = c.first_attention();
+      if (factor && first && first->qk_norm == QkNorm::head_after_rope) return false;
       for (RopeTable& rope : c.ropes) any = change(rope) || any;
       return any;
     });
@@ -380,12 +485,12 @@ std::vector<Mutant> mutants() {
     return true;
   }));
   add(in_parameters("roles", "q and k in the order of GGUF", [](Description& d, std::size_t layer) {
-    const Attention& a = d.config.layers[layer].attention();
-    if (a.rope < 0) return false;
+    const Attention* a = d.config.layers[layer].if_attention();
+    if (!a || a->rope < 0) return false;
     for (const Role role : {Role::q, Role::k}) {
       MatrixId& matrix = of(d, layer, role).matrix;
       if (matrix == MatrixId::none) continue;
-      matrix = reordered(d, matrix, [dim = std::int64_t{a.head_dim}](std::int64_t row) {
+      matrix = reordered(d, matrix, [dim = std::int64_t{a->head_dim}](std::int64_t row) {
         const std::int64_t in = row % dim;
         return row - in + in / 2 + in % 2 * (dim / 2);
       });
@@ -416,16 +521,29 @@ std::set<std::string> fields() {
   }
   {
     FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, position_bias, qkv_bias, out_bias, places,
-           values, kv_from, temperature);
+           values, kv_from, temperature, gate, multipliers);
   }
   {
-    FIELDS(FeedForward, width, gated, activation, bias, xielu);
+    FIELDS(Recurrent, rule, heads, key_heads, key_dim, value_dim, taps, activation, tiled, strength, in_bias, conv_bias, out_bias, norm,
+           factors, multipliers);
+  }
+  {
+    FIELDS(ScanNorm, group, per_column, before_gate, eps);
+  }
+  {
+    FIELDS(ScanFactors, q, k, v, gate, step);
+  }
+  {
+    FIELDS(ShortConv, taps, bias, centred);
+  }
+  {
+    FIELDS(FeedForward, width, gated, activation, bias, xielu, multipliers);
   }
   {
     FIELDS(Join, parallel, scale);
   }
   {
-    FIELDS(Layer, mixer, network, mixer_norms, network_norms, join, windowed, tail);
+    FIELDS(Layer, mixer, beside, network, mixer_norms, network_norms, join, windowed, tail);
   }
   {
     FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, alibi_slopes, position_buckets, norm, eps, norm_weight, norm_bias,
@@ -437,7 +555,15 @@ std::set<std::string> fields() {
 
 const std::map<std::string, std::string> kNoMutant = {
     {"Layer::mixer", "its fields have theirs"},
+    {"Layer::beside", "its fields have theirs"},
     {"Layer::network", "its fields have theirs"},
+    {"Recurrent::heads", "the tensors' shapes hold it"},
+    {"Recurrent::value_dim", "the tensors' shapes hold it"},
+    {"Recurrent::taps", "the tensors' shapes hold it"},
+    {"Recurrent::factors", "its fields have theirs"},
+    {"ScanNorm::group", "the tensors' shapes hold it"},
+    {"ScanNorm::per_column", "the tensors' shapes hold it"},
+    {"ShortConv::taps", "the tensors' shapes hold it"},
     {"Layer::mixer_norms", "their fields have theirs"},
     {"Layer::network_norms", "their fields have theirs"},
     {"Layer::join", "its fields have theirs"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,18 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("gemma4_e4b", "sliding_window", 8),
     ("gemma4_e4b", "hidden_activation", "relu"),
     ("gemma4_e4b", "rms_norm_eps", 0.1),
+    ("lfm2", "norm_eps", 0.1),
+    ("lfm2", "rope_parameters.rope_theta", 100.0),
+    ("lfm2_hub", "rope_theta", 100.0),
+    ("lfm3", "norm_eps", 0.1),
+    ("lfm3", "sliding_window", 8),
+    ("lfm3", "rope_parameters.full_attention.rope_theta", 100.0),
+    ("lfm3", "rope_parameters.full_attention.partial_rotary_factor", 1.0),
+    ("lfm3", "rope_parameters.sliding_attention.rope_theta", 100.0),
+    ("qwen3_5", "rms_norm_eps", 0.1),
+    ("qwen3_5", "hidden_act", "gelu"),
+    ("qwen3_5", "rope_parameters.rope_theta", 100.0),
+    ("qwen3_5", "rope_parameters.partial_rotary_factor", 1.0),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -128,6 +141,11 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("gemma4_12b", "per_layer_config", {"6": {"head_dim": 32}}, 'per_layer_config: "6" is no layer'),
     ("gemma4_12b", "per_layer_config.5.num_key_value_heads", 4, "per_layer_config.5.num_key_value_heads"),
     ("gemma4_e2b", "num_kv_shared_layers", 6, "num_kv_shared_layers is 6: layer 4 needs a layer before layer 4 that has no window"),
+    ("lfm2", "layer_types", ["conv", "conv", "sliding_attention", "conv", "full_attention"], "sliding_attention"),
+    ("lfm2", "is_causal", False, "is_causal"),
+    ("qwen3_5_hub", "attn_output_gate", False, "attn_output_gate"),
+    ("qwen3_5", "linear_num_value_heads", 3, "linear_num_value_heads is 3"),
+    ("qwen3_5", "is_causal", False, "is_causal"),
 ]
 
 # (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
@@ -166,6 +184,22 @@ DEFAULTS = [
     ("gemma4_e4b", "attention_k_eq_v"),
     ("gemma4_e4b", "use_double_wide_mlp"),
     ("gemma4_e4b", "rope_parameters.sliding_attention"),
+    ("lfm2", "norm_eps"),
+    ("lfm2", "conv_L_cache"),
+    ("lfm2", "conv_bias"),
+    ("lfm2", "rope_parameters"),
+    ("lfm3", "norm_eps"),
+    ("lfm3", "conv_L_cache"),
+    ("lfm3", "use_attention_gate"),
+    ("lfm3", "use_sandwich_norm"),
+    ("lfm3", "rope_parameters"),
+    ("lfm3", "layer_types"),
+    ("qwen3_5", "linear_conv_kernel_dim"),
+    ("qwen3_5", "rms_norm_eps"),
+    ("qwen3_5", "hidden_act"),
+    ("qwen3_5", "layer_types"),
+    ("qwen3_5", "rope_parameters"),
+    ("qwen3_5", "rope_parameters.partial_rotary_factor"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
@@ -200,6 +234,10 @@ ASKED = [
     ("seed_oss", "mlp_bias"),
     ("opt_plain", "enable_bias"),
     ("gemma4_31b", "attention_bias"),
+    ("lfm2", "conv_bias"),
+    ("lfm3", "conv_bias"),
+    ("lfm3", "attention_bias"),
+    ("qwen3_5", "attention_bias"),
 ]
 
 
@@ -270,6 +308,9 @@ ENCODER_SWITCHES: list[tuple[str, str, Any]] = [
     ("embeddinggemma", "use_bidirectional_attention", False),
     ("embeddinggemma", "query_pre_attn_scalar", 64),
     ("qwen2_bidirectional", "is_causal", True),
+    ("lfm2_bidirectional", "architectures", ["Lfm2Model"]),
+    ("lfm2_bidirectional", "rope_theta", 100.0),
+    ("lfm2_bidirectional", "norm_eps", 0.1),
 ]
 ENCODER_REFUSED: list[tuple[str, str, Any, str]] = [
     ("roberta", "is_decoder", True, "is_decoder"),
@@ -295,6 +336,8 @@ ENCODER_REFUSED: list[tuple[str, str, Any, str]] = [
     ("mpnet", "relative_attention_num_buckets", 16, "relative_attention_num_buckets"),
     ("jina_v2", "feed_forward_type", "original", "feed_forward_type"),
     ("jina_v2", "position_embedding_type", "relative_key", "relative_key"),
+    ("lfm2_bidirectional", "conv_L_cache", 4, "conv_L_cache is 4"),
+    ("lfm2_bidirectional", "is_causal", True, "is_causal"),
 ]
 ENCODER_DEFAULTS = [
     ("roberta", "pad_token_id"),
@@ -396,6 +439,27 @@ def test_names_as_in_older_files(name: str, prefix: str, buffers: dict[str, Any]
     random_models.write_safetensors(folder / "model.safetensors", tensors)
     found = first_logits(folder, golden["ids"])
     assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() <= 2e-4
+
+
+def test_other_names_of_the_same_tensors(tmp_path: Path) -> None:
+    """Tensors may have the names of transformers' modules, which it does not write (LFM3's gates, OLMo Hybrid's norms). The layers of
+    Qwen 3.5 that predict draft tokens, and its vision tower, must be left out without a warning."""
+    more = {"mtp.layers.0.mlp.up_proj.weight": MASK[0, 0], "mtp.norm.weight": MASK[0, 0, 0], "model.visual.pos_embed.weight": MASK[0, 0]}
+    renamed = {
+        "lfm3": {"gate_proj": "g_proj"},
+        "qwen3_5_hub": {"model.": "model.language_model."},
+    }
+    for name, names in renamed.items():
+        golden, folder = random_models.golden(name), random_models.make_folder(name, tmp_path)
+        tensors = random_models.tensors(name)
+        for old, new in names.items():
+            assert any(old in key for key in tensors)
+            tensors = {key.replace(old, new): value for key, value in tensors.items()}
+        random_models.write_safetensors(folder / "model.safetensors", tensors | (more if name == "qwen3_5_hub" else {}))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = first_logits(folder, golden["ids"])
+        assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() <= 2e-4, name
 
 
 def first_rows(folder: Path, golden: dict[str, np.ndarray]) -> np.ndarray:

@@ -3,6 +3,7 @@ every format, so that the tests need no other program. docs/mixes.md compares pu
 
 from __future__ import annotations
 
+import re
 import zlib
 from pathlib import Path
 
@@ -33,7 +34,9 @@ def write_pair(name: str, folder: Path) -> tuple[Path, Path, set[str]]:
     keys, tensors = random_gguf.gguf_parts(name)
     packed: dict[str, random_gguf.Array | Packed] = dict(tensors)
     used = set()
-    for number, (tensor, values) in enumerate((t, v) for t, v in tensors.items() if v.ndim == 2 and "attn_rel_b" not in t):
+    # llama.cpp keeps the taps of convolutions in F32.
+    matrices = [(t, v) for t, v in tensors.items() if v.ndim == 2 and not re.search(r"attn_rel_b|ssm_conv1d|shortconv\.conv\.", t)]
+    for number, (tensor, values) in enumerate(matrices):
         rows, cols = values.shape
         assert cols % COLUMNS == 0, f"{name}: {tensor} has {cols} columns"
         form = FORMATS[number % len(FORMATS)]

@@ -3,6 +3,7 @@ llama.cpp's converter changes them for each family."""
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,8 @@ def test_gguf_gives_the_logits_of_the_folder(name: str, tmp_path: Path) -> None:
     expected = logits(folder, folder, ids)
     found = logits(random_gguf.make_gguf(name, tmp_path), folder, ids)
     if form.permuted or form.inexact:  # in a permuted file, the columns of a head are summed in another order
-        assert np.abs(found - expected).max() <= 5e-5
+        # The delta rule enlarges the differences of earlier layers (measured: 8e-5).
+        assert np.abs(found - expected).max() <= (2e-4 if VARIANTS[name].family == "qwen3_5" else 5e-5)
     else:
         assert np.array_equal(found, expected)
 
@@ -105,6 +107,29 @@ def test_matrices_of_one_row_may_be_vectors(name: str, tmp_path: Path) -> None:
         texts = (golden["ids"], golden["offsets"], None)
         rows.append(model.classify(*texts) if model.info["labels"] else model.encode_tokens(*texts))
     assert np.array_equal(rows[0], rows[1])
+
+
+def test_layers_that_predict_draft_tokens_are_left_out(tmp_path: Path) -> None:
+    """Qwen 3.5: a file may count a layer that predicts draft tokens in block_count. It comes last, and the model's results must be those
+    without it. No warning must say that its tensors are not read."""
+    keys, tensors = random_gguf.gguf_parts("qwen3_5")
+    layers, ids = keys["qwen35.block_count"], random_models.golden("qwen3_5")["ids"]
+    more = {name.replace("blk.0.", f"blk.{layers}."): tensor for name, tensor in tensors.items() if name.startswith("blk.0.ffn")}
+    more |= {name.replace("blk.3.", f"blk.{layers}."): tensor for name, tensor in tensors.items() if name.startswith("blk.3.")}
+    more |= {f"blk.{layers}.nextn.eh_proj.weight": np.ones((64, 128), np.float32)}
+    counted = keys | {
+        "qwen35.block_count": layers + 1,
+        "qwen35.nextn_predict_layers": 1,
+        "qwen35.attention.recurrent_layers": [*keys["qwen35.attention.recurrent_layers"], False],
+    }
+    folder = random_models.make_folder("qwen3_5", tmp_path)
+    expected = logits(random_gguf.write(tmp_path / "plain.gguf", keys, tensors), folder, ids)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = logits(random_gguf.write(tmp_path / "more.gguf", counted, tensors | more), folder, ids)
+    assert np.array_equal(found, expected)
+    del counted["qwen35.attention.recurrent_layers"]  # then every fourth layer has attention
+    assert np.array_equal(logits(random_gguf.write(tmp_path / "every.gguf", counted, tensors | more), folder, ids), expected)
 
 
 def test_what_has_no_gguf_form_is_a_variant_of_a_family_that_has() -> None:

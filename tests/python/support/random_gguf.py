@@ -355,6 +355,32 @@ MODERN = {
     "head.norm": "cls.norm",
     "classifier": "cls.output",
 }
+LFM2 = LLAMA | {
+    "model.embedding_norm": "token_embd_norm",
+    "model.layers.{}.operator_norm": "blk.{}.attn_norm",
+    "model.layers.{}.self_attn.q_layernorm": "blk.{}.attn_q_norm",
+    "model.layers.{}.self_attn.k_layernorm": "blk.{}.attn_k_norm",
+    "model.layers.{}.self_attn.out_proj": "blk.{}.attn_output",
+    "model.layers.{}.conv.in_proj": "blk.{}.shortconv.in_proj",
+    "model.layers.{}.conv.conv": "blk.{}.shortconv.conv",
+    "model.layers.{}.conv.out_proj": "blk.{}.shortconv.out_proj",
+    "model.layers.{}.ffn_norm": "blk.{}.ffn_norm",
+    "model.layers.{}.feed_forward.w1": "blk.{}.ffn_gate",
+    "model.layers.{}.feed_forward.w3": "blk.{}.ffn_up",
+    "model.layers.{}.feed_forward.w2": "blk.{}.ffn_down",
+}
+QWEN35 = LLAMA | {
+    "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
+    "model.layers.{}.linear_attn.in_proj_qkv": "blk.{}.attn_qkv",
+    "model.layers.{}.linear_attn.in_proj_z": "blk.{}.attn_gate",
+    "model.layers.{}.linear_attn.in_proj_a": "blk.{}.ssm_alpha",
+    "model.layers.{}.linear_attn.in_proj_b": "blk.{}.ssm_beta",
+    "model.layers.{}.linear_attn.conv1d": "blk.{}.ssm_conv1d",
+    "model.layers.{}.linear_attn.dt": "blk.{}.ssm_dt",
+    "model.layers.{}.linear_attn": "blk.{}",
+    "model.layers.{}.linear_attn.norm": "blk.{}.ssm_norm",
+    "model.layers.{}.linear_attn.out_proj": "blk.{}.ssm_out",
+}
 EUROBERT = LLAMA | {"dense": "cls", "classifier": "cls.output"}
 STARCODER2 = LLAMA | {"model.layers.{}.mlp.c_fc": "blk.{}.ffn_up", "model.layers.{}.mlp.c_proj": "blk.{}.ffn_down"}
 
@@ -382,6 +408,8 @@ class Form:
     dropped: str = ""  # the prefix of tensors that the converter leaves out
     positions: int = 0  # number of rows that are cut off at the beginning of the table of positions
     more: Callable[[Config], dict[str, Array]] = lambda config: {}  # tensors that come from no tensor of the folder
+    # Changes a tensor of the folder, and its name, before it gets its name in GGUF.
+    change: Callable[[str, Array, Config], tuple[str, Array]] = lambda name, tensor, config: (name, tensor)
     inexact: str = ""  # why the logits differ in some bits from the folder's (`permuted` is another reason)
 
 
@@ -491,6 +519,62 @@ def gemma4_rope(config: Config) -> dict[str, Array]:
     return {"rope_freqs.weight": np.array([1.0] * (pairs // 4) + [1e30] * (pairs - pairs // 4), np.float32)}
 
 
+def lfm2_keys(config: Config) -> dict[str, Any]:
+    count, full = config["num_hidden_layers"], config.get("full_attn_idxs")
+    types = config.get("layer_types") or ["full_attention" if i in full else "conv" for i in range(count)]
+    width = config.get("block_ff_dim", config["intermediate_size"])
+    if config["block_auto_adjust_ff_dim"]:
+        multiple = config["block_multiple_of"]
+        width = -(-int(config.get("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3)) // multiple) * multiple
+    return {
+        "attention.head_count_kv": [config["num_key_value_heads"] if kind != "conv" else 0 for kind in types],
+        "feed_forward_length": width,
+        "shortconv.l_cache": config["conv_L_cache"],
+    }
+
+
+def qwen35_keys(config: Config) -> dict[str, Any]:
+    heads, every = config["linear_num_value_heads"], config.get("full_attention_interval", 4)
+    keys = {
+        "ssm.conv_kernel": config.get("linear_conv_kernel_dim", 4),
+        "ssm.state_size": config["linear_key_head_dim"],
+        "ssm.group_count": config["linear_num_key_heads"],
+        "ssm.time_step_rank": heads,
+        "ssm.inner_size": heads * config["linear_value_head_dim"],
+        "full_attention_interval": every,
+        "rope.dimension_sections": [*scaling(config).get("mrope_section", [11, 11, 10]), 0],
+    }
+    if "layer_types" in config:
+        keys["attention.recurrent_layers"] = [kind == "linear_attention" for kind in config["layer_types"]]
+    return keys
+
+
+def qwen35_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
+    """The converter writes the heads of values in another order, in which the heads that share a head of keys are not neighbours. It also
+    writes -exp(A_log)."""
+    if ".linear_attn." not in name:
+        return name, tensor
+    keys, heads, width = config["linear_num_key_heads"], config["linear_num_value_heads"], config["linear_value_head_dim"]
+
+    def tiled(rows: Array, of_head: int) -> Array:
+        return rows.reshape(keys, heads // keys, of_head, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)
+
+    part = name.split(".linear_attn.")[1].removesuffix(".weight")
+    if part in ("in_proj_qkv", "conv1d"):
+        first = 2 * keys * config["linear_key_head_dim"]  # q and k
+        return name, np.concatenate([tensor[:first], tiled(tensor[first:], width)])
+    if part == "in_proj_z":
+        return name, tiled(tensor, width)
+    if part == "out_proj":
+        return name, np.ascontiguousarray(tiled(tensor.T, width).T)
+    if part == "norm":
+        return name, tensor
+    tensor = tiled(tensor, 1)
+    if part == "A_log":
+        return name.replace("A_log", "ssm_a"), -np.exp(tensor)
+    return name.replace("dt_bias", "dt.bias"), tensor
+
+
 STRETCHED = "the stretched base is rounded to float32"
 LONGROPE = "longrope's factors divide frequencies, instead of multiplying their base's powers"
 RAMP = "Llama 3's ramp is rounded as a factor, not as a frequency"
@@ -555,6 +639,12 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "t5": Form(
         "t5encoder", T5, lambda c: {"attention.relative_buckets_count": c["relative_attention_num_buckets"]}, rope=False, context=512
     ),
+    "lfm2": Form("lfm2", LFM2, lfm2_keys, theta=1e6, eps=1e-5),
+    "qwen3_5": Form(
+        "qwen35", QWEN35, qwen35_keys, partial=0.25, context=32768, offset=True, change=qwen35_tensor,
+        kv_heads=lambda c: c.get("num_key_value_heads", 4),
+        inexact="the columns of a head's outputs are summed in another order",
+    ),
     "seed_oss": Form(
         "seed_oss", LLAMA | {"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, context=524288,
         kv_heads=lambda c: c.get("num_key_value_heads", 8),
@@ -591,6 +681,8 @@ WITHOUT = {
     "internlm2_bias": "the converter cannot split the biases of wqkv",
     "ministral3_multimodal": "the converter writes the text half alone: the file of the plain model",
     "mistral3_multimodal": "the converter writes the text half alone: the file of the plain model",
+    "qwen3_5_types": "the converter drops hidden_act",
+    "qwen3_5_multimodal": "the converter writes the text half alone: the file of the plain model",
     "qwen3_vl": "the converter writes the text half alone: the file of the plain model",
     "bert_classifier": "the converter drops the pooler",
     "nomic_bert_classifier": "the converter drops the pooler",
@@ -624,9 +716,10 @@ def metadata(config: Config, form: Form) -> dict[str, Any]:
     return keys | form.keys(config)
 
 
-def converted(name: str, tensor: Array, form: Form, size: Sizes) -> Iterator[tuple[str, Array]]:
+def converted(name: str, tensor: Array, form: Form, config: Config) -> Iterator[tuple[str, Array]]:
     """Yields the GGUF tensors that one tensor of the folder becomes."""
-    name = name.removeprefix(form.prefix)
+    size = sizes(config, form)
+    name, tensor = form.change(name.removeprefix(form.prefix), tensor, config)
     if form.dropped and name.startswith(form.dropped):
         return
     if name.endswith("layer_scalar"):
@@ -640,9 +733,11 @@ def converted(name: str, tensor: Array, form: Form, size: Sizes) -> Iterator[tup
     assert target, f"{name} has no name in GGUF"
     if suffix == "weight" and base.split(".")[-1] in form.transposed:
         tensor = tensor.T
+    if tensor.ndim == 3 and tensor.shape[1] == 1:  # taps of a convolution
+        tensor = tensor[:, 0]
     if target == "position_embd":
         tensor = tensor[form.positions :]
-    if form.offset and target.endswith("norm") and suffix == "weight":
+    if form.offset and target.endswith("norm") and not target.endswith("ssm_norm") and suffix == "weight":
         tensor = tensor + np.float32(1)
     if target.endswith("attn_qkv") and form.qkv:
         q, k, v = grouped(tensor, size)
@@ -683,7 +778,7 @@ def gguf_parts(name: str, names: Mapping[str, str] | None = None) -> tuple[dict[
     out: dict[str, Array] = {}
     for each, tensor in sorted(tensors.items()):
         if ".act_fn." not in each:
-            out |= dict(converted(each, tensor, form, sizes(config, form)))
+            out |= dict(converted(each, tensor, form, config))
     return keys, out | rope_tensors(config, form) | form.more(config)
 
 

@@ -25,6 +25,7 @@ EVERY = [variant.name for variant in VARIANTS.values() if variant.kind == "decod
 SAMPLE = [
     "gemma2", "gemma4_12b", "gemma4_e2b", "granite_bias", "bloom_six_heads", "phi", "cohere2", "olmo2", "olmo", "nemotron", "apertus",
     "ministral3", "gpt2", "falcon_7b", "smollm3", "hunyuan", "glm4", "opt", "phi3_partial", "llama_dynamic_long",
+    "lfm2_bias", "lfm3", "qwen3_5",
 ]  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def test_shared_keys_and_values_cross_the_border(layers: int, tmp_path: Path) ->
 EVERY_ENCODER = [variant.name for variant in VARIANTS.values() if variant.kind in random_models.ENCODERS and not variant.pending]
 ENCODER_SAMPLE = [
     "roberta_classifier", "mpnet", "deberta_v3_classifier", "distilbert", "albert_classifier", "t5_gated", "clip_text_projection",
-    "modernbert_classifier", "jina_v2_code", "eurobert_classifier", "embeddinggemma", "qwen3_classifier",
+    "modernbert_classifier", "jina_v2_code", "eurobert_classifier", "embeddinggemma", "qwen3_classifier", "lfm2_bidirectional",
 ]  # fmt: skip
 
 

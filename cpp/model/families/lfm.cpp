@@ -1,0 +1,173 @@
+// LFM2 and LFM2.5 (Liquid AI 2025): most layers have a short convolution between two gates, the others attention with a norm for each head
+// of q and k. LFM3 (2026): wider convolutions, windows in half of the layers with attention, a gate for each head, and norms on the outputs
+// of the branches.
+#include <algorithm>
+#include <cmath>
+
+#include "core/program_check.h"
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files::lfm {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kGguf2[] = {"lfm2"}, kTypes2[] = {"lfm2", "lfm2_bidirectional"};
+constexpr TensorName kNames2[] = {
+    {attn_norm, "blk.{}.attn_norm", "layers.{}.operator_norm"},
+    {q_norm, "blk.{}.attn_q_norm", "layers.{}.self_attn.q_layernorm"},
+    {k_norm, "blk.{}.attn_k_norm", "layers.{}.self_attn.k_layernorm"},
+    {attn_out, "blk.{}.attn_output", "layers.{}.self_attn.out_proj"},
+    {conv_in, "blk.{}.shortconv.in_proj", "layers.{}.conv.in_proj"},
+    {conv_taps, "blk.{}.shortconv.conv", "layers.{}.conv.conv"},
+    {conv_out, "blk.{}.shortconv.out_proj", "layers.{}.conv.out_proj"},
+    {ffn_norm, "blk.{}.ffn_norm", "layers.{}.ffn_norm"},
+    {gate, "blk.{}.ffn_gate", "layers.{}.feed_forward.w1"},
+    {up, "blk.{}.ffn_up", "layers.{}.feed_forward.w3"},
+    {down, "blk.{}.ffn_down", "layers.{}.feed_forward.w2"},
+    {final_norm, "token_embd_norm", "embedding_norm"},  // the name in GGUF is llama.cpp's
+};
+constexpr std::string_view kTypes3[] = {"lfm3"};
+constexpr TensorName kNames3[] = {
+    {attn_norm, "", "layers.{}.operator_norm"},
+    {attn_branch_norm, "", "layers.{}.post_operator_norm"},
+    {attn_gate, "", "layers.{}.self_attn.gate_proj"},  // the hub's name
+    {attn_gate, "", "layers.{}.self_attn.g_proj"},
+    {conv_in, "", "layers.{}.conv.in_proj"},
+    {conv_taps, "", "layers.{}.conv.conv"},
+    {conv_out, "", "layers.{}.conv.out_proj"},
+    {ffn_norm, "", "layers.{}.ffn_norm"},
+    {ffn_branch_norm, "", "layers.{}.post_ffn_norm"},
+    {gate, "", "layers.{}.feed_forward.w1"},
+    {up, "", "layers.{}.feed_forward.w3"},
+    {down, "", "layers.{}.feed_forward.w2"},
+    {final_norm, "", "embedding_norm"},
+};
+constexpr KeyName kKeys3[] = {{"rms_norm_eps", "norm_eps"}};
+constexpr TypeName kLayerTypes3[] = {{"conv", "conv"}, {"full_attention", "full_attention"}, {"sliding_attention", "sliding_attention"}};
+constexpr KeyName kKeys2[] = {{"rms_norm_eps", "norm_eps"}, {"intermediate_size", "block_ff_dim"}};
+constexpr TypeName kLayerTypes[] = {{"conv", "conv"}, {"full_attention", "full_attention"}};
+
+// Computes the width of the feed-forward networks. config.json has the number before three adjustments, and GGUF files have the result.
+std::int32_t adjusted_width(const Reader& read, std::int32_t width) {
+  if (read.gguf() || !read.flag("", "block_auto_adjust_ff_dim", true)) return width;
+  const double factor = read.has("", "block_ffn_dim_multiplier") ? read.number("", "block_ffn_dim_multiplier").value_or(0) : 1;
+  const std::int64_t multiple = read.size("", "block_multiple_of", kMaxWidth, 256);
+  std::int64_t adjusted = 2 * std::int64_t{width} / 3;
+  if (factor != 0) {  // null: no factor, and no multiple
+    if (!(factor > 0 && factor < 1e6)) read.bad_number(read.key("", "block_ffn_dim_multiplier"), factor, "a positive number below 1e6");
+    adjusted = static_cast<std::int64_t>(factor * static_cast<double>(adjusted));
+    adjusted = (adjusted + multiple - 1) / multiple * multiple;
+  }
+  return static_cast<std::int32_t>(read.in_range(adjusted, 1, kMaxWidth * 4, read.key("", "intermediate_size")));
+}
+
+// Reads the short convolutions. `taps` is the default of the configuration class.
+ShortConv read_conv(const Reader& read, std::int64_t taps) {
+  return {.taps = read.size("shortconv.l_cache", "conv_L_cache", kMaxTaps, read.gguf() ? std::nullopt : std::optional(taps)),
+          .bias = read.flag("", "conv_bias", false)};
+}
+
+// Gives a short convolution to the layers that have no attention. config.json has a list of the layers' types or, in older files, one of
+// the layers with attention.
+void read_mixers(const Reader& read, Config& c) {
+  const auto types = read_layer_types(read, c.layers.size(), kLayerTypes);
+  const auto attends = c.gguf || !types.empty() ? std::nullopt : read.file().integer_list(read.key("", "full_attn_idxs"));
+  const ShortConv conv = read_conv(read, 3);
+  for (std::size_t i = 0; i < c.layers.size(); ++i) {
+    bool here = c.layers[i].if_attention() != nullptr;
+    if (!types.empty()) here = types[i] == "full_attention";
+    if (attends) here = std::ranges::find(*attends, static_cast<std::int64_t>(i)) != attends->end();
+    if (!here) c.layers[i].mixer = conv;
+  }
+}
+
+// Returns whether the model is an embedder with attention in both directions and centred convolutions (LFM2.5-Embedding, LFM2.5-ColBERT).
+// config.json has it in the name of the class, and GGUF files in attention.causal.
+bool sees_both_ways(const Reader& read) {
+  if (read.gguf()) return !read.flag("attention.causal", "", true);
+  if (read.text("model_type") == "lfm2_bidirectional") return true;
+  const files::Value* classes = read.file().value("architectures");  // any other value says nothing
+  const auto* names = classes ? std::get_if<files::StringList>(classes) : nullptr;
+  return names && names->size() > 0 && (*names)[0].starts_with("Lfm2Bidirectional");
+}
+
+void configure2(const Reader& read, Config& c) {
+  if (read.integer("attention.sliding_window", "").value_or(0) != 0)
+    read.unsupported(read.key("attention.sliding_window", ""), " (windows) is not run for lfm2; it must be 0 or absent");
+  if (read.gguf() && read.file().find("dense_2.weight"))
+    read.unsupported(
+        "dense_2.weight (LFM2.5-ColBERT as GGUF) is not run: the file does not say how queries and documents are read, and the "
+        "model's folder of safetensors is needed");
+  read_sizes(read, c, {.heads = 32, .kv_heads = 8, .n_ctx = 128000, .eps = 1e-5, .some_attend = true});
+  read_mixers(read, c);
+  read_ropes(read, c, {.theta = 1e6});
+  for (Layer& layer : c.layers) {
+    layer.feed_forward().width = adjusted_width(read, layer.feed_forward().width);
+    if (Attention* a = layer.if_attention()) a->qk_norm = QkNorm::head;
+  }
+  if (!sees_both_ways(read)) return;
+  c.has_head = false;
+  for (Layer& layer : c.layers) {
+    if (Attention* a = layer.if_attention()) a->causal = false;
+    ShortConv* conv = layer.if_short_conv();
+    if (!conv) continue;
+    if (conv->taps % 2 == 0)
+      read.unsupported(read.key("shortconv.l_cache", "conv_L_cache"), " is ", conv->taps,
+                       ": a centred convolution needs an odd number of taps");
+    conv->centred = true;
+  }
+}
+
+// Without layer_types, every fourth layer from layer 2 on has attention to the whole text, and every fourth from layer 4 on has a window.
+void configure3(const Reader& read, Config& c) {
+  read_sizes(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 128, .n_ctx = 128000, .eps = 1e-5});
+  const auto types = read_layer_types(read, c.layers.size(), kLayerTypes3);
+  const std::string where = read.key("", "sliding_window");
+  const std::int64_t window = read.has("", "sliding_window") ? read.integer("", "sliding_window").value_or(0) : 256;
+  const std::int32_t used = window < c.n_ctx ? static_cast<std::int32_t>(read.in_range(window, 0, kMaxContext, where)) : 0;
+  const ShortConv conv = read_conv(read, 7);
+  const bool gated = read.flag("", "use_attention_gate", true), branch_norms = read.flag("", "use_sandwich_norm", true);
+  for (std::size_t i = 0; i < c.layers.size(); ++i) {
+    Layer& layer = c.layers[i];
+    const std::string_view type = !types.empty()        ? types[i]
+                                  : i % 4 == 2          ? "full_attention"
+                                  : i % 4 == 0 && i > 0 ? "sliding_attention"
+                                                        : "conv";
+    layer.mixer_norms.branch = layer.network_norms.branch = branch_norms;
+    layer.windowed = type == "sliding_attention";
+    if (type == "conv") {
+      layer.mixer = conv;
+      continue;
+    }
+    Attention& a = layer.attention();
+    a.window = layer.windowed ? used : 0;
+    a.qk_norm = QkNorm::head;
+    if (gated) a.gate = {.by_head = true};
+  }
+  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.5});
+  read_attention_bias(read, c);
+}
+
+}  // namespace
+
+const Family lfm2{.name = "lfm2",
+                  .gguf_names = kGguf2,
+                  .model_types = kTypes2,
+                  .prefixes = names::kDecoderPrefixes,
+                  .names = kNames2,
+                  .more_names = names::kLlama,
+                  .keys = kKeys2,
+                  .configure = configure2};
+
+const Family lfm3{.name = "lfm3",
+                  .model_types = kTypes3,
+                  .prefixes = names::kDecoderPrefixes,
+                  .names = kNames3,
+                  .more_names = names::kLlama,
+                  .keys = kKeys3,
+                  .configure = configure3};
+
+}  // namespace pumice::model::families_in_files::lfm

@@ -1,0 +1,86 @@
+// Qwen 3.5 and 3.6, dense, and the text half of their multimodal models (Qwen Team 2026): three of four layers have a gated delta rule
+// (Yang, Kautz and Hatamizadeh 2024). The others have attention whose output is multiplied by a gate, with a rope that rotates a quarter of
+// each head; its sections rotate texts as plain rope does.
+#include <algorithm>
+
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/scan_settings.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files::qwen3_5 {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kGguf[] = {"qwen35"}, kTypes[] = {"qwen3_5_text", "qwen3_5"};
+constexpr TensorName kNames[] = {
+    {q, "blk.{}.attn_q", "layers.{}.self_attn.q_proj", Fused::q_gate_by_head},
+    {attn_gate, "blk.{}.attn_q", "layers.{}.self_attn.q_proj", Fused::q_gate_by_head},
+    {ffn_norm, "blk.{}.post_attention_norm", "layers.{}.post_attention_layernorm"},
+    {scan_q, "blk.{}.attn_qkv", "layers.{}.linear_attn.in_proj_qkv", Fused::scan_qkv},
+    {scan_k, "blk.{}.attn_qkv", "layers.{}.linear_attn.in_proj_qkv", Fused::scan_qkv},
+    {scan_v, "blk.{}.attn_qkv", "layers.{}.linear_attn.in_proj_qkv", Fused::scan_qkv},
+    {scan_gate, "blk.{}.attn_gate", "layers.{}.linear_attn.in_proj_z"},
+    {scan_step, "blk.{}.ssm_alpha", "layers.{}.linear_attn.in_proj_a"},
+    {scan_beta, "blk.{}.ssm_beta", "layers.{}.linear_attn.in_proj_b"},
+    {scan_q_taps, "blk.{}.ssm_conv1d", "layers.{}.linear_attn.conv1d", Fused::taps_qkv},
+    {scan_k_taps, "blk.{}.ssm_conv1d", "layers.{}.linear_attn.conv1d", Fused::taps_qkv},
+    {scan_v_taps, "blk.{}.ssm_conv1d", "layers.{}.linear_attn.conv1d", Fused::taps_qkv},
+    {scan_step_bias, "blk.{}.ssm_dt.bias", "layers.{}.linear_attn.dt_bias", Fused::no, false, Bare::both},
+    {scan_rate, "blk.{}.ssm_a", "layers.{}.linear_attn.A_log", Fused::no, false, Bare::both},
+    {scan_norm, "blk.{}.ssm_norm", "layers.{}.linear_attn.norm"},
+    {scan_out, "blk.{}.ssm_out", "layers.{}.linear_attn.out_proj"},
+};
+constexpr TypeName kLayerTypes[] = {{"linear_attention", "linear_attention"}, {"full_attention", "full_attention"}};
+
+// Returns for each layer whether it is recurrent. A file has a list, or says that every n-th layer has attention.
+std::vector<bool> recurrent_layers(const Reader& read, std::size_t count) {
+  std::vector<bool> recurrent;
+  for (const std::string_view type : read_layer_types(read, count, kLayerTypes)) recurrent.push_back(type == "linear_attention");
+  const std::string where = read.key("attention.recurrent_layers", "");
+  if (read.gguf() && read.file().has(where)) {
+    const auto* flags = std::get_if<std::vector<bool>>(read.file().value(where));
+    if (!flags || flags->size() < count)
+      read.unsupported(where, " is no list of flags with one entry for each of ", count, " layers, which is needed");
+    recurrent.assign(flags->begin(), flags->begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  if (!recurrent.empty()) return recurrent;
+  const std::size_t every = static_cast<std::size_t>(read.size("full_attention_interval", "full_attention_interval", kMaxLayers, 4));
+  for (std::size_t i = 0; i < count; ++i) recurrent.push_back((i + 1) % every != 0);
+  return recurrent;
+}
+
+void configure(const Reader& read, Config& c) {
+  c.norm_offset = !c.gguf;  // converters to GGUF add the 1
+  if (!read.flag("", "attn_output_gate", true))
+    read.unsupported(read.key("", "attn_output_gate"), " false (attention without a gate) is not run");
+  read_sizes(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 256, .n_ctx = 32768});
+  Recurrent delta = read_delta(read, c, {.heads = 32, .key_heads = 16, .key_dim = 128, .value_dim = 128});
+  delta.tiled = c.gguf;  // converters to GGUF reorder the heads of values
+  delta.activation = c.layers.front().feed_forward().activation;
+  const std::vector<bool> recurrent = recurrent_layers(read, c.layers.size());
+  for (std::size_t i = 0; i < c.layers.size(); ++i) {
+    if (recurrent[i]) {
+      c.layers[i].mixer = delta;
+      continue;
+    }
+    Attention& a = c.layers[i].attention();
+    a.qk_norm = QkNorm::head;
+    a.gate = OutputGate{};
+  }
+  read_ropes(read, c, {.partial = 0.25});
+  read_attention_bias(read, c);
+}
+
+}  // namespace
+
+const Family qwen3_5{.name = "qwen3_5",
+                     .gguf_names = kGguf,
+                     .model_types = kTypes,
+                     .prefixes = names::kDecoderPrefixes,
+                     .names = kNames,
+                     .more_names = names::kLlama,
+                     .configure = configure};
+
+}  // namespace pumice::model::families_in_files::qwen3_5

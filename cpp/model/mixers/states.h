@@ -1,0 +1,24 @@
+// Gives the operations of a program that carry a state their numbers.
+#pragma once
+
+#include "model/writer.h"
+
+namespace pumice::model {
+
+class States {
+ public:
+  // If `kept` is false, the program computes whole texts, and operations begin with zeros and keep nothing.
+  States(Writer& writer, bool kept) : w_(writer), kept_(kept) {}
+
+  StateId add(const StateShape& shape) {
+    if (!kept_) return StateId::none;
+    w_.program.states.push_back(shape);
+    return static_cast<StateId>(w_.program.states.size() - 1);
+  }
+
+ private:
+  Writer& w_;
+  const bool kept_;
+};
+
+}  // namespace pumice::model
