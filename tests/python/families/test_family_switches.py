@@ -113,6 +113,11 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("qwen3_5", "hidden_act", "gelu"),
     ("qwen3_5", "rope_parameters.rope_theta", 100.0),
     ("qwen3_5", "rope_parameters.partial_rotary_factor", 1.0),
+    ("olmo_hybrid", "rms_norm_eps", 0.1),
+    ("olmo_hybrid", "hidden_act", "gelu"),
+    ("olmo_hybrid", "linear_allow_neg_eigval", False),
+    ("olmo_hybrid_rope", "rope_parameters.rope_theta", 100.0),
+    ("olmo_hybrid_rope", "rope_parameters.rope_theta", None),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -146,6 +151,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("qwen3_5_hub", "attn_output_gate", False, "attn_output_gate"),
     ("qwen3_5", "linear_num_value_heads", 3, "linear_num_value_heads is 3"),
     ("qwen3_5", "is_causal", False, "is_causal"),
+    ("olmo_hybrid", "layer_types", ["chunked_attention"] * 5, "chunked_attention"),
 ]
 
 # (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
@@ -200,6 +206,13 @@ DEFAULTS = [
     ("qwen3_5", "layer_types"),
     ("qwen3_5", "rope_parameters"),
     ("qwen3_5", "rope_parameters.partial_rotary_factor"),
+    ("olmo_hybrid", "linear_num_key_heads"),
+    ("olmo_hybrid", "linear_key_head_dim"),
+    ("olmo_hybrid", "linear_value_head_dim"),
+    ("olmo_hybrid", "linear_conv_kernel_dim"),
+    ("olmo_hybrid", "linear_allow_neg_eigval"),
+    ("olmo_hybrid", "num_key_value_heads"),
+    ("olmo_hybrid", "layer_types"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
@@ -238,6 +251,7 @@ ASKED = [
     ("lfm3", "conv_bias"),
     ("lfm3", "attention_bias"),
     ("qwen3_5", "attention_bias"),
+    ("olmo_hybrid", "attention_bias"),
 ]
 
 
@@ -447,6 +461,7 @@ def test_other_names_of_the_same_tensors(tmp_path: Path) -> None:
     more = {"mtp.layers.0.mlp.up_proj.weight": MASK[0, 0], "mtp.norm.weight": MASK[0, 0, 0], "model.visual.pos_embed.weight": MASK[0, 0]}
     renamed = {
         "lfm3": {"gate_proj": "g_proj"},
+        "olmo_hybrid": {"attention_layer_norm": "input_layernorm", "feedforward_layer_norm": "post_attention_layernorm"},
         "qwen3_5_hub": {"model.": "model.language_model."},
     }
     for name, names in renamed.items():

@@ -25,7 +25,7 @@ EVERY = [variant.name for variant in VARIANTS.values() if variant.kind == "decod
 SAMPLE = [
     "gemma2", "gemma4_12b", "gemma4_e2b", "granite_bias", "bloom_six_heads", "phi", "cohere2", "olmo2", "olmo", "nemotron", "apertus",
     "ministral3", "gpt2", "falcon_7b", "smollm3", "hunyuan", "glm4", "opt", "phi3_partial", "llama_dynamic_long",
-    "lfm2_bias", "lfm3", "qwen3_5",
+    "lfm2_bias", "lfm3", "qwen3_5", "olmo_hybrid",
 ]  # fmt: skip
 
 
