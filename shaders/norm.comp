@@ -21,7 +21,8 @@ layout(set = 0, binding = 3) readonly buffer Vectors { float vectors[]; };
 
 void main() {
   if (group() >= p.groups) return;
-  const uint row = group() / p.heads, col = group() % p.heads * p.width;
+  const uint row = group() / p.heads, head = group() % p.heads, col = head * p.width;
+  const uint values_at = head * p.head_values;
   const uint in_at = p.in_at + row * p.in_stride + col;
   const uint out_at = p.out_at + row * p.out_stride + col;
   const uint add_at = p.add_at + row * p.add_stride + col;
@@ -63,8 +64,8 @@ void main() {
       const uint c = i + j * LANES;
       if (c >= p.width) continue;
       v[j] = (x[in_at + c] - mean - rest) * factor;
-      if (HAS_WEIGHT != 0) v[j] *= vectors[p.weight_at + c];
-      if (HAS_BIAS != 0) v[j] += vectors[p.bias_at + c];
+      if (HAS_WEIGHT != 0) v[j] *= vectors[p.weight_at + values_at + c];
+      if (HAS_BIAS != 0) v[j] += vectors[p.bias_at + values_at + c];
       if (HAS_ADD != 0) v[j] += add[add_at + c];
     }
     // The stores have a loop of their own, so that no load waits for a store that may go to the same address.

@@ -162,6 +162,7 @@ struct NormParams {
   uint width;  // number of columns in a head
   uint in_at, in_stride, out_at, out_stride, add_at, add_stride;
   uint weight_at, bias_at;
+  uint head_values;  // `width` if each head has its own values of weight and bias, or 0 if all heads share them
   float eps;
 };
 PUMICE_CONSTANT(kNormKind, 1);    // kNormRms or kNormLayer

@@ -58,6 +58,7 @@ void GpuLowering::operator()(const Norm& op) {
                                   .add_stride = op.add ? stride(op.add) : 0,
                                   .weight_at = weight_at,
                                   .bias_at = bias_at,
+                                  .head_values = op.per_column ? word(width) : 0,
                                   .eps = op.eps});
     const double values = static_cast<double>(block.count) * op.in.width;
     push(d, block.count * heads, values * 8, values * 8);

@@ -208,6 +208,7 @@ def _norms() -> Trial:
         ("layer", {"kind": "layer", "weight": 0, "bias": 1}),
         ("rms of heads", {"kind": "rms", "weight": 2, "group": _HEAD_DIM}),
         ("rms without weights", {"kind": "rms", "group": _HEAD_DIM}),
+        ("layer of heads, own weights", {"kind": "layer", "weight": 0, "bias": 1, "group": _HEAD_DIM, "per_column": True}),
     ]
     return Trial(
         "norm",
