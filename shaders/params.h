@@ -308,11 +308,10 @@ struct MergeParams {
 PUMICE_CONSTANT(kSpanWords, 7);
 PUMICE_CONSTANT(kNoState, 0xffffffff);
 
-// conv.comp: out[t][c] = activation(bias[c] + sum over j of taps[j][c] * in[t - (TAPS - 1) + lead + j][c]). The state is in[t - (TAPS -
-// 2)],
-// ..., in[t], row after row. A group handles one span and LANES columns.
-// groups = spans * blocks, blocks = ceil(width / LANES). The bound rows of `in` begin `halo` rows before those of `out`, which begin with
-// the block's first row.
+// conv.comp: out[t][c] = activation(bias[c] + sum over j of taps[j][c] * in[t - (TAPS - 1) + lead + j][c])
+// The state after row t is in[t - (TAPS - 2)], ..., in[t], row after row. A group handles one span and LANES columns.
+//   groups = spans * blocks, blocks = ceil(width / LANES)
+// The bound rows of `out` begin with the block's first row, and the bound rows of `in` begin `halo` rows before it.
 // Bindings: 0 in, 1 out, 2 vectors (taps, bias), 3 meta, 4 states to read, 5 states to write.
 struct ConvParams {
   uint first_group, groups;

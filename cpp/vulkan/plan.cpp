@@ -82,9 +82,10 @@ class GpuPlanner {
            op.value_dim, " needs ", carried + row, " bytes at once, ", device_.name, " binds at most ", range);
     }
     // How many rows a group may go through. The recorder cannot cut a group: 256 rows of a head of 128 x 128 take about 5 ms on a thread of
-    // a CPU, and 2,048 rows about 1 ms on a small GPU.
+    // a CPU, and 2,048 rows about 1 ms on a small GPU. A row of a head with fewer than 32 rows of the matrix counts as one with 32, because
+    // its loads and barriers take as long.
     const std::int64_t work = device_.type == DeviceType::software ? 1 << 15 : 1 << 18;
-    const SpanShape shape{.rows = work / op.key_dim,
+    const SpanShape shape{.rows = work / std::max(32, op.key_dim),
                           .block_rows = std::min(rows_per_binding({op.q, op.k, op.v, op.step, op.beta, op.out}),
                                                  static_cast<std::int64_t>((range - carried - 256) / row)),
                           .reach = 1,
