@@ -28,7 +28,8 @@ void scan_gates(const ScanGates& call, Int rows, float* decay, float* gain) {
       step[i] = call.step[(first + i) * call.step_stride];
       if (call.beta) beta[i] = call.beta[(first + i) * call.beta_stride];
     }
-    const Lanes dt = max(softplus(Lanes::load(step) + Lanes::set(call.step_bias)), Lanes::set(call.floor));
+    // If the second argument of max() is NaN, so is the result.
+    const Lanes dt = max(Lanes::set(call.floor), softplus(Lanes::load(step) + Lanes::set(call.step_bias)));
     store(decay + first, exp(Lanes::set(call.rate) * dt), count);
     store(gain + first, call.beta ? sigmoid(Lanes::load(beta)) * Lanes::set(call.strength) : dt, count);
   });

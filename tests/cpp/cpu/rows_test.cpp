@@ -126,13 +126,14 @@ TEST(Rows, ActivationsKeepNanAndLimits) {
       EXPECT_EQ(x[3], activation == Activation::tanh ? 1.0f : 200.0f);
       EXPECT_NEAR(x[4], activation == Activation::tanh ? -1.0f : 0.0f, 1e-7);
     }
-    for (Activation activation : {Activation::relu2, Activation::sigmoid, Activation::quick_gelu, Activation::xielu}) {
+    for (Activation activation :
+         {Activation::relu2, Activation::sigmoid, Activation::quick_gelu, Activation::xielu, Activation::softplus}) {
       Floats x = {kNan, kInf, -kInf, 200.0f, -200.0f};
       kernels->rows.epilogue(x.data(), 5, 1, 5, epilogue_with(activation));
       const auto name = kActivations[static_cast<std::size_t>(activation)];
       EXPECT_TRUE(std::isnan(x[0])) << name;
       EXPECT_EQ(x[1], activation == Activation::sigmoid ? 1.0f : kInf) << name;
-      const bool ends_at_zero = activation == Activation::relu2 || activation == Activation::sigmoid;
+      const bool ends_at_zero = activation == Activation::relu2 || activation == Activation::sigmoid || activation == Activation::softplus;
       if (ends_at_zero) {
         EXPECT_EQ(x[2], 0.0f) << name;
       }
@@ -141,6 +142,28 @@ TEST(Rows, ActivationsKeepNanAndLimits) {
     Floats x = {kNan, 1.0f};
     kernels->rows.epilogue(x.data(), 2, 1, 2, {.scale = 2.0f, .softcap = 3.0f});
     EXPECT_TRUE(std::isnan(x[0])) << "a soft cap must not hide a NaN";
+  }
+}
+
+// A NaN in `step` or `beta` must reach the output of Scan, so that it is reported. The floor of dt must not hide it.
+TEST(Rows, ScanGatesKeepNan) {
+  for (const Kernels* kernels : native_kernels()) {
+    for (const float floor : {0.0f, 0.5f}) {
+      const Floats step = {kNan, 1.0f, 1.0f}, beta = {1.0f, kNan, 1.0f};
+      Floats decay(3), gain(3);
+      const ScanGates call{.step = step.data(),
+                           .beta = beta.data(),
+                           .step_stride = 1,
+                           .beta_stride = 1,
+                           .step_bias = 0.25f,
+                           .rate = -0.5f,
+                           .floor = floor,
+                           .strength = 2.0f};
+      kernels->rows.scan_gates(call, 3, decay.data(), gain.data());
+      EXPECT_TRUE(std::isnan(decay[0]) && std::isnan(gain[1])) << kernels->isa << ", floor " << floor;
+      EXPECT_NEAR(decay[2], std::exp(-0.5 * std::log1p(std::exp(1.25))), 1e-6);
+      EXPECT_NEAR(gain[2], 2 / (1 + std::exp(-1.0)), 1e-6);
+    }
   }
 }
 
