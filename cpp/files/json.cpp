@@ -161,9 +161,32 @@ void parse_json(const std::string& file, const std::string& field, std::uint64_t
   nlohmann::json::sax_parse(text.begin(), text.end(), &adapter);  // returns false only after parse_error(), which throws
 }
 
+namespace {
+
+// Returns `text` with a large number in place of each Infinity outside of strings. JSON has no infinity, but Python's json module writes
+// one as Infinity (time_step_limit of Mamba-2). The number has as many characters, so offsets in errors stay right.
+std::string without_infinities(std::string_view text) {
+  constexpr std::string_view kInfinity = "Infinity", kLarge = "1.79e308";
+  static_assert(kInfinity.size() == kLarge.size());
+  std::string json(text);
+  bool quoted = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    if (json[i] == '"') quoted = !quoted;
+    if (quoted && json[i] == '\\') ++i;  // the next character is escaped
+    if (!quoted && std::string_view(json).substr(i).starts_with(kInfinity)) json.replace(i, kLarge.size(), kLarge);
+  }
+  return json;
+}
+
+}  // namespace
+
 Metadata::Entries parse_config(const std::string& file, std::string_view text) {
   ConfigBuilder builder(file);
-  parse_json(file, "", 0, text, builder);
+  if (text.find("Infinity") == std::string_view::npos) {
+    parse_json(file, "", 0, text, builder);
+  } else {
+    parse_json(file, "", 0, without_infinities(text), builder);
+  }
   return std::move(builder).take();
 }
 

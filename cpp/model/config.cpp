@@ -60,7 +60,8 @@ std::optional<PoolKind> pooling_of(const Reader& read) {
 void refuse_other_positions(const Reader& read, const Config& c) {
   const std::string kind = read.gguf() ? "absolute" : read.string("", "position_embedding_type").value_or("absolute");
   const bool turned = kind == "rope" || kind == "rotary";
-  if (kind == "absolute" || (turned && !c.ropes.empty()) || (kind == "alibi" && !c.alibi_slopes.empty())) return;
+  const bool none = kind == "nope" && c.ropes.empty() && c.alibi_slopes.empty() && !c.learned_positions;
+  if (kind == "absolute" || none || (turned && !c.ropes.empty()) || (kind == "alibi" && !c.alibi_slopes.empty())) return;
   read.unsupported("position_embedding_type \"", kind, "\" is not known; this version has absolute");
 }
 

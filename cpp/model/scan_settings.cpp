@@ -1,5 +1,7 @@
 #include "model/scan_settings.h"
 
+#include <algorithm>
+
 #include "core/program_check.h"
 
 namespace pumice::model {
@@ -21,6 +23,48 @@ std::int32_t value_dim(const Reader& read, const char* json_key, std::int32_t he
   return all / heads;
 }
 
+// Reads the width of a head of values of Mamba-2.
+std::int32_t ssd_value_dim(const Reader& read, std::int32_t heads, const ScanDefaults& defaults) {
+  constexpr const char* kKey = "mamba_d_head";
+  if (read.gguf() || defaults.inner == 0) return value_dim(read, kKey, heads, defaults.value_dim);
+  const files::Value* said = read.file().value(read.key("", kKey));
+  const bool automatic =
+      said == nullptr ? !read.has("", kKey) : std::holds_alternative<std::monostate>(*said) || *said == files::Value("auto");
+  if (!automatic) return value_dim(read, kKey, heads, 0);
+  if (defaults.inner % heads != 0 || defaults.inner / heads > kMaxStateDim)
+    read.unsupported(read.key("", "mamba_n_heads"), " is ", heads, " for ", defaults.inner, " columns: whole heads of at most ",
+                     kMaxStateDim, " columns are needed");
+  return defaults.inner / heads;
+}
+
+// Returns one end of time_step_limit. transformers writes infinity as an object with the key __float__.
+double step_limit(const Reader& read, std::size_t end, double otherwise) {
+  const std::string where = read.key("", "time_step_limit");
+  const std::string item = str(where, ".", end);
+  if (read.file().string(item + ".__float__").value_or("") == "Infinity") return otherwise;
+  if (!read.file().value(where)) return read.file().number(item).value_or(otherwise);
+  const auto both = read.file().number_list(where);
+  if (!both) return otherwise;
+  if (both->size() != 2) read.unsupported(where, " has ", both->size(), " values; two are needed");
+  return (*both)[end];
+}
+
+void refuse_step_limit(const Reader& read) {
+  if (read.gguf()) return;  // such files have no such key
+  constexpr double kNone = 1e30;
+  const double low = step_limit(read, 0, 0), high = step_limit(read, 1, kNone);
+  if (low > 0 || high < kNone)
+    read.unsupported(read.key("", "time_step_limit"), " [", low, ", ", high, "] (limits of the steps of a state space model) is not run; ",
+                     "[0, Infinity] is");
+}
+
+// Returns whether all convolutions must have a bias. GGUF files have no such key; if one layer has a bias, all must have one.
+bool conv_biases(const Reader& read) {
+  if (!read.gguf()) return read.flag("", "mamba_conv_bias", true);
+  return std::ranges::any_of(read.file().tensors(),
+                             [](const files::TensorInfo& tensor) { return tensor.name.ends_with(".ssm_conv1d.bias"); });
+}
+
 void check_heads(const Reader& read, const Recurrent& r, const char* heads_key, const char* key_heads_key) {
   if (r.heads % r.key_heads == 0) return;
   read.unsupported(read.key("ssm.time_step_rank", heads_key), " is ", r.heads, " and ", read.key("ssm.group_count", key_heads_key), " is ",
@@ -39,6 +83,22 @@ Recurrent read_delta(const Reader& read, const Config& c, const ScanDefaults& de
   r.taps = size(read, "ssm.conv_kernel", "linear_conv_kernel_dim", kMaxTaps, defaults.taps);
   check_heads(read, r, kHeads, kKeyHeads);
   r.norm = {.group = r.value_dim, .before_gate = true, .eps = c.eps};
+  return r;
+}
+
+Recurrent read_ssd(const Reader& read, const Config& c, const ScanDefaults& defaults) {
+  constexpr const char *kHeads = "mamba_n_heads", *kGroups = "mamba_n_groups";
+  Recurrent r{.rule = ScanRule::ssd, .activation = read_activation(read, Activation::silu)};
+  r.heads = size(read, "ssm.time_step_rank", kHeads, kMaxHeads, defaults.heads);
+  r.key_heads = size(read, "ssm.group_count", kGroups, kMaxHeads, defaults.key_heads);
+  r.key_dim = size(read, "ssm.state_size", "mamba_d_state", kMaxStateDim, defaults.key_dim);
+  r.value_dim = ssd_value_dim(read, r.heads, defaults);
+  r.taps = size(read, "ssm.conv_kernel", "mamba_d_conv", kMaxTaps, defaults.taps);
+  check_heads(read, r, kHeads, kGroups);
+  refuse_step_limit(read);
+  r.in_bias = r.out_bias = read.flag("", "mamba_proj_bias", false);
+  r.conv_bias = conv_biases(read);
+  r.norm = {.group = r.value_width() / r.key_heads, .per_column = true, .eps = c.eps};
   return r;
 }
 

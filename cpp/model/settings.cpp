@@ -9,8 +9,6 @@
 namespace pumice::model {
 namespace {
 
-std::size_t block_count(const Reader& read) { return static_cast<std::size_t>(read.size("block_count", "num_hidden_layers", kMaxLayers)); }
-
 float softcap(const Reader& read, const char* key, double otherwise) {
   if (otherwise == kNoSuchKey) return 0;
   const double cap = read.has(key, key) ? read.number(key, key).value_or(0) : otherwise;  // null: no limit
@@ -40,7 +38,7 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
 // Returns one number per layer from a GGUF file, which has a list or one number for all layers. A list also has entries for the layers that
 // predict draft tokens. Returns an empty vector if the file has no such key.
 std::vector<std::int64_t> by_layer(const Reader& read, const char* key, std::size_t layers, std::int64_t low, std::int64_t high) {
-  auto list = read.per_layer(key, "", block_count(read), low, high);
+  auto list = read.per_layer(key, "", static_cast<std::size_t>(layers_of_file(read).count), low, high);
   if (!list.empty()) list.resize(layers);
   return list;
 }
@@ -81,8 +79,17 @@ std::vector<std::int64_t> window_letters(const Reader& read, const char* key, st
 
 }  // namespace
 
+LayerCount layers_of_file(const Reader& read) {
+  const std::string list = read.key("", "layers_block_type");
+  if (!read.gguf() && !read.has("", "num_hidden_layers") && read.has("", "layers_block_type")) {
+    const auto types = read.file().strings(list).value_or(std::vector<std::string>{});
+    return {list, read.in_range(static_cast<std::int64_t>(types.size()), 1, kMaxLayers, str("the number of entries of ", list))};
+  }
+  return {read.key("block_count", "num_hidden_layers"), read.size("block_count", "num_hidden_layers", kMaxLayers)};
+}
+
 std::size_t layer_count(const Reader& read) {
-  const auto all = static_cast<std::int64_t>(block_count(read));
+  const std::int64_t all = layers_of_file(read).count;
   const std::string where = read.key("nextn_predict_layers", "");
   return static_cast<std::size_t>(all - read.in_range(read.integer("nextn_predict_layers", "").value_or(0), 0, all - 1, where));
 }
@@ -114,15 +121,25 @@ void check_kv_heads(const Reader& read, const Attention& attention, const std::s
                    attention.kv_heads, ": attention heads must share heads of keys evenly");
 }
 
-void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
+void read_body(const Reader& read, Config& c, const SizeDefaults& defaults) {
   c.hidden_size = read.size("embedding_length", "hidden_size", kMaxWidth);
+  c.layers.resize(layer_count(read));
+  c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(defaults.n_ctx), 1, kMaxContext,
+                          read.key("context_length", "max_position_embeddings"));
+  c.eps = static_cast<float>(c.norm == NormKind::rms ? read.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps", defaults.eps)
+                                                     : read.positive("attention.layer_norm_epsilon", "layer_norm_eps", defaults.eps));
+  c.logit_softcap = softcap(read, "final_logit_softcapping", defaults.logit_softcap);
+}
+
+void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
+  read_body(read, c, defaults);
   const Attention attention = read_attention(read, c, defaults);
-  const std::size_t layers = layer_count(read);
+  const std::size_t layers = c.layers.size();
   const auto kv_heads = read_kv_heads(read, c, layers, attention.heads, defaults);
   const auto widths = read_ffn_widths(read, c, layers, defaults);
   const Activation activation = read_activation(read, defaults.activation);
   for (std::size_t i = 0; i < layers; ++i) {
-    Layer& layer = c.layers.emplace_back();
+    Layer& layer = c.layers[i];
     if (kv_heads[i] > 0) {
       Attention& a = layer.mixer.emplace<Attention>(attention);
       a.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
@@ -130,11 +147,6 @@ void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
     }
     if (widths[i] > 0) layer.network = FeedForward{.width = static_cast<std::int32_t>(widths[i]), .activation = activation};
   }
-  c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(defaults.n_ctx), 1, kMaxContext,
-                          read.key("context_length", "max_position_embeddings"));
-  c.eps = static_cast<float>(c.norm == NormKind::rms ? read.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps", defaults.eps)
-                                                     : read.positive("attention.layer_norm_epsilon", "layer_norm_eps", defaults.eps));
-  c.logit_softcap = softcap(read, "final_logit_softcapping", defaults.logit_softcap);
 }
 
 void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults) {

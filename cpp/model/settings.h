@@ -31,9 +31,20 @@ struct SizeDefaults {
   bool some_attend = false, some_networks = false;
 };
 
-// Sets hidden_size, n_ctx and eps, and adds all layers, which are alike except for kv heads and widths given per layer in a GGUF file. The
-// family must set Config::norm first, because it decides which key has eps.
+// Sets hidden_size, n_ctx, eps and logit_softcap, and adds layers that have neither a mixer nor a network.
+void read_body(const Reader& read, Config& c, const SizeDefaults& defaults = {});
+
+// Does what read_body() does, and gives the layers attention and networks, which are alike except for kv heads and widths given per layer
+// in a GGUF file. The family must set Config::norm first, because it decides which key has eps.
 void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults = {});
+
+// The number of layers of a file, including those that predict draft tokens in GGUF files, and the key that gives it. transformers writes
+// only the list layers_block_type for Nemotron-H.
+struct LayerCount {
+  std::string key;
+  std::int64_t count = 0;
+};
+LayerCount layers_of_file(const Reader& read);
 
 // Returns the number of layers that the model runs. In GGUF files block_count also counts layers that predict draft tokens, which come last
 // (Qwen 3.5).

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "model/adapters.h"
 #include "model/reader.h"
+#include "model/settings.h"
 
 namespace pumice::model {
 namespace {
@@ -230,8 +231,7 @@ std::set<std::string> TensorNames::before_layers() const {
 // Throws if the file has more layers than its configuration says. The model would run without the additional layers and give wrong results.
 void TensorNames::require_no_more_layers() const {
   const Reader read(Reader(file_), config_.family->keys);
-  const std::string key = read.key("block_count", "num_hidden_layers");
-  std::int64_t count = read.size("block_count", "num_hidden_layers", kMaxLayers);
+  auto [key, count] = layers_of_file(read);
   // Layers that predict draft tokens come after the others (DeepSeek V3, GLM-4.5). In GGUF files block_count includes them.
   if (!config_.gguf) {
     const std::string more = read.key("", "num_nextn_predict_layers");

@@ -258,6 +258,18 @@ TEST_F(ConfigJson, DottedKeys) {
   EXPECT_EQ(error.file(), folder_.path("config.json").substr(0, folder_.path().size()) + "config.json");
 }
 
+// Python's json module writes infinities in this way. They become numbers that no range allows.
+TEST_F(ConfigJson, Infinities) {
+  const auto model = config(R"({"limit": [0.0, Infinity], "low": -Infinity, "Infinity": "Infinity \\\" Infinity", "last": Infinity})");
+  EXPECT_EQ(model->number_list("limit"), (std::vector<double>{0, 1.79e308}));
+  EXPECT_EQ(model->number("low"), -1.79e308);
+  EXPECT_EQ(model->string("Infinity"), "Infinity \\\" Infinity");
+  EXPECT_EQ(model->number("last"), 1.79e308);
+  refused_config("{\"a\": 1Infinity}", "too large");
+  refused_config("{\"a\": 0Infinity}", "not valid JSON");
+  refused_config("{\"a\": Infinit}", "not valid JSON");
+}
+
 TEST_F(ConfigJson, Broken) {
   refused_config("", "not valid JSON");
   refused_config("[]", "is a JSON list");
