@@ -44,7 +44,8 @@ void add_taps(const WeightReader& reader, Description& d) {
     if (const Recurrent* r = layer.if_recurrent()) {
       set(Role::scan_taps, joined(reader, d, i, kScan, r->taps));
       if (d.config.gguf) continue;
-      for (float& value : d.weights.vectors[static_cast<std::size_t>(d.at(i, Role::scan_rate).vector)].values) value = -std::exp(value);
+      for (float& value : d.weights.vectors[static_cast<std::size_t>(d.at(i, Role::scan_rate).vector)].values)
+        value = static_cast<float>(-std::exp(static_cast<double>(value)));
     }
   }
 }

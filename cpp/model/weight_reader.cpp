@@ -17,6 +17,12 @@ WeightReader::WeightReader(std::shared_ptr<const files::ModelFile> file, const T
       adapters_(file_, options.task),
       lora_(options.lora) {}
 
+// Returns how many columns a matrix of GGUF has in whose place the model needs a vector (Use::folded): a group of the norm, or one value.
+static std::int64_t folded_columns(const Layer& layer, Role role) {
+  const Recurrent* r = layer.if_recurrent();
+  return role == Role::scan_norm && r && r->norm ? r->norm->group : 1;
+}
+
 Parameter WeightReader::read(Role role, std::size_t layer) {
   Parameter parameter;
   const Asked ask = asked(d_, role, layer);
@@ -27,7 +33,8 @@ Parameter WeightReader::read(Role role, std::size_t layer) {
     return parameter;
   }
   if (ask.is_vector()) {
-    Vector vector{.name = found.tensor->name, .values = values_of(found, ask.rows, has(ask.use, Use::folded))};
+    const std::int64_t columns = has(ask.use, Use::folded) ? folded_columns(d_.config.layers[layer], role) : 0;
+    Vector vector{.name = found.tensor->name, .values = values_of(found, ask.rows, columns)};
     if (d_.config.norm_offset && !has(ask.use, Use::as_is)) {
       for (float& value : vector.values) value += 1;
     }
@@ -64,20 +71,20 @@ VectorId WeightReader::read_bias(Role role, std::size_t layer, std::int64_t leng
   const Asked ask = asked(d_, role, layer);
   if (!found.tensor && ask.bias) names_.missing(role, layer, "bias");
   if (!found.tensor) return VectorId::none;
-  Vector bias{.name = found.tensor->name, .values = values_of(found, length, false)};
+  Vector bias{.name = found.tensor->name, .values = values_of(found, length)};
   if (const float by = of_layer(role) ? bias_factor(d_.config.layers[layer], role, ask.use) : 1; by != 1) {
     for (float& value : bias.values) value *= by;
   }
   return d_.add(std::move(bias));
 }
 
-// Returns `length` values of a vector: the role's part of the tensor.
-std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std::int64_t length, bool folded) const {
+// Returns `length` values of a vector: the role's part of the tensor. If `columns` is not 0, the tensor of a GGUF file may be a matrix with
+// so many columns.
+std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std::int64_t length, std::int64_t columns) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_format(*file_, tensor);
   const std::int64_t whole = found.part.whole > 0 ? found.part.whole : length;
-  const bool as_matrix = folded && d_.config.gguf && tensor.shape.size() == 2 && tensor.shape[0] > 0 && whole % tensor.shape[0] == 0 &&
-                         tensor.shape[1] == whole / tensor.shape[0];
+  const bool as_matrix = columns > 0 && d_.config.gguf && tensor.shape == std::vector{whole / columns, columns};
   if (!as_matrix && (tensor.shape.size() != 1 || tensor.shape[0] != whole)) wrong_shape(*file_, tensor, str("[", whole, "]"));
   Part part = found.part;
   if (part.run == 0) part.run = part.stride = length;
@@ -107,7 +114,7 @@ WeightReader::Taps WeightReader::read_taps(Role role, std::size_t layer) const {
   }
   const TensorNames::Found bias = names_.bias(role, layer);
   if (!bias.tensor && ask.bias) names_.missing(role, layer, "bias");
-  if (bias.tensor) taps.bias = values_of(bias, ask.rows, false);
+  if (bias.tensor) taps.bias = values_of(bias, ask.rows);
   return taps;
 }
 

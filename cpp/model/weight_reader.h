@@ -42,7 +42,7 @@ class WeightReader {
   void require_all_adapters_used() const { lora_.require_all_used(*file_); }
 
  private:
-  std::vector<float> values_of(const TensorNames::Found& found, std::int64_t length, bool folded) const;
+  std::vector<float> values_of(const TensorNames::Found& found, std::int64_t length, std::int64_t columns = 0) const;
   void read_matrix(Parameter& parameter, const TensorNames::Found& found, Role role, std::size_t layer);
   Matrix open(const TensorNames::Found& found, const Asked& ask, Part& part) const;
   void finish(Matrix& matrix, bool in_bytes);

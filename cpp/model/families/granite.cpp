@@ -1,6 +1,8 @@
-// Granite 3 and 4, dense (IBM 2024): a Llama with multipliers for embeddings, scores, branches and logits.
+// Granite 3 and 4, dense (IBM 2024): a Llama with multipliers for embeddings, scores, branches and logits. Granite 4 H (2025): most layers
+// have Mamba-2 instead of attention, and the others have attention without rope.
 #include "model/families/names.h"
 #include "model/rope.h"
+#include "model/scan_settings.h"
 #include "model/settings.h"
 
 namespace pumice::model::families_in_files::granite {
@@ -8,19 +10,78 @@ namespace {
 
 constexpr std::string_view kGguf[] = {"granite"}, kTypes[] = {"granite"};
 
+using enum Role;
+
+constexpr std::string_view kGgufHybrid[] = {"granitehybrid"}, kTypesHybrid[] = {"granitemoehybrid"};
+constexpr TensorName kNamesHybrid[] = {
+    {scan_gate, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_v, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_k, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_q, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_step, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_v_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
+    {scan_k_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
+    {scan_q_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
+    {scan_step_bias, "blk.{}.ssm_dt.bias", "layers.{}.mamba.dt_bias", Fused::no, false, Bare::both},
+    {scan_rate, "blk.{}.ssm_a", "layers.{}.mamba.A_log", Fused::no, false, Bare::both},
+    {scan_skip, "blk.{}.ssm_d", "layers.{}.mamba.D", Fused::no, false, Bare::both},
+    {scan_norm, "blk.{}.ssm_norm", "layers.{}.mamba.norm"},
+    {scan_out, "blk.{}.ssm_out", "layers.{}.mamba.out_proj"},
+    {gate, "blk.{}.ffn_gate", ""},
+    {gate, "", "layers.{}.shared_mlp.input_linear", Fused::gate_up},
+    {up, "blk.{}.ffn_up", ""},
+    {up, "", "layers.{}.shared_mlp.input_linear", Fused::gate_up},
+    {down, "blk.{}.ffn_down", "layers.{}.shared_mlp.output_linear"},
+};
+constexpr KeyName kKeysHybrid[] = {{"intermediate_size", "shared_intermediate_size"}};
+// The first two names are in files on the hub, the others in files that transformers 5 writes.
+constexpr TypeName kLayerTypes[] = {
+    {"mamba", "mamba"}, {"attention", "attention"}, {"linear_attention", "mamba"}, {"full_attention", "attention"}};
+
+// Reads the multipliers of embeddings, logits, scores and branches. `logits` is the default of the number that divides logits.
+void read_multipliers(const Reader& read, Config& c, std::optional<double> logits) {
+  c.embedding_scale = static_cast<float>(read.positive("embedding_scale", "embedding_multiplier", 1));
+  c.logit_scale = static_cast<float>(1 / read.positive("logit_scale", "logits_scaling", logits));
+  for (Layer& layer : c.layers) {
+    layer.join.scale = static_cast<float>(read.positive("residual_scale", "residual_multiplier", 1));
+    Attention* a = layer.if_attention();
+    if (!a) continue;
+    // Without the key, config.json means 1 (as in GraniteConfig), and a GGUF file means 1 / sqrt(head_dim) (as in llama.cpp).
+    const double silent = c.gguf ? a->scale : 1;
+    a->scale = static_cast<float>(read.positive("attention.scale", "attention_multiplier", silent));
+  }
+}
+
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c);
   read_ropes(read, c, {.interleaved = c.gguf});
-  c.embedding_scale = static_cast<float>(read.positive("embedding_scale", "embedding_multiplier", 1));
-  c.logit_scale = static_cast<float>(1 / read.positive("logit_scale", "logits_scaling", c.gguf ? std::nullopt : std::optional(1.0)));
+  read_multipliers(read, c, c.gguf ? std::nullopt : std::optional(1.0));
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
-  for (Layer& layer : c.layers) {
-    // Without the key, config.json means 1 (as in GraniteConfig), and a GGUF file means 1 / sqrt(head_dim) (as in llama.cpp).
-    const double silent = c.gguf ? layer.attention().scale : 1;
-    layer.attention().scale = static_cast<float>(read.positive("attention.scale", "attention_multiplier", silent));
-    layer.join.scale = static_cast<float>(read.positive("residual_scale", "residual_multiplier", 1));
+}
+
+// Without layer_types, config.json means that all layers have Mamba-2.
+void read_mixers(const Reader& read, Config& c) {
+  const std::int32_t expand = c.gguf ? 0 : read.size("", "mamba_expand", kMaxWidth / c.hidden_size, 2);
+  const Recurrent ssd = read_ssd(read, c, {.heads = 128, .key_heads = 1, .key_dim = 256, .inner = expand * c.hidden_size});
+  const auto types = read_layer_types(read, c.layers.size(), kLayerTypes);
+  for (std::size_t i = 0; i < c.layers.size(); ++i) {
+    const bool attends = c.gguf ? c.layers[i].if_attention() != nullptr : !types.empty() && types[i] == "attention";
+    if (!attends) c.layers[i].mixer = ssd;
   }
+}
+
+void configure_hybrid(const Reader& read, Config& c) {
+  const std::string experts = read.key("", "num_local_experts");
+  if (!c.gguf && read.in_range(read.integer("", "num_local_experts").value_or(8), 0, kMaxWidth, experts) > 0)
+    read.unsupported(experts, " is not 0: a mixture of experts is not run yet");
+  read_sizes(read, c, {.some_attend = true});
+  read_mixers(read, c);
+  // llama.cpp's converter says in this key whether layers with attention have rope.
+  const bool turned = c.gguf ? read.flag("rope.scaling.finetuned", "", true) : read.string("", "position_embedding_type") == "rope";
+  if (turned) read_ropes(read, c, {.interleaved = c.gguf});
+  read_multipliers(read, c, 1.0);
+  read_attention_bias(read, c);
 }
 
 }  // namespace
@@ -31,5 +92,14 @@ const Family granite{.name = "granite",
                      .prefixes = names::kDecoderPrefixes,
                      .names = names::kLlama,
                      .configure = configure};
+
+const Family granite_hybrid{.name = "granite_hybrid",
+                            .gguf_names = kGgufHybrid,
+                            .model_types = kTypesHybrid,
+                            .prefixes = names::kDecoderPrefixes,
+                            .names = kNamesHybrid,
+                            .more_names = names::kLlama,
+                            .keys = kKeysHybrid,
+                            .configure = configure_hybrid};
 
 }  // namespace pumice::model::families_in_files::granite

@@ -67,9 +67,8 @@ inline std::vector<float> weights(const std::string& name, const std::vector<std
   static const std::regex around_one(
       R"(norm|(^|\.)(ln_[a-z0-9]+|emb_ln|attn_ln|mlp_ln)\.weight$|layer_scalar$|per_expert_scale$|router\.scale$)", std::regex::icase);
   static const std::map<std::string, std::pair<double, double>> ranges = {
-      {"A_log", {0, 2.7}},           {"dt_bias", {-4, 1}},        {"sinks", {-4, 4}},
-      {"act_fn.alpha_p", {-1, 1}},   {"act_fn.alpha_n", {-1, 1}}, {"act_fn.beta", {0.5, 0.5}},
-      {"act_fn.eps", {-1e-6, -1e-6}}};
+      {"A_log", {0, 2.7}},         {"dt_bias", {-4, 1}},        {"sinks", {-4, 4}},          {".D", {0.5, 1.5}},
+      {"act_fn.alpha_p", {-1, 1}}, {"act_fn.alpha_n", {-1, 1}}, {"act_fn.beta", {0.5, 0.5}}, {"act_fn.eps", {-1e-6, -1e-6}}};
   double scale = 0.2, centre = std::regex_search(name, around_one) && !name.ends_with("bias") ? 1 : 0;
   if (shape.size() > 1) {
     scale = factor * 2 / std::sqrt(static_cast<double>(shape.back()));

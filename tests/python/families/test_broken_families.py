@@ -62,6 +62,7 @@ ANY_POSITIVE = words(
     attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar scale_depth scale_emb dim_model_base
     alibi_bias_max max_alibi_bias pad_token_id eos_token_id relative_attention_max_distance
     llama_4_scaling_beta temperature_scale sliding_window_pattern
+    lm_head_multiplier key_multiplier attention_in_multiplier attention_out_multiplier ssm_in_multiplier ssm_out_multiplier
     """
 )
 # Last parts of keys for which 0 is valid, too. In most of them it means "none".
@@ -84,13 +85,15 @@ MAY_BE_ABSENT = words(
     attention_multiplier embedding_multiplier residual_multiplier logits_scaling logit_scale embedding_scale residual_scale scale
     attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar
     local_attention use_bidirectional_attention classifier_pooling
+    lm_head_multiplier key_multiplier attention_in_multiplier attention_out_multiplier ssm_in_multiplier ssm_out_multiplier
+    mlp_multipliers ssm_multipliers mlp_hidden_act mamba_hidden_act
     norm_rel_ebd relative_attention share_att_key position_biased_input
     lm_head.weight output.weight cls.weight token_types.weight rope_freqs.weight
     """
 )
 ANY_ROWS = re.compile(
-    r"embed_tokens|token_embd|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type|token_embedding|classifier"
-    r"|^text_projection"
+    r"embed_tokens|token_embd|backbone\.embeddings|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type"
+    r"|token_embedding|classifier|^text_projection"
 )
 
 
@@ -239,6 +242,8 @@ def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | Non
             return f"names no file: {text}"
         if absent and key in MAY_BE_ABSENT and " is missing; the nearest name is " in text:
             return None  # with the default, the model needs a tensor that the file lacks, and the error names this tensor
+        if place == "layers_block_type" and isinstance(value, list) and re.search(r"layers\.\d+\.\S+ is missing", text):
+            return None  # this list alone says how many layers there are, and the error names the first tensor of one too many
         # Instead of the key, the error may name a tensor whose shape does not fit a size, or a list whose length does not fit the number of
         # layers.
         if last not in text and not (value != "shape" and re.search(" has shape | entries for ", text)):

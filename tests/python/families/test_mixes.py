@@ -34,8 +34,9 @@ def write_pair(name: str, folder: Path) -> tuple[Path, Path, set[str]]:
     keys, tensors = random_gguf.gguf_parts(name)
     packed: dict[str, random_gguf.Array | Packed] = dict(tensors)
     used = set()
-    # llama.cpp keeps the taps of convolutions in F32.
-    matrices = [(t, v) for t, v in tensors.items() if v.ndim == 2 and not re.search(r"attn_rel_b|ssm_conv1d|shortconv\.conv\.", t)]
+    # llama.cpp keeps the taps of convolutions in F32, and what is a vector for the model.
+    kept = r"attn_rel_b|ssm_conv1d|shortconv\.conv\.|_norm\.weight|ssm_[ad]$"
+    matrices = [(t, v) for t, v in tensors.items() if v.ndim == 2 and not re.search(kept, t)]
     for number, (tensor, values) in enumerate(matrices):
         rows, cols = values.shape
         assert cols % COLUMNS == 0, f"{name}: {tensor} has {cols} columns"

@@ -198,6 +198,7 @@ def test_quantized_at_load(quantize: str, tmp_path: Path) -> None:
         ("transformer.h.0.ln_1.bias", 0.0, 0.2),
         ("model.layers.0.self_attn.q_proj.bias", 0.0, 0.2),
         ("model.layers.0.linear_attn.A_log", 1.35, 1.35),
+        ("model.layers.0.mamba.D", 1.0, 0.5),
         ("model.layers.0.self_attn.sinks", 0.0, 4.0),
     ],
 )

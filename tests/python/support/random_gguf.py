@@ -88,8 +88,9 @@ def sizes(config: Config, form: Form) -> Sizes:
     hidden = setting(config, 0, "hidden_size", "n_embed", "n_embd", "d_model", "dim")
     heads = setting(config, 0, "num_attention_heads", "n_head", "n_heads", "num_heads")
     kv_heads = form.kv_heads(config) if form.kv_heads else setting(config, heads, "num_key_value_heads")
-    head_dim = setting(config, hidden // heads, "head_dim", "d_kv")
-    return Sizes(hidden, setting(config, 0, "num_hidden_layers", "n_layer", "n_layers", "num_layers"), heads, kv_heads, head_dim)
+    head_dim = setting(config, hidden // max(heads, 1), "head_dim", "d_kv")
+    layers = setting(config, len(config.get("layers_block_type") or ""), "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    return Sizes(hidden, layers, heads, kv_heads, head_dim)
 
 
 def scaling(config: Config) -> Config:
@@ -381,6 +382,37 @@ QWEN35 = LLAMA | {
     "model.layers.{}.linear_attn.norm": "blk.{}.ssm_norm",
     "model.layers.{}.linear_attn.out_proj": "blk.{}.ssm_out",
 }
+MAMBA = {
+    "in_proj": "ssm_in",
+    "conv1d": "ssm_conv1d",
+    "norm": "ssm_norm",
+    "out_proj": "ssm_out",
+}
+GRANITE_HYBRID = LLAMA | {f"model.layers.{{}}.mamba.{here}": f"blk.{{}}.{there}" for here, there in MAMBA.items()}
+GRANITE_HYBRID |= {
+    "model.layers.{}.shared_mlp.input_linear": "blk.{}.ffn_gate_up",
+    "model.layers.{}.shared_mlp.output_linear": "blk.{}.ffn_down",
+}
+FALCON_H1 = GRANITE_HYBRID | {
+    "model.final_layernorm": "output_norm",
+    "model.layers.{}.pre_ff_layernorm": "blk.{}.ffn_norm",
+    "model.layers.{}.feed_forward.gate_proj": "blk.{}.ffn_gate",
+    "model.layers.{}.feed_forward.up_proj": "blk.{}.ffn_up",
+    "model.layers.{}.feed_forward.down_proj": "blk.{}.ffn_down",
+}
+MAMBA2 = {
+    "backbone.embeddings": "token_embd",
+    "backbone.norm_f": "output_norm",
+    "lm_head": "output",
+    "backbone.layers.{}.norm": "blk.{}.attn_norm",
+    "backbone.layers.{}.mixer.q_proj": "blk.{}.attn_q",
+    "backbone.layers.{}.mixer.k_proj": "blk.{}.attn_k",
+    "backbone.layers.{}.mixer.v_proj": "blk.{}.attn_v",
+    "backbone.layers.{}.mixer.o_proj": "blk.{}.attn_output",
+    "backbone.layers.{}.mixer.up_proj": "blk.{}.ffn_up",
+    "backbone.layers.{}.mixer.down_proj": "blk.{}.ffn_down",
+}
+MAMBA2 |= {f"backbone.layers.{{}}.mixer.{here}": f"blk.{{}}.{there}" for here, there in MAMBA.items()}
 EUROBERT = LLAMA | {"dense": "cls", "classifier": "cls.output"}
 STARCODER2 = LLAMA | {"model.layers.{}.mlp.c_fc": "blk.{}.ffn_up", "model.layers.{}.mlp.c_proj": "blk.{}.ffn_down"}
 
@@ -575,6 +607,82 @@ def qwen35_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]
     return name.replace("dt_bias", "dt.bias"), tensor
 
 
+def ssm_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
+    """Mamba-2: the converter writes -exp(A_log), and makes matrices of some vectors."""
+    module, _, part = name.rpartition(".")
+    if not re.search(r"\.(mamba|mixer)(\.norm)?$", module):
+        return name, tensor
+    if part == "A_log":
+        return f"{module}.ssm_a", -np.exp(tensor.astype(np.float64)).astype(np.float32)[:, None]
+    if part == "D":
+        return f"{module}.ssm_d", tensor[:, None]
+    if part == "dt_bias":
+        return f"{module}.ssm_dt.bias", tensor
+    if module.endswith(".norm"):
+        return name, tensor.reshape(setting(config, 8 if "num_heads" in config else 1, "mamba_n_groups", "n_groups"), -1)
+    return name, tensor
+
+
+def ssm_keys(heads: int, groups: int, state: int, width: int, taps: int) -> dict[str, Any]:
+    return {
+        "ssm.conv_kernel": taps, "ssm.inner_size": heads * width, "ssm.state_size": state, "ssm.time_step_rank": heads,
+        "ssm.group_count": groups,
+    }  # fmt: skip
+
+
+def hybrid_ssm_keys(config: Config) -> dict[str, Any]:
+    heads, width = config["mamba_n_heads"], config.get("mamba_d_head", "auto")
+    if width == "auto":
+        width = config.get("mamba_d_ssm", 2 * config["hidden_size"]) // heads
+    return ssm_keys(heads, config.get("mamba_n_groups", 1), config["mamba_d_state"], width, config.get("mamba_d_conv", 4))
+
+
+def granite_hybrid_keys(config: Config) -> dict[str, Any]:
+    kv_heads = config.get("num_key_value_heads", config["num_attention_heads"])
+    types = config.get("layer_types") or ["mamba"] * config["num_hidden_layers"]
+    return granite_keys(config) | hybrid_ssm_keys(config) | {
+        "attention.head_count_kv": [kv_heads if "attention" in kind and "linear" not in kind else 0 for kind in types],
+        "feed_forward_length": config["shared_intermediate_size"], "rope.scaling.finetuned": False,
+    }  # fmt: skip
+
+
+def mamba2_keys(config: Config) -> dict[str, Any]:
+    keys = ssm_keys(config["num_heads"], config["n_groups"], config["state_size"], config["head_dim"], config["conv_kernel"])
+    return keys | {"attention.head_count": 0, "attention.head_count_kv": 0, "feed_forward_length": 0}
+
+
+def falcon_h1_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
+    """The converter multiplies matrices by the model's multipliers."""
+    groups, state, inner = config["mamba_n_groups"], config["mamba_d_state"], config["mamba_n_heads"] * config["mamba_d_head"]
+    gate, down = config["mlp_multipliers"]
+    into = config["attention_in_multiplier"]
+    factors = {
+        "down_proj": down, "gate_proj": gate, "k_proj": config["key_multiplier"] * into, "q_proj": into, "v_proj": into,
+        "o_proj": config["attention_out_multiplier"], "out_proj": config["ssm_out_multiplier"], "lm_head": config["lm_head_multiplier"],
+        "embed_tokens": config["embedding_multiplier"],
+    }  # fmt: skip
+    module = name.split(".")[-2]
+    if module == "in_proj":
+        widths = [inner, inner, groups * state, groups * state, config["mamba_n_heads"]]
+        each = np.repeat(np.array(config["ssm_multipliers"], np.float32), widths)
+        tensor = tensor * np.float32(config["ssm_in_multiplier"]) * each[:, None]
+    if module == "pre_ff_layernorm":
+        name = name.removesuffix(".weight")
+    return ssm_tensor(name, (tensor * np.float32(factors.get(module, 1))).astype(np.float32), config)
+
+
+def nemotron_h_keys(config: Config) -> dict[str, Any]:
+    letters = {"M": "linear_attention", "*": "full_attention", "-": "mlp"}
+    types = config.get("layers_block_type") or [letters[letter] for letter in config["hybrid_override_pattern"]]
+    keys = ssm_keys(
+        config["mamba_num_heads"], config["n_groups"], config["ssm_state_size"], config["mamba_head_dim"], config.get("conv_kernel", 4)
+    )
+    return keys | {
+        "attention.head_count_kv": [config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in types],
+        "feed_forward_length": [config["intermediate_size"] if kind == "mlp" else 0 for kind in types],
+    }
+
+
 STRETCHED = "the stretched base is rounded to float32"
 LONGROPE = "longrope's factors divide frequencies, instead of multiplying their base's powers"
 RAMP = "Llama 3's ramp is rounded as a factor, not as a frequency"
@@ -645,6 +753,13 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
         kv_heads=lambda c: c.get("num_key_value_heads", 4),
         inexact="the columns of a head's outputs are summed in another order",
     ),
+    "granite_hybrid": Form("granitehybrid", GRANITE_HYBRID, granite_hybrid_keys, permuted=True, change=ssm_tensor),
+    "mamba2": Form("mamba2", MAMBA2, mamba2_keys, rope=False, context=1 << 20, eps=1e-5, change=ssm_tensor),
+    "falcon_h1": Form(
+        "falcon-h1", FALCON_H1, hybrid_ssm_keys, context=8192, eps=1e-5, change=falcon_h1_tensor,
+        inexact="the converter multiplies matrices by the multipliers",
+    ),
+    "nemotron_h": Form("nemotron_h", MAMBA2, nemotron_h_keys, rope=False, context=4096, change=ssm_tensor, **LAYER),
     "seed_oss": Form(
         "seed_oss", LLAMA | {"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, context=524288,
         kv_heads=lambda c: c.get("num_key_value_heads", 8),
@@ -672,6 +787,11 @@ WITHOUT = {
     "gemma3_multimodal": "the converter writes the text half alone: the file of the plain model",
     "gemma4_multimodal": "the converter writes the text half alone: the file of the plain model",
     "smollm3_list": "llama.cpp's smollm3 turns all but every fourth layer",
+    "granite_hybrid_rope": "the converter writes models without Mamba-2 as plain Granite",
+    "mamba2_activation": "the converter drops hidden_act",
+    "nemotron_h_bias": "the converter drops mlp_hidden_act and mamba_hidden_act",
+    "falcon_h1_before": "llama.cpp's falcon-h1 has the norm after the gate",
+    "falcon_h1_bias": "the converter cannot multiply the biases of in_proj",
     "gpt2_inverse_layers": "the converter drops scale_attn_by_inverse_layer_idx",
     "gpt2_unscaled": "the converter drops scale_attn_weights",
     "falcon_rw": "llama.cpp's falcon has rope and parallel branches alone",
@@ -730,6 +850,12 @@ def converted(name: str, tensor: Array, form: Form, config: Config) -> Iterator[
     base, dot, suffix = pattern.rpartition(".")
     # The names of an embedder's tensors lack the prefix "model.".
     target = form.names.get(base, form.names.get(f"model.{base}", "")).replace("{}", number)
+    if suffix in ("ssm_a", "ssm_d") or base.endswith(".ssm_dt"):  # names of change()
+        yield f"blk.{number}.{'ssm_dt.bias' if base.endswith('.ssm_dt') else suffix}", tensor
+        return
+    if suffix == "pre_ff_layernorm":  # the converter leaves out ".weight"
+        yield f"blk.{number}.ffn_norm", tensor
+        return
     assert target, f"{name} has no name in GGUF"
     if suffix == "weight" and base.split(".")[-1] in form.transposed:
         tensor = tensor.T
@@ -746,6 +872,10 @@ def converted(name: str, tensor: Array, form: Form, config: Config) -> Iterator[
             return
         for short, part in (("q", permuted(q, size.heads)), ("k", permuted(k, size.kv_heads)), ("v", v)):
             yield target.replace("attn_qkv", f"attn_{short}") + dot + suffix, part
+        return
+    if target.endswith("ffn_gate_up"):
+        for short, part in zip(("gate", "up"), np.split(tensor, 2), strict=True):
+            yield target.replace("gate_up", short) + dot + suffix, part
         return
     if form.permuted and target.endswith((".attn_q", ".attn_k")):
         tensor = permuted(tensor, size.heads if target.endswith("q") else size.kv_heads)

@@ -78,6 +78,7 @@ AROUND_ONE = re.compile(
 RANGES = {
     "A_log": (0.0, 2.7),
     "dt_bias": (-4.0, 1.0),
+    ".D": (0.5, 1.5),  # of Mamba-2; around 0, the norm after the state space model would enlarge rounding errors
     "sinks": (-4.0, 4.0),
     "act_fn.alpha_p": (-1.0, 1.0),  # of xIELU in Apertus, which takes the softplus of it
     "act_fn.alpha_n": (-1.0, 1.0),

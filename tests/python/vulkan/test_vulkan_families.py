@@ -24,6 +24,7 @@ ALL = os.environ.get("PUMICE_TEST_ALL") == "1"
 EVERY = [variant.name for variant in VARIANTS.values() if variant.kind == "decoder" and not variant.pending]
 SAMPLE = [
     "gemma2", "gemma4_12b", "gemma4_e2b", "granite_bias", "bloom_six_heads", "phi", "cohere2", "olmo2", "olmo", "nemotron", "apertus",
+    "granite_hybrid_bias", "mamba2", "falcon_h1_norm", "nemotron_h",
     "ministral3", "gpt2", "falcon_7b", "smollm3", "hunyuan", "glm4", "opt", "phi3_partial", "llama_dynamic_long",
     "lfm2_bias", "lfm3", "qwen3_5", "olmo_hybrid",
 ]  # fmt: skip

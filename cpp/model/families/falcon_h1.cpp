@@ -1,0 +1,120 @@
+// Falcon-H1 (TII 2025): in each layer, attention and Mamba-2 read the same row side by side. Numbers multiply the inputs and outputs of
+// most products. Converters to GGUF multiply the matrices by them.
+#include <vector>
+
+#include "model/families/names.h"
+#include "model/rope.h"
+#include "model/scan_settings.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files::falcon_h1 {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kGguf[] = {"falcon-h1"}, kTypes[] = {"falcon_h1"};
+constexpr TensorName kNames[] = {
+    {scan_gate, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_v, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_k, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_q, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_step, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_v_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
+    {scan_k_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
+    {scan_q_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
+    {scan_step_bias, "blk.{}.ssm_dt.bias", "layers.{}.mamba.dt_bias", Fused::no, false, Bare::both},
+    {scan_rate, "blk.{}.ssm_a", "layers.{}.mamba.A_log", Fused::no, false, Bare::both},
+    {scan_skip, "blk.{}.ssm_d", "layers.{}.mamba.D", Fused::no, false, Bare::both},
+    {scan_norm, "blk.{}.ssm_norm", "layers.{}.mamba.norm"},
+    {scan_out, "blk.{}.ssm_out", "layers.{}.mamba.out_proj"},
+    {ffn_norm, "blk.{}.ffn_norm", "", Fused::no, false, Bare::both},  // llama.cpp's converter leaves out ".weight"
+    {ffn_norm, "blk.{}.ffn_norm", "layers.{}.pre_ff_layernorm"},
+    {gate, "blk.{}.ffn_gate", "layers.{}.feed_forward.gate_proj"},
+    {up, "blk.{}.ffn_up", "layers.{}.feed_forward.up_proj"},
+    {down, "blk.{}.ffn_down", "layers.{}.feed_forward.down_proj"},
+    {final_norm, "output_norm", "final_layernorm"},
+};
+
+// Checks a multiplier of config.json. Larger ones would make infinities.
+float checked(const Reader& read, const std::string& where, double value) {
+  if (!(value > 0 && value < 1e6)) read.bad_number(where, value, "a positive number below 1e6");
+  return static_cast<float>(value);
+}
+
+// Returns a multiplier of config.json. null or nothing means 1.
+float multiplier(const Reader& read, const char* key) { return checked(read, read.key("", key), read.number("", key).value_or(1)); }
+
+// Returns `count` multipliers of config.json. null or nothing means 1.
+std::vector<float> multipliers(const Reader& read, const char* key, std::size_t count) {
+  const std::string where = read.key("", key);
+  const auto said = read.gguf() ? std::nullopt : read.file().number_list(where);
+  if (!said) return std::vector<float>(count, 1.0f);
+  if (said->size() != count) read.unsupported(where, " has ", said->size(), " values; ", count, " are needed");
+  std::vector<float> values;
+  for (const double value : *said) values.push_back(checked(read, where, value));
+  return values;
+}
+
+void read_multipliers(const Reader& read, Config& c) {
+  c.embedding_scale = multiplier(read, "embedding_multiplier");
+  c.logit_scale = multiplier(read, "lm_head_multiplier");
+  const Multipliers attention{.in = multiplier(read, "attention_in_multiplier"), .out = multiplier(read, "attention_out_multiplier")};
+  const Multipliers scan{.in = multiplier(read, "ssm_in_multiplier"), .out = multiplier(read, "ssm_out_multiplier")};
+  const std::vector<float> mlp = multipliers(read, "mlp_multipliers", 2), parts = multipliers(read, "ssm_multipliers", 5);
+  const float key = multiplier(read, "key_multiplier");
+  for (Layer& layer : c.layers) {
+    layer.attention().multipliers = attention;
+    layer.attention().scale *= key;  // scores are linear in keys
+    layer.beside->multipliers = scan;
+    layer.beside->factors = {.q = parts[3], .k = parts[2], .v = parts[1], .gate = parts[0], .step = parts[4]};
+    layer.feed_forward().multipliers = {.in = mlp[0], .out = mlp[1]};
+  }
+}
+
+Recurrent read_mixer(const Reader& read, const Config& c) {
+  std::int32_t inner = 0;
+  if (!c.gguf) {
+    const bool null = read.has("", "mamba_d_ssm") && !read.integer("", "mamba_d_ssm");
+    inner =
+        null ? c.hidden_size * read.size("", "mamba_expand", kMaxWidth / c.hidden_size, 2) : read.size("", "mamba_d_ssm", kMaxWidth, 1024);
+  }
+  Recurrent r = read_ssd(read, c, {.heads = 128, .key_heads = 1, .key_dim = 256, .inner = inner});
+  r.out_bias = read.flag("", "projectors_bias", false);
+  // GGUF files have no key for it, and the norm is after the gate (llama.cpp).
+  const bool normalised = c.gguf ? read.file().find("blk.0.ssm_norm.weight") != nullptr : read.flag("", "mamba_rms_norm", false);
+  if (!normalised) {
+    r.norm.reset();
+  } else {
+    r.norm->before_gate = read.flag("", "mamba_norm_before_gate", true) && !c.gguf;
+  }
+  return r;
+}
+
+void configure(const Reader& read, Config& c) {
+  read_sizes(read, c, {.heads = 32, .kv_heads = 8, .n_ctx = 8192, .eps = 1e-5});
+  const Recurrent mixer = read_mixer(read, c);
+  for (Layer& layer : c.layers) layer.beside = mixer;
+  read_ropes(read, c, {});
+  if (!c.gguf) {
+    read_multipliers(read, c);
+  } else if (!read.file().find("output.weight")) {
+    c.incomplete.push_back(
+        "lacks output.weight. The matrix of the embeddings is used in its place, but converters to GGUF multiply that by a number of its "
+        "own, "
+        "so the order of logits is right and their scale is not: sample with the folder from which the file was converted");
+  }
+  read_attention_bias(read, c);
+  read_mlp_bias(read, c);
+}
+
+}  // namespace
+
+const Family falcon_h1{.name = "falcon_h1",
+                       .gguf_names = kGguf,
+                       .model_types = kTypes,
+                       .prefixes = names::kDecoderPrefixes,
+                       .names = kNames,
+                       .more_names = names::kLlama,
+                       .configure = configure};
+
+}  // namespace pumice::model::families_in_files::falcon_h1
