@@ -110,9 +110,6 @@ template <class T>
 bool times(T& field, double by) {
   return set(field, static_cast<T>(static_cast<double>(field) * by));
 }
-Mutant toggle(std::string field, std::string name, std::function<bool&(Layer&)> flag) {
-  return in_layers(std::move(field), std::move(name), [flag = std::move(flag)](Layer& l) { return flag(l) = !flag(l), true; });
-}
 
 constexpr Role kNorms[] = {Role::embedding_norm,    Role::attn_norm,          Role::q_norm,   Role::k_norm,
                            Role::attn_branch_norm,  Role::attn_residual_norm, Role::ffn_norm, Role::ffn_branch_norm,
@@ -180,6 +177,9 @@ bool other_qk_norm(Description& d, QkNorm from, QkNorm to) {
                        })
       .change(d);
 }
+
+bool has_mixer(const Layer& l) { return !std::holds_alternative<std::monostate>(l.mixer); }
+bool has_network(const Layer& l) { return !std::holds_alternative<std::monostate>(l.network); }
 
 std::vector<Attention*> with_attention(Config& c) {
   std::vector<Attention*> found;
@@ -312,6 +312,8 @@ std::vector<Mutant> mutants() {
   recurrent("Recurrent::strength", "twice or half",
             [](Recurrent& r) { return r.rule == ScanRule::delta && set(r.strength, r.strength == 1 ? 2.0f : 1.0f); });
   recurrent("Recurrent::norm", "none", [](Recurrent& r) { return r.norm && (r.norm.reset(), true); });
+  recurrent("ScanNorm::group", "all columns",
+            [](Recurrent& r) { return r.norm && r.norm->per_column && set(r.norm->group, r.value_width()); });
   recurrent("ScanNorm::before_gate", "the other way",
             [](Recurrent& r) { return r.norm && set(r.norm->before_gate, !r.norm->before_gate); });
   recurrent("ScanNorm::eps", "0.1", [](Recurrent& r) { return r.norm && set(r.norm->eps, 0.1f); });
@@ -328,6 +330,15 @@ std::vector<Mutant> mutants() {
       return times((*r.factors).*factor, 1.2);
     });
   }
+  recurrent("Recurrent::multipliers", "a tenth more of the input", [](Recurrent& r) {
+    if (!r.multipliers) r.multipliers = Multipliers{};
+    return times(r.multipliers->in, 1.1);
+  });
+  attention("multipliers", "a tenth more of the input", [](Attention& a) {
+    if (a.qk_norm != QkNorm::none) return false;  // a norm would cancel the factor of queries and keys
+    if (!a.multipliers) a.multipliers = Multipliers{};
+    return times(a.multipliers->in, 1.1);
+  });
   add(in_layers("Recurrent::multipliers", "a tenth more of the output", [](Layer& l) {  // a norm on the branch would cancel the factor
     Recurrent* r = l.if_recurrent();
     if (!r || l.mixer_norms.branch) return false;
@@ -350,7 +361,10 @@ std::vector<Mutant> mutants() {
   for (const Branch& b : {Branch{"Layer::mixer_norms", [](Layer& l) -> Norms& { return l.mixer_norms; }},
                           Branch{"Layer::network_norms", [](Layer& l) -> Norms& { return l.network_norms; }}}) {
     const auto norms = [&](const char* field, std::function<bool(Layer&)> change) {
-      add(in_layers(field, std::string(field) + " of " + b.name, std::move(change)));
+      add(in_layers(field, std::string(field) + " of " + b.name, [f = b.norms, change = std::move(change)](Layer& l) {
+        const bool there = &f(l) == &l.mixer_norms ? has_mixer(l) : has_network(l);
+        return there && change(l);
+      }));
     };
     norms("Norms::before", [f = b.norms](Layer& l) { return f(l).before = !f(l).before, true; });
     norms("Norms::branch", [f = b.norms](Layer& l) { return f(l).branch = !f(l).branch, true; });
@@ -408,7 +422,8 @@ std::vector<Mutant> mutants() {
     if (!f->multipliers) f->multipliers = Multipliers{};
     return times(f->multipliers->in, 1.2);
   }));
-  add(toggle("Join::parallel", "the other way", [](Layer& l) -> bool& { return l.join.parallel; }));
+  add(in_layers("Join::parallel", "the other way",
+                [](Layer& l) { return has_mixer(l) && has_network(l) && set(l.join.parallel, !l.join.parallel); }));
   add(in_layers("Join::scale", "1", [](Layer& l) { return set(l.join.scale, 1.0f); }));
   add(in_layers("Join::scale", "a tenth more", [](Layer& l) {  // a norm on the branch would cancel the factor
     return !l.mixer_norms.branch && times(l.join.scale, 1.1);
@@ -482,7 +497,7 @@ std::vector<Mutant> mutants() {
   // Mutants that give a parameter to another role, or change the order of its rows.
   add(in_parameters("roles", "k and v swapped", [](Description& d, std::size_t layer) {
     std::swap(of(d, layer, Role::k), of(d, layer, Role::v));
-    return true;
+    return d.config.layers[layer].if_attention() != nullptr;
   }));
   add(in_parameters("roles", "q and k in the order of GGUF", [](Description& d, std::size_t layer) {
     const Attention* a = d.config.layers[layer].if_attention();
@@ -561,7 +576,6 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Recurrent::value_dim", "the tensors' shapes hold it"},
     {"Recurrent::taps", "the tensors' shapes hold it"},
     {"Recurrent::factors", "its fields have theirs"},
-    {"ScanNorm::group", "the tensors' shapes hold it"},
     {"ScanNorm::per_column", "the tensors' shapes hold it"},
     {"ShortConv::taps", "the tensors' shapes hold it"},
     {"Layer::mixer_norms", "their fields have theirs"},
