@@ -250,13 +250,17 @@ def both_ways(body: Any, length: int) -> dict[str, Any]:
 def own_encoder(variant: Variant) -> dict[str, np.ndarray]:
     import reference_models
 
-    run = reference_models.encoder(variant.settings, random_models.tensors(variant.name))
-    ids, types, hidden = [], [], []
+    weights = random_models.tensors(variant.name)
+    run = reference_models.encoder(variant.settings, weights)
+    classify = reference_models.classifier(variant.settings, weights) if variant.kind == "classifier" else None
+    ids, types, hidden, rows = [], [], [], []
     for number, length in enumerate(variant.texts):
         ids += encoder_text(variant, number, length, variant.settings["pad_token_id"])
         types += [0] * (length // 2) + [1] * (length - length // 2)
-        hidden.append(run(np.array(ids[-length:]), np.array(types[-length:])).astype(np.float32))
-    return encoder_golden(variant, ids, types, np.concatenate(hidden), [])
+        hidden.append(run(np.array(ids[-length:]), np.array(types[-length:])))
+        rows += [classify(hidden[-1]).astype(np.float32)] if classify else []
+    typed = variant.settings.get("type_vocab_size", 0) > 1
+    return encoder_golden(variant, ids, types if typed else [], np.concatenate(hidden).astype(np.float32), rows)
 
 
 def encoder_golden(variant: Variant, ids: list[int], types: list[int], states: np.ndarray, rows: list[np.ndarray]) -> dict[str, np.ndarray]:

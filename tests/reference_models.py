@@ -1,6 +1,6 @@
 """Reference implementations, in numpy and float64, of models whose code is not in transformers but beside the weights on the hub:
-InternLM2, MiniCPM and Jina BERT 2. They are written from the papers and facts below. So agreement with a golden made here proves agreement
-with these sources, and not with the original code.
+InternLM2, MiniCPM, Jina BERT 2, voyage-4-nano, Maincoder, Nanbeige 4.2 and NeoBERT. They are written from the papers and facts below. So
+agreement with a golden made here proves agreement with these sources, and not with the original code.
 
 InternLM2 (Cai et al. 2024, arXiv 2403.17297, section 2.1) has the block of Llama. For each key head, `attention.wqkv` has the rows of its
 query heads, then those of its key, then those of its value. `attention.wo` is the output projection. `feed_forward.w1` is the gate, w3 the
@@ -19,6 +19,21 @@ The models of `jina-bert-v2-qk-post-norm` (for code) normalise q and k over all 
 add the layer's input a second time, followed by `layer_norm_1`. Their other names are `mlp.up_gated_layer`, `mlp.down_layer` and
 `layer_norm_2`. In `up_gated_layer`, the rows to which GELU is applied come second. Sources: llama.cpp (`jina-bert-v2`, and its converter of
 2024) and text-embeddings-inference (`jina_code.rs`).
+
+voyage-4-nano (2026) is a Qwen 3 (Yang et al. 2025: norms of each head of q and k before rope) without a causal mask. `linear`, without a
+bias, maps each row after the final norm. Source: vLLM (`voyage.py`).
+
+Maincoder (2026) has the block and the names of Llama, but `feed_forward` for `mlp` and `intermediate_size_mlp` for its width. Rope rotates
+neighbouring columns, and norms of each head of q and k follow rope. Sources: mlx-lm (`maincoder.py`) and llama.cpp (`maincoder.cpp`).
+
+Nanbeige 4.2 (2026) has the block and the names of Llama. All layers run `num_loops` times, each time over keys and values of their own.
+The final norm is applied after each time, or after the last time only if `skip_loop_final_norm` is true. Sources: mlx-lm (`nanbeige.py`)
+and llama.cpp (`nanbeige.cpp`).
+
+NeoBERT (Le Breton et al. 2025, arXiv 2502.19587, table 1) has RMS norms before attention and network, no biases, and rope on neighbouring
+columns. For each head, `qkv` has the rows of its query, its key and its value. `ffn.w12` has the rows to which SiLU is applied, then those
+that are multiplied by the result; their number is 2/3 of `intermediate_size`, rounded up to a multiple of 8. Sources: the paper, and the
+names and the order of rows in the released file, as other engines read it (gguf-py's `tensor_mapping.py` has the names, too).
 """
 
 from __future__ import annotations
@@ -34,11 +49,74 @@ Array = npt.NDArray[np.float64]
 
 
 def head_dim(config: dict[str, Any]) -> int:
-    return config["hidden_size"] // config["num_attention_heads"]
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
 
 def shapes(config: dict[str, Any]) -> dict[str, list[int]]:
-    return {"internlm2": internlm2_shapes, "minicpm": minicpm_shapes, "bert": jina2_shapes}[config["model_type"]](config)
+    return {
+        "internlm2": internlm2_shapes,
+        "minicpm": minicpm_shapes,
+        "bert": jina2_shapes,
+        "qwen3": voyage_shapes,
+        "maincoder": llama_shapes,
+        "nanbeige": llama_shapes,
+        "neobert": neobert_shapes,
+    }[config["model_type"]](config)
+
+
+def llama_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
+    """Names and shapes as those of Llama, with norms of q and k for Qwen 3 and Maincoder."""
+    hidden, vocab, width = config["hidden_size"], config["vocab_size"], head_dim(config)
+    inner = config.get("intermediate_size_mlp") or config["intermediate_size"]
+    q, kv = config["num_attention_heads"] * width, config["num_key_value_heads"] * width
+    network = "feed_forward" if config["model_type"] == "maincoder" else "mlp"
+    normed = config["model_type"] == "qwen3" or config.get("use_qk_norm", config["model_type"] == "maincoder")
+    found = {"model.embed_tokens.weight": [vocab, hidden], "model.norm.weight": [hidden]}
+    if not config["tie_word_embeddings"]:
+        found["lm_head.weight"] = [vocab, hidden]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        for name, rows, columns in (
+            ("self_attn.q_proj", q, hidden),
+            ("self_attn.k_proj", kv, hidden),
+            ("self_attn.v_proj", kv, hidden),
+            ("self_attn.o_proj", hidden, q),
+            (f"{network}.gate_proj", inner, hidden),
+            (f"{network}.up_proj", inner, hidden),
+            (f"{network}.down_proj", hidden, inner),
+        ):
+            found[f"{at}{name}.weight"] = [rows, columns]
+        found |= {f"{at}{name}.weight": [hidden] for name in ("input_layernorm", "post_attention_layernorm")}
+        if normed:
+            found |= {f"{at}self_attn.{name}.weight": [width] for name in ("q_norm", "k_norm")}
+    return found
+
+
+def voyage_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
+    return llama_shapes(config) | {"linear.weight": [config["num_labels"], config["hidden_size"]]}
+
+
+def neobert_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
+    hidden, inner = config["hidden_size"], neobert_width(config)
+    found = {"model.encoder.weight": [config["vocab_size"], hidden], "model.layer_norm.weight": [hidden]}
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.transformer_encoder.{layer}."
+        found |= {
+            f"{at}attention_norm.weight": [hidden],
+            f"{at}qkv.weight": [3 * hidden, hidden],
+            f"{at}wo.weight": [hidden, hidden],
+            f"{at}ffn_norm.weight": [hidden],
+            f"{at}ffn.w12.weight": [2 * inner, hidden],
+            f"{at}ffn.w3.weight": [hidden, inner],
+        }
+    if "num_labels" in config:
+        found |= {"dense.weight": [hidden, hidden], "dense.bias": [hidden]}
+        found |= {"classifier.weight": [config["num_labels"], hidden], "classifier.bias": [config["num_labels"]]}
+    return found
+
+
+def neobert_width(config: dict[str, Any]) -> int:
+    return (int(2 * config["intermediate_size"] / 3) + 7) // 8 * 8
 
 
 def internlm2_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
@@ -147,6 +225,12 @@ def angles(config: dict[str, Any], length: int) -> tuple[Array, float]:
     return np.arange(length)[:, None] * frequencies, float(magnitude)
 
 
+def rotate_neighbours(x: Array, turn: Array) -> Array:
+    """Applies rope to x, (T, heads, head_dim). Columns 2j and 2j + 1 of a head are a pair."""
+    a, b, cos, sin = x[..., ::2], x[..., 1::2], np.cos(turn)[:, None], np.sin(turn)[:, None]
+    return np.stack([a * cos - b * sin, b * cos + a * sin], -1).reshape(x.shape)
+
+
 def rotate(x: Array, turn: Array, magnitude: float) -> Array:
     """Applies rope to x, (T, heads, head_dim). Columns j and j + head_dim / 2 of a head are a pair."""
     half = x.shape[-1] // 2
@@ -173,12 +257,13 @@ def alibi_slopes(heads: int) -> Array:
     return np.concatenate([slopes, between])[:heads]
 
 
-def attend(q: Array, k: Array, v: Array) -> Array:
-    """Computes causal attention of q, (T, heads, d), over k and v, (T, key heads, d). Returns (T, heads · d)."""
+def attend(q: Array, k: Array, v: Array, causal: bool = True) -> Array:
+    """Computes attention of q, (T, heads, d), over k and v, (T, key heads, d). Returns (T, heads · d)."""
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat(group, 1), v.repeat(group, 1)
     scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(q.shape[-1])
-    scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
+    if causal:
+        scores = np.where(np.tri(len(q), dtype=bool), scores, -np.inf)
     weight = np.exp(scores - scores.max(-1, keepdims=True))
     weight /= weight.sum(-1, keepdims=True)
     return np.einsum("hij,jhd->ihd", weight, v).reshape(len(q), -1)
@@ -187,7 +272,7 @@ def attend(q: Array, k: Array, v: Array) -> Array:
 def decoder(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[npt.NDArray[Any]], Array]:
     """Returns a function that computes logits (T, vocabulary) from ids (T,)."""
     wide = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
-    run = {"internlm2": internlm2, "minicpm": minicpm}[config["model_type"]]
+    run = {"internlm2": internlm2, "minicpm": minicpm, "maincoder": maincoder, "nanbeige": nanbeige}[config["model_type"]]
     return lambda ids: run(config, wide, ids)
 
 
@@ -232,7 +317,81 @@ def minicpm(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any]) 
 def encoder(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[npt.NDArray[Any], npt.NDArray[Any]], Array]:
     """Returns a function that computes hidden rows (T, hidden) from ids and types (T,)."""
     wide = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
-    return lambda ids, types: jina2(config, wide, ids, types)
+    run = {"bert": jina2, "qwen3": voyage, "neobert": neobert}[config["model_type"]]
+    return lambda ids, types: run(config, wide, ids, types)
+
+
+def classifier(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[Array], Array]:
+    """Returns a function that computes a NeoBERT's logits (labels,) from the hidden rows (T, hidden)."""
+    w = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+
+    def logits(rows: Array) -> Array:
+        row = np.tanh(rows[0] @ w["dense.weight"].T + w["dense.bias"])
+        return np.asarray(row @ w["classifier.weight"].T + w["classifier.bias"])
+
+    return logits
+
+
+def llama_layer(config: dict[str, Any], w: dict[str, Array], at: str, x: Array) -> Array:
+    """One layer of a Qwen 3, a Maincoder or a Nanbeige."""
+    kind = config["model_type"]
+    heads, keys, width, eps = config["num_attention_heads"], config["num_key_value_heads"], head_dim(config), config["rms_norm_eps"]
+    turn, _ = angles(config, len(x))
+    y = rms_norm(x, w[at + "input_layernorm.weight"], eps)
+    q, k, v = (y @ w[f"{at}self_attn.{name}_proj.weight"].T for name in "qkv")
+    q, k, v = q.reshape(len(x), heads, width), k.reshape(len(x), keys, width), v.reshape(len(x), keys, width)
+
+    def normed(y: Array, name: str) -> Array:
+        return rms_norm(y, w[f"{at}self_attn.{name}.weight"], eps)
+
+    if kind == "qwen3":
+        q, k = normed(q, "q_norm"), normed(k, "k_norm")
+    q, k = (rotate_neighbours(y, turn) if kind == "maincoder" else rotate(y, turn, 1.0) for y in (q, k))
+    if kind == "maincoder" and config.get("use_qk_norm", True):
+        q, k = normed(q, "q_norm"), normed(k, "k_norm")
+    x = x + attend(q, k, v, kind != "qwen3") @ w[at + "self_attn.o_proj.weight"].T
+    y = rms_norm(x, w[at + "post_attention_layernorm.weight"], eps)
+    gate, up, down = (w[f"{at}{'feed_forward' if kind == 'maincoder' else 'mlp'}.{name}_proj.weight"].T for name in ("gate", "up", "down"))
+    return np.asarray(x + (silu(y @ gate) * (y @ up)) @ down)
+
+
+def voyage(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any], types: npt.NDArray[Any]) -> Array:
+    x = w["model.embed_tokens.weight"][ids]
+    for layer in range(config["num_hidden_layers"]):
+        x = llama_layer(config, w, f"model.layers.{layer}.", x)
+    return rms_norm(x, w["model.norm.weight"], config["rms_norm_eps"]) @ w["linear.weight"].T
+
+
+def maincoder(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any]) -> Array:
+    x = w["model.embed_tokens.weight"][ids]
+    for layer in range(config["num_hidden_layers"]):
+        x = llama_layer(config, w, f"model.layers.{layer}.", x)
+    return rms_norm(x, w["model.norm.weight"], config["rms_norm_eps"]) @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
+
+
+def nanbeige(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any]) -> Array:
+    x = w["model.embed_tokens.weight"][ids]
+    loops = config.get("num_loops", 1)
+    for loop in range(loops):
+        for layer in range(config["num_hidden_layers"]):
+            x = llama_layer(config, w, f"model.layers.{layer}.", x)
+        if loop == loops - 1 or not config.get("skip_loop_final_norm", False):
+            x = rms_norm(x, w["model.norm.weight"], config["rms_norm_eps"])
+    return x @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
+
+
+def neobert(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any], types: npt.NDArray[Any]) -> Array:
+    heads, eps = config["num_attention_heads"], config["norm_eps"]
+    turn, _ = angles(config | {"rope_theta": 10000.0}, len(ids))
+    x = w["model.encoder.weight"][ids]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.transformer_encoder.{layer}."
+        y = rms_norm(x, w[at + "attention_norm.weight"], eps) @ w[at + "qkv.weight"].T
+        q, k, v = np.split(y.reshape(len(ids), heads, -1), 3, -1)
+        x = x + attend(rotate_neighbours(q, turn), rotate_neighbours(k, turn), v, False) @ w[at + "wo.weight"].T
+        gate, up = np.split(rms_norm(x, w[at + "ffn_norm.weight"], eps) @ w[at + "ffn.w12.weight"].T, 2, -1)
+        x = x + (silu(gate) * up) @ w[at + "ffn.w3.weight"].T
+    return rms_norm(x, w["model.layer_norm.weight"], eps)
 
 
 def jina2(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any], types: npt.NDArray[Any]) -> Array:

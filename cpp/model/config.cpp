@@ -46,6 +46,18 @@ void read_mask(const Reader& read, Config& c) {
   }
 }
 
+// Throws if config.json says that tokens attend in both directions and the family has not read this key, so that the model would run as a
+// causal one. "vision" means attention in both directions among the tokens of a picture only.
+void refuse_unread_mask(const Reader& read, const Config& c) {
+  const std::string where = read.key("", "use_bidirectional_attention");
+  const files::Value* said = c.gguf ? nullptr : read.file().value(where);
+  if (!said || !c.causal() || std::holds_alternative<std::monostate>(*said)) return;
+  if (const auto* flag = std::get_if<bool>(said); flag && !*flag) return;
+  const auto* text = std::get_if<std::string>(said);
+  if (text && *text == "vision") return;
+  read.unsupported(where, text ? str(" \"", *text, "\"") : "", " (attention in both directions) is not run for ", c.family->name);
+}
+
 // pooling_type is a value of llama.cpp's enum llama_pooling_type: none, mean, cls, last, rank. A decoder with the value rank is a reranker.
 // If it has two labels, its classifier consists of the rows of the head for "yes" and "no" (Qwen3-Reranker).
 bool is_reranker(const Reader& read) { return read.gguf() && read.integer("pooling_type", "").value_or(0) == 4; }
@@ -98,6 +110,7 @@ Config read_config(const files::ModelFile& file) {
   c.family->configure(read, c);
   refuse_other_positions(read, c);
   read_mask(read, c);
+  refuse_unread_mask(read, c);
   // The classifier that a decoder may have.
   if (c.has_head) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};
   if (const auto said = pooling_of(read)) c.pooling = said;

@@ -114,7 +114,15 @@ class Resolver {
     if (d_.global(Role::head).matrix == embedding && embedding != MatrixId::none) reader_.quantize(embedding);
   }
 
+  // Makes the projection of each token's row the first module (voyage-4-nano).
+  void project_rows() {
+    const Parameter& projection = d_.global(Role::row_projection);
+    if (!projection.present()) return;
+    d_.modules.push_back({.kind = ModuleKind::dense, .on_tokens = true, .width = rows_of(Role::row_projection), .weight = projection});
+  }
+
   void finish() {
+    project_rows();
     if (const MatrixId positions = d_.global(Role::position_embedding).matrix; positions != MatrixId::none) {
       d_.config.n_ctx = std::min(d_.config.n_ctx, d_.matrix(positions).rows);
     }

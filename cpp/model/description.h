@@ -30,8 +30,8 @@ struct Parameter {
 
 using Parameters = std::array<Parameter, kRoles>;
 
-// A module of sentence-transformers that follows the layers: a small matrix or a norm. Its input is the pooled rows or, if `on_tokens` is
-// true, the rows of the tokens before pooling.
+// A module that follows the layers: a small matrix or a norm, of sentence-transformers or of the model itself (Role::row_projection). Its
+// input is the pooled rows or, if `on_tokens` is true, the rows of the tokens before pooling.
 enum class ModuleKind : std::uint8_t { dense, layer_norm, normalize };
 struct Module {
   ModuleKind kind = ModuleKind::dense;

@@ -59,7 +59,8 @@ struct Family {
   std::span<const TensorName> more_names;         // names for the roles that `names` does not have
   std::span<const KeyName> keys;
   void (*configure)(const Reader& read, Config& config);
-  std::span<const std::string_view> read_by_configure = {};  // safetensors names of tensors that configure() reads
+  // Safetensors names of tensors that configure() reads, or of which it decides that no layer needs them.
+  std::span<const std::string_view> read_by_configure = {};
   // Returns whether this file belongs to this family. Several families may have the same name in files (jina v2's config.json says "bert").
   // The file then belongs to the family whose claims() returns true or, if there is none, to the family without claims().
   bool (*claims)(const Reader& read) = nullptr;

@@ -141,7 +141,7 @@ void add_modules(Description& d, const std::vector<PoolKind>& pooling, const std
   else if (d.config.pooling)
     d.pooling = {*d.config.pooling};
   const std::int32_t hidden = d.config.hidden_size;
-  std::int32_t width = hidden;
+  std::int32_t width = d.row_size();
   bool pooled = false;
   const auto pool = [&] {
     if (d.global(Role::projection).present() && width != hidden)

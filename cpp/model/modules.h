@@ -30,9 +30,9 @@ Activation activation_from_name(const std::string& name);
 // activation.
 std::vector<ModuleSpec> modules_in(const std::shared_ptr<const files::ModelFile>& file, const Config& config);
 
-// Sets the kinds of pooling and the modules of a description, in order. If `pooling` is empty, uses the kind that the file says, or mean if
-// the file does not say. Throws the errors of open_weights(). Throws ErrorKind::model_format if a tensor is missing or has the wrong shape,
-// or if a module's input is not as wide as the output before it.
+// Sets the kinds of pooling of a description, and adds modules to it, in order. If `pooling` is empty, uses the kind that the file says, or
+// mean if the file does not say. Throws the errors of open_weights(). Throws ErrorKind::model_format if a tensor is missing or has the
+// wrong shape, or if a module's input is not as wide as the output before it.
 void add_modules(Description& d, const std::vector<PoolKind>& pooling, const std::vector<ModuleSpec>& specs);
 
 // Turns a causal model into a reranker, whose labels are the logits of the tokens `ids` at the last position. Throws

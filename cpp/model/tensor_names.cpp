@@ -38,7 +38,8 @@ bool is_known(const std::set<std::string, std::less<>>& known, std::string_view 
 
 // Returns whether the tensor is a buffer that training saves and that no program reads.
 bool is_buffer(std::string_view name) {
-  constexpr std::string_view kBuffers[] = {".inv_freq", ".attn.bias", ".attention.bias", ".masked_bias", ".embed_positions"};
+  constexpr std::string_view kBuffers[] = {".inv_freq",    ".attn.bias",       ".attention.bias", ".masked_bias",
+                                           ".causal_mask", ".embed_positions", ".position_ids",   ".token_type_ids"};
   return std::ranges::any_of(kBuffers, [&](std::string_view end) { return name.ends_with(end); });
 }
 
@@ -95,6 +96,44 @@ Layout layout_of(Fused fused, const Layer& layer) {
       return {1, {{scan_v_taps, values}, {scan_k_taps, keys}, {scan_q_taps, keys}}};
   }
   return {};
+}
+
+// Beginnings of the names of tensors that belong to other models and tasks than pumice's: towers for pictures and sounds, and heads of
+// pre-training. The results of the model do not depend on these tensors.
+constexpr std::string_view kOtherParts[] = {
+    "vision_tower.",
+    "vision_model.",
+    "visual.",
+    "visual_projection.",
+    "multi_modal_projector.",
+    "audio_tower.",
+    "embed_vision.",
+    "embed_audio.",
+    "vision_embedder.",
+    "logit_scale",
+    "cls.",
+    "lm_head.",
+    "pooler.",
+    "predictions.",
+    "sop_classifier.",
+    "lm_predictions.",
+    "mask_predictions.",
+    "vocab_transform.",
+    "vocab_layer_norm.",
+    "vocab_projector.",
+    "generator_lm_head",
+    "generator_predict",
+    "discriminator_pre",
+    "decoder.",
+    "head.decoder.",
+    "head.linear1.",
+    "head.linear2.",
+};
+// The same in GGUF, where the rope factors are read elsewhere (rope_factors.cpp).
+constexpr std::string_view kOtherPartsInGguf[] = {"dec.", "output.", "rope_freqs.", "rope_factors_"};
+
+bool begins_with_one_of(std::span<const std::string_view> beginnings, std::string_view name) {
+  return std::ranges::any_of(beginnings, [&](std::string_view begin) { return name.starts_with(begin); });
 }
 
 }  // namespace
@@ -250,31 +289,54 @@ void TensorNames::require_no_more_layers() const {
   }
 }
 
-// Tensors outside of layers are not listed, because they may belong to other models (vision towers, heads of pre-training). If one layer
-// reads a role, the role's tensors count as read in all layers (Gemma 4 files have keys in layers that do not read them).
-std::string TensorNames::unread(const std::function<bool(Role)>& reads) const {
+// Returns the names of the tensors in the roles for which `reads` is true, with "{}" for the number of a layer. If one layer reads a role,
+// the role's tensors count as read in all layers (Gemma 4 files have keys in layers that do not read them). Tensors at the end of a model
+// (Of::end) always count as read, because which of them are used depends on the task.
+std::set<std::string, std::less<>> TensorNames::names_read(const std::function<bool(Role)>& reads) const {
   std::set<std::string, std::less<>> known;
   for (std::size_t i = 0; i < kRoles; ++i) {
-    if (!reads(static_cast<Role>(i))) continue;
-    for (const TensorName& name : names_of(static_cast<Role>(i))) known.insert((config_.gguf ? "" : prefix_) + std::string(pattern(name)));
+    const auto role = static_cast<Role>(i);
+    if (of(role) != Of::end && !reads(role)) continue;
+    for (const TensorName& name : names_of(role)) {
+      known.insert((config_.gguf ? "" : prefix_) + std::string(pattern(name)));
+      if (!of_layer(role))
+        for (std::string& each : in_file(name, 0)) known.insert(std::move(each));
+    }
   }
+  if (!names_of(Role::head).empty()) known.insert(config_.gguf ? "cls.output" : "score");  // a decoder may have had a classifier
   for (const std::string_view name : config_.family->read_by_configure) known.insert(prefix_ + std::string(name));
+  known.insert(config_.dense.begin(), config_.dense.end());
+  return known;
+}
+
+bool TensorNames::of_other_part(std::string_view name) const {
+  if (config_.gguf) return begins_with_one_of(kOtherPartsInGguf, name);
+  if (!prefix_.empty() && name.starts_with(prefix_)) return begins_with_one_of(kOtherParts, name.substr(prefix_.size()));
+  if (name.starts_with("model.")) name.remove_prefix(std::string_view("model.").size());
+  return begins_with_one_of(kOtherParts, name);
+}
+
+std::string TensorNames::unread(const std::function<bool(Role)>& reads) const {
+  const auto known = names_read(reads);
   const std::set<std::string> before = before_layers();
+  const auto is_read = [&](std::string_view name) {
+    if (is_buffer(name) || is_known(known, name)) return true;
+    for (const std::string& begin : before) {
+      const auto layer = number_after(name, begin);
+      if (!layer) continue;
+      // A layer beyond the model's is one that predicts draft tokens (require_no_more_layers).
+      return *layer >= static_cast<std::int64_t>(config_.layers.size()) ||
+             is_known(known, str(begin, "{}", name.substr(name.find('.', begin.size()))));
+    }
+    return of_other_part(name);
+  };
   std::string first;
   std::size_t count = 0;
   for (const files::TensorInfo& tensor : file_.tensors()) {
-    const std::string_view name = tensor.name;
-    if (is_buffer(name)) continue;
-    for (const std::string& begin : before) {
-      const auto layer = number_after(name, begin);
-      if (!layer || *layer >= static_cast<std::int64_t>(config_.layers.size())) continue;
-      if (is_known(known, name) || is_known(known, str(begin, "{}", name.substr(name.find('.', begin.size()))))) continue;
-      if (count++ == 0) first = tensor.name;
-      break;
-    }
+    if (!is_read(tensor.name) && count++ == 0) first = tensor.name;
   }
   if (count == 0) return {};
-  return str("has ", count, " tensor", count > 1 ? "s" : "", " that no layer of this \"", config_.family->name, "\" reads (", first,
+  return str("has ", count, " tensor", count > 1 ? "s" : "", " that this \"", config_.family->name, "\" does not read (", first,
              count > 1 ? " is the first" : "", "): not run, so results may not be the original's");
 }
 

@@ -45,8 +45,8 @@ class TensorNames {
   std::vector<std::string> adapter_names(Role role, std::size_t layer) const;
   // Returns the first of the possible names of a role's weight or bias.
   std::string first_name(Role role, std::size_t layer, std::string_view suffix) const;
-  // Returns a text that says how many tensors of layers no role uses and names the first, such as a q_norm in a Llama. Empty if there are
-  // none.
+  // Returns a text that says how many tensors no role uses and names the first, such as a q_norm in a Llama. Empty if there are none.
+  // Tensors of other models and tasks do not count.
   std::string unread(const std::function<bool(Role)>& reads) const;
 
   // Throws ErrorKind::model_format because the file lacks a role's weight or bias.
@@ -64,6 +64,8 @@ class TensorNames {
   Part part(const TensorName& name, Role role, std::size_t layer) const;
   void choose_prefix();
   std::set<std::string> before_layers() const;
+  std::set<std::string, std::less<>> names_read(const std::function<bool(Role)>& reads) const;
+  bool of_other_part(std::string_view name) const;
   void require_no_more_layers() const;
 
   const files::ModelFile& file_;

@@ -11,6 +11,7 @@ namespace {
 using enum Role;
 
 constexpr std::string_view kTypes[] = {"deberta-v2"}, kPrefixes[] = {"", "deberta."};
+constexpr std::string_view kNormOfPlaces[] = {"encoder.LayerNorm"};  // some files have it, but not relative_attention
 constexpr KeyName kKeys[] = {{"head_dim", "attention_head_size"}};
 constexpr TensorName kNames[] = {{q, "", "encoder.layer.{}.attention.self.query_proj"},
                                  {k, "", "encoder.layer.{}.attention.self.key_proj"},
@@ -104,6 +105,7 @@ const Family deberta_v2{.name = "deberta_v2",
                         .names = kNames,
                         .more_names = names::kBert,
                         .keys = kKeys,
-                        .configure = configure};
+                        .configure = configure,
+                        .read_by_configure = kNormOfPlaces};
 
 }  // namespace pumice::model::families_in_files::deberta_v2

@@ -28,10 +28,6 @@ void read_common(const Reader& read, Config& c, const SizeDefaults& sizes) {
   read_attention_bias(read, c);
 }
 
-void refuse_both_ways(const Reader& read) {
-  if (read.flag("", "use_bidirectional_attention", false)) read.unsupported("use_bidirectional_attention is run for Gemma 3 alone");
-}
-
 // Sets the scale of scores for the 27B models of Gemma 2 and Gemma 3. Only these models divide scores by sqrt(hidden_size / heads), and
 // their GGUF files do not say so (ggml-org/llama.cpp#13951). A 27B model is recognized by its number of layers.
 void scale_of_27b(Config& c, std::size_t its_layers) {
@@ -42,7 +38,6 @@ void scale_of_27b(Config& c, std::size_t its_layers) {
 
 // The first config.json files of Gemma 1 wrongly say "gelu". The activation is gelu_pytorch_tanh.
 void configure1(const Reader& read, Config& c) {
-  refuse_both_ways(read);
   read_common(read, c, {.heads = 16, .kv_heads = 16, .head_dim = 256, .n_ctx = 8192, .activation = Activation::gelu_tanh});
   read_ropes(read, c, {});
   for (Layer& layer : c.layers) {
@@ -51,7 +46,6 @@ void configure1(const Reader& read, Config& c) {
 }
 
 void configure2(const Reader& read, Config& c) {
-  refuse_both_ways(read);
   read_common(read, c,
               {.heads = 8,
                .kv_heads = 4,

@@ -34,13 +34,9 @@ constexpr TensorName kNames[] = {
     {layer_scale, "blk.{}.layer_output_scale", "layers.{}.layer_scalar", Fused::no, false, Bare::safetensors},
 };
 
-void refuse_what_is_not_run(const Reader& read) {
+void refuse_experts(const Reader& read) {
   if (read.flag("", "enable_moe_block", false))
     read.unsupported(read.key("", "enable_moe_block"), ": a mixture of experts (Gemma 4 26B-A4B) is not run yet");
-  // "vision" means attention in both directions among the tokens of a picture only.
-  const auto both_ways = read.string("", "use_bidirectional_attention");
-  if (both_ways && *both_ways != "vision")
-    read.unsupported(read.key("", "use_bidirectional_attention"), " \"", *both_ways, "\" is not run; null and vision are");
 }
 
 void set_head_dim(const Reader& read, Attention& a, std::int64_t value, const std::string& where) {
@@ -184,7 +180,7 @@ bool values_are_keys(const Reader& read, const Config& c) {
 }
 
 void configure(const Reader& read, Config& c) {
-  refuse_what_is_not_run(read);
+  refuse_experts(read);
   const bool unified = !c.gguf && read.string("", "model_type").value_or("").starts_with("gemma4_unified");
   read_sizes(read, c,
              {.heads = 8,

@@ -1,5 +1,7 @@
 // Qwen 2, 2.5, QwQ, R1-Distill-Qwen (Yang et al. 2024): biases on q, k and v only. Qwen 3 (Yang et al. 2025): no biases, and a norm for
-// each head of q and k. The language model of Qwen3-VL is a Qwen 3, because its rope sections rotate texts as plain rope does.
+// each head of q and k. The language model of Qwen3-VL is a Qwen 3, because its rope sections rotate texts as plain rope does. The
+// embedders voyage-4-nano and pplx-embed (2026) are Qwen 3 with attention in both directions; voyage-4-nano projects each row after the
+// final norm.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -8,7 +10,9 @@ namespace pumice::model::families_in_files::qwen {
 namespace {
 
 constexpr std::string_view kGguf2[] = {"qwen2"}, kTypes2[] = {"qwen2"};
-constexpr std::string_view kGguf3[] = {"qwen3", "qwen3vl"}, kTypes3[] = {"qwen3", "qwen3_vl_text", "qwen3_vl"};
+constexpr std::string_view kGguf3[] = {"qwen3", "qwen3vl"};
+constexpr std::string_view kTypes3[] = {"qwen3", "qwen3_vl_text", "qwen3_vl", "bidirectional_pplx_qwen3"};
+constexpr TensorName kNames3[] = {{Role::row_projection, "", "linear"}};
 
 // In both configuration classes, layers have a window only if use_sliding_window is true, and then only from layer max_window_layers on.
 void read_common(const Reader& read, Config& c, SizeDefaults sizes) {
@@ -24,12 +28,23 @@ void configure2(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.attention().qkv_bias = true;
 }
 
+// Lets tokens attend in both directions, as in embedders that were trained so (voyage-4-nano, pplx-embed).
+void see_both_ways(const Reader& read, Config& c) {
+  for (Layer& layer : c.layers) {
+    Attention& a = layer.attention();
+    if (a.window > 0)
+      read.unsupported(read.key("", "use_bidirectional_attention"), " beside a window of ", a.window,
+                       ": where such a window of qwen3 ends is not known");
+    a.causal = false;
+  }
+}
+
 void configure3(const Reader& read, Config& c) {
   read_common(read, c, {.head_dim = 128});
   read_attention_bias(read, c);
-  for (Layer& layer : c.layers) {
-    layer.attention().qk_norm = QkNorm::head;
-  }
+  for (Layer& layer : c.layers) layer.attention().qk_norm = QkNorm::head;
+  const bool pplx = !c.gguf && read.text("model_type") == kTypes3[3];
+  if (pplx || read.flag("", "use_bidirectional_attention", false)) see_both_ways(read, c);
 }
 
 }  // namespace
@@ -45,7 +60,8 @@ const Family qwen3{.name = "qwen3",
                    .gguf_names = kGguf3,
                    .model_types = kTypes3,
                    .prefixes = names::kDecoderPrefixes,
-                   .names = names::kLlama,
+                   .names = kNames3,
+                   .more_names = names::kLlama,
                    .configure = configure3};
 
 }  // namespace pumice::model::families_in_files::qwen

@@ -15,7 +15,19 @@ from ..common.arguments import DIRECT_CHARACTERS, choice, flag, integer, listed
 from ..errors import ContextLengthError, UnsupportedTaskError
 from .engine import Engine, Piece
 from .progress import Progress
-from .rows import ACTIVATIONS, PRECISIONS, Precision, Rows, activate, check_out, check_ranges, empty_rows, quantize_rows
+from .rows import (
+    ACTIVATIONS,
+    PRECISIONS,
+    Precision,
+    Rows,
+    activate,
+    check_out,
+    check_ranges,
+    code_rows,
+    empty_rows,
+    normalize_rows,
+    quantize_rows,
+)
 from .sentence_config import SentenceConfig
 from .windows import Cuts, Render, Tokens, WindowTokenizer, items_of
 
@@ -117,6 +129,7 @@ class _Call:
     output: Output
     precision: Precision
     ranges: Float32 | None
+    codes: bool  # SentenceConfig.codes
     normalize: bool | None
     truncate_dim: int | None
     width: int
@@ -133,8 +146,19 @@ class _Call:
         float32."""
         if self.out is not None:
             return self.out
-        packed = rows if self.precision == "float32" else quantize_rows(rows, self.precision, self.ranges)
+        if self.codes and self.precision == "int8":
+            packed: Any = rows.astype(np.int8)
+        else:
+            packed = rows if self.precision == "float32" else quantize_rows(rows, self.precision, self.ranges)
         return packed[0] if self.single else packed
+
+    def code(self, rows: Float32) -> None:
+        """Rounds vectors in place, if the model does so. Bits are those of the vectors before that."""
+        if not self.codes or self.precision in ("binary", "ubinary"):
+            return
+        code_rows(rows)
+        if self.normalize and self.precision == "float32":
+            normalize_rows(rows)
 
 
 class Encoder:
@@ -185,6 +209,7 @@ class Encoder:
 
         def finish() -> Any:
             call.cuts.warn()
+            call.code(rows)
             return call.result(rows)
 
         return Prepared(self._engine, self._piece(call, tokens, 0, rows), finish)
@@ -210,7 +235,10 @@ class Encoder:
         single = isinstance(inputs, str)
         width = self._width(options.truncate_dim)
         ranges = check_ranges(options.precision_ranges, precision, width)
-        if single and precision in ("int8", "uint8") and ranges is None:
+        if self._config.codes and precision == "int8" and ranges is not None:
+            raise ValueError('precision_ranges= with precision="int8": the vectors of this model are codes of 8 bits already')
+        needs_ranges = precision == "uint8" or (precision == "int8" and not self._config.codes)
+        if single and needs_ranges and ranges is None:
             raise ValueError(
                 f'precision="{precision}" takes its ranges from the call, and one text has none. Use precision_ranges=, or "binary"'
             )
@@ -223,6 +251,7 @@ class Encoder:
             output=output,
             precision=precision,
             ranges=ranges,
+            codes=self._config.codes,
             normalize=normalize,
             truncate_dim=options.truncate_dim,
             width=width,
@@ -254,7 +283,7 @@ class Encoder:
                 f"text {first + int(short[0])} has no tokens behind its prompt of {call.skipped} (as many as this model takes, or no "
                 f"text), and the prompt stays out of the vector (include_prompt=false). Give a text, or a shorter prompt"
             )
-        normalize = self._config.normalize if call.normalize is None else call.normalize
+        normalize = self._config.normalize if call.normalize is None else call.normalize and not call.codes
         return Piece(tokens.ids, tokens.offsets, tokens.types, rows, normalize, call.skipped)
 
     def _compute(self, piece: Piece, budget: int, progress: Callable[[int], None] | None, cancel: _core.Cancel | None) -> None:
@@ -266,6 +295,7 @@ class Encoder:
 
         def compute(tokens: Tokens, target: Float32) -> None:
             self._compute(self._piece(call, tokens, rows.filled, target), call.budget, bar.reached(rows.filled), cancel)
+            call.code(target)
 
         try:
             for tokens in self._windows.texts(call.texts, call.prompt, call.cuts, call.role, cancel):

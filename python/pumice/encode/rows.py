@@ -101,6 +101,17 @@ def check_ranges(given: Any, precision: str, width: int) -> Float32 | None:
     return ranges
 
 
+def code_rows(rows: Float32) -> None:
+    """Rounds vectors to codes of 8 bits, in place: 127 tanh(x), as the whole numbers -127 to 127 (pplx-embed)."""
+    np.tanh(rows, out=rows)
+    rows *= np.float32(127)
+    np.rint(rows, out=rows)
+
+
+def normalize_rows(rows: Float32) -> None:
+    rows /= np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), np.float32(1e-12))
+
+
 def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) -> npt.NDArray[Any]:
     """Packs float32 vectors as sentence-transformers does. int8 and uint8 divide each column's range into 255 steps, and values outside the
     range become the first or the last step. If `ranges` is None, these vectors give the ranges. binary and ubinary keep only the signs,

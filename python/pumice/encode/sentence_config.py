@@ -47,7 +47,7 @@ _ACTIVATIONS = {
 }
 KNOWN_MODULES = (
     *("Transformer", "CLIPModel", "StaticEmbedding", "Router", "Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore"),
-    "MultiVectorMask",
+    *("MultiVectorMask", "FlexibleQuantizer"),
 )
 
 
@@ -69,6 +69,7 @@ class SentenceConfig:
     default_prompt: str | None = None
     similarity: str = "cosine"
     activation: str | None = None  # the activation of a cross-encoder's scores, if config_sentence_transformers.json names one
+    codes: bool = False  # whether the vectors of texts are rounded to codes of 8 bits (rows.code_rows)
     drop_unknown: bool = False  # whether unknown tokens are left out of the mean: in model2vec they are, in sentence-transformers not
     late: late_interaction.LateInteraction | None = None  # how a model with one vector per token tokenizes queries and documents
     # For a causal reranker, the ids of one or two tokens. The score is the first token's logit, minus the second token's if there is one.
@@ -144,8 +145,11 @@ def _bare(folder: Path, config: SentenceConfig) -> Layout:
 
 def _kind(type_: str) -> str:
     """Returns the class name in a module's type. The path before the class name differs between versions:
-    sentence_transformers.models.Dense, sentence_transformers.base.modules.dense.Dense."""
+    sentence_transformers.models.Dense, sentence_transformers.base.modules.dense.Dense. Code beside a model is never run; of such classes,
+    pumice knows FlexibleQuantizer of the file st_quantize.py."""
     kind = type_.rsplit(".", 1)[-1]
+    if kind == "FlexibleQuantizer" and type_ != "st_quantize.FlexibleQuantizer":
+        return type_
     return "Router" if kind == "Asym" else kind
 
 
@@ -185,6 +189,8 @@ class _Chain:
         self.pylate_3 = config.late is not None and config.late.masked
 
     def add(self, kind: str, folder: Path) -> None:
+        if self.config.codes:
+            raise UnsupportedModelError(f"{self.where}: {kind!r} behind FlexibleQuantizer is not run")
         add = {
             "Pooling": self._pooling,
             "Dense": self._dense,
@@ -192,6 +198,7 @@ class _Chain:
             "Normalize": self._normalize,
             "LogitScore": self._logit_score,
             "MultiVectorMask": self._multi_vector_mask,
+            "FlexibleQuantizer": self._flexible_quantizer,
         }.get(kind)
         if add is None or (self.static and kind != "Normalize"):
             behind = " behind StaticEmbedding" if self.static else ""
@@ -332,6 +339,12 @@ class _Chain:
         if self.pooled:
             raise UnsupportedModelError(f"{file}: MultiVectorMask behind Pooling changes vectors that are pooled already")
         self.config = replace(self.config, late=late_interaction.of_mask(self.config.late, values, file))
+
+    def _flexible_quantizer(self, folder: Path) -> None:
+        """Reads the module of pplx-embed, whose code is beside the model (st_quantize.py) and has no settings."""
+        if not self.pooled or self.modules:
+            raise UnsupportedModelError(f"{self.where}: FlexibleQuantizer is run right behind Pooling alone")
+        self.config = replace(self.config, codes=True)
 
     def _logit_score(self, folder: Path) -> None:
         values, file = self._values(folder)

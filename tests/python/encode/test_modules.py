@@ -3,6 +3,7 @@ refused."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import warnings
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import module_models
 import numpy as np
 import pytest
+import random_models
 from module_models import PAIRS, TEXTS, golden, make_folder
 
 import pumice
@@ -425,3 +427,66 @@ def test_info_of_the_command_line(name: str, said: str, tmp_path: Path, capsys: 
 
     assert main(["info", str(make_folder(name, tmp_path))]) == 0
     assert said in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- Qwen 3 with attention in both directions
+TRANSFORMER = {"path": "", "type": "sentence_transformers.models.Transformer"}
+POOLING = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+QUANTIZER = {"path": "", "type": "st_quantize.FlexibleQuantizer"}
+NORMALIZE = {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
+WORDS = ["w1 w2 w3", "w5", "w9 w4 w200 w31 w7"]
+
+
+def embedder(name: str, chain: list[dict[str, str]], target: Path) -> Path:
+    """The small model `name` as a folder of sentence-transformers, with mean pooling."""
+    folder = random_models.make_folder(name, target)
+    (folder / "modules.json").write_text(json.dumps(chain))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    return folder
+
+
+def means(model: pumice.Model) -> np.ndarray:
+    return np.stack([rows.mean(0, dtype=np.float64) for rows in model.encode(WORDS, output="tokens")])
+
+
+def test_voyage_projects_each_row(tmp_path: Path) -> None:
+    with pumice.load(embedder("qwen3_voyage", [TRANSFORMER, POOLING, NORMALIZE], tmp_path), device="cpu", compute="float32") as model:
+        assert model.info["vector_size"] == 96 and model.encode(WORDS, output="tokens")[1].shape == (1, 96)
+        pooled = means(model)
+        assert np.abs(model.encode(WORDS) - pooled / np.linalg.norm(pooled, axis=1, keepdims=True)).max() <= 1e-6
+
+
+def test_codes_of_pplx_embed(tmp_path: Path) -> None:
+    """The formula is that of st_quantize.py: the vectors are 127 tanh(x), rounded."""
+    with pumice.load(embedder("qwen3_pplx", [TRANSFORMER, POOLING, QUANTIZER], tmp_path), device="cpu", compute="float32") as model:
+        pooled = means(model)
+        exact = 127 * np.tanh(pooled)
+        codes = model.encode(WORDS)
+        assert codes.dtype == np.float32 and np.array_equal(codes, np.rint(codes)) and np.abs(codes).max() > 20
+        assert np.abs(codes - exact).max() <= 0.5 + 1e-3
+        assert np.array_equal(model.encode(WORDS, precision="int8"), codes.astype(np.int8))
+        assert np.array_equal(model.encode(WORDS[0], precision="int8"), codes[0].astype(np.int8))
+        assert np.array_equal(model.encode(WORDS, precision="ubinary"), np.packbits(pooled > 0, axis=1))
+        assert np.array_equal(model.encode(WORDS, truncate_dim=16), codes[:, :16])
+        out = np.empty_like(codes)
+        assert model.encode(WORDS, out=out) is out and np.array_equal(out, codes)
+        unit = codes / np.linalg.norm(codes, axis=1, keepdims=True)
+        assert np.abs(model.encode(WORDS, normalize=True) - unit).max() <= 1e-6
+        assert np.array_equal(asyncio.run(model.aencode(WORDS)), codes)
+        with pytest.raises(ValueError, match="codes of 8 bits already"):
+            model.encode(WORDS, precision="int8", precision_ranges=np.stack([codes.min(0), codes.max(0)]))
+
+
+@pytest.mark.parametrize(
+    ("chain", "said"),
+    [
+        ([TRANSFORMER, POOLING, {"path": "", "type": "other.FlexibleQuantizer"}], "also needs 'other.FlexibleQuantizer'"),
+        ([TRANSFORMER, QUANTIZER, POOLING], "FlexibleQuantizer is run right behind Pooling alone"),
+        ([TRANSFORMER, POOLING, QUANTIZER, NORMALIZE], "'Normalize' behind FlexibleQuantizer is not run"),
+        ([TRANSFORMER, POOLING, NORMALIZE, QUANTIZER], "FlexibleQuantizer is run right behind Pooling alone"),
+    ],
+)
+def test_other_quantizers_are_refused(chain: list[dict[str, str]], said: str, tmp_path: Path) -> None:
+    with pytest.raises(pumice.UnsupportedModelError, match=said):
+        pumice.load(embedder("qwen3_pplx", chain, tmp_path), device="cpu")

@@ -360,20 +360,52 @@ def test_granite_without_a_scale_of_scores_takes_the_root_of_a_head(tmp_path: Pa
     assert np.abs(logits(pumice._core, silent) - logits(pumice._core, said)).max() <= 1e-5
 
 
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        ("gemma", "use_bidirectional_attention"),
-        ("gemma2", "use_bidirectional_attention"),
-        ("bert_classifier", "is_decoder"),
-        ("bert_classifier", "add_cross_attention"),
-    ],
-)
-def test_other_masks_are_refused_by_name(name: str, key: str, tmp_path: Path) -> None:
-    folder = random_models.make_folder(name, tmp_path)
+def with_key(name: str, key: str, value: Any, target: Path) -> Path:
+    folder = random_models.make_folder(name, target)
     keys = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(keys | {key: True}))
-    assert key in error_of(folder)
+    inner = keys.get("text_config", keys)
+    inner[key] = value
+    (folder / "config.json").write_text(json.dumps(keys))
+    return folder
+
+
+@pytest.mark.parametrize(("name", "key"), [("bert_classifier", "is_decoder"), ("bert_classifier", "add_cross_attention")])
+def test_other_masks_are_refused_by_name(name: str, key: str, tmp_path: Path) -> None:
+    assert key in error_of(with_key(name, key, True, tmp_path))
+
+
+# Decoders that read use_bidirectional_attention. All others must refuse it, because it would change their results.
+SEE_BOTH_WAYS = ("gemma3", "qwen3")
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [pair for pair in first_variants().items() if VARIANTS[pair[1]].kind == "decoder" and pair[0] not in SEE_BOTH_WAYS]
+)
+@pytest.mark.parametrize("value", [True, "all"])
+def test_attention_in_both_directions_is_refused_by_name(family: str, name: str, value: Any, tmp_path: Path) -> None:
+    assert "use_bidirectional_attention" in error_of(with_key(name, "use_bidirectional_attention", value, tmp_path))
+
+
+@pytest.mark.parametrize("value", [False, None, "vision"])
+def test_a_causal_model_that_says_so_is_run(value: Any, tmp_path: Path) -> None:
+    """ "vision" is attention in both directions among the tokens of a picture, and a text has none."""
+    import pumice
+
+    name = "llama32"
+    folder = with_key(name, "use_bidirectional_attention", value, tmp_path)
+    assert np.array_equal(logits(pumice._core, folder), logits(pumice._core, random_models.make_folder(name, tmp_path / "plain")))
+
+
+@pytest.mark.parametrize("family", SEE_BOTH_WAYS)
+def test_attention_in_both_directions_is_run(family: str, tmp_path: Path) -> None:
+    import pumice
+
+    name = first_variants()[family]
+    folder = with_key(name, "use_bidirectional_attention", True, tmp_path)
+    model = pumice._core.load(pumice._core.open_file(str(folder)), pumice._core.LoadOptions(device="cpu", compute="float32"))
+    rows = [model.encode_tokens(np.int32([5, 6, last]), np.array([0, 3]), None) for last in (7, 8)]
+    assert "generate" not in model.info["tasks"]
+    assert np.abs(rows[0][0] - rows[1][0]).max() > 1e-3  # the first token sees the last one
 
 
 def test_a_decoder_with_a_window_that_sees_both_ways_is_refused_by_name(tmp_path: Path) -> None:

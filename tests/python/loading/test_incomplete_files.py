@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -140,25 +141,65 @@ def test_a_tokenizer_that_is_passed_brings_the_end_token(tmp_path: Path) -> None
         pumice.load(path, device="cpu", tokenizer=tokenizer).close()
 
 
+def added(name: str, more: dict[str, np.ndarray], target: Path) -> Path:
+    """The folder of the small model `name` with more tensors."""
+    folder = random_models.make_folder(name, target)
+    random_models.write_safetensors(folder / "model.safetensors", random_models.tensors(name) | more)
+    return folder
+
+
+ONES = np.ones((4, 4), np.float32)
+
+
 def test_tensors_that_no_layer_of_the_family_has(tmp_path: Path) -> None:
-    folder, tensors = random_models.make_folder("llama32", tmp_path), random_models.tensors("llama32")
-    layers = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("model.layers."))
-    others = ("model.layers.0.self_attn.rotary_emb.inv_freq", "vision_tower.layers.0.zzz.weight")
-    random_models.write_safetensors(folder / "model.safetensors", tensors | {name: np.ones(4, np.float32) for name in others})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pumice.load(folder, device="cpu").close()
+    layers = 1 + max(int(name.split(".")[2]) for name in random_models.tensors("llama32") if name.startswith("model.layers."))
     more = {f"model.layers.{i}.self_attn.{c}_norm.weight": np.ones(8, np.float32) for i in range(layers) for c in "qk"}
-    random_models.write_safetensors(folder / "model.safetensors", tensors | more)
-    said = rf'has {2 * layers} tensors that no layer of this "llama" reads \(model.layers.0.self_attn.[kq]_norm.weight is the first\)'
+    said = rf'has {2 * layers} tensors that this "llama" does not read \(model.layers.0.self_attn.[kq]_norm.weight is the first\)'
     with pytest.warns(pumice.IncompleteModelWarning, match=said):
-        model = pumice.load(folder, device="cpu")
+        model = pumice.load(added("llama32", more, tmp_path), device="cpu")
     with model:
         assert "note: the file has" in str(model.summary())
 
 
-def test_a_gguf_tensor_that_no_layer_of_the_family_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["linear.weight", "model.embedding_adapter.weight", "model.norm.bias2", "model.layers.zero.bias", "x"])
+def test_a_tensor_outside_of_layers_that_nobody_reads(name: str, tmp_path: Path) -> None:
+    """voyage-4-nano, whose model_type is qwen3, projects each row by linear.weight."""
+    with pytest.warns(pumice.IncompleteModelWarning, match=rf'has 1 tensor that this "llama" does not read \({re.escape(name)}\)'):
+        pumice.load(added("llama32", {name: ONES}, tmp_path), device="cpu").close()
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("llama32", ["model.layers.0.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq", "vision_tower.layers.0.zzz.weight"]),
+        ("llama32", ["model.visual.blocks.0.attn.qkv.weight", "visual.merger.weight", "multi_modal_projector.linear_1.weight"]),
+        ("qwen2_bidirectional", ["lm_head.weight"]),
+        ("bert", ["cls.predictions.bias", "cls.seq_relationship.weight", "embeddings.position_ids"]),
+        ("roberta", ["lm_head.dense.weight", "embeddings.position_ids", "pooler.dense.weight"]),
+        ("t5", ["decoder.block.0.layer.0.SelfAttention.q.weight", "decoder.embed_tokens.weight", "lm_head.weight"]),
+        ("clip_text", ["vision_model.encoder.layers.0.mlp.fc1.weight", "visual_projection.weight", "logit_scale"]),
+        ("modernbert", ["head.norm.weight", "decoder.bias"]),
+    ],
+)
+def test_parts_of_other_tasks_are_no_loss(model: str, names: list[str], tmp_path: Path) -> None:
+    """Towers for pictures, heads of pre-training, and buffers that old files have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pumice.load(added(model, dict.fromkeys(names, ONES), tmp_path), device="cpu").close()
+
+
+@pytest.mark.parametrize("name", ["blk.0.attn_q.scale", "embedding_adapter.weight"])
+def test_a_gguf_tensor_that_the_family_does_not_have(name: str, tmp_path: Path) -> None:
     keys, tensors = random_gguf.gguf_parts("llama32")
-    path = random_gguf.write(tmp_path / "m.gguf", keys, tensors | {"blk.0.attn_q.scale": np.ones(1, np.float32)})
-    with pytest.warns(pumice.IncompleteModelWarning, match=r"has 1 tensor that no layer.*\(blk.0.attn_q.scale\)"):
+    path = random_gguf.write(tmp_path / "m.gguf", keys, tensors | {name: np.ones(1, np.float32)})
+    with pytest.warns(pumice.IncompleteModelWarning, match=rf'has 1 tensor that this "llama" does not read \({re.escape(name)}\)'):
         pumice.load(path, device="cpu", tokenizer=random_models.make_folder("llama32", tmp_path / "f")).close()
+
+
+@pytest.mark.parametrize("name", [name for name, variant in random_models.VARIANTS.items() if variant.kind not in ("refused",)])
+def test_whole_files_have_nothing_unread(name: str, tmp_path: Path) -> None:
+    sources = [random_models.make_folder(name, tmp_path)]
+    if random_models.VARIANTS[name].family in random_gguf.FORMS and name not in random_gguf.WITHOUT:
+        sources.append(random_gguf.make_gguf(name, tmp_path))
+    for source in sources:
+        assert not [note for note in pumice.plan(source, device="cpu").notes if "does not read" in note]

@@ -778,6 +778,8 @@ WITHOUT = {
     "ministral": "the converter drops sliding_window",
     "qwen2_window": "the converter drops use_sliding_window",
     "qwen3_bias": "the converter drops use_sliding_window",
+    "qwen3_pplx": "the converter does not know its class",
+    "qwen3_voyage": "the converter has no name for linear.weight",
     "starcoder2": "the converter drops sliding_window",
     "cohere2_types": "llama.cpp's cohere2 has windows in three of four layers",
     "llama_yarn_mscale": "the converter drops mscale for llama",
