@@ -132,6 +132,8 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   // "su" is an older name of longrope (Phi-3). GGUF files with longrope have its tensors and do not name it.
   const bool tensors = gguf && (read.file().find("rope_factors_short.weight") || read.file().find("rope_factors_long.weight"));
   if (s.type == "su" || !s.short_factors.empty() || tensors) s.type = "longrope";
+  // The positions of a text are the same in all sections of a rope for pictures (Qwen2-VL).
+  if (s.type == "mrope") s.type = "default";
   // Hunyuan's alpha stretches the base once, whatever the length of a text (RopeDefaults::stretch).
   if (s.type == "dynamic" && read.number("", at + ".alpha")) s.type = "default";
   const double stated = read.positive("", "original_max_position_embeddings", n_ctx);  // Phi-3 has this key outside of the object

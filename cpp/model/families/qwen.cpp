@@ -1,5 +1,6 @@
 // Qwen 2, 2.5, QwQ, R1-Distill-Qwen (Yang et al. 2024): biases on q, k and v only. Qwen 3 (Yang et al. 2025): no biases, and a norm for
-// each head of q and k. The language model of Qwen3-VL is a Qwen 3, because its rope sections rotate texts as plain rope does. The
+// each head of q and k. The language models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL are a Qwen 2 and a Qwen 3, because their rope sections
+// rotate texts as plain rope does. The
 // embedders voyage-4-nano and pplx-embed (2026) are Qwen 3 with attention in both directions; voyage-4-nano projects each row after the
 // final norm.
 #include "model/families/names.h"
@@ -9,22 +10,26 @@
 namespace pumice::model::families_in_files::qwen {
 namespace {
 
-constexpr std::string_view kGguf2[] = {"qwen2"}, kTypes2[] = {"qwen2"};
+constexpr std::string_view kGguf2[] = {"qwen2", "qwen2vl"};
+constexpr std::string_view kTypes2[] = {"qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"};
 constexpr std::string_view kGguf3[] = {"qwen3", "qwen3vl"};
 constexpr std::string_view kTypes3[] = {"qwen3", "qwen3_vl_text", "qwen3_vl", "bidirectional_pplx_qwen3"};
 constexpr TensorName kNames3[] = {{Role::row_projection, "", "linear"}};
 
-// In both configuration classes, layers have a window only if use_sliding_window is true, and then only from layer max_window_layers on.
-void read_common(const Reader& read, Config& c, SizeDefaults sizes) {
-  sizes.kv_heads = 32;
+// In all configuration classes, layers have a window only if use_sliding_window is true, and then only from layer max_window_layers on.
+void read_common(const Reader& read, Config& c, SizeDefaults sizes, const WindowDefaults& windows, double theta) {
   sizes.n_ctx = 32768;
   read_sizes(read, c, sizes);
-  read_windows(read, c, {.window = 4096, .used = false, .first = 28});
-  read_ropes(read, c, {});
+  read_windows(read, c, windows);
+  read_ropes(read, c, {.theta = theta});
 }
+constexpr WindowDefaults kWindows{.window = 4096, .used = false, .first = 28}, kWindowsVl{.window = 4096, .used = false, .first = 80};
 
 void configure2(const Reader& read, Config& c) {
-  read_common(read, c, {});
+  if (!c.gguf && read.text("model_type") != kTypes2[0])
+    read_common(read, c, {.kv_heads = 8, .eps = 1e-5}, kWindowsVl, 1e6);
+  else
+    read_common(read, c, {.kv_heads = 32}, kWindows, 10000);
   for (Layer& layer : c.layers) layer.attention().qkv_bias = true;
 }
 
@@ -40,7 +45,7 @@ void see_both_ways(const Reader& read, Config& c) {
 }
 
 void configure3(const Reader& read, Config& c) {
-  read_common(read, c, {.head_dim = 128});
+  read_common(read, c, {.kv_heads = 32, .head_dim = 128}, kWindows, 10000);
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) layer.attention().qk_norm = QkNorm::head;
   const bool pplx = !c.gguf && read.text("model_type") == kTypes3[3];

@@ -39,6 +39,17 @@ def test_gguf_gives_the_logits_of_the_folder(name: str, tmp_path: Path) -> None:
         assert np.array_equal(found, expected)
 
 
+@pytest.mark.parametrize(("name", "architecture"), [("qwen2", "qwen2vl"), ("qwen3", "qwen3vl")])
+def test_text_halves_have_a_name_of_their_own(name: str, architecture: str, tmp_path: Path) -> None:
+    """llama.cpp's converter writes the text half of Qwen-VL as the plain model, with the sections of its rope."""
+    keys, tensors = random_gguf.gguf_parts(name)
+    renamed = {key.replace(f"{name}.", f"{architecture}.", 1): value for key, value in keys.items()}
+    renamed |= {"general.architecture": architecture, f"{architecture}.rope.dimension_sections": [2, 1, 1, 0]}
+    folder, ids = random_models.make_folder(name, tmp_path), random_models.golden(name)["ids"]
+    found = logits(random_gguf.write(tmp_path / "text.gguf", renamed, tensors), folder, ids)
+    assert np.array_equal(found, logits(folder, folder, ids))
+
+
 @pytest.mark.parametrize("tensor", ["rope_factors_long.weight", "rope_factors_short.weight"])
 def test_longrope_needs_both_sets_of_factors(tensor: str, tmp_path: Path) -> None:
     keys, tensors = random_gguf.gguf_parts("minicpm4")
