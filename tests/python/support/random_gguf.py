@@ -240,6 +240,20 @@ INTERNLM2 = {
     "model.layers.{}.feed_forward.w3": "blk.{}.ffn_up",
     "model.layers.{}.feed_forward.w2": "blk.{}.ffn_down",
 }
+EXAONE = {
+    "transformer.wte": "token_embd",
+    "transformer.ln_f": "output_norm",
+    "lm_head": "output",
+    "transformer.h.{}.ln_1": "blk.{}.attn_norm",
+    "transformer.h.{}.attn.attention.q_proj": "blk.{}.attn_q",
+    "transformer.h.{}.attn.attention.k_proj": "blk.{}.attn_k",
+    "transformer.h.{}.attn.attention.v_proj": "blk.{}.attn_v",
+    "transformer.h.{}.attn.attention.out_proj": "blk.{}.attn_output",
+    "transformer.h.{}.ln_2": "blk.{}.ffn_norm",
+    "transformer.h.{}.mlp.c_fc_0": "blk.{}.ffn_gate",
+    "transformer.h.{}.mlp.c_fc_1": "blk.{}.ffn_up",
+    "transformer.h.{}.mlp.c_proj": "blk.{}.ffn_down",
+}
 APERTUS = LLAMA | {
     "model.layers.{}.attention_layernorm": "blk.{}.attn_norm",
     "model.layers.{}.feedforward_layernorm": "blk.{}.ffn_norm",
@@ -731,6 +745,7 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "internlm2": Form("internlm2", INTERNLM2, qkv="split", permuted=True),
     "minicpm": Form("minicpm", keys=minicpm_keys, permuted=True),
     "hunyuan": Form("hunyuan-dense", HUNYUAN, hunyuan_keys, eps=1e-5, inexact=STRETCHED),
+    "exaone": Form("exaone", EXAONE, theta=500000.0, eps=1e-5, context=4096),
     "exaone4": Form("exaone4", LLAMA | BRANCH_NORMS, lambda c: window_keys(c, 4), eps=1e-5),
     "ernie4_5": Form("ernie4_5", theta=500000.0, eps=1e-5, kv_heads=lambda c: c.get("num_key_value_heads", 2)),
     "bert": Form("bert", BERT, rope=False, prefix="bert.", dropped="pooler.", **LAYER),
@@ -783,6 +798,7 @@ WITHOUT = {
     "qwen2_5_vl": "the converter writes the text half alone: the file of the plain model",
     "qwen3_pplx": "the converter does not know its class",
     "qwen3_voyage": "the converter has no name for linear.weight",
+    "exaone_bias": "the converter takes no activation but silu",
     "starcoder2": "the converter drops sliding_window",
     "cohere2_types": "llama.cpp's cohere2 has windows in three of four layers",
     "llama_yarn_mscale": "the converter drops mscale for llama",
