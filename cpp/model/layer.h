@@ -92,6 +92,7 @@ struct Attention {
   float softcap = 0;        // limits scores as in Attend; 0: no limit
   QkNorm qk_norm = QkNorm::none;
   PositionBias position_bias = PositionBias::none;
+  bool sinks = false;     // each head's softmax has one more score, to which no value belongs (gpt-oss)
   bool qkv_bias = false;  // the file must have biases for q, k and v; if false, it may have them, and they are used
   bool out_bias = false;  // the same for the bias of attn_out
   std::optional<RelativePlaces> places;

@@ -275,4 +275,20 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   }
 }
 
+void read_layer_ropes(const Reader& read, Config& c, const RopeDefaults& defaults, const std::vector<double>& thetas) {
+  const std::string full = rope_object(read);
+  const RopeScaling scaling = scaling_at(read, full, static_cast<double>(c.n_ctx));
+  const RopePlace place{"rope.dimension_count", full, c.layers.front().attention().head_dim};
+  std::vector<double> bases;  // of Config::ropes
+  for (std::size_t i = 0; i < c.layers.size(); ++i) {
+    if (thetas[i] == 0) continue;
+    const auto known = std::ranges::find(bases, thetas[i]);
+    c.layers[i].attention().rope = static_cast<std::int32_t>(known - bases.begin());
+    if (known != bases.end()) continue;
+    bases.push_back(thetas[i]);
+    c.ropes.push_back(rope_at(read, place, thetas[i], scaling, defaults));
+  }
+  c.n_ctx = stretched_context(read, c.n_ctx);
+}
+
 }  // namespace pumice::model

@@ -2,6 +2,8 @@
 // each head, and a second rope for layers with a window.
 #pragma once
 
+#include <vector>
+
 #include "model/config.h"
 #include "model/reader.h"
 
@@ -28,5 +30,9 @@ std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
 // Sets Config::ropes and Attention::rope, unless no layer has attention, and replaces Config::n_ctx by stretched_context(). Must be called
 // after read_sizes() and read_windows().
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults);
+
+// The same for models whose config.json has a base for each layer, of which 0 means that the layer has no rope (Granite SWA). All these
+// ropes have the same scaling.
+void read_layer_ropes(const Reader& read, Config& c, const RopeDefaults& defaults, const std::vector<double>& thetas);
 
 }  // namespace pumice::model

@@ -1,5 +1,9 @@
 // Granite 3 and 4, dense (IBM 2024): a Llama with multipliers for embeddings, scores, branches and logits. Granite 4 H (2025): most layers
-// have Mamba-2 instead of attention, and the others have attention without rope.
+// have Mamba-2 instead of attention, and the others have attention without rope. Granite
+// SWA ("Swash", 2026): attention sinks, a window in three of four layers, and a base of the rope for each layer.
+#include <optional>
+#include <vector>
+
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/scan_settings.h"
@@ -84,6 +88,45 @@ void configure_hybrid(const Reader& read, Config& c) {
   read_attention_bias(read, c);
 }
 
+constexpr std::string_view kSwaGguf[] = {"granite_swa"}, kSwaTypes[] = {"granite_swa"};
+constexpr TensorName kSwaNames[] = {{sinks, "blk.{}.attn_sinks", "layers.{}.self_attn.sinks", Fused::no, false, Bare::safetensors}};
+
+// Returns the base of each layer's rope, or 0 for a layer without one. config.json may have a base for each layer. A GGUF file has one
+// base, and may have a flag for each layer.
+std::vector<double> read_bases(const Reader& read, const Config& c) {
+  const std::size_t count = c.layers.size();
+  const double one = read.positive("rope.freq_base", "rope_parameters.rope_theta", read.positive("", "rope_theta", 10000));
+  std::vector<double> bases(count, one);
+  const std::string where = read.key("attention.rope_pattern", "layer_rope_theta");
+  const files::Value* said = read.file().value(where);
+  const auto check = [&](std::size_t found) {
+    if (found != count) read.unsupported(where, " has ", found, " entries for ", count, " layers; one for each layer is needed");
+  };
+  if (const auto* flags = said ? std::get_if<std::vector<bool>>(said) : nullptr; flags && c.gguf) {
+    check(flags->size());
+    for (std::size_t i = 0; i < count; ++i) bases[i] = (*flags)[i] ? one : 0;
+  } else if (said && !std::holds_alternative<std::monostate>(*said)) {
+    bases = read.file().number_list(where).value_or(std::vector<double>{});
+    check(bases.size());
+    for (const double base : bases) {
+      if (!(base >= 0 && base < 1e30)) read.bad_number(where, base, "0 (no rope) or a positive number below 1e30");
+    }
+  } else if (!c.gguf && read.has("", "no_rope_layers")) {
+    read.unsupported(read.key("", "no_rope_layers"), " without layer_rope_theta is not run for granite_swa");
+  }
+  return bases;
+}
+
+void configure_swa(const Reader& read, Config& c) {
+  read_sizes(read, c, {.kv_heads = 4, .n_ctx = 8192, .eps = 1e-5});
+  read_windows(read, c, {.window = 128, .full_every = 4, .full_first = true});
+  read_layer_ropes(read, c, {.interleaved = c.gguf}, read_bases(read, c));
+  read_attention_bias(read, c);
+  read_mlp_bias(read, c);
+  read_multipliers(read, c, c.gguf ? std::nullopt : std::optional(1.0));
+  for (Layer& layer : c.layers) layer.attention().sinks = true;
+}
+
 }  // namespace
 
 const Family granite{.name = "granite",
@@ -101,5 +144,13 @@ const Family granite_hybrid{.name = "granite_hybrid",
                             .more_names = names::kLlama,
                             .keys = kKeysHybrid,
                             .configure = configure_hybrid};
+
+const Family granite_swa{.name = "granite_swa",
+                         .gguf_names = kSwaGguf,
+                         .model_types = kSwaTypes,
+                         .prefixes = names::kDecoderPrefixes,
+                         .names = kSwaNames,
+                         .more_names = names::kLlama,
+                         .configure = configure_swa};
 
 }  // namespace pumice::model::families_in_files::granite

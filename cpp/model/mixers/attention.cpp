@@ -80,6 +80,7 @@ void AttentionMixer::attend(std::size_t layer, const Attention& a, const Heads& 
             .window = a.window,
             .scale = a.scale,
             .softcap = a.softcap};
+  if (a.sinks) op.sinks = w_.d.at(layer, Role::sinks).vector;
   if (a.position_bias == PositionBias::alibi) op.slopes = w_.d.alibi_slopes;
   if (a.position_bias == PositionBias::buckets) {
     op.bias = w_.d.position_bias;

@@ -31,7 +31,7 @@ _NOT_RUN: dict[str, tuple[str, str]] = {
     "qwen3_5_moe qwen3_5_moe_text qwen35moe": ("Qwen 3.5 and 3.6 MoE", EXPERTS),
     "gemma3n": ("Gemma 3n", REFUSED),
     "gpt_oss gpt-oss": ("gpt-oss", f"{EXPERTS}; attention sinks"),
-    "granitemoe": ("Granite MoE", EXPERTS),
+    "granitemoe granitemoe_swa": ("Granite MoE, Granite MoE SWA", EXPERTS),
     "olmoe": ("OLMoE", EXPERTS),
     "glm4_moe glm4moe": ("GLM-4.5, GLM-4.6, Air", EXPERTS),
     "deepseek_v2 deepseek_v3 deepseek2": ("DeepSeek V2 and V3, Moonlight", f"{LATENT}; {EXPERTS}"),

@@ -258,6 +258,17 @@ std::vector<Mutant> mutants() {
   attention("scale", "a tenth more", [](Attention& a) { return times(a.scale, 1.1); });
   attention("softcap", "none", [](Attention& a) { return set(a.softcap, 0.0f); });
   attention("softcap", "where there is none", [](Attention& a) { return a.softcap == 0 && set(a.softcap, 1.0f); });
+  attention("sinks", "none", [](Attention& a) { return set(a.sinks, false); });
+  add({"Attention::sinks", "where there are none", [](Description& d) {
+         bool any = false;
+         for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
+           Attention& a = d.config.layers[layer].attention();
+           if (a.sinks) continue;
+           of(d, layer, Role::sinks).vector = added(d, std::vector<float>(static_cast<std::size_t>(a.heads), 1.0f));
+           any = a.sinks = true;
+         }
+         return any;
+       }});
   attention("qk_norm", "none", [](Attention& a) { return set(a.qk_norm, QkNorm::none); });
   add({"Attention::qk_norm", "whole for each head", [](Description& d) { return other_qk_norm(d, QkNorm::head, QkNorm::whole); }});
   add({"Attention::qk_norm", "each head for whole", [](Description& d) { return other_qk_norm(d, QkNorm::whole, QkNorm::head); }});
@@ -535,8 +546,8 @@ std::set<std::string> fields() {
     FIELDS(Norms, before, branch, sum, residual);
   }
   {
-    FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, position_bias, qkv_bias, out_bias, places,
-           values, kv_from, temperature, gate, multipliers);
+    FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, position_bias, qkv_bias, out_bias, sinks,
+           places, values, kv_from, temperature, gate, multipliers);
   }
   {
     FIELDS(Recurrent, rule, heads, key_heads, key_dim, value_dim, taps, activation, tiled, strength, in_bias, conv_bias, out_bias, norm,

@@ -503,6 +503,11 @@ def granite_keys(config: Config) -> dict[str, Any]:
     }
 
 
+def granite_swa_keys(config: Config) -> dict[str, Any]:
+    flags = [kind == "sliding_attention" for kind in config["layer_types"]]
+    return granite_keys(config) | {"attention.sliding_window": config["sliding_window"], "attention.sliding_window_pattern": flags}
+
+
 def modern_keys(config: Config) -> dict[str, Any]:
     local = (config.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta", config.get("local_rope_theta", 10000.0))
     keys = {"attention.sliding_window": config["local_attention"], "rope.freq_base_swa": float(local)}
@@ -714,6 +719,10 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "phi": Form("phi2", PHI2, partial=0.5, **LAYER),
     "phi3": Form("phi3", PHI3, one_window, eps=1e-5, inexact=LONGROPE),
     "granite": Form("granite", keys=granite_keys, permuted=True),
+    "granite_swa": Form(
+        "granite_swa", LLAMA | {"model.layers.{}.self_attn.sinks": "blk.{}.attn_sinks"}, granite_swa_keys, eps=1e-5, context=8192,
+        permuted=True,
+    ),
     "olmo": Form("olmo", permuted=True, **LAYER),
     "olmo2": Form("olmo2", LLAMA | BRANCH_NORMS, eps=1e-5),
     "olmo3": Form("olmo2", LLAMA | BRANCH_NORMS, lambda c: window_keys(c, 4), eps=1e-5, theta=500000.0),
@@ -798,6 +807,7 @@ WITHOUT = {
     "qwen2_5_vl": "the converter writes the text half alone: the file of the plain model",
     "qwen3_pplx": "the converter does not know its class",
     "qwen3_voyage": "the converter has no name for linear.weight",
+    "granite_swa_bases": "the converter drops layer_rope_theta",
     "exaone_bias": "the converter takes no activation but silu",
     "starcoder2": "the converter drops sliding_window",
     "cohere2_types": "llama.cpp's cohere2 has windows in three of four layers",
@@ -863,7 +873,7 @@ def converted(name: str, tensor: Array, form: Form, config: Config) -> Iterator[
     name, tensor = form.change(name.removeprefix(form.prefix), tensor, config)
     if form.dropped and name.startswith(form.dropped):
         return
-    if name.endswith("layer_scalar"):
+    if name.endswith(("layer_scalar", ".sinks")):
         name += ".weight"
     layer = re.search(r"\.(\d+)\.", name)
     number = layer[1] if layer else ""
