@@ -1,8 +1,7 @@
 // Qwen 2, 2.5, QwQ, R1-Distill-Qwen (Yang et al. 2024): biases on q, k and v only. Qwen 3 (Yang et al. 2025): no biases, and a norm for
 // each head of q and k. The language models of Qwen2-VL, Qwen2.5-VL and Qwen3-VL are a Qwen 2 and a Qwen 3, because their rope sections
-// rotate texts as plain rope does. The
-// embedders voyage-4-nano and pplx-embed (2026) are Qwen 3 with attention in both directions; voyage-4-nano projects each row after the
-// final norm.
+// rotate texts as plain rope does. The embedders voyage-4-nano and pplx-embed (2026) are Qwen 3 with attention in both directions;
+// voyage-4-nano projects each row after the final norm.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
