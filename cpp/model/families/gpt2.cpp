@@ -1,7 +1,8 @@
 // GPT-2 (Radford et al. 2019): LayerNorm, learned positions, one tensor for q, k and v, biases everywhere, and a head tied to the
 // embedding. StarCoder 1 and SantaCoder (Li et al. 2023, "gpt_bigcode"): a GPT-2 whose heads share one head of keys and values (Shazeer
 // 2019); its safetensors files store matrices untransposed. OPT (Zhang et al. 2022): a GPT-2 with relu and separate tensors for q, k and v;
-// its position table begins at row 2.
+// its position table begins at row 2. GPT-Neo (Black et al. 2021): a GPT-2 with separate tensors for q, k and v, which have no biases;
+// scores are not scaled, and every other layer has a window.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -64,6 +65,58 @@ void configure_bigcode(const Reader& read, Config& c) {
   if (!read.flag("", "multi_query", true)) read.unsupported("multi_query false (each head with keys of its own) is not run");
 }
 
+constexpr std::string_view kNeoTypes[] = {"gpt_neo"};
+constexpr KeyName kNeoKeys[] = {
+    {"num_attention_heads", "num_heads"}, {"num_hidden_layers", "num_layers"}, {"layer_norm_eps", "layer_norm_epsilon"}};
+constexpr TensorName kNeoNames[] = {
+    {q, "", "h.{}.attn.attention.q_proj"},
+    {k, "", "h.{}.attn.attention.k_proj"},
+    {v, "", "h.{}.attn.attention.v_proj"},
+    {attn_out, "", "h.{}.attn.attention.out_proj"},
+    {up, "", "h.{}.mlp.c_fc"},
+    {down, "", "h.{}.mlp.c_proj"},
+};
+
+// Returns for each layer whether it is "global" or "local", that is, has a window. attention_layers has a word for each layer. Without it,
+// attention_types has lists of words, each with the number of times that it is repeated: [[["global", "local"], 12]].
+std::vector<std::string> read_attention_layers(const Reader& read, std::size_t count) {
+  if (const auto said = read.file().strings(read.key("", "attention_layers"))) return *said;
+  const std::string types = read.key("", "attention_types");
+  std::vector<std::string> layers;
+  std::size_t lists = 0;
+  for (; read.file().has(str(types, ".", lists, ".0")); ++lists) {
+    const auto words = read.file().strings(str(types, ".", lists, ".0")).value_or(std::vector<std::string>{});
+    const std::string times = str(types, ".", lists, ".1");
+    const std::int64_t repeated = read.in_range(read.file().integer(times).value_or(0), 1, kMaxLayers, times);
+    for (std::int64_t i = 0; i < repeated && layers.size() <= count; ++i) layers.insert(layers.end(), words.begin(), words.end());
+  }
+  if (lists > 0) return layers;
+  if (read.file().has(types) && read.file().value(types)) read.unsupported(types, " is no list of lists of layers");
+  for (std::size_t i = 0; i < count; ++i) layers.push_back(i % 2 == 0 ? "global" : "local");
+  return layers;
+}
+
+void configure_neo(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
+  c.norm_bias = c.learned_positions = true;
+  read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .n_ctx = 2048, .eps = 1e-5, .activation = Activation::gelu_tanh});
+  const std::int32_t window = read.size("", "window_size", kMaxContext, 256);
+  const auto kinds = read_attention_layers(read, c.layers.size());
+  if (kinds.size() != c.layers.size())
+    read.unsupported("attention_layers (or attention_types) has ", kinds.size(), " entries for ", c.layers.size(),
+                     " layers; one for each layer is needed");
+  for (std::size_t i = 0; i < c.layers.size(); ++i) {
+    if (kinds[i] != "global" && kinds[i] != "local")
+      read.unsupported("attention_layers: layer type \"", kinds[i], "\" is not known; there are global and local");
+    Layer& layer = c.layers[i];
+    layer.windowed = kinds[i] == "local";
+    layer.attention().window = layer.windowed && window < c.n_ctx ? window : 0;
+    layer.attention().scale = 1;
+    layer.attention().out_bias = layer.feed_forward().bias = true;
+    layer.feed_forward().gated = false;
+  }
+}
+
 constexpr std::string_view kOptTypes[] = {"opt"}, kOptPrefixes[] = {"model.decoder.", "decoder."};
 constexpr KeyName kOptKeys[] = {{"intermediate_size", "ffn_dim"}};
 constexpr TensorName kOptNames[] = {
@@ -110,6 +163,14 @@ const Family gpt_bigcode{.name = "gpt_bigcode",
                          .more_names = kNames,
                          .keys = kKeys,
                          .configure = configure_bigcode};
+
+const Family gpt_neo{.name = "gpt_neo",
+                     .model_types = kNeoTypes,
+                     .prefixes = kPrefixes,
+                     .names = kNeoNames,
+                     .more_names = kNames,
+                     .keys = kNeoKeys,
+                     .configure = configure_neo};
 
 const Family opt{.name = "opt",
                  .model_types = kOptTypes,

@@ -546,7 +546,7 @@ std::set<std::string> fields() {
     FIELDS(Norms, before, branch, sum, residual);
   }
   {
-    FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, position_bias, qkv_bias, out_bias, sinks,
+    FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, position_bias, sinks, qkv_bias, out_bias,
            places, values, kv_from, temperature, gate, multipliers);
   }
   {

@@ -87,7 +87,7 @@ MAY_BE_ABSENT = words(
     local_attention use_bidirectional_attention classifier_pooling
     lm_head_multiplier key_multiplier attention_in_multiplier attention_out_multiplier ssm_in_multiplier ssm_out_multiplier
     mlp_multipliers ssm_multipliers mlp_hidden_act mamba_hidden_act
-    norm_rel_ebd relative_attention share_att_key position_biased_input
+    window_size norm_rel_ebd relative_attention share_att_key position_biased_input
     lm_head.weight output.weight cls.weight token_types.weight rope_freqs.weight
     """
 )
