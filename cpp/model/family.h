@@ -17,6 +17,7 @@ enum class Fused : std::uint8_t {
   no,
   qkv,             // queries, then keys, then values
   qkv_by_head,     // for each kv head: its query heads, its key head, its value head
+  qvk_by_quarter,  // for each quarter of the heads: their queries, their values, their keys (CodeGen)
   q_gate_by_head,  // for each head: its query, its columns of OutputGate
   gate_up,         // gate, then up
   up_gate,         // up, then gate

@@ -76,6 +76,8 @@ Layout layout_of(Fused fused, const Layer& layer) {
       return {1, {{q, a.q_width()}, {k, a.kv_width()}, {v, a.kv_width()}}};
     case Fused::qkv_by_head:
       return {a.kv_heads, {{q, a.q_width() / std::max(a.kv_heads, 1)}, {k, a.head_dim}, {v, a.head_dim}}};
+    case Fused::qvk_by_quarter:
+      return {4, {{q, a.q_width() / 4}, {v, a.q_width() / 4}, {k, a.q_width() / 4}}};
     case Fused::q_gate_by_head:
       return {a.heads, {{q, a.head_dim}, {attn_gate, a.head_dim}}};
     case Fused::gate_up:

@@ -1,5 +1,6 @@
 // GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward network in parallel, after one shared norm; rope on pairs of neighbouring
-// columns in a part of each head; biases in the feed-forward network and in the output head.
+// columns in a part of each head; biases in the feed-forward network and in the output head. CodeGen (Nijkamp et al. 2022): a GPT-J with
+// one tensor for q, k and v.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -27,6 +28,7 @@ void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.norm_bias = c.head_bias = true;
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .ffn_factor = 4, .eps = 1e-5, .activation = Activation::gelu_tanh});
+  if (read.has("", "rotary_dim") && !read.integer("", "rotary_dim")) read.unsupported("rotary_dim null is not run");
   const std::int32_t head_dim = c.layers.front().attention().head_dim;
   const std::int64_t turned = read.in_range(read.integer("", "rotary_dim").value_or(64), 2, head_dim, "rotary_dim");
   // `partial` is the next double above the quotient, because its product with head_dim must not be less than rotary_dim.
@@ -39,8 +41,30 @@ void configure(const Reader& read, Config& c) {
   }
 }
 
+constexpr std::string_view kCodegenTypes[] = {"codegen"};
+constexpr TensorName kCodegenNames[] = {
+    {q, "", "h.{}.attn.qkv_proj", Fused::qvk_by_quarter},
+    {k, "", "h.{}.attn.qkv_proj", Fused::qvk_by_quarter},
+    {v, "", "h.{}.attn.qkv_proj", Fused::qvk_by_quarter},
+};
+
+void configure_codegen(const Reader& read, Config& c) {
+  configure(read, c);
+  const std::int32_t heads = c.layers.front().attention().heads;
+  if (heads % 4 != 0)
+    read.unsupported(read.key("", "num_attention_heads"), " is ", heads, "; it must be a multiple of 4, by which rows are split");
+}
+
 }  // namespace
 
 const Family gptj{.name = "gptj", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .keys = kKeys, .configure = configure};
+
+const Family codegen{.name = "codegen",
+                     .model_types = kCodegenTypes,
+                     .prefixes = kPrefixes,
+                     .names = kCodegenNames,
+                     .more_names = kNames,
+                     .keys = kKeys,
+                     .configure = configure_codegen};
 
 }  // namespace pumice::model::families_in_files::gptj
