@@ -111,8 +111,8 @@ Config read_config(const files::ModelFile& file) {
   refuse_other_positions(read, c);
   read_mask(read, c);
   refuse_unread_mask(read, c);
-  // The classifier that a decoder may have.
-  if (c.has_head) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};
+  // The classifier that a decoder may have, unless its family says otherwise.
+  if (c.has_head && !c.head_transform) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};
   if (const auto said = pooling_of(read)) c.pooling = said;
   return c;
 }

@@ -86,9 +86,11 @@ struct Config {
   std::int32_t position_offset = 0;  // row of the position table for position 0 (2 in RoBERTa and OPT)
   bool token_types = false;          // the model adds embeddings of token types; a GGUF file may lack their table
   bool final_norm = true;
-  bool has_head = true;       // the model computes logits; if the file has no matrix for the head, the token embedding is used
-  bool head_bias = false;     // the head must have a bias in the file
-  ClassifierHead classifier;  // used if the file has a classifier
+  bool has_head = true;    // the model computes logits; if the file has no matrix for the head, the token embedding is used
+  bool head_bias = false;  // the head must have a bias in the file
+  // The head takes norm(activation(dense(row))) in place of the row. `classifier` says which activation, norm and biases these are.
+  bool head_transform = false;
+  ClassifierHead classifier;   // used if the file has a classifier
   float logit_scale = 1, logit_softcap = 0;
   TextEnd text_end;
   std::optional<PoolKind> pooling;  // empty if the file does not say how to pool

@@ -92,16 +92,19 @@ class Resolver {
   // Decides whether the model has a head and which matrix it is. A matrix for the head in the file is used whatever config.json says,
   // because config.json can be wrong in both directions about whether the head is tied to the embedding. Without such a matrix, the head is
   // the embedding; but if config.json says that the head is not tied, the missing matrix is an error. Three kinds of model have no head:
-  // those with attention in both directions, classifiers, and embedders. An embedder has no matrix for the head, is not tied, and has
-  // tensor names without the prefix of a wrapper class.
+  // those with attention in both directions, classifiers, and embedders. An embedder has tensor names without the prefix of a wrapper
+  // class. It either has no matrix for the head and is not tied, or lacks the dense layer that comes before the head.
   void find_head() {
     Config& c = d_.config;
     if (!c.has_head) return;
     Parameter& head = d_.globals[index(Role::head)];
     const bool causal = c.causal(), tied = c.gguf || file_->boolean("tie_word_embeddings") != false;
-    if (!causal || d_.labels > 0 || (!head.present() && !tied && !names_.wrapped())) {
+    const bool lacks_dense = c.head_transform && !d_.global(Role::head_dense).present();
+    if (!causal || d_.labels > 0 || (((!head.present() && !tied) || lacks_dense) && !names_.wrapped())) {
       c.has_head = false;
       head = {};
+    } else if (lacks_dense) {
+      names_.missing(Role::head_dense, 0, "weight");
     } else if (!head.present() && !tied) {
       names_.missing(Role::head, 0, "weight");
     } else if (!head.present()) {

@@ -34,18 +34,23 @@ void write_dense(Writer& w, const Module& m, View x, View out) {
   w.linear(x, out, {m.weight}, std::move(op));
 }
 
+// Computes norm(activation(dense(row))), which classifiers and some heads take in place of the row. Returns `row` if the model has no dense
+// layer.
+View transformed(Writer& w, View row) {
+  const Parameter& dense = w.d.global(Role::head_dense);
+  if (!dense.present()) return row;
+  const View out = w.slot(w.program.slots[static_cast<std::size_t>(row.slot)].rows, w.c.hidden_size);
+  w.linear(row, out, {dense}, {.activation = w.c.classifier.activation});
+  if (w.c.classifier.norm) w.norm(w.d.global(Role::head_norm), out, out);
+  return out;
+}
+
 // Computes classifier(norm(activation(dense(row)))) for the pooled row of each text. If ClassifierHead::late is true, computes it for every
 // token's row and pools the logits.
 View classify(Writer& w, const View& x) {
   const ClassifierHead& head = w.c.classifier;
   const Rows rows = head.late ? Rows::tokens : Rows::segments;
-  View row = head.late ? x : pool(w, x, {head.pooling});
-  if (const Parameter& dense = w.d.global(Role::head_dense); dense.present()) {
-    const View out = w.slot(rows, w.c.hidden_size);
-    w.linear(row, out, {dense}, {.activation = head.activation});
-    if (head.norm) w.norm(w.d.global(Role::head_norm), out, out);
-    row = out;
-  }
+  const View row = transformed(w, head.late ? x : pool(w, x, {head.pooling}));
   const View logits = w.slot(rows, w.d.labels);
   w.linear(row, logits, {w.d.global(Role::classifier)});
   return head.late ? pool(w, logits, {head.pooling}) : logits;
@@ -54,7 +59,9 @@ View classify(Writer& w, const View& x) {
 // Computes a decoder's logits at the last token, for the ids of the labels only.
 View score(Writer& w, const View& x) {
   const View out = w.slot(Rows::segments, w.d.labels);
-  w.linear(pool(w, x, {PoolKind::last}), out, {w.d.score}, {.precise = true, .scale = w.c.logit_scale, .softcap = w.c.logit_softcap});
+  const View last = pool(w, x, {PoolKind::last});
+  w.linear(w.c.head_transform ? transformed(w, last) : last, out, {w.d.score},
+           {.precise = true, .scale = w.c.logit_scale, .softcap = w.c.logit_softcap});
   return out;
 }
 
@@ -120,7 +127,8 @@ Program write_head(const Description& d, std::string name, Give give) {
   w.program.input = x.slot;
   w.norm(d.global(Role::final_norm), x, h);
   const View logits = w.slot(Rows::tokens, d.vocab_size);
-  w.linear(h, logits, {d.global(Role::head)}, {.precise = true, .scale = w.c.logit_scale, .softcap = w.c.logit_softcap});
+  w.linear(w.c.head_transform ? transformed(w, h) : h, logits, {d.global(Role::head)},
+           {.precise = true, .scale = w.c.logit_scale, .softcap = w.c.logit_softcap});
   w.program.output = logits.slot;
   if (give == Give::log_probs) {
     const View out = w.slot(Rows::tokens, 1);

@@ -1,6 +1,8 @@
 // ModernBERT (Warner et al. 2024): gte-modernbert, modernbert-embed, granite-embedding r2. Norms are before each branch; the first
 // attention has no norm of its own, because the embedding norm precedes it. Feed-forward networks are gated. Rope has one base in layers
-// without a window and another in layers with a window. The window reaches half of local_attention to each side.
+// without a window and another in layers with a window. The window reaches half of local_attention to each side. ModernBERT decoder (Ettin,
+// Weller et al. 2025): the same layers with separate tensors for q, k and v and causal attention, where the window is half of
+// local_attention. A dense layer, an activation and a norm come before the head.
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -37,36 +39,67 @@ constexpr KeyName kKeys[] = {
     {"rope_local_base_freq", "local_rope_theta"},
 };
 
-// Reads the classifier of ModernBertForSequenceClassification. It takes the first row or the mean of all rows, and applies a dense layer
-// with a norm before the classifier.
-ClassifierHead read_head(const Reader& read) {
+// Reads the dense layer, the activation and the norm before a classifier.
+ClassifierHead read_dense(const Reader& read) {
   ClassifierHead head{.dense = true, .activation = Activation::gelu, .norm = true, .dense_bias = read.flag("", "classifier_bias", false)};
-  const std::string pooling = read.string("", "classifier_pooling").value_or("cls");
-  if (pooling != "cls" && pooling != "mean")
-    read.unsupported("classifier_pooling \"", pooling, "\" is not known for ModernBERT; there are cls and mean");
-  head.pooling = pooling == "mean" ? PoolKind::mean : PoolKind::cls;
   if (const auto name = read.string("", "classifier_activation")) head.activation = activation_named(read, "classifier_activation", *name);
   return head;
 }
 
-void configure(const Reader& read, Config& c) {
+// Reads the classifier of ModernBertForSequenceClassification, which takes the first row or the mean of all rows.
+ClassifierHead read_head(const Reader& read) {
+  ClassifierHead head = read_dense(read);
+  const std::string pooling = read.string("", "classifier_pooling").value_or("cls");
+  if (pooling != "cls" && pooling != "mean")
+    read.unsupported("classifier_pooling \"", pooling, "\" is not known for ModernBERT; there are cls and mean");
+  head.pooling = pooling == "mean" ? PoolKind::mean : PoolKind::cls;
+  return head;
+}
+
+void read_layers(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
-  c.has_head = false;
   c.embedding_norm = true;
   c.norm_bias = read.flag("", "norm_bias", false);
-  c.classifier = read_head(read);
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 8192, .eps = 1e-5, .activation = Activation::gelu});
   read_windows(read, c, {.window = 128, .full_every = 3, .full_first = true, .symmetric = true});
   if (!c.gguf && read.object("rope_scaling")) read.unsupported("rope_scaling is not run for ModernBERT");
   read_ropes(read, c, {.theta = 160000, .window_theta = 10000});
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
+  c.layers.front().mixer_norms.before = false;
+}
+
+void configure(const Reader& read, Config& c) {
+  c.has_head = false;
+  c.classifier = read_head(read);
+  read_layers(read, c);
   const auto said = read.string("hidden_activation", "");  // GGUF only; read_sizes() has read config.json's activation
   for (Layer& layer : c.layers) {
     layer.attention().causal = false;
     if (c.gguf && said) layer.feed_forward().activation = activation_named(read, read.key("hidden_activation", ""), *said);
   }
-  c.layers.front().mixer_norms.before = false;
+}
+
+constexpr std::string_view kDecoderTypes[] = {"modernbert-decoder"};
+constexpr TensorName kDecoderNames[] = {
+    {q, "", "layers.{}.attn.q_proj"},
+    {k, "", "layers.{}.attn.k_proj"},
+    {v, "", "layers.{}.attn.v_proj"},
+    // The first name of a role is that of a file with a head, the second that of a file with a classifier.
+    {head_dense, "", "lm_head.dense"},
+    {head_dense, "", "head.dense"},
+    {head_norm, "", "lm_head.norm"},
+    {head_norm, "", "head.norm"},
+    {head, "", "decoder"},
+};
+
+void configure_decoder(const Reader& read, Config& c) {
+  read_layers(read, c);
+  c.head_transform = true;
+  c.head_bias = read.flag("", "decoder_bias", true);
+  c.classifier = read_dense(read);
+  c.classifier.pooling = PoolKind::last;
+  c.classifier.bias = c.classifier.dense_bias;
 }
 
 }  // namespace
@@ -78,5 +111,13 @@ const Family modernbert{.name = "modernbert",
                         .names = kNames,
                         .keys = kKeys,
                         .configure = configure};
+
+const Family modernbert_decoder{.name = "modernbert_decoder",
+                                .model_types = kDecoderTypes,
+                                .prefixes = kPrefixes,
+                                .names = kDecoderNames,
+                                .more_names = kNames,
+                                .keys = kKeys,
+                                .configure = configure_decoder};
 
 }  // namespace pumice::model::families_in_files::modernbert

@@ -500,6 +500,7 @@ std::vector<Mutant> mutants() {
          return true;
        }});
   add({"Config::head_bias", "none", [](Description& d) { return drop_bias(global(d, Role::head)); }});
+  config("head_transform", "none", [](Config& c) { return set(c.head_transform, false); });
   config("logit_scale", "1", [](Config& c) { return set(c.logit_scale, 1.0f); });
   config("logit_scale", "a tenth more", [](Config& c) { return times(c.logit_scale, 1.1); });
   config("logit_softcap", "none", [](Config& c) { return set(c.logit_softcap, 0.0f); });
@@ -574,7 +575,8 @@ std::set<std::string> fields() {
   {
     FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, alibi_slopes, position_buckets, norm, eps, norm_weight, norm_bias,
            norm_offset, embedding_scale, embedding_map, layer_inputs, embedding_norm, learned_positions, position_offset, token_types,
-           final_norm, has_head, head_bias, classifier, logit_scale, logit_softcap, text_end, pooling, notes, incomplete, dense);
+           final_norm, has_head, head_bias, head_transform, classifier, logit_scale, logit_softcap, text_end, pooling, notes,
+           incomplete, dense);
   }
   return found;
 }
