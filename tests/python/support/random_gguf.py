@@ -428,6 +428,7 @@ MAMBA2 = {
 }
 MAMBA2 |= {f"backbone.layers.{{}}.mixer.{here}": f"blk.{{}}.{there}" for here, there in MAMBA.items()}
 EUROBERT = LLAMA | {"dense": "cls", "classifier": "cls.output"}
+MAINCODER = LLAMA | {f"model.layers.{{}}.feed_forward.{part}_proj": f"blk.{{}}.ffn_{part}" for part in ("gate", "up", "down")}
 STARCODER2 = LLAMA | {"model.layers.{}.mlp.c_fc": "blk.{}.ffn_up", "model.layers.{}.mlp.c_proj": "blk.{}.ffn_down"}
 
 
@@ -754,6 +755,7 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "internlm2": Form("internlm2", INTERNLM2, qkv="split", permuted=True),
     "minicpm": Form("minicpm", keys=minicpm_keys, permuted=True),
     "hunyuan": Form("hunyuan-dense", HUNYUAN, hunyuan_keys, eps=1e-5, inexact=STRETCHED),
+    "maincoder": Form("maincoder", MAINCODER, lambda c: {"feed_forward_length": c["intermediate_size_mlp"]}, theta=1e6, eps=1e-5),
     "exaone": Form("exaone", EXAONE, theta=500000.0, eps=1e-5, context=4096),
     "exaone4": Form("exaone4", LLAMA | BRANCH_NORMS, lambda c: window_keys(c, 4), eps=1e-5),
     "ernie4_5": Form("ernie4_5", theta=500000.0, eps=1e-5, kv_heads=lambda c: c.get("num_key_value_heads", 2)),
@@ -808,6 +810,7 @@ WITHOUT = {
     "qwen3_pplx": "the converter does not know its class",
     "qwen3_voyage": "the converter has no name for linear.weight",
     "granite_swa_bases": "the converter drops layer_rope_theta",
+    "maincoder_plain": "llama.cpp's maincoder has norms of q and k",
     "exaone_bias": "the converter takes no activation but silu",
     "starcoder2": "the converter drops sliding_window",
     "cohere2_types": "llama.cpp's cohere2 has windows in three of four layers",
