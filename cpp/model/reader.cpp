@@ -105,7 +105,7 @@ Activation read_activation(const Reader& read, Activation otherwise) {
 Activation activation_named(const Reader& read, const std::string& where, const std::string& name) {
   if (name == "gelu" || name == "gelu_python") return Activation::gelu;
   if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return Activation::gelu_tanh;
-  if (name == "silu" || name == "swish" || name == "swiglu") return Activation::silu;
+  if (name == "silu" || name == "swish" || name == "swiglu" || name == "SwiGLU") return Activation::silu;
   if (name == "relu") return Activation::relu;
   if (name == "relu2") return Activation::relu2;
   if (name == "tanh") return Activation::tanh;

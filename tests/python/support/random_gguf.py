@@ -428,6 +428,18 @@ MAMBA2 = {
 }
 MAMBA2 |= {f"backbone.layers.{{}}.mixer.{here}": f"blk.{{}}.{there}" for here, there in MAMBA.items()}
 EUROBERT = LLAMA | {"dense": "cls", "classifier": "cls.output"}
+NEOBERT = {
+    "encoder": "token_embd",
+    "transformer_encoder.{}.attention_norm": "blk.{}.attn_norm",
+    "transformer_encoder.{}.qkv": "blk.{}.attn_qkv",
+    "transformer_encoder.{}.wo": "blk.{}.attn_output",
+    "transformer_encoder.{}.ffn_norm": "blk.{}.ffn_norm",
+    "transformer_encoder.{}.ffn.w12": "blk.{}.ffn_up",
+    "transformer_encoder.{}.ffn.w3": "blk.{}.ffn_down",
+    "layer_norm": "enc.output_norm",
+    "dense": "cls",
+    "classifier": "cls.output",
+}
 MAINCODER = LLAMA | {f"model.layers.{{}}.feed_forward.{part}_proj": f"blk.{{}}.ffn_{part}" for part in ("gate", "up", "down")}
 STARCODER2 = LLAMA | {"model.layers.{}.mlp.c_fc": "blk.{}.ffn_up", "model.layers.{}.mlp.c_proj": "blk.{}.ffn_down"}
 
@@ -767,6 +779,10 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "nomic_bert": Form("nomic-bert", NOMIC, prefix="nomic_bert.", dropped="pooler.", theta=1000.0, rms=False, eps=1e-12),
     "modernbert": Form("modern-bert", MODERN, modern_keys, prefix="model.", theta=160000.0, **LAYER),
     "eurobert": Form("eurobert", EUROBERT, theta=250000.0, eps=1e-5),
+    "neobert": Form(
+        "neo-bert", NEOBERT, lambda c: {"feed_forward_length": int(2 * c["intermediate_size"] / 3), "context_length": c["max_length"]},
+        prefix="model.",
+    ),
     "jina_v2": Form("jina-bert-v2", JINA2, rope=False, rms=False, eps=1e-12),
     "jina_v3": Form("jina-bert-v3", JINA3, prefix="roberta.", dropped="pooler.", theta=20000.0, **LAYER),
     "embeddinggemma": Form("gemma-embedding", GEMMA, one_window, offset=True),
