@@ -211,7 +211,7 @@ def encoder(variant: Variant, folder: Path) -> dict[str, np.ndarray]:
     ids, types, hidden, rows = [], [], [], []
     for number, length in enumerate(variant.texts):
         # MPNet's embeddings use another padding id than its config says.
-        padding = getattr(getattr(body, "embeddings", None), "padding_idx", model.config.pad_token_id)
+        padding = getattr(getattr(body, "embeddings", None), "padding_idx", getattr(model.config, "pad_token_id", None))
         text = encoder_text(variant, number, length, padding)
         arguments = {"input_ids": torch.tensor([text])}
         if typed:

@@ -47,10 +47,12 @@ struct TextEnd {
 
 // A second input of each layer (Gemma 4 E2B, E4B). For each layer and each token it is `width` columns of
 //   scale * (norm(projection_scale * row * W^T) + embedding_scale * table[id])
-// where `row` is the token's embedding and `id` is the token's id. The layer multiplies these columns by a gate computed from the hidden
-// row, multiplies the result by a matrix, and adds the normalised product to the hidden row.
+// where `row` is the token's embedding and `id` is the token's id. Without a table, the second term is absent (EmbeddingGemma 2). The layer
+// multiplies these columns by a gate computed from the hidden row, multiplies the result by a matrix, and adds the normalised product to
+// the hidden row.
 struct LayerInputs {
   std::int32_t width = 0;
+  bool table = true;
   float embedding_scale = 1, projection_scale = 1, scale = 1;
   Activation activation = Activation::gelu_tanh;  // applied to the gate
 };
@@ -91,6 +93,7 @@ struct Config {
   // The head takes norm(activation(dense(row))) in place of the row. `classifier` says which activation, norm and biases these are.
   bool head_transform = false;
   ClassifierHead classifier;   // used if the file has a classifier
+  bool projects_rows = false;  // the file must have the matrix that projects each token's row after the final norm (EmbeddingGemma 2)
   float logit_scale = 1, logit_softcap = 0;
   TextEnd text_end;
   std::optional<PoolKind> pooling;  // empty if the file does not say how to pool

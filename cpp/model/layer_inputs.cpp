@@ -7,9 +7,9 @@ void LayerInputsWriter::embed(const View& x) {
   const LayerInputs& inputs = *w_.c.layer_inputs;
   inputs_ = w_.slot(Rows::tokens, width(0));
   const View projected = w_.slot(Rows::tokens, inputs_.width);
-  w_.add(Embed{.out = inputs_, .tokens = w_.d.global(Role::inputs_embedding).matrix, .scale = inputs.embedding_scale});
+  if (inputs.table) w_.add(Embed{.out = inputs_, .tokens = w_.d.global(Role::inputs_embedding).matrix, .scale = inputs.embedding_scale});
   w_.linear(x, projected, {w_.d.global(Role::inputs_projection)}, {.scale = inputs.projection_scale});
-  w_.norm(w_.d.global(Role::inputs_norm), projected, inputs_, inputs_, inputs.width);
+  w_.norm(w_.d.global(Role::inputs_norm), projected, inputs_, inputs.table ? inputs_ : View{}, inputs.width);
 }
 
 std::int32_t LayerInputsWriter::width(std::size_t border) const {

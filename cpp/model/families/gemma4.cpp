@@ -2,7 +2,8 @@
 // values are normalised, too. Layers without a window have another head_dim, a rope that rotates a quarter of each head and, in the larger
 // models, no matrix for values. Each layer multiplies its rows by a learned number. In E2B and E4B, the last layers have no keys and
 // values: they attend to those of the last earlier layer that has some and is of the same kind (with or without a window). Each layer of
-// E2B and E4B also has LayerInputs. The mixture of experts of the 26B is not run.
+// E2B and E4B also has LayerInputs. The mixture of experts of the 26B is not run. EmbeddingGemma 2 (2026), text: Gemma 4's layers with
+// attention in both directions and LayerInputs without a table; a matrix projects each token's row after the final norm.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -82,17 +83,16 @@ void read_layer_config(const Reader& read, Config& c, const std::string& at) {
   }
 }
 
-// Reads the heads of layers without a window from config.json.
-void read_full_heads(const Reader& read, Config& c) {
+// Reads the heads of layers without a window from config.json. `kv_heads` is their number of kv heads if config.json does not give one. If
+// it is empty, they have as many as the other layers.
+void read_full_heads(const Reader& read, Config& c, std::optional<std::int64_t> kv_heads) {
   const std::string each = read.key("", "per_layer_config");
   if (read.object(each)) return read_layer_config(read, c, each);
-  const bool shared = read.flag("", "attention_k_eq_v", false);
   const std::int64_t head_dim = read.integer("", "global_head_dim").value_or(512);
-  const auto kv_heads = read.integer("", "num_global_key_value_heads");
   for (Layer& layer : c.layers) {
     if (layer.windowed) continue;
     set_head_dim(read, layer.attention(), head_dim, read.key("", "global_head_dim"));
-    if (kv_heads && shared) set_kv_heads(read, layer.attention(), *kv_heads, read.key("", "num_global_key_value_heads"));
+    if (kv_heads) set_kv_heads(read, layer.attention(), *kv_heads, read.key("", "num_global_key_value_heads"));
   }
 }
 
@@ -108,15 +108,16 @@ void read_windowed_heads(const Reader& read, Config& c) {
 }
 
 void read_layer_kinds(const Reader& read, Config& c, std::int64_t window) {
-  if (c.gguf) {
-    said(read, "attention.sliding_window"), said(read, "attention.key_length");
-    if (!read.has("attention.sliding_window_pattern", "")) read.missing(read.key("attention.sliding_window_pattern", ""));
-  }
   read_windows(read, c, {.window = window, .full_every = 6});
-  if (c.gguf) return read_windowed_heads(read, c);
+  if (c.gguf) return;
   c.layers.back().windowed = false;  // even if layer_types says otherwise
   c.layers.back().attention().window = 0;
-  read_full_heads(read, c);
+}
+
+void read_heads(const Reader& read, Config& c) {
+  if (c.gguf) return read_windowed_heads(read, c);
+  const bool shared = read.flag("", "attention_k_eq_v", false);
+  read_full_heads(read, c, shared ? read.integer("", "num_global_key_value_heads") : std::nullopt);
 }
 
 // Reads which layers have no keys and values of their own. These are the last layers of the model. Each attends to the keys and values of
@@ -151,6 +152,9 @@ bool has_layer_inputs(const Reader& read) {
                              [&](std::string_view prefix) { return read.file().find(str(prefix, "embed_tokens_per_layer.weight")); });
 }
 
+// Returns the greatest width of LayerInputs. A row of a program has at most 2^24 columns.
+std::int64_t most_inputs(const Config& c) { return (std::int64_t{1} << 24) / static_cast<std::int64_t>(c.layers.size()); }
+
 // Reads LayerInputs. config.json may leave out their width if it is the default of the configuration class.
 void read_layer_inputs(const Reader& read, Config& c) {
   const std::string where = read.key("embedding_length_per_layer_input", "hidden_size_per_layer_input");
@@ -159,8 +163,7 @@ void read_layer_inputs(const Reader& read, Config& c) {
                              : read.has("", "hidden_size_per_layer_input") ? read.integer("", "hidden_size_per_layer_input").value_or(0)
                              : there                                       ? 256
                                                                            : 0;
-  const auto most = (std::int64_t{1} << 24) / static_cast<std::int64_t>(c.layers.size());  // a row of a program has at most 2^24 columns
-  if (read.in_range(width, there ? 1 : 0, most, where) == 0) return;
+  if (read.in_range(width, there ? 1 : 0, most_inputs(c), where) == 0) return;
   c.layer_inputs = {.width = static_cast<std::int32_t>(width),
                     .embedding_scale = std::sqrt(static_cast<float>(width)),
                     .projection_scale = 1 / std::sqrt(static_cast<float>(c.hidden_size)),
@@ -179,6 +182,18 @@ bool values_are_keys(const Reader& read, const Config& c) {
   return true;
 }
 
+// Sets what is the same in the layers of both families. Needs LayerInputs to be read.
+void set_layers(Config& c) {
+  for (Layer& layer : c.layers) {
+    Attention& a = layer.attention();
+    a.scale = 1;
+    a.qk_norm = QkNorm::head;
+    a.values = {.normalised = true};
+    layer.mixer_norms.branch = layer.network_norms.branch = true;
+    layer.tail = {.input = c.layer_inputs.has_value(), .scaled = true};
+  }
+}
+
 void configure(const Reader& read, Config& c) {
   refuse_experts(read);
   const bool unified = !c.gguf && read.string("", "model_type").value_or("").starts_with("gemma4_unified");
@@ -190,21 +205,65 @@ void configure(const Reader& read, Config& c) {
               .activation = Activation::gelu_tanh,
               .logit_softcap = 0});
   c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
+  if (c.gguf) {
+    said(read, "attention.sliding_window"), said(read, "attention.key_length");
+    if (!read.has("attention.sliding_window_pattern", "")) read.missing(read.key("attention.sliding_window_pattern", ""));
+  }
   read_layer_kinds(read, c, unified ? 1024 : 512);
+  read_heads(read, c);
   read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25});
   if (c.gguf && !read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");  // needed: says which pairs rotate
   read_shared_layers(read, c);
   read_layer_inputs(read, c);
   read_attention_bias(read, c);
   const bool without_values = values_are_keys(read, c);
-  for (Layer& layer : c.layers) {
-    Attention& a = layer.attention();
-    a.scale = 1;
-    a.qk_norm = QkNorm::head;
-    a.values = {.normalised = true, .from_keys = without_values && !layer.windowed};
-    layer.mixer_norms.branch = layer.network_norms.branch = true;
-    layer.tail = {.input = c.layer_inputs.has_value(), .scaled = true};
+  set_layers(c);
+  for (Layer& layer : c.layers) layer.attention().values->from_keys = without_values && !layer.windowed;
+}
+
+constexpr std::string_view kEmbeddingTypes[] = {"embedding_gemma2_text", "embedding_gemma2"};
+constexpr std::string_view kEmbeddingPrefixes[] = {"language_model.", "model.language_model.", "", "model."};
+constexpr TensorName kEmbeddingNames[] = {
+    {attn_branch_norm, "", "layers.{}.post_attention_layernorm"},
+    {ffn_norm, "", "layers.{}.pre_feedforward_layernorm"},
+    {ffn_branch_norm, "", "layers.{}.post_feedforward_layernorm"},
+    {inputs_projection, "", "ple.per_layer_model_projection"},
+    {inputs_norm, "", "ple.per_layer_projection_norm"},
+    {input_gate, "", "layers.{}.ple_block.per_layer_input_gate"},
+    {input_out, "", "layers.{}.ple_block.per_layer_projection"},
+    {input_norm, "", "layers.{}.ple_block.post_per_layer_input_norm"},
+    {layer_scale, "", "layers.{}.layer_scalar", Fused::no, false, true},
+    {row_projection, "", "embedding_projection"},
+};
+
+// Throws if the matrix that projects rows has another number of rows than config.json says.
+void check_projection(const Reader& read, const Config& c) {
+  const std::int32_t width = read.size("", "embedding_dim", kMaxWidth, 768);
+  for (const std::string_view prefix : kEmbeddingPrefixes) {
+    const files::TensorInfo* found = read.file().find(str(prefix, "embedding_projection.weight"));
+    if (found && (found->shape.empty() || found->shape[0] != width))
+      wrong_shape(read.file(), *found, str("[", width, ", ", c.hidden_size, "] (embedding_dim, hidden_size)"));
   }
+}
+
+void configure_embedder(const Reader& read, Config& c) {
+  c.has_head = false;
+  c.projects_rows = true;
+  read_sizes(read, c, {.heads = 4, .kv_heads = 2, .head_dim = 256, .n_ctx = 262144, .activation = Activation::gelu_tanh});
+  check_projection(read, c);
+  c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
+  read_layer_kinds(read, c, 512);
+  read_full_heads(read, c, read.integer("", "num_global_key_value_heads").value_or(1));
+  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000});
+  read_attention_bias(read, c);
+  const std::int64_t width = read.integer("", "hidden_size_per_layer_input").value_or(512);
+  read.in_range(width, 1, most_inputs(c), read.key("", "hidden_size_per_layer_input"));
+  c.layer_inputs = {.width = static_cast<std::int32_t>(width),
+                    .table = false,
+                    .projection_scale = 1 / std::sqrt(static_cast<float>(c.hidden_size)),
+                    .activation = c.layers.front().feed_forward().activation};
+  set_layers(c);
+  for (Layer& layer : c.layers) layer.attention().causal = false;
 }
 
 }  // namespace
@@ -216,5 +275,12 @@ const Family gemma4{.name = "gemma4",
                     .names = kNames,
                     .more_names = names::kLlama,
                     .configure = configure};
+
+const Family embeddinggemma2{.name = "embeddinggemma2",
+                             .model_types = kEmbeddingTypes,
+                             .prefixes = kEmbeddingPrefixes,
+                             .names = kEmbeddingNames,
+                             .more_names = names::kLlama,
+                             .configure = configure_embedder};
 
 }  // namespace pumice::model::families_in_files::gemma4

@@ -45,7 +45,7 @@ _NOT_RUN: dict[str, tuple[str, str]] = {
     "minimax_m2 minimax-m2 dots1 bailing_moe": ("MiniMax-M2, dots.llm1, Ling", EXPERTS),
     "mt5 umt5": ("mT5, UMT5", "their defaults, and a table of biases for each layer"),
     "nomic-bert-moe": ("nomic v2 MoE", EXPERTS),
-    "embedding_gemma2_text": ("EmbeddingGemma 2", "Gemma 4's layers without a causal mask"),
+    "openai_privacy_filter": ("OpenAI Privacy Filter", f"{EXPERTS}; a label for each token"),
     "deberta": ("DeBERTa 1 (2 and 3 are run)", DISENTANGLED),
     "rwkv rwkv6 rwkv7 jamba xlstm bitnet phimoe grok dbrx arctic": ("RWKV, Jamba, xLSTM, BitNet, Phi-MoE, Grok, DBRX, Arctic", REFUSED),
 }

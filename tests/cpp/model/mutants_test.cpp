@@ -575,7 +575,7 @@ std::set<std::string> fields() {
   {
     FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, alibi_slopes, position_buckets, norm, eps, norm_weight, norm_bias,
            norm_offset, embedding_scale, embedding_map, layer_inputs, embedding_norm, learned_positions, position_offset, token_types,
-           final_norm, has_head, head_bias, head_transform, classifier, logit_scale, logit_softcap, text_end, pooling, notes,
+           final_norm, has_head, head_bias, head_transform, classifier, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes,
            incomplete, dense);
   }
   return found;
@@ -608,6 +608,7 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Attention::places", "encoders alone: deberta_v2 in tests/python/families/test_random_models.py"},
     {"Config::embedding_map", "encoders alone: albert, electra_wide, deberta_v2_narrow"},
     {"Config::classifier", "classifiers alone: their logits in tests/python/families/test_random_models.py"},
+    {"Config::projects_rows", "EmbeddingGemma 2 alone: its rows in tests/python/families/test_random_models.py"},
     {"Config::text_end", "CLIP alone"},
     {"Config::pooling", "what the file says of vectors"},
     {"Config::notes", "texts"},
