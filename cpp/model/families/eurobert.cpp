@@ -1,4 +1,8 @@
-// EuroBERT (Boizard et al. 2025), jina-embeddings-v5 nano: Llama's layers with attention in both directions.
+// EuroBERT (Boizard et al. 2025), jina-embeddings-v5 nano: Llama's layers with attention in both directions. UltraBERT (2026): a EuroBERT
+// with a window in two of three layers; rope has one base in layers without a window and another in layers with a window.
+#include <algorithm>
+#include <vector>
+
 #include "model/families/names.h"
 #include "model/rope.h"
 #include "model/settings.h"
@@ -33,6 +37,54 @@ void configure(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.attention().causal = false;
 }
 
+constexpr std::string_view kUltraTypes[] = {"ultrabert"}, kUltraPrefixes[] = {"model.", "ultrabert.", ""};
+constexpr TensorName kUltraNames[] = {{classifier, "", "classifier"}};
+
+// Reads attention_windows, the form of the models on the Hugging Face hub: each layer's window, or 0. Layers with a window have the same.
+void read_attention_windows(const Reader& read, Config& c) {
+  const std::string where = read.key("", "attention_windows");
+  if (!read.has("", "attention_windows") || read.has("", "layer_types")) return;
+  const auto windows = read.file().integer_list(where).value_or(std::vector<std::int64_t>{});
+  if (windows.size() != c.layers.size())
+    read.unsupported(where, " has ", windows.size(), " entries for ", c.layers.size(), " layers; one for each layer is needed");
+  const std::int64_t widest = std::ranges::max(windows);
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    read.in_range(windows[i], 0, kMaxContext, where);
+    if (windows[i] != 0 && windows[i] != widest)
+      read.unsupported(where, ": windows of ", windows[i], " and ", widest, " in one model are not run");
+    c.layers[i].windowed = windows[i] > 0;
+    c.layers[i].attention().window = windows[i] < c.n_ctx ? static_cast<std::int32_t>(windows[i]) : 0;
+  }
+}
+
+// Reads rope_theta if it is a list, which has a base for each layer (models on the Hugging Face hub). Otherwise reads one base for each
+// kind of layer.
+void read_ultra_ropes(const Reader& read, Config& c) {
+  const auto bases = read.has("", "rope_parameters") ? std::nullopt : read.file().number_list(read.key("", "rope_theta"));
+  if (!bases) return read_ropes(read, c, {.theta = 2560000, .window_theta = 10000});
+  const std::string where = read.key("", "rope_theta");
+  if (bases->size() != c.layers.size())
+    read.unsupported(where, " has ", bases->size(), " entries for ", c.layers.size(), " layers; one for each layer is needed");
+  for (const double base : *bases)
+    if (!(base > 0 && base < 1e30)) read.bad_number(where, base, "a positive number below 1e30");
+  read_layer_ropes(read, c, {}, *bases);
+}
+
+void configure_ultra(const Reader& read, Config& c) {
+  c.has_head = false;
+  const std::string pooling = read.string("", "classifier_pooling").value_or("cls");
+  if (pooling != "mean" && pooling != "cls")
+    read.unsupported("classifier_pooling \"", pooling, "\" is not known for UltraBERT; there are cls and mean");
+  c.classifier.pooling = pooling == "mean" ? PoolKind::mean : PoolKind::cls;
+  read_sizes(read, c, {.n_ctx = 32768});
+  read_windows(read, c, {.window = 128, .full_every = 3});
+  read_attention_windows(read, c);
+  read_ultra_ropes(read, c);
+  read_attention_bias(read, c);
+  read_mlp_bias(read, c);
+  for (Layer& layer : c.layers) layer.attention().causal = false;
+}
+
 }  // namespace
 
 const Family eurobert{.name = "eurobert",
@@ -42,5 +94,12 @@ const Family eurobert{.name = "eurobert",
                       .names = kNames,
                       .more_names = names::kLlama,
                       .configure = configure};
+
+const Family ultrabert{.name = "ultrabert",
+                       .model_types = kUltraTypes,
+                       .prefixes = kUltraPrefixes,
+                       .names = kUltraNames,
+                       .more_names = names::kLlama,
+                       .configure = configure_ultra};
 
 }  // namespace pumice::model::families_in_files::eurobert
