@@ -51,6 +51,7 @@ bits, so compare only the two numbers of a cell.
   half floats.
 - Three models are made to suit llama.cpp. Phi-3's window, which llama.cpp does not apply, is longer than the texts. EXAONE 4 has no
   window, because llama.cpp gives windows to the 32B alone. StarCoder2 has all its biases, without which llama.cpp does not load it.
+- NeoBERT has no row: its file has q, k and v of each head side by side in `attn_qkv`, which llama.cpp takes for all q, all k and all v.
 - The limit of a cell (tests/python/families/test_mixes.py) is {ratio} times llama.cpp's number. Both round activations to 8 bits in
   blocks of 32, but they differ at the head, in keys and in sums. So either may be ahead by chance: with three texts in place of
   {texts} the ratios of Q8_0 lay between 0.88 and 1.11.

@@ -17,4 +17,8 @@ RATIO = 1.02  # largest allowed ratio of pumice's divergence to llama.cpp's
 ENCODERS_RATIO = 1.05
 WIDE = [variant.name for variant in VARIANTS.values() if variant.kind == "mix" and variant.family in FORMS]
 ENCODERS = [variant.name for variant in VARIANTS.values() if variant.kind == "encoder_mix" and variant.family in FORMS]
+# Families whose GGUF files llama.cpp does not compute as the original model does, and why. They have no row on the page.
+NOT_COMPARED = {
+    "neobert": "llama.cpp takes the rows of attn_qkv as all q, all k and all v; the file has q, k and v of each head side by side"
+}
 ENCODERS_TITLE = "## Encoders\n"  # the heading of the encoders' table, on the same page
