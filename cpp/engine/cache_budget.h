@@ -19,7 +19,8 @@ struct CacheUnits {
   static constexpr std::uint64_t kPagesPerState = 64, kRunningStates = 2, kSpareStates = 6;
   std::uint64_t states_for(std::uint64_t pages) const {
     if (state_bytes == 0) return 0;
-    const std::uint64_t per_state = page_bytes == 0 ? kPagesPerState : std::clamp<std::uint64_t>(8 * state_bytes / page_bytes, 1, kPagesPerState);
+    const std::uint64_t per_state =
+        page_bytes == 0 ? kPagesPerState : std::clamp<std::uint64_t>(8 * state_bytes / page_bytes, 1, kPagesPerState);
     return kRunningStates + std::min(pages, kSpareStates) + pages / per_state;
   }
   // Returns the bytes of this many pages and of their states. Throws out_of_memory if no machine can address so many.

@@ -5,9 +5,9 @@
 // pages can always be evicted leaf by leaf, the least recently used leaf first. This class only does the bookkeeping. PagePool has the lock
 // and the bytes.
 //
-// The pool of a model with recurrent layers also has states. A state is free, or it has holders: sequences, and pages in the tree. A page in
-// the tree may have the state after the last of its ids, so that a text that begins with these ids can continue there. States of pages are
-// evicted by themselves, the least recently used first; the page stays in the tree.
+// The pool of a model with recurrent layers also has states. A state is free, or it has holders: sequences, and pages in the tree. A page
+// in the tree may have the state after the last of its ids, so that a text that begins with these ids can continue there. States of pages
+// are evicted by themselves, the least recently used first; the page stays in the tree.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +60,7 @@ class PageBook {
   // Gives a page in the tree the state after its ids, unless it has one already.
   void attach(std::int32_t page, std::int32_t state);
   std::int32_t state_of(std::int32_t page) const { return pages_[page].state; }  // -1: the page has none
-  void use_state(std::int32_t page);  // marks the page's state as used now
+  void use_state(std::int32_t page);                                             // marks the page's state as used now
 
   // Sets the number of holders of page i to holders[i], which must not be more than before. A state keeps the holders in state_holders, and
   // the pages that have it.
@@ -71,12 +71,12 @@ class PageBook {
  private:
   struct Page {
     std::int32_t holders = 0;
-    std::int32_t children = 0;  // number of children in the tree
-    std::int32_t parent = -1;   // parent page; -1 if it has none
-    std::int32_t tokens = 0;    // number of ids in its key
-    std::uint64_t name = 0;     // unique number by which its children in the tree refer to it; 0 if the page is not in the tree
-    std::uint64_t used = 0;     // value of clock_ when the page lost its last holder
-    std::int32_t state = -1;    // the state after its ids; -1 if it has none
+    std::int32_t children = 0;     // number of children in the tree
+    std::int32_t parent = -1;      // parent page; -1 if it has none
+    std::int32_t tokens = 0;       // number of ids in its key
+    std::uint64_t name = 0;        // unique number by which its children in the tree refer to it; 0 if the page is not in the tree
+    std::uint64_t used = 0;        // value of clock_ when the page lost its last holder
+    std::int32_t state = -1;       // the state after its ids; -1 if it has none
     std::uint64_t state_used = 0;  // value of clock_ when the state was attached or used
     PrefixTree::Entry entry;
   };
@@ -92,7 +92,7 @@ class PageBook {
   PrefixTree tree_;
   std::vector<Page> pages_;
   std::vector<std::int32_t> free_;
-  std::set<Leaf> leaves_;  // kept pages without children, in the order of eviction
+  std::set<Leaf> leaves_;                                       // kept pages without children, in the order of eviction
   std::set<std::pair<std::uint64_t, std::int32_t>> snapshots_;  // (state_used, page) of each page with a state, least recently used first
   std::vector<std::int32_t> state_holders_, free_states_;
   std::uint64_t clock_ = 0, names_ = 0;

@@ -426,8 +426,8 @@ void PagePool::release(PageTable& table, std::span<const std::int32_t> computed)
   table.lost_ = false;
 }
 
-// Leaves the state after a table's computed tokens in the tree. `rest` are those of them that do not fill a page. Their page enters the tree
-// with the state, unless an equal page is there.
+// Leaves the state after a table's computed tokens in the tree. `rest` are those of them that do not fill a page. Their page enters the
+// tree with the state, unless an equal page is there.
 void PagePool::keep_end(PageTable& table, std::span<const std::int32_t> rest) {
   const auto full = static_cast<std::size_t>(table.published_);
   const std::int32_t last = full == 0 ? -1 : table.pages_[full - 1];

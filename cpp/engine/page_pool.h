@@ -10,8 +10,8 @@
 // rest become free.
 //
 // Models with recurrent layers also have states. A table has the state after its computed tokens and fresh ones, which the next step
-// writes; a state that was written never changes. A text can only continue where a state is known. So acquire() finds no more tokens than up
-// to the last page of the tree that has a state, and steps leave states at some page ends (snapshots).
+// writes; a state that was written never changes. A text can only continue where a state is known. So acquire() finds no more tokens than
+// up to the last page of the tree that has a state, and steps leave states at some page ends (snapshots).
 #pragma once
 
 #include <cstdint>

@@ -40,9 +40,7 @@ std::uint64_t bytes_with(const Cost& cost, std::uint64_t pages) {
   return add(add(cost.weights, cost.scratch), units(cost).bytes_for(pages));
 }
 // What a sequence's past takes, in words.
-const char* kept(const Cost& cost) {
-  return cost.state == 0 ? "keys and values" : cost.page == 0 ? "states" : "keys, values and states";
-}
+const char* kept(const Cost& cost) { return cost.state == 0 ? "keys and values" : cost.page == 0 ? "states" : "keys, values and states"; }
 bool keeps_past(const Cost& cost) { return cost.page > 0 || cost.state > 0; }
 
 bool in_host_memory(const DeviceInfo& device) {
@@ -414,12 +412,12 @@ class Placer {
     }
     const std::int64_t fits = static_cast<std::int64_t>(std::min<std::uint64_t>(cache.pages_in(p_.kv_budget), 1u << 26)) * kPageTokens;
     if (fits < kPageTokens) {
-      problem(free.tightest->kind, "kv_budget of ", p_.kv_budget, " bytes holds not even ", kPageTokens, " positions (",
-              cache.bytes_for(1), " bytes)");
+      problem(free.tightest->kind, "kv_budget of ", p_.kv_budget, " bytes holds not even ", kPageTokens, " positions (", cache.bytes_for(1),
+              " bytes)");
     } else if (fits < p_.n_ctx && options_.n_ctx) {
-      problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(cache.bytes_for(asked)), " for ", p_.state == 0 ? "keys and values" : "keys, values and states",
-              ", kv_budget is ",
-              mib(p_.kv_budget), "; give a larger kv_budget, a smaller n_ctx, or kv_dtype=\"q8_0\"");
+      problem(free.tightest->kind, "n_ctx=", p_.n_ctx, " needs ", mib(cache.bytes_for(asked)), " for ",
+              p_.state == 0 ? "keys and values" : "keys, values and states", ", kv_budget is ", mib(p_.kv_budget),
+              "; give a larger kv_budget, a smaller n_ctx, or kv_dtype=\"q8_0\"");
     } else if (fits < p_.n_ctx) {
       p_.notes.push_back(str("n_ctx is ", fits, ", not the model's ", p_.n_ctx, ": kv_budget of ", mib(p_.kv_budget),
                              " holds no more; set n_ctx or kv_budget"));

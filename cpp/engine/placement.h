@@ -39,8 +39,8 @@ struct PlacedDevice {
   std::shared_ptr<Backend> backend;
   std::string id, name;
   std::uint64_t weights = 0, scratch = 0, kv_page = 0, state = 0;  // bytes
-  std::uint64_t memory_free = 0;                        // bytes, before the model is loaded
-  bool in_host_memory = true;                           // the device uses the machine's memory, which other devices may use too
+  std::uint64_t memory_free = 0;                                   // bytes, before the model is loaded
+  bool in_host_memory = true;                                      // the device uses the machine's memory, which other devices may use too
 };
 
 struct Placement {

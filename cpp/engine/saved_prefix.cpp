@@ -21,9 +21,11 @@ std::uint64_t save_prefix(const Model& model, const std::string& path, std::span
   Runtime& runtime = model.decoder();
   PagePool& pool = *runtime.pages;
   check_text(runtime, ids);
-  files::PrefixWriter writer(
-      path, {.model = model.fingerprint(), .made_by = model.made_by(), .ids = {ids.begin(), ids.end()}, .page_bytes = pool.page_bytes(),
-             .state_bytes = pool.state_bytes()});
+  files::PrefixWriter writer(path, {.model = model.fingerprint(),
+                                    .made_by = model.made_by(),
+                                    .ids = {ids.begin(), ids.end()},
+                                    .page_bytes = pool.page_bytes(),
+                                    .state_bytes = pool.state_bytes()});
   TextRequest text(model.scheduler(), ids, TextTask::Wants::pages);
   text.run(cancel);
   const std::size_t pages = (ids.size() + kPageTokens - 1) / kPageTokens, at_once = pages_at_once(pool.page_bytes());

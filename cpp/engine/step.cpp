@@ -216,7 +216,8 @@ void Step::lay_out() {
     choices += static_cast<std::size_t>(guesses) + s.prompt->sharing(s);
   }
   choices_.resize(std::max(choices, choices_.size()));
-  for (std::size_t i = 0, at = 0; i < segments_.size(); at += saves_of_[i++]) segments_[i].saves = std::span(saves_).subspan(at, saves_of_[i]);
+  for (std::size_t i = 0, at = 0; i < segments_.size(); at += saves_of_[i++])
+    segments_[i].saves = std::span(saves_).subspan(at, saves_of_[i]);
 }
 
 bool Step::run(Runtime& runtime, const Cancel& cancel) {

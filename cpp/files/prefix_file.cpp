@@ -66,8 +66,8 @@ PrefixFile PrefixFile::open(const std::string& path, std::int64_t most_tokens) {
   const auto of_pages = checked_mul(pages, page_bytes), body = of_pages ? checked_add(*of_pages, state_bytes) : std::nullopt,
              needed = start && body ? checked_add(*start, *body) : std::nullopt;
   if (!needed || *needed != bytes)
-    wrong("bytes", 16, "is ", bytes, ", which ", tokens, " tokens in pages of ", page_bytes, " bytes and a state of ",
-          state_bytes, " are not");
+    wrong("bytes", 16, "is ", bytes, ", which ", tokens, " tokens in pages of ", page_bytes, " bytes and a state of ", state_bytes,
+          " are not");
   if (size != bytes)
     wrong("", std::min(size, bytes), size < bytes ? "is cut: it has " : "has more bytes than it was written with: ", size,
           ", needed: ", bytes);

@@ -59,7 +59,7 @@ class PrefixWriter {
   PrefixWriter(const std::string& path, PrefixHead head);
   void write(std::span<const std::uint8_t> pages);        // writes the next pages
   void write_state(std::span<const std::uint8_t> state);  // after the last page
-  std::uint64_t finish();                           // returns the size of the file in bytes
+  std::uint64_t finish();                                 // returns the size of the file in bytes
 
  private:
   std::uint64_t bytes() const;

@@ -232,7 +232,7 @@ constexpr TensorName kEmbeddingNames[] = {
     {input_gate, "", "layers.{}.ple_block.per_layer_input_gate"},
     {input_out, "", "layers.{}.ple_block.per_layer_projection"},
     {input_norm, "", "layers.{}.ple_block.post_per_layer_input_norm"},
-    {layer_scale, "", "layers.{}.layer_scalar", Fused::no, false, true},
+    {layer_scale, "", "layers.{}.layer_scalar", Fused::no, false, Bare::safetensors},
     {row_projection, "", "embedding_projection"},
 };
 

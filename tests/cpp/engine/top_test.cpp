@@ -37,9 +37,7 @@ class Bus final : public Backend {
                                             const Cancel& cancel) override {
     return inner_->pack(weights, programs, progress, cancel);
   }
-  std::unique_ptr<CacheStore> make_caches(const Program& program, KvFormat format) override {
-    return inner_->make_caches(program, format);
-  }
+  std::unique_ptr<CacheStore> make_caches(const Program& program, KvFormat format) override { return inner_->make_caches(program, format); }
   void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) override {
     inner_->foresee(program, weights, compute, cancel);
   }

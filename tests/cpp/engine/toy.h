@@ -185,7 +185,8 @@ class Toy final : public Executable {
       std::span<const SavedState> saves = s.saves;
       if (store.recurrent && (s.state >= 0) != (s.past > 0)) fail(ErrorKind::device, "a past without a state, or a state without a past");
       for (std::int32_t p = 0; p < s.past + s.rows; ++p) {
-        if (store.recurrent && p == s.past && p > 0 && store.state(s.state) != state) fail(ErrorKind::device, "the state is of another text");
+        if (store.recurrent && p == s.past && p > 0 && store.state(s.state) != state)
+          fail(ErrorKind::device, "the state is of another text");
         state = extend(state, store.cell(s.pages, p));
         if (!saves.empty() && saves.front().rows == p + 1 - s.past) {
           if (store.recurrent) store.state(saves.front().state) = state;
@@ -325,7 +326,8 @@ struct Model {
       store = owned.get();
       std::vector<std::unique_ptr<CacheStore>> stores;
       stores.push_back(std::move(owned));
-      pool = std::make_unique<PagePool>(CacheSet(std::move(stores)), CacheUnits{store->page_bytes(), store->state_bytes()}.bytes_for(static_cast<std::uint64_t>(pages)));
+      pool = std::make_unique<PagePool>(CacheSet(std::move(stores)),
+                                        CacheUnits{store->page_bytes(), store->state_bytes()}.bytes_for(static_cast<std::uint64_t>(pages)));
     }
     pipeline = std::make_unique<Pipeline>(std::vector<std::shared_ptr<Backend>>{device}, std::move(body), std::move(head),
                                           std::move(log_probs), Pipeline::Stage{});
