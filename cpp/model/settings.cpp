@@ -26,7 +26,8 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
   if (read.size("attention.value_length", "", kMaxHeadDim, a.head_dim) != a.head_dim)
     read.unsupported(read.key("attention.key_length", ""), " is ", a.head_dim,
                      ": heads of keys and of values differ in size, and must not");
-  check_head_dim(read, a.head_dim, "head_dim");
+  const bool stated = read.has("attention.key_length", "head_dim") || head_dim == defaults.head_dim;
+  check_head_dim(read, a.head_dim, stated ? "head_dim" : "head_dim (hidden_size / num_attention_heads)");
   const double pre_attention = defaults.query_pre_attn_scalar > 0 && !c.gguf
                                    ? read.positive("", "query_pre_attn_scalar", defaults.query_pre_attn_scalar)
                                    : a.head_dim;

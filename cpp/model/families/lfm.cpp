@@ -126,8 +126,9 @@ void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 128, .n_ctx = 128000, .eps = 1e-5});
   const auto types = read_layer_types(read, c.layers.size(), kLayerTypes3);
   const std::string where = read.key("", "sliding_window");
-  const std::int64_t window = read.has("", "sliding_window") ? read.integer("", "sliding_window").value_or(0) : 256;
-  const std::int32_t used = window < c.n_ctx ? static_cast<std::int32_t>(read.in_range(window, 0, kMaxContext, where)) : 0;
+  const std::int64_t said = read.has("", "sliding_window") ? read.integer("", "sliding_window").value_or(0) : 256;
+  const std::int64_t window = read.in_range(said, 0, kMaxContext, where);
+  const std::int32_t used = window < c.n_ctx ? static_cast<std::int32_t>(window) : 0;
   const ShortConv conv = read_conv(read, 7);
   const bool gated = read.flag("", "use_attention_gate", true), branch_norms = read.flag("", "use_sandwich_norm", true);
   for (std::size_t i = 0; i < c.layers.size(); ++i) {

@@ -80,7 +80,7 @@ ZERO_IS_NONE = words(
 MAY_BE_ABSENT = words(
     """
     rms_norm_eps norm_epsilon layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon hidden_act sliding_window
-    rope_parameters rope_scaling rope_theta rope_type freq_base dimension_count partial_rotary_factor type factor alpha
+    rope_parameters full_attention rope_scaling rope_theta rope_type freq_base dimension_count partial_rotary_factor type factor alpha
     yarn_log_multiplier mscale mscale_all_dim original_max_position_embeddings llama_4_scaling_beta temperature_scale
     attention_multiplier embedding_multiplier residual_multiplier logits_scaling logit_scale embedding_scale residual_scale scale
     attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar
