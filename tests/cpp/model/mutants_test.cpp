@@ -262,10 +262,10 @@ std::vector<Mutant> mutants() {
   add({"Attention::sinks", "where there are none", [](Description& d) {
          bool any = false;
          for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
-           Attention& a = d.config.layers[layer].attention();
-           if (a.sinks) continue;
-           of(d, layer, Role::sinks).vector = added(d, std::vector<float>(static_cast<std::size_t>(a.heads), 1.0f));
-           any = a.sinks = true;
+           Attention* a = d.config.layers[layer].if_attention();
+           if (!a || a->sinks) continue;
+           of(d, layer, Role::sinks).vector = added(d, std::vector<float>(static_cast<std::size_t>(a->heads), 1.0f));
+           any = a->sinks = true;
          }
          return any;
        }});
