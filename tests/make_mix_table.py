@@ -137,8 +137,10 @@ def write(name: str, folder: Path, gain: float) -> Path:
     """Writes the F32 file of a model whose logits are multiplied by `gain`."""
     keys, tensors = random_gguf.gguf_parts(name)
     keys |= {"tokenizer.ggml.model": "no_vocab", f"{keys['general.architecture']}.vocab_size": 512}
-    # The last norm is multiplied, or the head if the norms have no weights (OLMo).
-    last = [key for key in tensors if key.startswith("output_norm.")] or ["output.weight"]
+    # The last norm is multiplied, which is called token_embd_norm in LFM2's files, or the head if the norms have no weights (OLMo).
+    last = next(
+        found for begin in ("output_norm.", "token_embd_norm.", "output.") if (found := [k for k in tensors if k.startswith(begin)])
+    )
     tensors |= {key: tensors[key] * np.float32(gain) for key in last}
     return random_gguf.write(folder / "f32.gguf", keys, tensors)
 
