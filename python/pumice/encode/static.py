@@ -223,7 +223,15 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
     return {
         "rows": [row],
         "devices": [
-            {"id": "cpu", "name": device["name"], "weights": weights, "scratch": 0, "kv_page": 0, "state": 0, "memory_free": device["memory_free"]}
+            {
+                "id": "cpu",
+                "name": device["name"],
+                "weights": weights,
+                "scratch": 0,
+                "kv_page": 0,
+                "state": 0,
+                "memory_free": device["memory_free"],
+            }
         ],
         "weights": weights,
         "scratch": 0,

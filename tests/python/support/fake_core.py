@@ -190,7 +190,9 @@ class Model:
         return {"weights": 1193, "kv_budget": 1 << 20, "kv_reserved": 0, "kv_used": 0, "scratch": 2048}
 
     def cache_stats(self) -> dict[str, int]:
-        return dict.fromkeys(("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted", "states_in_use", "states_cached"), 0)
+        return dict.fromkeys(
+            ("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted", "states_in_use", "states_cached"), 0
+        )
 
     @staticmethod
     def rows(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:

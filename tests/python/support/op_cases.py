@@ -741,7 +741,14 @@ def kept_open(device: str) -> Iterator[None]:
 
 
 def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Float32:
-    program = {"ops": case.ops, "slots": case.slots, "caches": case.caches, "states": case.states, "input": case.input_slot, "output": case.output_slot}
+    program = {
+        "ops": case.ops,
+        "slots": case.slots,
+        "caches": case.caches,
+        "states": case.states,
+        "input": case.input_slot,
+        "output": case.output_slot,
+    }
     vectors = [vector.tolist() for vector in case.vectors]
     states = 2 * len(case.segments) if case.states else 0  # for each segment: after its past, and after its last row
     runner = _core.ops.Runner(
