@@ -101,7 +101,7 @@ Layout layout_of(Fused fused, const Layer& layer) {
 }
 
 // Beginnings of the names of tensors that belong to other models and tasks than pumice's: towers for pictures and sounds, and heads of
-// pre-training. The results of the model do not depend on these tensors.
+// pre-training, and layers that predict draft tokens ("mtp."). The results of the model do not depend on these tensors.
 constexpr std::string_view kOtherParts[] = {
     "vision_tower.",
     "vision_model.",
@@ -125,6 +125,7 @@ constexpr std::string_view kOtherParts[] = {
     "vocab_projector.",
     "generator_lm_head",
     "generator_predict",
+    "mtp.",
     "discriminator_pre",
     "decoder.",
     "head.decoder.",

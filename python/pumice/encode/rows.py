@@ -109,6 +109,7 @@ def code_rows(rows: Float32) -> None:
 
 
 def normalize_rows(rows: Float32) -> None:
+    """Divides each row by its length, in place. A row shorter than 1e-12 is divided by 1e-12."""
     rows /= np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), np.float32(1e-12))
 
 
