@@ -471,7 +471,7 @@ void rows_table(const Settings& settings) {
   const auto gate = [&](std::int64_t n) {
     row(settings, label("gate silu", n, ", copied first"), 20.0 * static_cast<double>(n), 0, [=] {
       std::memcpy(c, a, static_cast<std::size_t>(n) * sizeof(float));
-      k.gate(c, b, nullptr, nullptr, Activation::silu, n);
+      k.gate(c, b, {.activation = Activation::silu}, n);
     });
   };
   gate(1536);

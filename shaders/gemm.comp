@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Linear and GatedLinear for many token rows. A group multiplies TOKENS rows of activations by OUTPUTS rows of weights. It loads DEPTH
+// Products with weights for many token rows. A group multiplies TOKENS rows of activations by OUTPUTS rows of weights. It loads DEPTH
 // columns of both at a time into shared memory.
 #include "linear_float.glsl"
 
@@ -10,8 +10,7 @@ const uint SIXTEENS = DEPTH / 4;  // uvec4 per row of the tile; each holds four 
 #include "gemm_tile.glsl"
 
 void main() {
-  if (group() >= p.groups) return;
-  const uvec2 origin = tile_origin();
+  if (!find_tile()) return;
   prepare_codes(FORMAT, FORMAT2);
 
   [[unroll]] for (uint i = 0; i < R * C; ++i) sums[i] = 0;
@@ -19,14 +18,14 @@ void main() {
   for (uint first = 0; first < p.cols; first += DEPTH) {
     for (uint i = LANE; i < TOKENS * DEPTH / 4; i += LANES) {
       const uint row = i / (DEPTH / 4), k = i % (DEPTH / 4);
-      tile[x_slot(row, k)] = floatBitsToUint(activations(min(origin.x + row, p.tokens - 1), first + k * 4));
+      tile[x_slot(row, k)] = floatBitsToUint(activations(activation_row(row), first + k * 4));
     }
     for (uint i = LANE; i < OUTPUTS; i += LANES) {
       vec4 w[4];
       if (is_second(i)) {
-        weights_of(FORMAT2, tile_row(origin.y, i), first, w);
+        weights_of(FORMAT2, tile_row(i), first, w);
       } else {
-        weights_of(FORMAT, tile_row(origin.y, i), first, w);
+        weights_of(FORMAT, tile_row(i), first, w);
       }
       [[unroll]] for (uint k = 0; k < 4; ++k) tile[w_slot(i, k)] = floatBitsToUint(w[k]);
     }
@@ -46,5 +45,5 @@ void main() {
     }
     barrier();
   }
-  finish(origin);
+  finish();
 }

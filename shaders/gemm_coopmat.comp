@@ -36,11 +36,10 @@ shared f16vec4 w_tile[OUTPUTS * STRIDE];
 shared float stage[SUBGROUPS * STAGES * STAGE];
 
 // Returns the row of w_tile where matrix `j` of a subgroup begins whose index along N is `n`.
-uint tile_column(uint n, uint j) { return (j < HALF_N ? n * HALF_N + j : SUBGROUPS_N * HALF_N + n * HALF_N + j - HALF_N) * COOP_N; }
+uint matrix_column(uint n, uint j) { return (j < HALF_N ? n * HALF_N + j : SUBGROUPS_N * HALF_N + n * HALF_N + j - HALF_N) * COOP_N; }
 
 void main() {
-  if (group() >= p.groups) return;
-  const uvec2 origin = tile_origin();
+  if (!find_tile()) return;
   prepare_codes(FORMAT, FORMAT2);
   const uint m = gl_SubgroupID / SUBGROUPS_N, n = gl_SubgroupID % SUBGROUPS_N;
 
@@ -52,16 +51,16 @@ void main() {
   for (uint first = 0; first < p.cols; first += DEPTH) {
     for (uint i = LANE; i < TOKENS * DEPTH / 4; i += LANES) {
       const uint row = i / (DEPTH / 4), k = i % (DEPTH / 4);
-      x_tile[row * STRIDE + k] = f16vec4(SHRINK * activations(min(origin.x + row, p.tokens - 1), first + k * 4));
+      x_tile[row * STRIDE + k] = f16vec4(SHRINK * activations(activation_row(row), first + k * 4));
     }
     for (uint i = LANE; i < OUTPUTS * DEPTH / 16; i += LANES) {
       const uint row = i % OUTPUTS, k = i / OUTPUTS * 16;
       vec4 w[4] = vec4[](vec4(0), vec4(0), vec4(0), vec4(0));
       if (first + k < p.cols) {
         if (is_second(row)) {
-          weights_of(FORMAT2, tile_row(origin.y, row), first + k, w);
+          weights_of(FORMAT2, tile_row(row), first + k, w);
         } else {
-          weights_of(FORMAT, tile_row(origin.y, row), first + k, w);
+          weights_of(FORMAT, tile_row(row), first + k, w);
         }
       }
       [[unroll]] for (uint j = 0; j < 4; ++j) w_tile[row * STRIDE + k / 4 + j] = f16vec4(w[j]);
@@ -74,7 +73,7 @@ void main() {
       }
       [[unroll]] for (uint j = 0; j < BLOCKS_N; ++j) {
         coopmat<float16_t, gl_ScopeSubgroup, COOP_K, COOP_N, gl_MatrixUseB> b;
-        coopMatLoad(b, w_tile, tile_column(n, j) * STRIDE + k / 4, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+        coopMatLoad(b, w_tile, matrix_column(n, j) * STRIDE + k / 4, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
         [[unroll]] for (uint i = 0; i < BLOCKS_M; ++i) sums[i * BLOCKS_N + j] = coopMatMulAdd(a[i], b, sums[i * BLOCKS_N + j]);
       }
     }
@@ -89,9 +88,8 @@ void main() {
       if (GATED != 0) coopMatStore(sums[i * BLOCKS_N + j + HALF_N], stage, own + STAGE, COOP_N, gl_CooperativeMatrixLayoutRowMajor);
       barrier();
       for (uint e = gl_SubgroupInvocationID; e < STAGE; e += SUBGROUP) {
-        const uint token = origin.x + (m * BLOCKS_M + i) * COOP_M + e / COOP_N, column = origin.y + tile_column(n, j) + e % COOP_N;
-        if (token < p.tokens && column < p.outputs)
-          store(token, column, stage[own + e] / SHRINK, GATED != 0 ? stage[own + STAGE + e] / SHRINK : 0);
+        store((m * BLOCKS_M + i) * COOP_M + e / COOP_N, matrix_column(n, j) + e % COOP_N, stage[own + e] / SHRINK,
+              GATED != 0 ? stage[own + STAGE + e] / SHRINK : 0);
       }
       barrier();
     }

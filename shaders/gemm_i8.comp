@@ -12,8 +12,7 @@ shared vec2 x_scale[TOKENS * HALVES];   // (scale, scale * sum of the codes) of 
 shared vec2 w_scale[OUTPUTS * HALVES];  // (scale, minimum) of sixteen weights
 
 void main() {
-  if (group() >= p.groups) return;
-  const uvec2 origin = tile_origin();
+  if (!find_tile()) return;
   prepare_codes(FORMAT, FORMAT2);
 
   [[unroll]] for (uint i = 0; i < R * C; ++i) sums[i] = 0;
@@ -21,7 +20,7 @@ void main() {
   for (uint first = 0; first < p.cols; first += HALVES * 16) {
     for (uint i = LANE; i < TOKENS * HALVES; i += LANES) {
       const uint row = i / HALVES, half_of = i % HALVES;
-      const uint source = activation_row(min(origin.x + row, p.tokens - 1));
+      const uint source = activation_row(row);
       const uvec4 codes = activation_codes(source, first + half_of * 16);
       const float scale = activation_scale(source, first);
       tile[x_slot(row, half_of)] = codes;
@@ -31,9 +30,9 @@ void main() {
       const uint row = i % OUTPUTS, half_of = i / OUTPUTS, k = first + half_of * 16;
       Sixteen s;
       if (is_second(row)) {
-        s = sixteen_of(FORMAT2, tile_row(origin.y, row), k);
+        s = sixteen_of(FORMAT2, tile_row(row), k);
       } else {
-        s = sixteen_of(FORMAT, tile_row(origin.y, row), k);
+        s = sixteen_of(FORMAT, tile_row(row), k);
       }
       tile[w_slot(row, half_of)] = s.codes;
       w_scale[row * HALVES + half_of] = s.scale;
@@ -57,5 +56,5 @@ void main() {
     }
     barrier();
   }
-  finish(origin);
+  finish();
 }

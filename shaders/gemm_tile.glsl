@@ -22,15 +22,12 @@ float sums[R * C];
 // them and need not be unrolled. Unrolled, the loop would repeat the code for bias, activation and residual R C times, and lavapipe would
 // take 2.4 s instead of 1.0 s to compile the shader. staged() returns one of the copied sums.
 float staged(uint c) { return uintBitsToFloat(tile[LANE * 2 + c / 4][c % 4]); }
-void finish(uvec2 origin) {
+void finish() {
   [[unroll]] for (uint r = 0; r < R; ++r) {
     [[unroll]] for (uint i = 0; i < C; i += 4) {
       tile[LANE * 2 + i / 4] = floatBitsToUint(vec4(sums[r * C + i], sums[r * C + i + 1], sums[r * C + i + 2], sums[r * C + i + 3]));
     }
-    const uint token = origin.x + down() + r * DOWN;
-    [[dont_unroll]] for (uint c = 0; c < WIDTH / ACROSS; ++c) {
-      const uint column = origin.y + across() + c * ACROSS;
-      if (token < p.tokens && column < p.outputs) store(token, column, staged(c), GATED != 0 ? staged(c + C / 2) : 0);
-    }
+    [[dont_unroll]] for (uint c = 0; c < WIDTH / ACROSS; ++c)
+      store(down() + r * DOWN, across() + c * ACROSS, staged(c), GATED != 0 ? staged(c + C / 2) : 0);
   }
 }

@@ -5,9 +5,13 @@
 layout(set = 0, binding = 1) readonly buffer InCodes { uvec4 x_codes[]; };
 layout(set = 0, binding = 1) readonly buffer InScales { float x_scales[]; };
 
-uint activation_row(uint token) { return p.in_at + token * p.in_stride; }
-uvec4 activation_codes(uint row, uint k) { return x_codes[(row + k / 4) / 4]; }
-float activation_scale(uint row, uint k) { return x_scales[row + p.cols / 4 + k / 32]; }
+// Returns the word where row i of the tile begins. The other functions take the row's word and a column of the matrix.
+uint activation_row(uint i) { return p.in_at + in_row(i) * p.in_stride; }
+uvec4 activation_codes(uint row, uint k) { return x_codes[(row + (in_column() + k) / 4) / 4]; }
+float activation_scale(uint row, uint k) {
+  const uint in_cols = ROWS == kRowsOfHeads ? (p.matrices - 1) * p.in_step + p.cols : p.cols;
+  return x_scales[row + in_cols / 4 + (in_column() + k) / 32];
+}
 
 // packed_dot() returns the dot product of two words, each of which holds four signed bytes. glslang 13 has no GL_EXT_integer_dot_product,
 // so packed_dot() is declared as the SPIR-V instruction OpSDot (4450) with the capabilities DotProduct (6019) and

@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Linear and GatedLinear for few token rows. The columns are divided among the lanes, and a lane handles sixteen columns of OUTPUTS rows of
+// Products with weights for few token rows. The columns are divided among the lanes, and a lane handles sixteen columns of OUTPUTS rows of
 // weights at a time. Neighbouring lanes load neighbouring weights, and each loaded activation is used for OUTPUTS weights.
 #include "linear_float.glsl"
 #include "matvec_sums.glsl"
@@ -25,11 +25,10 @@ Sixteen sixteen_of(uint format, Row row, uint k) {
 }
 
 void main() {
-  if (group() >= p.groups) return;
-  const uvec2 origin = tile_origin();
+  if (!find_tile()) return;
   prepare_codes(FORMAT, FORMAT2);
   Row rows[OUTPUTS];
-  [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) rows[i] = tile_row(origin.y, i);
+  [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) rows[i] = tile_row(i);
   [[unroll]] for (uint s = 0; s < SUMS; ++s) sums[s] = 0;
 
   const uint whole = p.cols & ~15;
@@ -43,9 +42,9 @@ void main() {
       }
     }
     [[unroll]] for (uint t = 0; t < TOKENS; ++t) {
-      const uint token = min(origin.x + t, p.tokens - 1);
+      const uint row = activation_row(t);
       vec4 v[4];
-      [[unroll]] for (uint j = 0; j < 4; ++j) v[j] = four_activations(token, k + 4 * j);
+      [[unroll]] for (uint j = 0; j < 4; ++j) v[j] = four_activations(row, k + 4 * j);
       const float total = dot(v[0] + v[1] + (v[2] + v[3]), vec4(1));
       [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {
         float product = 0;
@@ -60,8 +59,8 @@ void main() {
     const uint k = whole + LANE;
     [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {
       const float w = is_second(i) ? float_of(FORMAT2, rows[i], k) : float_of(FORMAT, rows[i], k);
-      [[unroll]] for (uint t = 0; t < TOKENS; ++t) sums[t * OUTPUTS + i] += w * x[activation_at(min(origin.x + t, p.tokens - 1), k)];
+      [[unroll]] for (uint t = 0; t < TOKENS; ++t) sums[t * OUTPUTS + i] += w * x[activation_row(t) + k];
     }
   }
-  finish(origin);
+  finish();
 }

@@ -5,11 +5,10 @@
 #include "matvec_sums.glsl"
 
 void main() {
-  if (group() >= p.groups) return;
-  const uvec2 origin = tile_origin();
+  if (!find_tile()) return;
   prepare_codes(FORMAT, FORMAT2);
   Row rows[OUTPUTS];
-  [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) rows[i] = tile_row(origin.y, i);
+  [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) rows[i] = tile_row(i);
   [[unroll]] for (uint s = 0; s < SUMS; ++s) sums[s] = 0;
 
   for (uint k = LANE * 16; k < p.cols; k += LANES * 16) {
@@ -22,7 +21,7 @@ void main() {
       }
     }
     [[unroll]] for (uint t = 0; t < TOKENS; ++t) {
-      const uint row = activation_row(min(origin.x + t, p.tokens - 1));
+      const uint row = activation_row(t);
       const uvec4 x = activation_codes(row, k);
       const float x_scale = activation_scale(row, k), total = sum_sixteen(x);
       [[unroll]] for (uint i = 0; i < OUTPUTS; ++i) {
@@ -32,5 +31,5 @@ void main() {
       }
     }
   }
-  finish(origin);
+  finish();
 }

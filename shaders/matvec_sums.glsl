@@ -4,18 +4,18 @@ const uint SUMS = TOKENS * OUTPUTS;
 float sums[SUMS];
 shared float partial[SUMS * LANES];  // SUMS entries for each subgroup; there are at most LANES subgroups
 
-void finish(uvec2 origin) {
+void finish() {
   [[unroll]] for (uint s = 0; s < SUMS; ++s) sums[s] = subgroupAdd(sums[s]);
   if (subgroupElect()) {
     [[unroll]] for (uint s = 0; s < SUMS; ++s) partial[gl_SubgroupID * SUMS + s] = sums[s];
   }
   barrier();
   const uint t = LANE / WIDTH, i = LANE % WIDTH;
-  if (t >= TOKENS || origin.x + t >= p.tokens || origin.y + i >= p.outputs) return;
+  if (t >= TOKENS) return;
   float product = 0, product2 = 0;
   for (uint g = 0; g < gl_NumSubgroups; ++g) {
     product += partial[g * SUMS + t * OUTPUTS + i];
     if (GATED != 0) product2 += partial[g * SUMS + t * OUTPUTS + WIDTH + i];
   }
-  store(origin.x + t, origin.y + i, product, product2);
+  store(t, i, product, product2);
 }

@@ -30,28 +30,49 @@ using uint = std::uint32_t;
 // Specialisation constant 0 of every shader is the number of invocations per workgroup, a power of two from 32 to 256.
 PUMICE_CONSTANT(kSpecLanes, 0);
 
-// ---------------------------------------------------------------- Linear, GatedLinear: matvec, gemm, matvec_i8, gemm_i8, gemm_coopmat
+// ------------------------------------- Linear, GatedLinear, HeadLinear, Experts: matvec, gemm, matvec_i8, gemm_i8, gemm_coopmat
 // out[t][r] = softcap(activation(scale * (sum over k of in[t][k] * W[r][k]) + bias[r])) + residual[t][r],   r in [0, outputs)
-// When GATED, out[t][r] = activation(in[t] . W[r] + bias[r]) * (in[t] . W2[r] + bias2[r]). Then scale is 1, and there is no softcap and no
-// residual.
+// When GATED, out[t][r] = activation(min(g, limit)) * (clamp(u, -limit, limit) + shift), g = in[t] . W[r] + bias[r], and
+// u = in[t] . W2[r] + bias2[r]. Then scale is 1, and there is no softcap and no residual.
 // A dispatch computes only the outputs whose weight rows are bound. out_at, residual_at, bias_at, bias2_at, weights_at and weights2_at all
 // belong to the first of these outputs.
+// The constant ROWS says which rows are multiplied by which matrix:
+//   kRowsAll: there is one matrix, and all `tokens` rows are multiplied by it.
+//   kRowsOfHeads (HeadLinear): W is a stack of matrices, one for each head. Head h of a row has columns h * in_step to
+//     h * in_step + cols - 1 of `in`, and its results begin at column h * out_step of `out`.
+//   kRowsOfPairs (Experts, few rows; TOKENS is 1): W is a stack of matrices, one for each expert. A pair is a row of the batch and one of
+//     its `chosen` experts; pair i belongs to row i / chosen. Binding 6 has the rows of Route, and `tokens` is the number of pairs. Row i
+//     of `out` belongs to pair i. Row i of `in` belongs to pair i if kInByPair is set, and to row i of the batch otherwise.
+//   kRowsListed (Experts, many rows): the same with the list that sort.comp wrote at binding 6. A tile has pairs of one expert. `tokens` is
+//     TOKENS times the number of tiles in the list.
+// Matrices [matrix_first, matrix_first + matrix_count) of a stack are bound. Tiles of other matrices are left to other dispatches.
 // Bindings: 0 weights, 1 in (float rows; for the _i8 shaders, rows that quantize.comp wrote), 2 out, 3 vectors (bias, bias2), 4 residual
-// (may be the same range as out), 5 weights2.
+// (may be the same range as out), 5 weights2, 6 rows of Route or the list.
 struct LinearParams {
-  uint first_group, groups;  // groups = ceil(tokens / TOKENS) * ceil(outputs / (GATED ? OUTPUTS / 2 : OUTPUTS))
+  // groups = ceil(tokens / TOKENS) * ceil(outputs / (GATED ? OUTPUTS / 2 : OUTPUTS)), with kRowsOfHeads times matrix_count
+  uint first_group, groups;
   uint tokens, outputs, cols;
   // Multiples of 4. Rows of weights have no gaps between them, and each row has device_row_words(format, cols) words.
   uint weights_at, weights2_at;
-  uint in_at, in_stride;  // for the _i8 shaders: multiples of 4, and in_stride is quantized_row_words(cols)
+  uint in_at, in_stride;  // for the _i8 shaders: multiples of 4, and in_stride is quantized_row_words(columns of `in`)
   uint out_at, out_stride;
   uint bias_at, bias2_at;
   uint residual_at, residual_stride;
-  uint activation;                         // number of a pumice::Activation
-  uint has_bias, has_bias2, has_residual;  // 0 or 1
-  float scale, softcap;                    // softcap 0 means none
-  float alpha_p, alpha_n;                  // parameters of the activation xielu
+  uint activation;         // number of a pumice::Activation
+  uint has;                // sum of some of the kHas... and kIn... constants below
+  float scale, softcap;    // softcap 0 means none
+  float alpha_p, alpha_n;  // parameters of the activation xielu
+  float limit, shift;      // limit 0 means none
+  // matrices: the number of matrices of the stack; matrix_rows: the number of rows of each
+  uint matrices, matrix_rows, matrix_first, matrix_count;
+  uint in_step, out_step;               // kRowsOfHeads: multiples of 32 if the format is quantized; otherwise 0
+  uint route_at, route_stride, chosen;  // kRowsOfPairs and kRowsListed
 };
+PUMICE_CONSTANT(kHasBias, 1);
+PUMICE_CONSTANT(kHasBias2, 2);
+PUMICE_CONSTANT(kHasResidual, 4);
+PUMICE_CONSTANT(kHasWeight, 8);  // products are multiplied by the weight of their pair (Experts::weighs_input)
+PUMICE_CONSTANT(kInByPair, 16);
 // Activation, bias and residual are push constants and not specialisation constants. This costs no time, and a model needs only half as
 // many pipelines.
 PUMICE_CONSTANT(kLinearFormat, 1);   // number of the Format of `weights`, in the order of formats.def
@@ -64,30 +85,72 @@ PUMICE_CONSTANT(kLinearAligned, 4);  // 1 if in_at and in_stride are multiples o
 //     The columns are divided among the lanes. `tokens` may be any number.
 //   gemm, gemm_i8: LANES = TOKENS * OUTPUTS / (8 R), where R, the number of tokens per lane, is 2, 4 or 8. OUTPUTS is 32, 64 or 128.
 //     2 LANES <= 3 (TOKENS + OUTPUTS), because finish() in gemm_tile.glsl keeps 2 uvec4 per lane in the tile. Shared memory:
-//     (TOKENS + OUTPUTS) * 80 bytes in gemm or (TOKENS + OUTPUTS) * 64 bytes in gemm_i8, and 128 bytes for code tables.
+//     (TOKENS + OUTPUTS) * 80 bytes in gemm or (TOKENS + OUTPUTS) * 64 bytes in gemm_i8, 128 bytes for code tables, and 4 TOKENS bytes with
+//     kRowsListed.
 //     Examples: LANES 64, TOKENS 64, OUTPUTS 64; LANES 128, TOKENS 128, OUTPUTS 64; and for few rows or small matrices LANES 64, TOKENS 32,
 //     OUTPUTS 32.
 //   gemm_coopmat: LANES / SUBGROUP, the number of subgroups, is 1 or even. A single subgroup computes the whole tile. Several subgroups
 //     divide the tokens into subgroups / 2 parts and the outputs into 2 parts, and each subgroup computes one part of the tokens by one
 //     part of the outputs, which is a multiple of M x 2 N. K divides 32. The pipeline needs full subgroups of SUBGROUP lanes.
-//     Shared memory: (TOKENS + OUTPUTS) * 80 + 128 bytes, and 4 M N bytes for each subgroup (8 M N when GATED).
+//     Shared memory: (TOKENS + OUTPUTS) * 80 + 128 bytes, 4 M N bytes for each subgroup (8 M N when GATED), and 4 TOKENS bytes with
+//     kRowsListed.
 //     Examples for M = N = K = 16 and SUBGROUP 32: LANES 128, TOKENS 64, OUTPUTS 64; LANES 256, TOKENS 128, OUTPUTS 128.
 PUMICE_CONSTANT(kLinearTokens, 5);
 PUMICE_CONSTANT(kLinearOutputs, 6);
+PUMICE_CONSTANT(kLinearRows, 7);  // kRowsAll, kRowsOfHeads, kRowsOfPairs or kRowsListed
+PUMICE_CONSTANT(kRowsAll, 0);
+PUMICE_CONSTANT(kRowsOfHeads, 1);
+PUMICE_CONSTANT(kRowsOfPairs, 2);
+PUMICE_CONSTANT(kRowsListed, 3);
 // gemm_coopmat: one cooperative matrix product is M x K by K x N (f16 x f16 -> f32). Its shape is taken from the device's list of products.
-PUMICE_CONSTANT(kLinearCoopM, 7);
-PUMICE_CONSTANT(kLinearCoopN, 8);
-PUMICE_CONSTANT(kLinearCoopK, 9);
-PUMICE_CONSTANT(kLinearCoopSubgroup, 10);  // gemm_coopmat: number of lanes in a subgroup; LANES is a multiple of this number
+PUMICE_CONSTANT(kLinearCoopM, 8);
+PUMICE_CONSTANT(kLinearCoopN, 9);
+PUMICE_CONSTANT(kLinearCoopK, 10);
+PUMICE_CONSTANT(kLinearCoopSubgroup, 11);  // gemm_coopmat: number of lanes in a subgroup; LANES is a multiple of this number
 
-#ifdef __cplusplus
-// Returns LinearParams::groups for tiles of tile_tokens x tile_outputs.
-constexpr std::int64_t linear_groups(std::int64_t tokens, std::int64_t outputs, std::int64_t tile_tokens, std::int64_t tile_outputs,
-                                     bool gated) {
-  const std::int64_t width = gated ? tile_outputs / 2 : tile_outputs;
-  return (tokens + tile_tokens - 1) / tile_tokens * ((outputs + width - 1) / width);
-}
-#endif
+// ---------------------------------------------------------------- Route: route.comp
+// A group chooses the experts of one row: groups = rows. Bindings: 0 logits, 1 vectors (bias, scales), 2 out.
+struct RouteParams {
+  uint first_group, groups;
+  uint experts, chosen, expert_groups, kept;
+  uint logits_at, logits_stride, out_at, out_stride;
+  uint bias_at, scales_at, has_bias, has_scales;
+  uint normalised;
+  float floor, scale;
+};
+PUMICE_CONSTANT(kRouteScore, 1);  // kRouteSoftmax or kRouteSigmoid
+PUMICE_CONSTANT(kRouteSoftmax, 0);
+PUMICE_CONSTANT(kRouteSigmoid, 1);
+PUMICE_CONSTANT(kRouteExperts, 4096);  // kMaxExperts of core/kinds.h
+PUMICE_CONSTANT(kRouteChosen, 64);     // kMaxChosen
+
+// ---------------------------------------------------------------- Experts of many rows: sort.comp
+// Sorts the pairs of a block of rows by expert, and cuts the pairs of each expert into tiles of at most tile_rows pairs. A group does this
+// for one expert: groups = experts.
+// The list has `tiles` tiles of kListTileWords words, {expert, first place, pairs}, and then kListPlaceWords words for each place, {pair,
+// float weight}. The tiles of expert e begin at tile (number of pairs of experts before e) / tile_rows + e. So tiles of two experts
+// never meet, a group need not know the tiles of other experts, and tiles = pairs / tile_rows + experts. Tiles that no expert needs have no
+// pairs.
+// Bindings: 0 rows of Route, 1 list.
+struct SortParams {
+  uint first_group, groups;
+  uint experts, pairs, chosen, tiles, tile_rows;
+  uint route_at, route_stride;
+};
+PUMICE_CONSTANT(kListTileWords, 3);
+PUMICE_CONSTANT(kListPlaceWords, 2);
+
+// ---------------------------------------------------------------- Experts, the end: fold.comp
+// out[t] = residual[t] + scale * sum over j, ascending, of weight[t][j] * in[t * chosen + j]. If weighed is 0, there are no weights.
+// groups = rows * blocks, blocks = ceil(width / (LANES * kFoldPerLane)). Bindings: 0 in, 1 rows of Route, 2 residual (may be the same range
+// as out), 3 out.
+struct FoldParams {
+  uint first_group, groups;
+  uint blocks, width, chosen, weighed, has_residual;
+  uint in_at, in_stride, route_at, route_stride, residual_at, residual_stride, out_at, out_stride;
+  float scale;
+};
+PUMICE_CONSTANT(kFoldPerLane, 4);
 
 // ---------------------------------------------------------------- Embed: gather
 // out[r] = (ADD ? out[r] : 0) + scale * W[meta[index_at + r]] for r in [0, groups), with one group per row.
@@ -119,7 +182,10 @@ PUMICE_CONSTANT(kQuantizeAligned, 1);  // same meaning as kLinearAligned
 
 #ifdef __cplusplus
 constexpr std::int64_t quantized_row_words(std::int64_t cols) { return (cols / 4 + cols / 32 + 3) / 4 * 4; }
-static_assert(sizeof(LinearParams) <= 128 && sizeof(GatherParams) <= 128 && sizeof(QuantizeParams) <= 128);
+constexpr std::int64_t list_tiles(std::int64_t pairs, std::int64_t experts, std::int64_t tile_rows) { return pairs / tile_rows + experts; }
+constexpr std::int64_t list_words(std::int64_t pairs, std::int64_t tiles) { return tiles * kListTileWords + pairs * kListPlaceWords; }
+static_assert(sizeof(LinearParams) <= 128 && sizeof(GatherParams) <= 128 && sizeof(QuantizeParams) <= 128 && sizeof(RouteParams) <= 128 &&
+              sizeof(SortParams) <= 128 && sizeof(FoldParams) <= 128);
 #endif
 
 // ---------------------------------------------------------------- tables of a batch, in the buffer `meta`

@@ -45,6 +45,11 @@ segment backwards.
 conv: out has a slot of its own or, with pad, follows in. Vectors: taps x width normals * 0.5; with 'bias' width normals * 0.5.
 scan: q, k, v, step and, with the rule delta, beta lie side by side in the input slot. Vectors: with 'step_bias' 0.5 + normal, the rate
 -1 + 0.3 * normal, with 'skip' 1 + normal, one a head. floor 0, strength 1 where not given.
+head_linear: a matrix of heads x rows rows. Heads lie in_step and out_step columns apart.
+route: logits are in. Vectors: with 'bias' 0.2 * normal, with 'scales' 1 + 0.2 * normal, one an expert. 'steps' as in top.
+experts: in and route lie side by side; then a residual other than 'none'. Matrices: gate (if not 'none'), up, down, of all experts. With
+'biases', vectors of 0.5 * normal for each of them, in this order. Choice i of row r is expert (turn r + step i) modulo experts, with the
+weight 0.125 (1 + (3 r + 2 i) modulo 7).
 With 'state', conv and scan continue from the state after the past positions, whose rows are those of stream 10 + segment.
 rope: inv_freq[j] = float32(base^(-2 j / dims)); long_inv_freq, where there is a long_base, the same of that.
 may_round: float matrices may be rounded (Matrix::may_round) where compute is automatic.
@@ -725,6 +730,93 @@ def recurrent_limits() -> list[Case]:
     return cases
 
 
+def head_linears() -> list[Case]:
+    shapes = [  # heads, rows, cols, in_step, out_step
+        (4, 16, 64, 64, 16),
+        (3, 33, 96, 96, 33),
+        (5, 64, 32, 0, 64),
+        (2, 17, 256, 320, 40),
+        (16, 64, 128, 192, 96),
+        (1, 20, 64, 64, 20),
+    ]
+    cases = []
+    for n, (name, block) in enumerate(BLOCKS.items()):
+        for m in range(2):
+            heads, rows, cols, in_step, out_step = shapes[(n + 3 * m) % 6]
+            cols = -(-cols // block) * block
+            case = {"op": "head_linear", "format": name, "heads": heads, "rows": rows, "cols": cols, "out_step": out_step}
+            case |= {"in_step": in_step and max(in_step, -(-cols // 32) * 32), "tokens": TOKENS[(2 * n + 5 * m) % 9]}
+            cases.append(case | {"pad": 8 if out_step > rows else PADS[n % 3], "nmse": product_limits(name), "floor": 0.1})
+    return cases
+
+
+def routes() -> list[Case]:
+    shapes = [  # experts, chosen, groups, kept
+        (8, 2, 1, 1),
+        (128, 8, 1, 1),
+        (32, 4, 1, 1),
+        (64, 6, 8, 4),
+        (256, 8, 8, 4),
+        (3, 3, 1, 1),
+        (1, 1, 1, 1),
+        (60, 4, 1, 1),
+        (16, 5, 4, 2),
+        (513, 22, 1, 1),
+    ]
+    cases = []
+    for n, (experts, chosen, groups, kept) in enumerate(shapes):
+        for m, score in enumerate(("softmax", "sigmoid")):
+            case = {"op": "route", "experts": experts, "chosen": chosen, "groups": groups, "kept": kept, "score": score}
+            case |= {"bias": (n + m) % 2 == 1, "scales": n % 3 == 2, "normalised": (n + m) % 4 != 3, "tokens": TOKENS[(n + 4 * m) % 9]}
+            case |= {"floor": [0.0, 1e-6][m], "scale": [1.0, 2.5, 0.7][n % 3], "pad": PADS[n % 3], "spread": [1.0, 3.0][n % 2]}
+            cases.append(case | {"nmse": 1e-13})
+    ties = {"op": "route", "experts": 40, "chosen": 8, "groups": 1, "kept": 1, "score": "softmax", "bias": False, "normalised": True}
+    cases.append(ties | {"tokens": 33, "steps": 2.0, "nmse": 1e-13})
+    cases.append(ties | {"tokens": 7, "steps": 2.0, "groups": 4, "kept": 2, "score": "sigmoid", "nmse": 1e-13})
+    return cases
+
+
+def mixtures() -> list[Case]:
+    limits = {"float32": 1e-9, "automatic": 2e-3}
+    shapes = [  # experts, chosen, width, cols, tokens, turn, step
+        (8, 2, 48, 64, 5, 3, 5),
+        (16, 4, 33, 96, 33, 5, 3),
+        (4, 4, 64, 32, 2, 1, 1),  # all are chosen
+        (7, 1, 80, 160, 129, 3, 1),
+        (32, 8, 64, 96, 1, 1, 5),
+        (5, 2, 96, 64, 129, 0, 2),  # all rows on the same two
+        (60, 4, 32, 128, 16, 4, 7),
+        (3, 3, 17, 64, 300, 1, 2),
+    ]
+    ends: list[Case] = [
+        {"activation": "silu"},
+        {"activation": "quick_gelu", "limit": 1.5, "shift": 1.0, "biases": True},
+        {"activation": "gelu_tanh", "scale": 2.5},
+        {"activation": "relu2", "gate": "none"},
+        {"activation": "silu", "weighs_input": True},
+        {"activation": "gelu", "gate": "none", "biases": True, "scale": 0.5},
+    ]
+    cases: list[Case] = []
+    for n, (name, block) in enumerate(BLOCKS.items()):
+        for m in range(3):
+            experts, chosen, width, cols, tokens, turn, step = shapes[(3 * n + m) % 8]
+            width, cols = -(-width // block) * block, -(-cols // block) * block
+            end = ends[(n + 2 * m) % 6]
+            down = name if m else ("Q8_0" if block > 1 else "F32")
+            down = "Q8_0" if down != "F32" and width % 32 == 0 and m == 0 else down
+            case: Case = {"op": "experts", "experts": experts, "chosen": chosen, "width": width, "cols": cols, "tokens": tokens}
+            case |= {"turn": turn, "step": step, "gate": name, "up": name, "down": down} | end
+            case |= {"residual": ["none", "other", "out"][(n + m) % 3], "pad": PADS[(n + m) % 3]}
+            plain = block == 1 and (down == name or down == "F32")
+            exact = EXACT if name != "BF16" else 4 * BFLOAT16
+            cases.append(case | {"nmse": limits | {"automatic": exact} if plain else limits, "floor": 0.1})
+    mixed = {"op": "experts", "experts": 8, "chosen": 2, "width": 256, "cols": 256, "turn": 3, "step": 5, "activation": "silu"}
+    mixed |= {"residual": "none", "nmse": limits, "floor": 0.1}
+    cases += [mixed | {"gate": "Q4_K", "up": "Q5_K", "down": "Q6_K", "tokens": t} for t in (1, 8, 9, 200)]
+    cases.append(mixed | {"gate": "F16", "up": "Q8_0", "down": "F32", "tokens": 20})
+    return cases
+
+
 def main() -> None:
     cases = (
         linears()
@@ -758,6 +850,9 @@ def main() -> None:
         + scans()
         + recurrent_limits()
         + column_norms()
+        + head_linears()
+        + routes()
+        + mixtures()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

@@ -10,6 +10,7 @@ namespace pumice {
 #define PUMICE_NORM_KINDS(X) X(rms) X(layer)
 #define PUMICE_POOL_KINDS(X) X(mean) X(cls) X(last) X(max) X(mean_sqrt_len) X(weighted_mean)
 #define PUMICE_SCAN_RULES(X) X(ssd) X(delta)
+#define PUMICE_ROUTE_SCORES(X) X(softmax) X(sigmoid)
 
 #define PUMICE_LISTED(name) name,
 enum class Activation : std::uint8_t {
@@ -20,11 +21,14 @@ enum class Activation : std::uint8_t {
 enum class NormKind : std::uint8_t { PUMICE_NORM_KINDS(PUMICE_LISTED) };
 enum class PoolKind : std::uint8_t { PUMICE_POOL_KINDS(PUMICE_LISTED) };
 enum class ScanRule : std::uint8_t { PUMICE_SCAN_RULES(PUMICE_LISTED) };
+enum class RouteScore : std::uint8_t { PUMICE_ROUTE_SCORES(PUMICE_LISTED) };
 #undef PUMICE_LISTED
 
 inline constexpr std::int32_t kPageTokens = 32;  // positions per cache page
 inline constexpr int kMaxHeadDim = 512;          // any head_dim from 1 to this works; multiples of 16 are fast
 inline constexpr int kMaxStateDim = 1024;        // largest key_dim and value_dim of Scan
+inline constexpr int kMaxExperts = 4096;         // of a mixture
+inline constexpr int kMaxChosen = 64;            // most experts of a row
 inline constexpr int kMaxTaps = 64;              // largest width of Conv
 
 }  // namespace pumice

@@ -45,6 +45,7 @@ inline constexpr std::string_view kActivations[] = {
 inline constexpr std::string_view kNormKinds[] = {PUMICE_NORM_KINDS(PUMICE_QUOTED)};
 inline constexpr std::string_view kPoolKinds[] = {PUMICE_POOL_KINDS(PUMICE_QUOTED)};
 inline constexpr std::string_view kScanRules[] = {PUMICE_SCAN_RULES(PUMICE_QUOTED)};
+inline constexpr std::string_view kRouteScores[] = {PUMICE_ROUTE_SCORES(PUMICE_QUOTED)};
 #undef PUMICE_QUOTED
 
 // ---------------------------------------------------------------- operations
@@ -100,6 +101,47 @@ struct GatedLinear {
   MatrixId gate = MatrixId::none, up = MatrixId::none;
   VectorId gate_bias = VectorId::none, up_bias = VectorId::none;
   Activation activation = Activation::silu;
+};
+
+// Each head of a row is multiplied by a matrix of its own: with H = weight.experts heads and W_h the h-th matrix,
+//   out[h * out_step + r] = W_h[r] . in[h * in_step, ...]      (the absorbed products of latent attention, DeepSeek-AI 2024)
+// If in_step is 0, all heads read the same columns. Columns of `out` between the heads keep what they hold.
+struct HeadLinear {
+  static constexpr std::string_view kName = "HeadLinear";
+  View in, out;
+  std::int32_t in_step = 0, out_step = 0;
+  MatrixId weight = MatrixId::none;
+};
+
+// Chooses the experts of each row, and how much each counts. With s = softmax(logits) or sigmoid(logits), c = s + bias:
+// - With groups > 1, the experts are even groups of neighbours. `kept` groups remain: those whose two largest c have the largest sums.
+// - Of the remaining experts, those with the `chosen` largest c are chosen, in falling order; of equal ones the first comes first.
+// - An expert's weight is its s, divided by the sum of the chosen s plus `floor` if `normalised`, times scale, times scales[expert].
+// A row of `out` has the indices of the chosen experts, as whole numbers, then their weights. Infinities and NaNs of the logits make the
+// weights NaN. (Shazeer et al. 2017; groups and bias: DeepSeek-AI 2024)
+struct Route {
+  static constexpr std::string_view kName = "Route";
+  View logits, out;
+  std::int32_t chosen = 1, groups = 1, kept = 1;
+  RouteScore score = RouteScore::softmax;
+  VectorId bias = VectorId::none, scales = VectorId::none;  // a value for each expert
+  bool normalised = true;
+  float floor = 0.0f, scale = 1.0f;
+};
+
+// A mixture of experts. `route` is what Route gives for the row. With e and w the indices and weights of its choices,
+//   out = residual + scale * sum over the choices, in their order, of w * (down_e * h + down_bias_e)
+//   h = activation(min(g, limit)) * (clamp(u, -limit, limit) + shift), g = gate_e * in + gate_bias_e, u = up_e * in + up_bias_e
+// Without `gate`, h = activation(u). limit 0: none (gpt-oss has both limit and shift). Biases have the values of all experts, one after
+// another. If weighs_input, `in` is multiplied by w, and the sum has no further factor w (Llama 4).
+struct Experts {
+  static constexpr std::string_view kName = "Experts";
+  View in, route, out, residual;  // residual may be the same view as `out`
+  MatrixId gate = MatrixId::none, up = MatrixId::none, down = MatrixId::none;
+  VectorId gate_bias = VectorId::none, up_bias = VectorId::none, down_bias = VectorId::none;
+  Activation activation = Activation::silu;
+  float limit = 0.0f, shift = 0.0f, scale = 1.0f;
+  bool weighs_input = false;
 };
 
 // out = scale * a * activation(b), elementwise; without `b`, out = scale * a. Each column of `b` multiplies a.width / b.width neighbouring
@@ -254,7 +296,8 @@ struct Top {
   std::int32_t k = 1, reported = 0;
 };
 
-using Op = std::variant<Embed, Norm, Linear, GatedLinear, Multiply, Rope, Store, Attend, Conv, Scan, Select, Pool, LogProb, Top>;
+using Op = std::variant<Embed, Norm, Linear, GatedLinear, HeadLinear, Route, Experts, Multiply, Rope, Store, Attend, Conv, Scan, Select,
+                        Pool, LogProb, Top>;
 
 inline std::string_view name(const Op& op) {
   return std::visit([](const auto& it) { return it.kName; }, op);

@@ -11,6 +11,7 @@
 namespace pumice {
 namespace {
 
+constexpr std::int32_t kHeadStep = 32;  // columns of a block of 8-bit activations
 constexpr std::int32_t kMaxReach = 1 << 20, kMaxStateHeads = 1 << 16;
 
 std::string heads_of(const CacheShape& shape) {
@@ -39,6 +40,7 @@ class ProgramCheck final : ProgramChecker {
     for (int i = 0; i < 3; ++i) {
       if (i > 0 && tables[i] == MatrixId::none) continue;
       const MatrixShape& table = matrix(tables[i], names[i]);
+      check(table.experts == 1, "table '", table.name, "' has matrices of ", table.experts, " experts");
       check(table.cols == op.out.width, "table '", table.name, "' has rows of ", table.cols, ", `out` takes ", op.out.width);
     }
     if (op.positions != MatrixId::none) {
@@ -93,6 +95,72 @@ class ProgramCheck final : ProgramChecker {
     check(op.activation != Activation::xielu, "xielu belongs to Linear");
     check(gate == op.out.width && up == op.out.width, "gate and up give ", gate, " and ", up, " columns, `out` takes ", op.out.width);
     write(op.out, "out", rows_of(op.in));
+  }
+
+  void operator()(const HeadLinear& op) {
+    read(op.in, "in");
+    apart(op.in, op.out, "in", "out");
+    const MatrixShape& weight = matrix(op.weight, "weight");
+    const std::int64_t last = weight.experts - 1, rows = weight.rows_each();
+    check(op.in_step == 0 || op.in_step >= weight.cols, "heads of ", weight.cols, " columns are ", op.in_step, " columns apart");
+    check(!info(weight.format).quantized || op.in_step % kHeadStep == 0, "heads are ", op.in_step, " columns apart; in products with ",
+          info(weight.format).name, " a multiple of ", kHeadStep);
+    check(op.in.width == last * op.in_step + weight.cols, "'", weight.name, "' takes ", weight.experts, " heads of ", weight.cols,
+          " columns, its input has ", op.in.width);
+    check(op.out_step >= rows && op.out.width == last * op.out_step + rows, "'", weight.name, "' gives ", weight.experts, " heads of ",
+          rows, " columns, ", op.out_step, " apart; `out` has ", op.out.width);
+    view(op.out, "out");
+    for (std::int64_t head = 0; head <= last; ++head)
+      write({op.out.slot, op.out.col + static_cast<std::int32_t>(head * op.out_step), static_cast<std::int32_t>(rows)}, "out",
+            rows_of(op.in));
+  }
+
+  void operator()(const Route& op) {
+    read(op.logits, "logits", Rows::tokens);
+    apart(op.logits, op.out, "logits", "out");
+    const std::int32_t experts = op.logits.width;
+    check(experts <= kMaxExperts && op.chosen >= 1 && op.chosen <= kMaxChosen && op.chosen <= experts, op.chosen, " of ", experts,
+          " experts are chosen; at most ", kMaxChosen, " of ", kMaxExperts);
+    check(op.groups >= 1 && experts % op.groups == 0 && op.kept >= 1 && op.kept <= op.groups, op.kept, " of ", op.groups, " groups of ",
+          experts, " experts are kept");
+    check(op.groups == 1 || (experts / op.groups >= 2 && op.chosen <= op.kept * (experts / op.groups)), op.chosen, " experts of ", op.kept,
+          " groups of ", experts / op.groups, ": a group has two or more, and those that are kept have the chosen ones");
+    check(op.out.width == 2 * op.chosen, "`out` is ", op.out.width, " wide, not ", 2 * op.chosen);
+    for (const VectorId vector : {op.bias, op.scales})
+      if (vector != VectorId::none) sized(vector, "bias or scales", experts);
+    check(std::isfinite(op.floor) && op.floor >= 0 && std::isfinite(op.scale), "floor ", op.floor, ", scale ", op.scale);
+    write(op.out, "out", Rows::tokens);
+  }
+
+  void operator()(const Experts& op) {
+    read(op.in, "in", Rows::tokens);
+    read(op.route, "route", Rows::tokens);
+    if (op.residual) read(op.residual, "residual", Rows::tokens);
+    apart(op.in, op.out, "in", "out");
+    apart(op.route, op.out, "route", "out");
+    apart_or_same(op.residual, op.out, "residual", "out");
+    const MatrixShape &up = matrix(op.up, "up"), &down = matrix(op.down, "down");
+    const bool gated = op.gate != MatrixId::none;
+    const MatrixShape& gate = gated ? matrix(op.gate, "gate") : up;
+    const std::int64_t width = up.rows_each();
+    check(up.experts == down.experts && up.experts == gate.experts && up.experts <= kMaxExperts, "'", up.name, "' has ", up.experts,
+          " experts, the others ", gate.experts, " and ", down.experts, "; at most ", kMaxExperts);
+    check(up.cols == op.in.width && gate.cols == op.in.width && gate.rows == up.rows, "'", up.name, "' and gate take ", up.cols, " and ",
+          gate.cols, " columns and give ", width, " and ", gate.rows_each(), "; the input has ", op.in.width);
+    check(down.cols == width && down.rows_each() == op.out.width, "'", down.name, "' takes ", down.cols, " columns of ", width,
+          " and gives ", down.rows_each(), " of ", op.out.width);
+    check(!op.residual || op.residual.width == op.out.width, "`residual` is ", op.residual.width, " wide, `out` ", op.out.width);
+    check(op.route.width % 2 == 0 && op.route.width / 2 <= std::min(kMaxChosen, up.experts), "`route` is ", op.route.width, " wide for ",
+          up.experts, " experts");
+    check(gated || (op.gate_bias == VectorId::none && op.limit == 0 && op.shift == 0), "gate_bias, limit and shift belong to a gate");
+    if (op.gate_bias != VectorId::none) sized(op.gate_bias, "gate_bias", gate.rows);
+    if (op.up_bias != VectorId::none) sized(op.up_bias, "up_bias", up.rows);
+    if (op.down_bias != VectorId::none) sized(op.down_bias, "down_bias", down.rows);
+    check(op.activation != Activation::xielu, "xielu belongs to Linear");
+    check(std::isfinite(op.limit) && op.limit >= 0 && std::isfinite(op.shift) && std::isfinite(op.scale), "limit ", op.limit, ", shift ",
+          op.shift, ", scale ", op.scale);
+    write(op.out, "out", Rows::tokens);
+    looks_beyond_one_row();  // rows of one expert are computed together
   }
 
   void operator()(const Multiply& op) {
@@ -324,7 +392,7 @@ std::int64_t indices_of(std::span<const float> values) {
   return static_cast<std::int64_t>(largest) + 1;
 }
 
-MatrixShape shape_of(const Matrix& m) { return {m.name, m.format, m.rows, m.cols, true, m.rounding, m.read_floats != nullptr}; }
+MatrixShape shape_of(const Matrix& m) { return {m.name, m.format, m.rows, m.cols, m.experts, true, m.rounding, m.read_floats != nullptr}; }
 
 WeightShapes shapes_of(const Weights& weights) {
   WeightShapes shapes;

@@ -18,7 +18,9 @@ namespace pumice {
 struct MatrixShape {
   std::string_view name;
   Format format = Format::F32;
-  std::int64_t rows = 0, cols = 0;
+  std::int64_t rows = 0, cols = 0;  // rows: of all experts together
+  std::int32_t experts = 1;
+  std::int64_t rows_each() const { return rows / experts; }  // of one expert
   bool present = true;  // false: the matrix was left out, because no program that the weights were packed for uses it
   Rounding rounding = Rounding::none;
   bool has_floats = false;  // true if Matrix::read_floats is set

@@ -122,6 +122,8 @@ class ProgramChecker {
     check(matrix.present, "matrix '", matrix.name, "' was not loaded on this device");
     check(matrix.rows > 0 && matrix.cols > 0 && matrix.rows <= INT32_MAX && matrix.cols <= INT32_MAX, "matrix '", matrix.name, "' has ",
           matrix.rows, " rows of ", matrix.cols);
+    check(matrix.experts >= 1 && matrix.rows % matrix.experts == 0, "the ", matrix.rows, " rows of '", matrix.name, "' are those of ",
+          matrix.experts, " experts");
     facts_.used[static_cast<std::size_t>(index)] = true;
     return matrix;
   }
@@ -129,6 +131,7 @@ class ProgramChecker {
   // of the results must not exceed kMaxWidth.
   const MatrixShape& product(MatrixId id, const View& in, std::int64_t col) {
     const MatrixShape& weight = matrix(id, "weight");
+    check(weight.experts == 1, "'", weight.name, "' has ", weight.experts, " experts");
     check(weight.cols == in.width, "'", weight.name, "' takes ", weight.cols, " columns, its input has ", in.width);
     check(col + weight.rows <= kMaxWidth, "'", weight.name, "' and the parts before it give ", col + weight.rows, " columns");
     return weight;

@@ -37,6 +37,8 @@ struct Matrix {
   // Set if load(quantize="q8_0") packs a float matrix that may be rounded. `read` then returns packed Q8_0 rows, and read_floats returns
   // the rows before they were packed. A backend that does its own rounding uses read_floats.
   std::function<void(std::int64_t first, std::int64_t count, float* out)> read_floats = {};
+  // Number of matrices of equal shape whose rows lie one after another (Experts, HeadLinear).
+  std::int32_t experts = 1;
 };
 
 // Returns whether products with a matrix of this format and rounding may round their activations to 8 bits.

@@ -108,13 +108,14 @@ void ProgramExecutable::run(Workspace& workspace, CacheStore* caches, const Batc
   if (batch.rows == 0) return;
   space->layout.arrange(plan_, batch, space->threads);
   space->fit();
+  if (plan_.most_chosen > 0) space->pairs.reserve(batch.rows, plan_.most_chosen, plan_.most_experts);
   space->pages.clear();
   for (std::size_t s = 0; !program_.caches.empty() && s < batch.segments.size(); ++s) {
     const Segment& segment = batch.segments[s];
     const std::int64_t pages = ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens);
     for (std::int64_t p = 0; p < pages; ++p) space->pages.push_back(store->page(segment.pages[static_cast<std::size_t>(p)]));
   }
-  BatchRun run({plan_, *weights_, constants_, *space, store, batch, io, cancel, kernels()}, space->shares);
+  BatchRun run({plan_, *weights_, constants_, *space, store, batch, io, cancel, kernels(), space->pairs}, space->shares);
   if (space->crew == Crew::team) {
     team_->get().run(run, cancel);
   } else {

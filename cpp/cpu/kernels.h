@@ -187,6 +187,22 @@ struct Epilogue {
   float alpha_p = 0.0f, alpha_n = 0.0f;  // parameters of the activation xielu
 };
 
+// How two products are combined to a gated one (RowKernels::gate).
+struct Gating {
+  const float *gate_bias = nullptr, *up_bias = nullptr;  // may be null
+  Activation activation = Activation::none;
+  float limit = 0.0f, shift = 0.0f;  // limit 0 means no limit
+};
+
+// How Route chooses experts (core/ops.h). bias and scales may be null.
+struct RouteCall {
+  std::int32_t experts, chosen, groups, kept;
+  RouteScore score;
+  const float *bias, *scales;
+  bool normalised;
+  float floor, scale;
+};
+
 // The values from which the factors of one head's Scan are computed, row by row (core/ops.h).
 struct ScanGates {
   const float *step, *beta;               // values of the first row; beta is null with the rule of Mamba-2
@@ -229,8 +245,8 @@ struct RowKernels {
   void (*layer_norm)(const float* x, const float* weight, const float* bias, const float* add, float eps, std::int64_t n, float* out);
   // Applies `how` to a tile of a product in place.
   void (*epilogue)(float* out, std::int64_t out_stride, std::int64_t count, std::int64_t cols, const Epilogue& how);
-  // Computes gate = activation(gate + gate_bias) * (up + up_bias) for n values. Both biases may be null.
-  void (*gate)(float* gate, const float* up, const float* gate_bias, const float* up_bias, Activation activation, std::int64_t n);
+  // Computes gate = activation(min(gate + gate_bias, limit)) * (clamp(up + up_bias, -limit, limit) + shift) for n values.
+  void (*gate)(float* gate, const float* up, const Gating& how, std::int64_t n);
   // Computes out = a * activation(b) * scale. b has n values, and each of them multiplies `repeat` neighbouring values of a. `out` may be
   // the same array as a.
   void (*multiply)(const float* a, const float* b, Activation activation, float scale, std::int64_t n, std::int64_t repeat, float* out);
@@ -247,6 +263,12 @@ struct RowKernels {
   // Merges the partial results of `chunks` chunks, which lie `stride` floats apart, into value_dim normalised values. `sink` is one more
   // score, which has no value; -infinity means that there is none.
   void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int value_dim, float sink, float* out);
+  // Computes one row of Route.
+  void (*route)(const RouteCall& call, const float* logits, float* out);
+  // Computes out = residual + scale * sum over j of weights[j] * (rows[j] + biases[j]) for n columns. `biases`, `weights` and `residual`
+  // may be null.
+  void (*fold_choices)(const float* const* rows, const float* const* biases, const float* weights, int count, float scale,
+                       const float* residual, std::int64_t n, float* out);
   // Computes one row of Conv with n columns. rows[j] is multiplied by tap j; a null row counts as zeros.
   void (*conv)(const float* const* rows, const float* taps, const float* bias, int width, Activation activation, std::int64_t n,
                float* out);

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
+#include <span>
+#include <utility>
 
 #include "core/checked.h"
 #include "cpu/kernels.h"
 #include "cpu/packed_weights.h"
+#include "cpu/scratch.h"
 
 namespace pumice::cpu {
 namespace {
@@ -61,6 +65,53 @@ class CpuLowering {
     GatedStep step{op.in, op.out, op.activation, part(op.gate, op.gate_bias, op.in, 0, false), part(op.up, op.up_bias, op.in, 0, false)};
     plan_.gated = true;
     plan_.steps.push_back(step);
+    written(op.out);
+  }
+
+  void operator()(const HeadLinear& op) {
+    const ProductPart part = this->part(op.weight, VectorId::none, op.in, 0, false);
+    if (part.quantized >= 0) {
+      const Codes codes = plan_.quantized[static_cast<std::size_t>(part.quantized)].codes;
+      require(codes == Codes::int8 || (codes == Codes::fixed && op.in_step % kFixedBlock == 0), "program '", program_.name,
+              "': heads that are ", op.in_step, " columns apart in codes of 16 bits");
+    }
+    plan_.steps.push_back(HeadLinearStep{op, part});
+    written(op.out);
+  }
+
+  void operator()(const Route& op) {
+    plan_.steps.push_back(RouteStep{op});
+    written(op.out);
+  }
+
+  void operator()(const Experts& op) {
+    const MatrixShape& shape = weights_.matrices[static_cast<std::size_t>(op.up)];
+    const std::int32_t chosen = op.route.width / 2;
+    plan_.most_chosen = std::max(plan_.most_chosen, chosen);
+    plan_.most_experts = std::max(plan_.most_experts, shape.experts);
+    plan_.gated = true;
+    require(!op.weighs_input || op.in.width <= kTileFloats, "program '", program_.name, "': experts whose input is weighed have at most ",
+            kTileFloats, " columns, not ", op.in.width);
+    plan_.steps.push_back(SortStep{op.route, shape.experts});
+    ExpertsUpStep step{op, {}, float_part(op.up, op.up_bias, 0, false), -1, -1};
+    std::vector<ProductPart*> parts = {&step.up};
+    if (op.gate == MatrixId::none) {
+      step.gate.weight = MatrixId::none;
+    } else {
+      step.gate = float_part(op.gate, op.gate_bias, 0, false);
+      parts.push_back(&step.gate);
+    }
+    step.gathered = gather(op, parts, chosen);
+    step.hidden = pair_floats(shape.rows_each(), chosen);
+    plan_.steps.push_back(step);
+    ProductPart down = float_part(op.down, op.down_bias, 0, false);
+    if (const auto codes = codes_of(weights_.matrices[static_cast<std::size_t>(op.down)], false)) {
+      down.quantized = pair_codes(shape.rows_each(), *codes, chosen);
+      plan_.steps.push_back(PairCodesStep{step.hidden, down.quantized});
+    }
+    const std::int32_t results = pair_floats(op.out.width, chosen);
+    plan_.steps.push_back(ExpertsDownStep{down, step.hidden, results});
+    plan_.steps.push_back(FoldStep{op, shape.experts, results});
     written(op.out);
   }
 
@@ -154,25 +205,30 @@ class CpuLowering {
     std::erase_if(made_by_norm_, [&](const Made& m) { return overlap(m.view, v); });
   }
 
-  ProductPart part(MatrixId weight, VectorId bias, const View& in, std::int64_t col, bool precise) {
-    const MatrixShape& shape = weights_.matrices[static_cast<std::size_t>(weight)];
+  // The codes in which a product takes its activations; none: it takes floats.
+  std::optional<Codes> codes_of(const MatrixShape& shape, bool precise) const {
     const Packing packing = packing_of(shape);
-    const bool fixed = packing == Packing::fixed, bytes = packing == Packing::bytes;
-    require(!(fixed || bytes) || compute_ == Compute::automatic, "program '", program_.name, "': compute float32 of '", shape.name,
+    const bool rounded = packing == Packing::fixed || packing == Packing::bytes;
+    require(!rounded || compute_ == Compute::automatic, "program '", program_.name, "': compute float32 of '", shape.name,
             "', which was packed rounded");
-    ProductPart part{weight, bias, shape.rows, shape.cols, static_cast<std::int32_t>(col), -1};
-    if (compute_ == Compute::float32) return part;
-    if (bytes) {
-      part.quantized = quantized(in, Codes::bytes, weight);
-    } else if (fixed) {
-      part.quantized = quantized(in, Codes::fixed);
-    } else if (takes_int8(shape.format, shape.rounding)) {
-      part.quantized = quantized(in, precise ? Codes::two_int8 : Codes::int8);
-    } else if (info(shape.format).quantized) {
-      part.quantized = quantized(in, Codes::fixed);
-    } else {
-      part.bf16 = !precise && !says_what_rounds_;
-    }
+    if (compute_ == Compute::float32) return std::nullopt;
+    if (rounded) return packing == Packing::bytes ? Codes::bytes : Codes::fixed;
+    if (takes_int8(shape.format, shape.rounding)) return precise ? Codes::two_int8 : Codes::int8;
+    return info(shape.format).quantized ? std::optional(Codes::fixed) : std::nullopt;
+  }
+
+  // A product of one matrix, or of one expert of a matrix, that takes floats.
+  ProductPart float_part(MatrixId weight, VectorId bias, std::int64_t col, bool precise) const {
+    const MatrixShape& shape = weights_.matrices[static_cast<std::size_t>(weight)];
+    ProductPart part{weight, bias, shape.rows_each(), shape.cols, static_cast<std::int32_t>(col), -1};
+    part.bf16 = compute_ == Compute::automatic && !info(shape.format).quantized && !precise && !says_what_rounds_;
+    return part;
+  }
+
+  ProductPart part(MatrixId weight, VectorId bias, const View& in, std::int64_t col, bool precise) {
+    ProductPart part = float_part(weight, bias, col, precise);
+    const auto codes = codes_of(weights_.matrices[static_cast<std::size_t>(weight)], precise);
+    if (codes) part.quantized = quantized(in, *codes, *codes == Codes::bytes ? weight : MatrixId::none);
     return part;
   }
 
@@ -206,6 +262,42 @@ class CpuLowering {
     }
     plan_.steps.push_back(QuantizeStep{in, id});
     return id;
+  }
+
+  // ---------------------------------------------------------------- pairs of a row and one of its experts
+  std::int32_t pair_codes(std::int64_t cols, Codes codes, std::int32_t chosen) {
+    require(codes != Codes::bytes, "program '", program_.name, "': experts in codes of 8 bits");
+    plan_.quantized.push_back({Rows::tokens, cols, -1, codes, MatrixId::none, chosen});
+    quantized_lives_.emplace_back();
+    quantized_lives_.back().at(static_cast<std::int64_t>(op_));
+    return static_cast<std::int32_t>(plan_.quantized.size()) - 1;
+  }
+  std::int32_t pair_floats(std::int64_t width, std::int32_t chosen) {
+    plan_.pairs.push_back({chosen, activation_stride(width), -1});
+    pair_lives_.emplace_back();
+    pair_lives_.back().at(static_cast<std::int64_t>(op_));
+    return static_cast<std::int32_t>(plan_.pairs.size()) - 1;
+  }
+
+  // Gathers the rows of `in` in the form that each part takes; parts that take the same form share it. Returns the floats, or -1.
+  std::int32_t gather(const Experts& op, std::span<ProductPart* const> parts, std::int32_t chosen) {
+    std::int32_t floats = -1;
+    std::vector<std::pair<Codes, std::int32_t>> made;
+    for (ProductPart* part : parts) {
+      const auto codes = codes_of(weights_.matrices[static_cast<std::size_t>(part->weight)], false);
+      if (!codes) {
+        if (floats >= 0) continue;
+        floats = pair_floats(op.in.width, chosen);
+        plan_.steps.push_back(GatherStep{op, -1, floats});
+        continue;
+      }
+      const auto known = std::ranges::find(made, *codes, &std::pair<Codes, std::int32_t>::first);
+      part->quantized = known != made.end() ? known->second : pair_codes(op.in.width, *codes, chosen);
+      if (known != made.end()) continue;
+      made.emplace_back(*codes, part->quantized);
+      plan_.steps.push_back(GatherStep{op, part->quantized, -1});
+    }
+    return floats;
   }
 
   std::int32_t turns(const RopeTable& table) {
@@ -245,6 +337,11 @@ class CpuLowering {
     for (std::size_t q = 0; q < plan_.quantized.size(); ++q) {
       QuantizedPlace& place = plan_.quantized[q];
       tenants.push_back({quantized_lives_[q], place.rows, place.row_bytes(), &place.area});
+    }
+    for (std::size_t p = 0; p < plan_.pairs.size(); ++p) {
+      PairPlace& place = plan_.pairs[p];
+      const std::int64_t bytes = place.chosen * place.stride * static_cast<std::int64_t>(sizeof(float));
+      tenants.push_back({pair_lives_[p], Rows::tokens, bytes, &place.area});
     }
     std::stable_sort(tenants.begin(), tenants.end(), [](const Tenant& a, const Tenant& b) { return a.life.first < b.life.first; });
     std::vector<std::int64_t> last_use;  // of each area: the last operation that uses it
@@ -289,7 +386,7 @@ class CpuLowering {
   std::size_t op_ = 0;
   std::vector<Quantized> quantized_now_;  // codes that still match the contents of their views
   std::vector<Made> made_by_norm_;
-  std::vector<Life> quantized_lives_;
+  std::vector<Life> quantized_lives_, pair_lives_;
   std::size_t tail_step_ = 0;
   bool in_blocks_ = false;
 };
@@ -310,8 +407,8 @@ std::int64_t QuantizedPlace::row_bytes() const {
     const std::int64_t code = kernels().matrix.bytes.of_bytes ? 1 : kCode;
     return cols * code + cols / kByteBlock * (kScale + kSum);
   }
-  if (codes == Codes::fixed) return ceil_div(cols, kFixedBlock) * (kFixedBlock * kCode + kScale + kSum);
-  return terms() * (cols + cols / kQuantBlock * (2 * kScale + 2 * kSum));
+  if (codes == Codes::fixed) return pairs * ceil_div(cols, kFixedBlock) * (kFixedBlock * kCode + kScale + kSum);
+  return pairs * terms() * (cols + cols / kQuantBlock * (2 * kScale + 2 * kSum));
 }
 
 CpuPlan lower(const Program& program, const WeightShapes& weights, Compute compute, const std::vector<const Folded*>& folded) {

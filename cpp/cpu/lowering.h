@@ -50,6 +50,39 @@ struct GatedStep {
   Activation activation;
   ProductPart gate, up;
 };
+struct HeadLinearStep {
+  HeadLinear op;
+  ProductPart part;  // rows and cols of one head
+};
+struct RouteStep {
+  Route op;
+};
+// Experts: the pairs of a row and one of its experts are sorted by expert (ExpertPairs), and the steps from Gather to Down work on pairs in
+// that order.
+struct SortStep {
+  View route;
+  std::int32_t experts;
+};
+struct GatherStep {  // rows of `in` for each pair: as codes, or as floats where `quantized` is -1
+  Experts op;
+  std::int32_t quantized, floats;
+};
+struct ExpertsUpStep {
+  Experts op;
+  ProductPart gate, up;  // of one expert. Without a gate, gate.weight is none
+  std::int32_t gathered, hidden;
+};
+struct PairCodesStep {  // pairs' hidden values as codes
+  std::int32_t hidden, quantized;
+};
+struct ExpertsDownStep {
+  ProductPart down;
+  std::int32_t hidden, results;
+};
+struct FoldStep {
+  Experts op;
+  std::int32_t experts, results;
+};
 struct MultiplyStep {
   Multiply op;
 };
@@ -103,7 +136,8 @@ struct LogProbStep {
 struct TopStep {
   Top op;
 };
-using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearStep, GatedStep, MultiplyStep, TurnsStep, RopeStoreStep,
+using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearStep, GatedStep, HeadLinearStep, RouteStep, SortStep,
+                          GatherStep, ExpertsUpStep, PairCodesStep, ExpertsDownStep, FoldStep, MultiplyStep, TurnsStep, RopeStoreStep,
                           KeepStep, AttendStep, MergeStep, ConvStep, ScanStep, SelectStep, PoolStep, LogProbStep, TopStep>;
 
 // ---------------------------------------------------------------- memory
@@ -121,6 +155,12 @@ struct SlotPlace {
   // Index in CpuPlan::areas. -1 for the output slot, which lies in the caller's memory, and for a slot that nothing uses.
   std::int32_t area = -1;
 };
+// Rows of floats for each pair of a row and one of its experts.
+struct PairPlace {
+  std::int32_t chosen = 0;  // number of pairs of a row
+  std::int64_t stride = 0;  // floats from one pair to the next
+  std::int32_t area = -1;   // index in CpuPlan::areas
+};
 // Returns the stride in floats between rows of activations of this width. The stride is never close to a multiple of 2 KiB. Otherwise the
 // six rows of a tile would fall into few sets of L1 and evict each other and the weights (6 multiply-adds per cycle instead of 14.5 at a
 // width of 2,048).
@@ -136,6 +176,7 @@ struct QuantizedPlace {
   Codes codes = Codes::int8;
   // Only for Codes::bytes: one of the matrices that multiply these codes. The norm that is folded into this matrix determines the codes.
   MatrixId folded = MatrixId::none;
+  std::int32_t pairs = 1;  // rows of codes for each row: of Experts, its choices
   std::int64_t terms() const { return codes == Codes::two_int8 ? 2 : 1; }
   std::int64_t row_bytes() const;
 };
@@ -159,6 +200,8 @@ struct CpuPlan {
   std::size_t tail = 0;  // index of the first step of the tail; steps.size() if there is no tail
   std::vector<SlotPlace> slots;
   std::vector<QuantizedPlace> quantized;
+  std::vector<PairPlace> pairs;
+  std::int32_t most_chosen = 0, most_experts = 0;  // of Experts; 0: there is none
   std::vector<Area> areas;
   std::vector<RopeTable> turns;  // the tables of all Rope operations, each only once
   std::vector<AttendShape> attends;

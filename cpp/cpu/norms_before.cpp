@@ -22,6 +22,7 @@ class NormSearch {
     for (const MatrixId id : {op.gate, op.up}) multiplied(id, op.in);
     written(op.out);
   }
+  // Experts multiply an input that is not folded into their matrices (packing_of() refuses codes of 8 bits).
   void operator()(const Rope& op) { written(op.x); }
   void operator()(const Store&) {}
   void operator()(const auto& op) { written(op.out); }

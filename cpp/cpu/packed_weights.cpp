@@ -41,7 +41,7 @@ std::int64_t checked_group_bytes(const MatrixShape& matrix) {
 // cost() sees only one program and cannot know which norms are folded.
 std::uint64_t bytes_of_products(const MatrixShape& matrix) {
   if (packing_of(matrix) != Packing::bytes) return 0;
-  return static_cast<std::uint64_t>(round_up(matrix.rows, kGroupRows)) * sizeof(float);
+  return static_cast<std::uint64_t>(round_up(matrix.rows_each(), kGroupRows) * matrix.experts) * sizeof(float);
 }
 
 }  // namespace
@@ -59,6 +59,8 @@ bool sgemm_by_openblas() {
 }
 
 Packing packing_of(const MatrixShape& matrix) {
+  require(matrix.experts == 1 || matrix.rounding != Rounding::bytes, "matrix '", matrix.name, "' of ", matrix.experts,
+          " experts cannot be rounded to 8 bits");
   if (matrix.format == Format::F32 && sgemm_by_openblas()) return Packing::row_major;
   if (matrix.rounding == Rounding::bytes && matrix.has_floats) {
     // 8-bit codes, stored as bytes or as words, require columns in whole blocks of 64.
@@ -74,7 +76,7 @@ std::uint64_t packed_bytes(const MatrixShape& matrix) {
     const auto rows = static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(matrix.rows, row_bytes(matrix.format, matrix.cols), "tensor"));
     return checked_align(rows, 64).value();  // below 2^63
   }
-  const std::int64_t groups = mul_or_fail<std::int64_t>(ceil_div(matrix.rows, kGroupRows), group, "tensor");
+  const std::int64_t groups = mul_or_fail<std::int64_t>(ceil_div(matrix.rows_each(), kGroupRows) * matrix.experts, group, "tensor");
   return static_cast<std::uint64_t>(groups) + bytes_of_products(matrix);
 }
 
@@ -164,6 +166,7 @@ void fold(const Folded& folded, std::int64_t rows, float* weights, float* produc
 // Groups of a matrix that one thread reads and packs at a time.
 struct Panel {
   std::size_t matrix;
+  std::int32_t expert;
   std::int64_t first_group, groups, bytes;  // bytes: of the source rows
 };
 
@@ -172,11 +175,13 @@ std::vector<Panel> panels_of(const std::vector<PackedMatrix>& matrices) {
   for (std::size_t m = 0; m < matrices.size(); ++m) {
     const PackedMatrix& packed = matrices[m];
     if (packed.data == nullptr) continue;
-    const std::int64_t groups = ceil_div(packed.rows, kGroupRows), group_bytes = kGroupRows * row_bytes(packed.format, packed.cols);
+    const std::int64_t groups = packed.groups_each(), group_bytes = kGroupRows * row_bytes(packed.format, packed.cols);
     const std::int64_t step = std::max<std::int64_t>(1, kPanelBytes / group_bytes);
-    for (std::int64_t g = 0; g < groups; g += step) {
-      const std::int64_t count = std::min(step, groups - g);
-      panels.push_back({m, g, count, count * group_bytes});
+    for (std::int32_t expert = 0; expert < packed.experts; ++expert) {
+      for (std::int64_t g = 0; g < groups; g += step) {
+        const std::int64_t count = std::min(step, groups - g);
+        panels.push_back({m, expert, g, count, count * group_bytes});
+      }
     }
   }
   return panels;
@@ -195,7 +200,8 @@ class PanelPacker {
 
   // Packs a panel and returns the number of its source bytes. The last group of a panel may have fewer than 16 rows.
   std::uint64_t pack(const Panel& panel) {
-    const std::int64_t first = panel.first_group * kGroupRows, rows = std::min(panel.groups * kGroupRows, source_.rows - first);
+    const std::int64_t in_expert = panel.first_group * kGroupRows, first = panel.expert * packed_.rows_each() + in_expert;
+    const std::int64_t rows = std::min(panel.groups * kGroupRows, packed_.rows_each() - in_expert);
     const bool rounds = packed_.packing == Packing::fixed || packed_.packing == Packing::bytes;
     const std::uint8_t* from = rounds && source_.read_floats ? nullptr : read(first, rows);
     if (packed_.packing != Packing::row_major) {
@@ -221,7 +227,11 @@ class PanelPacker {
     return to;
   }
 
-  std::uint8_t* group(std::int64_t row) const { return packed_.data + row / kGroupRows * packed_.group_bytes; }
+  // The group of a row, which is the first of its group.
+  std::uint8_t* group(std::int64_t row) const {
+    const std::int64_t expert = row / packed_.rows_each(), in_expert = row % packed_.rows_each();
+    return packed_.data + (expert * packed_.groups_each() + in_expert / kGroupRows) * packed_.group_bytes;
+  }
 
   void pack_as_it_is(const std::uint8_t* from, std::int64_t row, std::int64_t count) const {
     packed_.kernels->pack_group(from, stride_, count, source_.cols, group(row));
@@ -278,6 +288,7 @@ void PackedWeights::lay_out(const Weights& weights, const std::vector<bool>& use
     packed.format = source.format;
     packed.rows = source.rows;
     packed.cols = source.cols;
+    packed.experts = source.experts;
     if (!used[m]) continue;
     packed.group_bytes = checked_group_bytes(source);
     packed.kernels = &kernels().matrix[source.format];
@@ -344,7 +355,7 @@ void PackedWeights::pack(const std::vector<Matrix>& sources, Team& team, const P
 WeightShapes shapes_of(const PackedWeights& weights) {
   WeightShapes shapes;
   for (const PackedMatrix& m : weights.matrices())
-    shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.data != nullptr, m.rounding, m.has_floats});
+    shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, m.experts, m.data != nullptr, m.rounding, m.has_floats});
   for (const Vector& v : weights.vectors())
     shapes.vectors.push_back({v.name, static_cast<std::int64_t>(v.values.size()), indices_of(v.values)});
   return shapes;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/checked.h"
 #include "core/program_check.h"
 #include "cpu/buffer.h"
 #include "cpu/kernels.h"
@@ -31,7 +32,8 @@ struct Folded {
 struct PackedMatrix {
   std::string name;
   Format format = Format::F32;
-  std::int64_t rows = 0, cols = 0;
+  std::int64_t rows = 0, cols = 0;  // rows: of all experts together
+  std::int32_t experts = 1;
   std::int64_t group_bytes = 0;
   const FormatKernels* kernels = nullptr;
   Packing packing = Packing::format;
@@ -42,6 +44,8 @@ struct PackedMatrix {
   float* product_of_bias = nullptr;
   std::uint8_t* data = nullptr;  // address in PackedWeights::arena_; null if no program uses the matrix
 
+  std::int64_t rows_each() const { return rows / experts; }
+  std::int64_t groups_each() const { return ceil_div(rows_each(), kGroupRows); }  // each expert begins a group of its own
   const std::uint8_t* group(std::int64_t g) const { return data + g * group_bytes; }
   void unpack_row(std::int64_t row, float* out) const;
 };

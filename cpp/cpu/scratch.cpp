@@ -4,6 +4,7 @@
 
 #include "core/checked.h"
 #include "cpu/cache_store.h"
+#include "cpu/steps/cut.h"
 
 namespace pumice::cpu {
 namespace {
@@ -84,6 +85,13 @@ void BatchLayout::arrange(const CpuPlan& plan, const Batch& batch, int threads) 
 
 std::int64_t scan_floats(std::int32_t key_dim, std::int64_t rows) {
   return 2 * round_up(rows, kStripCols) + 2 * std::int64_t{key_dim} * kStripCols;
+}
+
+void ExpertPairs::reserve(std::int64_t of_rows, std::int32_t most_chosen, std::int32_t experts) {
+  const auto pairs = static_cast<std::size_t>(of_rows * most_chosen);
+  for (std::vector<std::int32_t>* list : {&rows, &choices, &places}) list->resize(pairs);
+  ends.resize(static_cast<std::size_t>(experts) + 1);
+  pieces.reserve(pairs / static_cast<std::size_t>(kBlockRows) + static_cast<std::size_t>(experts));
 }
 
 // Rounds up to a multiple of at least 4 KiB and at most an eighth of `needed`, so that batches that grow slowly do not allocate each time.

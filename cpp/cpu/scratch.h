@@ -42,6 +42,20 @@ struct BatchLayout {
   void arrange(const CpuPlan& plan, const Batch& batch, int threads);
 };
 
+// The pairs of a row and one of its experts, in the order expert, row, choice; and pieces of them that one product computes together. Steps
+// of one operation Experts after another use them.
+struct ExpertPairs {
+  struct Piece {
+    std::int32_t expert, first, count;  // pairs [first, first + count), at most kBlockRows
+  };
+  std::vector<std::int32_t> rows, choices;  // by pair
+  std::vector<std::int32_t> places;         // by row * chosen + choice: the pair
+  std::vector<std::int32_t> ends;           // by expert: the end of its pairs
+  std::vector<Piece> pieces;
+  std::int32_t chosen = 0;
+  void reserve(std::int64_t rows, std::int32_t chosen, std::int32_t experts);
+};
+
 // Returns the number of floats of scratch that a thread needs for Scan: two factors for each row, and two strips of a state.
 std::int64_t scan_floats(std::int32_t key_dim, std::int64_t rows);
 
@@ -58,6 +72,7 @@ class ScratchSpace final : public Workspace {
   Shares shares;  // hands out the tasks of products with few rows
   BatchLayout layout;
   std::vector<std::uint8_t*> pages;  // addresses of the pages of all segments, one segment after another
+  ExpertPairs pairs;
   Buffer scratch;
   int far_too_large = 0;  // consecutive runs for which the scratch was far too large
   std::atomic<bool> busy{false};

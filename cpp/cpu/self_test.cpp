@@ -77,6 +77,7 @@ class SelfTest {
     norms();
     activations();
     attention();
+    mixtures();
     recurrent();
     return std::move(checks_);
   }
@@ -193,7 +194,7 @@ class SelfTest {
     }
     check("gate", kCols, [&](const Kernels& k, float* out) {
       std::copy(x.span().begin(), x.span().end(), out);
-      k.rows.gate(out, other.data(), other.data(), x.data(), Activation::silu, kCols);
+      k.rows.gate(out, other.data(), {other.data(), x.data(), Activation::silu, 1.5f, 0.5f}, kCols);
     });
     check("multiply", kCols,
           [&](const Kernels& k, float* out) { k.rows.multiply(x.data(), other.data(), Activation::sigmoid, 0.8f, kCols / 8, 8, out); });
@@ -236,6 +237,35 @@ class SelfTest {
         k.rows.merge(partial.data(), 1, head_dim + 2, head_dim, 0.3f, out);
       });
     }
+  }
+
+  void mixtures() {
+    constexpr int experts = 40, chosen = 6, width = 70;
+    Aligned<float> logits = floats(experts, random_), bias = floats(experts, random_), scales = floats(experts, random_);
+    for (const RouteScore score : {RouteScore::softmax, RouteScore::sigmoid}) {
+      check("route, " + std::string(kRouteScores[static_cast<std::size_t>(score)]), 2 * chosen, [&](const Kernels& k, float* out) {
+        const RouteCall call{.experts = experts,
+                             .chosen = chosen,
+                             .groups = 4,
+                             .kept = 2,
+                             .score = score,
+                             .bias = bias.data(),
+                             .scales = scales.data(),
+                             .normalised = true,
+                             .floor = 1e-6f,
+                             .scale = 2.5f};
+        k.rows.route(call, logits.data(), out);
+      });
+    }
+    Aligned<float> x = floats(2 * chosen * width, random_), weights = floats(chosen, random_), residual = floats(width, random_);
+    check("sums of experts", width, [&](const Kernels& k, float* out) {
+      const float *rows[chosen], *biases[chosen];
+      for (int i = 0; i < chosen; ++i) {
+        rows[i] = x.data() + i * width;
+        biases[i] = x.data() + (chosen + i) * width;
+      }
+      k.rows.fold_choices(rows, biases, weights.data(), chosen, 0.7f, residual.data(), width, out);
+    });
   }
 
   void recurrent() {

@@ -100,15 +100,19 @@ std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines) {
   return commands;
 }
 
-// Lowers a decode step (1 row) and a prefill (64 rows), and collects the pipelines of their dispatches. The store has one page and one
-// state without memory, because nothing is executed.
+// Lowers a decode step (1 row) and a prefill (64 rows), and collects the pipelines of their dispatches. With mixtures of experts, also
+// lowers batches of 16 and 512 rows, because the tiles of their products depend on the number of rows that an expert has. The store has one
+// page and one state without memory, because nothing is executed.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format) {
   std::set<PipelineKey> keys;
   const auto one = [](std::size_t planes) {
     return Slabs::All{.slabs = {{.first = 0, .units = 1, .planes = std::vector<Slabs::Plane>(planes)}}, .units = 1};
   };
   const Slabs::All page = one(2 * plan.program.caches.size()), state = one(plan.program.states.size());
-  for (const std::int32_t rows : {1, 64}) {
+  std::vector<std::int32_t> batches = {1, 64};
+  if (std::any_of(plan.steps.begin(), plan.steps.end(), [](const GpuStep& step) { return std::holds_alternative<ExpertsStep>(step); }))
+    batches.insert(batches.end(), {16, 512});
+  for (const std::int32_t rows : batches) {
     const std::vector<std::int32_t> zeros(static_cast<std::size_t>(rows)), pages(2);
     const Segment text{0, rows, 0, pages};
     const Batch batch{.rows = rows, .ids = zeros, .types = zeros, .segments = {&text, 1}, .selected = std::span(zeros).first(1)};

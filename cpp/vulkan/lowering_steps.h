@@ -1,6 +1,6 @@
 // GpuLowering turns each step of a plan into dispatches. It has one operator() for each kind of step; if one is missing, std::visit does
-// not compile. The operators are in lowering_rows.cpp, lowering_products.cpp, lowering_attention.cpp and lowering_recurrent.cpp, and
-// their common code is in lowering.cpp.
+// not compile. The operators are in lowering_rows.cpp, lowering_products.cpp, lowering_experts.cpp, lowering_attention.cpp and
+// lowering_recurrent.cpp, and their common code is in lowering.cpp.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 
 #include "vulkan/numbers.h"
 #include "vulkan/lowering.h"
+#include "vulkan/tiles.h"
 
 namespace pumice::vulkan {
 
@@ -30,6 +31,11 @@ using Work = std::variant<KeyedDispatch, Copy>;
 // How a product is computed: with float activations, with int8 activations, or on cooperative matrices.
 enum class Form : std::uint8_t { floats, int8, cooperative };
 
+// Returns the tile of Experts for many rows, if an expert has `rows` pairs on average. All products of an operation have the same number of
+// tokens in a tile, because they use the same list. listed_few() returns whether experts have so few pairs that these are tiles of matvec.
+constexpr bool listed_few(std::int64_t rows) { return 2 * rows <= kFewRows; }
+LinearTile listed_tile(const PhysicalDevice& device, Form form, std::int64_t rows);
+
 class GpuLowering {
  public:
   explicit GpuLowering(const GpuRun& run) : run_(run) {}
@@ -39,6 +45,9 @@ class GpuLowering {
   void operator()(const Norm& op);
   void operator()(const Linear& op);
   void operator()(const GatedLinear& op);
+  void operator()(const HeadLinear& op);
+  void operator()(const Route& op);
+  void operator()(const ExpertsStep& step);
   void operator()(const Multiply& op);
   void operator()(const RopeStore& op);
   void operator()(const AttendStep& step);
@@ -68,17 +77,31 @@ class GpuLowering {
     std::int64_t first = 0, states = 0;
     std::uint64_t words = 0;
   };
-  struct Strip {  // rows [first, first + rows) of one piece of a matrix
-    const GpuMatrix* matrix = nullptr;
+  // Rows [first, first + rows) of each of the matrices [matrix_first, matrix_first + matrices) of a stack. They lie in one piece. A matrix
+  // that is not a stack counts as a stack of one.
+  struct Strip {
+    const GpuMatrix* stack = nullptr;
     const RowRange* piece = nullptr;
-    std::int64_t first = 0, rows = 0;
+    std::int64_t matrix_first = 0, matrices = 0, first = 0, rows = 0;
+    // Returns the word of the piece where the first of these rows begins.
+    std::int64_t at() const { return (matrix_first * stack->rows_each() + first - piece->first) * stack->row_words; }
+  };
+  // Rows of floats, or of 8-bit activations, as a shader sees them: the word of the binding where the first row begins, and the number of
+  // words from one row to the next.
+  struct RowsAt {
+    Binding binding;
+    uint at = 0, stride = 0;
   };
   struct Product {
-    View in, out, residual;
+    const char* what = "";
+    RowsAt in, out, residual, route;  // route: rows of Route, or the list of pairs; see kLinearRows
+    uint rows = params::kRowsAll;
+    std::int64_t tokens = 0;     // LinearParams::tokens, for kRowsListed the number of pairs
+    std::int64_t tile_rows = 0;  // the number of rows that a tile should have
     VectorId bias = VectorId::none, bias2 = VectorId::none;
-    std::int64_t bias_at = 0;
     Form form = Form::floats;
-    params::LinearParams end{};  // activation, scale, softcap, alphas
+    // Those of activation, scale, softcap, alphas, limit, shift, steps, chosen and `has` that are not the same for all products.
+    params::LinearParams end{};
   };
   struct Partials {  // where attention writes the parts of its results for a block of tiles, see AttendParams
     std::uint64_t queries = 0, states_at = 0;
@@ -88,9 +111,21 @@ class GpuLowering {
   // lowering_rows.cpp
   void gather(const View& out, MatrixId table, uint index_at, float scale, bool add);
   // lowering_products.cpp
-  Form form_of(const View& in, bool int8, bool precise) const;
+  Form form_of(std::int64_t rows, bool int8, bool precise) const;  // `rows`: number of rows that are multiplied
   void quantize(const View& in);
-  void product(const Product& p, const Block& block, const Strip& w, const Strip& w2);
+  void quantize(const RowsAt& in, const Binding& out, std::int64_t count, std::int64_t cols);
+  static std::vector<Strip> strips(const GpuMatrix& stack);
+  // Returns the strips of two stacks of equal shape that have the same rows of the same matrices.
+  static std::vector<std::pair<Strip, Strip>> strips(const GpuMatrix& stack, const GpuMatrix& stack2);
+  RowsAt activations(const View& in, const Block& block, Form form) const;  // as a product of this form reads them
+  RowsAt rows_at(const View& v, const Block& block, bool written) const;
+  void product(const Product& p, const Strip& w, const Strip& w2);
+
+  // lowering_experts.cpp
+  void experts(const ExpertsStep& step, const Block& block);
+  RowsAt sorted(const ExpertsStep& step, const Block& block, const ExpertArea& area, std::int64_t tile_rows);
+  void fold(const ExpertsStep& step, const Block& block, const RowsAt& results);
+  Binding scratch(std::uint64_t at, std::uint64_t bytes, bool written) const { return {run_.buffers.scratch, at, bytes, written}; }
   // lowering_attention.cpp
   KvFormat format_of(Pages pages) const { return pages == Pages::cache ? run_.format : KvFormat::f32; }
   std::vector<PageRange> page_ranges(Pages pages, CacheId cache, const PageWords& words) const;

@@ -49,6 +49,16 @@ constexpr params::uint number(ScanRule rule) {
   return UINT32_MAX;
 }
 
+constexpr params::uint number(RouteScore score) {
+  switch (score) {
+    case RouteScore::softmax:
+      return params::kRouteSoftmax;
+    case RouteScore::sigmoid:
+      return params::kRouteSigmoid;
+  }
+  return UINT32_MAX;
+}
+
 constexpr params::uint number(KvFormat format) {
   switch (format) {
     case KvFormat::f16:
@@ -62,5 +72,7 @@ constexpr params::uint number(KvFormat format) {
 }
 
 #pragma GCC diagnostic pop
+
+static_assert(params::kRouteExperts == kMaxExperts && params::kRouteChosen == kMaxChosen);
 
 }  // namespace pumice::vulkan

@@ -13,6 +13,19 @@ std::uint64_t bytes_of(std::int64_t a, std::int64_t b) {
   return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(a, b, "scratch of a device"));
 }
 
+// Experts of more rows than these run in blocks, so that the memory between their products has a limit.
+constexpr std::int64_t kMostExpertRows = 2048;
+
+// Bytes of a row of `width` floats between two products of Experts.
+std::uint64_t pair_bytes(std::int64_t width) { return static_cast<std::uint64_t>(slot_stride(width)) * 4; }
+
+// Bytes of the rows of 8-bit activations that a block of Experts needs, those of `up` and later those of `down`.
+std::uint64_t expert_quantized_bytes(const ExpertsStep& step, std::int64_t rows) {
+  const std::int64_t up = step.int8_up ? params::quantized_row_words(step.op.in.width) : 0,
+                     down = step.int8_down ? step.chosen * params::quantized_row_words(step.width) : 0;
+  return bytes_of(std::min(rows, step.block_rows), std::max(up, down) * 4);
+}
+
 // Bytes of the factors of one row, and of the matrices of one segment (ScanArea).
 std::uint64_t gate_bytes(const Scan& op) { return static_cast<std::uint64_t>(op.step.width) * params::kGateWords * 4; }
 std::uint64_t carry_bytes(const Scan& op) { return aligned(state_words({op.step.width, op.key_dim, op.value_dim}) * 4); }
@@ -36,6 +49,31 @@ class GpuPlanner {
   void operator()(const GatedLinear& op) {
     product(op.gate, op.in.width), product(op.up, op.in.width);
     step(op);
+  }
+  void operator()(const HeadLinear& op) {
+    product(op.weight, op.in.width);
+    step(op);
+  }
+  void operator()(const Route& op) { step(op); }
+  void operator()(const Experts& op) {
+    const MatrixShape &up = shape(op.up), &down = shape(op.down);
+    ExpertsStep result{.op = op, .experts = up.experts, .chosen = op.route.width / 2, .width = static_cast<std::int32_t>(down.cols)};
+    const std::uint64_t range = device_.limits.range, row = pair_bytes(std::max(result.width, op.out.width)) * result.chosen;
+    const std::uint64_t list = 4 * static_cast<std::uint64_t>(params::list_words(result.chosen, result.chosen + result.experts));
+    if (row > range || list > range) {
+      fail(ErrorKind::unsupported_model, "program '", plan_.program.name, "': Experts needs ", std::max(row, list), " bytes at once for ",
+           result.chosen, " of ", result.experts, " experts of ", result.width, " columns, ", device_.name, " binds at most ", range,
+           ". Use another device (device=\"cpu\")");
+    }
+    result.block_rows =
+        std::min({kMostExpertRows, rows_per_binding({op.in, op.route, op.out, op.residual}), static_cast<std::int64_t>(range / row)});
+    while (result.block_rows > 1 && expert_area(result, result.block_rows).list_bytes > range) result.block_rows /= 2;
+    const auto rounds = [&](const MatrixShape& m) { return takes_int8(m.format, m.rounding); };
+    result.int8_up = rounds(up) && (op.gate == MatrixId::none || rounds(shape(op.gate)));
+    result.int8_down = rounds(down);
+    plan_.variants.cooperative_matrix = allowed_.cooperative_matrix;
+    plan_.variants.integer_dot |= allowed_.integer_dot && (result.int8_up || result.int8_down);
+    step(result);
   }
   void operator()(const Multiply& op) { step(op); }
 
@@ -99,6 +137,7 @@ class GpuPlanner {
   void operator()(const Top& op) { step(TopStep{op, tops_++}); }
 
  private:
+  const MatrixShape& shape(MatrixId id) const { return weights_.matrices[static_cast<std::size_t>(id)]; }
   void step(GpuStep step) { plan_.steps.push_back(std::move(step)); }
 
   std::uint64_t stride_bytes(const View& v) const {
@@ -155,7 +194,7 @@ class GpuPlanner {
 
   void product(MatrixId id, std::int32_t cols) {
     plan_.variants.cooperative_matrix = allowed_.cooperative_matrix;
-    const MatrixShape& m = weights_.matrices[static_cast<std::size_t>(id)];
+    const MatrixShape& m = shape(id);
     if (!allowed_.integer_dot || !takes_int8(m.format, m.rounding)) return;
     plan_.variants.integer_dot = true;
     plan_.quantized_words = std::max(plan_.quantized_words, params::quantized_row_words(cols));
@@ -225,6 +264,17 @@ std::uint64_t state_words(const StateShape& shape) {
   return static_cast<std::uint64_t>(shape.matrices) * static_cast<std::uint64_t>(shape.rows) * static_cast<std::uint64_t>(shape.cols);
 }
 
+ExpertArea expert_area(const ExpertsStep& step, std::int64_t rows) {
+  ExpertArea area;
+  const std::int64_t pairs = std::min(rows, step.block_rows) * step.chosen;
+  const std::int64_t tiles = params::list_tiles(pairs, step.experts, kLeastListedTokens);  // larger tiles need a shorter list
+  area.list_bytes = static_cast<std::uint64_t>(params::list_words(pairs, tiles)) * 4;
+  area.hidden_at = aligned(area.list_bytes);
+  area.results_at = area.hidden_at + static_cast<std::uint64_t>(pairs) * pair_bytes(step.width);
+  area.bytes = area.results_at + static_cast<std::uint64_t>(pairs) * pair_bytes(step.op.out.width);
+  return area;
+}
+
 ScanArea scan_area(const Scan& op, std::span<const SpanBlock> blocks) {
   ScanArea area;
   for (const SpanBlock& block : blocks) area.bytes = std::max(area.bytes, aligned(static_cast<std::uint64_t>(block.rows) * gate_bytes(op)));
@@ -251,9 +301,14 @@ Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTab
     const bool used = plan.facts.slot_lives[s].used() || static_cast<std::int32_t>(s) == plan.program.output;
     areas.slots.push_back(take(used ? bytes_of(counts.of(slot.rows), slot_stride(slot.width) * 4) : 0));
   }
-  if (plan.quantized_words > 0) {
-    const std::int64_t rows = std::max({counts.tokens, counts.segments, counts.selected});
-    areas.quantized = take(bytes_of(plan.variants.cooperative_matrix ? std::min(rows, kFewRows) : rows, plan.quantized_words * 4));
+  if (plan.variants.integer_dot) {
+    const auto rounded = [&](std::int64_t rows) { return plan.variants.cooperative_matrix ? std::min(rows, kFewRows) : rows; };
+    std::uint64_t bytes = bytes_of(rounded(std::max({counts.tokens, counts.segments, counts.selected})), plan.quantized_words * 4);
+    for (const GpuStep& step : plan.steps) {
+      const auto* experts = std::get_if<ExpertsStep>(&step);
+      if (experts != nullptr) bytes = std::max(bytes, expert_quantized_bytes(*experts, counts.tokens));
+    }
+    areas.quantized = take(bytes);
   }
   place_attends(plan, attends, kept_pages, areas);
   if (areas.partial_bytes > range) {
@@ -274,13 +329,16 @@ Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTab
     const auto* top = std::get_if<Top>(&op);
     if (top != nullptr) found = std::max(found, top_found_bytes(*top, std::min(counts.tokens, top_rows(plan.program, *top, range))));
   }
-  std::uint64_t scanned = 0;
+  std::uint64_t scanned = 0, mixed = 0;
   for (const GpuStep& step : plan.steps) {
     const auto* scan = std::get_if<ScanStep>(&step);
     if (scan != nullptr) scanned = std::max(scanned, scan_area(scan->op, spans[static_cast<std::size_t>(scan->spans)]).bytes);
+    const auto* experts = std::get_if<ExpertsStep>(&step);
+    if (experts != nullptr) mixed = std::max(mixed, expert_area(*experts, counts.tokens).bytes);
   }
   areas.top = take(found);
   areas.scan = take(scanned);
+  areas.experts = take(mixed);
   areas.kept = take(areas.kept_bytes);
   areas.partials = take(areas.partial_bytes);
   return areas;

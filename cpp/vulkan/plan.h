@@ -32,6 +32,12 @@ struct AttendStep {
   std::int32_t shape = 0;       // index in GpuPlan::attends
   std::int32_t distances = -1;  // index in GpuPlan::distances; -1 if there are neither bias nor places (relative positions)
 };
+struct ExpertsStep {
+  Experts op;
+  std::int32_t experts = 0, chosen = 0, width = 0;  // width: rows of one expert's `up`
+  std::int64_t block_rows = 1;                      // maximum number of rows of the batch that one dispatch handles
+  bool int8_up = false, int8_down = false;          // whether these products may round activations to 8 bits (Variants::integer_dot)
+};
 struct ConvStep {
   Conv op;
   std::int32_t spans = 0;  // index in GpuPlan::spans
@@ -44,8 +50,8 @@ struct TopStep {
   Top op;
   std::int32_t table = 0;  // index in Tables::tops_at
 };
-using GpuStep =
-    std::variant<Embed, Norm, Linear, GatedLinear, Multiply, RopeStore, AttendStep, ConvStep, ScanStep, Select, Pool, LogProb, TopStep>;
+using GpuStep = std::variant<Embed, Norm, Linear, GatedLinear, HeadLinear, Route, ExpertsStep, Multiply, RopeStore, AttendStep, ConvStep,
+                             ScanStep, Select, Pool, LogProb, TopStep>;
 
 struct GpuPlan {
   Program program;
@@ -81,7 +87,7 @@ struct Counts {
 // areas `partials` and `kept`.
 struct Areas {
   std::vector<std::uint64_t> slots;
-  std::uint64_t quantized = 0, partials = 0, kept = 0, top = 0, scan = 0, total = 0;
+  std::uint64_t quantized = 0, partials = 0, kept = 0, top = 0, scan = 0, experts = 0, total = 0;
   std::uint64_t partial_bytes = 0, kept_bytes = 0;
 };
 Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::span<const std::vector<SpanBlock>> spans,
@@ -94,6 +100,14 @@ struct ScanArea {
   std::uint64_t carry_at[2] = {}, bytes = 0;  // carry_at: byte offsets of the two sets, both 0 if there is only one block
 };
 ScanArea scan_area(const Scan& op, std::span<const SpanBlock> blocks);
+
+// The area of Experts in scratch memory, for a block of `rows` rows: byte offsets of the list of pairs (sort.comp), of the rows between the
+// products `up` and `down` (a row for each pair), and of the results of `down` (likewise).
+struct ExpertArea {
+  std::uint64_t list_at = 0, hidden_at = 0, results_at = 0, bytes = 0;
+  std::uint64_t list_bytes = 0;
+};
+ExpertArea expert_area(const ExpertsStep& step, std::int64_t rows);
 
 // Returns the number of floats in one operation's state. Throws unsupported_model if the shape is not valid.
 std::uint64_t state_words(const StateShape& shape);

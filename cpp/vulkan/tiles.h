@@ -19,8 +19,10 @@ inline constexpr std::int64_t kFewRows = 8;
 // Tiles for few rows, sorted by `tokens`. A group of 64 lanes computes `outputs` outputs for all rows at once.
 inline constexpr LinearTile kMatvecTiles[] = {{64, 1, 4}, {64, 2, 4}, {64, 4, 4}, {64, 8, 2}};
 // Tiles for many rows, sorted by `tokens`. They fit the least limits of Vulkan: LANES = TOKENS x OUTPUTS / (8 R) is at most 128, and the
-// shared memory, (TOKENS + OUTPUTS) x 80 + 128 bytes, is at most 16 KiB.
+// shared memory, (TOKENS + OUTPUTS) x 80 + 128 + TOKENS x 4 bytes, is at most 16 KiB.
 inline constexpr LinearTile kGemmTiles[] = {{64, 32, 64}, {64, 64, 64}};
+// The smallest number of tokens of a listed tile (listed_tile() in lowering_steps.h).
+inline constexpr std::int64_t kLeastListedTokens = 2;
 // Tiles for many rows on cooperative matrices, largest first. In this table, `lanes` is the number of subgroups.
 inline constexpr LinearTile kCooperativeTiles[] = {{8, 128, 128}, {4, 64, 64}, {2, 32, 64}, {1, 32, 32}};
 
@@ -32,10 +34,12 @@ constexpr LinearTile tile_for(const LinearTile (&tiles)[n], std::int64_t rows) {
 
 // Returns the largest tile that fits the device's limits of lanes and shared memory, and whose tokens are more than half filled by the
 // rows. Returns the smallest tile if there is none. In the result, `lanes` is the number of lanes.
-inline LinearTile cooperative_tile(const CooperativeShape& shape, const DeviceLimits& limits, std::int64_t rows, bool gated) {
+// A tile of the list that sort.comp writes needs `more` bytes of shared memory for each of its tokens.
+inline LinearTile cooperative_tile(const CooperativeShape& shape, const DeviceLimits& limits, std::int64_t rows, bool gated,
+                                   std::uint32_t more = 0) {
   const LinearTile* const smallest = std::end(kCooperativeTiles) - 1;
   const LinearTile tile = *std::find_if(kCooperativeTiles, smallest, [&](const LinearTile& t) {
-    const std::uint32_t shared = (t.tokens + t.outputs) * 80 + 128 + t.lanes * (gated ? 8 : 4) * shape.m * shape.n;
+    const std::uint32_t shared = (t.tokens + t.outputs) * 80 + 128 + t.lanes * (gated ? 8 : 4) * shape.m * shape.n + t.tokens * more;
     return t.lanes * shape.subgroup <= std::min<std::uint64_t>(256, limits.invocations) && shared <= limits.shared && rows * 2 > t.tokens;
   });
   return {tile.lanes * shape.subgroup, tile.tokens, tile.outputs};

@@ -27,6 +27,10 @@ std::uint64_t checked_row_bytes(const MatrixShape& m) {
     fail(ErrorKind::unsupported_model, "tensor '", m.name, "' (", format.name, ") has ", m.rows, " rows of ", m.cols,
          " weights; needed: 1 to ", INT32_MAX, " of each, and rows of whole blocks of ", format.block);
   }
+  if (m.experts < 1 || m.rows % m.experts != 0) {
+    fail(ErrorKind::unsupported_model, "tensor '", m.name, "' has ", m.rows, " rows; needed: equally many for each of ", m.experts,
+         " experts");
+  }
   return static_cast<std::uint64_t>(device_row_words(m.format, m.cols)) * 4;
 }
 
@@ -85,7 +89,7 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
     const Matrix& source = weights.matrices[i];
     GpuMatrix& m = matrices_[i];
-    m = {source.name, source.format, source.rows, source.cols, 0, {}, source.rounding};
+    m = {source.name, source.format, source.rows, source.cols, 0, source.experts, {}, source.rounding};
     if (!used.empty() && !used[i]) continue;
     const std::uint64_t row_bytes = checked_row_bytes(shape_of(source));
     m.row_words = static_cast<std::int64_t>(row_bytes / 4);
@@ -93,12 +97,14 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
       fail(ErrorKind::unsupported_model, "tensor '", source.name, "' has rows of ", row_bytes, " bytes; ", device_->physical().name,
            " binds at most ", piece_bytes);
     }
-    const auto rows = static_cast<std::int64_t>(piece_bytes / row_bytes);
-    for (std::int64_t first = 0; first < m.rows; first += rows) {
+    const auto most = static_cast<std::int64_t>(piece_bytes / row_bytes);
+    const std::int64_t whole = most / m.rows_each() * m.rows_each();
+    for (std::int64_t first = 0; first < m.rows;) {
       RowRange& piece = m.pieces.emplace_back();
       piece.first = first;
-      piece.rows = std::min(rows, m.rows - first);
+      piece.rows = whole > 0 ? std::min(whole, m.rows - first) : std::min(most, m.rows_each() - first % m.rows_each());
       piece.bytes = static_cast<std::uint64_t>(piece.rows) * row_bytes;
+      first += piece.rows;
     }
   }
   for (GpuMatrix& m : matrices_) {
@@ -251,7 +257,9 @@ VectorRange GpuWeights::range_of(std::span<const VectorId> ids) const {
 
 WeightShapes GpuWeights::shapes() const {
   WeightShapes shapes;
-  for (const GpuMatrix& m : matrices_) shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, !m.pieces.empty(), m.rounding});
+  for (const GpuMatrix& m : matrices_) {
+    shapes.matrices.push_back({m.name, m.format, m.rows, m.cols, static_cast<std::int32_t>(m.experts), !m.pieces.empty(), m.rounding});
+  }
   for (const GpuVector& v : vectors_) shapes.vectors.push_back({v.name, v.size, v.indices});
   return shapes;
 }

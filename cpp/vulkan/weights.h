@@ -1,4 +1,5 @@
-// Weights on a device. Matrices have the layout that shaders read (shaders/layout.h), and are cut into pieces that one binding can hold.
+// Weights on a device. Matrices have the layout that shaders read (shaders/layout.h), and are cut into pieces that one binding can hold. A
+// piece of a stack of matrices (Matrix::experts) has whole matrices of the stack, or rows of one of them that is too large for a binding.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,10 @@ struct RowRange {
 struct GpuMatrix {
   std::string name;
   Format format = Format::F32;
-  std::int64_t rows = 0, cols = 0, row_words = 0;
-  std::vector<RowRange> pieces;        // empty if the matrix is not loaded on this device
-  Rounding rounding = Rounding::none;  // Matrix::rounding
+  std::int64_t rows = 0, cols = 0, row_words = 0, experts = 1;
+  std::vector<RowRange> pieces;                              // empty if the matrix is not loaded on this device
+  Rounding rounding = Rounding::none;                        // Matrix::rounding
+  std::int64_t rows_each() const { return rows / experts; }  // of one matrix of the stack
 };
 struct GpuVector {
   std::string name;

@@ -27,8 +27,8 @@ using engine::LoadOptions;
 py::dict placement_dict(const engine::Placement& p) {
   py::list rows, devices;
   for (const auto& row : p.rows) {
-    rows.append(py::dict("name"_a = row.name, "device"_a = row.device, "weights"_a = row.weights, "kv"_a = row.kv,
-                         "state"_a = row.state, "formats"_a = row.formats, "why"_a = row.why));
+    rows.append(py::dict("name"_a = row.name, "device"_a = row.device, "weights"_a = row.weights, "kv"_a = row.kv, "state"_a = row.state,
+                         "formats"_a = row.formats, "why"_a = row.why));
   }
   for (const auto& device : p.devices) {
     devices.append(py::dict("id"_a = device.id, "name"_a = device.name, "weights"_a = device.weights, "scratch"_a = device.scratch,
@@ -88,10 +88,9 @@ py::dict memory(const ModelHandle& handle) {
   const auto bytes = [&](std::int64_t pages, std::int64_t states) {
     return static_cast<std::uint64_t>(pages) * stats.page_bytes + static_cast<std::uint64_t>(states) * stats.state_bytes;
   };
-  return py::dict("weights"_a = p.weights, "kv_budget"_a = p.kv_budget,
-                  "kv_reserved"_a = bytes(stats.pages_reserved, stats.states_reserved),
-                  "kv_used"_a = bytes(stats.pages_in_use + stats.pages_cached, stats.states_in_use + stats.states_cached),
-                  "scratch"_a = p.scratch);
+  return py::dict(
+      "weights"_a = p.weights, "kv_budget"_a = p.kv_budget, "kv_reserved"_a = bytes(stats.pages_reserved, stats.states_reserved),
+      "kv_used"_a = bytes(stats.pages_in_use + stats.pages_cached, stats.states_in_use + stats.states_cached), "scratch"_a = p.scratch);
 }
 
 // ---------------------------------------------------------------- load

@@ -98,6 +98,43 @@ void read(GatedLinear& op, const py::dict& d) {
         .up_bias = id<VectorId>(d, "up_bias"),
         .activation = activation(d)};
 }
+void read(HeadLinear& op, const py::dict& d) {
+  op = {.in = view(d, "in"),
+        .out = view(d, "out"),
+        .in_step = field<std::int32_t>(d, "in_step"),
+        .out_step = field<std::int32_t>(d, "out_step"),
+        .weight = id<MatrixId>(d, "weight")};
+}
+void read(Route& op, const py::dict& d) {
+  op = {.logits = view(d, "logits"),
+        .out = view(d, "out"),
+        .chosen = field<std::int32_t>(d, "chosen"),
+        .groups = field<std::int32_t>(d, "groups", 1),
+        .kept = field<std::int32_t>(d, "kept", 1),
+        .score = one_of(d, "score", kRouteScores, RouteScore::softmax),
+        .bias = id<VectorId>(d, "bias"),
+        .scales = id<VectorId>(d, "scales"),
+        .normalised = field<bool>(d, "normalised", true),
+        .floor = field<float>(d, "floor", 0),
+        .scale = field<float>(d, "scale", 1)};
+}
+void read(Experts& op, const py::dict& d) {
+  op = {.in = view(d, "in"),
+        .route = view(d, "route"),
+        .out = view(d, "out"),
+        .residual = view(d, "residual", false),
+        .gate = id<MatrixId>(d, "gate"),
+        .up = id<MatrixId>(d, "up"),
+        .down = id<MatrixId>(d, "down"),
+        .gate_bias = id<VectorId>(d, "gate_bias"),
+        .up_bias = id<VectorId>(d, "up_bias"),
+        .down_bias = id<VectorId>(d, "down_bias"),
+        .activation = activation(d),
+        .limit = field<float>(d, "limit", 0),
+        .shift = field<float>(d, "shift", 0),
+        .scale = field<float>(d, "scale", 1),
+        .weighs_input = field<bool>(d, "weighs_input", false)};
+}
 void read(Multiply& op, const py::dict& d) {
   op = {.a = view(d, "a"),
         .b = view(d, "b", false),
@@ -198,7 +235,7 @@ using RaggedSegment = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::
 
 class Runner {
  public:
-  Runner(const py::dict& program, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>& matrices,
+  Runner(const py::dict& program, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, std::int32_t, py::bytes>>& matrices,
          const std::vector<std::vector<float>>& vectors, int threads, const std::string& compute, const std::string& kv_dtype,
          std::int32_t pages, std::int32_t states, const std::string& device, bool may_round) {
     Program p{.name = "test"};
@@ -220,7 +257,7 @@ class Runner {
     if (p.output < 0 || p.output >= static_cast<std::int32_t>(p.slots.size())) fail(ErrorKind::invalid_argument, "output is no slot");
     output_ = p.slots[static_cast<std::size_t>(p.output)];
     Weights weights;
-    for (const auto& [format, rows, cols, bytes] : matrices) {
+    for (const auto& [format, rows, cols, experts, bytes] : matrices) {
       const auto known = format_from_name(format);
       require(known.has_value(), "format ", format, " is not known");
       const auto data = std::make_shared<std::string>(bytes);
@@ -234,7 +271,8 @@ class Runner {
            .cols = cols,
            .read = [data, row](std::int64_t first, std::int64_t count,
                                std::uint8_t* out) { std::memcpy(out, data->data() + first * row, static_cast<std::size_t>(count * row)); },
-           .rounding = may_round && compute_mode(compute) == Compute::automatic ? Rounding::floats : Rounding::none});
+           .rounding = may_round && compute_mode(compute) == Compute::automatic ? Rounding::floats : Rounding::none,
+           .experts = experts});
     }
     for (const auto& values : vectors) weights.vectors.push_back({.name = str("vector ", weights.vectors.size()), .values = values});
     interruptible([&](const Cancel& cancel) {
@@ -321,7 +359,7 @@ std::int64_t bytes_of_row(const std::string& format, std::int64_t cols) {
 void bind_ops(py::module_& module) {
   auto ops = module.def_submodule("ops", "Programs of any operations on numpy arrays; private, for tests and bench.");
   py::class_<Runner>(ops, "Runner")
-      .def(py::init<const py::dict&, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, py::bytes>>&,
+      .def(py::init<const py::dict&, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, std::int32_t, py::bytes>>&,
                     const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t, std::int32_t,
                     const std::string&, bool>(),
            "program"_a, "matrices"_a, "vectors"_a, "threads"_a = 0, "compute"_a = "auto", "kv_dtype"_a = "f16", "pages"_a = 0,

@@ -5,6 +5,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/rows/attend.h"
+#include "cpu/rows/experts.h"
 #include "cpu/rows/math.h"
 #include "cpu/rows/recurrent.h"
 #include "cpu/rows/sixteens.h"
@@ -216,12 +217,19 @@ void epilogue(float* out, Int out_stride, Int count, Int cols, const Epilogue& h
 }
 
 template <Lanes16 Lanes>
-void gate(float* gate, const float* up, const float* gate_bias, const float* up_bias, Activation activation, Int n) {
-  with_activation<Lanes>(activation, {}, [&](auto f) __attribute__((always_inline)) {
+void gate(float* gate, const float* up, const Gating& how, Int n) {
+  const bool limits = how.limit > 0;
+  const Lanes most = Lanes::set(how.limit), least = Lanes::set(-how.limit), shift = Lanes::set(how.shift);
+  with_activation<Lanes>(how.activation, {}, [&](auto f) __attribute__((always_inline)) {
     sixteens(n, [&](Int i, int count) __attribute__((always_inline)) {
       Lanes g = load<Lanes>(gate + i, count), u = load<Lanes>(up + i, count);
-      if (gate_bias) g = g + load<Lanes>(gate_bias + i, count);
-      if (up_bias) u = u + load<Lanes>(up_bias + i, count);
+      if (how.gate_bias) g = g + load<Lanes>(how.gate_bias + i, count);
+      if (how.up_bias) u = u + load<Lanes>(how.up_bias + i, count);
+      if (limits) {  // the second operand stays where it is NaN
+        g = min(most, g);
+        u = max(least, min(most, u));
+      }
+      if (how.shift != 0.0f) u = u + shift;
       store(gate + i, f(g) * u, count);
     });
   });
@@ -356,11 +364,17 @@ Int skip(const float* x, Int n, float bound) {
 }
 
 template <Lanes16 Lanes>
-inline constexpr RowKernels kRows = {quantize<Lanes>, quantize_fixed<Lanes>, quantize_words<Lanes>, quantize_bytes<Lanes>,
-                                     rms_norm<Lanes>, layer_norm<Lanes>,     epilogue<Lanes>,       gate<Lanes>,
-                                     multiply<Lanes>, scale_add<Lanes>,      rope<Lanes>,           kv_store<Lanes>,
-                                     attend<Lanes>,   merge<Lanes>,          conv<Lanes>,           scan_gates<Lanes>,
-                                     scan<Lanes>,     pool<Lanes>,           log_sum_exp<Lanes>,    skip<Lanes>};
+inline constexpr RowKernels kRows = {quantize<Lanes>,       quantize_fixed<Lanes>,
+                                     quantize_words<Lanes>, quantize_bytes<Lanes>,
+                                     rms_norm<Lanes>,       layer_norm<Lanes>,
+                                     epilogue<Lanes>,       gate<Lanes>,
+                                     multiply<Lanes>,       scale_add<Lanes>,
+                                     rope<Lanes>,           kv_store<Lanes>,
+                                     attend<Lanes>,         merge<Lanes>,
+                                     route<Lanes>,          fold_choices<Lanes>,
+                                     conv<Lanes>,           scan_gates<Lanes>,
+                                     scan<Lanes>,           pool<Lanes>,
+                                     log_sum_exp<Lanes>,    skip<Lanes>};
 
 }  // namespace
 }  // namespace pumice::cpu

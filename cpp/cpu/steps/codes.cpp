@@ -4,12 +4,13 @@
 
 namespace pumice::cpu {
 
-FixedRows CodeRows::fixed() const {
+FixedRows CodeRows::fixed(std::int64_t col) const {
   FixedRows x{.codes = reinterpret_cast<std::int16_t*>(at), .rows = rows, .cols = place.cols};
   const std::int64_t blocks = rows * ceil_div(x.cols, kFixedBlock);
   x.scales = reinterpret_cast<float*>(x.codes + blocks * kFixedBlock);
   x.starts = reinterpret_cast<std::int32_t*>(x.scales + blocks);
-  return x;
+  const std::int64_t skipped = col / kFixedBlock * rows;
+  return {x.codes + skipped * kFixedBlock, x.scales + skipped, x.starts + skipped, rows, x.cols - col};
 }
 
 FixedRows CodeRows::words() const {
@@ -26,14 +27,15 @@ ByteRows CodeRows::bytes() const {
   return x;
 }
 
-QuantRows CodeRows::int8() const {
+QuantRows CodeRows::int8(std::int64_t col) const {
   QuantRows x{.codes = reinterpret_cast<std::int8_t*>(at), .rows = rows, .cols = place.cols};
   const std::int64_t blocks = rows * (x.cols / kQuantBlock);
   std::uint8_t* const scales = at + round_up(rows * x.cols, kLine);
   x.scales = reinterpret_cast<float*>(scales);
   x.scaled_sums = x.scales + blocks;
   x.sums = reinterpret_cast<std::int32_t*>(scales + round_up(2 * blocks * static_cast<std::int64_t>(sizeof(float)), kLine));
-  return x;
+  const std::int64_t skipped = col / kQuantBlock * rows;
+  return {x.codes + skipped * kQuantBlock, x.scales + skipped, x.sums + 2 * skipped, x.scaled_sums + skipped, rows, x.cols - col};
 }
 
 namespace {

@@ -9,19 +9,22 @@ struct CodeRows {
   CodeRows(const Run& run, std::int32_t index)
       : run(run), place(run.plan.quantized[static_cast<std::size_t>(index)]), at(run.area(place.area)) {
     const std::int64_t all = run.layout().rows[static_cast<int>(place.rows)];
-    rows = place.terms() * (run.plan.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all);
+    rows = place.pairs * place.terms() * (run.plan.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all);
   }
 
-  // Index of the first code row of the batch's row r.
+  // Index of the first code row of the batch's row r, or of pair r.
   std::int64_t row(std::int64_t r) const { return place.terms() * (r - run.first_row(place.area)); }
-  QuantRows int8() const;
-  FixedRows fixed() const;
+  // The codes of columns `col` and later. `col` must be the first column of a block.
+  QuantRows int8(std::int64_t col) const;
+  FixedRows fixed(std::int64_t col) const;
+  QuantRows int8() const { return int8(0); }
+  FixedRows fixed() const { return fixed(0); }
   // Returns whether 8-bit codes are stored as bytes. If not, they are stored as 16-bit words. This depends on the instruction set.
   bool as_bytes() const { return run.kernels.matrix.bytes.of_bytes != nullptr; }
   ByteRows bytes() const;
   FixedRows words() const;
 
-  // Quantizes rows [first, first + count) of the batch.
+  // Quantizes rows [first, first + count) of the batch, or pairs.
   void quantize(const float* in, std::int64_t in_stride, std::int64_t first, std::int64_t count) const;
 
   const Run& run;

@@ -4,25 +4,11 @@
 #include <climits>
 #include <cstring>
 
-#include "cpu/blas.h"
-#include "cpu/steps/codes.h"
+#include "cpu/steps/part_product.h"
 #include "cpu/steps/steps.h"
 
 namespace pumice::cpu {
 namespace {
-
-// With few rows, a task has at least this many bytes of weights. That takes 1 to 2 us.
-constexpr std::int64_t kTaskBytes = 24 * 1024;
-// With few rows, a task has at most this many bytes of weights. That takes about 15 us, and the last thread may run alone for so long at
-// the end of a step.
-constexpr std::int64_t kMostTaskBytes = 256 * 1024;
-// With more rows, a task has at least about this many multiply-adds, as far as kBlockGroups allows. That takes 2 to 5 us.
-constexpr std::int64_t kTaskMacs = 256 * 1024;
-
-std::int64_t groups_of(const ProductPart& part) { return ceil_div(part.rows, kGroupRows); }
-std::int64_t group_bytes(const Run& run, const ProductPart& part) {
-  return std::max<std::int64_t>(kLine, run.weights.matrix(part.weight).group_bytes);
-}
 
 // Chooses the numbers of weight groups and rows per task. The caller then sets the number of tasks with count_tasks(). A task gets at most
 // most_groups groups, unless there would be too many tasks.
@@ -42,80 +28,12 @@ Cut cut_product(const Run& run, Rows kind, std::int64_t groups, std::int64_t gro
     cut.groups = round_up(std::clamp(ceil_div(groups * blocks, share), least, kBlockGroups), kTileGroups);
   }
   cut.groups = std::min(cut.groups, most_groups);
-  while (ceil_div(groups, cut.groups) * blocks > kMaxTasks / 2) cut.groups *= 2;
+  while (cut.groups < groups && ceil_div(groups, cut.groups) * blocks > kMaxTasks / 2) cut.groups *= 2;
   return cut;
 }
 void count_tasks(Cut& cut, std::int64_t tasks_of_rows) {
   cut.tasks_of_rows = tasks_of_rows;
   cut.tasks = tasks_of_rows * ceil_div(cut.rows.count, cut.per_task);
-}
-
-// The product of some rows of `in` with one part, out = in * W^T. outputs() computes columns [first, first + count) of the product.
-class PartProduct {
- public:
-  PartProduct(const Run& run, const ProductPart& part, const View& in, const Range& rows)
-      : run_(run), part_(part), matrix_(run.weights.matrix(part.weight)), in_(in), rows_(rows) {}
-
-  void outputs(std::int64_t first, std::int64_t count, float* out, std::int64_t out_stride) const {
-    if (part_.quantized >= 0) return of_codes(CodeRows(run_, part_.quantized), matrix_.group(first / kGroupRows), count, out, out_stride);
-    const float* x = run_.row(in_, rows_.first);
-    if (matrix_.packing == Packing::row_major) {
-      blas()->sgemm_nt(rows_.count, count, matrix_.cols, x, run_.stride(in_),
-                       reinterpret_cast<const float*>(matrix_.data) + first * matrix_.cols, matrix_.cols, out, out_stride);
-    } else {
-      const ProductF32 product = part_.bf16 ? matrix_.kernels->product_bf16 : matrix_.kernels->product_f32;
-      product(matrix_.group(first / kGroupRows), count, matrix_.cols, x, run_.stride(in_), rows_.count, out, out_stride);
-    }
-  }
-
- private:
-  void of_codes(const CodeRows& x, const std::uint8_t* groups, std::int64_t count, float* out, std::int64_t out_stride) const {
-    const std::int64_t row = x.row(rows_.first), cols = matrix_.cols;
-    switch (x.place.codes) {
-      case Codes::int8:
-        return matrix_.kernels->product_int8(groups, count, cols, x.int8(), row, rows_.count, out, out_stride);
-      case Codes::two_int8:
-        return of_two_terms(x.int8(), row, groups, count, out, out_stride);
-      case Codes::fixed: {
-        const ProductFixed own = matrix_.kernels->product_fixed;
-        const ProductFixed product = matrix_.packing == Packing::fixed ? run_.kernels.matrix.fixed.product : own;
-        return product(groups, count, cols, x.fixed(), row, rows_.count, out, out_stride);
-      }
-      case Codes::bytes: {
-        const ByteKernels& product = run_.kernels.matrix.bytes;
-        if (x.as_bytes()) return product.of_bytes(groups, count, cols, x.bytes(), row, rows_.count, out, out_stride);
-        return product.of_words(groups, count, cols, x.words(), row, rows_.count, out, out_stride);
-      }
-    }
-  }
-
-  // Each row of activations has two rows of codes (Codes::two_int8). Multiplies both in the same pass over the weights, and adds the two
-  // results. With few rows, most of the time is spent on reading weights, so the second row of codes costs little.
-  void of_two_terms(const QuantRows& x, std::int64_t row, const std::uint8_t* groups, std::int64_t count, float* out,
-                    std::int64_t out_stride) const {
-    alignas(kLine) float tile[kTileFloats];
-    const std::int64_t width = std::min(count, kTileFloats / (2 * rows_.count) / kGroupRows * kGroupRows);
-    for (std::int64_t c = 0; c < count; c += width) {
-      const std::int64_t outputs = std::min(width, count - c);
-      matrix_.kernels->product_int8(groups + c / kGroupRows * matrix_.group_bytes, outputs, matrix_.cols, x, row, 2 * rows_.count, tile,
-                                    width);
-      for (std::int64_t r = 0; r < rows_.count; ++r) {
-        const float* terms = tile + 2 * r * width;
-        for (std::int64_t i = 0; i < outputs; ++i) out[r * out_stride + c + i] = terms[i] + terms[width + i];
-      }
-    }
-  }
-
-  const Run& run_;
-  const ProductPart& part_;
-  const PackedMatrix& matrix_;
-  const View& in_;
-  const Range rows_;
-};
-
-const float* bias_of(const Run& run, const ProductPart& part, std::int64_t first) {
-  if (part.folded_bias >= 0) return run.constants.folded_biases[static_cast<std::size_t>(part.folded_bias)].data() + first;
-  return part.bias == VectorId::none ? nullptr : run.weights.vector(part.bias) + first;
 }
 
 Epilogue epilogue_of(const Run& run, const LinearStep& s, const ProductPart& part, std::int64_t first, const float* residual) {
@@ -185,19 +103,26 @@ void task(const Run& run, const GatedStep& s, const Cut& cut, std::int64_t index
   const Range rows = cut.task_rows(index / cut.tasks_of_rows);
   const std::int64_t first = index % cut.tasks_of_rows * cut.groups * kGroupRows;
   const std::int64_t end = std::min(first + cut.groups * kGroupRows, s.gate.rows);
-  const std::int64_t width = std::min(cut.groups * kGroupRows, kTileFloats / rows.count / kGroupRows * kGroupRows);
   const PartProduct gate(run, s.gate, s.in, rows), up(run, s.up, s.in, rows);
-  float* beside = reinterpret_cast<float*>(run.scratch_of(thread));
-  for (std::int64_t c = first; c < end; c += width) {
-    const std::int64_t count = std::min(width, end - c);
-    float* out = run.row(s.out, rows.first) + c;
-    gate.outputs(c, count, out, run.stride(s.out));
-    up.outputs(c, count, beside, width);
-    const float *gate_bias = bias_of(run, s.gate, c), *up_bias = bias_of(run, s.up, c);
-    for (std::int64_t r = 0; r < rows.count; ++r) {
-      run.kernels.rows.gate(out + r * run.stride(s.out), beside + r * width, gate_bias, up_bias, s.activation, count);
-    }
-  }
+  const GatedProduct product{gate, up, s.gate, s.up, rows.count, 0, {.activation = s.activation}};
+  product.outputs(run, first, end, run.row(s.out, rows.first), run.stride(s.out), reinterpret_cast<float*>(run.scratch_of(thread)));
+}
+
+// Heads are cut like parts: a task computes some groups of one head.
+Cut cut(const Run& run, const HeadLinearStep& s) {
+  const std::int64_t heads = run.weights.matrix(s.op.weight).experts, groups = groups_of(s.part);
+  Cut cut = cut_product(run, run.slot(s.op.in).rows, groups * heads, group_bytes(run, s.part), s.part.cols, groups);
+  count_tasks(cut, heads * ceil_div(groups, cut.groups));
+  return cut;
+}
+void task(const Run& run, const HeadLinearStep& s, const Cut& cut, std::int64_t index, int) {
+  const Range rows = cut.task_rows(index / cut.tasks_of_rows);
+  const std::int64_t blocks = ceil_div(groups_of(s.part), cut.groups), head = index % cut.tasks_of_rows / blocks;
+  const std::int64_t first = index % blocks * cut.groups * kGroupRows, col = head * s.op.in_step;
+  const Operand in{run.row(s.op.in, rows.first) + col, run.stride(s.op.in), rows, col};
+  PartProduct(run, s.part, in, head)
+      .outputs(first, std::min(cut.groups * kGroupRows, s.part.rows - first), run.row(s.op.out, rows.first) + head * s.op.out_step + first,
+               run.stride(s.op.out));
 }
 
 }  // namespace pumice::cpu

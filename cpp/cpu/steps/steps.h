@@ -20,6 +20,15 @@ PUMICE_STEP(MultiplyStep)
 // products.cpp
 PUMICE_STEP(LinearStep)
 PUMICE_STEP(GatedStep)
+PUMICE_STEP(HeadLinearStep)
+// experts.cpp
+PUMICE_STEP(RouteStep)
+PUMICE_STEP(SortStep)
+PUMICE_STEP(GatherStep)
+PUMICE_STEP(ExpertsUpStep)
+PUMICE_STEP(PairCodesStep)
+PUMICE_STEP(ExpertsDownStep)
+PUMICE_STEP(FoldStep)
 // positions.cpp: rope, and storing keys and values in pages
 PUMICE_STEP(TurnsStep)
 PUMICE_STEP(RopeStoreStep)

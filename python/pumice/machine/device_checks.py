@@ -21,7 +21,8 @@ from ..common.exits import exit_waits
 from ..common.interruptible import interruptible
 
 Float32 = npt.NDArray[np.float32]
-Matrix = tuple[str, int, int, bytes]  # format, number of rows, number of columns, packed weights
+# format, number of rows, number of columns, number of matrices that share the rows (cpp/core/weights.h), packed weights
+Matrix = tuple[str, int, int, int, bytes]
 Saves = list[tuple[int, int]]  # (rows, state): after the first `rows` rows of the segment, its state is saved as number `state`
 # first, rows, past, pages, length, prompt, unseen, state, saves; see cpp/core/batch.h
 Segment = tuple[int, int, int, list[int], int, int, int, int, Saves]
@@ -32,7 +33,13 @@ _DIMS = {"key_dim": _HEAD_DIM, "value_dim": _HEAD_DIM, "kv_heads": _KV_HEADS}
 # Maximum NMSE of a result. Most are above 0, because devices add float32 numbers in different orders, and because a key that lies between
 # two f16 or q8_0 numbers may be rounded to either of them.
 _EXACT, _FLOAT, _INT8 = 0.0, 1e-9, 5e-4
+_INT8_TWICE = 2e-3  # for two products, one after another, that both round to 8 bits
 _KV = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}
+
+
+# The formats of products with one of several matrices. A shader reads their weights as it reads those of other products, which run in all
+# formats. More formats would take software Vulkan a minute to compile.
+_STACKED = ["F16", "Q8_0", "Q4_K", "Q6_K", "MXFP4"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ class Trial:
     output: int = 1
     ids_below: int = 0
     auto: bool = False  # whether the program also runs with compute="auto"
+    auto_limit: float = _INT8  # the limit of these runs
 
     def run(self, device: str, compute: str = "float32") -> Float32:
         """Runs the program on a device and returns the result, float32 (rows of all batches, columns). Each device gets the same random
@@ -95,13 +103,13 @@ class Trial:
         return np.concatenate(results)
 
 
-def _packed(name: str, rows: int, cols: int, seed: int) -> Matrix:
-    """Returns a matrix of random packed weights. All bytes are below 64, so that every float, half float and scale is finite, whatever the
-    format."""
+def _packed(name: str, rows: int, cols: int, seed: int, experts: int = 1) -> Matrix:
+    """Returns a matrix of random packed weights, or `experts` matrices with rows / experts rows each. All bytes are below 64, so that every
+    float, half float and scale is finite, whatever the format."""
     data = np.random.default_rng(seed).integers(0, 64, rows * _core.ops.row_bytes(name, cols), np.uint8)
     if name == "MXFP4":  # larger exponents at the beginning of blocks; below 64 they mean powers of two that a GPU may flush to zero
         data[::17] = 122 + data[::17] % 4
-    return name, rows, cols, data.tobytes()
+    return name, rows, cols, experts, data.tobytes()
 
 
 def _vector(count: int, seed: int) -> list[float]:
@@ -168,6 +176,82 @@ def _products(op: str, formats: list[str]) -> Trial:
         matrices=matrices,
         auto=True,
     )
+
+
+def _head_linear(formats: list[str]) -> Trial:
+    width = _KV_HEADS * _ROWS
+    return Trial(
+        "head_linear",
+        ops=[
+            {"op": "head_linear", "in": (0, 0, 2 * _COLS), "in_step": _COLS, "out": (1, i * width, width), "out_step": _ROWS, "weight": i}
+            for i in range(len(formats))
+        ],
+        slots=[("tokens", 2 * _COLS), ("tokens", width * len(formats))],
+        limit=_FLOAT,
+        batches=[Batch(1), Batch(_MANY)],
+        parts=[(name, i * width, width) for i, name in enumerate(formats)],
+        matrices=[_packed(name, width, _COLS, i, experts=_KV_HEADS) for i, name in enumerate(formats)],
+        auto=True,
+    )
+
+
+def _routes() -> Trial:
+    experts, chosen = 24, 3
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("softmax", {"score": "softmax", "scales": 0}),
+        ("sigmoid, groups", {"score": "sigmoid", "bias": 1, "groups": 4, "kept": 2, "floor": 1e-6, "scale": 2.5}),
+    ]
+    columns = [(i * 2 * chosen, 2 * chosen) for i in range(len(kinds))]
+    return Trial(
+        "route",
+        ops=[
+            {"op": "route", "logits": (0, 0, experts), "out": (1, *at), "chosen": chosen, **kind}
+            for (_, kind), at in zip(kinds, columns, strict=True)
+        ],
+        slots=[("tokens", experts), ("tokens", 2 * chosen * len(kinds))],
+        limit=_FLOAT,
+        batches=[Batch(1), Batch(_MANY)],
+        parts=[(label, *at) for (label, _), at in zip(kinds, columns, strict=True)],
+        vectors=[_vector(experts, 14), _vector(experts, 15)],
+    )
+
+
+def _mixture(kinds: list[tuple[str, dict[str, Any]]], formats: list[str], auto: bool) -> Trial:
+    """Checks mixtures of experts, each after a router of its own, with fields of its own and in the format of its own matrices."""
+    experts, chosen, width = 5, 2, 256
+    ops: list[dict[str, Any]] = [{"op": "route", "logits": (0, _COLS, experts), "out": (2, 0, 2 * chosen), "chosen": chosen}]
+    matrices: list[Matrix] = []
+    for i, ((_, kind), name) in enumerate(zip(kinds, formats, strict=True)):
+        # With the sigmoid, the rows between the products stay small enough for half floats.
+        ids = {"gate": 3 * i, "up": 3 * i + 1, "down": 3 * i + 2, "activation": "sigmoid"}
+        ops.append({"op": "experts", "in": (0, 0, _COLS), "route": (2, 0, 2 * chosen), "out": (1, i * _ROWS, _ROWS)} | ids | kind)
+        matrices += [_packed(name, experts * width, _COLS, 3 * i + part, experts) for part in range(2)]
+        matrices.append(_packed(name, experts * _ROWS, width, 3 * i + 2, experts))
+    return Trial(
+        "experts",
+        ops=ops,
+        slots=[("tokens", _COLS + experts), ("tokens", _ROWS * len(kinds)), ("tokens", 2 * chosen)],
+        limit=_FLOAT,
+        batches=[Batch(1), Batch(_MANY)],
+        parts=[(label, i * _ROWS, _ROWS) for i, (label, _) in enumerate(kinds)],
+        matrices=matrices,
+        vectors=[_vector(experts * width, 16), _vector(experts * width, 17), _vector(experts * _ROWS, 18)],
+        auto=auto,
+        auto_limit=_INT8_TWICE,
+    )
+
+
+def _experts(formats: list[str]) -> Trial:
+    return _mixture([(name, {}) for name in formats], formats, auto=True)
+
+
+def _ends_of_experts() -> Trial:
+    biases = {"gate_bias": 0, "up_bias": 1, "down_bias": 2}
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("biases, limit, shift", {"activation": "quick_gelu", "limit": 1.5, "shift": 1.0, **biases}),
+        ("weighs its input", {"weighs_input": True, "scale": 0.5}),
+    ]
+    return _mixture(kinds, ["F16"] * len(kinds), auto=False)
 
 
 def _ends() -> Trial:
@@ -388,8 +472,9 @@ def trials() -> list[Trial]:
     formats = [str(name) for name in _core.build_info()["formats"]]
     products = [_products(op, formats) for op in ("linear", "gated_linear")]
     rows = [_embed(formats), _norms(), *products, _ends(), _multiply()]
+    mixtures = [_head_linear(_STACKED), _routes(), _experts(_STACKED), _ends_of_experts()]
     attends = [*map(_attend, _KV), _attend_texts(), _attend_unseen()]
-    return [*rows, *attends, _recurrent(True), _recurrent(False), _select(), _pools(), _log_prob(), _top()]
+    return [*rows, *mixtures, *attends, _recurrent(True), _recurrent(False), _select(), _pools(), _log_prob(), _top()]
 
 
 def _nmse(found: Float32, expected: Float32) -> float:
@@ -427,7 +512,7 @@ def compare(device: str, step: Callable[[], None] = lambda: None) -> Iterator[Di
         for compute in _computes(trial):
             found = interruptible(functools.partial(_run, trial, device, compute))
             for label, first, width in trial.parts:
-                limit = _INT8 if compute == "auto" else trial.limit
+                limit = trial.auto_limit if compute == "auto" else trial.limit
                 name = f"{trial.name}, {label}" + (', compute="auto"' if compute == "auto" else "")
                 yield Difference(name, _nmse(found[:, first : first + width], expected[:, first : first + width]), limit)
             step()

@@ -177,7 +177,9 @@ bool rounds_to_bf16(const cpu::Kernels& kernels) {
 bool may_round_to_bf16(const OpCase& c) {
   for (const Op& op : c.program.ops) {
     const auto* linear = std::get_if<Linear>(&op);
-    if (std::get_if<GatedLinear>(&op) == nullptr && (linear == nullptr || linear->precise)) continue;
+    const bool product = std::holds_alternative<GatedLinear>(op) || std::holds_alternative<HeadLinear>(op) ||
+                         std::holds_alternative<Experts>(op) || (linear && !linear->precise);
+    if (!product) continue;
     for (const Matrix& m : c.weights.matrices) {
       if (m.format == Format::BF16 && m.rounding == Rounding::none) return true;
     }

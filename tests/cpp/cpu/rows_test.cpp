@@ -258,7 +258,7 @@ TEST(Rows, GateMultiplyAndScaleAdd) {
         const bool gate_bias = variant & 1, up_bias = variant & 2;
         const Floats y = on_all("gate", [&](const RowKernels& rows) {
           Floats out = a;
-          rows.gate(out.data(), b.data(), gate_bias ? c.data() : nullptr, up_bias ? d.data() : nullptr, activation, n);
+          rows.gate(out.data(), b.data(), {gate_bias ? c.data() : nullptr, up_bias ? d.data() : nullptr, activation}, n);
           return out;
         });
         for (int i = 0; i < n; ++i) {

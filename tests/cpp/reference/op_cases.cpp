@@ -109,7 +109,7 @@ Matrix matrix_of(std::string name, Format format, std::int64_t rows, std::int64_
     require(first >= 0 && count >= 0 && first + count <= rows, "rows ", first, " to ", first + count, " of a matrix with ", rows);
     std::copy_n(shared->begin() + first * stride, count * stride, out);
   };
-  return {std::move(name), format, rows, cols, read};
+  return {.name = std::move(name), .format = format, .rows = rows, .cols = cols, .read = read};
 }
 
 class Builder {
@@ -189,10 +189,11 @@ class Builder {
   }
 
   // ---- weights
-  MatrixId matrix(const std::string& format, std::int64_t rows, std::int64_t cols, std::int64_t fan_in) {
+  MatrixId matrix(const std::string& format, std::int64_t rows, std::int64_t cols, std::int64_t fan_in, std::int32_t experts = 1) {
     const auto m = c_.weights.matrices.size();
     const Format f = format_named(format);
     c_.weights.matrices.push_back(matrix_of(str("m", m), f, rows, cols, random_weights(f, rows, cols, fan_in, seed_ + 100 + m)));
+    c_.weights.matrices.back().experts = experts;
     if (j_.value("may_round", false)) c_.weights.matrices.back().rounding = Rounding::floats;
     return static_cast<MatrixId>(m);
   }
@@ -267,6 +268,56 @@ class Builder {
     if (j_.value("gate_bias", false)) op.gate_bias = vector(rows, 0.5f, 0.0f);
     if (j_.value("up_bias", false)) op.up_bias = vector(rows, 0.5f, 0.0f);
     op.activation = activation();
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+
+  void make(HeadLinear) {
+    const std::int32_t heads = number("heads"), rows = number("rows"), cols = number("cols");
+    HeadLinear op{.in_step = number("in_step"), .out_step = number("out_step")};
+    op.in = input((heads - 1) * op.in_step + cols);
+    op.out = output((heads - 1) * op.out_step + rows);
+    op.weight = matrix(text("format"), std::int64_t{heads} * rows, cols, cols, heads);
+    c_.program.ops.push_back(op);
+    std::vector<View> views;
+    for (std::int32_t head = 0; head < heads; ++head) views.push_back({op.out.slot, op.out.col + head * op.out_step, rows});
+    answer(std::move(views));
+  }
+
+  void make(Route) {
+    const std::int32_t experts = number("experts"), chosen = number("chosen");
+    Route op{.logits = input(experts), .out = output(2 * chosen), .chosen = chosen, .groups = number("groups"), .kept = number("kept")};
+    op.score = named<RouteScore>(text("score"), kRouteScores);
+    if (j_.at("bias").get<bool>()) op.bias = vector(experts, 0.2f, 0.0f);
+    if (j_.value("scales", false)) op.scales = vector(experts, 0.2f, 1.0f);
+    op.normalised = j_.at("normalised").get<bool>();
+    op.floor = j_.value("floor", 0.0f);
+    op.scale = j_.value("scale", 1.0f);
+    c_.program.ops.push_back(op);
+    answer({op.out});
+  }
+
+  void make(Experts) {
+    const std::int32_t experts = number("experts"), width = number("width"), cols = number("cols");
+    Experts op{.in = input(cols), .route = input(2 * number("chosen"))};
+    std::tie(op.residual, op.out) = second(text("residual"), op.in, cols);
+    const auto stack = [&](const char* format, std::int32_t rows, std::int32_t in) {
+      return matrix(text(format), std::int64_t{experts} * rows, in, in, experts);
+    };
+    if (given("gate")) op.gate = stack("gate", width, cols);
+    op.up = stack("up", width, cols);
+    op.down = stack("down", cols, width);
+    if (j_.value("biases", false)) {
+      if (given("gate")) op.gate_bias = vector(std::int64_t{experts} * width, 0.5f, 0.0f);
+      op.up_bias = vector(std::int64_t{experts} * width, 0.5f, 0.0f);
+      op.down_bias = vector(std::int64_t{experts} * cols, 0.5f, 0.0f);
+    }
+    op.activation = activation();
+    op.limit = j_.value("limit", 0.0f);
+    op.shift = j_.value("shift", 0.0f);
+    op.scale = j_.value("scale", 1.0f);
+    op.weighs_input = j_.value("weighs_input", false);
+    route_ = op.route;
     c_.program.ops.push_back(op);
     answer({op.out});
   }
@@ -467,6 +518,7 @@ class Builder {
       if (const float steps = j_.value("steps", 0.0f); steps > 0) {
         for (float& x : c_.in) x = std::nearbyint(x * steps) / steps;
       }
+      if (route_) fill_routes();
       if (!c_.store.ops.empty() || !c_.program.states.empty()) {
         c_.store.name = "store";
         c_.store.slots = c_.program.slots;
@@ -480,9 +532,22 @@ class Builder {
     c_.out_width = out.width;
   }
 
+  // The columns of a case of Experts that say which experts a row has, and how much they count.
+  void fill_routes() {
+    const std::int32_t chosen = route_.width / 2, experts = number("experts"), turn = number("turn"), step = number("step");
+    for (std::int32_t r = 0; r < c_.rows; ++r) {
+      float* row = c_.in.data() + std::int64_t{r} * c_.in_width + route_.col;
+      for (std::int32_t i = 0; i < chosen; ++i) {
+        row[i] = static_cast<float>((turn * r + step * i) % experts);
+        row[chosen + i] = 0.125f * static_cast<float>(1 + (3 * r + 2 * i) % 7);
+      }
+    }
+  }
+
   const json& j_;
   std::uint64_t seed_;
   OpCase c_;
+  View route_;
   std::int32_t pad_ = 0;
 };
 

@@ -20,7 +20,7 @@ namespace {
 
 struct DoubleMatrix {
   std::string name;
-  std::int64_t rows = 0, cols = 0;
+  std::int64_t rows = 0, cols = 0, experts = 1;
   std::vector<double> values;
   const double* row(std::int64_t r) const { return values.data() + r * cols; }
 };
@@ -250,6 +250,83 @@ class Run {
         at(op.out, r)[c] = activate(op.activation, dot(x.data(), gate.row(c), gate.cols) + value_of(op.gate_bias, c)) *
                            (dot(x.data(), up.row(c), up.cols) + value_of(op.up_bias, c));
       }
+    }
+  }
+
+  void operator()(const HeadLinear& op) {
+    const DoubleMatrix& weight = weights_[op.weight];
+    const std::int64_t each = weight.rows / weight.experts;
+    for (std::int64_t r = 0; r < rows(op.out); ++r) {
+      for (std::int64_t head = 0; head < weight.experts; ++head) {
+        for (std::int64_t c = 0; c < each; ++c)
+          at(op.out, r)[head * op.out_step + c] = dot(at(op.in, r) + head * op.in_step, weight.row(head * each + c), weight.cols);
+      }
+    }
+  }
+
+  void operator()(const Route& op) {
+    const std::int64_t experts = op.logits.width, size = experts / op.groups;
+    for (std::int64_t r = 0; r < rows(op.out); ++r) {
+      const double* logits = at(op.logits, r);
+      std::vector<double> scores(logits, logits + experts), ranks;
+      const double largest = *std::ranges::max_element(scores);
+      double total = 0;
+      for (double& s : scores) total += s = op.score == RouteScore::sigmoid ? 1 / (1 + std::exp(-s)) : std::exp(s - largest);
+      for (std::int64_t e = 0; e < experts; ++e) {
+        if (op.score == RouteScore::softmax) scores[static_cast<std::size_t>(e)] /= total;
+        ranks.push_back(scores[static_cast<std::size_t>(e)] + value_of(op.bias, e));
+      }
+      std::vector<std::pair<double, std::int64_t>> groups;  // the negative sum of the two largest ranks, and the group
+      for (std::int64_t g = 0; g < op.groups && op.groups > 1; ++g) {
+        std::vector<double> own(ranks.begin() + g * size, ranks.begin() + (g + 1) * size);
+        std::ranges::sort(own, std::greater<>());
+        groups.emplace_back(-(own[0] + own[1]), g);
+      }
+      std::ranges::sort(groups);
+      for (std::size_t g = static_cast<std::size_t>(op.kept); g < groups.size(); ++g)
+        std::fill_n(ranks.begin() + groups[g].second * size, size, -std::numeric_limits<double>::infinity());
+      std::vector<std::int64_t> order(static_cast<std::size_t>(experts));
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, std::greater<>(), [&](std::int64_t e) { return ranks[static_cast<std::size_t>(e)]; });
+      double sum = op.floor;
+      for (std::int32_t i = 0; i < op.chosen; ++i) sum += scores[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])];
+      for (std::int32_t i = 0; i < op.chosen; ++i) {
+        const std::int64_t e = order[static_cast<std::size_t>(i)];
+        at(op.out, r)[i] = static_cast<double>(e);
+        const double weight = scores[static_cast<std::size_t>(e)] / (op.normalised ? sum : 1) * op.scale;
+        at(op.out, r)[op.chosen + i] = weight * (op.scales == VectorId::none ? 1 : value_of(op.scales, e));
+      }
+    }
+  }
+
+  void operator()(const Experts& op) {
+    const DoubleMatrix &up = weights_[op.up], &down = weights_[op.down];
+    const std::int64_t width = down.cols, chosen = op.route.width / 2;
+    for (std::int64_t r = 0; r < rows(op.out); ++r) {
+      std::vector<double> sum(static_cast<std::size_t>(op.out.width), 0.0);
+      for (std::int64_t j = 0; j < chosen; ++j) {
+        const auto e = static_cast<std::int64_t>(at(op.route, r)[j]);
+        const double weight = at(op.route, r)[chosen + j];
+        std::vector<double> x(at(op.in, r), at(op.in, r) + op.in.width), h;
+        if (op.weighs_input)
+          for (double& value : x) value *= weight;
+        for (std::int64_t i = 0; i < width; ++i) {
+          double u = dot(x.data(), up.row(e * width + i), up.cols) + value_of(op.up_bias, e * width + i);
+          if (op.gate == MatrixId::none) {
+            h.push_back(activate(op.activation, u));
+            continue;
+          }
+          double g = dot(x.data(), weights_[op.gate].row(e * width + i), up.cols) + value_of(op.gate_bias, e * width + i);
+          if (op.limit > 0) g = std::min(g, double{op.limit}), u = std::clamp(u, -double{op.limit}, double{op.limit});
+          h.push_back(activate(op.activation, g) * (u + op.shift));
+        }
+        for (std::int64_t c = 0; c < op.out.width; ++c) {
+          const double y = dot(h.data(), down.row(e * op.out.width + c), width) + value_of(op.down_bias, e * op.out.width + c);
+          sum[static_cast<std::size_t>(c)] += op.weighs_input ? y : weight * y;
+        }
+      }
+      for (std::int64_t c = 0; c < op.out.width; ++c)
+        at(op.out, r)[c] = op.scale * sum[static_cast<std::size_t>(c)] + (op.residual ? at(op.residual, r)[c] : 0);
     }
   }
 
@@ -595,7 +672,7 @@ std::shared_ptr<const DeviceWeights> ReferenceBackend::pack(const Weights& weigh
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < weights.matrices.size(); ++i) {
     const Matrix& m = weights.matrices[i];
-    DoubleMatrix& to = loaded->matrices.emplace_back(DoubleMatrix{m.name, m.rows, m.cols, {}});
+    DoubleMatrix& to = loaded->matrices.emplace_back(DoubleMatrix{m.name, m.rows, m.cols, m.experts, {}});
     if (!used[i]) continue;
     std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(m.format, m.cols)));
     std::vector<float> row(static_cast<std::size_t>(m.cols));

@@ -116,7 +116,7 @@ class Case:
     states: list[tuple[int, int, int]] = field(default_factory=list)
     input_slot: int = -1
     out: list[View] = field(default_factory=list)  # columns of the result, all in one slot
-    matrices: list[tuple[str, int, int, bytes]] = field(default_factory=list)
+    matrices: list[tuple[str, int, int, int, bytes]] = field(default_factory=list)
     may_round: bool = False
     vectors: list[Float32] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -195,9 +195,9 @@ class Builder:
         return other, other if kind == "out" else self.output(width)
 
     # ---- weights
-    def matrix(self, name: str, rows: int, cols: int, fan_in: int) -> int:
+    def matrix(self, name: str, rows: int, cols: int, fan_in: int, experts: int = 1) -> int:
         m = len(self.case.matrices)
-        self.case.matrices.append((name, rows, cols, packed_weights(name, rows, cols, fan_in, self.seed + 100 + m)))
+        self.case.matrices.append((name, rows, cols, experts, packed_weights(name, rows, cols, fan_in, self.seed + 100 + m)))
         return m
 
     def vector(self, count: int, scale: float, offset: float) -> int:
@@ -259,6 +259,49 @@ class Builder:
         op |= {name: self.matrix(j[name], rows, cols, cols) for name in ("gate", "up")}
         op |= {name: self.vector(rows, 0.5, 0.0) for name in ("gate_bias", "up_bias") if j.get(name)}
         c.ops, c.out = [op], [op["out"]]
+
+    def head_linear(self) -> None:
+        j, c = self.j, self.case
+        last, rows, cols = j["heads"] - 1, j["rows"], j["cols"]
+        op = {"op": "head_linear", "in_step": j["in_step"], "out_step": j["out_step"]}
+        op["in"] = self.input(last * j["in_step"] + cols)
+        op["out"] = slot, col, _ = self.output(last * j["out_step"] + rows)
+        op["weight"] = self.matrix(j["format"], j["heads"] * rows, cols, cols, j["heads"])
+        c.ops, c.out = [op], [(slot, col + head * j["out_step"], rows) for head in range(j["heads"])]
+
+    def route(self) -> None:
+        j, c = self.j, self.case
+        op: dict[str, Any] = {"op": "route", "logits": self.input(j["experts"]), "out": self.output(2 * j["chosen"])}
+        if j["bias"]:
+            op["bias"] = self.vector(j["experts"], 0.2, 0.0)
+        if j.get("scales"):
+            op["scales"] = self.vector(j["experts"], 0.2, 1.0)
+        op |= {key: j[key] for key in ("chosen", "groups", "kept", "score", "normalised", "floor", "scale") if key in j}
+        c.ops, c.out = [op], [op["out"]]
+
+    def experts(self) -> None:
+        j, c = self.j, self.case
+        experts, width, cols = j["experts"], j["width"], j["cols"]
+        op: dict[str, Any] = {"op": "experts", "in": self.input(cols), "route": self.input(2 * j["chosen"])}
+        op["residual"], op["out"] = self.second(j["residual"], op["in"], cols)
+        for name, rows, columns in (("gate", width, cols), ("up", width, cols), ("down", cols, width)):
+            if j[name] != "none":
+                op[name] = self.matrix(j[name], experts * rows, columns, columns, experts)
+        if j.get("biases"):
+            for name, rows in (("gate", width), ("up", width), ("down", cols)):
+                if name in op:
+                    op[f"{name}_bias"] = self.vector(experts * rows, 0.5, 0.0)
+        op |= {key: j[key] for key in ("activation", "limit", "shift", "scale", "weighs_input") if key in j}
+        c.ops, c.out = [op], [op["out"]]
+
+    def fill_routes(self, view: View) -> None:
+        """Fills the columns that say which experts a row has, and how much they count."""
+        assert self.case.input is not None
+        j, chosen = self.j, self.j["chosen"]
+        row, choice = np.arange(self.case.rows)[:, None], np.arange(chosen)
+        columns = self.case.input[:, view[1] : view[1] + view[2]]
+        columns[:, :chosen] = (j["turn"] * row + j["step"] * choice) % j["experts"]
+        columns[:, chosen:] = 0.125 * (1 + (3 * row + 2 * choice) % 7)
 
     def multiply(self) -> None:
         j, c = self.j, self.case
@@ -409,6 +452,8 @@ class Builder:
         c.input = rows(0, c.rows)
         if steps := np.float32(self.j.get("steps", 0.0)):
             c.input = np.rint(c.input * steps) / steps
+        if c.op == "experts":
+            self.fill_routes(c.ops[0]["route"])
         if c.caches or c.states:
             c.past = [rows(10 + s, segment.past) for s, segment in enumerate(c.segments)]
 
@@ -418,6 +463,9 @@ BUILDERS: dict[str, Callable[[Builder], None]] = {
     "norm": Builder.norm,
     "linear": Builder.linear,
     "gated_linear": Builder.gated_linear,
+    "head_linear": Builder.head_linear,
+    "route": Builder.route,
+    "experts": Builder.experts,
     "multiply": Builder.multiply,
     "rope": Builder.rope,
     "store": Builder.attend,
@@ -488,7 +536,7 @@ class Reference:
         counts = {"tokens": case.rows, "segments": len(case.segments), "selected": len(case.selected)}
         self.slots = [np.zeros((counts[rows], width)) for rows, width in case.slots]
         self.matrices = [
-            _core.ops.unpack(name, packed).reshape(rows, cols).astype(np.float64) for name, rows, cols, packed in case.matrices
+            _core.ops.unpack(name, packed).reshape(rows, cols).astype(np.float64) for name, rows, cols, _, packed in case.matrices
         ]
         self.vectors = [vector.astype(np.float64) for vector in case.vectors]
         firsts = np.cumsum([0] + [s.rows for s in case.segments])
@@ -545,6 +593,60 @@ class Reference:
         x = self.at(op["in"])
         gate, up = (x @ self.matrices[op[name]].T + self.vector(op, f"{name}_bias") for name in ("gate", "up"))
         self.at(op["out"])[:] = activated(gate, op) * up
+
+    def head_linear(self, op: dict[str, Any]) -> None:
+        x, out = self.at(op["in"]), self.at(op["out"])
+        experts = self.case.matrices[op["weight"]][3]
+        for head, weight in enumerate(np.split(self.matrices[op["weight"]], experts)):
+            own = x[:, head * op["in_step"] :][:, : weight.shape[1]]
+            out[:, head * op["out_step"] :][:, : len(weight)] = own @ weight.T
+
+    def route(self, op: dict[str, Any]) -> None:
+        logits, chosen = self.at(op["logits"]), op["chosen"]
+        scores = 1 / (1 + np.exp(-logits)) if op["score"] == "sigmoid" else np.exp(logits - logits.max(axis=1, keepdims=True))
+        if op["score"] == "softmax":
+            scores = scores / scores.sum(axis=1, keepdims=True)
+        ranks = scores + self.vector(op, "bias")
+        if op["groups"] > 1:
+            best = np.sort(ranks.reshape(len(ranks), op["groups"], -1), axis=2)[:, :, -2:].sum(axis=2)
+            kept = np.argsort(-best, axis=1, kind="stable")[:, : op["kept"]]
+            inside = np.zeros(best.shape, dtype=bool)
+            np.put_along_axis(inside, kept, True, axis=1)
+            ranks = np.where(np.repeat(inside, ranks.shape[1] // op["groups"], axis=1), ranks, -np.inf)
+        found = np.argsort(-ranks, axis=1, kind="stable")[:, :chosen]
+        weights = np.take_along_axis(scores, found, axis=1)
+        if op["normalised"]:
+            weights = weights / (weights.sum(axis=1, keepdims=True) + single(op.get("floor", 0)))
+        weights = weights * single(op.get("scale", 1))
+        if "scales" in op:
+            weights = weights * self.vectors[op["scales"]][found]
+        self.at(op["out"])[:] = np.concatenate([found, weights], axis=1)
+
+    def experts(self, op: dict[str, Any]) -> None:
+        x, route = self.at(op["in"]), self.at(op["route"])
+        chosen, experts = route.shape[1] // 2, self.case.matrices[op["up"]][3]
+        stacks = {name: np.split(self.matrices[op[name]], experts) for name in ("gate", "up", "down") if name in op}
+        biases = {name: np.split(self.vectors[op[f"{name}_bias"]], experts) for name in stacks if f"{name}_bias" in op}
+        limit, shift = single(op.get("limit", 0)), single(op.get("shift", 0))
+        total = np.zeros_like(self.at(op["out"]))
+
+        def product(name: str, e: int, values: Float64) -> Float64:
+            return stacks[name][e] @ values + (biases[name][e] if name in biases else 0.0)
+
+        for row, out in enumerate(total):
+            for e, weight in zip(route[row, :chosen].astype(int), route[row, chosen:], strict=True):
+                own = x[row] * (weight if op.get("weighs_input") else 1)
+                up = product("up", e, own)
+                if "gate" in op:
+                    gate = product("gate", e, own)
+                    if limit:
+                        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+                    hidden = activated(gate, op) * (up + shift)
+                else:
+                    hidden = activated(up, op)
+                out += product("down", e, hidden) * (1 if op.get("weighs_input") else weight)
+        total *= single(op.get("scale", 1))
+        self.at(op["out"])[:] = total + self.at(op["residual"]) if op["residual"] else total
 
     def multiply(self, op: dict[str, Any]) -> None:
         out = single(op["scale"]) * self.at(op["a"])
@@ -672,6 +774,9 @@ OPERATIONS: dict[str, Callable[[Reference, dict[str, Any]], None]] = {
     "norm": Reference.norm,
     "linear": Reference.linear,
     "gated_linear": Reference.gated_linear,
+    "head_linear": Reference.head_linear,
+    "route": Reference.route,
+    "experts": Reference.experts,
     "multiply": Reference.multiply,
     "rope": Reference.rope,
     "store": Reference.store,

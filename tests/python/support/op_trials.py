@@ -56,6 +56,12 @@ def cost(case: dict[str, Any]) -> int:
         return tokens * case["width"] * case["taps"]
     if case["op"] == "scan":
         return sum(past + rows for past, rows, *_ in segments) * case["heads"] * case["key_dim"] * case["value_dim"]
+    if case["op"] == "head_linear":
+        return tokens * case["heads"] * case["rows"] * case["cols"]
+    if case["op"] == "route":
+        return tokens * case["experts"]
+    if case["op"] == "experts":
+        return 3 * tokens * case["chosen"] * case["width"] * case["cols"]
     return tokens * (case.get("width") or case["cols"])
 
 
