@@ -17,16 +17,22 @@ const Family& family_of(const Reader& read) {
   read.unsupported(key, ": architecture \"", name, "\" is not known; this version runs ", known_families());
 }
 
-void refuse_what_no_family_runs(const Reader& read) {
-  if (read.gguf()) {
-    if (read.integer("expert_count", "").value_or(0) != 0) read.unsupported("a mixture of experts (expert_count) is not run yet");
-    return;
-  }
-  if (read.object("quantization_config") || read.object(read.key("", "quantization_config"))) {
-    read.unsupported("its weights are quantized by ",
-                     read.file().string("quantization_config.quant_method").value_or("a method of another library"),
-                     "; pumice reads F32, F16 and BF16 safetensors, and every common GGUF format");
-  }
+// Throws if another library has quantized the weights in a way that pumice does not read. MXFP4 is read for families that have names of
+// such tensors.
+void refuse_other_quantization(const Reader& read, const Family& family) {
+  if (read.gguf() || !(read.object("quantization_config") || read.object(read.key("", "quantization_config")))) return;
+  const std::string method = read.file().string("quantization_config.quant_method").value_or("a method of another library");
+  const auto blocks = [](const TensorName& name) { return name.safetensors.ends_with("_blocks"); };
+  if (method == "mxfp4" && std::ranges::any_of(family.names, blocks)) return;
+  read.unsupported("its weights are quantized by ", method,
+                   "; pumice reads F32, F16 and BF16 safetensors, MXFP4 of gpt-oss, and every common GGUF format");
+}
+
+// Throws if a GGUF file says that it has experts, and the family has none.
+void refuse_experts(const Reader& read, const Config& c) {
+  const std::int64_t said = read.gguf() ? read.integer("expert_count", "").value_or(0) : 0;
+  if (said == 0 || std::ranges::any_of(c.layers, [](const Layer& l) { return l.if_mixture() != nullptr; })) return;
+  read.unsupported(read.key("expert_count", ""), " is ", said, ": a mixture of experts is not run in the family ", c.family->name);
 }
 
 // Sets Attention::causal to false if a key of the file says so. Decoders that were trained with attention in both directions have this key
@@ -106,8 +112,9 @@ Config read_config(const files::ModelFile& file) {
   c.family = &family_of(plain);
   c.gguf = plain.gguf();
   const Reader read(plain, c.family->keys);
-  refuse_what_no_family_runs(read);
+  refuse_other_quantization(read, *c.family);
   c.family->configure(read, c);
+  refuse_experts(read, c);
   refuse_other_positions(read, c);
   read_mask(read, c);
   refuse_unread_mask(read, c);

@@ -28,15 +28,21 @@ enum class Fused : std::uint8_t {
   scan_beta_step_by_head,  // for each head of keys: the betas and the steps of its heads (Qwen3-Next)
   taps_qkv,                // the taps of q, k, v
   taps_vkq,                // the taps of v, k, q (Mamba-2)
+  // Of each expert of a mixture:
+  expert_gate_up,         // gate, then up
+  expert_gate_up_by_row,  // for each hidden value: its row of gate, its row of up (gpt-oss)
+  shared_gate_up,         // of the shared expert: gate, then up
 };
 
-// Which names of a tensor are whole: no ".weight" is appended, and there is no bias.
+// Which names of a tensor are whole: no ".weight" is appended. Their bias, if there is one, has the name with "_bias" appended.
 enum class Bare : std::uint8_t { none, safetensors, both };
 
 struct TensorName {
   Role role;
   // In `gguf` and `safetensors`, "{}" stands for the number of the layer, and ".weight" or ".bias" is appended. An empty name means that
-  // such files do not have the tensor. Prefixes of safetensors names are left out.
+  // such files do not have the tensor. Prefixes of safetensors names are left out. In names of a mixture's tensors, "{expert}" stands for
+  // the number of the expert. Without it, one tensor has the matrices of all experts: [experts, rows, columns]. A name that ends with
+  // "_blocks" is that of a tensor of 4-bit codes, and a tensor "_scales" beside it has their scales (MXFP4 of gpt-oss).
   std::string_view gguf;
   std::string_view safetensors;
   Fused fused = Fused::no;

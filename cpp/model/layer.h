@@ -167,6 +167,35 @@ struct FeedForward {
   std::optional<Multipliers> multipliers;  // `in` multiplies the gate alone, with its bias, before the activation
 };
 
+// Which experts take a row, and how much each of them counts (Route in core/ops.h).
+struct Router {
+  std::int32_t experts = 0, chosen = 0;
+  std::int32_t groups = 1, kept = 1;
+  RouteScore score = RouteScore::softmax;
+  bool bias = false;         // the file must have a bias of the router's product
+  bool choice_bias = false;  // the file has a number for each expert that is added to its score for the choice alone (DeepSeek V3)
+  bool normalised = true;
+  float floor = 0, scale = 1;
+};
+
+// A network beside the experts that takes every row (DeepSeek-AI 2024).
+struct SharedExpert {
+  FeedForward network;
+  bool opened = false;  // its hidden values are multiplied by the sigmoid of a product with one column (Qwen2-MoE)
+};
+
+// A mixture of experts (Shazeer et al. 2017). Each expert is a feed-forward network; the router chooses some of them for each row.
+struct Mixture {
+  Router router;
+  std::int32_t width = 0;  // hidden width of one expert
+  bool gated = true;
+  Activation activation = Activation::silu;
+  bool bias = false;           // the file must have biases of the experts' matrices
+  float limit = 0, shift = 0;  // as in Experts
+  bool weighs_input = false;   // as in Experts
+  std::optional<SharedExpert> shared;
+};
+
 struct Join {
   // Mixer and network both read the layer's input, and both outputs are added to it. If the network has no norm of its own, it reads the
   // output of the mixer's norm.
@@ -194,7 +223,7 @@ struct Layer {
   std::variant<std::monostate, Attention, Recurrent, ShortConv> mixer;
   // A second mixer that reads the same row as the first one. Both outputs are added to the row (Falcon-H1, beside attention).
   std::optional<Recurrent> beside;
-  std::variant<std::monostate, FeedForward> network;
+  std::variant<std::monostate, FeedForward, Mixture> network;
   Norms mixer_norms, network_norms;
   Join join;
   // True if the model's pattern gives this layer a window. If such a window would cover the whole context, Attention::window is 0.
@@ -215,6 +244,8 @@ struct Layer {
   const ShortConv* if_short_conv() const { return std::get_if<ShortConv>(&mixer); }
   FeedForward* if_feed_forward() { return std::get_if<FeedForward>(&network); }
   const FeedForward* if_feed_forward() const { return std::get_if<FeedForward>(&network); }
+  Mixture* if_mixture() { return std::get_if<Mixture>(&network); }
+  const Mixture* if_mixture() const { return std::get_if<Mixture>(&network); }
 };
 
 // Combines functions into one visitor for std::visit over a part of a layer. std::visit does not compile unless there is a function for

@@ -14,6 +14,7 @@
 #include "model/mixers/recurrent.h"
 #include "model/mixers/short_conv.h"
 #include "model/networks/feed_forward.h"
+#include "model/networks/mixture.h"
 
 namespace pumice::model {
 namespace {
@@ -36,7 +37,8 @@ class Body {
         attention_(w_, kv_),
         recurrent_(w_, states_),
         short_conv_(w_, states_),
-        feed_forward_(w_) {}
+        feed_forward_(w_),
+        mixture_(w_, feed_forward_) {}
 
   Program write() {
     if (embeds()) {
@@ -114,7 +116,7 @@ class Body {
     if (networks) {
       View in = l.join.parallel ? beside : x_;
       if (!l.join.parallel && l.network_norms.before) in = normed(layer, Role::ffn_norm, l.network_norms);
-      close(layer, {network(layer, in)}, l.network_norms, Role::ffn_branch_norm, Role::ffn_residual_norm);
+      close(layer, network(layer, in), l.network_norms, Role::ffn_branch_norm, Role::ffn_residual_norm);
     }
     if (l.tail && l.tail->input) inputs_.write(layer, x_, h_);
     if (l.tail && l.tail->scaled) w_.scale(x_, x_, w_.d.number(w_.d.at(layer, Role::layer_scale)));
@@ -127,9 +129,10 @@ class Body {
                  [&](const ShortConv& s) { return short_conv_.write(layer, s, in); }},
         w_.c.layers[layer].mixer);
   }
-  BranchEnd network(std::size_t layer, const View& in) {
-    return std::visit(EachPart{[](const std::monostate&) -> BranchEnd { absent(); },
-                               [&](const FeedForward& f) { return feed_forward_.write(layer, f, in); }},
+  std::vector<BranchEnd> network(std::size_t layer, const View& in) {
+    return std::visit(EachPart{[](const std::monostate&) -> std::vector<BranchEnd> { absent(); },
+                               [&](const FeedForward& f) -> std::vector<BranchEnd> { return {feed_forward_.write(layer, f, in)}; },
+                               [&](const Mixture& x) { return mixture_.write(layer, x, in); }},
                       w_.c.layers[layer].network);
   }
   [[noreturn]] static void absent() { fail(ErrorKind::unsupported_model, "a layer without a part is asked for its operations"); }
@@ -156,18 +159,34 @@ class Body {
   //   x = norm2(x + norm(x + c product))  with Residual::twice
   void close(std::size_t layer, const std::vector<BranchEnd>& ends, const Norms& norms, Role branch_norm, Role sum_norm) {
     const bool twice = norms.residual == Residual::twice;
-    const View sum = norms.branch || twice ? h_ : x_;
+    View sum = norms.branch || twice ? h_ : x_;
+    if (ends.back().experts && ends.back().experts->in.slot == sum.slot) {
+      if (!results_) results_ = w_.slot(Rows::tokens, w_.c.hidden_size);
+      sum = results_;
+    }
     const float c = norms.branch ? 1 : w_.c.layers[layer].join.scale;
     View onto = norms.branch ? View{} : x_;
     for (const BranchEnd& end : ends) {
-      w_.linear(end.rows, sum, {w_.d.at(layer, end.product)}, {.residual = onto, .scale = c * end.scale});
+      if (end.experts) {
+        Experts op = *end.experts;
+        op.out = sum;
+        op.residual = onto;
+        op.scale *= c * end.scale;
+        w_.add(op);
+      } else {
+        w_.linear(end.rows, sum, {w_.d.at(layer, end.product)}, {.residual = onto, .scale = c * end.scale});
+      }
       onto = sum;
     }
     if (norms.branch) {
-      w_.norm(w_.d.at(layer, branch_norm), h_, x_, x_);
+      w_.norm(w_.d.at(layer, branch_norm), sum, x_, x_);
       return;
     }
-    if (norms.sum) w_.norm(w_.d.at(layer, sum_norm), sum, x_, twice ? x_ : View{});
+    if (norms.sum) {
+      w_.norm(w_.d.at(layer, sum_norm), sum, x_, twice ? x_ : View{});
+    } else if (sum != x_) {
+      w_.scale(sum, x_, 1);
+    }
     if (twice) w_.norm(w_.d.at(layer, Role::attn_second_norm), x_, x_);
   }
 
@@ -183,7 +202,9 @@ class Body {
   RecurrentMixer recurrent_;
   ShortConvMixer short_conv_;
   FeedForwardNetwork feed_forward_;
+  MixtureNetwork mixture_;
   View beside_;
+  View results_;  // the sum of a branch whose Experts reads the slot to which the sum is usually written
 };
 
 }  // namespace

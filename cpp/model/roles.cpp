@@ -7,14 +7,16 @@ namespace {
 
 struct Shape {
   std::int64_t rows, cols;
+  std::int32_t experts = 0;
 };
 constexpr Shape matrix(std::int64_t rows, std::int64_t cols) { return {rows, cols}; }
 constexpr Shape vector(std::int64_t length) { return {length, 0}; }
+constexpr Shape stack(std::int32_t experts, std::int64_t rows, std::int64_t cols) { return {rows, cols, experts}; }
 constexpr std::int64_t any = 0;
 constexpr bool no = false;
 
 Asked make(Need need, Shape shape, bool bias, Use use) {
-  return {.need = need, .rows = shape.rows, .cols = shape.cols, .bias = bias, .use = use};
+  return {.need = need, .rows = shape.rows, .cols = shape.cols, .experts = shape.experts, .bias = bias, .use = use};
 }
 
 bool has_part(const Layer& layer, Of part) {
@@ -31,6 +33,8 @@ bool has_part(const Layer& layer, Of part) {
       return layer.if_short_conv() != nullptr;
     case Of::feed_forward:
       return layer.if_feed_forward() != nullptr;
+    case Of::mixture:
+      return layer.if_mixture() != nullptr;
   }
   return false;
 }
@@ -43,6 +47,8 @@ Asked asked(const Description& d, Role role, std::size_t layer) {
   static const Norms kNoNorms{.before = false};
   static const Layer kNone{.mixer = Attention{}, .beside = Recurrent{}, .network = FeedForward{}};
   static const ShortConv kNoShortConv{};
+  static const Mixture kNoMixture{};
+  static const SharedExpert kNoShared{};
   const Config& c = d.config;
   const Layer& l = of_layer(role) ? c.layers[layer] : kNone;
   if (!has_part(l, of(role))) return {};
@@ -50,6 +56,8 @@ Asked asked(const Description& d, Role role, std::size_t layer) {
   const Recurrent& r = l.if_recurrent() ? *l.if_recurrent() : *kNone.if_recurrent();
   const ShortConv& s = l.if_short_conv() ? *l.if_short_conv() : kNoShortConv;
   const FeedForward& f = l.if_feed_forward() ? *l.if_feed_forward() : kNone.feed_forward();
+  const Mixture& x = l.if_mixture() ? *l.if_mixture() : kNoMixture;
+  const SharedExpert& e = x.shared ? *x.shared : kNoShared;
   const Norms& m = std::holds_alternative<std::monostate>(l.mixer) ? kNoNorms : l.mixer_norms;
   const Norms& n = std::holds_alternative<std::monostate>(l.network) ? kNoNorms : l.network_norms;
   const std::int64_t heads = c.first_attention() ? c.first_attention()->heads : 0;

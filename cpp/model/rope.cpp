@@ -148,7 +148,7 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   s.high_freq_factor = read.positive("", at + ".high_freq_factor", 4);
   s.beta_fast = read.positive("rope.scaling.yarn_beta_fast", at + ".beta_fast", 32);
   s.beta_slow = read.positive("rope.scaling.yarn_beta_slow", at + ".beta_slow", 1);
-  s.truncate = gguf || read.file().boolean(read.key("", at + ".truncate")).value_or(true);
+  s.truncate = gguf || read.flag("", at + ".truncate", true);
   // The magnitude is that of Peng et al. 2023, section 3.4. A file can give another magnitude (transformers), a factor by which the
   // magnitude is multiplied (llama.cpp), or the two numbers mscale and mscale_all_dim, for which two magnitudes are computed and divided
   // (DeepSeek).
@@ -252,6 +252,7 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   const std::int32_t head_dim = head_dim_of(c, false), of_windowed = head_dim_of(c, true);
   const auto said = static_cast<double>(c.n_ctx);
   RopeScaling scaling = scaling_at(read, full, said);
+  if (c.gguf) scaling.truncate = defaults.gguf_truncates;
   RopeDefaults of_full = defaults;
   if (defaults.proportional > 0 && !c.gguf && !object("rope_parameters") && !scaled) {
     scaling.type = "proportional";

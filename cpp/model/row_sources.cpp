@@ -20,13 +20,16 @@ ReadRows read_rows(std::shared_ptr<const files::ModelFile> file, const files::Te
   };
 }
 
+static void require_single_weights(const files::ModelFile& file, const files::TensorInfo& tensor) {
+  if (info(*tensor.format).block == 1) return;
+  fail(ErrorKind::unsupported_model, file.path(), ": tensor ", tensor.name, " is stored transposed in ", name(*tensor.format),
+       ", whose blocks cannot be turned");
+}
+
 // A row in the file is a column of the matrix. The function reads, from each row in the file, the part that belongs to the requested rows
 // of the matrix.
 ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols) {
-  if (info(*tensor.format).block != 1) {
-    fail(ErrorKind::unsupported_model, file->path(), ": tensor ", tensor.name, " is stored transposed in ", name(*tensor.format),
-         ", whose blocks cannot be turned");
-  }
+  require_single_weights(*file, tensor);
   return [file = std::move(file), &tensor, part, cols, size = row_bytes(*tensor.format, 1)](std::int64_t first, std::int64_t count,
                                                                                             std::uint8_t* out) {
     const std::int64_t across = tensor.shape[1];
@@ -39,6 +42,73 @@ ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const fil
         for (std::int64_t r = 0; r < run; ++r)
           std::memcpy(out + ((row - first + r) * cols + col) * size, stretch.data() + r * size, static_cast<std::size_t>(size));
       }
+      row += run;
+    }
+  };
+}
+
+ExpertSlices::Bytes ExpertSlices::read(const files::ModelFile& file, const files::TensorInfo& tensor, std::int64_t expert) {
+  const std::lock_guard lock(lock_);
+  for (const Slice& slice : last_)
+    if (slice.tensor == &tensor && slice.expert == expert) return slice.bytes;
+  std::swap(last_[0], last_[1]);
+  last_[0] = {};  // its memory is free before the next slice is read
+  const std::int64_t size = tensor.shape[1] * tensor.shape[2] * row_bytes(*tensor.format, 1);
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size));
+  file.read(tensor, static_cast<std::uint64_t>(expert * size), static_cast<std::uint64_t>(size), bytes.data());
+  last_[0] = {&tensor, expert, std::make_shared<const std::vector<std::uint8_t>>(std::move(bytes))};
+  return last_[0].bytes;
+}
+
+ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
+                                 std::int64_t cols, std::shared_ptr<ExpertSlices> slices) {
+  require_single_weights(*file, tensor);
+  return [file = std::move(file), &tensor, part, cols, slices = std::move(slices),
+          size = static_cast<std::size_t>(row_bytes(*tensor.format, 1))](std::int64_t first, std::int64_t count, std::uint8_t* out) {
+    const std::int64_t across = tensor.shape[2];
+    ExpertSlices::Bytes slice;
+    std::int64_t expert = -1;
+    for (std::int64_t row = first; row < first + count; ++row) {
+      const std::int64_t at = part.of(row);
+      if (at / across != expert) slice = slices->read(*file, tensor, expert = at / across);
+      const std::uint8_t* from = slice->data() + static_cast<std::size_t>(at % across) * size;
+      for (std::int64_t col = 0; col < cols; ++col, from += static_cast<std::size_t>(across) * size, out += size)
+        std::memcpy(out, from, size);
+    }
+  };
+}
+
+// Reads all rows between the first and the last one, those of other roles too, so that few reads are made, and so that the ranges that were
+// read join (files/read_sums.h).
+ReadRows read_mxfp4(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& codes, const files::TensorInfo& scales,
+                    Part part, std::int64_t cols) {
+  constexpr std::size_t kHalf = 16;  // bytes of codes in a block
+  return [file = std::move(file), &codes, &scales, part, blocks = static_cast<std::size_t>(cols) / (2 * kHalf)](
+             std::int64_t first, std::int64_t count, std::uint8_t* out) {
+    if (count < 1) return;
+    const std::int64_t from = part.of(first) / part.stride * part.stride,
+                       end = (part.of(first + count - 1) / part.stride + 1) * part.stride;
+    const auto begin = static_cast<std::uint64_t>(from), rows = static_cast<std::uint64_t>(end - from);
+    std::vector<std::uint8_t> bytes(rows * blocks * kHalf), scale(rows * blocks);
+    file->read(codes, begin * blocks * kHalf, bytes.size(), bytes.data());
+    file->read(scales, begin * blocks, scale.size(), scale.data());
+    for (std::int64_t row = first; row < first + count; ++row) {
+      const std::size_t at = static_cast<std::size_t>(part.of(row) - from) * blocks;
+      for (std::size_t b = at; b < at + blocks; ++b) {
+        const auto code = [&](std::size_t col) { return bytes[b * kHalf + col / 2] >> (col % 2 * 4) & 15; };
+        *out++ = scale[b];
+        for (std::size_t i = 0; i < kHalf; ++i) *out++ = static_cast<std::uint8_t>(code(i) | code(i + kHalf) << 4);
+      }
+    }
+  };
+}
+
+ReadRows read_each(std::vector<ReadRows> matrices, std::int64_t rows, std::int64_t bytes) {
+  return [matrices = std::move(matrices), rows, bytes](std::int64_t first, std::int64_t count, std::uint8_t* out) {
+    for (std::int64_t row = first; row < first + count;) {
+      const std::int64_t run = std::min(first + count - row, rows - row % rows);
+      matrices[static_cast<std::size_t>(row / rows)](row % rows, run, out);
+      out += run * bytes;
       row += run;
     }
   };

@@ -1,8 +1,11 @@
 // Functions that read a matrix's rows from a file: a part of a tensor, plain or transposed, and rows that are changed while they are read.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "core/weights.h"
 #include "files/model_file.h"
@@ -15,9 +18,35 @@ using ReadRows = decltype(Matrix::read);
 
 // Returns a function that reads the rows `part` of a tensor with `cols` columns.
 ReadRows read_rows(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols);
-// Returns such a function for a tensor that is stored transposed. Throws ErrorKind::unsupported_model if its format packs weights in
-// blocks.
+// Returns such a function for a tensor that is stored transposed, [columns, rows]. Throws
+// ErrorKind::unsupported_model if its format packs weights in blocks.
 ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols);
+// The matrices of single experts that were read last from tensors [experts, columns, rows]. A row of such a matrix is spread over all of
+// its bytes, so each matrix is read as a whole, and its rows are taken from memory. Threads may share it.
+class ExpertSlices {
+ public:
+  using Bytes = std::shared_ptr<const std::vector<std::uint8_t>>;
+  Bytes read(const files::ModelFile& file, const files::TensorInfo& tensor, std::int64_t expert);
+
+ private:
+  struct Slice {
+    const files::TensorInfo* tensor = nullptr;
+    std::int64_t expert = 0;
+    Bytes bytes;
+  };
+  std::mutex lock_;
+  std::array<Slice, 2> last_;  // two, because neighbouring panels may belong to two experts
+};
+// Returns a function that reads the rows `part` of a tensor [experts, columns, rows]. Throws as read_transposed() does.
+ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
+                                 std::int64_t cols, std::shared_ptr<ExpertSlices> slices);
+// Returns a function that reads rows of MXFP4 from a tensor of codes, [experts, rows, blocks, 16], and a tensor of scales, [experts, rows,
+// blocks]. A byte of codes has two neighbouring columns, the first in its low half (gpt-oss). In GGUF's MXFP4, byte i of a block has
+// columns i and i + 16, and the scale comes before the codes. Codes and scales mean the same in both.
+ReadRows read_mxfp4(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& codes, const files::TensorInfo& scales,
+                    Part part, std::int64_t cols);
+// Returns a function that reads the rows of several matrices, which have `rows` rows of `bytes` bytes each, one after another.
+ReadRows read_each(std::vector<ReadRows> matrices, std::int64_t rows, std::int64_t bytes);
 // Returns a function that reads rows of F32 from values in memory.
 ReadRows read_floats(std::vector<float> values, std::int64_t cols);
 

@@ -12,10 +12,23 @@
 namespace pumice::model {
 namespace {
 
-std::string with_layer(std::string_view pattern, std::size_t layer) {
-  const std::size_t hole = pattern.find("{}");
+constexpr std::string_view kLayer = "{}", kExpert = "{expert}";
+
+std::string with_number(std::string_view pattern, std::string_view place, std::size_t number) {
+  const std::size_t hole = pattern.find(place);
   if (hole == std::string_view::npos) return std::string(pattern);
-  return str(pattern.substr(0, hole), layer, pattern.substr(hole + 2));
+  return str(pattern.substr(0, hole), number, pattern.substr(hole + place.size()));
+}
+std::string with_layer(std::string_view pattern, std::size_t layer) { return with_number(pattern, kLayer, layer); }
+
+// Replaces the number of the expert in a tensor's name, if there is one, by "{expert}".
+std::string without_expert(std::string name) {
+  constexpr std::string_view kBefore = ".experts.";
+  const std::size_t at = name.find(kBefore);
+  if (at == std::string::npos) return name;
+  const std::size_t first = at + kBefore.size(), end = name.find_first_not_of("0123456789", first);
+  if (end == first || end == std::string::npos || name[end] != '.') return name;
+  return name.replace(first, end - first, kExpert);
 }
 
 // Returns the number between `prefix` and the next dot of a tensor's name, or nothing if the name does not have this form.
@@ -30,8 +43,10 @@ std::optional<std::int64_t> number_after(std::string_view name, std::string_view
 // Returns whether `name` is a known name, with or without one of the suffixes that may follow it.
 bool is_known(const std::set<std::string, std::less<>>& known, std::string_view name) {
   if (known.contains(name)) return true;
-  for (const std::string_view suffix : {".weight", ".bias", ".gamma", ".beta"})
+  for (const std::string_view suffix : {".weight", ".bias", ".gamma", ".beta", "_bias"})
     if (name.ends_with(suffix) && known.contains(name.substr(0, name.size() - suffix.size()))) return true;
+  constexpr std::string_view kScales = "_scales";  // of MXFP4 codes
+  if (name.ends_with(kScales) && known.contains(str(name.substr(0, name.size() - kScales.size()), "_blocks"))) return true;
   const auto adapted = name.find(".parametrizations.");
   return adapted != std::string_view::npos && known.contains(name.substr(0, adapted));
 }
@@ -68,6 +83,9 @@ Layout layout_of(Fused fused, const Layer& layer) {
   const Attention a = layer.if_attention() ? *layer.if_attention() : Attention{};
   const Recurrent r = layer.if_recurrent() ? *layer.if_recurrent() : Recurrent{};
   const std::int64_t ffn = layer.if_feed_forward() ? layer.if_feed_forward()->width : 0;
+  const bool has_shared = layer.if_mixture() && layer.if_mixture()->shared;
+  const std::int64_t shared = has_shared ? layer.if_mixture()->shared->network.width : 0;
+  const std::int64_t expert = layer.if_mixture() ? layer.if_mixture()->width : 0;
   const std::int64_t keys = r.key_width(), values = r.value_width(), each = r.heads / std::max(r.key_heads, 1);
   switch (fused) {
     case Fused::no:
@@ -92,6 +110,12 @@ Layout layout_of(Fused fused, const Layer& layer) {
       return {r.key_heads, {{scan_q, r.key_dim}, {scan_k, r.key_dim}, {scan_v, each * r.value_dim}, {scan_gate, each * r.value_dim}}};
     case Fused::scan_beta_step_by_head:
       return {r.key_heads, {{scan_beta, each}, {scan_step, each}}};
+    case Fused::expert_gate_up:
+      return {1, {{expert_gate, expert}, {expert_up, expert}}};
+    case Fused::expert_gate_up_by_row:
+      return {expert, {{expert_gate, 1}, {expert_up, 1}}};
+    case Fused::shared_gate_up:
+      return {1, {{shared_gate, shared}, {shared_up, shared}}};
     case Fused::taps_qkv:
       return {1, {{scan_q_taps, keys}, {scan_k_taps, keys}, {scan_v_taps, values}}};
     case Fused::taps_vkq:
@@ -186,9 +210,9 @@ void TensorNames::choose_prefix() {
   model::missing(file_, str(config_.family->prefixes.front(), embeddings.front().safetensors, ".weight"));
 }
 
-std::vector<std::string> TensorNames::in_file(const TensorName& name, std::size_t layer) const {
+std::vector<std::string> TensorNames::in_file(const TensorName& name, std::size_t layer, std::int32_t expert) const {
   if (config_.gguf) return {with_layer(name.gguf, layer)};
-  std::vector<std::string> names = {prefix_ + with_layer(name.safetensors, layer)};
+  std::vector<std::string> names = {prefix_ + with_number(with_layer(name.safetensors, layer), kExpert, static_cast<std::size_t>(expert))};
   if (of(name.role) == Of::end) {  // the tensor may be outside of the wrapped model or inside it (BERT's pooler)
     names.insert(names.begin(), std::string(name.safetensors));
     names.push_back("language_model." + std::string(name.safetensors));
@@ -202,7 +226,7 @@ const files::TensorInfo* TensorNames::tensor(const TensorName& name, std::size_t
                                              std::string_view old_suffix) const {
   for (const std::string& begin : in_file(name, layer)) {
     if (bare(name)) {
-      if (const auto* found = suffix == "weight" ? file_.find(begin) : nullptr) return found;
+      if (const auto* found = file_.find(suffix == "weight" ? begin : str(begin, "_", suffix))) return found;
       continue;
     }
     if (const auto* found = file_.find(str(begin, ".", suffix))) return found;
@@ -222,11 +246,23 @@ TensorNames::Found TensorNames::find(Role role, std::size_t layer, std::string_v
     const auto* found = tensor(name, layer, suffix, old_suffix);
     if (!found) continue;
     const Part rows = part(name, role, layer);
-    const std::size_t row_axis = transposed(name) ? 1 : 0;
+    const bool stacked = of(role) == Of::mixture && found->shape.size() >= 3;
+    const std::size_t row_axis = (transposed(name) ? 1 : 0) + (stacked ? 1 : 0);
     if (rows.whole == 0 || (found->shape.size() > row_axis && found->shape[row_axis] == rows.whole)) return {name, found, rows};
     if (!first.tensor) first = {name, found, rows};
   }
   return first;
+}
+
+std::vector<const files::TensorInfo*> TensorNames::each_expert(const Found& found, std::size_t layer, std::int32_t experts) const {
+  std::vector<const files::TensorInfo*> all;
+  if (config_.gguf || found.name.safetensors.find(kExpert) == std::string_view::npos) return all;
+  for (std::int32_t e = 0; e < experts; ++e) {
+    const std::string name = str(in_file(found.name, layer, e).front(), ".weight");
+    all.push_back(file_.find(name));
+    if (!all.back()) model::missing(file_, name);
+  }
+  return all;
 }
 
 Part TensorNames::part(const TensorName& name, Role role, std::size_t layer) const {
@@ -250,10 +286,16 @@ std::string TensorNames::first_name(Role role, std::size_t layer, std::string_vi
 std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer) const {
   std::vector<std::string> names;
   for (const TensorName& name : names_of(role)) {
-    const std::string module = with_layer(pattern(name), layer);
-    names.push_back(module);
-    for (const std::string_view prefix : config_.family->prefixes)
-      if (!config_.gguf && !prefix.empty()) names.push_back(str(prefix, module));
+    const std::string in_layer = with_layer(pattern(name), layer);
+    const Mixture* mixture = of_layer(role) ? config_.layers[layer].if_mixture() : nullptr;
+    const bool by_expert = mixture && in_layer.find(kExpert) != std::string::npos;
+    const auto count = by_expert ? static_cast<std::size_t>(mixture->router.experts) : 1;
+    for (std::size_t expert = 0; expert < count; ++expert) {
+      const std::string module = with_number(in_layer, kExpert, expert);
+      names.push_back(module);
+      for (const std::string_view prefix : config_.family->prefixes)
+        if (!config_.gguf && !prefix.empty()) names.push_back(str(prefix, module));
+    }
   }
   return names;
 }
@@ -329,7 +371,7 @@ std::string TensorNames::unread(const std::function<bool(Role)>& reads) const {
       if (!layer) continue;
       // A layer beyond the model's is one that predicts draft tokens (require_no_more_layers).
       return *layer >= static_cast<std::int64_t>(config_.layers.size()) ||
-             is_known(known, str(begin, "{}", name.substr(name.find('.', begin.size()))));
+             is_known(known, without_expert(str(begin, "{}", name.substr(name.find('.', begin.size())))));
     }
     return of_other_part(name);
   };

@@ -31,11 +31,15 @@ class TensorNames {
 
   struct Found {
     TensorName name{};
-    const files::TensorInfo* tensor = nullptr;  // null if the file has no such tensor
-    Part part;
+    const files::TensorInfo* tensor = nullptr;  // null if the file has no such tensor; the first expert's if each expert has one
+    Part part;                                  // of each expert, if the role has several
   };
   Found weight(Role role, std::size_t layer) const { return find(role, layer, "weight", "gamma"); }
   Found bias(Role role, std::size_t layer) const { return find(role, layer, "bias", "beta"); }
+
+  // Returns the tensors of all experts, if each expert has a tensor of its own, or else an empty vector. Throws ErrorKind::model_format if
+  // one of them is missing.
+  std::vector<const files::TensorInfo*> each_expert(const Found& found, std::size_t layer, std::int32_t experts) const;
 
   bool shared(Role role) const;  // true if all layers share one tensor (ALBERT)
   bool transposed(const TensorName& name) const { return name.transposed && !config_.gguf; }
@@ -58,7 +62,7 @@ class TensorNames {
   std::string_view pattern(const TensorName& name) const { return config_.gguf ? name.gguf : name.safetensors; }
   bool bare(const TensorName& name) const { return name.bare == Bare::both || (name.bare == Bare::safetensors && !config_.gguf); }
   std::vector<TensorName> names_of(Role role) const;
-  std::vector<std::string> in_file(const TensorName& name, std::size_t layer) const;
+  std::vector<std::string> in_file(const TensorName& name, std::size_t layer, std::int32_t expert = 0) const;
   const files::TensorInfo* tensor(const TensorName& name, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const;
   Found find(Role role, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const;
   Part part(const TensorName& name, Role role, std::size_t layer) const;

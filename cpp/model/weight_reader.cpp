@@ -7,6 +7,12 @@
 #include "model/tensor_errors.h"
 
 namespace pumice::model {
+namespace {
+
+constexpr std::string_view kBlocks = "_blocks";  // ends the name of a tensor of MXFP4 codes (gpt-oss)
+
+}  // namespace
+
 WeightReader::WeightReader(std::shared_ptr<const files::ModelFile> file, const TensorNames& names, Description& d,
                            const DescribeOptions& options)
     : file_(std::move(file)),
@@ -71,7 +77,7 @@ VectorId WeightReader::read_bias(Role role, std::size_t layer, std::int64_t leng
   const Asked ask = asked(d_, role, layer);
   if (!found.tensor && ask.bias) names_.missing(role, layer, "bias");
   if (!found.tensor) return VectorId::none;
-  Vector bias{.name = found.tensor->name, .values = values_of(found, length)};
+  Vector bias{.name = found.tensor->name, .values = ask.experts > 0 ? values_of_experts(found, ask) : values_of(found, length)};
   if (const float by = of_layer(role) ? bias_factor(d_.config.layers[layer], role, ask.use) : 1; by != 1) {
     for (float& value : bias.values) value *= by;
   }
@@ -91,6 +97,22 @@ std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std:
   const std::vector<float> all = file_->read_floats(tensor);
   std::vector<float> values(static_cast<std::size_t>(length));
   for (std::int64_t i = 0; i < length; ++i) values[static_cast<std::size_t>(i)] = all[static_cast<std::size_t>(part.of(i))];
+  return values;
+}
+
+// Returns the biases of all experts, one after another: the role's part of a tensor [experts, rows].
+std::vector<float> WeightReader::values_of_experts(const TensorNames::Found& found, const Asked& ask) const {
+  const files::TensorInfo& tensor = *found.tensor;
+  require_format(*file_, tensor);
+  Part part = found.part;
+  part.whole = part.whole > 0 ? part.whole : ask.rows;
+  if (part.run == 0) part.run = part.stride = ask.rows;
+  if (tensor.shape != std::vector{std::int64_t{ask.experts}, part.whole})
+    wrong_shape(*file_, tensor, str("[", ask.experts, ", ", part.whole, "]"));
+  const std::vector<float> all = file_->read_floats(tensor);
+  std::vector<float> values;
+  for (std::int64_t e = 0; e < ask.experts; ++e)
+    for (std::int64_t i = 0; i < ask.rows; ++i) values.push_back(all[static_cast<std::size_t>(e * part.whole + part.of(i))]);
   return values;
 }
 
@@ -162,8 +184,81 @@ Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Par
   return matrix;
 }
 
+// Checks the two tensors of codes and scales, and returns a function that reads rows of MXFP4 from them.
+ReadRows WeightReader::open_mxfp4(const files::TensorInfo& blocks, const Asked& ask, const Part& part) const {
+  const std::string scales_name = blocks.name.substr(0, blocks.name.size() - kBlocks.size()) + "_scales";
+  const files::TensorInfo* scales = file_->find(scales_name);
+  if (!scales) model::missing(*file_, scales_name);
+  constexpr std::int64_t kBlock = 32;
+  if (ask.cols % kBlock != 0)
+    fail(ErrorKind::unsupported_model, file_->path(), ": tensor ", blocks.name, ": rows of ", ask.cols, " do not divide into blocks of ",
+         kBlock);
+  const std::int64_t count = ask.cols / kBlock;
+  if (blocks.shape != std::vector{std::int64_t{ask.experts}, part.whole, count, kBlock / 2})
+    wrong_shape(*file_, blocks, str("[", ask.experts, ", ", part.whole, ", ", count, ", ", kBlock / 2, "]"));
+  if (scales->shape != std::vector{std::int64_t{ask.experts}, part.whole, count})
+    wrong_shape(*file_, *scales, str("[", ask.experts, ", ", part.whole, ", ", count, "]"));
+  for (const files::TensorInfo* tensor : {&blocks, scales}) {
+    if (tensor->format_name != "U8")
+      fail(ErrorKind::model_format, file_->path(), ": tensor ", tensor->name, " is ", tensor->format_name, "; U8 is needed");
+  }
+  return read_mxfp4(file_, blocks, *scales, part, ask.cols);
+}
+
+// Checks the shapes of the tensor, or of one tensor for each expert, and returns a matrix that reads the experts' rows one after another.
+Matrix WeightReader::open_stack(const TensorNames::Found& found, const Asked& ask, std::size_t layer) const {
+  const std::int64_t rows = ask.rows * ask.experts;
+  if (rows > std::numeric_limits<std::int32_t>::max() / 2)
+    fail(ErrorKind::unsupported_model, file_->path(), ": ", found.tensor->name, ": ", ask.experts, " experts of ", ask.rows,
+         " rows are more than 2^30 rows");
+  Matrix matrix{.name = found.tensor->name, .format = Format::F32, .rows = rows, .cols = ask.cols};
+  matrix.experts = ask.experts;
+  Part part = found.part;
+  part.whole = part.whole > 0 ? part.whole : ask.rows;
+  if (part.run == 0) part.run = part.stride = ask.rows;
+  if (found.tensor->name.ends_with(kBlocks)) {
+    matrix.format = Format::MXFP4;
+    matrix.read = open_mxfp4(*found.tensor, ask, part);
+    return matrix;
+  }
+  require_format(*file_, *found.tensor);
+  matrix.format = *found.tensor->format;
+  const std::vector<const files::TensorInfo*> each = names_.each_expert(found, layer, ask.experts);
+  if (each.empty()) {
+    const files::TensorInfo& tensor = *found.tensor;
+    const bool transposed = names_.transposed(found.name);
+    const std::int64_t first = transposed ? ask.cols : part.whole, second = transposed ? part.whole : ask.cols;
+    if (tensor.shape != std::vector{std::int64_t{ask.experts}, first, second})
+      wrong_shape(*file_, tensor, str("[", ask.experts, ", ", first, ", ", second, "]"));
+    matrix.read = transposed ? read_transposed_experts(file_, tensor, part, ask.cols, slices_) : read_rows(file_, tensor, part, ask.cols);
+    return matrix;
+  }
+  std::vector<ReadRows> parts;
+  for (const files::TensorInfo* tensor : each) {
+    require_format(*file_, *tensor);
+    if (tensor->shape != std::vector{part.whole, ask.cols}) wrong_shape(*file_, *tensor, str("[", part.whole, ", ", ask.cols, "]"));
+    if (tensor->format != found.tensor->format)
+      fail(ErrorKind::unsupported_model, file_->path(), ": ", tensor->name, " is ", name(*tensor->format), ", and ", found.tensor->name,
+           " is ", name(*found.tensor->format), ": the experts of a layer need one format");
+    parts.push_back(read_rows(file_, *tensor, part, ask.cols));
+  }
+  matrix.read = read_each(std::move(parts), ask.rows, row_bytes(matrix.format, matrix.cols));
+  return matrix;
+}
+
 void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& found, Role role, std::size_t layer) {
   const Asked ask = asked(d_, role, layer);
+  if (ask.experts > 0) {
+    for (const std::string& name : names_.adapter_names(role, layer)) {
+      if (!lora_.has({&name, 1})) continue;
+      fail(ErrorKind::unsupported_model, file_->path(), ": lora: an adapter changes ", name,
+           ", a matrix of experts, and adapters of experts are not run. Merge it into the model");
+    }
+    Matrix stack = open_stack(found, ask, layer);
+    finish(stack, false);
+    parameter.matrix = d_.add(std::move(stack));
+    return;
+  }
   Part part;
   Matrix matrix = open(found, ask, part);
   const std::vector<std::string> names = names_.adapter_names(role, layer);

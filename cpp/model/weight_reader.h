@@ -43,8 +43,11 @@ class WeightReader {
 
  private:
   std::vector<float> values_of(const TensorNames::Found& found, std::int64_t length, std::int64_t columns = 0) const;
+  std::vector<float> values_of_experts(const TensorNames::Found& found, const Asked& ask) const;
   void read_matrix(Parameter& parameter, const TensorNames::Found& found, Role role, std::size_t layer);
   Matrix open(const TensorNames::Found& found, const Asked& ask, Part& part) const;
+  ReadRows open_mxfp4(const files::TensorInfo& blocks, const Asked& ask, const Part& part) const;
+  Matrix open_stack(const TensorNames::Found& found, const Asked& ask, std::size_t layer) const;
   void finish(Matrix& matrix, bool in_bytes);
   void merge(Matrix& matrix, const Part& part, AddRow add, Format kept) const;
   void keep_apart(Parameter& parameter, const Matrix& matrix, const LowRank& low, const Part& part);
@@ -55,6 +58,7 @@ class WeightReader {
   Description& d_;
   std::optional<Format> quantize_;
   Compute compute_;
+  std::shared_ptr<ExpertSlices> slices_ = std::make_shared<ExpertSlices>();
   Adapters adapters_;
   Lora lora_;
   // The matrices that were read, by tensor, first row, run and adapter.

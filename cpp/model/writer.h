@@ -1,6 +1,7 @@
 // A program under construction, with functions that add slots and common operations.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,13 @@ class Writer {
   View low_;  // the products a in of separate adapters; as wide as the largest rank
 };
 
-// The result of a mixer or a network: rows, the role of the matrix that projects them back to hidden_size, and what multiplies the product.
+// The result of a mixer or a network, or of a part of it: rows, the role of the matrix that projects them back to hidden_size, and what
+// multiplies the product. The result of a mixture is instead the operation `experts`, which lacks only its output and its residual.
 struct BranchEnd {
-  View rows;
-  Role product;
+  View rows = {};
+  Role product = {};
   float scale = 1;
+  std::optional<Experts> experts = {};
 };
 
 }  // namespace pumice::model

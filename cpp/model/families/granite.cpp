@@ -1,10 +1,11 @@
-// Granite 3 and 4, dense (IBM 2024): a Llama with multipliers for embeddings, scores, branches and logits. Granite 4 H (2025): most layers
-// have Mamba-2 instead of attention, and the others have attention without rope. Granite
-// SWA ("Swash", 2026): attention sinks, a window in three of four layers, and a base of the rope for each layer.
+// Granite 3 and 4, dense (IBM 2024): a Llama with multipliers for embeddings, scores, branches and logits. Granite MoE: experts, and in
+// some models a shared expert. Granite 4 H (2025): most layers have Mamba-2 instead of attention, and the others have attention without
+// rope. Granite SWA ("Swash", 2026): attention sinks, a window in three of four layers, and a base of the rope for each layer.
 #include <optional>
 #include <vector>
 
 #include "model/families/names.h"
+#include "model/mixture_settings.h"
 #include "model/rope.h"
 #include "model/scan_settings.h"
 #include "model/settings.h"
@@ -12,9 +13,28 @@
 namespace pumice::model::families_in_files::granite {
 namespace {
 
-constexpr std::string_view kGguf[] = {"granite"}, kTypes[] = {"granite"};
-
 using enum Role;
+
+constexpr std::string_view kGguf[] = {"granite"}, kTypes[] = {"granite"};
+constexpr std::string_view kGgufMoe[] = {"granitemoe"}, kTypesMoe[] = {"granitemoe", "granitemoeshared"};
+// The first name of a tensor is that of hub files, the second that of the classes in transformers.
+constexpr TensorName kNamesMoe[] = {
+    {router, "blk.{}.ffn_gate_inp", "layers.{}.block_sparse_moe.router.layer"},
+    {router, "", "layers.{}.block_sparse_moe.router"},
+    {expert_gate, "blk.{}.ffn_gate_exps", ""},
+    {expert_up, "blk.{}.ffn_up_exps", ""},
+    {expert_gate, "blk.{}.ffn_gate_up_exps", "layers.{}.block_sparse_moe.input_linear", Fused::expert_gate_up},
+    {expert_up, "blk.{}.ffn_gate_up_exps", "layers.{}.block_sparse_moe.input_linear", Fused::expert_gate_up},
+    {expert_gate, "", "layers.{}.block_sparse_moe.experts.gate_up_proj", Fused::expert_gate_up, false, Bare::safetensors},
+    {expert_up, "", "layers.{}.block_sparse_moe.experts.gate_up_proj", Fused::expert_gate_up, false, Bare::safetensors},
+    {expert_down, "blk.{}.ffn_down_exps", "layers.{}.block_sparse_moe.output_linear"},
+    {expert_down, "", "layers.{}.block_sparse_moe.experts.down_proj", Fused::no, false, Bare::safetensors},
+    {shared_gate, "blk.{}.ffn_gate_shexp", ""},
+    {shared_up, "blk.{}.ffn_up_shexp", ""},
+    {shared_gate, "", "layers.{}.shared_mlp.input_linear", Fused::shared_gate_up},
+    {shared_up, "", "layers.{}.shared_mlp.input_linear", Fused::shared_gate_up},
+    {shared_down, "blk.{}.ffn_down_shexp", "layers.{}.shared_mlp.output_linear"},
+};
 
 constexpr std::string_view kGgufHybrid[] = {"granitehybrid"}, kTypesHybrid[] = {"granitemoehybrid"};
 constexpr TensorName kNamesHybrid[] = {
@@ -127,7 +147,25 @@ void configure_swa(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.attention().sinks = true;
 }
 
+void configure_moe(const Reader& read, Config& c) {
+  configure(read, c);
+  Mixture mixture = read_mixture(read, c, {.experts_key = "num_local_experts", .width_key = "", .experts = 8, .chosen = 2});
+  const std::string where = read.key("expert_shared_feed_forward_length", "shared_intermediate_size");
+  const std::int64_t shared =
+      read.in_range(read.integer("expert_shared_feed_forward_length", "shared_intermediate_size").value_or(0), 0, kMaxWidth * 4, where);
+  if (shared > 0) mixture.shared = shared_expert(mixture, static_cast<std::int32_t>(shared));
+  set_mixtures(c, mixture, [](std::size_t) { return true; });
+}
+
 }  // namespace
+
+const Family granite_moe{.name = "granite_moe",
+                         .gguf_names = kGgufMoe,
+                         .model_types = kTypesMoe,
+                         .prefixes = names::kDecoderPrefixes,
+                         .names = kNamesMoe,
+                         .more_names = names::kLlama,
+                         .configure = configure_moe};
 
 const Family granite{.name = "granite",
                      .gguf_names = kGguf,

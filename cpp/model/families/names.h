@@ -27,6 +27,21 @@ inline constexpr TensorName kLlama[] = {
     {head, "output", "lm_head"},
 };
 
+// Names of mixtures of experts in Qwen and families like it.
+inline constexpr TensorName kExperts[] = {
+    {router, "blk.{}.ffn_gate_inp", "layers.{}.mlp.gate"},
+    {expert_gate, "blk.{}.ffn_gate_exps", "layers.{}.mlp.experts.{expert}.gate_proj"},
+    {expert_up, "blk.{}.ffn_up_exps", "layers.{}.mlp.experts.{expert}.up_proj"},
+    {expert_down, "blk.{}.ffn_down_exps", "layers.{}.mlp.experts.{expert}.down_proj"},
+    {expert_gate, "blk.{}.ffn_gate_up_exps", "layers.{}.mlp.experts.gate_up_proj", Fused::expert_gate_up, false, Bare::safetensors},
+    {expert_up, "blk.{}.ffn_gate_up_exps", "layers.{}.mlp.experts.gate_up_proj", Fused::expert_gate_up, false, Bare::safetensors},
+    {expert_down, "", "layers.{}.mlp.experts.down_proj", Fused::no, false, Bare::safetensors},
+    {shared_gate, "blk.{}.ffn_gate_shexp", "layers.{}.mlp.shared_expert.gate_proj"},
+    {shared_up, "blk.{}.ffn_up_shexp", "layers.{}.mlp.shared_expert.up_proj"},
+    {shared_down, "blk.{}.ffn_down_shexp", "layers.{}.mlp.shared_expert.down_proj"},
+    {shared_opening, "blk.{}.ffn_gate_inp_shexp", "layers.{}.mlp.shared_expert_gate"},
+};
+
 inline constexpr TensorName kBert[] = {
     {token_embedding, "token_embd", "embeddings.word_embeddings"},
     {position_embedding, "position_embd", "embeddings.position_embeddings"},

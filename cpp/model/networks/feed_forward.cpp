@@ -6,14 +6,16 @@ namespace pumice::model {
 
 FeedForwardNetwork::FeedForwardNetwork(Writer& writer) : w_(writer) {
   std::int32_t width = 0;
-  for (const Layer& layer : w_.c.layers)
+  for (const Layer& layer : w_.c.layers) {
     if (layer.if_feed_forward()) width = std::max(width, layer.if_feed_forward()->width);
+    if (layer.if_mixture() && layer.if_mixture()->shared) width = std::max(width, layer.if_mixture()->shared->network.width);
+  }
   if (width > 0) wide_ = w_.slot(Rows::tokens, width);
 }
 
-BranchEnd FeedForwardNetwork::write(std::size_t layer, const FeedForward& f, const View& in) {
+BranchEnd FeedForwardNetwork::write(std::size_t layer, const FeedForward& f, const View& in, const FeedForwardRoles& roles) {
   const View wide = Writer::part(wide_, 0, f.width);
-  const Parameter &gate = w_.d.at(layer, Role::gate), &up = w_.d.at(layer, Role::up);
+  const Parameter &gate = w_.d.at(layer, roles.gate), &up = w_.d.at(layer, roles.up);
   const float gate_scale = f.multipliers ? f.multipliers->in : 1;
   if (f.gated && (gate_scale != 1 || gate.lora_a != MatrixId::none || up.lora_a != MatrixId::none)) {
     if (!gate_) gate_ = w_.slot(Rows::tokens, wide_.width);
@@ -37,7 +39,7 @@ BranchEnd FeedForwardNetwork::write(std::size_t layer, const FeedForward& f, con
     }
     w_.linear(in, wide, {up}, std::move(op));
   }
-  return {wide, Role::down, f.multipliers ? f.multipliers->out : 1};
+  return {wide, roles.down, f.multipliers ? f.multipliers->out : 1};
 }
 
 }  // namespace pumice::model

@@ -1,17 +1,22 @@
-// Writes the operations of a feed-forward network up to and including its activation, with or without a gate. BranchEnd::product names the
-// matrix that follows.
+// Writes the operations of a feed-forward network, or of a shared expert, up to and including its activation, with or without a gate.
+// BranchEnd::product names the matrix that follows.
 #pragma once
 
 #include "model/writer.h"
 
 namespace pumice::model {
 
+struct FeedForwardRoles {
+  Role gate, up, down;
+};
+
 class FeedForwardNetwork {
  public:
   // Allocates a slot as wide as the widest layer needs; narrower layers use its first columns.
   explicit FeedForwardNetwork(Writer& writer);
 
-  BranchEnd write(std::size_t layer, const FeedForward& network, const View& in);
+  BranchEnd write(std::size_t layer, const FeedForward& network, const View& in,
+                  const FeedForwardRoles& roles = {Role::gate, Role::up, Role::down});
 
  private:
   Writer& w_;

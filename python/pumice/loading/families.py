@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .. import _core
 
-EXPERTS = "a mixture of experts (routing, products by expert)"
+EXPERTS = "a mixture of experts (its names and settings)"
 STATE = "recurrent state or short convolutions beside keys and values"
 LATENT = "multi-head latent attention (keys and values compressed into one row)"
 DISENTANGLED = "disentangled attention with queries, keys and values in one tensor by heads"
@@ -24,15 +24,10 @@ class Unknown:
 # Each key has the names of a family in files, separated by spaces: model_type in config.json (written by transformers) and
 # general.architecture in GGUF (written by llama.cpp).
 _NOT_RUN: dict[str, tuple[str, str]] = {
-    "mixtral": ("Mixtral", EXPERTS),
-    "qwen2_moe qwen2moe": ("Qwen 2 MoE", EXPERTS),
-    "qwen3_moe qwen3moe": ("Qwen 3 MoE, Qwen3-Coder", EXPERTS),
     "qwen3_next qwen3next": ("Qwen3-Next", EXPERTS),
     "qwen3_5_moe qwen3_5_moe_text qwen35moe": ("Qwen 3.5 and 3.6 MoE", EXPERTS),
     "gemma3n": ("Gemma 3n", REFUSED),
-    "gpt_oss gpt-oss": ("gpt-oss", f"{EXPERTS}; attention sinks"),
-    "granitemoe granitemoe_swa": ("Granite MoE, Granite MoE SWA", EXPERTS),
-    "olmoe": ("OLMoE", EXPERTS),
+    "granitemoe_swa": ("Granite MoE SWA", EXPERTS),
     "glm4_moe glm4moe": ("GLM-4.5, GLM-4.6, Air", EXPERTS),
     "deepseek_v2 deepseek_v3 deepseek2": ("DeepSeek V2 and V3, Moonlight", f"{LATENT}; {EXPERTS}"),
     "glm4_moe_lite mistral4 youtu minicpm3": ("GLM-4.7-Flash, Mistral Small 4, Youtu, MiniCPM 3", LATENT),
@@ -52,9 +47,11 @@ _NOT_RUN: dict[str, tuple[str, str]] = {
 NOT_RUN = {word: Unknown(name, missing) for words, (name, missing) in _NOT_RUN.items() for word in words.split()}
 
 
-def _runs(architecture: str, kind: str) -> str | None:
+def _runs(architecture: str, kind: str) -> str:
+    """Returns the families that have this name in files of this kind, joined by "or". In GGUF, llama may be a Llama or a Mixtral."""
     families = _core.build_info()["architectures"].items()
-    return next((family for family, names in families if architecture in names["gguf" if kind == "gguf" else "model_type"]), None)
+    found = (repr(family) for family, names in families if architecture in names["gguf" if kind == "gguf" else "model_type"])
+    return " or ".join(found)
 
 
 def explain(architecture: str, kind: str, text_half: object = None) -> str:
@@ -64,7 +61,7 @@ def explain(architecture: str, kind: str, text_half: object = None) -> str:
     if isinstance(text_half, str) and architecture not in NOT_RUN and not _runs(architecture, kind):
         return f"of {architecture!r} the text half: {explain(text_half, kind)}"
     if family := _runs(architecture, kind):
-        return f"pumice runs this family as {family!r}"
+        return f"pumice runs this family as {family}"
     if architecture in NOT_RUN:
         known = NOT_RUN[architecture]
         lacks = "this family is not planned" if known.missing == REFUSED else f"missing for it: {known.missing}"

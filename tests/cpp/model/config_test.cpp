@@ -548,7 +548,7 @@ TEST(Config, SoundModelsThatAreNotRun) {
       {"gemma3", {{"layer_types", {"full_attention"}}}, "layer_types"},
       {"gemma3", {{"layer_types", {"full_attention", "linear_attention"}}}, "linear_attention"},
       {"bert", {{"position_embedding_type", "relative_key"}}, "relative_key"},
-      {"llama.gguf", {{"llama.expert_count", 8}}, "experts"},
+      {"llama.gguf", {{"llama.expert_count", 8}, {"llama.expert_used_count", 2}, {"llama.expert_group_count", 4}}, "groups of experts"},
       {"llama.gguf", {{"llama.rope.dimension_count", 3}}, "odd"},
       {"llama.gguf", {{"llama.attention.value_length", 16}}, "differ"},
   };

@@ -210,6 +210,97 @@ void toggle_bias(std::vector<Mutant>& all, const char* field, std::vector<Role> 
   }
 }
 
+// Returns whether a norm of the network's output cancels what multiplies the whole output of a mixture.
+bool norm_cancels(const Layer& l) { return l.network_norms.branch && !l.if_mixture()->shared; }
+
+void add_mixture_mutants(std::vector<Mutant>& all) {
+  const auto mixture = [&](const char* field, std::string what, std::function<bool(Mixture&, const Layer&)> change) {
+    all.push_back(
+        in_layers(field, std::move(what), [change = std::move(change)](Layer& l) { return l.if_mixture() && change(*l.if_mixture(), l); }));
+  };
+  const auto parameters = [&](const char* field, std::string what, std::function<bool(Description&, std::size_t, const Mixture&)> change) {
+    all.push_back(in_parameters(field, std::move(what), [change = std::move(change)](Description& d, std::size_t layer) {
+      const Mixture* x = d.config.layers[layer].if_mixture();
+      return x && change(d, layer, *x);
+    }));
+  };
+  // Returns one number for each expert, or for each row of each expert, between -2 and 2.
+  const auto numbers = [](std::int64_t count) {
+    cases::Random random(11);
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (float& value : values) value = static_cast<float>(random.below(401)) / 100 - 2;
+    return values;
+  };
+
+  mixture("Router::chosen", "one less",
+          [](Mixture& x, const Layer&) { return x.router.chosen > 1 && set(x.router.chosen, x.router.chosen - 1); });
+  mixture("Router::chosen", "one more",
+          [](Mixture& x, const Layer&) { return x.router.chosen < x.router.experts && set(x.router.chosen, x.router.chosen + 1); });
+  for (const char* field : {"Router::groups", "Router::kept"}) {
+    mixture(field, "one of two groups", [](Mixture& x, const Layer&) {
+      if (x.router.experts % 2 != 0 || x.router.chosen > x.router.experts / 2) return false;
+      x.router.kept = 1;
+      return set(x.router.groups, 2);
+    });
+  }
+  mixture("Router::score", "sigmoid", [](Mixture& x, const Layer&) { return set(x.router.score, RouteScore::sigmoid); });
+  parameters("Router::bias", "where there is none", [numbers](Description& d, std::size_t layer, const Mixture& x) {
+    return set(of(d, layer, Role::router).bias, added(d, numbers(x.router.experts)));
+  });
+  parameters("Router::choice_bias", "where there is none", [numbers](Description& d, std::size_t layer, const Mixture& x) {
+    if (x.router.chosen == x.router.experts) return false;
+    return set(of(d, layer, Role::router_choice_bias).vector, added(d, numbers(x.router.experts)));
+  });
+  mixture("Router::normalised", "the other way", [](Mixture& x, const Layer& l) {
+    // The softmax of all experts adds up to 1.
+    return !norm_cancels(l) && x.router.chosen < x.router.experts && set(x.router.normalised, !x.router.normalised);
+  });
+  mixture("Router::floor", "0.2",
+          [](Mixture& x, const Layer& l) { return !norm_cancels(l) && x.router.normalised && set(x.router.floor, 0.2f); });
+  mixture("Router::scale", "a tenth more", [](Mixture& x, const Layer& l) { return !norm_cancels(l) && times(x.router.scale, 1.1); });
+
+  mixture("SharedExpert::opened", "not", [](Mixture& x, const Layer&) { return x.shared && set(x.shared->opened, false); });
+  parameters("SharedExpert::opened", "where it is not", [](Description& d, std::size_t layer, const Mixture& x) {
+    if (!x.shared || x.shared->opened) return false;
+    Matrix row = d.matrix(of(d, layer, Role::router).matrix);
+    row.rows = 1;
+    d.weights.matrices.push_back(std::move(row));
+    of(d, layer, Role::shared_opening).matrix = static_cast<MatrixId>(d.weights.matrices.size() - 1);
+    return d.config.layers[layer].if_mixture()->shared->opened = true;
+  });
+  parameters("Mixture::shared", "none", [](Description& d, std::size_t layer, const Mixture& x) {
+    return x.shared && (d.config.layers[layer].if_mixture()->shared.reset(), true);
+  });
+
+  parameters("Mixture::gated", "not",
+             [](Description& d, std::size_t layer, const Mixture&) { return set(of(d, layer, Role::expert_gate).matrix, MatrixId::none); });
+  parameters("Mixture::gated", "gate and up swapped", [](Description& d, std::size_t layer, const Mixture& x) {
+    std::swap(of(d, layer, Role::expert_gate), of(d, layer, Role::expert_up));
+    return x.gated;
+  });
+  for (const auto& [to, name] : {std::pair(Activation::gelu, "gelu"), std::pair(Activation::relu, "relu")})
+    mixture("Mixture::activation", name, [to = to](Mixture& x, const Layer&) { return set(x.activation, to); });
+  for (const Role role : {Role::expert_gate, Role::expert_up, Role::expert_down}) {
+    parameters("Mixture::bias", str("where there is none, of ", kRoleNames[static_cast<std::size_t>(role)]),
+               [numbers, role](Description& d, std::size_t layer, const Mixture&) {
+                 Parameter& p = of(d, layer, role);
+                 return p.matrix != MatrixId::none && set(p.bias, added(d, numbers(d.matrix(p.matrix).rows)));
+               });
+  }
+  mixture("Mixture::limit", "0.1", [](Mixture& x, const Layer&) { return set(x.limit, 0.1f); });
+  mixture("Mixture::shift", "1", [](Mixture& x, const Layer&) { return set(x.shift, 1.0f); });
+  mixture("Mixture::weighs_input", "the other way", [](Mixture& x, const Layer&) {
+    // If one expert is chosen and its weight is divided by itself, the weight is 1.
+    return (x.router.chosen > 1 || !x.router.normalised) && set(x.weighs_input, !x.weighs_input);
+  });
+
+  parameters("roles", "the router's rows in another order", [](Description& d, std::size_t layer, const Mixture& x) {
+    MatrixId& router = of(d, layer, Role::router).matrix;
+    router = reordered(d, router, [experts = std::int64_t{x.router.experts}](std::int64_t row) { return experts - 1 - row; });
+    return true;
+  });
+}
+
 std::vector<Mutant> mutants() {
   std::vector<Mutant> all;
   const auto add = [&](Mutant m) { all.push_back(std::move(m)); };
@@ -222,8 +313,11 @@ std::vector<Mutant> mutants() {
                   [change = std::move(change)](Layer& l) { return l.if_recurrent() && change(*l.if_recurrent()); }));
   };
   const auto network = [&](const char* field, std::string what, std::function<bool(FeedForward&)> change) {
-    add(in_layers(field, std::move(what),
-                  [change = std::move(change)](Layer& l) { return l.if_feed_forward() && change(*l.if_feed_forward()); }));
+    add(in_layers(field, std::move(what), [change = std::move(change)](Layer& l) {
+      Mixture* x = l.if_mixture();
+      FeedForward* f = x && x->shared ? &x->shared->network : l.if_feed_forward();
+      return f && change(*f);
+    }));
   };
   const auto config = [&](const char* name, std::string what, std::function<bool(Config&)> change) {
     add({std::string("Config::") + name, std::move(what), [change = std::move(change)](Description& d) { return change(d.config); }});
@@ -364,6 +458,8 @@ std::vector<Mutant> mutants() {
   toggle_bias(all, "ShortConv::bias", {Role::conv_out});
   add(in_layers("ShortConv::centred", "the other way",
                 [](Layer& l) { return l.if_short_conv() && set(l.if_short_conv()->centred, !l.if_short_conv()->centred); }));
+
+  add_mixture_mutants(all);
 
   struct Branch {
     const char* name;
@@ -567,6 +663,15 @@ std::set<std::string> fields() {
     FIELDS(FeedForward, width, gated, activation, bias, xielu, multipliers);
   }
   {
+    FIELDS(Router, experts, chosen, groups, kept, score, bias, choice_bias, normalised, floor, scale);
+  }
+  {
+    FIELDS(SharedExpert, network, opened);
+  }
+  {
+    FIELDS(Mixture, router, width, gated, activation, bias, limit, shift, weighs_input, shared);
+  }
+  {
     FIELDS(Join, parallel, scale);
   }
   {
@@ -585,6 +690,10 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Layer::mixer", "its fields have theirs"},
     {"Layer::beside", "its fields have theirs"},
     {"Layer::network", "its fields have theirs"},
+    {"Router::experts", "the tensors' shapes hold it"},
+    {"SharedExpert::network", "its fields have theirs"},
+    {"Mixture::router", "its fields have theirs"},
+    {"Mixture::width", "the tensors' shapes hold it"},
     {"Recurrent::heads", "the tensors' shapes hold it"},
     {"Recurrent::value_dim", "the tensors' shapes hold it"},
     {"Recurrent::taps", "the tensors' shapes hold it"},

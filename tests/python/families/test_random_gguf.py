@@ -50,6 +50,19 @@ def test_text_halves_have_a_name_of_their_own(name: str, architecture: str, tmp_
     assert np.array_equal(found, logits(folder, folder, ids))
 
 
+EXPERTS = ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granite_moe", "granite_moe_shared"]
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_gates_and_ups_of_experts_may_be_one_tensor(name: str, tmp_path: Path) -> None:
+    keys, tensors = random_gguf.gguf_parts(name)
+    joined = random_gguf.gates_and_ups_joined(tensors)
+    assert "blk.0.ffn_gate_up_exps.weight" in joined and "blk.0.ffn_up_exps.weight" not in joined
+    folder, ids = random_models.make_folder(name, tmp_path), random_models.golden(name)["ids"]
+    apart = logits(random_gguf.write(tmp_path / "apart.gguf", keys, tensors), folder, ids)
+    assert np.array_equal(logits(random_gguf.write(tmp_path / "joined.gguf", keys, joined), folder, ids), apart)
+
+
 @pytest.mark.parametrize("tensor", ["rope_factors_long.weight", "rope_factors_short.weight"])
 def test_longrope_needs_both_sets_of_factors(tensor: str, tmp_path: Path) -> None:
     keys, tensors = random_gguf.gguf_parts("minicpm4")

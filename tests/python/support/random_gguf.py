@@ -427,6 +427,37 @@ MAMBA2 = {
     "backbone.layers.{}.mixer.down_proj": "blk.{}.ffn_down",
 }
 MAMBA2 |= {f"backbone.layers.{{}}.mixer.{here}": f"blk.{{}}.{there}" for here, there in MAMBA.items()}
+# Mixtures of experts. A "+" joins the names of the two tensors into which the rows of one tensor are split, half and half.
+EXPERTS = LLAMA | {
+    "model.layers.{}.mlp.gate": "blk.{}.ffn_gate_inp",
+    "model.layers.{}.mlp.experts.gate_proj": "blk.{}.ffn_gate_exps",
+    "model.layers.{}.mlp.experts.up_proj": "blk.{}.ffn_up_exps",
+    "model.layers.{}.mlp.experts.down_proj": "blk.{}.ffn_down_exps",
+    "model.layers.{}.mlp.shared_expert.gate_proj": "blk.{}.ffn_gate_shexp",
+    "model.layers.{}.mlp.shared_expert.up_proj": "blk.{}.ffn_up_shexp",
+    "model.layers.{}.mlp.shared_expert.down_proj": "blk.{}.ffn_down_shexp",
+    "model.layers.{}.mlp.shared_expert_gate": "blk.{}.ffn_gate_inp_shexp",
+}
+MIXTRAL = LLAMA | {
+    "model.layers.{}.block_sparse_moe.gate": "blk.{}.ffn_gate_inp",
+    "model.layers.{}.block_sparse_moe.experts.w1": "blk.{}.ffn_gate_exps",
+    "model.layers.{}.block_sparse_moe.experts.w3": "blk.{}.ffn_up_exps",
+    "model.layers.{}.block_sparse_moe.experts.w2": "blk.{}.ffn_down_exps",
+}
+GRANITE_MOE = LLAMA | {
+    "model.layers.{}.block_sparse_moe.router.layer": "blk.{}.ffn_gate_inp",
+    "model.layers.{}.block_sparse_moe.input_linear": "blk.{}.ffn_gate_exps+blk.{}.ffn_up_exps",
+    "model.layers.{}.block_sparse_moe.output_linear": "blk.{}.ffn_down_exps",
+    "model.layers.{}.shared_mlp.input_linear": "blk.{}.ffn_gate_shexp+blk.{}.ffn_up_shexp",
+    "model.layers.{}.shared_mlp.output_linear": "blk.{}.ffn_down_shexp",
+}
+GPT_OSS = LLAMA | {
+    "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
+    "model.layers.{}.self_attn.sinks": "blk.{}.attn_sinks",
+    "model.layers.{}.mlp.router": "blk.{}.ffn_gate_inp",
+    "model.layers.{}.mlp.experts.gate_up_proj": "blk.{}.ffn_gate_exps+blk.{}.ffn_up_exps",
+    "model.layers.{}.mlp.experts.down_proj": "blk.{}.ffn_down_exps",
+}
 EUROBERT = LLAMA | {"dense": "cls", "classifier": "cls.output"}
 NEOBERT = {
     "encoder": "token_embd",
@@ -715,6 +746,37 @@ def nemotron_h_keys(config: Config) -> dict[str, Any]:
     }
 
 
+def gpt_oss_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
+    """The converter turns the matrices of experts, whose columns are rows in the folder, and parts the rows of gate and up, which alternate
+    there."""
+    if name.endswith(".sinks"):
+        return name + ".weight", tensor
+    if ".mlp.experts." not in name:
+        return name, tensor
+    bias = name.endswith("_bias")
+    rows = tensor[..., None] if bias else tensor.swapaxes(1, 2)
+    if "gate_up_proj" in name:
+        rows = np.concatenate([rows[:, 0::2], rows[:, 1::2]], axis=1)
+    return (name.removesuffix("_bias") + ".bias", rows[..., 0]) if bias else (name + ".weight", np.ascontiguousarray(rows))
+
+
+def gpt_oss_keys(config: Config) -> dict[str, Any]:
+    return expert_keys(config) | {
+        "expert_feed_forward_length": config["intermediate_size"],
+        "attention.sliding_window": config["sliding_window"],
+    }
+
+
+def expert_keys(config: Config) -> dict[str, Any]:
+    keys = {
+        "expert_count": setting(config, None, "num_local_experts", "num_experts"),
+        "expert_used_count": config["num_experts_per_tok"],
+        "expert_feed_forward_length": config.get("moe_intermediate_size"),
+        "expert_shared_feed_forward_length": setting(config, None, "shared_expert_intermediate_size", "shared_intermediate_size"),
+    }
+    return {key: value for key, value in keys.items() if value is not None}
+
+
 STRETCHED = "the stretched base is rounded to float32"
 LONGROPE = "longrope's factors divide frequencies, instead of multiplying their base's powers"
 RAMP = "Llama 3's ramp is rounded as a factor, not as a frequency"
@@ -736,6 +798,12 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
         "granite_swa", LLAMA | {"model.layers.{}.self_attn.sinks": "blk.{}.attn_sinks"}, granite_swa_keys, eps=1e-5, context=8192,
         permuted=True,
     ),
+    "gpt_oss": Form("gpt-oss", GPT_OSS, gpt_oss_keys, theta=150000.0, eps=1e-5, context=131072, change=gpt_oss_tensor),
+    "mixtral": Form("llama", MIXTRAL, expert_keys, theta=1e6, eps=1e-5, context=131072, permuted=True),
+    "qwen2_moe": Form("qwen2moe", EXPERTS, expert_keys, context=32768),
+    "qwen3_moe": Form("qwen3moe", EXPERTS, expert_keys, context=32768),
+    "olmoe": Form("olmoe", EXPERTS, expert_keys, eps=1e-5, context=4096),
+    "granite_moe": Form("granitemoe", GRANITE_MOE, lambda c: granite_keys(c) | expert_keys(c), permuted=True),
     "olmo": Form("olmo", permuted=True, **LAYER),
     "olmo2": Form("olmo2", LLAMA | BRANCH_NORMS, eps=1e-5),
     "olmo3": Form("olmo2", LLAMA | BRANCH_NORMS, lambda c: window_keys(c, 4), eps=1e-5, theta=500000.0),
@@ -830,6 +898,11 @@ WITHOUT = {
     "exaone_bias": "the converter takes no activation but silu",
     "starcoder2": "the converter drops sliding_window",
     "cohere2_types": "llama.cpp's cohere2 has windows in three of four layers",
+    "mixtral_window": "the converter drops sliding_window",
+    "qwen2_moe_sparse": "llama.cpp's qwen2moe has experts in all layers",
+    "qwen3_moe_plain": "llama.cpp's qwen3moe has experts in all layers, and always divides the weights of the chosen ones by their sum",
+    "gpt_oss_plain": "the converter drops swiglu_limit",
+    "olmoe_normalised": "the converter drops norm_topk_prob",
     "llama_yarn_mscale": "the converter drops mscale for llama",
     "llama_yarn_attention_factor": "the converter drops attention_factor for llama",
     "gemma2_27b": "llama.cpp knows the 27B's score scale by its number of layers",
@@ -927,9 +1000,35 @@ def converted(name: str, tensor: Array, form: Form, config: Config) -> Iterator[
         for short, part in zip(("gate", "up"), np.split(tensor, 2), strict=True):
             yield target.replace("gate_up", short) + dot + suffix, part
         return
+    if "+" in target:
+        for part, rows in zip(target.split("+"), np.split(tensor, 2, axis=-1 if suffix == "bias" else -2), strict=True):
+            yield part + dot + suffix, rows
+        return
     if form.permuted and target.endswith((".attn_q", ".attn_k")):
         tensor = permuted(tensor, size.heads if target.endswith("q") else size.kv_heads)
     yield target + dot + suffix, tensor
+
+
+def stacked(tensors: dict[str, Array]) -> dict[str, Array]:
+    """Returns the tensors with those of a layer's experts stacked: experts.0.w1, experts.1.w1, ... become experts.w1."""
+    found: dict[str, dict[int, Array]] = {}
+    for name, tensor in tensors.items():
+        expert = re.search(r"(?<=\.experts)\.(\d+)(?=\.)", name)
+        if expert:
+            base = name[: expert.start()] + name[expert.end() :]
+            found.setdefault(base, {})[int(expert[1])] = tensor
+    plain = {name: tensor for name, tensor in tensors.items() if not re.search(r"\.experts\.\d+\.", name)}
+    return plain | {name: np.stack([parts[i] for i in range(len(parts))]) for name, parts in found.items()}
+
+
+def gates_and_ups_joined(tensors: dict[str, Array]) -> dict[str, Array]:
+    """Returns the tensors with those of the experts' gates and ups joined, as llama.cpp's converter does with --fuse-gate-up-exps."""
+    joined = {name: tensor for name, tensor in tensors.items() if not name.endswith(("ffn_gate_exps.weight", "ffn_up_exps.weight"))}
+    for name, gate in tensors.items():
+        if name.endswith("ffn_gate_exps.weight"):
+            up = tensors[name.replace("gate_exps", "up_exps")]
+            joined[name.replace("gate_exps", "gate_up_exps")] = np.concatenate([gate, up], axis=1)
+    return joined
 
 
 def xielu_keys(tensors: dict[str, Array]) -> dict[str, Any]:
@@ -956,7 +1055,7 @@ def gguf_parts(name: str, names: Mapping[str, str] | None = None) -> tuple[dict[
     keys |= {f"{architecture}.{key}": value for key, value in said.items()}
     keys |= xielu_keys(tensors)
     out: dict[str, Array] = {}
-    for each, tensor in sorted(tensors.items()):
+    for each, tensor in sorted(stacked(tensors).items()):
         if ".act_fn." not in each:
             out |= dict(converted(each, tensor, form, config))
     return keys, out | rope_tensors(config, form) | form.more(config)

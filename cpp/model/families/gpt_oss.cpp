@@ -1,0 +1,62 @@
+// gpt-oss 20B and 120B (OpenAI 2025): attention sinks, a window in every other layer, and experts with biases whose gate and up are
+// limited. The experts of its own folders are MXFP4; those of other folders may be plain and transposed.
+#include <cmath>
+
+#include "model/families/names.h"
+#include "model/mixture_settings.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files::gpt_oss {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kGguf[] = {"gpt-oss"}, kTypes[] = {"gpt_oss"};
+constexpr TensorName kNames[] = {
+    {ffn_norm, "blk.{}.post_attention_norm", "layers.{}.post_attention_layernorm"},
+    {sinks, "blk.{}.attn_sinks", "layers.{}.self_attn.sinks", Fused::no, false, Bare::safetensors},
+    {router, "blk.{}.ffn_gate_inp", "layers.{}.mlp.router"},
+    {expert_gate, "blk.{}.ffn_gate_exps", ""},
+    {expert_up, "blk.{}.ffn_up_exps", ""},
+    {expert_gate, "", "layers.{}.mlp.experts.gate_up_proj_blocks", Fused::expert_gate_up_by_row, false, Bare::safetensors},
+    {expert_up, "", "layers.{}.mlp.experts.gate_up_proj_blocks", Fused::expert_gate_up_by_row, false, Bare::safetensors},
+    {expert_down, "blk.{}.ffn_down_exps", "layers.{}.mlp.experts.down_proj_blocks", Fused::no, false, Bare::safetensors},
+    {expert_gate, "", "layers.{}.mlp.experts.gate_up_proj", Fused::expert_gate_up_by_row, true, Bare::safetensors},
+    {expert_up, "", "layers.{}.mlp.experts.gate_up_proj", Fused::expert_gate_up_by_row, true, Bare::safetensors},
+    {expert_down, "", "layers.{}.mlp.experts.down_proj", Fused::no, true, Bare::safetensors},
+};
+
+void configure(const Reader& read, Config& c) {
+  read_sizes(read, c, {.heads = 64, .kv_heads = 8, .head_dim = 64, .n_ctx = 131072, .eps = 1e-5});
+  read_windows(read, c, {.window = 128, .full_every = 2});
+  // GptOssConfig has YaRN without these keys, with numbers that no published file relies on.
+  if (!c.gguf && !read.object("rope_parameters") && !read.object("rope_scaling"))
+    read.unsupported("rope_parameters (or rope_scaling) is missing; gpt-oss needs its settings of YaRN");
+  read_ropes(read, c, {.theta = 150000, .gguf_truncates = false});
+  for (Layer& layer : c.layers) {
+    layer.attention().sinks = true;
+    layer.attention().qkv_bias = layer.attention().out_bias = read.flag("", "attention_bias", true);
+  }
+  Mixture mixture = read_mixture(read, c, {.experts_key = "num_local_experts", .width_key = "", .experts = 128, .chosen = 4});
+  mixture.router.bias = mixture.bias = true;
+  constexpr double kAlpha = 1.702;  // quick_gelu is x * sigmoid(1.702 x)
+  if (const double alpha = read.positive("", "swiglu_alpha", kAlpha); std::abs(alpha - kAlpha) > 1e-6)
+    read.unsupported("swiglu_alpha is ", alpha, "; ", kAlpha, " is needed");
+  mixture.activation = Activation::quick_gelu;
+  mixture.limit = static_cast<float>(read.positive("", "swiglu_limit", 7));
+  mixture.shift = 1;
+  set_mixtures(c, mixture, [](std::size_t) { return true; });
+}
+
+}  // namespace
+
+const Family gpt_oss{.name = "gpt_oss",
+                     .gguf_names = kGguf,
+                     .model_types = kTypes,
+                     .prefixes = names::kDecoderPrefixes,
+                     .names = kNames,
+                     .more_names = names::kLlama,
+                     .configure = configure};
+
+}  // namespace pumice::model::families_in_files::gpt_oss
