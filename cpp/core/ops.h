@@ -70,7 +70,7 @@ struct Norm {
   NormKind kind = NormKind::rms;
   std::int32_t group = 0;  // 0: the whole view
   float eps = 1e-5f;
-  bool per_column = false;  // no difference without groups
+  bool per_column = false;  // makes no difference if there are no groups
 };
 
 // out = softcap(activation(scale * (in * W^T) + bias)) (+ residual), where softcap(y) = c tanh(y / c), or y when c is 0 (Gemma 2, 2024).
@@ -113,12 +113,16 @@ struct HeadLinear {
   MatrixId weight = MatrixId::none;
 };
 
-// Chooses the experts of each row, and how much each counts. With s = softmax(logits) or sigmoid(logits), c = s + bias:
-// - With groups > 1, the experts are even groups of neighbours. `kept` groups remain: those whose two largest c have the largest sums.
-// - Of the remaining experts, those with the `chosen` largest c are chosen, in falling order; of equal ones the first comes first.
-// - An expert's weight is its s, divided by the sum of the chosen s plus `floor` if `normalised`, times scale, times scales[expert].
-// A row of `out` has the indices of the chosen experts, as whole numbers, then their weights. Infinities and NaNs of the logits make the
-// weights NaN. (Shazeer et al. 2017; groups and bias: DeepSeek-AI 2024)
+// Chooses the experts of each row and their weights (Shazeer et al. 2017; groups and bias: DeepSeek-AI 2024). With s = softmax(logits) or
+// sigmoid(logits), and c = s + bias:
+// - If groups > 1, neighbouring experts form groups of equal size. The score of a group is the sum of its two largest c. Only the experts
+// of
+//   the `kept` groups with the largest scores can be chosen.
+// - The experts with the `chosen` largest c are chosen, the largest first. If two are equal, the one with the smaller index comes first.
+// - The weight of an expert is its s, divided by (the sum of the chosen s, plus `floor`) if `normalised` is true, times `scale`, times
+//   scales[expert].
+// A row of `out` has the indices of the chosen experts as whole numbers, and then their weights. If a logit is infinite or NaN, all weights
+// of the row are NaN.
 struct Route {
   static constexpr std::string_view kName = "Route";
   View logits, out;
@@ -129,11 +133,11 @@ struct Route {
   float floor = 0.0f, scale = 1.0f;
 };
 
-// A mixture of experts. `route` is what Route gives for the row. With e and w the indices and weights of its choices,
+// A mixture of experts. `route` is the output of Route. With the indices e and the weights w of a row's choices,
 //   out = residual + scale * sum over the choices, in their order, of w * (down_e * h + down_bias_e)
 //   h = activation(min(g, limit)) * (clamp(u, -limit, limit) + shift), g = gate_e * in + gate_bias_e, u = up_e * in + up_bias_e
-// Without `gate`, h = activation(u). limit 0: none (gpt-oss has both limit and shift). Biases have the values of all experts, one after
-// another. If weighs_input, `in` is multiplied by w, and the sum has no further factor w (Llama 4).
+// If there is no `gate`, h = activation(u). If `limit` is 0, there is no limit (gpt-oss has both limit and shift). Biases have the values
+// of all experts, one after another. If weighs_input is true, `in` is multiplied by w, and the results of the experts are not (Llama 4).
 struct Experts {
   static constexpr std::string_view kName = "Experts";
   View in, route, out, residual;  // residual may be the same view as `out`

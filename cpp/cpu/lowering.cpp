@@ -205,7 +205,7 @@ class CpuLowering {
     std::erase_if(made_by_norm_, [&](const Made& m) { return overlap(m.view, v); });
   }
 
-  // The codes in which a product takes its activations; none: it takes floats.
+  // Returns the codes to which the activations of a product are quantized, or nothing if the product multiplies floats.
   std::optional<Codes> codes_of(const MatrixShape& shape, bool precise) const {
     const Packing packing = packing_of(shape);
     const bool rounded = packing == Packing::fixed || packing == Packing::bytes;
@@ -217,7 +217,7 @@ class CpuLowering {
     return info(shape.format).quantized ? std::optional(Codes::fixed) : std::nullopt;
   }
 
-  // A product of one matrix, or of one expert of a matrix, that takes floats.
+  // Returns a part that multiplies floats by a matrix, or by the matrix of one expert.
   ProductPart float_part(MatrixId weight, VectorId bias, std::int64_t col, bool precise) const {
     const MatrixShape& shape = weights_.matrices[static_cast<std::size_t>(weight)];
     ProductPart part{weight, bias, shape.rows_each(), shape.cols, static_cast<std::int32_t>(col), -1};
@@ -279,7 +279,8 @@ class CpuLowering {
     return static_cast<std::int32_t>(plan_.pairs.size()) - 1;
   }
 
-  // Gathers the rows of `in` in the form that each part takes; parts that take the same form share it. Returns the floats, or -1.
+  // Adds the steps that gather the rows of `in` for `parts`, one step for each kind of codes and one for floats. Returns the index in
+  // CpuPlan::pairs of the floats, or -1 if no part multiplies floats.
   std::int32_t gather(const Experts& op, std::span<ProductPart* const> parts, std::int32_t chosen) {
     std::int32_t floats = -1;
     std::vector<std::pair<Codes, std::int32_t>> made;

@@ -52,27 +52,29 @@ struct GatedStep {
 };
 struct HeadLinearStep {
   HeadLinear op;
-  ProductPart part;  // rows and cols of one head
+  ProductPart part;  // its rows and cols are those of one head
 };
 struct RouteStep {
   Route op;
 };
-// Experts: the pairs of a row and one of its experts are sorted by expert (ExpertPairs), and the steps from Gather to Down work on pairs in
-// that order.
+// The steps of Experts. SortStep sorts the pairs of a row and one of its experts by expert (ExpertPairs). The steps from GatherStep to
+// ExpertsDownStep work on pairs in this order. FoldStep adds up the results of each row.
 struct SortStep {
   View route;
   std::int32_t experts;
 };
-struct GatherStep {  // rows of `in` for each pair: as codes, or as floats where `quantized` is -1
+// Writes the row of `in` that belongs to each pair, as codes, or as floats if `quantized` is -1.
+struct GatherStep {
   Experts op;
   std::int32_t quantized, floats;
 };
 struct ExpertsUpStep {
   Experts op;
-  ProductPart gate, up;  // of one expert. Without a gate, gate.weight is none
+  ProductPart gate, up;  // their rows are those of one expert; gate.weight is `none` if there is no gate
   std::int32_t gathered, hidden;
 };
-struct PairCodesStep {  // pairs' hidden values as codes
+// Quantizes the hidden values of all pairs.
+struct PairCodesStep {
   std::int32_t hidden, quantized;
 };
 struct ExpertsDownStep {
@@ -176,7 +178,7 @@ struct QuantizedPlace {
   Codes codes = Codes::int8;
   // Only for Codes::bytes: one of the matrices that multiply these codes. The norm that is folded into this matrix determines the codes.
   MatrixId folded = MatrixId::none;
-  std::int32_t pairs = 1;  // rows of codes for each row: of Experts, its choices
+  std::int32_t pairs = 1;  // number of pairs of each row for the codes of Experts; otherwise 1
   std::int64_t terms() const { return codes == Codes::two_int8 ? 2 : 1; }
   std::int64_t row_bytes() const;
 };

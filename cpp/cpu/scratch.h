@@ -42,15 +42,15 @@ struct BatchLayout {
   void arrange(const CpuPlan& plan, const Batch& batch, int threads);
 };
 
-// The pairs of a row and one of its experts, in the order expert, row, choice; and pieces of them that one product computes together. Steps
-// of one operation Experts after another use them.
+// The pairs of a row and one of its experts, ordered by expert, then by row, then by choice. One product computes the pairs of a piece. The
+// operations Experts of a program use this memory one after another.
 struct ExpertPairs {
   struct Piece {
     std::int32_t expert, first, count;  // pairs [first, first + count), at most kBlockRows
   };
-  std::vector<std::int32_t> rows, choices;  // by pair
-  std::vector<std::int32_t> places;         // by row * chosen + choice: the pair
-  std::vector<std::int32_t> ends;           // by expert: the end of its pairs
+  std::vector<std::int32_t> rows, choices;  // of each pair: its row, and which choice of the row it is
+  std::vector<std::int32_t> places;         // the index of each pair, by row * chosen + choice
+  std::vector<std::int32_t> ends;           // the end of each expert's pairs
   std::vector<Piece> pieces;
   std::int32_t chosen = 0;
   void reserve(std::int64_t rows, std::int32_t chosen, std::int32_t experts);

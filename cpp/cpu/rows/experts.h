@@ -1,4 +1,4 @@
-// Route, and what Experts does to rows (core/ops.h), over sixteen lanes.
+// Kernels of Route and Experts (core/ops.h) over sixteen lanes.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -8,7 +8,7 @@
 namespace pumice::cpu {
 namespace {
 
-// The scores of all experts. Returns false if a logit is no finite number.
+// Computes the scores of all experts. Returns false if a logit is infinite or NaN; `scores` is then not written.
 template <Lanes16 Lanes>
 PUMICE_INLINE bool route_scores(const RouteCall& call, const float* logits, float* scores) {
   Lanes top = Lanes::set(-kInfinity);
@@ -55,7 +55,7 @@ inline void keep_groups(const RouteCall& call, float* ranks) {
     best[g] = first + second;
   }
   for (int g = 0; g < call.groups; ++g) {
-    int before = 0;  // groups that come before this one
+    int before = 0;  // number of groups with a larger score, or with the same score and a smaller index
     for (int other = 0; other < call.groups; ++other) before += best[other] > best[g] || (best[other] == best[g] && other < g);
     if (before < call.kept) continue;
     for (int e = g * size; e < (g + 1) * size; ++e) ranks[e] = -kInfinity;

@@ -1,6 +1,6 @@
 // Mixtures of experts. The pairs of a row and one of its experts are sorted by expert, so that one product computes all rows of an expert
-// and reads its weights once; then the results of each row are added up in the order of its choices. Neither the number of rows nor their
-// order changes a bit of a row.
+// and reads the expert's weights once. Then the results of each row are added up in the order of the row's choices, so the bits of a row do
+// not depend on the other rows.
 #include <algorithm>
 #include <cstring>
 
@@ -20,29 +20,28 @@ std::int64_t pair_stride(const Run& run, std::int32_t place) { return run.plan.p
 
 Cut cut_pairs(const Run& run, std::int64_t width) { return cut_rows({0, pairs_of(run)}, width); }
 
-// Cuts a product of all pieces: a task computes some groups of one piece. Pieces differ in their rows, tasks of one step do not differ in
-// their groups.
+// Divides the product of all pieces into tasks. A task computes some groups of one piece. Pieces may have different numbers of rows, but
+// all tasks of a step have the same number of groups.
 Cut cut_pieces(const Run& run, std::int64_t groups, std::int64_t group_bytes, std::int64_t cols) {
   const auto pieces = static_cast<std::int64_t>(run.pairs.pieces.size());
   Cut cut{.rows = {0, pieces}};
   const std::int64_t share = run.space.threads * 8, rows = pairs_of(run) / std::max<std::int64_t>(1, pieces);
   if (run.batch.rows <= kNarrowRows) {
     cut.shared_out = true;
-    const std::int64_t most = std::max<std::int64_t>(1, kMostTaskBytes / group_bytes);
-    cut.groups = std::clamp(ceil_div(groups * pieces, share), std::min(most, ceil_div(kTaskBytes, group_bytes)), most);
+    cut.groups = narrow_groups(run, groups * pieces, group_bytes);
   } else {
     const std::int64_t least = ceil_div(kTaskMacs, kGroupRows * cols * std::max<std::int64_t>(1, rows));
     cut.groups =
         round_up(std::clamp(ceil_div(groups * pieces, share), std::min(least, groups), std::max(least, kBlockGroups)), kTileGroups);
   }
   cut.groups = std::min(cut.groups, groups);
-  while (cut.groups < groups && ceil_div(groups, cut.groups) * pieces > kMaxTasks / 2) cut.groups *= 2;
+  limit_tasks(cut, groups, pieces);
   cut.tasks_of_rows = ceil_div(groups, cut.groups);
   cut.tasks = cut.tasks_of_rows * pieces;
   return cut;
 }
 
-// The piece of a task, and the outputs that the task computes.
+// What a task computes: outputs [first, end) of the pairs `rows` of one piece.
 struct PieceTask {
   PieceTask(const Run& run, const Cut& cut, std::int64_t index, std::int64_t outputs)
       : piece(run.pairs.pieces[static_cast<std::size_t>(index / cut.tasks_of_rows)]),
@@ -55,7 +54,8 @@ struct PieceTask {
   const std::int64_t first, end;
 };
 
-// Route gives no index that is not an expert's; another one would be a read outside of the weights.
+// Returns the index of an expert that Route wrote as a float. Other values, which Route never writes, give expert 0, so that no memory
+// outside of the weights is read.
 std::int64_t expert_index(float index, std::int32_t experts) {
   return index >= 0 && index < static_cast<float>(experts) ? static_cast<std::int64_t>(index) : 0;
 }
@@ -66,7 +66,7 @@ Operand operand(const Run& run, std::int32_t floats, const Range& rows) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- who computes what
+// ---------------------------------------------------------------- routing and sorting
 Cut cut(const Run& run, const RouteStep& s) {
   return cut_rows(run.rows_of(Rows::tokens), std::int64_t{s.op.logits.width} * (s.op.chosen + 4));
 }
@@ -97,7 +97,7 @@ void task(const Run& run, const SortStep& s, const Cut&, std::int64_t, int) {
     const auto most = static_cast<std::int32_t>(block_rows(std::max(1, count)));
     for (std::int32_t at = 0; at < count; at += most) pairs.pieces.push_back({e, first + at, std::min(most, count - at)});
   }
-  // From here on, ends[e] is the place of the next pair of expert e.
+  // In this loop, ends[e] is the place of the next pair of expert e. After it, ends[e] is the end of the expert's pairs.
   for (std::int64_t row = 0; row < run.batch.rows; ++row) {
     for (std::size_t choice = 0; choice < chosen; ++choice) {
       const std::int32_t place = pairs.ends[expert_of(row, choice)]++;

@@ -1,34 +1,47 @@
-// Products of some rows of activations with some groups of a matrix, or of one of its experts.
+// Products of some rows of activations with a matrix, or with the matrix of one expert.
 #pragma once
 
 #include "cpu/steps/codes.h"
 
 namespace pumice::cpu {
 
-inline constexpr std::int64_t kTaskBytes = 24 * 1024;       // weight bytes of a task: 1 to 2 us
-inline constexpr std::int64_t kMostTaskBytes = 256 * 1024;  // about 15 us: so long the last thread may run alone at the end of a step
-inline constexpr std::int64_t kTaskMacs = 256 * 1024;       // multiply-adds of a task: 2 to 5 us
+// With few rows, a task has at least this many bytes of weights. That takes 1 to 2 us.
+inline constexpr std::int64_t kTaskBytes = 24 * 1024;
+// With few rows, a task has at most this many bytes of weights. That takes about 15 us, and the last thread may run alone for so long at
+// the end of a step.
+inline constexpr std::int64_t kMostTaskBytes = 256 * 1024;
+// With more rows, a task has at least about this many multiply-adds, as far as kBlockGroups allows. That takes 2 to 5 us.
+inline constexpr std::int64_t kTaskMacs = 256 * 1024;
 
 inline std::int64_t groups_of(const ProductPart& part) { return ceil_div(part.rows, kGroupRows); }
 inline std::int64_t group_bytes(const Run& run, const ProductPart& part) {
   return std::max<std::int64_t>(kLine, run.weights.matrix(part.weight).group_bytes);
 }
-// Returns the bias of a part from output `first` on, or null. `expert` is the expert whose bias it is.
+// Returns the number of groups in each task of a product with few rows, if all tasks together have `groups` groups.
+inline std::int64_t narrow_groups(const Run& run, std::int64_t groups, std::int64_t group_bytes) {
+  const std::int64_t most = std::max<std::int64_t>(1, kMostTaskBytes / group_bytes);
+  return std::clamp(ceil_div(groups, run.space.threads * 8), std::min(most, ceil_div(kTaskBytes, group_bytes)), most);
+}
+// Gives tasks more groups until there are at most kMaxTasks / 2 tasks for `blocks` blocks of `groups` groups each.
+inline void limit_tasks(Cut& cut, std::int64_t groups, std::int64_t blocks) {
+  while (cut.groups < groups && ceil_div(groups, cut.groups) * blocks > kMaxTasks / 2) cut.groups *= 2;
+}
+// Returns the biases of a part's outputs `first` and later, or null if there are none. `expert` is the number of the part's expert.
 inline const float* bias_of(const Run& run, const ProductPart& part, std::int64_t first, std::int64_t expert = 0) {
   if (part.folded_bias >= 0) return run.constants.folded_biases[static_cast<std::size_t>(part.folded_bias)].data() + first;
   return part.bias == VectorId::none ? nullptr : run.weights.vector(part.bias) + expert * part.rows + first;
 }
 
-// What a part multiplies: rows [rows.first, rows.first + rows.count) of a slot, or pairs of Experts. `x` is the first of these rows, for
-// parts that take floats. Codes are taken from column `col` on.
+// The activations that a part multiplies: rows of a slot, or pairs of a row and an expert.
 struct Operand {
-  const float* x;
-  std::int64_t stride;
-  Range rows;
-  std::int64_t col = 0;
+  const float* x;        // the first row, for parts that multiply floats
+  std::int64_t stride;   // of x, in floats
+  Range rows;            // indices of the rows, or of the pairs
+  std::int64_t col = 0;  // first column, for parts that multiply codes
 };
 
-// Computes outputs [first, first + count) of a part: out = in * W^T. `first` begins a group.
+// The product of an operand with one part, out = in * W^T. outputs() computes columns [first, first + count) of the product. `first` must
+// be the first output of a group.
 class PartProduct {
  public:
   PartProduct(const Run& run, const ProductPart& part, const Operand& in, std::int64_t expert = 0)
@@ -50,13 +63,13 @@ class PartProduct {
   const std::int64_t expert_;
 };
 
-// How many outputs of `rows` rows fit a tile of kTileFloats floats, in whole groups.
+// Returns how many of `outputs` outputs of `rows` rows fit into a tile of kTileFloats floats, in whole groups.
 inline std::int64_t tile_width(std::int64_t outputs, std::int64_t rows) {
   return std::min(outputs, kTileFloats / rows / kGroupRows * kGroupRows);
 }
 
-// Outputs [first, end) of a gated product: of rows that begin at `out`, which is output 0 of the first row. `beside` has room for
-// kTileFloats floats.
+// A gated product of `rows` rows. outputs() computes columns [first, end). `out` points to column 0 of the first row, and `beside` to
+// memory for kTileFloats floats.
 struct GatedProduct {
   const PartProduct &gate, &up;
   const ProductPart &gate_part, &up_part;

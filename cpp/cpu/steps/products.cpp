@@ -19,8 +19,7 @@ Cut cut_product(const Run& run, Rows kind, std::int64_t groups, std::int64_t gro
   if (cut.rows.count <= kNarrowRows) {
     cut.shared_out = true;
     cut.per_task = std::max<std::int64_t>(1, cut.rows.count);
-    const std::int64_t most = std::max<std::int64_t>(1, kMostTaskBytes / group_bytes);
-    cut.groups = std::clamp(ceil_div(groups, share), std::min(most, ceil_div(kTaskBytes, group_bytes)), most);
+    cut.groups = narrow_groups(run, groups, group_bytes);
   } else {
     cut.per_task = block_rows(cut.rows.count);
     blocks = ceil_div(cut.rows.count, cut.per_task);
@@ -28,7 +27,7 @@ Cut cut_product(const Run& run, Rows kind, std::int64_t groups, std::int64_t gro
     cut.groups = round_up(std::clamp(ceil_div(groups * blocks, share), least, kBlockGroups), kTileGroups);
   }
   cut.groups = std::min(cut.groups, most_groups);
-  while (cut.groups < groups && ceil_div(groups, cut.groups) * blocks > kMaxTasks / 2) cut.groups *= 2;
+  limit_tasks(cut, groups, blocks);
   return cut;
 }
 void count_tasks(Cut& cut, std::int64_t tasks_of_rows) {
