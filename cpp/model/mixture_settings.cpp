@@ -5,10 +5,6 @@
 namespace pumice::model {
 namespace {
 
-std::optional<std::int64_t> otherwise(const Reader& read, std::int32_t value) {
-  return read.gguf() || value == 0 ? std::nullopt : std::optional<std::int64_t>(value);
-}
-
 // Returns config.json's key for the number of experts. Configuration classes that call it num_experts may write num_local_experts.
 const char* experts_key(const Reader& read, const MixtureDefaults& defaults) {
   for (const char* key : {defaults.experts_key, "num_experts", "num_local_experts"})
@@ -44,9 +40,8 @@ Mixture read_mixture(const Reader& read, const Config& c, const MixtureDefaults&
   refuse_other_mixtures(read);
   const FeedForward& network = c.layers.front().feed_forward();
   Mixture x{.gated = network.gated, .activation = network.activation};
-  x.router.experts = read.size("expert_count", experts_key(read, defaults), kMaxExperts, otherwise(read, defaults.experts));
-  x.router.chosen =
-      read.size("expert_used_count", "num_experts_per_tok", std::min(kMaxChosen, x.router.experts), otherwise(read, defaults.chosen));
+  x.router.experts = read.size_in_gguf("expert_count", experts_key(read, defaults), kMaxExperts, defaults.experts);
+  x.router.chosen = read.size_in_gguf("expert_used_count", "num_experts_per_tok", std::min(kMaxChosen, x.router.experts), defaults.chosen);
   // GGUF files of some families have the experts' width in feed_forward_length only.
   const std::int32_t silent = read.gguf() || defaults.width == 0 ? network.width : defaults.width;
   x.width = read.size("expert_feed_forward_length", defaults.width_key, kMaxWidth, silent);

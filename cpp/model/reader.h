@@ -61,6 +61,10 @@ class Reader {
   }
   std::int32_t size(std::string_view gguf_key, std::string_view json_key, std::int64_t high,
                     std::optional<std::int64_t> otherwise = {}) const;
+  // The same for a number that GGUF files must have, and that config.json may lack if `otherwise` is not 0.
+  std::int32_t size_in_gguf(std::string_view gguf_key, std::string_view json_key, std::int64_t high, std::int32_t otherwise) const {
+    return size(gguf_key, json_key, high, gguf_ || otherwise == 0 ? std::nullopt : std::optional<std::int64_t>(otherwise));
+  }
   double positive(std::string_view gguf_key, std::string_view json_key, std::optional<double> otherwise = {}) const;
 
   [[noreturn]] void missing(const std::string& where) const;

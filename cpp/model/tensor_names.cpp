@@ -124,7 +124,7 @@ Layout layout_of(Fused fused, const Layer& layer) {
   return {};
 }
 
-// Beginnings of the names of tensors that belong to other models and tasks than pumice's: towers for pictures and sounds, and heads of
+// Beginnings of the names of tensors that belong to other models and tasks than pumice's: towers for pictures and sounds, heads of
 // pre-training, and layers that predict draft tokens ("mtp."). The results of the model do not depend on these tensors.
 constexpr std::string_view kOtherParts[] = {
     "vision_tower.",
@@ -149,12 +149,12 @@ constexpr std::string_view kOtherParts[] = {
     "vocab_projector.",
     "generator_lm_head",
     "generator_predict",
-    "mtp.",
     "discriminator_pre",
     "decoder.",
     "head.decoder.",
     "head.linear1.",
     "head.linear2.",
+    "mtp.",
 };
 // The same in GGUF, where the rope factors are read elsewhere (rope_factors.cpp).
 constexpr std::string_view kOtherPartsInGguf[] = {"dec.", "output.", "rope_freqs.", "rope_factors_"};

@@ -22,6 +22,8 @@ struct Part {
   std::int64_t whole = 0;                       // number of rows that the whole tensor must have; 0: as many as the role needs
   // Returns the index in the tensor of the role's row `row`.
   std::int64_t of(std::int64_t row) const { return first + row / run * stride + row % run; }
+  // Returns the part of a role with `rows` rows: `run`, `stride` and `whole` have their values where they were 0.
+  Part of_rows(std::int64_t rows) const { return {first, run > 0 ? run : rows, run > 0 ? stride : rows, whole > 0 ? whole : rows}; }
 };
 
 class TensorNames {

@@ -89,30 +89,27 @@ VectorId WeightReader::read_bias(Role role, std::size_t layer, std::int64_t leng
 std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std::int64_t length, std::int64_t columns) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_format(*file_, tensor);
-  const std::int64_t whole = found.part.whole > 0 ? found.part.whole : length;
-  const bool as_matrix = columns > 0 && d_.config.gguf && tensor.shape == std::vector{whole / columns, columns};
-  if (!as_matrix && (tensor.shape.size() != 1 || tensor.shape[0] != whole)) wrong_shape(*file_, tensor, str("[", whole, "]"));
-  Part part = found.part;
-  if (part.run == 0) part.run = part.stride = length;
-  const std::vector<float> all = file_->read_floats(tensor);
-  std::vector<float> values(static_cast<std::size_t>(length));
-  for (std::int64_t i = 0; i < length; ++i) values[static_cast<std::size_t>(i)] = all[static_cast<std::size_t>(part.of(i))];
-  return values;
+  const Part part = found.part.of_rows(length);
+  const bool as_matrix = columns > 0 && d_.config.gguf && tensor.shape == std::vector{part.whole / columns, columns};
+  if (!as_matrix && (tensor.shape.size() != 1 || tensor.shape[0] != part.whole)) wrong_shape(*file_, tensor, str("[", part.whole, "]"));
+  return values_in(tensor, part, length);
 }
 
 // Returns the biases of all experts, one after another: the role's part of a tensor [experts, rows].
 std::vector<float> WeightReader::values_of_experts(const TensorNames::Found& found, const Asked& ask) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_format(*file_, tensor);
-  Part part = found.part;
-  part.whole = part.whole > 0 ? part.whole : ask.rows;
-  if (part.run == 0) part.run = part.stride = ask.rows;
+  const Part part = found.part.of_rows(ask.rows);
   if (tensor.shape != std::vector{std::int64_t{ask.experts}, part.whole})
     wrong_shape(*file_, tensor, str("[", ask.experts, ", ", part.whole, "]"));
+  return values_in(tensor, part, ask.experts * ask.rows);
+}
+
+// Returns the first `count` values of a part of the tensor.
+std::vector<float> WeightReader::values_in(const files::TensorInfo& tensor, const Part& part, std::int64_t count) const {
   const std::vector<float> all = file_->read_floats(tensor);
-  std::vector<float> values;
-  for (std::int64_t e = 0; e < ask.experts; ++e)
-    for (std::int64_t i = 0; i < ask.rows; ++i) values.push_back(all[static_cast<std::size_t>(e * part.whole + part.of(i))]);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) values[static_cast<std::size_t>(i)] = all[static_cast<std::size_t>(part.of(i))];
   return values;
 }
 
@@ -122,12 +119,10 @@ WeightReader::Taps WeightReader::read_taps(Role role, std::size_t layer) const {
   const files::TensorInfo& tensor = *found.tensor;
   require_format(*file_, tensor);
   const Asked ask = asked(d_, role, layer);
-  const std::int64_t whole = found.part.whole > 0 ? found.part.whole : ask.rows;
-  const auto needed = d_.config.gguf ? std::vector{whole, ask.cols} : std::vector{whole, std::int64_t{1}, ask.cols};
+  const Part part = found.part.of_rows(ask.rows);
+  const auto needed = d_.config.gguf ? std::vector{part.whole, ask.cols} : std::vector{part.whole, std::int64_t{1}, ask.cols};
   if (tensor.shape != needed)
-    wrong_shape(*file_, tensor, d_.config.gguf ? str("[", whole, ", ", ask.cols, "]") : str("[", whole, ", 1, ", ask.cols, "]"));
-  Part part = found.part;
-  if (part.run == 0) part.run = part.stride = ask.rows;
+    wrong_shape(*file_, tensor, d_.config.gguf ? str("[", part.whole, ", ", ask.cols, "]") : str("[", part.whole, ", 1, ", ask.cols, "]"));
   const std::vector<float> all = file_->read_floats(tensor);
   Taps taps{.rows = {.name = tensor.name, .values = {}}, .bias = {}};
   for (std::int64_t row = 0; row < ask.rows; ++row) {
@@ -165,7 +160,7 @@ Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Par
   require_format(*file_, tensor);
   const bool transposed = names_.transposed(found.name), any = ask.rows == 0;
   const std::size_t row_axis = transposed ? 1 : 0;
-  const std::int64_t whole = found.part.whole > 0 ? found.part.whole : ask.rows;
+  const std::int64_t whole = found.part.of_rows(ask.rows).whole;
   // When llama.cpp quantizes a file, it drops a first dimension of 1, such as RoBERTa's single token type or a reranker's single label.
   std::vector<std::int64_t> shape = tensor.shape;
   if (d_.config.gguf && shape.size() == 1) shape.insert(shape.begin(), 1);
@@ -178,7 +173,7 @@ Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Par
   const std::int64_t rows = any ? shape[0] - part.first : ask.rows;
   if (rows < 1) wrong_shape(*file_, tensor, str("at least ", part.first + 1, part.first == 0 ? " row" : " rows"));
   if (shape[row_axis] > std::numeric_limits<std::int32_t>::max() / 2) wrong_shape(*file_, tensor, "fewer than 2^30 rows");
-  if (part.run == 0) part.run = part.stride = rows;
+  part = part.of_rows(rows);
   Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = rows, .cols = ask.cols};
   matrix.read = transposed ? read_transposed(file_, tensor, part, ask.cols) : read_rows(file_, tensor, part, ask.cols);
   return matrix;
@@ -213,9 +208,7 @@ Matrix WeightReader::open_stack(const TensorNames::Found& found, const Asked& as
          " rows are more than 2^30 rows");
   Matrix matrix{.name = found.tensor->name, .format = Format::F32, .rows = rows, .cols = ask.cols};
   matrix.experts = ask.experts;
-  Part part = found.part;
-  part.whole = part.whole > 0 ? part.whole : ask.rows;
-  if (part.run == 0) part.run = part.stride = ask.rows;
+  const Part part = found.part.of_rows(ask.rows);
   if (found.tensor->name.ends_with(kBlocks)) {
     matrix.format = Format::MXFP4;
     matrix.read = open_mxfp4(*found.tensor, ask, part);

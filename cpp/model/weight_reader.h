@@ -44,6 +44,7 @@ class WeightReader {
  private:
   std::vector<float> values_of(const TensorNames::Found& found, std::int64_t length, std::int64_t columns = 0) const;
   std::vector<float> values_of_experts(const TensorNames::Found& found, const Asked& ask) const;
+  std::vector<float> values_in(const files::TensorInfo& tensor, const Part& part, std::int64_t count) const;
   void read_matrix(Parameter& parameter, const TensorNames::Found& found, Role role, std::size_t layer);
   Matrix open(const TensorNames::Found& found, const Asked& ask, Part& part) const;
   ReadRows open_mxfp4(const files::TensorInfo& blocks, const Asked& ask, const Part& part) const;

@@ -13,20 +13,7 @@ namespace {
 using enum Role;
 
 constexpr std::string_view kGguf[] = {"falcon-h1"}, kTypes[] = {"falcon_h1"};
-constexpr TensorName kNames[] = {
-    {scan_gate, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
-    {scan_v, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
-    {scan_k, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
-    {scan_q, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
-    {scan_step, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
-    {scan_v_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
-    {scan_k_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
-    {scan_q_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
-    {scan_step_bias, "blk.{}.ssm_dt.bias", "layers.{}.mamba.dt_bias", Fused::no, false, Bare::both},
-    {scan_rate, "blk.{}.ssm_a", "layers.{}.mamba.A_log", Fused::no, false, Bare::both},
-    {scan_skip, "blk.{}.ssm_d", "layers.{}.mamba.D", Fused::no, false, Bare::both},
-    {scan_norm, "blk.{}.ssm_norm", "layers.{}.mamba.norm"},
-    {scan_out, "blk.{}.ssm_out", "layers.{}.mamba.out_proj"},
+constexpr TensorName kOwnNames[] = {
     {ffn_norm, "blk.{}.ffn_norm", "", Fused::no, false, Bare::both},  // llama.cpp's converter leaves out ".weight"
     {ffn_norm, "blk.{}.ffn_norm", "layers.{}.pre_ff_layernorm"},
     {gate, "blk.{}.ffn_gate", "layers.{}.feed_forward.gate_proj"},
@@ -34,6 +21,7 @@ constexpr TensorName kNames[] = {
     {down, "blk.{}.ffn_down", "layers.{}.feed_forward.down_proj"},
     {final_norm, "output_norm", "final_layernorm"},
 };
+constexpr auto kNames = names::joined(names::kMamba2, kOwnNames);
 
 // Checks a multiplier of config.json. Larger ones would make infinities.
 float checked(const Reader& read, const std::string& where, double value) {

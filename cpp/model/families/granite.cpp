@@ -37,26 +37,14 @@ constexpr TensorName kNamesMoe[] = {
 };
 
 constexpr std::string_view kGgufHybrid[] = {"granitehybrid"}, kTypesHybrid[] = {"granitemoehybrid"};
-constexpr TensorName kNamesHybrid[] = {
-    {scan_gate, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
-    {scan_v, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
-    {scan_k, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
-    {scan_q, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
-    {scan_step, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
-    {scan_v_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
-    {scan_k_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
-    {scan_q_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
-    {scan_step_bias, "blk.{}.ssm_dt.bias", "layers.{}.mamba.dt_bias", Fused::no, false, Bare::both},
-    {scan_rate, "blk.{}.ssm_a", "layers.{}.mamba.A_log", Fused::no, false, Bare::both},
-    {scan_skip, "blk.{}.ssm_d", "layers.{}.mamba.D", Fused::no, false, Bare::both},
-    {scan_norm, "blk.{}.ssm_norm", "layers.{}.mamba.norm"},
-    {scan_out, "blk.{}.ssm_out", "layers.{}.mamba.out_proj"},
+constexpr TensorName kOwnNamesHybrid[] = {
     {gate, "blk.{}.ffn_gate", ""},
     {gate, "", "layers.{}.shared_mlp.input_linear", Fused::gate_up},
     {up, "blk.{}.ffn_up", ""},
     {up, "", "layers.{}.shared_mlp.input_linear", Fused::gate_up},
     {down, "blk.{}.ffn_down", "layers.{}.shared_mlp.output_linear"},
 };
+constexpr auto kNamesHybrid = names::joined(names::kMamba2, kOwnNamesHybrid);
 constexpr KeyName kKeysHybrid[] = {{"intermediate_size", "shared_intermediate_size"}};
 // The first two names are in files on the hub, the others in files that transformers 5 writes.
 constexpr TypeName kLayerTypes[] = {

@@ -2,11 +2,24 @@
 // transformers.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
 #include "model/family.h"
 
 namespace pumice::model::names {
 
 using enum Role;
+
+// Returns both lists as one.
+template <std::size_t kFirst, std::size_t kSecond>
+constexpr std::array<TensorName, kFirst + kSecond> joined(const TensorName (&first)[kFirst], const TensorName (&second)[kSecond]) {
+  std::array<TensorName, kFirst + kSecond> all{};
+  std::ranges::copy(first, all.begin());
+  std::ranges::copy(second, all.begin() + kFirst);
+  return all;
+}
 
 inline constexpr std::string_view kDecoderPrefixes[] = {"model.", "", "model.language_model.", "language_model.model."};
 
@@ -27,6 +40,22 @@ inline constexpr TensorName kLlama[] = {
     {head, "output", "lm_head"},
 };
 
+// Names of a Mamba-2 mixer in layers that also have other parts (Granite 4 H, Falcon-H1).
+inline constexpr TensorName kMamba2[] = {
+    {scan_gate, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_v, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_k, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_q, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_step, "blk.{}.ssm_in", "layers.{}.mamba.in_proj", Fused::scan_parts},
+    {scan_v_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
+    {scan_k_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
+    {scan_q_taps, "blk.{}.ssm_conv1d", "layers.{}.mamba.conv1d", Fused::taps_vkq},
+    {scan_step_bias, "blk.{}.ssm_dt.bias", "layers.{}.mamba.dt_bias", Fused::no, false, Bare::both},
+    {scan_rate, "blk.{}.ssm_a", "layers.{}.mamba.A_log", Fused::no, false, Bare::both},
+    {scan_skip, "blk.{}.ssm_d", "layers.{}.mamba.D", Fused::no, false, Bare::both},
+    {scan_norm, "blk.{}.ssm_norm", "layers.{}.mamba.norm"},
+    {scan_out, "blk.{}.ssm_out", "layers.{}.mamba.out_proj"},
+};
 // Names of mixtures of experts in Qwen and families like it.
 inline constexpr TensorName kExperts[] = {
     {router, "blk.{}.ffn_gate_inp", "layers.{}.mlp.gate"},

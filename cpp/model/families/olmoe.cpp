@@ -10,17 +10,11 @@ namespace {
 using enum Role;
 
 constexpr std::string_view kGguf[] = {"olmoe"}, kTypes[] = {"olmoe"}, kTypesFlex[] = {"flex_olmo"};
-constexpr TensorName kNamesFlex[] = {
+constexpr TensorName kBranchNorms[] = {
     {attn_branch_norm, "", "layers.{}.post_attention_layernorm"},
     {ffn_branch_norm, "", "layers.{}.post_feedforward_layernorm"},
-    {router, "", "layers.{}.mlp.gate"},
-    {expert_gate, "", "layers.{}.mlp.experts.{expert}.gate_proj"},
-    {expert_up, "", "layers.{}.mlp.experts.{expert}.up_proj"},
-    {expert_down, "", "layers.{}.mlp.experts.{expert}.down_proj"},
-    {expert_gate, "", "layers.{}.mlp.experts.gate_up_proj", Fused::expert_gate_up, false, Bare::safetensors},
-    {expert_up, "", "layers.{}.mlp.experts.gate_up_proj", Fused::expert_gate_up, false, Bare::safetensors},
-    {expert_down, "", "layers.{}.mlp.experts.down_proj", Fused::no, false, Bare::safetensors},
 };
+constexpr auto kNamesFlex = names::joined(kBranchNorms, names::kExperts);
 
 void read_both(const Reader& read, Config& c, const SizeDefaults& sizes, double theta, const MixtureDefaults& mixture) {
   read_sizes(read, c, sizes);

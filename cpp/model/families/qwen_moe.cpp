@@ -44,8 +44,8 @@ void configure2(const Reader& read, Config& c) {
   read_ropes(read, c, {});
   for (Layer& layer : c.layers) layer.attention().qkv_bias = read.flag("", "qkv_bias", true);
   Mixture mixture = read_mixture(read, c, {.experts = 60, .chosen = 4, .width = 1408, .normalised = false, .gguf_normalised = false});
-  mixture.shared = shared_expert(mixture, read.size("expert_shared_feed_forward_length", "shared_expert_intermediate_size", kMaxWidth * 4,
-                                                    c.gguf ? std::nullopt : std::optional<std::int64_t>(5632)));
+  mixture.shared = shared_expert(
+      mixture, read.size_in_gguf("expert_shared_feed_forward_length", "shared_expert_intermediate_size", kMaxWidth * 4, 5632));
   mixture.shared->opened = true;
   set_sparse_layers(read, c, mixture);
 }
