@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "vulkan/chosen_device.h"
 #include "vulkan/executor.h"
 #include "vulkan/tiny.h"
 #include "vulkan/vulkan_backend.h"
@@ -27,26 +28,10 @@
 namespace pumice::vulkan {
 namespace {
 
-const PhysicalDevice& physical() {
-  const char* index = std::getenv("PUMICE_TEST_VULKAN");
-  return Instance::get().devices().at(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);
-}
-
 std::shared_ptr<Device> limited(const std::string& limits) {
   PhysicalDevice device = physical();
   lower_limits(device.limits, limits);
   return Device::open(device);
-}
-
-std::string message_of(ErrorKind kind, const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
 }
 
 // ---------------------------------------------------------------- the text of the limits

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <map>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "core/program_check.h"
 #include "reference/op_cases.h"
 #include "reference/reference_backend.h"
+#include "vulkan/chosen_device.h"
 #include "vulkan/device.h"
 #include "vulkan/lowering.h"
 #include "vulkan/plan.h"
@@ -29,8 +29,7 @@ constexpr double kLimit = 1e-9;
 
 // Returns a device that binds at most `range` bytes at once, or as much as it can if that is 0.
 std::shared_ptr<Backend> device_of(std::uint64_t range = 0) {
-  const char* index = std::getenv("PUMICE_TEST_VULKAN");
-  PhysicalDevice device = Instance::get().devices().at(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);
+  PhysicalDevice device = physical();
   if (range > 0) device.limits.range = range;
   return make_backend(Device::open(device), 0);
 }
@@ -148,8 +147,7 @@ TEST(Mixture, ExpertsWhoseRowsDoNotFitABindingAreRefused) {
 // The products of a mixture share one list of pairs, so their tiles must have as many rows, also on cooperative matrices, where the tile of
 // a gated product may be smaller than that of another one.
 TEST(Mixture, ProductsOfOneListHaveTilesOfEqualRows) {
-  const char* index = std::getenv("PUMICE_TEST_VULKAN");
-  PhysicalDevice device = Instance::get().devices().at(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);
+  PhysicalDevice device = physical();
   device.cooperative = {16, 16, 16, 32};
   const auto opened = Device::open(device);  // opened without the feature, because the test makes no pipelines
   const GpuWeights shapes(opened, weights());

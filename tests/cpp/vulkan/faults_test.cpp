@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -16,6 +15,7 @@
 
 #include "core/error.h"
 #include "engine/devices.h"
+#include "vulkan/chosen_device.h"
 #include "vulkan/device.h"
 #include "vulkan/pipelines.h"
 #include "vulkan/tiny.h"
@@ -23,12 +23,6 @@
 
 namespace pumice::vulkan {
 namespace {
-
-std::size_t index() {
-  const char* number = std::getenv("PUMICE_TEST_VULKAN");
-  return number != nullptr ? std::strtoul(number, nullptr, 10) : 0;
-}
-const PhysicalDevice& physical() { return Instance::get().devices().at(index()); }
 
 const std::map<VkResult, ErrorKind> kKinds = {{VK_ERROR_DEVICE_LOST, ErrorKind::device_lost},
                                               {VK_ERROR_OUT_OF_DEVICE_MEMORY, ErrorKind::out_of_device_memory},
@@ -229,7 +223,7 @@ TEST(EveryCallOfTheInstanceDeathTest, Fails) {
             if (there) break;
           }
         }
-        ok = ok && failed > 7 && make_backend(index())->info().usable && validation_messages().empty();
+        ok = ok && failed > 7 && make_backend(chosen_index())->info().usable && validation_messages().empty();
         for (const std::string& message : validation_messages()) std::cerr << message << '\n';
         std::cerr << failed << " calls\n";
         ::_exit(ok ? 0 : 1);
@@ -259,19 +253,19 @@ TEST(ALostDevice, IsAskedNoMoreAndAnotherOneWorks) {
   EXPECT_EQ(kind_of([&] { tiny::Session another(*backend); }), ErrorKind::device_lost);
   EXPECT_EQ(faults().calls(), before);
 
-  EXPECT_TRUE(tiny::right(tiny::Session(*make_backend(index())).both()));
+  EXPECT_TRUE(tiny::right(tiny::Session(*make_backend(chosen_index())).both()));
 }
 
 TEST(ALostDevice, IsNotGivenToTheNextModel) {
   const auto& room = engine::gpu_room();
-  const auto held = room.open(index());
-  EXPECT_EQ(room.open(index()), held);  // models share a device
+  const auto held = room.open(chosen_index());
+  EXPECT_EQ(room.open(chosen_index()), held);  // models share a device
   tiny::Session session(*held);
   session.prefill();
   EXPECT_EQ(with_fault(0, 1, VK_ERROR_DEVICE_LOST, [&] { session.decode(); }), ErrorKind::device_lost);
-  const auto next = room.open(index());
+  const auto next = room.open(chosen_index());
   EXPECT_NE(next, held);
-  EXPECT_EQ(room.open(index()), next);
+  EXPECT_EQ(room.open(chosen_index()), next);
   EXPECT_TRUE(tiny::right(tiny::Session(*next).both()));
 }
 
@@ -310,7 +304,7 @@ TEST(AForkedChild, TouchesNothingAndIsToldSo) {
       forked([&] { static_cast<void>(backend->info()); });
       forked([&] { backend->foresee(tiny::program(), tiny::weights(), Compute::automatic, Cancel{}); });
       forked([&] { Device::open(device->physical()); });
-      forked([&] { make_backend(index()); });
+      forked([&] { make_backend(chosen_index()); });
       const std::vector<DeviceInfo> list = devices();
       wrong += list.size() != 1 || list[0].usable || list[0].why_not.find("forked") == std::string::npos;
       session.reset();

@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "reference/reference_backend.h"
+#include "vulkan/chosen_device.h"
 #include "vulkan/device.h"
 #include "vulkan/vulkan_backend.h"
 
@@ -65,10 +66,7 @@ class VulkanOpCases : public testing::TestWithParam<std::string> {
  protected:
   // All tests share one device, so that each pipeline is made once. TearDownTestSuite() closes the device before the process ends, so that
   // the validation layer (validation_test.cpp) can report what was not freed.
-  static void SetUpTestSuite() {
-    const char* index = std::getenv("PUMICE_TEST_VULKAN");
-    device = vulkan::make_backend(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);
-  }
+  static void SetUpTestSuite() { device = vulkan::make_backend(vulkan::chosen_index()); }
   static void TearDownTestSuite() { device.reset(); }
   static inline std::shared_ptr<Backend> device;
 };

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,17 +11,13 @@
 
 #include "core/error.h"
 #include "core/program_check.h"
+#include "vulkan/chosen_device.h"
 #include "vulkan/executor.h"
 #include "vulkan/tiny.h"
 #include "vulkan/vulkan_backend.h"
 
 namespace pumice::vulkan {
 namespace {
-
-const PhysicalDevice& physical() {
-  const char* index = std::getenv("PUMICE_TEST_VULKAN");
-  return Instance::get().devices().at(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);
-}
 
 // Opens the device with these limits. A binding holds 128 MiB unless `limits` says less. Every Vulkan device binds that much, and the tests
 // count slabs, so neither the driver's limit nor PUMICE_VULKAN_LIMITS may change it.
@@ -32,17 +26,6 @@ std::shared_ptr<Device> limited(const std::string& limits) {
   device.limits.range = std::uint64_t{1} << 27;
   lower_limits(device.limits, limits);
   return Device::open(device);
-}
-
-std::string message_of(ErrorKind kind, const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
 }
 
 // ---------------------------------------------------------------- a recurrent layer

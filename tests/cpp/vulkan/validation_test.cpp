@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <vector>
 
+#include "vulkan/chosen_device.h"
 #include "vulkan/device.h"
 #include "vulkan/tiny.h"
 
@@ -70,8 +70,7 @@ std::size_t messages_with(const std::string& text) {
 // Returns true if the validation layer reports nothing for a correct copy, one message for two copies to the same bytes without a barrier,
 // and one message for a copy beyond the end of a buffer.
 bool each_fault_is_told_once() {
-  const char* index = std::getenv("PUMICE_TEST_VULKAN");
-  const auto device = Device::open(Instance::get().devices().at(index != nullptr ? std::strtoul(index, nullptr, 10) : 0));
+  const auto device = Device::open(physical());
   const auto from = device->buffer(1024, Place::device, "a test"), to = device->buffer(1024, Place::device, "a test");
   const auto copy = [&](std::uint64_t to_offset, int times) {
     const Commands commands(*device);

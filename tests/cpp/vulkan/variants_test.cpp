@@ -11,6 +11,7 @@
 
 #include "core/backend.h"
 #include "reference/op_cases.h"
+#include "vulkan/chosen_device.h"
 #include "vulkan/device.h"
 #include "vulkan/lowering.h"
 #include "vulkan/shaders.h"
@@ -19,9 +20,8 @@
 namespace pumice::vulkan {
 namespace {
 
-PhysicalDevice physical() {
-  const char* index = std::getenv("PUMICE_TEST_VULKAN");
-  PhysicalDevice device = Instance::get().devices().at(index != nullptr ? std::strtoul(index, nullptr, 10) : 0);
+PhysicalDevice with_integer_dot() {
+  PhysicalDevice device = physical();
   device.integer_dot_used = device.integer_dot;  // as PUMICE_VULKAN_ENABLE=integer_dot does
   device.cooperative_matrix = false;
   return device;
@@ -53,7 +53,7 @@ std::vector<float> run(Backend& backend, Compute compute) {
 }
 
 TEST(Variants, ThatPassAreUsed) {
-  const PhysicalDevice device = physical();
+  const PhysicalDevice device = with_integer_dot();
   ASSERT_TRUE(device.integer_dot || device.type != DeviceType::software) << "without it this test sees nothing";
   const auto backend = make_backend(Device::open(device), 0);
   const auto baseline = run(*backend, Compute::float32), ours = run(*backend, Compute::automatic);
@@ -67,7 +67,7 @@ TEST(Variants, ThatPassAreUsed) {
 }
 
 TEST(Variants, ThatDifferAreOffByNameAndTheBaselineIsUsed) {
-  const PhysicalDevice device = physical();
+  const PhysicalDevice device = with_integer_dot();
   ASSERT_TRUE(device.integer_dot || device.type != DeviceType::software);
   if (!device.integer_dot) return;
   const auto backend = make_backend(Device::open(device), 0);
@@ -86,7 +86,7 @@ TEST(Variants, ThatDifferAreOffByNameAndTheBaselineIsUsed) {
 }
 
 TEST(Variants, ThatDoNotCompileAreOff) {
-  const PhysicalDevice device = physical();
+  const PhysicalDevice device = with_integer_dot();
   if (!device.integer_dot) return;
   const auto opened = Device::open(device);
   // In each round another Vulkan call fails. If it is a call of the baseline, there must be an error. If it is the variant's own call, the
@@ -114,7 +114,7 @@ TEST(Variants, ThatDoNotCompileAreOff) {
 // A device with cooperative matrices must use them for products with enough rows for tiles, but not for precise products, and never with
 // Compute::float32.
 TEST(Variants, CooperativeProductsAreForManyRows) {
-  PhysicalDevice device = physical();
+  PhysicalDevice device = with_integer_dot();
   device.cooperative = {16, 16, 16, 32};
   const auto opened = Device::open(device);  // opened without the feature, because the test makes no pipelines
   const GpuWeights weights(opened, matrix(), {}, {}, Cancel{});
