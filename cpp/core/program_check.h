@@ -51,6 +51,12 @@ struct Life {
   bool used() const { return first != INT64_MAX; }
 };
 
+// A view that an operation reads or writes.
+struct Touch {
+  View view;
+  bool writes = false;
+};
+
 struct ProgramFacts {
   bool takes_ids = false, takes_segments = false, takes_selected = false;
   // True if the program has LogProb or Top. A backend then never needs to hold the logits of all rows at once.
@@ -61,6 +67,7 @@ struct ProgramFacts {
   std::int64_t unseen_limit = INT64_MAX;     // the largest Segment::unseen that leaves every row something to attend to
   std::vector<bool> used;                    // [matrix]: whether the program uses it
   std::vector<Life> slot_lives;
+  std::vector<std::vector<Touch>> touches;  // [operation]
   // 1 + the index of the last operation that does not treat each row by itself (Rope, Store, Attend, Conv, Scan, Select, Pool). All
   // operations from this index on can run on one block of rows after another.
   std::int64_t last_beyond_row = 0;

@@ -47,6 +47,7 @@ class ProgramChecker {
       write({program_.input, 0, input.width}, "input", input.rows);
       facts_.slot_lives[static_cast<std::size_t>(program_.input)].first = -1;
     }
+    facts_.touches.resize(program_.ops.size());  // the input, which no operation writes, is not among them
   }
 
   void end() {
@@ -92,7 +93,7 @@ class ProgramChecker {
     for (std::int32_t c = v.col; c < v.col + v.width; ++c) {
       check(written[static_cast<std::size_t>(c)], "`", what, "` reads column ", c, " of slot ", v.slot, " before anything wrote it");
     }
-    live(v);
+    live(v, false);
   }
   void read(const View& v, const char* what, Rows rows) {
     read(v, what);
@@ -103,9 +104,12 @@ class ProgramChecker {
     check(rows_of(v) == rows, "`", what, "` has rows of another kind (tokens, segments, selected)");
     if (rows != Rows::tokens) facts_.last_other_rows = static_cast<std::int64_t>(op_);
     std::fill_n(written_[static_cast<std::size_t>(v.slot)].begin() + v.col, v.width, true);
-    live(v);
+    live(v, true);
   }
-  void live(const View& v) { facts_.slot_lives[static_cast<std::size_t>(v.slot)].at(static_cast<std::int64_t>(op_)); }
+  void live(const View& v, bool writes) {
+    facts_.slot_lives[static_cast<std::size_t>(v.slot)].at(static_cast<std::int64_t>(op_));
+    if (op_ < facts_.touches.size()) facts_.touches[op_].push_back({v, writes});
+  }
   void apart(const View& a, const View& b, const char* a_name, const char* b_name) const {
     check(!overlap(a, b), "`", a_name, "` and `", b_name, "` overlap");
   }

@@ -4,20 +4,26 @@
 
 namespace pumice::model {
 
+ModelProgram model_program(Program program, const WeightShapes& shapes) {
+  ModelProgram made{.program = std::move(program), .matrices = {}};
+  made.matrices = check_program(made.program, shapes).used;
+  const auto width = [&](std::int32_t slot) { return slot < 0 ? 0 : made.program.slots[static_cast<std::size_t>(slot)].width; };
+  made.input_width = width(made.program.input);
+  made.output_width = width(made.program.output);
+  return made;
+}
+
 ModelPrograms::ModelPrograms(const Description& description, KvFormat kv_format)
     : d_(description), kv_format_(kv_format), shapes_(shapes_of(description.weights)) {}
 
 const ModelProgram& ModelPrograms::get(const Key& key, const std::function<Program(ModelProgram&)>& write) const {
   const std::lock_guard lock(mutex_);
   if (const auto known = known_.find(key); known != known_.end()) return known->second;
-  ModelProgram made;
-  made.program = write(made);
-  made.program.kv_format = kv_format_;
-  const Program& p = made.program;
-  made.matrices = check_program(p, shapes_).used;
-  const auto width = [&](std::int32_t slot) { return slot < 0 ? 0 : p.slots[static_cast<std::size_t>(slot)].width; };
-  made.input_width = width(p.input);
-  made.output_width = width(p.output);
+  ModelProgram written;
+  Program program = write(written);
+  program.kv_format = kv_format_;
+  ModelProgram made = model_program(std::move(program), shapes_);
+  made.attend = written.attend;
   return known_.emplace(key, std::move(made)).first->second;
 }
 

@@ -24,6 +24,9 @@ struct ModelProgram {
   Attend attend = {};             // set by queries() only: the operation whose inputs are the program's output rows
 };
 
+// Checks a program and returns it with the facts above.
+ModelProgram model_program(Program program, const WeightShapes& shapes);
+
 // Thread-safe. The description must outlive this object and must not change during its lifetime.
 class ModelPrograms {
  public:
