@@ -177,7 +177,8 @@ TEST(Scorer, CancelIsSeenInTheMiddleOfAStep) {
     while (allowed < mine) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
   const auto stream = m.scheduler->request({toy::text(1, 40)}, {.max_new_tokens = 20});
-  stream->wait(1, 5);  // this stream keeps the step running when the callers are cancelled
+  stream->wait(1, 5);
+  while (runs < 1) std::this_thread::yield();  // a step with this stream alone is running, so the callers take part in the next one
   const Ids ids = toy::text(2, 60);
   std::vector<float> scores(59, -1), rows(60 * toy::kVocab, -1);
   Cancel cancel;
