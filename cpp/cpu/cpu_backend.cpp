@@ -36,8 +36,8 @@ class CpuBackend final : public Backend {
   }
 
   std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs, const Progress& progress,
-                                            const Cancel& cancel) override {
-    return std::make_shared<PackedWeights>(weights, programs, team_->get(), progress, cancel);
+                                            const Cancel& cancel, std::uint64_t expert_bytes) override {
+    return std::make_shared<PackedWeights>(weights, programs, team_->get(), progress, cancel, expert_bytes);
   }
 
   std::unique_ptr<CacheStore> make_caches(const Program& program, KvFormat format) override {
@@ -65,6 +65,10 @@ class CpuBackend final : public Backend {
       if (!sum) fail(ErrorKind::out_of_memory, "program '", program.name, "': weights of more bytes than can be addressed");
       cost.weights = *sum;
     }
+    const Program* programs[] = {&program};
+    const ExpertBytes experts = expert_bytes(expert_layers(programs), weights);
+    cost.experts = experts.all;
+    cost.experts_least = experts.least;
     cost.page = cache_page_bytes(program.caches, format);
     cost.state = state_bytes(program.states);
     if (rows == 0) return cost;

@@ -115,7 +115,8 @@ void ProgramExecutable::run(Workspace& workspace, CacheStore* caches, const Batc
     const std::int64_t pages = ceil_div(std::int64_t{segment.past} + segment.rows, kPageTokens);
     for (std::int64_t p = 0; p < pages; ++p) space->pages.push_back(store->page(segment.pages[static_cast<std::size_t>(p)]));
   }
-  BatchRun run({plan_, *weights_, constants_, *space, store, batch, io, cancel, kernels(), space->pairs}, space->shares);
+  ExpertPass experts(weights_->cache());
+  BatchRun run({plan_, *weights_, constants_, *space, store, batch, io, cancel, kernels(), space->pairs, experts}, space->shares);
   if (space->crew == Crew::team) {
     team_->get().run(run, cancel);
   } else {

@@ -93,6 +93,7 @@ class CpuLowering {
     require(!op.weighs_input || op.in.width <= kTileFloats, "program '", program_.name, "': experts whose input is weighed have at most ",
             kTileFloats, " columns, not ", op.in.width);
     plan_.steps.push_back(SortStep{op.route, shape.experts});
+    plan_.steps.push_back(ReadExpertsStep{op.up});
     ExpertsUpStep step{op, {}, float_part(op.up, op.up_bias, 0, false), -1, -1};
     std::vector<ProductPart*> parts = {&step.up};
     if (op.gate == MatrixId::none) {

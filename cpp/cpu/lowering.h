@@ -63,6 +63,10 @@ struct SortStep {
   View route;
   std::int32_t experts;
 };
+// Reads the experts that rows have chosen, if the matrices are in an ExpertCache and these experts are not.
+struct ReadExpertsStep {
+  MatrixId up;
+};
 // Writes the row of `in` that belongs to each pair, as codes, or as floats if `quantized` is -1.
 struct GatherStep {
   Experts op;
@@ -139,8 +143,8 @@ struct TopStep {
   Top op;
 };
 using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearStep, GatedStep, HeadLinearStep, RouteStep, SortStep,
-                          GatherStep, ExpertsUpStep, PairCodesStep, ExpertsDownStep, FoldStep, MultiplyStep, TurnsStep, RopeStoreStep,
-                          KeepStep, AttendStep, MergeStep, ConvStep, ScanStep, SelectStep, PoolStep, LogProbStep, TopStep>;
+                          ReadExpertsStep, GatherStep, ExpertsUpStep, PairCodesStep, ExpertsDownStep, FoldStep, MultiplyStep, TurnsStep,
+                          RopeStoreStep, KeepStep, AttendStep, MergeStep, ConvStep, ScanStep, SelectStep, PoolStep, LogProbStep, TopStep>;
 
 // ---------------------------------------------------------------- memory
 // A part of scratch memory with one row for each token, segment or selected row. Several slots or quantized activations use it one after

@@ -17,10 +17,14 @@ inline constexpr std::int64_t kAllLayers = -1;
 struct LoadOptions {
   std::string device = "auto";
   std::optional<std::int64_t> gpu_layers;  // number of layers on the GPU; kAllLayers: all of them
+  // Number of layers whose experts are on the GPU, counted from the last layer; kAllLayers: all layers that are on the GPU.
+  std::optional<std::int64_t> gpu_experts;
   std::optional<Format> quantize;
   std::optional<std::int64_t> n_ctx;
   KvFormat kv_format = KvFormat::f16;
   std::optional<std::uint64_t> kv_budget;  // bytes
+  // Bytes of memory for packed experts on the CPU. Experts for which there is no room are read from the file when rows choose them.
+  std::optional<std::uint64_t> expert_cache;
   Compute compute = Compute::automatic;
   int threads = 0;
   // How the rows of a text are pooled. If there are several kinds of pooling, their vectors are concatenated. If this is empty, the file

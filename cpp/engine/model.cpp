@@ -41,22 +41,26 @@ LoadOptions with_sums(LoadOptions options) {
 Output main_output(const model::Description& d) { return d.config.has_head ? Output::selected : Output::pooled; }
 
 // Returns the programs that each device runs: its stages of the body and, on the last device, the programs that follow the layers.
-std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms& programs, const Placement& placement) {
+std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms& programs, const Placement& placement,
+                                                            const StageParts& parts) {
   const model::Description& d = programs.description();
   std::vector<std::vector<const Program*>> all(placement.devices.size());
-  for (const StagePlan& stage : placement.stages)
-    all[stage.device].push_back(&programs.body(stage.first, stage.last, main_output(d)).program);
+  const auto add = [&](const StagePlan& stage, Output output) {
+    for (const StageParts::Part& part : parts.of(programs.body(stage.first, stage.last, output), stage.device))
+      all[part.device].push_back(&part.program.program);
+  };
+  for (const StagePlan& stage : placement.stages) add(stage, main_output(d));
   const StagePlan& last = placement.stages.back();
   if (d.config.has_head) all[last.device].push_back(&programs.head().program);
-  if (d.config.has_head && !d.modules.empty()) all[last.device].push_back(&programs.body(last.first, last.last, Output::pooled).program);
-  if (d.labels > 0) all[last.device].push_back(&programs.body(last.first, last.last, Output::classes).program);
+  if (d.config.has_head && !d.modules.empty()) add(last, Output::pooled);
+  if (d.labels > 0) add(last, Output::classes);
   return all;
 }
 
 // Calls Backend::foresee() on a thread of its own, so that a GPU compiles its pipelines while weights are packed and uploaded.
 class Foresight {
  public:
-  Foresight(const ModelPrograms& all, const Placement& placement, Compute compute) {
+  Foresight(const ModelPrograms& all, const Placement& placement, const StageParts& parts, Compute compute) {
     if (std::all_of(placement.devices.begin(), placement.devices.end(),
                     [](const PlacedDevice& p) { return p.backend->info().type == DeviceType::cpu; }))
       return;
@@ -67,7 +71,10 @@ class Foresight {
       programs.emplace_back(placement.devices[device].backend.get(), &p.program);
     };
     const model::Description& d = all.description();
-    for (const StagePlan& stage : placement.stages) add(stage.device, all.body(stage.first, stage.last, main_output(d)));
+    for (const StagePlan& stage : placement.stages) {
+      for (const StageParts::Part& part : parts.of(all.body(stage.first, stage.last, main_output(d)), stage.device))
+        add(part.device, part.program);
+    }
     const std::size_t last = placement.stages.back().device;
     if (d.config.has_head) add(last, all.head());
     if (d.config.has_head && placement.devices[last].backend->reads_back_slowly()) add(last, all.top());
@@ -123,13 +130,18 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   if (placement.problem) throw *placement.problem;
   placement_ = std::move(placement);
 
-  const auto programs = programs_by_device(programs_, placement_);
-  const Foresight foresight(programs_, placement_, options.compute);
+  parts_ = std::make_unique<const StageParts>(programs_, placement_);
+  const auto programs = programs_by_device(programs_, placement_, *parts_);
+  const Foresight foresight(programs_, placement_, *parts_, options.compute);
   compute_ = options.compute;
+  description_.weights.require_unchanged = [files = description_.files] {
+    for (const auto& file : files) file->require_unchanged();
+  };
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < programs.size(); ++i) {
     const Progress here = progress ? Progress([&](std::uint64_t bytes) { progress(done + bytes); }) : Progress();
-    weights_.push_back(placement_.devices[i].backend->pack(description_.weights, programs[i], here, cancel));
+    weights_.push_back(
+        placement_.devices[i].backend->pack(description_.weights, programs[i], here, cancel, placement_.devices[i].expert_bytes));
     done += weights_.back()->bytes();
   }
   for (const auto& file : description_.files) file->require_unchanged();
@@ -140,8 +152,8 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   if (d.config.has_head) {
     std::vector<std::unique_ptr<CacheStore>> stores;
     for (const StagePlan& stage : placement_.stages) {
-      const Program& body = programs_.body(stage.first, stage.last, Output::selected).program;
-      stores.push_back(placement_.devices[stage.device].backend->make_caches(body, options.kv_format));
+      for (const StageParts::Part& part : parts_->of(programs_.body(stage.first, stage.last, Output::selected), stage.device))
+        stores.push_back(placement_.devices[part.device].backend->make_caches(part.program.program, options.kv_format));
     }
     pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), placement_.kv_budget);
     decoder_ = make_runner(build_pipeline(Output::selected, cancel), pages_.get());
@@ -179,10 +191,18 @@ Pipeline::Stage Model::build_stage(std::size_t device, const ModelProgram& progr
           .output_width = program.output_width};
 }
 
+void Model::build_stages(std::vector<Pipeline::Stage>& to, std::size_t device, const ModelProgram& program, const Cancel& cancel) const {
+  const std::vector<StageParts::Part>& parts = parts_->of(program, device);
+  for (const StageParts::Part& part : parts) {
+    to.push_back(build_stage(part.device, part.program, cancel));
+    to.back().unfinished = &part != &parts.back();
+  }
+}
+
 Pipeline Model::build_pipeline(Output output, const Cancel& cancel) const {
   std::vector<Pipeline::Stage> body;
   for (const StagePlan& plan : placement_.stages) {
-    body.push_back(build_stage(plan.device, programs_.body(plan.first, plan.last, output), cancel));
+    build_stages(body, plan.device, programs_.body(plan.first, plan.last, output), cancel);
   }
   Pipeline::Stage head{}, log_probs{}, top{};
   if (output == Output::selected) {
@@ -198,8 +218,7 @@ Pipeline Model::build_layers(const Cancel& cancel) const {
   std::vector<Pipeline::Stage> body;
   body.push_back(build_stage(placement_.stages.front().device, programs_.body(0, 0, Output::hidden), cancel));
   for (const StagePlan& plan : placement_.stages) {
-    for (std::size_t layer = plan.first; layer < plan.last; ++layer)
-      body.push_back(build_stage(plan.device, programs_.layer(layer), cancel));
+    for (std::size_t layer = plan.first; layer < plan.last; ++layer) build_stages(body, plan.device, programs_.layer(layer), cancel);
   }
   return Pipeline(backends(), std::move(body), {}, {}, {});
 }
@@ -218,7 +237,9 @@ const Pipeline& Model::queries(std::size_t layer, const Cancel& cancel) const {
   const std::vector<Pipeline::Stage>& layers = layer_by_layer(cancel).pipeline.stages();
   const std::lock_guard lock(preparing_);
   if (const auto known = queries_.find(layer); known != queries_.end()) return known->second;
-  std::vector<Pipeline::Stage> body(layers.begin(), layers.begin() + static_cast<std::ptrdiff_t>(layer) + 1);
+  auto end = layers.begin();
+  for (std::size_t before = 0; before <= layer; ++end) before += end->unfinished ? 0 : 1;
+  std::vector<Pipeline::Stage> body(layers.begin(), end);
   body.push_back(build_stage(device_of(layer), programs_.queries(layer), cancel));
   return queries_.emplace(layer, Pipeline(backends(), std::move(body), {}, {}, {})).first->second;
 }
@@ -289,6 +310,7 @@ std::string Model::what_made_it(const LoadOptions& options) const {
     const DeviceInfo info = placement_.devices[stage.device].backend->info();
     text += str(", layers ", stage.first, " to ", stage.last - 1, " on ", info.type == DeviceType::cpu ? "cpu" : info.name, " (",
                 info.driver, ")");
+    if (stage.away > 0) text += str(", experts of ", stage.away, " of them on cpu");
   }
   return text.substr(0, 4000);
 }
@@ -305,6 +327,15 @@ std::shared_ptr<Drafter> Model::drafter(const std::shared_ptr<Model>& smaller) c
   known = std::make_shared<Drafter>(smaller, runtime, [&scheduler = smaller->scheduler()] { scheduler.pages_came(); });
   drafter_ = known;
   return known;
+}
+
+Model::ExpertCounts Model::expert_counts() const {
+  ExpertCounts counts;
+  for (const auto& weights : weights_) {
+    counts.hits += weights->expert_hits();
+    counts.reads += weights->expert_reads();
+  }
+  return counts;
 }
 
 void Model::wrong_task(const char* call, const char* needs, const char* instead) const {

@@ -15,6 +15,7 @@
 #include "engine/placement.h"
 #include "engine/runtime.h"
 #include "engine/scheduler.h"
+#include "engine/stage_parts.h"
 #include "files/model_file.h"
 #include "model/description.h"
 #include "model/model_programs.h"
@@ -44,6 +45,11 @@ class Model {
   // Returns a drafter that guesses this model's tokens with `smaller`. All requests with the same `smaller` share one drafter, so that
   // their sequences are drafted in one batch. The drafter lives as long as any request uses it.
   std::shared_ptr<Drafter> drafter(const std::shared_ptr<Model>& smaller) const;
+  // How often steps found experts that they needed in memory, and how often they read them from the file.
+  struct ExpertCounts {
+    std::uint64_t hits = 0, reads = 0;
+  };
+  ExpertCounts expert_counts() const;
   bool generates() const { return decoder_ != nullptr; }
   bool encodes_first() const { return placement_.encodes_first; }
 
@@ -81,6 +87,8 @@ class Model {
   void load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel);
   std::string what_made_it(const LoadOptions& options) const;
   std::vector<std::shared_ptr<Backend>> backends() const;
+  // Adds the stages of a program that `device` runs.
+  void build_stages(std::vector<Pipeline::Stage>& to, std::size_t device, const model::ModelProgram& program, const Cancel& cancel) const;
   Pipeline::Stage build_stage(std::size_t device, const model::ModelProgram& program, const Cancel& cancel) const;
   Pipeline build_pipeline(model::Output output, const Cancel& cancel) const;
   Pipeline build_layers(const Cancel& cancel) const;  // has one stage for the embedding, and one for each layer
@@ -95,6 +103,7 @@ class Model {
   model::Description description_;
   const model::ModelPrograms programs_;
   Placement placement_;
+  std::unique_ptr<const StageParts> parts_;
   Compute compute_ = Compute::automatic;
   std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device index
   std::unique_ptr<PagePool> pages_;

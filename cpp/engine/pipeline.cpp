@@ -84,6 +84,7 @@ void run_stage(const Pipeline::Stage& stage, RunSpace& space, CacheStore* caches
 void Pipeline::body(RunSpace& space, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel,
                     const Look& look) const {
   std::span<const float> hidden;
+  std::size_t finished = 0;
   for (std::size_t i = 0; i < body_.size(); ++i) {
     const Stage& stage = body_[i];
     Io io{.in = hidden, .out = out};
@@ -94,7 +95,7 @@ void Pipeline::body(RunSpace& space, CacheSet* caches, const Batch& batch, std::
     }
     run_stage(stage, space, caches ? caches->stage(i) : nullptr, batch, io, cancel);
     hidden = io.out;
-    if (look) look(i, hidden);
+    if (look && !stage.unfinished) look(finished++, hidden);
   }
 }
 

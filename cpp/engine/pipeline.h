@@ -55,6 +55,7 @@ class Pipeline {
     std::shared_ptr<const Executable> executable;
     std::int32_t input_width = 0;   // floats per row; 0 if the input is ids
     std::int32_t output_width = 0;  // floats per row
+    bool unfinished = false;        // the next stage continues the same layers, so this one's output is not hidden rows
   };
   Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top);
 
@@ -72,8 +73,8 @@ class Pipeline {
   std::unique_ptr<RunSpace> make_space(Crew crew) const;
 
   // Runs the body and writes rows of hidden_size() floats to `out`: in a decoder one row for each entry of batch.selected, in an encoder
-  // one pooled row for each segment (or one row for each token, if the body does not pool). `look` is called after each stage with its
-  // output rows.
+  // one pooled row for each segment (or one row for each token, if the body does not pool). `look` is called with the output rows of each
+  // stage that finishes its layers, and with the number of such stages before it.
   using Look = std::function<void(std::size_t stage, std::span<const float> rows)>;
   void body(RunSpace& space, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel, const Look& look = {}) const;
   // Computes the logits of each hidden row. `logits` has the shape rows x vocab_size().

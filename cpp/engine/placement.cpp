@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/checked.h"
+#include "core/program_cut.h"
 #include "engine/cache_budget.h"
 #include "engine/runtime.h"
 
@@ -33,7 +34,9 @@ Cost both(const Cost& a, const Cost& b) {
   return {.weights = add(a.weights, b.weights),
           .page = add(a.page, b.page),
           .state = add(a.state, b.state),
-          .scratch = std::max(a.scratch, b.scratch)};
+          .scratch = std::max(a.scratch, b.scratch),
+          .experts = add(a.experts, b.experts),
+          .experts_least = std::max(a.experts_least, b.experts_least)};
 }
 CacheUnits units(const Cost& cost) { return {cost.page, cost.state}; }
 std::uint64_t bytes_with(const Cost& cost, std::uint64_t pages) {
@@ -60,6 +63,8 @@ struct Parts {
   std::uint64_t free = 0;  // bytes that the model may take (usable())
   Cost embedding, head, modules, classifier;
   std::vector<Cost> layers;
+  // By layer: the cost of its operations Experts, and of all others. Empty if the model has no experts, or cannot be cut around them.
+  std::vector<Cost> experts, others;
 };
 
 // The size of a memory, and what the model needs of it. The memory is that of one device, or the machine's memory, which several devices
@@ -94,25 +99,48 @@ class Placer {
     require(asked <= static_cast<std::int64_t>(layers_), "gpu_layers=", asked, ": the model has ", layers_, " layers; give 0 to ", layers_,
             ", or \"all\"");
     rows_ = batch_rows({devices.cpu, devices.gpu});
+    require(has_experts() || (!options_.gpu_experts && !options_.expert_cache),
+            options_.gpu_experts ? str("gpu_experts=", experts_asked()) : str("expert_cache=", options_.expert_cache.value_or(0)),
+            ": this model has no experts");
     if (!devices.gpu || asked == 0) {
       if (devices.gpu) p_.notes.push_back(str(devices.gpu->info().id, " is idle: gpu_layers=0"));
+      require(options_.gpu_experts.value_or(0) == 0, "gpu_experts=", experts_asked(), ": no layer is on a GPU");
       stage(measure(devices.cpu), 0, layers_);
       return finish(0);
     }
     Parts cpu = measure(devices.cpu), gpu = measure(devices.gpu);
     if (in_host_memory(gpu.info)) gpu.free = std::min(gpu.free, cpu.free);
-    const std::size_t most = most_layers(cpu, gpu);
-    const std::size_t count = !options_.gpu_layers ? most : asked == kAllLayers ? layers_ : static_cast<std::size_t>(asked);
-    if (count > most) {
-      too_many(cpu, gpu, count, most);
+    if (has_experts() && gpu.experts.empty() && options_.gpu_experts.value_or(kAllLayers) != kAllLayers)
+      fail(ErrorKind::unsupported_model, "gpu_experts=", *options_.gpu_experts,
+           ": the layers of this model cannot be cut around their experts");
+    const Share largest = largest_share(cpu, gpu);
+    const Share share =
+        !options_.gpu_layers ? largest : share_of(cpu, gpu, asked == kAllLayers ? layers_ : static_cast<std::size_t>(asked));
+    const std::size_t count = share.layers;
+    if (count > largest.layers) {
+      too_many(cpu, gpu, share, largest.layers);
     } else if (count == 0 && devices.gpu_named) {
       problem(ErrorKind::out_of_device_memory, gpu.info.id, " holds not one of the model's ", layers_, " layers: the last one needs ",
-              need(cpu, gpu, 1).text(), ", ", mib(gpu.free), " may be used. Take a smaller n_ctx or kv_budget, or device=\"cpu\"");
+              need(cpu, gpu, share_of(cpu, gpu, 1)).text(), ", ", mib(gpu.free),
+              " may be used. Take a smaller n_ctx or kv_budget, or device=\"cpu\"");
     }
     const std::size_t border = layers_ - count;
-    if (border > 0) stage(cpu, 0, border);
-    if (count > 0) stage(gpu, border, layers_);
+    if (border > 0 || share.away > 0) {
+      Cost all = cost(cpu, 0, border);
+      if (share.away > 0) all = both(all, experts_cost(cpu, border, share.away));
+      add_device(cpu, all, least_experts(cpu, 0, border + share.away),
+                 in_host_memory(gpu.info) && count > 0 ? need(cpu, gpu, share).bytes : 0);
+      if (border > 0) add_stage(cpu, 0, border, 0);
+    }
+    if (count > 0) {
+      add_device(gpu, cost(gpu, border, layers_, share.away), 0, 0);
+      add_stage(gpu, border, layers_, share.away);
+    }
     say_why(cpu, gpu, count, devices.gpu_named);
+    if (share.away > 0) {
+      p_.experts_device = 0;
+      say_why_experts(cpu, gpu, share);
+    }
     return finish(target_pages(cache(cpu, gpu, count)));
   }
 
@@ -140,6 +168,12 @@ class Placer {
 
   const ModelProgram& embedding() const { return programs_.body(0, 0, Output::hidden); }
   const ModelProgram& layer(std::size_t layer) const { return programs_.body(layer, layer + 1, Output::hidden); }
+  std::string experts_asked() const {
+    return options_.gpu_experts.value_or(0) == kAllLayers ? "\"all\"" : str(options_.gpu_experts.value_or(0));
+  }
+  bool has_experts() const {
+    return std::ranges::any_of(d_.config.layers, [](const model::Layer& layer) { return layer.if_mixture() != nullptr; });
+  }
   bool has_modules() const { return !d_.modules.empty() || d_.global(Role::projection).present(); }
   const ModelProgram& end(Output output) const { return programs_.body(layers_ - 1, layers_, output); }
 
@@ -157,10 +191,30 @@ class Placer {
     };
     if (has_modules()) parts.modules = behind_layers(Output::pooled);
     if (d_.labels > 0) parts.classifier = behind_layers(Output::classes);
+    if (has_experts()) measure_experts(parts);
     // The program of layer 0 includes the embedding, which counts as a part of its own.
-    parts.layers.front().weights = less(parts.layers.front().weights, parts.embedding.weights);
+    for (std::vector<Cost>* layers : {&parts.layers, &parts.others})
+      if (!layers->empty()) layers->front().weights = less(layers->front().weights, parts.embedding.weights);
     if (generates_) parts.head = head_cost(*backend);
     return parts;
+  }
+
+  void measure_experts(Parts& parts) const {
+    parts.experts.resize(layers_);
+    parts.others.resize(layers_);
+    const auto is_experts = [](const Op& op) { return std::holds_alternative<Experts>(op); };
+    try {
+      for (std::size_t l = 0; l < layers_; ++l) {
+        for (const ProgramPart& part : cut_program(layer(l).program, programs_.shapes(), is_experts)) {
+          Cost& sum = (part.apart ? parts.experts : parts.others)[l];
+          sum = both(sum, parts.backend->cost(part.program, programs_.shapes(), options_.kv_format, rows_));
+        }
+      }
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::unsupported_model) throw;
+      parts.experts.clear();
+      parts.others.clear();
+    }
   }
 
   // Returns the cost of the head. Its programs share weights and one workspace, so scratch is that of the program that needs the most.
@@ -193,9 +247,9 @@ class Placer {
 
   // Returns the cost of `layer` in a stage whose first layer is `first`. Weights that layers share are counted once. Several layers may
   // read the keys and values of the same layer. measure() counted a cache for each of these layers, but a stage has that cache only once,
-  // so here only the first of these layers in the stage counts it.
-  Cost layer_cost(const Parts& parts, std::size_t first, std::size_t layer) const {
-    Cost cost = parts.layers[layer];
+  // so here only the first of these layers in the stage counts it. The experts of the stage's first `away` layers are elsewhere.
+  Cost layer_cost(const Parts& parts, std::size_t first, std::size_t layer, std::size_t away) const {
+    Cost cost = layer < first + away ? parts.others[layer] : parts.layers[layer];
     if (layer > first && shares_weights(layer, first)) cost.weights = 0;
     for (std::size_t l = first; l < layer; ++l) {
       if (d_.config.cache_of(l) == d_.config.cache_of(layer)) cost.page = 0;
@@ -203,16 +257,28 @@ class Placer {
     return cost;
   }
 
-  Cost cost(const Parts& parts, std::size_t first, std::size_t last) const {
+  Cost cost(const Parts& parts, std::size_t first, std::size_t last, std::size_t away = 0) const {
     Cost sum;
     if (first == last) return sum;
     if (first == 0) sum = parts.embedding;
-    for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, first, layer));
+    for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, first, layer, away));
     if (last == layers_) sum = both(both(sum, head_beside(parts, first == 0)), both(parts.modules, parts.classifier));
     return sum;
   }
 
+  // Returns the cost of the experts of `count` layers.
+  Cost experts_cost(const Parts& parts, std::size_t first, std::size_t count) const {
+    Cost sum;
+    for (std::size_t l = first; l < first + count; ++l) sum = both(sum, parts.experts[l]);
+    return sum;
+  }
+
   // ---------------------------------------------------------------- how many layers
+  // What a GPU gets: the last `layers` layers. The experts of the first `away` of these layers stay on the CPU.
+  struct Share {
+    std::size_t layers = 0, away = 0;
+  };
+
   // Returns the bytes of one cache page and of one state, on both devices together, if `count` layers are on the GPU.
   CacheUnits cache(const Parts& cpu, const Parts& gpu, std::size_t count) const {
     const std::size_t border = layers_ - count;
@@ -237,23 +303,65 @@ class Placer {
       return str(mib(bytes), " (weights ", mib(cost.weights), kv, ", scratch ", mib(cost.scratch), ")");
     }
   };
-  Need need(const Parts& cpu, const Parts& gpu, std::size_t count) const {
-    Need need{.cost = cost(gpu, layers_ - count, layers_), .pages = target_pages(cache(cpu, gpu, count)), .bytes = 0, .missing = 0};
+  Need need(const Parts& cpu, const Parts& gpu, Share share) const {
+    Need need{.cost = cost(gpu, layers_ - share.layers, layers_, share.away),
+              .pages = target_pages(cache(cpu, gpu, share.layers)),
+              .bytes = 0,
+              .missing = 0};
     need.bytes = bytes_with(need.cost, need.pages);
     need.missing = less(need.bytes, gpu.free);
     return need;
   }
 
-  std::size_t most_layers(const Parts& cpu, const Parts& gpu) const {
-    std::size_t count = layers_;
-    while (count > 0 && need(cpu, gpu, count).missing > 0) --count;
-    return count;
+  // Returns the share with `count` layers that gpu_experts= asks for. Without gpu_experts=, returns the one that fits with as many experts
+  // on the GPU as possible, or with all of them if none fits.
+  Share share_of(const Parts& cpu, const Parts& gpu, std::size_t count) const {
+    if (gpu.experts.empty() || cpu.experts.empty()) return {count, 0};
+    if (options_.gpu_experts) {
+      const std::int64_t asked = *options_.gpu_experts;
+      return {count, asked == kAllLayers ? 0 : count - std::min(count, static_cast<std::size_t>(asked))};
+    }
+    for (std::size_t away = 0; away <= count; ++away)
+      if (need(cpu, gpu, {count, away}).missing == 0) return {count, away};
+    return {count, 0};
   }
 
-  void too_many(const Parts& cpu, const Parts& gpu, std::size_t count, std::size_t most) {
-    problem(ErrorKind::out_of_device_memory, count, " of ", layers_, " layers need ", need(cpu, gpu, count).text(), " on ", gpu.info.id,
-            ", where ", mib(gpu.free), " may be used: ", most, most == 1 ? " layer" : " layers", " would fit. Give gpu_layers=", most,
-            " or \"auto\", a smaller n_ctx or kv_budget, or kv_dtype=\"q8_0\"");
+  Share largest_share(const Parts& cpu, const Parts& gpu) const {
+    for (std::size_t count = layers_; count > 0; --count) {
+      const Share share = share_of(cpu, gpu, count);
+      if (need(cpu, gpu, share).missing == 0) return share;
+    }
+    return {};
+  }
+
+  void too_many(const Parts& cpu, const Parts& gpu, const Share& share, std::size_t most) {
+    problem(ErrorKind::out_of_device_memory, share.layers, " of ", layers_, " layers need ", need(cpu, gpu, share).text(), " on ",
+            gpu.info.id, ", where ", mib(gpu.free), " may be used: ", most, most == 1 ? " layer" : " layers",
+            " would fit. Give gpu_layers=", most, " or \"auto\", a smaller n_ctx or kv_budget, or kv_dtype=\"q8_0\"",
+            options_.gpu_experts.value_or(0) != 0 ? ", or a smaller gpu_experts" : "");
+  }
+
+  // Adds rows for the experts that are on the CPU although their layers are on the GPU, and a note that says why they are there.
+  void say_why_experts(const Parts& cpu, const Parts& gpu, const Share& share) {
+    const std::size_t border = layers_ - share.layers;
+    const bool all_experts = p_.devices.front().expert_bytes == kAllExperts;
+    for (std::size_t l = border; l < border + share.away; ++l) {
+      if (cpu.experts[l].weights == 0) continue;
+      p_.rows.push_back({.name = str("experts of layer ", l),
+                         .device = cpu.info.id,
+                         .weights = all_experts ? cpu.experts[l].weights : 0,
+                         .formats = {},
+                         .why = options_.gpu_experts ? "gpu_experts" : str("too much for ", gpu.info.id)});
+    }
+    if (!all_experts && border == 0) {
+      p_.rows.push_back(
+          {.name = "experts in memory", .device = cpu.info.id, .weights = p_.devices.front().expert_bytes, .formats = {}, .why = {}});
+    }
+    if (options_.gpu_experts) return;
+    const Need more = need(cpu, gpu, {share.layers, share.away - 1});
+    p_.notes.push_back(str("the experts of ", share.away, " of ", share.layers, " layers stay on the CPU: with those of layer ",
+                           border + share.away - 1, " ", gpu.info.id, " would have to hold ", more.text(), ", ", mib(more.missing),
+                           " more than may be used"));
   }
 
   // Sets PlacementRow::why of each layer that is not on the GPU. It says how many bytes the GPU lacks to hold that layer and all after it.
@@ -264,11 +372,11 @@ class Placer {
     for (PlacementRow& row : p_.rows) {  // the first row is the embedding, then come the layers from 0 on
       if (row.device != cpu.info.id || layer >= border) continue;
       row.why = options_.gpu_layers ? str("gpu_layers=", count)
-                                    : str(mib(need(cpu, gpu, layers_ - layer).missing), " too much for ", gpu.info.id);
+                                    : str(mib(need(cpu, gpu, share_of(cpu, gpu, layers_ - layer)).missing), " too much for ", gpu.info.id);
       if (row.name != "embedding") ++layer;
     }
     if (options_.gpu_layers) return;
-    const Need more = need(cpu, gpu, count + 1);
+    const Need more = need(cpu, gpu, share_of(cpu, gpu, count + 1));
     const std::string would = str("with layer ", border - 1, " it would have to hold ", more.text(), ", ", mib(more.missing),
                                   " more than may be used; a smaller n_ctx or kv_budget, or kv_dtype=\"q8_0\", makes room");
     if (count == 0 && gpu_named) return;
@@ -280,9 +388,43 @@ class Placer {
   }
 
   // ---------------------------------------------------------------- the table
-  void stage(const Parts& parts, std::size_t first, std::size_t last) {
-    const Cost all = cost(parts, first, last);
-    p_.stages.push_back({.device = p_.devices.size(), .first = first, .last = last});
+  // Decides how many bytes of a device's experts are in memory, and changes `cost`, what the device holds, accordingly. Without
+  // expert_cache= all experts are, if they fit beside the planned keys and values. Otherwise a sixteenth of the free memory is left to the
+  // system, which keeps parts of the file there. `least` is the least number of bytes. `beside` is the number of bytes that another device
+  // takes of the same memory.
+  std::uint64_t limit_experts(const Parts& parts, std::uint64_t least, std::uint64_t beside, Cost& cost) {
+    if (cost.experts == 0) return kAllExperts;
+    experts_on_cpu_ = true;
+    const std::uint64_t rest = add(less(cost.weights, cost.experts), add(cost.scratch, beside));
+    const std::uint64_t caches = units(cost).bytes_for(target_pages(units(cost)));
+    std::uint64_t bytes = options_.expert_cache.value_or(kAllExperts);
+    if (!options_.expert_cache && add(add(rest, cost.experts), caches) > parts.free)
+      bytes = less(parts.free, add(add(rest, caches), parts.free / 16));
+    if (bytes >= cost.experts) return kAllExperts;
+    if (bytes < least && options_.expert_cache) {
+      problem(ErrorKind::out_of_memory, "expert_cache=", bytes, " is too small: the experts of one layer of each size take ", least,
+              " bytes, and a step needs all experts of a layer at once");
+    }
+    bytes = std::max(bytes, least);
+    p_.notes.push_back(str(mib(bytes), " of ", mib(cost.experts), " of experts are in memory",
+                           options_.expert_cache ? " (expert_cache)" : "", "; the others are read from the file when a token needs them",
+                           options_.expert_cache ? "" : ". A smaller quantization, n_ctx or kv_budget makes room for more"));
+    cost.weights = add(less(cost.weights, cost.experts), bytes);
+    cost.experts = bytes;
+    return bytes;
+  }
+  // Returns the sum of the different sizes of layers' experts, which is at least the least size of a cache for them.
+  std::uint64_t least_experts(const Parts& parts, std::size_t first, std::size_t last) const {
+    std::set<std::uint64_t> sizes;
+    for (std::size_t l = first; l < last; ++l) sizes.insert(parts.layers[l].experts_least);
+    std::uint64_t sum = 0;
+    for (const std::uint64_t size : sizes) sum = add(sum, size);
+    return sum;
+  }
+
+  // Adds a device that holds what `all` says. `least` and `beside` are as in limit_experts().
+  void add_device(const Parts& parts, Cost all, std::uint64_t least, std::uint64_t beside) {
+    const std::uint64_t expert_bytes = limit_experts(parts, least, beside, all);
     p_.devices.push_back({.backend = parts.backend,
                           .id = parts.info.id,
                           .name = parts.info.name,
@@ -291,27 +433,51 @@ class Placer {
                           .kv_page = all.page,
                           .state = all.state,
                           .memory_free = parts.info.memory_free,
+                          .expert_bytes = expert_bytes,
                           .in_host_memory = in_host_memory(parts.info)});
     bounds_.push_back({.name = parts.info.id,
                        .kind = is_gpu(parts.info) ? ErrorKind::out_of_device_memory : ErrorKind::out_of_memory,
                        .free = parts.free,
                        .cost = all});
     if (p_.devices.back().in_host_memory) hosts_.push_back(bounds_.back());
-    const auto row = [&](std::string name, const Cost& cost, const ModelProgram& program) {
-      p_.rows.push_back({.name = std::move(name),
-                         .device = parts.info.id,
-                         .weights = cost.weights,
-                         .kv = cost.page,
-                         .state = cost.state,
-                         .formats = formats_of(program.matrices),
+  }
+
+  void add_row(std::string name, const Cost& cost, const std::vector<bool>& matrices) {
+    const PlacedDevice& device = p_.devices.back();
+    const bool all_experts = device.expert_bytes == kAllExperts;
+    p_.rows.push_back({.name = std::move(name),
+                       .device = device.id,
+                       .weights = all_experts ? cost.weights : less(cost.weights, cost.experts),
+                       .kv = cost.page,
+                       .state = cost.state,
+                       .formats = formats_of(matrices),
+                       .why = {}});
+  }
+
+  // Adds the stage of layers [first, last), which run on the device that was added last. The experts of the first `away` layers are
+  // elsewhere.
+  void add_stage(const Parts& parts, std::size_t first, std::size_t last, std::size_t away) {
+    p_.stages.push_back({.device = p_.devices.size() - 1, .first = first, .last = last, .away = away});
+    const bool all_experts = p_.devices.back().expert_bytes == kAllExperts;
+    if (first == 0) add_row("embedding", parts.embedding, embedding().matrices);
+    for (std::size_t l = first; l < last; ++l) add_row(str("layer ", l), layer_cost(parts, first, l, away), layer(l).matrices);
+    if (!all_experts) {
+      p_.rows.push_back({.name = "experts in memory",
+                         .device = p_.devices.back().id,
+                         .weights = p_.devices.back().expert_bytes,
+                         .formats = {},
                          .why = {}});
-    };
-    if (first == 0) row("embedding", parts.embedding, embedding());
-    for (std::size_t l = first; l < last; ++l) row(str("layer ", l), layer_cost(parts, first, l), layer(l));
+    }
     if (last != layers_) return;
-    if (generates_) row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), programs_.head());
-    if (has_modules()) row(d_.modules.empty() ? "projection" : "modules", parts.modules, end(Output::pooled));
-    if (d_.labels > 0) row("classifier", parts.classifier, end(Output::classes));
+    if (generates_) add_row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), programs_.head().matrices);
+    if (has_modules()) add_row(d_.modules.empty() ? "projection" : "modules", parts.modules, end(Output::pooled).matrices);
+    if (d_.labels > 0) add_row("classifier", parts.classifier, end(Output::classes).matrices);
+  }
+
+  // Adds a device and a stage of layers [first, last) that lie wholly on it.
+  void stage(const Parts& parts, std::size_t first, std::size_t last) {
+    add_device(parts, cost(parts, first, last), least_experts(parts, first, last), 0);
+    add_stage(parts, first, last, 0);
   }
   static bool is_gpu(const DeviceInfo& device) { return device.type != DeviceType::cpu; }
 
@@ -333,6 +499,7 @@ class Placer {
   // Checks that everything fits, plans the caches, and returns the placement. `wanted` is the number of cache pages for which room was left
   // when the GPU got its layers; 0 if no GPU takes part.
   Placement finish(std::uint64_t wanted) {
+    require(!options_.expert_cache || experts_on_cpu_, "expert_cache=", options_.expert_cache.value_or(0), ": no experts are on the CPU");
     if (hosts_.size() > 1) {
       Bound together{.name = "", .kind = ErrorKind::out_of_memory, .free = 0, .cost = {}};
       for (const Bound& host : hosts_) {
@@ -430,6 +597,7 @@ class Placer {
   const LoadOptions& options_;
   const std::size_t layers_;
   bool generates_ = false, tied_ = false;
+  bool experts_on_cpu_ = false;  // a device that can read experts from the file has some
   std::int64_t rows_ = kPlannedRows;
   Placement p_;
   std::vector<Bound> bounds_, hosts_;

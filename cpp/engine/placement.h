@@ -2,7 +2,8 @@
 // plan() and summary(), and checked before a load.
 //
 // A GPU gets the last N layers and the head, so that hidden rows cross between devices only once. The embedding is on the same device as
-// layer 0.
+// layer 0. The experts of a mixture may stay on the CPU while the rest of their layer is on the GPU: they are most of the weights, and a
+// token reads few of them. Rows then cross twice in each such layer.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,7 @@ struct PlacementRow {
 struct StagePlan {
   std::size_t device;  // index into Placement::devices
   std::size_t first, last;
+  std::size_t away = 0;  // the experts of the stage's first `away` layers are on Placement::experts_device
 };
 
 struct PlacedDevice {
@@ -40,12 +42,14 @@ struct PlacedDevice {
   std::string id, name;
   std::uint64_t weights = 0, scratch = 0, kv_page = 0, state = 0;  // bytes
   std::uint64_t memory_free = 0;                                   // bytes, before the model is loaded
+  std::uint64_t expert_bytes = kAllExperts;                        // as in Backend::pack(); part of `weights` if it is a number of bytes
   bool in_host_memory = true;                                      // the device uses the machine's memory, which other devices may use too
 };
 
 struct Placement {
   std::vector<PlacedDevice> devices;  // the devices that run layers of the model
   std::vector<StagePlan> stages;
+  std::optional<std::size_t> experts_device;  // index into `devices`; empty if all experts are on the device of their layer
   std::vector<PlacementRow> rows;
   std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, state = 0, memory_free = 0;  // bytes, all devices together
   std::int64_t n_ctx = 0;

@@ -42,7 +42,8 @@ class VulkanBackend final : public Backend {
   }
 
   std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs, const Progress& progress,
-                                            const Cancel& cancel) override {
+                                            const Cancel& cancel, std::uint64_t expert_bytes) override {
+    require(expert_bytes == kAllExperts, "weights: a GPU keeps all experts in its memory");
     device_->check_alive();
     return std::make_shared<GpuWeights>(device_, weights, used_matrices(programs, shapes_of(weights)), progress, cancel);
   }

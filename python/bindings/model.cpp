@@ -59,7 +59,7 @@ py::dict model_info(const ModelHandle& handle) {
   const engine::Placement& p = m->placement();
   py::list devices;
   std::string ids;
-  std::int64_t gpu_layers = 0;
+  std::int64_t gpu_layers = 0, gpu_experts = 0;
   py::object threads = py::none();
   for (const engine::StagePlan& stage : p.stages) {
     const engine::PlacedDevice& device = p.devices[stage.device];
@@ -70,14 +70,21 @@ py::dict model_info(const ModelHandle& handle) {
       threads = py::int_(device.backend->workers());
     } else {
       gpu_layers += static_cast<std::int64_t>(layers);
+      for (std::size_t l = stage.first + stage.away; l < stage.last; ++l) gpu_experts += c.layers[l].if_mixture() ? 1 : 0;
     }
+  }
+  if (p.experts_device && ids.find(p.devices[*p.experts_device].id) == std::string::npos) {  // it has experts and no whole layer
+    const engine::PlacedDevice& device = p.devices[*p.experts_device];
+    ids += " + " + device.id;
+    devices.append(py::dict("id"_a = device.id, "name"_a = device.name, "layers"_a = 0));
+    threads = py::int_(device.backend->workers());
   }
   return py::dict("architecture"_a = std::string(c.family->name), "tasks"_a = tasks, "parameters"_a = d.parameters,
                   "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vector_size"_a = d.vector_size(),
                   "vocab_size"_a = d.vocab_size, "heads"_a = first.heads, "kv_heads"_a = first.kv_heads, "head_dim"_a = first.head_dim,
                   "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx, "formats"_a = formats, "file_bytes"_a = m->file().size_bytes(),
                   "labels"_a = d.labels, "pooling"_a = pooling, "threads"_a = threads, "isa"_a = engine::isa(), "device"_a = ids,
-                  "devices"_a = devices, "gpu_layers"_a = gpu_layers);
+                  "devices"_a = devices, "gpu_layers"_a = gpu_layers, "gpu_experts"_a = gpu_experts);
 }
 
 py::dict memory(const ModelHandle& handle) {

@@ -71,20 +71,28 @@ model::LoraSpec lora_spec(const py::dict& d) {
   return spec;
 }
 
-LoadOptions make_options(const std::string& device, std::optional<std::int64_t> gpu_layers, const std::optional<std::string>& quantize,
+LoadOptions make_options(const std::string& device, std::optional<std::int64_t> gpu_layers, std::optional<std::int64_t> gpu_experts,
+                         const std::optional<std::string>& quantize,
                          std::optional<std::int64_t> n_ctx, const std::string& kv_dtype, std::optional<std::int64_t> kv_budget,
+                         std::optional<std::int64_t> expert_cache,
                          const std::string& compute, std::optional<std::int64_t> threads, const std::vector<std::string>& pooling,
                          const std::vector<py::dict>& modules, const std::vector<std::int32_t>& score_ids,
                          const std::optional<std::string>& task, const std::vector<py::dict>& lora) {
   LoadOptions options;
   options.device = device;
   options.gpu_layers = gpu_layers;
+  require(gpu_experts.value_or(0) >= engine::kAllLayers, "gpu_experts is ", gpu_experts.value_or(0), "; it must be a number of layers");
+  options.gpu_experts = gpu_experts;
   if (quantize) options.quantize = weight_format(*quantize);
   options.n_ctx = n_ctx;
   options.kv_format = kv_format(kv_dtype);
   if (kv_budget) {
     require(*kv_budget > 0, "kv_budget is ", *kv_budget, "; it must be a positive number of bytes");
     options.kv_budget = static_cast<std::uint64_t>(*kv_budget);
+  }
+  if (expert_cache) {
+    require(*expert_cache > 0, "expert_cache is ", *expert_cache, "; it must be a positive number of bytes");
+    options.expert_cache = static_cast<std::uint64_t>(*expert_cache);
   }
   options.compute = compute_mode(compute);
   if (threads) {
@@ -103,8 +111,8 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
 
 void bind_options(py::module_& module) {
   py::class_<LoadOptions>(module, "LoadOptions")
-      .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "quantize"_a = py::none(),
-           "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(),
+      .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "gpu_experts"_a = py::none(), "quantize"_a = py::none(),
+           "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "expert_cache"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(),
            "pooling"_a = std::vector<std::string>{}, "modules"_a = std::vector<py::dict>{}, "score_ids"_a = std::vector<std::int32_t>{},
            "task"_a = py::none(), "lora"_a = std::vector<py::dict>{});
 }

@@ -163,10 +163,12 @@ class Pump {
 
 // ---------------------------------------------------------------- the batch and its cache
 py::dict cache_stats(const ModelHandle& handle) {
-  const auto stats = handle.get()->decoder().pages->stats();
+  const auto m = handle.get();
+  const auto stats = m->decoder().pages->stats();
+  const engine::Model::ExpertCounts experts = m->expert_counts();
   return py::dict("prompt_tokens"_a = stats.prompt_tokens, "reused_tokens"_a = stats.reused_tokens, "pages_in_use"_a = stats.pages_in_use,
                   "pages_cached"_a = stats.pages_cached, "pages_evicted"_a = stats.pages_evicted, "states_in_use"_a = stats.states_in_use,
-                  "states_cached"_a = stats.states_cached);
+                  "states_cached"_a = stats.states_cached, "expert_hits"_a = experts.hits, "expert_reads"_a = experts.reads);
 }
 
 py::dict stats(const ModelHandle& handle) {

@@ -86,6 +86,8 @@ def parser() -> Parser:
         load = sub.add_argument_group("loading")
         load.add_argument("--device", help='"auto", "cpu", "vulkan", "vulkan:1"')
         load.add_argument("--gpu-layers", type=_layers, help='"auto", "all" or how many')
+        load.add_argument("--gpu-experts", type=_layers, help='layers whose experts are on the GPU: "auto", "all" or how many')
+        load.add_argument("--expert-cache", type=int, help="bytes of memory for experts on the CPU")
         load.add_argument("--threads", type=_count)
         load.add_argument("--n-ctx", type=_count, help="tokens per sequence")
         load.add_argument("--quantize", help='"q8_0", "q4_0", "q4_k": pack float weights while loading')
@@ -106,7 +108,7 @@ def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def _load_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    return _given(arguments, "device", "gpu_layers", "threads", "n_ctx", "quantize", "compute")
+    return _given(arguments, "device", "gpu_layers", "gpu_experts", "expert_cache", "threads", "n_ctx", "quantize", "compute")
 
 
 def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:

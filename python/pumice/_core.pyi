@@ -112,10 +112,12 @@ class LoadOptions:
         *,
         device: str = "auto",
         gpu_layers: int | None = None,  # None means auto, -1 means all
+        gpu_experts: int | None = None,  # likewise
         quantize: str | None = None,
         n_ctx: int | None = None,
         kv_dtype: str = "f16",
         kv_budget: int | None = None,
+        expert_cache: int | None = None,
         compute: str = "auto",
         threads: int | None = None,
         # Names of poolings: mean, cls, last, max, mean_sqrt_len, weighted_mean. The vectors of several poolings are concatenated. [] means
@@ -152,7 +154,7 @@ class Model:
     """architecture, tasks (subset of ["encode", "generate", "classify"]), parameters, layers, hidden_size, vector_size (of a pooled
     row behind its modules), vocab_size, heads, kv_heads, head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels,
     pooling, isa, threads (None: no layer is on the CPU), device ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name, layers),
-    gpu_layers."""
+    gpu_layers and gpu_experts (numbers of layers)."""
 
     def placement(self) -> dict[str, Any]:
         """Returns the placement of the loaded model, in the form of plan()."""
@@ -162,7 +164,7 @@ class Model:
 
     def cache_stats(self) -> dict[str, int]:
         """Returns counts of the prefix cache: prompt_tokens, reused_tokens and pages_evicted (since load()), pages_in_use, pages_cached,
-        states_in_use and states_cached (now)."""
+        states_in_use and states_cached (now), and of the cache of experts: expert_hits and expert_reads (since load())."""
 
     def stats(self) -> dict[str, Any]:
         """Returns the state of the batch of all requests. Numbers of requests: running, waiting, lagging. Of the last step: step_rows.

@@ -109,6 +109,15 @@ void task(const Run& run, const SortStep& s, const Cut&, std::int64_t, int) {
 }
 
 // ---------------------------------------------------------------- products
+Cut cut(const Run& run, const ReadExpertsStep& s) {
+  const PackedMatrix& up = run.weights.matrix(s.up);
+  if (!up.cached) return {};
+  std::vector<std::int32_t> experts;
+  for (const ExpertPairs::Piece& piece : run.pairs.pieces) experts.push_back(piece.expert);
+  return {.tasks = run.experts.begin(up.cached_layer, experts)};
+}
+void task(const Run& run, const ReadExpertsStep&, const Cut&, std::int64_t index, int thread) { run.experts.read(index, thread); }
+
 Cut cut(const Run& run, const GatherStep& s) { return cut_pairs(run, s.op.in.width); }
 void task(const Run& run, const GatherStep& s, const Cut& cut, std::int64_t index, int) {
   const Range pairs = cut.task_rows(index);
@@ -130,6 +139,7 @@ void task(const Run& run, const GatherStep& s, const Cut& cut, std::int64_t inde
 }
 
 Cut cut(const Run& run, const ExpertsUpStep& s) {
+  run.experts.all_read();
   const std::int64_t gate = s.gate.weight == MatrixId::none ? 0 : group_bytes(run, s.gate);
   return cut_pieces(run, groups_of(s.up), group_bytes(run, s.up) + gate, s.up.cols);
 }
@@ -163,7 +173,10 @@ void task(const Run& run, const ExpertsDownStep& s, const Cut& cut, std::int64_t
       .outputs(t.first, t.end - t.first, pair_row(run, s.results, t.rows.first) + t.first, pair_stride(run, s.results));
 }
 
-Cut cut(const Run& run, const FoldStep& s) { return cut_rows(run.rows_of(Rows::tokens), std::int64_t{s.op.out.width} * run.pairs.chosen); }
+Cut cut(const Run& run, const FoldStep& s) {
+  run.experts.end();
+  return cut_rows(run.rows_of(Rows::tokens), std::int64_t{s.op.out.width} * run.pairs.chosen);
+}
 void task(const Run& run, const FoldStep& s, const Cut& cut, std::int64_t index, int) {
   const Range rows = cut.task_rows(index);
   const std::int32_t chosen = run.pairs.chosen;

@@ -5,10 +5,10 @@
 namespace pumice::cpu {
 
 void PartProduct::outputs(std::int64_t first, std::int64_t count, float* out, std::int64_t out_stride) const {
-  const std::uint8_t* groups = matrix_.group(expert_ * matrix_.groups_each() + first / kGroupRows);
+  const std::uint8_t* groups = matrix_.expert(expert_) + first / kGroupRows * matrix_.group_bytes;
   if (part_.quantized >= 0) return of_codes(CodeRows(run_, part_.quantized), groups, count, out, out_stride);
   if (matrix_.packing == Packing::row_major) {
-    const float* rows = reinterpret_cast<const float*>(matrix_.data) + (expert_ * matrix_.rows_each() + first) * matrix_.cols;
+    const float* rows = reinterpret_cast<const float*>(matrix_.expert(expert_)) + first * matrix_.cols;
     blas()->sgemm_nt(in_.rows.count, count, matrix_.cols, in_.x, in_.stride, rows, matrix_.cols, out, out_stride);
   } else {
     const ProductF32 product = part_.bf16 ? matrix_.kernels->product_bf16 : matrix_.kernels->product_f32;

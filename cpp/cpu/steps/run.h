@@ -32,7 +32,8 @@ struct Run {
   const Io& io;
   const Cancel& cancel;
   const Kernels& kernels;
-  ExpertPairs& pairs;  // written by SortStep
+  ExpertPairs& pairs;   // written by SortStep
+  ExpertPass& experts;  // from ReadExpertsStep to FoldStep, the experts of one operation
 
   // in_tail is true while steps of the tail run (CpuPlan::tail); tail_row is then the first row of the current block. Both are written only
   // between phases.

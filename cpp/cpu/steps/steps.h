@@ -24,6 +24,7 @@ PUMICE_STEP(HeadLinearStep)
 // experts.cpp
 PUMICE_STEP(RouteStep)
 PUMICE_STEP(SortStep)
+PUMICE_STEP(ReadExpertsStep)
 PUMICE_STEP(GatherStep)
 PUMICE_STEP(ExpertsUpStep)
 PUMICE_STEP(PairCodesStep)

@@ -117,6 +117,7 @@ class StaticEngine:
             "device": "cpu",
             "devices": [{"id": "cpu", "name": self._device["name"], "layers": 0}],
             "gpu_layers": 0,
+            "gpu_experts": 0,
         }
 
     def encode(
@@ -190,8 +191,8 @@ class StaticEngine:
 
     def cache_stats(self) -> dict[str, int]:
         """Like _core.Model.cache_stats(). All counts are 0, because nothing is cached."""
-        names = ("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted", "states_in_use", "states_cached")
-        return dict.fromkeys(names, 0)
+        pages = ("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted", "states_in_use", "states_cached")
+        return dict.fromkeys((*pages, "expert_hits", "expert_reads"), 0)
 
     def close(self) -> None:
         """Frees the table's memory. Later calls raise ValueError."""

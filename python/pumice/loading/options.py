@@ -23,10 +23,12 @@ class LoadKeywords(TypedDict, total=False):
 
     device: str
     gpu_layers: int | str
+    gpu_experts: int | str
     quantize: str | None
     n_ctx: int | None
     kv_dtype: str | None
     kv_budget: int | str
+    expert_cache: int | str
     compute: str
     threads: int | None
     tokenizer: str | os.PathLike[str] | tokenizers.Tokenizer | None
@@ -42,7 +44,9 @@ class LoadKeywords(TypedDict, total=False):
 LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
     "device": "auto",
     "gpu_layers": "auto",
+    "gpu_experts": "auto",
     "kv_budget": "auto",
+    "expert_cache": "auto",
     "compute": "auto",
 }
 
@@ -59,8 +63,10 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
         raise TypeError(f"device must be a string, not {type(device).__name__}")
     if not re.fullmatch(r"vulkan:\d{1,4}", device):
         choice("device", device, ("auto", "cpu", "vulkan", "vulkan:0"))
-    o["gpu_layers"] = choice_or_integer("gpu_layers", o["gpu_layers"], ("auto", "all"), 0, 2**31 - 1)
+    for name in ("gpu_layers", "gpu_experts"):
+        o[name] = choice_or_integer(name, o[name], ("auto", "all"), 0, 2**31 - 1)
     o["kv_budget"] = choice_or_integer("kv_budget", o["kv_budget"], ("auto",), 1)
+    o["expert_cache"] = choice_or_integer("expert_cache", o["expert_cache"], ("auto",), 1)
     choice("quantize", o["quantize"], (None, "q8_0", "q4_0", "q4_k"))
     choice("kv_dtype", o["kv_dtype"], (None, "f16", "f32", "q8_0"))
     choice("compute", o["compute"], ("auto", "float32"))
@@ -97,14 +103,16 @@ def check_pooling(given: Any) -> tuple[str, ...] | None:
 
 def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig) -> _core.LoadOptions:
     """Converts the checked options of load() to the engine's options for a model file."""
-    gpu_layers = {"auto": None, "all": -1}.get(options["gpu_layers"], options["gpu_layers"])
+    gpu_layers, gpu_experts = ({"auto": None, "all": -1}.get(options[name], options[name]) for name in ("gpu_layers", "gpu_experts"))
     return _core.LoadOptions(
         device=options["device"],
         gpu_layers=gpu_layers,
+        gpu_experts=gpu_experts,
         quantize=options["quantize"],
         n_ctx=options["n_ctx"],
         kv_dtype=options["kv_dtype"],
         kv_budget=None if options["kv_budget"] == "auto" else options["kv_budget"],
+        expert_cache=None if options["expert_cache"] == "auto" else options["expert_cache"],
         compute=options["compute"],
         threads=options["threads"],
         task=options["task"],

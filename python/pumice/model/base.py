@@ -147,7 +147,7 @@ class ModelBase:
         with self._moving:
             if self._core is not lost_core:  # another thread has already moved the model
                 return
-            options = {**self._options, "device": "cpu", "gpu_layers": "auto"}
+            options = {**self._options, "device": "cpu", "gpu_layers": "auto", "gpu_experts": "auto"}
             core = _core.load(self._file, engine_options(self._file, options, self._config), None)
             self._core = core
             self._encoder = self._make_encoder(core)

@@ -97,7 +97,10 @@ class GenerateCalls(ModelBase):
 
     def cache_stats(self) -> dict[str, int]:
         """Returns counts of the prefix cache: prompt_tokens and reused_tokens (of all prompts since load()), pages_in_use, pages_cached,
-        pages_evicted (since load()), and, of a model with recurrent layers, states_in_use and states_cached."""
+        pages_evicted (since load()), and, of a model with recurrent layers, states_in_use and states_cached.
+
+        If not all experts of a mixture are in memory (expert_cache=), also counts how often a step found an expert that it needed in memory
+        (expert_hits), and how often it read one from the file (expert_reads)."""
         return self._core.cache_stats()
 
     def stats(self) -> dict[str, Any]:

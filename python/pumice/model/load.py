@@ -44,10 +44,15 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
         never falls back to another one.
     gpu_layers: number of layers on the GPU. These are the last layers, and the output head goes with them. If all layers are on the GPU,
         the embedding is too. "all" means all layers. "auto" means as many as fit into the GPU's free memory with their keys and values.
+    gpu_experts: for a mixture, number of layers whose experts are on the GPU, counted from the last layer. The experts of the other layers
+        on the GPU stay on the CPU, and the rest of these layers is computed on the GPU. "all" means no such layers. "auto" puts as many
+        experts on the GPU as fit beside the other parts of all layers.
     quantize: None, "q8_0", "q4_0" or "q4_k": the format in which float weights are packed while loading.
     n_ctx: maximum number of tokens in a sequence. None means the model's own maximum, or less if memory is short (the log says so).
     kv_dtype: "f16", "f32" or "q8_0": the format of keys and values. None means "f32" with compute="float32", and "f16" otherwise.
     kv_budget: maximum number of bytes for the keys and values of all sequences and cached prefixes together, or "auto".
+    expert_cache: maximum number of bytes for the experts of a mixture on the CPU, or "auto". Experts for which there is no room are read
+        from the file when a token needs them. "auto" means all experts if they fit into the free memory, and otherwise what is free.
     compute: "auto" or "float32". "float32" means that neither products nor keys and values are rounded to a smaller format.
     threads: number of threads. None means as many as the system grants this process.
     tokenizer: replaces the model's own tokenizer. A tokenizer.json, a folder with one, or a tokenizers.Tokenizer.
@@ -164,9 +169,9 @@ def _load_engine(
     except ForkedDeviceError:  # this process is the child of a fork, which lacks its parent's threads; the GPU has not failed
         raise
     except DeviceError as error:
-        if options["device"] != "auto" or options["gpu_layers"] != "auto":  # layers that the user puts on a GPU never go to the CPU
-            raise
-        engine = _core.load(file, engine_options(file, {**options, "device": "cpu", "gpu_layers": "auto"}, config), progress)
+        if options["device"] != "auto" or options["gpu_layers"] != "auto" or options["gpu_experts"] != "auto":
+            raise  # what the user puts on a GPU never goes to the CPU
+        engine = _core.load(file, engine_options(file, {**options, "device": "cpu"}, config), progress)
         return engine, f'device="auto" was asked for; the model runs on the CPU, because its GPU failed: {error}'
 
 

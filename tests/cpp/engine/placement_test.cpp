@@ -101,6 +101,57 @@ std::shared_ptr<const files::ModelFile> seventy_billion(const tiny::TempFolder& 
   }
   return files::ModelFile::open(folder.write("seventy.gguf", file.build()));
 }
+
+// Returns a sparse file of 17 GiB with the tensor shapes of Qwen3-30B-A3B, all of them in Q4_K.
+std::shared_ptr<const files::ModelFile> thirty_billion_of_experts(const tiny::TempFolder& folder) {
+  constexpr std::uint64_t kLayers = 48, kHidden = 2048, kQ = 4096, kKv = 512, kFfn = 768, kExperts = 128, kVocab = 151936;
+  files::testing::GgufBuilder file;
+  file.text("general.architecture", "qwen3moe");
+  const auto key = [&](const char* name, std::uint64_t value) { tiny::put(file, str("qwen3moe.", name), tiny::Json(value)); };
+  key("block_count", kLayers);
+  key("embedding_length", kHidden);
+  key("attention.head_count", 32);
+  key("attention.head_count_kv", 4);
+  key("attention.key_length", 128);
+  key("attention.value_length", 128);
+  key("feed_forward_length", 6144);
+  key("expert_feed_forward_length", kFfn);
+  key("expert_count", kExperts);
+  key("expert_used_count", 8);
+  key("context_length", 32768);
+  tiny::put(file, "qwen3moe.attention.layer_norm_rms_epsilon", tiny::Json(1e-6));
+  tiny::put(file, "qwen3moe.rope.freq_base", tiny::Json(1e6));
+  const auto tensor = [&](const std::string& name, std::vector<std::uint64_t> shape, Format format) {
+    std::uint64_t rows = 1;
+    for (std::size_t i = 1; i < shape.size(); ++i) rows *= shape[i];
+    const auto bytes = static_cast<std::uint64_t>(row_bytes(format, static_cast<std::int64_t>(shape[0])));
+    file.hole(name, std::move(shape), info(format).gguf_id, rows * bytes);
+  };
+  tensor("token_embd.weight", {kHidden, kVocab}, Format::Q4_K);
+  tensor("output_norm.weight", {kHidden}, Format::F32);
+  tensor("output.weight", {kHidden, kVocab}, Format::Q4_K);
+  for (std::uint64_t layer = 0; layer < kLayers; ++layer) {
+    const auto in_layer = [&](const char* name, std::vector<std::uint64_t> shape, Format format = Format::Q4_K) {
+      tensor(str("blk.", layer, ".", name, ".weight"), std::move(shape), format);
+    };
+    for (const char* norm : {"attn_norm", "ffn_norm"}) in_layer(norm, {kHidden}, Format::F32);
+    for (const char* norm : {"attn_q_norm", "attn_k_norm"}) in_layer(norm, {128}, Format::F32);
+    in_layer("attn_q", {kHidden, kQ});
+    in_layer("attn_k", {kHidden, kKv});
+    in_layer("attn_v", {kHidden, kKv});
+    in_layer("attn_output", {kQ, kHidden});
+    in_layer("ffn_gate_inp", {kHidden, kExperts}, Format::F32);
+    in_layer("ffn_gate_exps", {kHidden, kFfn, kExperts});
+    in_layer("ffn_up_exps", {kHidden, kFfn, kExperts});
+    in_layer("ffn_down_exps", {kFfn, kHidden, kExperts});
+  }
+  return files::ModelFile::open(folder.write("experts.gguf", file.build()));
+}
+const model::Description& thirty() {
+  static tiny::TempFolder folder;
+  static const model::Description description = model::describe(thirty_billion_of_experts(folder), {});
+  return description;
+}
 const model::Description& seventy() {
   static tiny::TempFolder folder;
   static const model::Description description = model::describe(seventy_billion(folder), {});
@@ -124,6 +175,81 @@ ErrorKind problem_of(const Placement& p, std::initializer_list<const char*> part
   for (const char* part : parts)
     EXPECT_NE(std::string(p.problem->what()).find(part), std::string::npos) << part << " in: " << p.problem->what();
   return p.problem->kind();
+}
+
+// ---------------------------------------------------------------- experts
+bool fits(const PlacedDevice& device, const Placement& p, std::uint64_t free) { return used(device, p) <= free; }
+
+TEST(Placement, ExpertsStayOnTheCpuWhereTheGpuIsTooSmallForThem) {
+  const Placement p = place(thirty(), devices(64 * kGiB, 8 * kGiB), {});
+  ASSERT_FALSE(p.problem);
+  ASSERT_EQ(p.stages.size(), 1u);
+  EXPECT_EQ(layers_on(p, "vulkan:0"), 48u);
+  ASSERT_EQ(p.devices.size(), 2u);
+  EXPECT_EQ(p.experts_device, 0u);
+  EXPECT_TRUE(fits(p.devices[1], p, 8 * kGiB));
+  EXPECT_GT(p.devices[1].weights, 4 * kGiB);  // the room is used
+  EXPECT_GT(p.stages[0].away, 20u);
+  // One layer's experts more would not fit.
+  LoadOptions more;
+  more.gpu_experts = static_cast<std::int64_t>(48 - p.stages[0].away + 1);
+  more.gpu_layers = kAllLayers;
+  EXPECT_EQ(problem_of(place(thirty(), devices(64 * kGiB, 8 * kGiB), more), {"48 of 48 layers need", "smaller gpu_experts"}),
+            ErrorKind::out_of_device_memory);
+  EXPECT_TRUE(
+      std::ranges::any_of(p.notes, [](const std::string& note) { return note.find("layers stay on the CPU: with those of layer") < 30; }));
+}
+
+TEST(Placement, AGpuThatHoldsAllExpertsGetsThem) {
+  const Placement p = place(thirty(), devices(64 * kGiB, 48 * kGiB), {});
+  ASSERT_FALSE(p.problem);
+  ASSERT_EQ(p.stages.size(), 1u);
+  EXPECT_EQ(p.stages[0].away, 0u);
+  EXPECT_FALSE(p.experts_device);
+  EXPECT_EQ(p.devices.size(), 1u);
+}
+
+TEST(Placement, AGpuTooSmallForAllLayersWithoutExpertsGetsSomeOfThem) {
+  const Placement p = place(thirty(), devices(64 * kGiB, kGiB), {});
+  ASSERT_FALSE(p.problem);
+  ASSERT_EQ(p.stages.size(), 2u);
+  const std::size_t count = layers_on(p, "vulkan:0");
+  EXPECT_GT(count, 5u);
+  EXPECT_LT(count, 48u);
+  EXPECT_TRUE(fits(p.devices[1], p, kGiB));
+  EXPECT_EQ(p.stages[0].away, 0u);
+  EXPECT_GE(p.stages[1].away, count - 1);
+}
+
+TEST(Placement, GpuExpertsSaysOfHowManyLayers) {
+  for (const std::int64_t asked : {std::int64_t{0}, std::int64_t{5}, std::int64_t{48}, std::int64_t{100}, kAllLayers}) {
+    LoadOptions options;
+    options.gpu_experts = asked;
+    const Placement p = place(thirty(), devices(64 * kGiB, 48 * kGiB), options);
+    ASSERT_FALSE(p.problem) << asked;
+    EXPECT_EQ(p.stages[0].away, asked == kAllLayers || asked >= 48 ? 0u : 48u - static_cast<std::size_t>(asked)) << asked;
+  }
+}
+
+TEST(Placement, ExpertsBeyondTheMemoryAreReadFromTheFile) {
+  const Devices cpu{.cpu = std::make_shared<Fake>("cpu", DeviceType::cpu, 8 * kGiB, 2, 144)};
+  const Placement p = place(thirty(), cpu, {});
+  ASSERT_FALSE(p.problem);
+  EXPECT_GT(p.devices[0].expert_bytes, 4 * kGiB);
+  EXPECT_LT(p.devices[0].expert_bytes, 7 * kGiB);
+  EXPECT_TRUE(fits(p.devices[0], p, 8 * kGiB));
+  EXPECT_NE(p.notes.front().find("of experts are in memory; the others are read from the file"), std::string::npos);
+  // With too little memory even for the experts of one layer beside the rest, the model does not fit.
+  const Devices small{.cpu = std::make_shared<Fake>("cpu", DeviceType::cpu, kGiB, 2, 144)};
+  EXPECT_EQ(problem_of(place(thirty(), small, {}), {"for weights"}), ErrorKind::out_of_memory);
+  LoadOptions little;
+  little.expert_cache = 1 << 20;
+  EXPECT_EQ(problem_of(place(thirty(), cpu, little), {"expert_cache=1048576 is too small"}), ErrorKind::out_of_memory);
+  // Experts on the CPU beside a GPU are read from the file, too.
+  const Placement both = place(thirty(), devices(6 * kGiB, 6 * kGiB), {});
+  ASSERT_FALSE(both.problem);
+  EXPECT_NE(both.devices[0].expert_bytes, kAllExperts);
+  EXPECT_EQ(both.devices[1].expert_bytes, kAllExperts);
 }
 
 // ---------------------------------------------------------------- how many layers

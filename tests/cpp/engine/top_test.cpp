@@ -34,8 +34,8 @@ class Bus final : public Backend {
 
   DeviceInfo info() const override { return inner_->info(); }
   std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs, const Progress& progress,
-                                            const Cancel& cancel) override {
-    return inner_->pack(weights, programs, progress, cancel);
+                                            const Cancel& cancel, std::uint64_t expert_bytes) override {
+    return inner_->pack(weights, programs, progress, cancel, expert_bytes);
   }
   std::unique_ptr<CacheStore> make_caches(const Program& program, KvFormat format) override { return inner_->make_caches(program, format); }
   void foresee(const Program& program, const Weights& weights, Compute compute, const Cancel& cancel) override {

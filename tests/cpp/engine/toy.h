@@ -250,7 +250,8 @@ class Device final : public Backend {
  public:
   explicit Device(std::shared_ptr<Seen> seen, int workers = 2) : seen_(std::move(seen)), workers_(workers) {}
   DeviceInfo info() const override { return {.id = "toy"}; }
-  std::shared_ptr<const DeviceWeights> pack(const Weights&, std::span<const Program* const>, const Progress&, const Cancel&) override {
+  std::shared_ptr<const DeviceWeights> pack(const Weights&, std::span<const Program* const>, const Progress&, const Cancel&,
+                                            std::uint64_t) override {
     return nullptr;
   }
   std::unique_ptr<CacheStore> make_caches(const Program&, KvFormat) override { return std::make_unique<Store>(false); }

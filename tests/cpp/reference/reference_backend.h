@@ -16,7 +16,7 @@ class ReferenceBackend : public Backend {
 
   DeviceInfo info() const override;
   std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs, const Progress& progress,
-                                            const Cancel& cancel) override;
+                                            const Cancel& cancel, std::uint64_t expert_bytes = kAllExperts) override;
   // The caches hold keys and values in double precision, whatever `format` is. Pages hold NaN until they are written.
   std::unique_ptr<CacheStore> make_caches(const Program& program, KvFormat format) override;
   void foresee(const Program&, const Weights&, Compute, const Cancel&) override {}

@@ -1,0 +1,37 @@
+// The programs of a model as devices run them. If the experts of some layers are not on the device that runs these layers, a program is cut
+// before and after their operations (core/program_cut.h).
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "core/program_cut.h"
+#include "engine/placement.h"
+#include "model/model_programs.h"
+
+namespace pumice::engine {
+
+// Thread-safe. The programs and the placement must outlive this object.
+class StageParts {
+ public:
+  struct Part {
+    std::size_t device = 0;  // index in Placement::devices
+    model::ModelProgram program;
+  };
+
+  StageParts(const model::ModelPrograms& programs, const Placement& placement);
+  // Returns the parts of a program that `device` runs, in order. A program that is not cut is one part.
+  const std::vector<Part>& of(const model::ModelProgram& program, std::size_t device) const;
+
+ private:
+  const model::ModelPrograms& programs_;
+  const Placement& placement_;
+  std::set<MatrixId> away_;  // the matrices of experts that are not on the device of their layer
+  mutable std::mutex mutex_;
+  mutable std::map<const model::ModelProgram*, std::vector<Part>> known_;
+};
+
+}  // namespace pumice::engine
