@@ -1,5 +1,5 @@
 """Reference implementations, in numpy and float64, of models whose code is not in transformers but beside the weights on the hub:
-InternLM2, MiniCPM, Jina BERT 2, voyage-4-nano, Maincoder and NeoBERT. They are written from the papers and facts below. So
+InternLM2, MiniCPM, Jina BERT 2, voyage-4-nano, Maincoder, Nanbeige 4.2 and NeoBERT. They are written from the papers and facts below. So
 agreement with a golden made here proves agreement with these sources, and not with the original code.
 
 InternLM2 (Cai et al. 2024, arXiv 2403.17297, section 2.1) has the block of Llama. For each key head, `attention.wqkv` has the rows of its
@@ -25,6 +25,9 @@ bias, maps each row after the final norm. Source: vLLM (`voyage.py`).
 
 Maincoder (2026) has the block and the names of Llama, but `feed_forward` for `mlp` and `intermediate_size_mlp` for its width. Rope rotates
 neighbouring columns, and norms of each head of q and k follow rope. Sources: mlx-lm (`maincoder.py`) and llama.cpp (`maincoder.cpp`).
+
+Nanbeige 4.2 (2026) has the block and the names of Llama. Its rows go through all layers `num_loops` times. Between two times they are
+normalised with `norm`, unless `skip_loop_final_norm` is set. Source: llama.cpp (`nanbeige.cpp`, and its converter).
 
 NeoBERT (Le Breton et al. 2025, arXiv 2502.19587, table 1) has RMS norms before attention and network, no biases, and rope on neighbouring
 columns. For each head, `qkv` has the rows of its query, its key and its value. `ffn.w12` has the rows to which SiLU is applied, then those
@@ -55,6 +58,7 @@ def shapes(config: dict[str, Any]) -> dict[str, list[int]]:
         "bert": jina2_shapes,
         "qwen3": voyage_shapes,
         "maincoder": llama_shapes,
+        "nanbeige": llama_shapes,
         "neobert": neobert_shapes,
     }[config["model_type"]](config)
 
@@ -267,7 +271,7 @@ def attend(q: Array, k: Array, v: Array, causal: bool = True) -> Array:
 def decoder(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[npt.NDArray[Any]], Array]:
     """Returns a function that computes logits (T, vocabulary) from ids (T,)."""
     wide = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
-    run = {"internlm2": internlm2, "minicpm": minicpm, "maincoder": maincoder}[config["model_type"]]
+    run = {"internlm2": internlm2, "minicpm": minicpm, "maincoder": maincoder, "nanbeige": maincoder}[config["model_type"]]
     return lambda ids: run(config, wide, ids)
 
 
@@ -328,7 +332,7 @@ def classifier(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32
 
 
 def llama_layer(config: dict[str, Any], w: dict[str, Array], at: str, x: Array) -> Array:
-    """One layer of a Qwen 3 or a Maincoder."""
+    """One layer of a Qwen 3, a Maincoder or a Nanbeige."""
     kind = config["model_type"]
     heads, keys, width, eps = config["num_attention_heads"], config["num_key_value_heads"], head_dim(config), config["rms_norm_eps"]
     turn, _ = angles(config, len(x))
@@ -358,9 +362,13 @@ def voyage(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any], t
 
 
 def maincoder(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any]) -> Array:
+    """Maincoder and Nanbeige."""
     x = w["model.embed_tokens.weight"][ids]
-    for layer in range(config["num_hidden_layers"]):
-        x = llama_layer(config, w, f"model.layers.{layer}.", x)
+    for loop in range(config.get("num_loops", 1)):
+        if loop > 0 and not config.get("skip_loop_final_norm", False):
+            x = rms_norm(x, w["model.norm.weight"], config["rms_norm_eps"])
+        for layer in range(config["num_hidden_layers"]):
+            x = llama_layer(config, w, f"model.layers.{layer}.", x)
     return rms_norm(x, w["model.norm.weight"], config["rms_norm_eps"]) @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
 
 

@@ -250,7 +250,8 @@ class Placer {
   // so here only the first of these layers in the stage counts it. The experts of the stage's first `away` layers are elsewhere.
   Cost layer_cost(const Parts& parts, std::size_t first, std::size_t layer, std::size_t away) const {
     Cost cost = layer < first + away ? parts.others[layer] : parts.layers[layer];
-    if (layer > first && shares_weights(layer, first)) cost.weights = 0;
+    const std::size_t loop = layers_ / d_.config.loops;  // the number of layers after which the same weights are used again
+    if (layer > first && (shares_weights(layer, first) || layer >= first + loop)) cost.weights = 0;
     for (std::size_t l = first; l < layer; ++l) {
       if (d_.config.cache_of(l) == d_.config.cache_of(layer)) cost.page = 0;
     }

@@ -70,6 +70,7 @@ struct Config {
   std::int32_t hidden_size = 0;
   std::int64_t n_ctx = 0;  // number of positions that the model was trained for
   std::vector<Layer> layers;
+  std::size_t loops = 1;  // rows go so many times through the file's layers; `layers` has an element for each time (Nanbeige 4.2)
   std::vector<RopeTable> ropes;      // distinct tables; Attention::rope is an index into them
   std::vector<float> alibi_slopes;   // one slope per head, for layers with PositionBias::alibi
   PositionBuckets position_buckets;  // shared by all layers with PositionBias::buckets
@@ -103,6 +104,7 @@ struct Config {
   // Tensors of a GGUF file by which pooled rows are multiplied, in this order (EmbeddingGemma: dense_2, dense_3).
   std::vector<std::string> dense;
 
+  std::size_t layer_in_file(std::size_t layer) const { return layer % (layers.size() / loops); }
   std::int32_t table_width() const { return embedding_map ? embedding_map->width : hidden_size; }  // of the embedding tables
   std::int64_t inputs_width() const { return layer_inputs ? layer_inputs->width * static_cast<std::int64_t>(layers.size()) : 0; }
   bool causal() const;                            // true if no layer lets a token attend to later tokens

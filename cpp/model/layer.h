@@ -203,10 +203,11 @@ struct Join {
   float scale = 1;  // multiplies the output of each branch (Granite, MiniCPM)
 };
 
-// What a layer does after its two branches (Gemma 4).
+// What a layer does after its two branches (Gemma 4, Nanbeige 4.2).
 struct Tail {
-  bool input = false;   // the layer's columns of LayerInputs are gated by the hidden row and added to it
-  bool scaled = false;  // the hidden row is multiplied by a learned number
+  bool input = false;       // the layer's columns of LayerInputs are gated by the hidden row and added to it
+  bool scaled = false;      // the hidden row is multiplied by a learned number
+  bool final_norm = false;  // the hidden row is normalised with the weights of the model's final norm
 };
 
 // A mixer or network of std::monostate means that the layer does not have this part. A layer without a mixer and with a network, or the

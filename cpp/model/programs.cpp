@@ -120,6 +120,7 @@ class Body {
     }
     if (l.tail && l.tail->input) inputs_.write(layer, x_, h_);
     if (l.tail && l.tail->scaled) w_.scale(x_, x_, w_.d.number(w_.d.at(layer, Role::layer_scale)));
+    if (l.tail && l.tail->final_norm) w_.norm(w_.d.global(Role::final_norm), x_, x_);
   }
 
   BranchEnd mix(std::size_t layer, const View& in) {

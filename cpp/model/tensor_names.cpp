@@ -211,6 +211,7 @@ void TensorNames::choose_prefix() {
 }
 
 std::vector<std::string> TensorNames::in_file(const TensorName& name, std::size_t layer, std::int32_t expert) const {
+  layer = config_.layer_in_file(layer);
   if (config_.gguf) return {with_layer(name.gguf, layer)};
   std::vector<std::string> names = {prefix_ + with_number(with_layer(name.safetensors, layer), kExpert, static_cast<std::size_t>(expert))};
   if (of(name.role) == Of::end) {  // the tensor may be outside of the wrapped model or inside it (BERT's pooler)
@@ -286,7 +287,7 @@ std::string TensorNames::first_name(Role role, std::size_t layer, std::string_vi
 std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer) const {
   std::vector<std::string> names;
   for (const TensorName& name : names_of(role)) {
-    const std::string in_layer = with_layer(pattern(name), layer);
+    const std::string in_layer = with_layer(pattern(name), config_.layer_in_file(layer));
     const Mixture* mixture = of_layer(role) ? config_.layers[layer].if_mixture() : nullptr;
     const bool by_expert = mixture && in_layer.find(kExpert) != std::string::npos;
     const auto count = by_expert ? static_cast<std::size_t>(mixture->router.experts) : 1;

@@ -536,6 +536,7 @@ std::vector<Mutant> mutants() {
     return !l.mixer_norms.branch && times(l.join.scale, 1.1);
   }));
 
+  add(in_layers("Layer::tail", "without the final norm", [](Layer& l) { return l.tail && set(l.tail->final_norm, false); }));
   add(in_layers("Layer::tail", "not scaled", [](Layer& l) { return l.tail && set(l.tail->scaled, false); }));
   add(in_layers("Layer::tail", "without the layer's input", [](Layer& l) { return l.tail && set(l.tail->input, false); }));
 
@@ -678,10 +679,10 @@ std::set<std::string> fields() {
     FIELDS(Layer, mixer, beside, network, mixer_norms, network_norms, join, windowed, tail);
   }
   {
-    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, ropes, alibi_slopes, position_buckets, norm, eps, norm_weight, norm_bias,
-           norm_offset, embedding_scale, embedding_map, layer_inputs, embedding_norm, learned_positions, position_offset, token_types,
-           final_norm, has_head, head_bias, head_transform, classifier, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes,
-           incomplete, dense);
+    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, loops, ropes, alibi_slopes, position_buckets, norm, eps, norm_weight,
+           norm_bias, norm_offset, embedding_scale, embedding_map, layer_inputs, embedding_norm, learned_positions, position_offset,
+           token_types, final_norm, has_head, head_bias, head_transform, classifier, projects_rows, logit_scale, logit_softcap, text_end,
+           pooling, notes, incomplete, dense);
   }
   return found;
 }
@@ -689,6 +690,7 @@ std::set<std::string> fields() {
 const std::map<std::string, std::string> kNoMutant = {
     {"Layer::mixer", "its fields have theirs"},
     {"Layer::beside", "its fields have theirs"},
+    {"Config::loops", "it chooses tensors while a model is described; mutants are changed afterwards"},
     {"Layer::network", "its fields have theirs"},
     {"Router::experts", "the tensors' shapes hold it"},
     {"SharedExpert::network", "its fields have theirs"},

@@ -835,6 +835,11 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "internlm2": Form("internlm2", INTERNLM2, qkv="split", permuted=True),
     "minicpm": Form("minicpm", keys=minicpm_keys, permuted=True),
     "hunyuan": Form("hunyuan-dense", HUNYUAN, hunyuan_keys, eps=1e-5, inexact=STRETCHED),
+    "nanbeige": Form(
+        "nanbeige",
+        keys=lambda c: {name: c[name] for name in ("num_loops", "skip_loop_final_norm") if name in c},
+        permuted=True,
+    ),
     "maincoder": Form("maincoder", MAINCODER, lambda c: {"feed_forward_length": c["intermediate_size_mlp"]}, theta=1e6, eps=1e-5),
     "exaone": Form("exaone", EXAONE, theta=500000.0, eps=1e-5, context=4096),
     "exaone4": Form("exaone4", LLAMA | BRANCH_NORMS, lambda c: window_keys(c, 4), eps=1e-5),
