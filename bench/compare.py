@@ -495,13 +495,15 @@ def first_line(b: Bench) -> str:
     )
 
 
-def parser_of(about: str | None, more: tuple[str, ...] = ()) -> argparse.ArgumentParser:
+def parser_of(about: str | None, more: tuple[str, ...] = (), only: list[str] | None = None) -> argparse.ArgumentParser:
+    """`only`: what --only takes in place of the parts of this program."""
+    only = only or [*PARTS, *more]
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="the Python that has pumice and the sample models")
     parser.add_argument("--peers", help="a Python that has the peers already")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=[*PARTS, *more], metavar="WHAT", help=", ".join([*PARTS, *more]))
+    parser.add_argument("--only", nargs="+", choices=only, metavar="WHAT", help=", ".join(only))
     parser.add_argument(
         "--quick", action="store_true", help="to try the tables: less work, and a tiny model in place of the 1B and 7B shapes"
     )

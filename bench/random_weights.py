@@ -4,11 +4,13 @@ Q4_K_M (without its special rule for the first and last layers), or a safetensor
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -55,17 +57,47 @@ SHAPES = {
     ),
     "tiny": Shape(layers=2, hidden=256, ffn=512, heads=4, kv_heads=2, vocabulary=30_600),  # MiniLM's tokenizer has 30,522 ids
 }  # fmt: skip
-# Format -> its id in GGUF, weights in a block, bytes of a block, offsets of the f16 scales in a block
-TYPES = {
-    "F32": (0, 1, 4, ()),
-    "F16": (1, 1, 2, ()),
-    "BF16": (30, 1, 2, ()),
-    "Q4_K": (12, 256, 144, (0, 2)),
-    "Q5_K": (13, 256, 176, (0, 2)),
-    "Q6_K": (14, 256, 210, (208,)),
+
+
+class Format(NamedTuple):
+    id: int  # in GGUF
+    block: int  # number of weights in a block
+    size: int  # bytes of a block
+    set: dict[int, bytes] = {}  # offset in a block -> bytes that are the same in all blocks, such as its scale
+
+
+def f16(value: float) -> bytes:
+    return np.float16(value).tobytes()
+
+
+# The minima of Q4_K and Q5_K have a scale of their own. With these values, the mean of all weights is 0, so the routers of a mixture spread
+# the tokens over all experts. MXFP4's scale is a power of two: 2 ** (byte - 127).
+FORMATS = {
+    "F32": Format(0, 1, 4),
+    "F16": Format(1, 1, 2),
+    "BF16": Format(30, 1, 2),
+    "Q8_0": Format(8, 32, 34, {0: f16(1e-4)}),
+    "Q4_K": Format(12, 256, 144, {0: f16(1e-5), 2: f16(7.5e-5)}),
+    "Q5_K": Format(13, 256, 176, {0: f16(5e-6), 2: f16(7.75e-5)}),
+    "Q6_K": Format(14, 256, 210, {208: f16(1e-5)}),
+    "MXFP4": Format(39, 32, 17, {0: bytes([119])}),
 }
 CONTEXT = 16384
-Tensor = tuple[str, int, int]  # format, number of rows (1 means a vector), number of columns
+
+
+class Tensor(NamedTuple):
+    format: str
+    shape: tuple[int, ...]  # rows, then columns; experts come before both; one number for a vector
+    fill: float | None = None  # the value of all entries of a tensor in F32; None means random ones
+
+    @property
+    def size(self) -> int:
+        form = FORMATS[self.format]
+        return math.prod(self.shape) // form.block * form.size
+
+
+def vector(size: int, fill: float = 1.0) -> Tensor:
+    return Tensor("F32", (size,), fill)
 
 
 def tensors_of(kind: str, shape: Shape) -> dict[str, Tensor]:
@@ -75,10 +107,10 @@ def tensors_of(kind: str, shape: Shape) -> dict[str, Tensor]:
     usual, joined, better = ("Q4_K", "Q5_K", "Q6_K") if mixed else (kind.upper(),) * 3
     hidden, ffn, head = shape.hidden, shape.ffn, shape.head_size
     q, kv = head * shape.heads, head * shape.kv_heads
-    tensors = {"token_embd": (better if shape.tied else usual, shape.vocabulary, hidden), "output_norm": ("F32", 1, hidden)}
+    tensors = {"token_embd": Tensor(better if shape.tied else usual, (shape.vocabulary, hidden)), "output_norm": vector(hidden)}
     if not shape.tied:
-        tensors["output"] = (better, shape.vocabulary, hidden)
-    tensors |= {f"rope_factors_{text}": ("F32", 1, shape.rope_factors) for text in ("short", "long") if shape.rope_factors}
+        tensors["output"] = Tensor(better, (shape.vocabulary, hidden))
+    tensors |= {f"rope_factors_{text}": vector(shape.rope_factors) for text in ("short", "long") if shape.rope_factors}
     for i in range(shape.layers):
         more = better if i % 2 == 0 else usual
         if shape.fused:
@@ -90,47 +122,47 @@ def tensors_of(kind: str, shape: Shape) -> dict[str, Tensor]:
         norms = {"attn_norm": hidden, "ffn_norm": hidden}
         norms |= {"attn_q_norm": head, "attn_k_norm": head} if shape.head_norms else {}
         norms |= {"post_attention_norm": hidden, "post_ffw_norm": hidden} if shape.branch_norms else {}
-        rows |= {name: ("F32", 1, size) for name, size in norms.items()}
-        tensors |= {f"blk.{i}.{name}": tensor for name, tensor in rows.items()}
+        tensors |= {f"blk.{i}.{name}": Tensor(format, (rows, cols)) for name, (format, rows, cols) in rows.items()}
+        tensors |= {f"blk.{i}.{name}": vector(size) for name, size in norms.items()}
     return tensors
 
 
-def tensor_bytes(tensor: Tensor) -> int:
-    kind, rows, cols = tensor
-    _, block, size, _ = TYPES[kind]
-    return rows * cols // block * size
-
-
 def random_tensor(tensor: Tensor, random: np.random.Generator) -> bytes:
-    """Returns the bytes of a random tensor. Blocks have random codes, and all scales are equal. Floats repeat a short random piece. This is
+    """Returns the bytes of a tensor. Blocks have random codes, and all scales are equal. Floats repeat a short random piece. This is
     enough, because the speed does not depend on the values."""
-    kind, rows, cols = tensor
-    _, block, size, scales = TYPES[kind]
-    if rows == 1:
-        one = np.ones(cols, "<f4")
-        return one.tobytes() if kind == "F32" else (one.view("<u4") >> 16).astype("<u2").tobytes()
-    if kind in ("F16", "BF16"):
-        floats = random.standard_normal(1 << 20, np.float32) * np.float32(cols**-0.5)
-        short = floats.astype("<f2").view("<u2") if kind == "F16" else (floats.view("<u4") >> 16).astype("<u2")
-        return np.resize(short, rows * cols).tobytes()
-    blocks = np.frombuffer(random.bytes(rows * cols // block * size), np.uint8).reshape(-1, size).copy()
-    for at in scales:
-        blocks[:, at : at + 2] = np.frombuffer(np.float16(1e-5).tobytes(), np.uint8)
-    return bytes(blocks)
+    form, count = FORMATS[tensor.format], math.prod(tensor.shape)
+    if tensor.fill is not None:
+        same = np.full(count, tensor.fill, "<f4")
+        return same.tobytes() if tensor.format == "F32" else (same.view("<u4") >> 16).astype("<u2").tobytes()
+    if form.block == 1:
+        floats = random.standard_normal(min(count, 1 << 20), np.float32) * np.float32(tensor.shape[-1] ** -0.5)
+        if tensor.format == "F32":
+            return np.resize(floats.astype("<f4"), count).tobytes()
+        short = floats.astype("<f2").view("<u2") if tensor.format == "F16" else (floats.view("<u4") >> 16).astype("<u2")
+        return np.resize(short, count).tobytes()
+    blocks = np.frombuffer(random.bytes(tensor.size), np.uint8).reshape(-1, form.size).copy()
+    for at, value in form.set.items():
+        blocks[:, at : at + len(value)] = np.frombuffer(value, np.uint8)
+    return blocks.tobytes()
 
 
 def text(value: str) -> bytes:
     return struct.pack("<Q", len(value)) + value.encode()
 
 
-def value_of(value: str | int | float) -> bytes:
-    """Returns a value in GGUF's form: the id of its type, then the value."""
+def value_of(value: Any) -> bytes:
+    """Returns a value in GGUF's form: the id of its type, then the value. The entries of a list have the type of the first one."""
+    if isinstance(value, list):
+        entries = [value_of(each) for each in value]
+        return struct.pack("<I", 9) + entries[0][:4] + struct.pack("<Q", len(value)) + b"".join(each[4:] for each in entries)
     if isinstance(value, str):
         return struct.pack("<I", 8) + text(value)
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
     return struct.pack("<If", 6, value) if isinstance(value, float) else struct.pack("<II", 4, value)
 
 
-def metadata_of(shape: Shape) -> dict[str, str | int | float]:
+def metadata_of(shape: Shape) -> dict[str, Any]:
     numbers: dict[str, int | float] = {
         "block_count": shape.layers,
         "embedding_length": shape.hidden,
@@ -144,23 +176,28 @@ def metadata_of(shape: Shape) -> dict[str, str | int | float]:
         "attention.layer_norm_rms_epsilon": 1e-5,
         "rope.freq_base": 1e4,
     }
-    outer = {"general.architecture": shape.architecture, "tokenizer.ggml.model": "no_vocab"}
-    return outer | {f"{shape.architecture}.{name}": value for name, value in (numbers | shape.keys).items()}
+    return metadata(shape.architecture, numbers | shape.keys)
 
 
-def write_gguf(file: BinaryIO, tensors: dict[str, Tensor], shape: Shape) -> None:
-    keys = [text(key) + value_of(value) for key, value in metadata_of(shape).items()]
+def metadata(architecture: str, keys: dict[str, Any]) -> dict[str, Any]:
+    """Returns the metadata of a file without a tokenizer. `keys` have no prefix."""
+    outer = {"general.architecture": architecture, "tokenizer.ggml.model": "no_vocab"}
+    return outer | {f"{architecture}.{name}": value for name, value in keys.items()}
+
+
+def write_gguf(file: BinaryIO, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    keys = [text(key) + value_of(value) for key, value in metadata.items()]
     infos, offset = b"", 0
-    for name, (kind, rows, cols) in tensors.items():
-        dims = (cols,) if rows == 1 else (cols, rows)
-        infos += text(f"{name}.weight") + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, TYPES[kind][0], offset)
-        offset += -(-tensor_bytes(tensors[name]) // 32) * 32
+    for name, tensor in tensors.items():
+        dims = tensor.shape[::-1]
+        infos += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, FORMATS[tensor.format].id, offset)
+        offset += -(-tensor.size // 32) * 32
     header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)) + b"".join(keys) + infos
     random = np.random.default_rng(1)
     file.write(header.ljust(-(-len(header) // 32) * 32, b"\0"))
     for tensor in tensors.values():
-        data = random_tensor(tensor, random)
-        file.write(data.ljust(-(-len(data) // 32) * 32, b"\0"))
+        file.write(random_tensor(tensor, random))
+        file.write(bytes(-tensor.size % 32))
 
 
 # Names of a layer's tensors: in GGUF -> in transformers
@@ -187,16 +224,16 @@ def hf_name(name: str) -> str:
 
 def write_safetensors(file: BinaryIO, tensors: dict[str, Tensor]) -> None:
     header, offset = {}, 0
-    for name, (_, rows, cols) in tensors.items():
-        end = offset + 2 * rows * cols
-        header[hf_name(name)] = {"dtype": "BF16", "shape": [cols] if rows == 1 else [rows, cols], "data_offsets": [offset, end]}
+    for name, tensor in tensors.items():
+        end = offset + 2 * math.prod(tensor.shape)
+        header[hf_name(name)] = {"dtype": "BF16", "shape": tensor.shape, "data_offsets": [offset, end]}
         offset = end
     described = json.dumps(header).encode()
     described = described.ljust(-(-len(described) // 8) * 8)
     file.write(struct.pack("<Q", len(described)) + described)
     random = np.random.default_rng(1)
-    for _, rows, cols in tensors.values():
-        file.write(random_tensor(("BF16", rows, cols), random))
+    for tensor in tensors.values():
+        file.write(random_tensor(tensor._replace(format="BF16"), random))
 
 
 def hf_config(shape: Shape) -> dict[str, object]:
@@ -214,14 +251,24 @@ def made(folder: Path, name: str, kind: str = "q4_k_m", safetensors: bool = Fals
     shape = SHAPES[name]
     tensors = tensors_of(kind, shape)
     path = folder / f"random-{name}-{kind}" / "model.safetensors" if safetensors else folder / f"random-{name}-{kind}.gguf"
+
+    def write(file: BinaryIO) -> None:
+        if safetensors:
+            write_safetensors(file, tensors)
+            (path.parent / "config.json").write_text(json.dumps(hf_config(shape)))
+        else:
+            write_gguf(file, metadata_of(shape), {f"{tensor}.weight": what for tensor, what in tensors.items()})
+
+    written(path, write)
+    return path.parent if safetensors else path
+
+
+def written(path: Path, write: Callable[[BinaryIO], None]) -> Path:
+    """Calls `write` to make the file, if it does not exist yet. A file that is not whole has another name."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".part")
         with unfinished.open("wb") as file:
-            if safetensors:
-                write_safetensors(file, tensors)
-                (path.parent / "config.json").write_text(json.dumps(hf_config(shape)))
-            else:
-                write_gguf(file, tensors, shape)
+            write(file)
         os.replace(unfinished, path)
-    return path.parent if safetensors else path
+    return path

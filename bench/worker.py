@@ -286,9 +286,14 @@ def llama_cpp_model(model: str, threads: int, n_ctx: int, kv: str, flash: bool) 
 def generate_llama_cpp(model: str, threads: int) -> Measure:
     load = functools.cache(functools.partial(llama_cpp_model, model, threads))
     held: dict[int, int] = {}  # id() of a loaded model -> number of prompt ids that are in its cache
+    batch: LlamaBatch | None = None
 
     def work(go: Go) -> dict[str, float]:
         loaded = load(go.get("n_ctx", 2048), go.get("kv", "f16"), go.get("flash", False))
+        if "batch" in go:
+            nonlocal batch
+            batch = batch or LlamaBatch(loaded, threads, go["batch"])
+            return batch.run(go)
         ids = prompt_ids(loaded.n_vocab(), go["prompt"])
         loaded.reset()
         if go.get("kept"):  # the last token is always computed again, because decoding begins with its logits
@@ -307,6 +312,41 @@ def generate_llama_cpp(model: str, threads: int) -> Measure:
         return speeds(go, len(fresh), prefilled - begin, go["new"], time.perf_counter() - prefilled, longest)
 
     return work
+
+
+class LlamaBatch:
+    """Several sequences of one llama.cpp model that are decoded together, through its C interface. Their tokens come from a counter."""
+
+    def __init__(self, loaded: Any, threads: int, count: int) -> None:
+        import llama_cpp
+
+        self._c, self._loaded, self._count = llama_cpp, loaded, count
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = 256 * count, 512, 512, count
+        params.n_threads, params.n_threads_batch = threads, threads
+        self._context = llama_cpp.llama_init_from_model(loaded._model.model, params)
+        self._batch = llama_cpp.llama_batch_init(512, 0, 1)
+
+    def _decode(self, tokens: list[tuple[int, int, int, bool]]) -> None:
+        """tokens: id, position, sequence, and whether its logits are needed."""
+        self._batch.n_tokens = len(tokens)
+        for i, (token, at, sequence, logits) in enumerate(tokens):
+            self._batch.token[i], self._batch.pos[i], self._batch.logits[i] = token, at, logits
+            self._batch.n_seq_id[i], self._batch.seq_id[i][0] = 1, sequence
+        if self._c.llama_decode(self._context, self._batch) != 0:
+            raise RuntimeError("llama_decode failed")
+
+    def run(self, go: Go) -> dict[str, float]:
+        prompt, vocabulary = go["prompt"], self._loaded.n_vocab()
+        self._c.llama_memory_clear(self._c.llama_get_memory(self._context), True)
+        ids = prompt_ids(vocabulary, prompt)
+        begin = time.perf_counter()
+        self._decode([(ids[(at + s) % prompt], at, s, at == prompt - 1) for s in range(self._count) for at in range(prompt)])
+        prefilled = time.perf_counter()
+        for step in range(go["new"]):
+            self._decode([(((step * 8 + s) * 7919) % 30000 + 100, prompt + step, s, True) for s in range(self._count)])
+        done = time.perf_counter()
+        return speeds(go, self._count * prompt, prefilled - begin, self._count * go["new"], done - prefilled, 0.0)
 
 
 # ---------------------------------------------------------------- loading
