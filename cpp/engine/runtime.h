@@ -1,6 +1,7 @@
 // A pipeline together with what its calls share: the page pool, limits and run spaces.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -67,9 +68,11 @@ inline constexpr std::int32_t kPlannedRows = 512;
 // depend on its batch.
 class Pace {
  public:
-  // Returns how many prompt rows a step should have: the number that takes about 0.4 s, but at least 128, and at most 512 and most(). So
-  // all callers of a slow model make progress.
+  // Returns how many prompt rows a step should have: the number that takes about 0.4 s, but at least 128 (or the number that at_least() was
+  // given), and at most 512 and most(). So all callers of a slow model make progress.
   std::int32_t rows() const;
+  // Raises the minimum of rows(), for a model whose steps are inefficient with 128 rows. Must be called before the first step.
+  void at_least(std::int32_t rows) { least_ = std::max(least_, std::min(rows, kPlannedRows)); }
   // Returns how many rows take `seconds` (32 before the first measurement), but at least `least` and at most most().
   std::int32_t rows_within(double seconds, std::int64_t least) const;
   // Returns the maximum number of rows in a step, rows of all kinds together. It is kPlannedRows at first, and less after a device has had
@@ -85,7 +88,14 @@ class Pace {
  private:
   std::atomic<float> seconds_per_row_{0}, head_seconds_per_row_{0};
   std::atomic<std::int32_t> most_{kPlannedRows};
+  // The minimum of rows(). Each step reads all weights, so steps with few rows are inefficient: with 64 rows instead of 128, prompts of 256
+  // tokens were 10 to 20 % slower in a 1B model with float16 weights.
+  std::int32_t least_ = 128;
 };
+
+// Returns how many rows of a prompt a step of a mixture should have, so that each expert takes 16 rows on average. With fewer rows, the
+// time goes into reading the experts' weights.
+std::int32_t rows_of_mixture(std::int32_t experts, std::int32_t chosen);
 
 // Returns how many rows of logits are computed at once, for a vocabulary of `vocab` tokens: as many as take 16 MiB, but 1 to 128.
 std::int32_t head_rows(std::int32_t vocab);

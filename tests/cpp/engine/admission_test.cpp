@@ -108,6 +108,23 @@ TEST(Admission, APromptBesideAStreamGetsTheRowsOfAShortStep) {
   EXPECT_EQ(p.plan().prompt_rows, 16);
 }
 
+// An expert of 128, of which each row takes 8, gets 16 rows of a step on average if the step has 256 rows.
+TEST(Admission, APromptOfAMixtureGetsStepsThatFillItsExperts) {
+  EXPECT_EQ(rows_of_mixture(128, 8), 256);
+  EXPECT_EQ(rows_of_mixture(256, 8), 512);
+  EXPECT_EQ(rows_of_mixture(60, 7), 138) << "rounded up";
+  EXPECT_EQ(rows_of_mixture(512, 10), kPlannedRows) << "no step has more rows";
+  Plans p(100);
+  p.m.runtime->pace.at_least(rows_of_mixture(128, 8));
+  p.m.runtime->pace.at_least(rows_of_mixture(8, 2));
+  p.ask(text(1, 600));
+  EXPECT_EQ(p.plan().prompt_rows, 256) << "before the first measurement";
+  p.m.runtime->pace.measured(100, 1.0);  // pretends that a row takes 10 ms, so that 40 rows take 0.4 s
+  EXPECT_EQ(p.plan().prompt_rows, 256);
+  p.m.runtime->pace.measured(100, 0.1);
+  EXPECT_EQ(p.plan().prompt_rows, 384) << "a fast model's steps have more rows";
+}
+
 TEST(Admission, ALaggingReadersSequenceIsParkedAndItsPagesAreOthers) {
   Plans p(4);
   RequestState& slow = p.ask(text(1, 60), {.read_ahead = 2});
