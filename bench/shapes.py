@@ -156,12 +156,13 @@ def lfm2(layers: int) -> Model:
 
 
 def granite_tiny(layers: int) -> Model:
-    """Granite 4 H Tiny: Mamba-2, attention in layers 5, 15, 25 and 35, and experts beside a shared one in all."""
+    """Granite 4 H Tiny: Mamba-2, attention in layers 5, 15, 25 and 35, and experts beside a shared one in all. The published head is the
+    embedding; here it is a matrix of its own. With random weights a tied head repeats its input token, and so the experts of that token."""
     hidden, heads, kv_heads, vocabulary, count, chosen, ffn, shared = 1536, 12, 4, 100_352, 64, 6, 512, 1024
     ssm_heads, width, state_size, taps = 48, 64, 128, 4
     head, inner, attends = hidden // heads, ssm_heads * width, [i for i in (5, 15, 25, 35) if i < layers]
     channels = inner + 2 * state_size
-    tensors = outer(hidden, vocabulary)
+    tensors = outer(hidden, vocabulary, tied=False)
     for i in range(layers):
         more = experts(better(i), hidden, ffn, count) | vectors(attn_norm=hidden, ffn_norm=hidden)
         more |= matrices(
@@ -249,7 +250,7 @@ def extrapolated(seen: Seen, key: str, factor: float) -> str:
     return ", ".join(f"{name} {statistics.median(values[key]) / factor:.3g}" for name, values in seen.items() if key in values)
 
 
-def measure(b: compare.Bench, name: str, layers: int | None, prompts: list[int], new: int, keep: bool) -> None:
+def measure(b: compare.Bench, name: str, layers: int | None, prompts: list[int], new: int, batch: int, keep: bool) -> None:
     shape = SHAPES[name]
     count = layers or shape.measured
     model, whole = shape.model(count), shape.model(shape.layers)
@@ -285,14 +286,15 @@ def measure(b: compare.Bench, name: str, layers: int | None, prompts: list[int],
             return f"   {statistics.median(rates):.1f} GB/s, {statistics.median(shares):.0f} % of the plain read"
 
         print(
-            f"\nplain read of {min(read, MOST_READ) / 1e6:.0f} MB: {statistics.median(reads):.1f} GB/s ({min(reads):.1f} to {max(reads):.1f})"
+            f"\nplain read of {min(read, MOST_READ) / 1e6:.0f} MB: {statistics.median(reads):.1f} GB/s "
+            f"({min(reads):.1f} to {max(reads):.1f})"
         )
         table(f"{shape.title}, {new} tokens after it", seen, "decode tokens/s", note)
         if count != shape.layers:
             factor = (whole.weights + whole.state) / read
             print(f"  extrapolated to {shape.layers} layers: {extrapolated(seen, 'decode tokens/s', factor)}")
-    seen = turns({}, prompt=16, new=max(2, new // 2), batch=8)
-    table(f"{shape.title}, batch of 8 prompts", seen, "decode tokens/s")
+    if batch:
+        table(f"{shape.title}, batch of {batch} prompts", turns({}, prompt=16, new=max(2, new // 2), batch=batch), "decode tokens/s")
     for worker in (*workers.values(), reader):
         worker.close()
     if not keep:
@@ -302,7 +304,8 @@ def measure(b: compare.Bench, name: str, layers: int | None, prompts: list[int],
 def main() -> None:
     parser = compare.parser_of(__doc__, only=list(SHAPES))
     parser.add_argument("--layers", type=int, help="measure so many layers of each shape")
-    parser.add_argument("--prompts", type=int, nargs="+", default=[256, 512], help="lengths of prompts; decoding follows the first one")
+    parser.add_argument("--prompts", type=int, nargs="*", default=[256, 512], help="lengths of prompts; decoding follows the first one")
+    parser.add_argument("--batch", type=int, default=8, help="number of prompts that are decoded together; 0 leaves this out")
     parser.add_argument("--new", type=int, default=24, help="number of tokens that are decoded; half as many in the batch")
     parser.add_argument("--keep", action="store_true", help="leave the files in build/bench")
     given = parser.parse_args()
@@ -311,7 +314,7 @@ def main() -> None:
     b = compare.bench_of(given)
     print(compare.first_line(b), flush=True)
     for name in given.only or SHAPES:
-        measure(b, name, given.layers, given.prompts, given.new, given.keep)
+        measure(b, name, given.layers, given.prompts, given.new, given.batch, given.keep)
 
 
 if __name__ == "__main__":

@@ -349,6 +349,84 @@ class LlamaBatch:
         return speeds(go, self._count * prompt, prefilled - begin, self._count * go["new"], done - prefilled, 0.0)
 
 
+# ---------------------------------------------------------------- chats
+def chatting(answers: Callable[[list[list[int]], int, Go], tuple[list[list[int]], float, float]], vocabulary: int) -> Measure:
+    """Returns a function that measures the turns of chats. answers(prompts, turn, settings) returns the tokens of each answer, the mean
+    number of prompt tokens that were computed, and the mean seconds until the first token. The results are lists with a number for each
+    turn. The next prompt has an answer without the tokens of its thinking, which come first."""
+    calls = 0
+
+    def measure(go: Go) -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        random = np.random.RandomState(calls)
+        fresh = lambda count: [int(x) for x in random.randint(1000, min(vocabulary, 30000), count)]  # noqa: E731
+        texts = [fresh(go["system"]) for _ in range(go["chats"])]
+        seen: dict[str, list[float]] = {"computed": [], "prompt": [], "seconds": []}
+        for turn in range(go["turns"]):
+            texts = [text + fresh(go["asked"]) for text in texts]
+            said, computed, seconds = answers(texts, turn, go)
+            seen["computed"].append(computed)
+            seen["prompt"].append(len(texts[0]))
+            seen["seconds"].append(seconds)
+            texts = [text + answer[go["thought"] :] for text, answer in zip(texts, said, strict=True)]
+        return seen
+
+    return measure
+
+
+def chat_pumice(model: str, threads: int) -> Measure:
+    import pumice
+
+    loaded = pumice.load(model, device="cpu", threads=threads, n_ctx=4096, kv_budget=2 << 30, progress=False, **given_tokenizer(model))
+
+    def answers(prompts: list[list[int]], turn: int, go: Go) -> tuple[list[list[int]], float, float]:
+        length = go["thought"] + go["said"]
+
+        def one(prompt: list[int]) -> tuple[list[int], int, float]:
+            begin, first, ids = time.perf_counter(), 0.0, []
+            stream = loaded.stream(np.array(prompt, np.int32), max_new_tokens=length, ignore_eos=True, temperature=0)
+            for chunk in stream:
+                first = first or time.perf_counter() - begin
+                ids += [int(x) for x in chunk.ids]
+            return ids, len(prompt) - stream.result.reused_tokens, first
+
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            each = list(pool.map(one, prompts))
+        ids, computed, seconds = zip(*each, strict=True)
+        return list(ids), float(np.mean(computed)), float(np.mean(seconds))
+
+    return chatting(answers, loaded.info["vocab_size"])
+
+
+def chat_llama_cpp(model: str, threads: int) -> Measure:
+    import llama_cpp
+
+    loaded = llama_cpp.Llama(model, n_ctx=4096, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads, verbose=False)
+    computed = 0
+    own = loaded.eval
+
+    def counted(tokens: list[int]) -> None:
+        nonlocal computed
+        computed += len(tokens)
+        own(tokens)
+
+    loaded.eval = counted
+
+    def answers(prompts: list[list[int]], turn: int, go: Go) -> tuple[list[list[int]], float, float]:
+        nonlocal computed
+        computed, begin, said, read, first = 0, time.perf_counter(), [], 0, 0.0
+        for token in loaded.generate(prompts[0], temp=0.0):
+            if not said:
+                read, first = computed, time.perf_counter() - begin
+            said.append(int(token))
+            if len(said) == go["thought"] + go["said"]:
+                break
+        return [said], float(read), first
+
+    return chatting(answers, loaded.n_vocab())
+
+
 # ---------------------------------------------------------------- loading
 def kilobytes(file: str, key: str) -> float:
     return next(float(line.split()[1]) * 1024 for line in Path(file).read_text().splitlines() if line.startswith(key + ":"))
@@ -482,6 +560,8 @@ ENCODERS: dict[str, Callable[[str, int], Encode]] = {
 OTHERS: dict[tuple[str, str], Callable[[str, int], Measure]] = {
     ("pumice", "generate"): generate_pumice,
     ("llama.cpp", "generate"): generate_llama_cpp,
+    ("pumice", "chat"): chat_pumice,
+    ("llama.cpp", "chat"): chat_llama_cpp,
     ("pumice", "rank"): rank_pumice,
     ("sentence-transformers", "rank"): rank_sentence_transformers,
     ("pumice", "static"): static_pumice,
