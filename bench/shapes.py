@@ -180,7 +180,7 @@ def granite_tiny(layers: int) -> Model:
             }  # fmt: skip
         tensors |= of_layer(i, more)
     keys = attention_keys(hidden, heads, [kv_heads if i in attends else 0 for i in range(layers)], head, 1e-5, 1e4) | {
-        "block_count": layers, "feed_forward_length": shared, "expert_feed_forward_length": ffn, "rope.dimension_count": head,
+        "block_count": layers, "feed_forward_length": ffn, "expert_feed_forward_length": ffn, "rope.dimension_count": head,
         "expert_shared_feed_forward_length": shared, "expert_count": count, "expert_used_count": chosen, "rope.scaling.finetuned": False,
         "attention.scale": 0.0078125, "embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 6.0, "vocab_size": vocabulary,
         "ssm.conv_kernel": taps, "ssm.inner_size": inner, "ssm.state_size": state_size, "ssm.time_step_rank": ssm_heads,
