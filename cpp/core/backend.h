@@ -49,8 +49,8 @@ class DeviceWeights {
  public:
   virtual ~DeviceWeights() = default;
   virtual std::uint64_t bytes() const = 0;
-  // How often a run found an expert that it needed in memory, and how often it read one from the file. Both are 0 if all experts are in
-  // memory.
+  // The numbers of times that a run needed an expert which was in memory (hits), and which had to be read from the file (reads). Both are 0
+  // if all experts are in memory.
   virtual std::uint64_t expert_hits() const { return 0; }
   virtual std::uint64_t expert_reads() const { return 0; }
 };
@@ -101,8 +101,8 @@ struct Cost {
   std::uint64_t page = 0;     // bytes of one page in all caches of the program
   std::uint64_t state = 0;    // bytes of one state of the program
   std::uint64_t scratch = 0;  // bytes of one workspace for the rows that cost() is asked for, input and output included
-  // The bytes of the program's packed experts, which are a part of `weights`, and the least number of them that must be in memory
-  // (`expert_bytes` of pack()). Both are 0 if the backend keeps all experts in memory.
+  // The bytes of the program's packed experts, which are a part of `weights`, and the smallest `expert_bytes` that pack() accepts.
+  // Both are 0 if the backend keeps all experts in memory.
   std::uint64_t experts = 0, experts_least = 0;
 };
 
@@ -114,8 +114,9 @@ class Backend {
   virtual DeviceInfo info() const = 0;
   // Packs the matrices that `programs` multiply by or look up, or all matrices if `programs` is empty. Uses all threads, checks `cancel`
   // and calls `progress`. A backend reads from `programs` which matrices are used and what each is multiplied by. prepare() also accepts
-  // other programs that use the same matrices. If the experts of `programs` take more than `expert_bytes`, only so many bytes of them are in
-  // memory, and runs read the others from the file when rows choose them. A backend without this ability must not be asked for it.
+  // other programs that use the same matrices. If the experts of `programs` take more than `expert_bytes`, the backend keeps at most so
+  // many bytes of them in memory, and runs read the others from the file when rows choose them. A backend whose Cost::experts is 0 accepts
+  // only kAllExperts.
   virtual std::shared_ptr<const DeviceWeights> pack(const Weights& weights, std::span<const Program* const> programs,
                                                     const Progress& progress, const Cancel& cancel,
                                                     std::uint64_t expert_bytes = kAllExperts) = 0;

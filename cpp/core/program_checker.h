@@ -47,7 +47,7 @@ class ProgramChecker {
       write({program_.input, 0, input.width}, "input", input.rows);
       facts_.slot_lives[static_cast<std::size_t>(program_.input)].first = -1;
     }
-    facts_.touches.resize(program_.ops.size());  // the input, which no operation writes, is not among them
+    facts_.touches.resize(program_.ops.size());  // only now, so that the input is not among them
   }
 
   void end() {

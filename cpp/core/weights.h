@@ -55,8 +55,8 @@ struct Vector {
 struct Weights {
   std::vector<Matrix> matrices;
   std::vector<Vector> vectors;
-  // Throws if a file that matrices are read from was written to since it was opened. A backend that reads matrices after pack() calls this
-  // after each reading. May be empty.
+  // Throws if a file of these matrices has changed since it was opened. A backend that reads matrices after pack() calls this after each
+  // reading. May be empty.
   std::function<void()> require_unchanged = {};
 };
 

@@ -1,7 +1,5 @@
 #include "cpu/expert_cache.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 
@@ -11,7 +9,7 @@
 namespace pumice::cpu {
 namespace {
 
-constexpr float kFade = 0.98f;  // how much an older step of a layer counts, compared with the next one
+constexpr float kFade = 0.98f;  // factor by which the weight of a step falls at each later step of its layer
 
 // The size of an expert's unit in the cache, and the offset of each matrix in it.
 struct UnitShape {
@@ -157,7 +155,8 @@ void ExpertCache::fill(const Parallel& parallel, const std::function<void(std::u
     Pool& pool = pools_[layer.pool];
     panels.clear();
     for (std::int32_t e = 0; e < static_cast<std::int32_t>(layer.units.size()); ++e) {
-      if (std::ranges::any_of(pool.places, [](const Place& p) { return p.layer < 0; })) take_place(l, e);
+      const bool room = std::ranges::any_of(pool.places, [](const Place& place) { return place.layer < 0; });
+      if (room) take_places(l, {&e, 1});
       add_panels_of(l, e, panels);
     }
     parallel(static_cast<std::int64_t>(panels.size()), [&](std::int64_t i, int thread) {
@@ -174,8 +173,8 @@ void ExpertCache::fill(const Parallel& parallel, const std::function<void(std::u
     for (Place& place : pool.places) place.whole = place.layer >= 0;
 }
 
-// The share of the layer's last steps that chose the expert. It is exactly the same number for all experts that all steps chose, in any
-// layer.
+// Returns in which share of the recent steps of its layer the expert was chosen. The result is exactly 1 for every expert that all steps
+// chose, so that such experts count as equal.
 float ExpertCache::share(const Place& place) const {
   const Layer& layer = layers_[static_cast<std::size_t>(place.layer)];
   return layer.steps == 0 ? 0 : layer.chosen[static_cast<std::size_t>(place.expert)] / layer.steps;
@@ -183,6 +182,7 @@ float ExpertCache::share(const Place& place) const {
 
 void ExpertCache::free_place(Place& place) {
   if (place.layer < 0) return;
+  place.whole = false;
   Layer& layer = layers_[static_cast<std::size_t>(place.layer)];
   layer.units[static_cast<std::size_t>(place.expert)] = nullptr;
   layer.places[static_cast<std::size_t>(place.expert)] = -1;
@@ -196,60 +196,76 @@ void ExpertCache::forget_unfinished() {
   }
 }
 
-// Gives an expert the place of another one that the current pass does not need. Such a place exists, because a pool has places for all
-// experts of a layer.
-std::int32_t ExpertCache::take_place(std::size_t l, std::int32_t expert) {
+void ExpertCache::take_places(std::size_t l, std::span<const std::int32_t> experts) {
   Layer& layer = layers_[l];
   Pool& pool = pools_[layer.pool];
-  Place* best = nullptr;
-  for (Place& place : pool.places) {
+  struct Candidate {
+    float share;  // -1 if the place is free
+    std::uint64_t pass;
+    std::int32_t place;
+  };
+  std::vector<Candidate> candidates;
+  for (std::size_t i = 0; i < pool.places.size(); ++i) {
+    const Place& place = pool.places[i];
     if (place.layer < 0) {
-      best = &place;
-      break;
+      candidates.push_back({-1, 0, static_cast<std::int32_t>(i)});
+    } else if (place.pass != passes_) {
+      candidates.push_back({share(place), place.pass, static_cast<std::int32_t>(i)});
     }
-    if (place.pass == passes_) continue;
-    if (!best || share(place) < share(*best) || (share(place) == share(*best) && place.pass > best->pass)) best = &place;
   }
-  require(best != nullptr, "experts: no place for an expert");
-  free_place(*best);
-  *best = {.layer = static_cast<std::int32_t>(l), .expert = expert, .whole = false, .pass = passes_};
-  const auto index = static_cast<std::int32_t>(best - pool.places.data());
-  layer.places[static_cast<std::size_t>(expert)] = index;
-  layer.units[static_cast<std::size_t>(expert)] = pool.data + static_cast<std::uint64_t>(index) * pool.unit_bytes;
-  return index;
+  require(candidates.size() >= experts.size(), "experts: ", experts.size(), " do not find a place");
+  const auto sooner = [](const Candidate& a, const Candidate& b) { return a.share != b.share ? a.share < b.share : a.pass > b.pass; };
+  std::ranges::partial_sort(candidates, candidates.begin() + static_cast<std::ptrdiff_t>(experts.size()), sooner);
+  for (std::size_t i = 0; i < experts.size(); ++i) {
+    const std::int32_t index = candidates[i].place;
+    Place& place = pool.places[static_cast<std::size_t>(index)];
+    free_place(place);
+    place = {.layer = static_cast<std::int32_t>(l), .expert = experts[i], .whole = false, .pass = passes_};
+    layer.places[static_cast<std::size_t>(experts[i])] = index;
+    layer.units[static_cast<std::size_t>(experts[i])] = pool.data + static_cast<std::uint64_t>(index) * pool.unit_bytes;
+  }
+}
+
+// Makes the cache consistent again after another thread was interrupted by a fork at any point of a pass. What that thread was reading is
+// forgotten, and its buffers, which it may have been growing, are never freed.
+void ExpertCache::rebuild() {
+  for (Layer& layer : layers_) {
+    std::ranges::fill(layer.units, nullptr);
+    std::ranges::fill(layer.places, -1);
+  }
+  for (Pool& pool : pools_) {
+    for (std::size_t i = 0; i < pool.places.size(); ++i) {
+      Place& place = pool.places[i];
+      if (!place.whole || place.layer < 0) {
+        place = Place{};
+        continue;
+      }
+      Layer& layer = layers_[static_cast<std::size_t>(place.layer)];
+      layer.places[static_cast<std::size_t>(place.expert)] = static_cast<std::int32_t>(i);
+      layer.units[static_cast<std::size_t>(place.expert)] = pool.data + i * pool.unit_bytes;
+    }
+  }
+  const std::size_t threads = buffers_.size();
+  static_cast<void>(new std::vector<PanelBuffers>(std::move(buffers_)));
+  buffers_ = std::vector<PanelBuffers>(threads);
 }
 
 // ---------------------------------------------------------------- passes
-void ExpertCache::lock() {
-  const std::int64_t self = ::getpid();
-  for (;;) {
-    std::int64_t holder = 0;
-    if (holder_.compare_exchange_strong(holder, self)) return;
-    if (holder != self && holder_.compare_exchange_strong(holder, self)) return forget_unfinished();
-    holder_.wait(self);
-  }
-}
-
-void ExpertCache::unlock() {
-  holder_.store(0);
-  holder_.notify_one();
-}
-
 ExpertPass::~ExpertPass() {
   if (!holds_) return;
   if (unfinished_) cache_->forget_unfinished();
-  cache_->unlock();
+  cache_->lock_.unlock();
 }
 
 std::int64_t ExpertPass::begin(std::int32_t layer, std::span<const std::int32_t> experts) {
   require(cache_ != nullptr && !holds_, "experts: a pass begins twice, or without a cache");
-  cache_->lock();
+  if (!cache_->lock_.lock()) cache_->rebuild();
   holds_ = true;
   layer_ = static_cast<std::size_t>(layer);
   ExpertCache::Layer& of = cache_->layers_[layer_];
   ExpertCache::Pool& pool = cache_->pools_[of.pool];
   const std::uint64_t pass = ++cache_->passes_;
-  for (float& chosen : of.chosen) chosen *= kFade;
+  for (float& chosen : of.chosen) chosen = chosen < 1e-20f ? 0 : chosen * kFade;  // denormal numbers are slow
   of.steps = of.steps * kFade + 1;
   panels_.clear();
   // First the experts that are in the cache are marked, so that none of them gives up its place.
@@ -268,15 +284,20 @@ std::int64_t ExpertPass::begin(std::int32_t layer, std::span<const std::int32_t>
     }
   }
   unfinished_ = !missing.empty();
-  for (const std::int32_t e : missing) {
-    cache_->take_place(layer_, e);
-    cache_->add_panels_of(layer_, e, panels_);
-    ++cache_->reads_;
-  }
+  cache_->take_places(layer_, missing);
+  for (const std::int32_t e : missing) cache_->add_panels_of(layer_, e, panels_);
+  cache_->reads_ += missing.size();
   return static_cast<std::int64_t>(panels_.size());
 }
 
-void ExpertPass::read(std::int64_t panel, int thread) { cache_->read(panels_[static_cast<std::size_t>(panel)], layer_, thread); }
+void ExpertPass::read(std::int64_t panel, int thread) {
+  try {
+    cache_->read(panels_[static_cast<std::size_t>(panel)], layer_, thread);
+  } catch (const Error&) {
+    if (cache_->require_unchanged) cache_->require_unchanged();  // a changed file explains the error, such as a NaN among the weights
+    throw;
+  }
+}
 
 void ExpertPass::all_read() {
   if (!unfinished_) return;
@@ -292,7 +313,7 @@ void ExpertPass::all_read() {
 void ExpertPass::end() {
   if (!holds_) return;
   holds_ = false;
-  cache_->unlock();
+  cache_->lock_.unlock();
 }
 
 }  // namespace pumice::cpu

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/fork_lock.h"
 #include "core/weights.h"
 #include "cpu/buffer.h"
 #include "cpu/packed_matrix.h"
@@ -32,12 +33,13 @@ struct ExpertBytes {
 };
 ExpertBytes expert_bytes(std::span<const ExpertLayer> layers, const WeightShapes& weights);
 
-// Experts of equal size share a pool of places. Each pool gets the same share of the cache as its experts have of all experts.
+// Experts of equal size share a pool of places. Each pool has room for its largest layer. The rest of the cache is divided in proportion to
+// the other bytes of each pool's experts.
 //
-// Which expert gives up its place: the one that rows chose in the smallest share of the last steps of its layer (of about 50 steps, where
-// later ones count more). Of experts with equal shares, it is the one that was needed last. If every step needs all experts, which is usual
-// for long prompts, these rules keep most of what fits, because a step goes through the layers in turn: what was needed last is needed
-// again the latest. (If the expert that was not needed for the longest time gave up its place, each step would read all experts.)
+// An expert that must be read replaces the expert that was chosen in the smallest share of the recent steps of its layer (about 50 steps,
+// of which later ones count more). If shares are equal, it replaces the one that was needed last: a step goes through the layers in order,
+// so the expert that was needed last is needed again the latest. (If the least recently needed expert were replaced, each step of a long
+// prompt would read all experts.)
 class ExpertCache {
  public:
   // `matrices` gets the addresses of experts. `sources` and `matrices` are indexed by ExpertLayer::matrices. Throws out_of_memory if
@@ -75,19 +77,20 @@ class ExpertCache {
     std::vector<std::uint64_t> at;           // offset of each matrix in a unit
     std::vector<const std::uint8_t*> units;  // by expert: address of its unit, or null
     std::vector<std::int32_t> places;        // by expert: index in Pool::places, or -1
-    std::vector<float> chosen;               // by expert: sum over the layer's steps that chose it; each step counts 2 % less than the next
-    float steps = 0;                         // the same sum over all of the layer's steps
+    std::vector<float> chosen;               // by expert: sum of the weights of the layer's steps that chose it (kFade)
+    float steps = 0;                         // sum of the weights of all of the layer's steps
   };
 
-  std::int32_t take_place(std::size_t layer, std::int32_t expert);
+  // Puts experts of a layer, none of which is in the cache, in the place of others that the current pass does not need. Such places exist,
+  // because a pool has room for all experts of a layer.
+  void take_places(std::size_t layer, std::span<const std::int32_t> experts);
   void free_place(Place& place);
   void forget_unfinished();
+  void rebuild();
   float share(const Place& place) const;
   void add_panels_of(std::size_t layer, std::int32_t expert, std::vector<Panel>& panels) const;
   std::uint8_t* unit(std::size_t layer, std::int32_t expert);
   void read(const Panel& panel, std::size_t layer, int thread);
-  void lock();
-  void unlock();
 
   std::vector<Layer> layers_;
   std::vector<Matrix> sources_;
@@ -97,9 +100,7 @@ class ExpertCache {
   std::vector<PanelBuffers> buffers_;  // by thread
   std::uint64_t passes_ = 0;
   std::atomic<std::uint64_t> hits_{0}, reads_{0};
-  // The process that holds the cache for a pass, or 0. In the child of a fork, a pass of a thread of the parent never ends; the child
-  // recognises it by the number of the process.
-  std::atomic<std::int64_t> holder_{0};
+  ForkLock lock_;  // held during a pass
 };
 
 // The use of the cache by one run. From begin() to end(), which is the time of one operation Experts, the run alone uses the cache, and the
@@ -114,7 +115,7 @@ class ExpertPass {
   // Waits until no other run uses the cache, and makes room for the given experts of a layer; each may be given several times. Returns the
   // number of panels that read() must read before the experts are used.
   std::int64_t begin(std::int32_t layer, std::span<const std::int32_t> experts);
-  void read(std::int64_t panel, int thread);  // any thread
+  void read(std::int64_t panel, int thread);  // any thread; throws what reading throws, or that the file has changed
   void all_read();                            // the experts can be used now
   void end();
 

@@ -20,7 +20,7 @@ class PackedWeights final : public DeviceWeights {
  public:
   // Packs with all threads of the team, in short jobs, so that other callers can run their jobs in between. If the experts of `programs`
   // take more than `expert_bytes`, an ExpertCache of that size holds some of them. Throws out_of_memory if that is less than
-  // least_expert_bytes().
+  // `least` of expert_bytes().
   PackedWeights(const Weights& weights, std::span<const Program* const> programs, Team& team, const Progress& progress,
                 const Cancel& cancel, std::uint64_t expert_bytes = kAllExperts);
   std::uint64_t bytes() const override { return bytes_; }

@@ -16,7 +16,7 @@ constexpr std::size_t kSlabs = 1 << 16;
 Slabs::Slabs(std::uint64_t unit_bytes, std::string what, std::string unit)
     : unit_bytes_(unit_bytes), what_(std::move(what)), unit_(std::move(unit)) {
   while (bits_ < 14 && (unit_bytes_ << (bits_ + 1)) <= kSlabBytes) ++bits_;
-  slabs_.resize(kSlabs);
+  if (unit_bytes_ > 0) slabs_.resize(kSlabs);
 }
 
 void Slabs::reserve(std::int32_t units) {

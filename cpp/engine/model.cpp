@@ -130,13 +130,13 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   if (placement.problem) throw *placement.problem;
   placement_ = std::move(placement);
 
+  description_.weights.require_unchanged = [files = description_.files] {
+    for (const auto& file : files) file->require_unchanged();
+  };
   parts_ = std::make_unique<const StageParts>(programs_, placement_);
   const auto programs = programs_by_device(programs_, placement_, *parts_);
   const Foresight foresight(programs_, placement_, *parts_, options.compute);
   compute_ = options.compute;
-  description_.weights.require_unchanged = [files = description_.files] {
-    for (const auto& file : files) file->require_unchanged();
-  };
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < programs.size(); ++i) {
     const Progress here = progress ? Progress([&](std::uint64_t bytes) { progress(done + bytes); }) : Progress();
@@ -147,6 +147,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   for (const auto& file : description_.files) file->require_unchanged();
   fingerprint_ = engine::fingerprint(*file_);
   made_by_ = what_made_it(options);
+  for (const auto& file : description_.files) file->finish_sums();
 
   const model::Description& d = description_;
   if (d.config.has_head) {

@@ -87,7 +87,7 @@ class Model {
   void load(Placement placement, const LoadOptions& options, const Progress& progress, const Cancel& cancel);
   std::string what_made_it(const LoadOptions& options) const;
   std::vector<std::shared_ptr<Backend>> backends() const;
-  // Adds the stages of a program that `device` runs.
+  // Appends to `to` one stage for each part of `program`. `device` runs the parts that are not experts elsewhere.
   void build_stages(std::vector<Pipeline::Stage>& to, std::size_t device, const model::ModelProgram& program, const Cancel& cancel) const;
   Pipeline::Stage build_stage(std::size_t device, const model::ModelProgram& program, const Cancel& cancel) const;
   Pipeline build_pipeline(model::Output output, const Cancel& cancel) const;

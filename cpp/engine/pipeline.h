@@ -1,6 +1,6 @@
 // A Pipeline runs a model on its devices: first the stages of the body, in order, then the head. A stage is a range of consecutive layers
-// on one device, and its output rows are the input of the next stage. The scheduler and the embedder pass ids in and get hidden rows or
-// logits back.
+// on one device, or a part of them (engine/stage_parts.h), and its output rows are the input of the next stage. The scheduler and the
+// embedder pass ids in and get hidden rows or logits back.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ class Pipeline {
     std::shared_ptr<const Executable> executable;
     std::int32_t input_width = 0;   // floats per row; 0 if the input is ids
     std::int32_t output_width = 0;  // floats per row
-    bool unfinished = false;        // the next stage continues the same layers, so this one's output is not hidden rows
+    bool unfinished = false;        // the next stage runs the rest of the same layers, so the output rows are not hidden rows
   };
   Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top);
 

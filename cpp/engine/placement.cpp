@@ -204,6 +204,8 @@ class Placer {
     parts.others.resize(layers_);
     const auto is_experts = [](const Op& op) { return std::holds_alternative<Experts>(op); };
     try {
+      cut_program(programs_.body(0, layers_, Output::hidden).program, programs_.shapes(),
+                  is_experts);  // throws if two layers share a cache
       for (std::size_t l = 0; l < layers_; ++l) {
         for (const ProgramPart& part : cut_program(layer(l).program, programs_.shapes(), is_experts)) {
           Cost& sum = (part.apart ? parts.experts : parts.others)[l];
@@ -314,17 +316,35 @@ class Placer {
     return need;
   }
 
-  // Returns the share with `count` layers that gpu_experts= asks for. Without gpu_experts=, returns the one that fits with as many experts
-  // on the GPU as possible, or with all of them if none fits.
+  bool is_mixture(std::size_t layer) const { return d_.config.layers[layer].if_mixture() != nullptr; }
+  // Returns the share without dense layers at the end of those whose experts are away.
+  Share trimmed(Share share) const {
+    while (share.away > 0 && !is_mixture(layers_ - share.layers + share.away - 1)) --share.away;
+    return share;
+  }
+  // Returns the share with `count` layers that gpu_experts= asks for. Without gpu_experts=, returns the share that fits and has the most
+  // experts on the GPU. If none fits, returns the one without experts on the GPU.
   Share share_of(const Parts& cpu, const Parts& gpu, std::size_t count) const {
     if (gpu.experts.empty() || cpu.experts.empty()) return {count, 0};
     if (options_.gpu_experts) {
       const std::int64_t asked = *options_.gpu_experts;
-      return {count, asked == kAllLayers ? 0 : count - std::min(count, static_cast<std::size_t>(asked))};
+      std::size_t away = 0;
+      std::int64_t there = 0;
+      for (std::size_t l = layers_; asked != kAllLayers && l > layers_ - count && away == 0; --l)
+        if (is_mixture(l - 1) && ++there > asked) away = l - (layers_ - count);
+      return {count, away};
     }
-    for (std::size_t away = 0; away <= count; ++away)
-      if (need(cpu, gpu, {count, away}).missing == 0) return {count, away};
-    return {count, 0};
+    if (need(cpu, gpu, {count, count}).missing > 0) return trimmed({count, count});
+    std::size_t most = count;  // with the experts of so many layers away, the others fit
+    for (std::size_t least = 0; least < most;) {
+      const std::size_t middle = least + (most - least) / 2;
+      if (need(cpu, gpu, {count, middle}).missing > 0) {
+        least = middle + 1;
+      } else {
+        most = middle;
+      }
+    }
+    return trimmed({count, most});
   }
 
   Share largest_share(const Parts& cpu, const Parts& gpu) const {
@@ -390,9 +410,9 @@ class Placer {
 
   // ---------------------------------------------------------------- the table
   // Decides how many bytes of a device's experts are in memory, and changes `cost`, what the device holds, accordingly. Without
-  // expert_cache= all experts are, if they fit beside the planned keys and values. Otherwise a sixteenth of the free memory is left to the
-  // system, which keeps parts of the file there. `least` is the least number of bytes. `beside` is the number of bytes that another device
-  // takes of the same memory.
+  // expert_cache=, all experts are kept in memory if they fit beside the planned keys and values. If they do not, as many are kept as leave
+  // a sixteenth of the free memory to the system, which caches parts of the file there. `least` is the least number of bytes. `beside` is
+  // the number of bytes that another device takes of the same memory.
   std::uint64_t limit_experts(const Parts& parts, std::uint64_t least, std::uint64_t beside, Cost& cost) {
     if (cost.experts == 0) return kAllExperts;
     experts_on_cpu_ = true;
@@ -414,7 +434,7 @@ class Placer {
     cost.experts = bytes;
     return bytes;
   }
-  // Returns the sum of the different sizes of layers' experts, which is at least the least size of a cache for them.
+  // Returns the sum over the distinct sizes of a layer's experts. A cache of this size is never too small for them.
   std::uint64_t least_experts(const Parts& parts, std::size_t first, std::size_t last) const {
     std::set<std::uint64_t> sizes;
     for (std::size_t l = first; l < last; ++l) sizes.insert(parts.layers[l].experts_least);
@@ -500,7 +520,10 @@ class Placer {
   // Checks that everything fits, plans the caches, and returns the placement. `wanted` is the number of cache pages for which room was left
   // when the GPU got its layers; 0 if no GPU takes part.
   Placement finish(std::uint64_t wanted) {
-    require(!options_.expert_cache || experts_on_cpu_, "expert_cache=", options_.expert_cache.value_or(0), ": no experts are on the CPU");
+    if (options_.expert_cache && !experts_on_cpu_) {
+      require(!options_.gpu_experts, "expert_cache=", *options_.expert_cache, ": no experts are on the CPU");
+      p_.notes.push_back("expert_cache is not used: all experts are on the GPU");
+    }
     if (hosts_.size() > 1) {
       Bound together{.name = "", .kind = ErrorKind::out_of_memory, .free = 0, .cost = {}};
       for (const Bound& host : hosts_) {

@@ -42,7 +42,7 @@ struct PlacedDevice {
   std::string id, name;
   std::uint64_t weights = 0, scratch = 0, kv_page = 0, state = 0;  // bytes
   std::uint64_t memory_free = 0;                                   // bytes, before the model is loaded
-  std::uint64_t expert_bytes = kAllExperts;                        // as in Backend::pack(); part of `weights` if it is a number of bytes
+  std::uint64_t expert_bytes = kAllExperts;                        // as in Backend::pack(); included in `weights` unless it is kAllExperts
   bool in_host_memory = true;                                      // the device uses the machine's memory, which other devices may use too
 };
 

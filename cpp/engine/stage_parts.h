@@ -1,5 +1,5 @@
-// The programs of a model as devices run them. If the experts of some layers are not on the device that runs these layers, a program is cut
-// before and after their operations (core/program_cut.h).
+// Cuts a model's programs into the parts that each device runs. If the experts of some layers are not on the device that runs these layers,
+// a program is cut before and after their operations (core/program_cut.h).
 #pragma once
 
 #include <cstddef>

@@ -105,7 +105,7 @@ void File::require_unchanged() const {
   if (::fstat(descriptor_.get(), &now) != 0) fail_io(path_, "cannot be read", errno);
   if (static_cast<std::uint64_t>(now.st_size) == size_ && now.st_mtim.tv_sec == changed_.tv_sec && now.st_mtim.tv_nsec == changed_.tv_nsec)
     return;
-  fail_at(ErrorKind::io, path_, "", std::nullopt, "was changed while it was loaded: load it again once it is whole");
+  fail_at(ErrorKind::io, path_, "", std::nullopt, "was changed after it was opened: load it again once it is whole");
 }
 
 Folder::Folder(const std::string& path) : path_(path.empty() ? "." : path) {

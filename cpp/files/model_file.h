@@ -35,6 +35,10 @@ class ModelFile {
   std::shared_ptr<const ModelFile> summed() const;
   // Returns the sums of this view, or null if it has none. ReadSums numbers the tensors as tensors() does.
   const ReadSums* sums() const { return sums_.get(); }
+  // Stops summing: the sums are those of what was read so far.
+  void finish_sums() const {
+    if (sums_) sums_->finish();
+  }
   // Throws io if one of the files was written to since it was opened, because the bytes that were read may be a mixture of old and new.
   void require_unchanged() const;
 

@@ -81,7 +81,7 @@ WideSum operator+(WideSum a, WideSum b) {
 }
 
 void ReadSums::add(std::size_t tensor, std::uint64_t offset, std::span<const std::uint8_t> bytes) {
-  if (bytes.empty()) return;
+  if (bytes.empty() || finished_.load()) return;
   Tensor& t = tensors_[tensor];
   std::uint64_t begin = offset, end = offset + bytes.size();
   std::vector<std::pair<std::uint64_t, std::uint64_t>> fresh;

@@ -1,6 +1,7 @@
 // Sums of the bytes that were read, for each tensor of a file. They identify the weights of a loaded model, even if its file changes later.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -27,6 +28,8 @@ class ReadSums {
  public:
   explicit ReadSums(std::size_t tensors) : tensors_(new Tensor[tensors]) {}
   void add(std::size_t tensor, std::uint64_t offset, std::span<const std::uint8_t> bytes);
+  // After this call, add() does nothing. It takes no locks then, which a fork during a later read could leave taken in the child.
+  void finish() { finished_.store(true); }
   std::uint64_t bytes(std::size_t tensor) const;  // number of bytes of the tensor that were read
   WideSum sum(std::size_t tensor) const;
 
@@ -37,6 +40,7 @@ class ReadSums {
     std::map<std::uint64_t, std::uint64_t> read;  // begin and end of each range of bytes that was read; ranges neither overlap nor touch
   };
   std::unique_ptr<Tensor[]> tensors_;
+  std::atomic<bool> finished_{false};
 };
 
 }  // namespace pumice::files

@@ -70,7 +70,7 @@ struct Config {
   std::int32_t hidden_size = 0;
   std::int64_t n_ctx = 0;  // number of positions that the model was trained for
   std::vector<Layer> layers;
-  std::size_t loops = 1;  // rows go so many times through the file's layers; `layers` has an element for each time (Nanbeige 4.2)
+  std::size_t loops = 1;  // how often rows pass through the file's layers (Nanbeige 4.2); `layers` holds these so many times in a row
   std::vector<RopeTable> ropes;      // distinct tables; Attention::rope is an index into them
   std::vector<float> alibi_slopes;   // one slope per head, for layers with PositionBias::alibi
   PositionBuckets position_buckets;  // shared by all layers with PositionBias::buckets

@@ -24,7 +24,7 @@ struct ModelProgram {
   Attend attend = {};             // set by queries() only: the operation whose inputs are the program's output rows
 };
 
-// Checks a program and returns it with the facts above.
+// Checks a program and returns it with its matrices and widths.
 ModelProgram model_program(Program program, const WeightShapes& shapes);
 
 // Thread-safe. The description must outlive this object and must not change during its lifetime.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "core/error.h"
@@ -48,7 +49,9 @@ ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const fil
 }
 
 ExpertSlices::Bytes ExpertSlices::read(const files::ModelFile& file, const files::TensorInfo& tensor, std::int64_t expert) {
-  const std::lock_guard lock(lock_);
+  // The slices of a thread that a fork interrupted may be half changed. They are never freed.
+  if (!lock_.lock()) static_cast<void>(new std::array<Slice, 2>(std::exchange(last_, {})));
+  const std::unique_lock lock(lock_, std::adopt_lock);
   for (const Slice& slice : last_)
     if (slice.tensor == &tensor && slice.expert == expert) return slice.bytes;
   std::swap(last_[0], last_[1]);

@@ -4,9 +4,9 @@
 #include <array>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "core/fork_lock.h"
 #include "core/weights.h"
 #include "files/model_file.h"
 #include "model/low_rank.h"
@@ -34,7 +34,7 @@ class ExpertSlices {
     std::int64_t expert = 0;
     Bytes bytes;
   };
-  std::mutex lock_;
+  ForkLock lock_;
   std::array<Slice, 2> last_;  // two, because neighbouring panels may belong to two experts
 };
 // Returns a function that reads the rows `part` of a tensor [experts, columns, rows]. Throws as read_transposed() does.

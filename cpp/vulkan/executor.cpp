@@ -9,7 +9,7 @@
 namespace pumice::vulkan {
 namespace {
 
-constexpr std::size_t kMostRecordings = 12;  // per workspace; enough for two programs (body and head) and several batch sizes
+constexpr std::int64_t kMostRecordings = 6;  // of one program in one workspace; enough for several batch sizes
 
 std::uint64_t next_executable_id() {
   static std::atomic<std::uint64_t> last{0};
@@ -178,7 +178,9 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
     if (known == space.recorded.end()) {
       auto made = std::make_unique<Recording>(device_, commands());
       space.recorded.push_front({std::move(shape), std::move(made)});
-      if (space.recorded.size() > kMostRecordings) space.recorded.pop_back();
+      const auto own = [&](const auto& r) { return r.shape.front() == id_; };
+      if (std::ranges::count_if(space.recorded, own) > kMostRecordings)
+        space.recorded.erase(std::prev(std::find_if(space.recorded.rbegin(), space.recorded.rend(), own).base()));
     } else {
       space.recorded.splice(space.recorded.begin(), space.recorded, known);
     }

@@ -216,12 +216,25 @@ std::size_t Pipelines::size() const {
 }
 
 const ComputePipeline& Pipelines::get(const PipelineKey& key) {
-  {
-    const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  for (;;) {
     if (const auto known = made_.find(key); known != made_.end()) return *known->second;
+    if (in_work_.insert(key).second) break;
+    one_is_done_.wait(lock);
   }
-  auto made = std::make_unique<ComputePipeline>(device_, key, cache());  // outside the lock, so that several threads can compile at once
-  const std::lock_guard lock(mutex_);
+  std::unique_ptr<ComputePipeline> made;
+  lock.unlock();  // several threads compile at once, but each pipeline is compiled once
+  try {
+    made = std::make_unique<ComputePipeline>(device_, key, cache());
+  } catch (...) {
+    lock.lock();
+    in_work_.erase(key);
+    one_is_done_.notify_all();
+    throw;
+  }
+  lock.lock();
+  in_work_.erase(key);
+  one_is_done_.notify_all();
   return *made_.try_emplace(key, std::move(made)).first->second;
 }
 

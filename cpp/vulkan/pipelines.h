@@ -3,10 +3,12 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -74,6 +76,8 @@ class Pipelines {
   const Device& device_;
   mutable std::mutex mutex_;
   std::map<PipelineKey, std::unique_ptr<ComputePipeline>> made_;
+  std::set<PipelineKey> in_work_;        // that a thread is compiling
+  std::condition_variable one_is_done_;  // a key has left in_work_
   VkPipelineCache cache_ = VK_NULL_HANDLE;
   std::size_t taken_ = 0;  // bytes of the cache file that the driver accepted
   std::size_t saved_ = 0;  // number of pipelines when the cache file was last written

@@ -72,12 +72,11 @@ model::LoraSpec lora_spec(const py::dict& d) {
 }
 
 LoadOptions make_options(const std::string& device, std::optional<std::int64_t> gpu_layers, std::optional<std::int64_t> gpu_experts,
-                         const std::optional<std::string>& quantize,
-                         std::optional<std::int64_t> n_ctx, const std::string& kv_dtype, std::optional<std::int64_t> kv_budget,
-                         std::optional<std::int64_t> expert_cache,
-                         const std::string& compute, std::optional<std::int64_t> threads, const std::vector<std::string>& pooling,
-                         const std::vector<py::dict>& modules, const std::vector<std::int32_t>& score_ids,
-                         const std::optional<std::string>& task, const std::vector<py::dict>& lora) {
+                         const std::optional<std::string>& quantize, std::optional<std::int64_t> n_ctx, const std::string& kv_dtype,
+                         std::optional<std::int64_t> kv_budget, std::optional<std::int64_t> expert_cache, const std::string& compute,
+                         std::optional<std::int64_t> threads, const std::vector<std::string>& pooling, const std::vector<py::dict>& modules,
+                         const std::vector<std::int32_t>& score_ids, const std::optional<std::string>& task,
+                         const std::vector<py::dict>& lora) {
   LoadOptions options;
   options.device = device;
   options.gpu_layers = gpu_layers;
@@ -111,10 +110,11 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
 
 void bind_options(py::module_& module) {
   py::class_<LoadOptions>(module, "LoadOptions")
-      .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "gpu_experts"_a = py::none(), "quantize"_a = py::none(),
-           "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "expert_cache"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(),
-           "pooling"_a = std::vector<std::string>{}, "modules"_a = std::vector<py::dict>{}, "score_ids"_a = std::vector<std::int32_t>{},
-           "task"_a = py::none(), "lora"_a = std::vector<py::dict>{});
+      .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "gpu_experts"_a = py::none(),
+           "quantize"_a = py::none(), "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(),
+           "expert_cache"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(), "pooling"_a = std::vector<std::string>{},
+           "modules"_a = std::vector<py::dict>{}, "score_ids"_a = std::vector<std::int32_t>{}, "task"_a = py::none(),
+           "lora"_a = std::vector<py::dict>{});
 }
 
 }  // namespace pumice::bindings

@@ -33,7 +33,7 @@ struct Run {
   const Cancel& cancel;
   const Kernels& kernels;
   ExpertPairs& pairs;   // written by SortStep
-  ExpertPass& experts;  // from ReadExpertsStep to FoldStep, the experts of one operation
+  ExpertPass& experts;  // holds the ExpertCache from ReadExpertsStep to FoldStep of one operation
 
   // in_tail is true while steps of the tail run (CpuPlan::tail); tail_row is then the first row of the current block. Both are written only
   // between phases.

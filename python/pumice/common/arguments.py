@@ -33,7 +33,7 @@ KNOWN_ELSEWHERE = {
     "max_tokens": "max_new_tokens",
     "min_tokens": "min_new_tokens",
     "n_batch": "token_budget",
-    "n_cpu_moe": "gpu_experts (layers whose experts are on the GPU)",
+    "n_cpu_moe": "gpu_experts (the number of layers whose experts are on the GPU)",
     "n_gpu_layers": "gpu_layers",
     "n_threads": "threads",
     "normalize_embeddings": "normalize",

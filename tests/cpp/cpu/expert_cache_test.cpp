@@ -142,7 +142,7 @@ TEST(ExpertCache, PromptsReadOnlyWhatDoesNotFit) {
   EXPECT_LE(model.weights->expert_reads() - before, 5u * kLayers * kExperts * 3 / 8);  // a quarter of all experts does not fit
 }
 
-// Rows of one kind choose the same experts again and again; after a prompt these are found in memory.
+// Experts that many steps chose stay in the cache when another row needs others.
 TEST(ExpertCache, OftenChosenExpertsStay) {
   File file;
   const Model model(file, bytes_of().least);

@@ -129,7 +129,7 @@ TEST(SummedFiles, SeeThatAFileWasChanged) {
   file->require_unchanged();
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // before Linux 6.13, modification times have steps of up to 10 ms
   std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(-1, std::ios::end).put('x');
-  expect_error(ErrorKind::io, "was changed while it was loaded", [&] { file->require_unchanged(); });
+  expect_error(ErrorKind::io, "was changed after it was opened", [&] { file->require_unchanged(); });
   const auto replaced = ModelFile::open(path);
   std::filesystem::rename(folder.write("b.gguf", "another file"), path);
   replaced->require_unchanged();  // another file now has the name, but the open file is unchanged
