@@ -1,6 +1,7 @@
 #include "model/mixture_settings.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace pumice::model {
 namespace {
@@ -12,45 +13,120 @@ const char* experts_key(const Reader& read, const MixtureDefaults& defaults) {
   return defaults.experts_key;
 }
 
-// Throws if a GGUF file asks for a kind of mixture that none of these families has. llama.cpp reads most of these keys for any family.
-void refuse_other_mixtures(const Reader& read) {
+// Throws if a GGUF file asks for a kind of mixture that its family does not have. llama.cpp reads most of these keys for any family.
+void refuse_other_mixtures(const Reader& read, const MixtureDefaults& defaults) {
   if (!read.gguf()) return;
   struct Key {
     const char* name;
+    bool known;        // the family has this setting
     std::int64_t off;  // as good as 0, which means that the file does not ask for it
     const char* what;
   };
-  constexpr Key kKeys[] = {{"expert_group_count", 1, "groups of experts"},
-                           {"leading_dense_block_count", 0, "first layers without experts"},
-                           {"interleave_moe_layer_step", 1, "layers without experts between those that have them"},
-                           {"moe_every_n_layers", 1, "layers without experts between those that have them"}};
-  for (const Key& key : kKeys) {
+  const DenseDefaults dense = defaults.dense.value_or(DenseDefaults{});
+  const Key keys[] = {
+      {"expert_group_count", defaults.groups > 0, 1, "groups of experts"},
+      {"leading_dense_block_count", !dense.first_key.empty(), 0, "first layers without experts"},
+      {"interleave_moe_layer_step", !dense.step_key.empty(), 1, "layers without experts between those that have them"},
+      {"moe_every_n_layers", false, 1, "layers without experts between those that have them"},
+  };
+  for (const Key& key : keys) {
+    if (key.known) continue;
     const std::int64_t said = read.integer(key.name, "").value_or(0);
     if (said != 0 && said != key.off) read.unsupported(read.key(key.name, ""), " is ", said, ": ", key.what, " are not run in this family");
   }
+  if (defaults.scale) return;
   const double scale = read.number("expert_weights_scale", "").value_or(0);
   if (scale != 0 && scale != 1)
     read.unsupported(read.key("expert_weights_scale", ""), " is ", scale,
                      ": weights of experts are not multiplied in this family; it must be 1");
 }
 
+// Returns the score that the file asks for. Throws if the family does not have it.
+RouteScore read_score(const Reader& read, const ScoreDefaults& defaults) {
+  const std::string where = read.key("expert_gating_func", defaults.key);
+  const auto needs = [&](const auto& said) {
+    const std::string softmax = read.gguf() ? "1 (softmax)" : "softmax", sigmoid = read.gguf() ? "2 (sigmoid)" : "sigmoid";
+    const std::string needed = defaults.either ? str(softmax, " or ", sigmoid) : defaults.score == RouteScore::sigmoid ? sigmoid : softmax;
+    read.unsupported(where, " is ", said, "; ", needed, " is needed");
+  };
+  std::optional<RouteScore> score;
+  if (read.gguf()) {
+    // Numbers of llama.cpp's enum. 0 and a missing key leave the score to the family.
+    const std::int64_t said = read.integer("expert_gating_func", "").value_or(0);
+    if (said == 1) score = RouteScore::softmax;
+    if (said == 2) score = RouteScore::sigmoid;
+    if (said != 0 && (!score || (*score != defaults.score && !defaults.either))) needs(said);
+  } else if (const auto said = read.string("", defaults.key)) {
+    if (*said == "softmax") score = RouteScore::softmax;
+    // dots.llm1 has the name of its way of choosing here ("without an auxiliary loss", DeepSeek V3), which is by sigmoids.
+    if (*said == "sigmoid" || *said == "noaux_tc") score = RouteScore::sigmoid;
+    if (!score || (*score != defaults.score && !defaults.either)) needs(str('"', *said, '"'));
+  }
+  return score.value_or(defaults.score);
+}
+
+// Reads the number of groups and how many are kept, and checks what Route needs.
+void read_groups(const Reader& read, Router& router, const MixtureDefaults& defaults) {
+  if (defaults.groups == 0) return;
+  const bool silent = read.gguf();
+  router.groups = read.size("expert_group_count", "n_group", kMaxExperts, silent ? 1 : defaults.groups);
+  router.kept = read.size("expert_group_used_count", "topk_group", kMaxExperts, silent ? 1 : defaults.kept);
+  if (router.groups == 1) return;
+  const std::string groups = read.key("expert_group_count", "n_group"), kept = read.key("expert_group_used_count", "topk_group");
+  const std::int32_t each = router.experts / router.groups;
+  if (router.experts % router.groups != 0 || each < 2)
+    read.unsupported(groups, " is ", router.groups, " for ", router.experts, " experts: groups must be equal, of two experts or more");
+  if (router.kept > router.groups || router.chosen > router.kept * each)
+    read.unsupported(kept, " is ", router.kept, " of ", router.groups, " groups of ", each, " experts; ", router.chosen,
+                     " experts must fit the groups that are kept");
+}
+
+// Returns a factor of config.json or a GGUF file that may be 0, which means 1 in GGUF files.
+float read_scale(const Reader& read, const MixtureDefaults& defaults) {
+  if (!defaults.scale) return 1;
+  const double said = read.number("expert_weights_scale", defaults.scale_key).value_or(read.gguf() ? 1 : *defaults.scale);
+  if (read.gguf() && said == 0) return 1;
+  if (!(said > 0 && said < 1e30)) read.bad_number(read.key("expert_weights_scale", defaults.scale_key), said, "a positive number");
+  return static_cast<float>(said);
+}
+
+// Returns the shared experts as one network, or nothing if there are none.
+std::optional<SharedExpert> read_shared(const Reader& read, const Mixture& mixture, const SharedDefaults& defaults) {
+  const auto one = [&](std::int64_t width, const std::string& where) {
+    return shared_expert(mixture, static_cast<std::int32_t>(read.in_range(width, 1, kMaxWidth * 4, where)));
+  };
+  if (read.integer("expert_shared_feed_forward_length", defaults.width_key).value_or(0) != 0 ||
+      (!read.gguf() && !defaults.width_key.empty()))
+    return one(read.size("expert_shared_feed_forward_length", defaults.width_key, kMaxWidth * 4,
+                         defaults.width > 0 ? std::optional<std::int64_t>(defaults.width) : std::nullopt),
+               read.key("expert_shared_feed_forward_length", defaults.width_key));
+  const std::string where = read.key("expert_shared_count", defaults.key);
+  const std::int64_t silent = read.gguf() ? 0 : defaults.count;
+  const std::int64_t count = read.in_range(read.integer("expert_shared_count", defaults.key).value_or(silent), 0, kMaxExperts, where);
+  return count == 0 ? std::nullopt : std::optional(one(count * mixture.width, where));
+}
+
 }  // namespace
 
 Mixture read_mixture(const Reader& read, const Config& c, const MixtureDefaults& defaults) {
-  refuse_other_mixtures(read);
+  refuse_other_mixtures(read, defaults);
   const FeedForward& network = c.layers.front().feed_forward();
   Mixture x{.gated = network.gated, .activation = network.activation};
-  x.router.experts = read.size_in_gguf("expert_count", experts_key(read, defaults), kMaxExperts, defaults.experts);
-  x.router.chosen = read.size_in_gguf("expert_used_count", "num_experts_per_tok", std::min(kMaxChosen, x.router.experts), defaults.chosen);
+  Router& router = x.router;
+  router.experts = read.size_in_gguf("expert_count", experts_key(read, defaults), kMaxExperts, defaults.experts);
+  router.chosen = read.size_in_gguf("expert_used_count", defaults.chosen_key, std::min(kMaxChosen, router.experts), defaults.chosen);
   // GGUF files of some families have the experts' width in feed_forward_length only.
   const std::int32_t silent = read.gguf() || defaults.width == 0 ? network.width : defaults.width;
   x.width = read.size("expert_feed_forward_length", defaults.width_key, kMaxWidth, silent);
   if (defaults.normalised)
-    x.router.normalised = read.flag("expert_weights_norm", "norm_topk_prob", read.gguf() ? defaults.gguf_normalised : *defaults.normalised);
-  const std::string gating = read.key("expert_gating_func", "");
-  // 1 is softmax in llama.cpp's enum; 0 and a missing key leave it to the family.
-  if (const std::int64_t said = read.integer("expert_gating_func", "").value_or(0); said != 0 && said != 1)
-    read.unsupported(gating, " is ", said, "; 1 (softmax) is needed");
+    router.normalised =
+        read.flag("expert_weights_norm", defaults.normalised_key, read.gguf() ? defaults.gguf_normalised : *defaults.normalised);
+  router.score = read_score(read, defaults.score);
+  router.choice_bias = defaults.choice_bias;
+  read_groups(read, router, defaults);
+  router.scale = read_scale(read, defaults);
+  router.floor = router.normalised ? defaults.floor : 0;
+  if (defaults.shared) x.shared = read_shared(read, x, *defaults.shared);
   return x;
 }
 
@@ -58,9 +134,38 @@ SharedExpert shared_expert(const Mixture& mixture, std::int32_t width) {
   return {.network = {.width = width, .gated = mixture.gated, .activation = mixture.activation}};
 }
 
+std::vector<bool> read_dense_layers(const Reader& read, const Config& c, const DenseDefaults& defaults) {
+  const auto count = static_cast<std::int64_t>(c.layers.size());
+  std::int64_t first = 0, step = 1;
+  if (!defaults.first_key.empty()) {
+    const std::string where = read.key("leading_dense_block_count", defaults.first_key);
+    const std::int64_t silent = read.gguf() ? 0 : defaults.first;
+    first = read.in_range(read.integer("leading_dense_block_count", defaults.first_key).value_or(silent), 0, kMaxLayers, where);
+  }
+  if (!defaults.step_key.empty()) step = read.size("interleave_moe_layer_step", defaults.step_key, kMaxLayers, 1);
+  const auto types = read.gguf() || defaults.types_key.empty() ? std::nullopt : read.file().strings(read.key("", defaults.types_key));
+  if (types && static_cast<std::int64_t>(types->size()) != count)
+    read.unsupported(defaults.types_key, " has ", types->size(), " entries for ", count, " layers; one for each layer is needed");
+  std::vector<bool> dense;
+  for (std::int64_t i = 0; i < count; ++i) {
+    dense.push_back(i < first || (i + 1) % step != 0);
+    if (!types) continue;
+    const std::string& type = (*types)[static_cast<std::size_t>(i)];
+    if (type != "dense" && type != "sparse")
+      read.unsupported(defaults.types_key, ": layer type \"", type, "\" is not known; there are dense and sparse");
+    dense.back() = type == "dense";
+  }
+  return dense;
+}
+
 void set_mixtures(Config& c, const Mixture& mixture, const std::function<bool(std::size_t layer)>& has) {
   for (std::size_t i = 0; i < c.layers.size(); ++i)
     if (has(i)) c.layers[i].network = mixture;
+}
+
+void read_mixtures(const Reader& read, Config& c, const MixtureDefaults& defaults) {
+  const std::vector<bool> dense = read_dense_layers(read, c, defaults.dense.value_or(DenseDefaults{}));
+  set_mixtures(c, read_mixture(read, c, defaults), [&](std::size_t layer) { return !dense[layer]; });
 }
 
 }  // namespace pumice::model

@@ -71,6 +71,14 @@ inline constexpr TensorName kExperts[] = {
     {shared_opening, "blk.{}.ffn_gate_inp_shexp", "layers.{}.mlp.shared_expert_gate"},
 };
 
+// Names in DeepSeek V3 and families like it, before those of kExperts: a bias of the choice, and shared experts as one network.
+inline constexpr TensorName kSharedExperts[] = {
+    {router_choice_bias, "blk.{}.exp_probs_b.bias", "layers.{}.mlp.gate.e_score_correction_bias", Fused::no, false, Bare::both},
+    {shared_gate, "blk.{}.ffn_gate_shexp", "layers.{}.mlp.shared_experts.gate_proj"},
+    {shared_up, "blk.{}.ffn_up_shexp", "layers.{}.mlp.shared_experts.up_proj"},
+    {shared_down, "blk.{}.ffn_down_shexp", "layers.{}.mlp.shared_experts.down_proj"},
+};
+
 inline constexpr TensorName kBert[] = {
     {token_embedding, "token_embd", "embeddings.word_embeddings"},
     {position_embedding, "position_embd", "embeddings.position_embeddings"},
