@@ -1,6 +1,7 @@
 #include "model/mixture_settings.h"
 
 #include <algorithm>
+#include <functional>
 #include <string_view>
 
 namespace pumice::model {
@@ -65,20 +66,33 @@ RouteScore read_score(const Reader& read, const ScoreDefaults& defaults) {
   return score.value_or(defaults.score);
 }
 
+// Returns how many experts are chosen. Some files have a list with a number for each layer. Throws if these are not equal.
+std::int32_t read_chosen(const Reader& read, const Config& c, std::int32_t experts, const MixtureDefaults& defaults) {
+  const std::string where = read.key("expert_used_count", defaults.chosen_key);
+  const std::int64_t most = std::min(kMaxChosen, experts);
+  const auto list = read.per_layer("expert_used_count", defaults.chosen_key, c.layers.size(), 1, most);
+  if (list.empty() && (read.gguf() || defaults.chosen == 0)) read.missing(where);
+  if (std::ranges::adjacent_find(list, std::not_equal_to()) != list.end())
+    read.unsupported(where, " differs between layers; the same number in all layers is needed");
+  return static_cast<std::int32_t>(read.in_range(list.empty() ? defaults.chosen : list.front(), 1, most, where));
+}
+
 // Reads the number of groups and how many are kept, and checks what Route needs.
 void read_groups(const Reader& read, Router& router, const MixtureDefaults& defaults) {
   if (defaults.groups == 0) return;
   const bool silent = read.gguf();
   router.groups = read.size("expert_group_count", "n_group", kMaxExperts, silent ? 1 : defaults.groups);
   router.kept = read.size("expert_group_used_count", "topk_group", kMaxExperts, silent ? 1 : defaults.kept);
-  if (router.groups == 1) return;
   const std::string groups = read.key("expert_group_count", "n_group"), kept = read.key("expert_group_used_count", "topk_group");
+  if (router.kept > router.groups)
+    read.unsupported(kept, " is ", router.kept, "; it must not be above ", router.groups, ", the number of groups (", groups, ")");
+  if (router.groups == 1) return;
   const std::int32_t each = router.experts / router.groups;
   if (router.experts % router.groups != 0 || each < 2)
     read.unsupported(groups, " is ", router.groups, " for ", router.experts, " experts: groups must be equal, of two experts or more");
-  if (router.kept > router.groups || router.chosen > router.kept * each)
-    read.unsupported(kept, " is ", router.kept, " of ", router.groups, " groups of ", each, " experts; ", router.chosen,
-                     " experts must fit the groups that are kept");
+  if (router.chosen > router.kept * each)
+    read.unsupported(kept, " is ", router.kept, ": ", router.chosen, " experts are chosen, and ", router.kept, " groups of ", each,
+                     " must have as many");
 }
 
 // Returns a factor of config.json or a GGUF file that may be 0, which means 1 in GGUF files.
@@ -114,7 +128,7 @@ Mixture read_mixture(const Reader& read, const Config& c, const MixtureDefaults&
   Mixture x{.gated = network.gated, .activation = network.activation};
   Router& router = x.router;
   router.experts = read.size_in_gguf("expert_count", experts_key(read, defaults), kMaxExperts, defaults.experts);
-  router.chosen = read.size_in_gguf("expert_used_count", defaults.chosen_key, std::min(kMaxChosen, router.experts), defaults.chosen);
+  router.chosen = read_chosen(read, c, router.experts, defaults);
   // GGUF files of some families have the experts' width in feed_forward_length only.
   const std::int32_t silent = read.gguf() || defaults.width == 0 ? network.width : defaults.width;
   x.width = read.size("expert_feed_forward_length", defaults.width_key, kMaxWidth, silent);

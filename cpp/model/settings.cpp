@@ -72,7 +72,7 @@ std::vector<std::int64_t> read_ffn_widths(const Reader& read, const Config& c, s
 std::vector<std::int64_t> window_letters(const Reader& read, const char* key, std::size_t count) {
   const std::string letters = read.text(read.key("", key));
   if (letters.empty() || letters.find_first_not_of("LG") != std::string::npos)
-    read.unsupported(key, " is \"", letters, "\"; a number, or letters L (window) and G (none) are needed");
+    read.unsupported(read.key("", key), " is \"", letters, "\"; a number, or letters L (window) and G (none) are needed");
   std::vector<std::int64_t> flags(count);
   for (std::size_t i = 0; i < count; ++i) flags[i] = letters[i % letters.size()] == 'L';
   return flags;
@@ -169,7 +169,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
     if (letters && std::holds_alternative<std::string>(*letters)) {
       windowed = window_letters(read, key, count);
     } else if (const auto pattern = read.integer("", key); pattern && (*pattern != 0 || window > 0)) {  // without a window, 0 is ignored
-      full_every = read.in_range(*pattern, 1, kMaxLayers, key);
+      full_every = read.in_range(*pattern, 1, kMaxLayers, read.key("", key));
     }
   }
   // A GGUF file has either a number (every n-th layer has no window) or one flag per layer.

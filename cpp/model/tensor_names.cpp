@@ -125,7 +125,7 @@ Layout layout_of(Fused fused, const Layer& layer) {
 }
 
 // Beginnings of the names of tensors that belong to other models and tasks than pumice's: towers for pictures and sounds, heads of
-// pre-training, and layers that predict draft tokens ("mtp."). The results of the model do not depend on these tensors.
+// pre-training, and layers that predict draft tokens ("mtp.", "mtp_"). The results of the model do not depend on these tensors.
 constexpr std::string_view kOtherParts[] = {
     "vision_tower.",
     "vision_model.",
@@ -155,6 +155,7 @@ constexpr std::string_view kOtherParts[] = {
     "head.linear1.",
     "head.linear2.",
     "mtp.",
+    "mtp_",
 };
 // The same in GGUF, where the rope factors are read elsewhere (rope_factors.cpp).
 constexpr std::string_view kOtherPartsInGguf[] = {"dec.", "output.", "rope_freqs.", "rope_factors_"};

@@ -91,7 +91,9 @@ std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std:
   require_format(*file_, tensor);
   const Part part = found.part.of_rows(length);
   const bool as_matrix = columns > 0 && d_.config.gguf && tensor.shape == std::vector{part.whole / columns, columns};
-  if (!as_matrix && (tensor.shape.size() != 1 || tensor.shape[0] != part.whole)) wrong_shape(*file_, tensor, str("[", part.whole, "]"));
+  const bool as_row = tensor.shape == std::vector{std::int64_t{1}, part.whole};  // ERNIE's biases of the choice
+  const bool as_vector = tensor.shape == std::vector{part.whole};
+  if (!as_matrix && !as_row && !as_vector) wrong_shape(*file_, tensor, str("[", part.whole, "]"));
   return values_in(tensor, part, length);
 }
 

@@ -20,6 +20,14 @@ constexpr std::array<TensorName, kFirst + kSecond> joined(const TensorName (&fir
   std::ranges::copy(second, all.begin() + kFirst);
   return all;
 }
+template <std::size_t kFirst, std::size_t kSecond>
+constexpr std::array<TensorName, kFirst + kSecond> joined(const TensorName (&first)[kFirst],
+                                                          const std::array<TensorName, kSecond>& second) {
+  std::array<TensorName, kFirst + kSecond> all{};
+  std::ranges::copy(first, all.begin());
+  std::ranges::copy(second, all.begin() + kFirst);
+  return all;
+}
 
 inline constexpr std::string_view kDecoderPrefixes[] = {"model.", "", "model.language_model.", "language_model.model."};
 
@@ -78,6 +86,7 @@ inline constexpr TensorName kSharedExperts[] = {
     {shared_up, "blk.{}.ffn_up_shexp", "layers.{}.mlp.shared_experts.up_proj"},
     {shared_down, "blk.{}.ffn_down_shexp", "layers.{}.mlp.shared_experts.down_proj"},
 };
+inline constexpr auto kExpertsAndShared = joined(kSharedExperts, kExperts);
 
 inline constexpr TensorName kBert[] = {
     {token_embedding, "token_embd", "embeddings.word_embeddings"},

@@ -243,13 +243,22 @@ void add_mixture_mutants(std::vector<Mutant>& all) {
       return set(x.router.groups, 2);
     });
   }
-  mixture("Router::score", "sigmoid", [](Mixture& x, const Layer&) { return set(x.router.score, RouteScore::sigmoid); });
+  mixture("Router::groups", "none", [](Mixture& x, const Layer&) { return set(x.router.groups, 1); });
+  mixture("Router::kept", "one more",
+          [](Mixture& x, const Layer&) { return x.router.kept < x.router.groups && set(x.router.kept, x.router.kept + 1); });
+  mixture("Router::score", "the other one", [](Mixture& x, const Layer&) {
+    return set(x.router.score, x.router.score == RouteScore::softmax ? RouteScore::sigmoid : RouteScore::softmax);
+  });
   parameters("Router::bias", "where there is none", [numbers](Description& d, std::size_t layer, const Mixture& x) {
     return set(of(d, layer, Role::router).bias, added(d, numbers(x.router.experts)));
   });
   parameters("Router::choice_bias", "where there is none", [numbers](Description& d, std::size_t layer, const Mixture& x) {
     if (x.router.chosen == x.router.experts) return false;
-    return set(of(d, layer, Role::router_choice_bias).vector, added(d, numbers(x.router.experts)));
+    VectorId& bias = of(d, layer, Role::router_choice_bias).vector;
+    return bias == VectorId::none && set(bias, added(d, numbers(x.router.experts)));
+  });
+  parameters("Router::choice_bias", "none", [](Description& d, std::size_t layer, const Mixture& x) {
+    return x.router.chosen < x.router.experts && set(of(d, layer, Role::router_choice_bias).vector, VectorId::none);
   });
   mixture("Router::normalised", "the other way", [](Mixture& x, const Layer& l) {
     // The softmax of all experts adds up to 1.

@@ -63,6 +63,7 @@ ANY_POSITIVE = words(
     alibi_bias_max max_alibi_bias pad_token_id eos_token_id relative_attention_max_distance
     llama_4_scaling_beta temperature_scale sliding_window_pattern swiglu_limit original_context_length
     lm_head_multiplier key_multiplier attention_in_multiplier attention_out_multiplier ssm_in_multiplier ssm_out_multiplier
+    routed_scaling_factor route_scale expert_weights_scale
     """
 )
 # Last parts of keys for which 0 is valid, too. In most of them it means "none".
@@ -70,6 +71,7 @@ ZERO_IS_NONE = words(
     """
     attn_logit_softcapping final_logit_softcapping sliding_window mscale mscale_all_dim llama_4_scaling_beta temperature_scale attn_factor
     pad_token_id eos_token_id
+    expert_weights_scale n_shared_experts num_shared_experts moe_num_shared_experts expert_shared_count
     """
 )
 # Keys and tensors that may be absent, null or an empty object, even if the results change because the file's value is not the default:
@@ -88,9 +90,15 @@ MAY_BE_ABSENT = words(
     lm_head_multiplier key_multiplier attention_in_multiplier attention_out_multiplier ssm_in_multiplier ssm_out_multiplier
     mlp_multipliers ssm_multipliers mlp_hidden_act mamba_hidden_act num_experts_per_tok norm_topk_prob swiglu_limit truncate
     original_context_length
+    routed_scaling_factor route_scale expert_weights_scale topk_group expert_group_used_count use_qk_norm mup_enabled moe_k moe_topk
+    n_shared_experts expert_shared_count sliding_attention
     window_size norm_rel_ebd relative_attention share_att_key position_biased_input
     lm_head.weight output.weight cls.weight token_types.weight rope_freqs.weight
     """
+)
+# Last parts of keys that say which layers have a feed-forward network in place of experts.
+FIRST_DENSE = words(
+    "first_k_dense_replace num_dense_layers moe_layer_start_index moe_layer_end_index mlp_layer_types leading_dense_block_count"
 )
 ANY_ROWS = re.compile(
     r"embed_tokens|token_embd|backbone\.embeddings|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type"
@@ -244,6 +252,8 @@ def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | Non
             return f"names no file: {text}"
         if absent and key in MAY_BE_ABSENT and " is missing; the nearest name is " in text:
             return None  # with the default, the model needs a tensor that the file lacks, and the error names this tensor
+        if last in FIRST_DENSE and re.search(r"(layers|blk)\.\d+\.\S+ is missing", text):
+            return None  # the error names the first tensor of a layer that has a feed-forward network in place of experts, or the reverse
         if place == "layers_block_type" and isinstance(value, list) and re.search(r"layers\.\d+\.\S+ is missing", text):
             return None  # this list alone says how many layers there are, and the error names the first tensor of one too many
         # Instead of the key, the error may name a tensor whose shape does not fit a size, or a list whose length does not fit the number of

@@ -20,7 +20,7 @@ import pumice
 
 Array = np.ndarray
 # One small model of each family. granite_moe_shared has a shared expert, and qwen2_moe one whose rows a sigmoid opens.
-MODELS = ["mixtral", "qwen2_moe", "qwen2_moe_sparse", "qwen3_moe", "olmoe", "flex_olmo", "granite_moe_shared"]
+MODELS = ["mixtral", "qwen2_moe", "qwen2_moe_sparse", "qwen3_moe", "olmoe", "flex_olmo", "granite_moe_shared", "glm4_moe_plain"]
 GGUF = {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "granite_moe_shared": "granitemoe"}
 
 
@@ -78,6 +78,37 @@ def test_weights_that_are_not_divided_by_their_sum(tmp_path: Path) -> None:
     with load(path, tokenizer=folder) as model, load(other) as expected, load(folder) as divided:
         assert np.array_equal(model.logits(ids), expected.logits(ids))
         assert np.abs(model.logits(ids) - divided.logits(ids)).max() > 1e-2
+
+
+@pytest.mark.parametrize(("name", "architecture"), [("glm4_moe", "glm4moe"), ("exaone_moe", "exaone-moe")])
+def test_layers_that_predict_draft_tokens_are_not_run(name: str, architecture: str, tmp_path: Path) -> None:
+    """They come last in GGUF files, which count them in block_count and have names of the kind nextn in them."""
+    keys, tensors = random_gguf.gguf_parts(name)
+    folder, ids = random_models.make_folder(name, tmp_path), random_models.golden(name)["ids"]
+    last = keys[f"{architecture}.block_count"]
+    more = {each.replace(".1.", f".{last}."): tensor for each, tensor in tensors.items() if each.startswith("blk.1.")}
+    more[f"blk.{last}.nextn.enorm.weight"] = tensors["output_norm.weight"]
+    said = keys | {f"{architecture}.block_count": last + 1, f"{architecture}.nextn_predict_layers": 1}
+    with warnings.catch_warnings(), load(random_gguf.write(tmp_path / "more.gguf", keys, tensors), tokenizer=folder) as plain:
+        warnings.simplefilter("error")
+        with load(random_gguf.write(tmp_path / "draft.gguf", said, tensors | more), tokenizer=folder) as model:
+            assert np.array_equal(model.logits(ids), plain.logits(ids))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("expert_gating_func", 1, r"expert_gating_func is 1; 2 \(sigmoid\) is needed"),
+        ("expert_gating_func", 3, r"expert_gating_func is 3; 2 \(sigmoid\) is needed"),
+        ("expert_group_count", 5, "expert_group_count is 5 for 16 experts: groups must be equal"),
+        ("expert_group_used_count", 9, "expert_group_used_count is 9; it must not be above 4"),
+        ("interleave_moe_layer_step", 2, "interleave_moe_layer_step is 2: layers without experts"),
+    ],
+)
+def test_settings_of_routers_that_are_refused(key: str, value: int, said: str, tmp_path: Path) -> None:
+    keys, tensors = random_gguf.gguf_parts("glm4_moe")
+    with pytest.raises(pumice.UnsupportedModelError, match=said):
+        load(random_gguf.write(tmp_path / "x.gguf", keys | {f"glm4moe.{key}": value}, tensors))
 
 
 @pytest.mark.parametrize("name", GGUF)

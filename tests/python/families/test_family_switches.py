@@ -216,6 +216,14 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("olmo_hybrid", "linear_allow_neg_eigval", False),
     ("olmo_hybrid_rope", "rope_parameters.rope_theta", 100.0),
     ("olmo_hybrid_rope", "rope_parameters.rope_theta", None),
+    ("glm4_moe", "num_experts_per_tok", 3),
+    ("glm4_moe", "routed_scaling_factor", 1.0),
+    ("glm4_moe", "norm_topk_prob", False),
+    ("glm4_moe", "n_group", 2),
+    ("glm4_moe", "topk_group", 3),
+    ("glm4_moe", "rms_norm_eps", 0.1),
+    ("glm4_moe", "hidden_act", "gelu"),
+    ("glm4_moe_plain", "norm_topk_prob", True),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -271,6 +279,9 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("qwen3_5", "linear_num_value_heads", 3, "linear_num_value_heads is 3"),
     ("qwen3_5", "is_causal", False, "is_causal"),
     ("olmo_hybrid", "layer_types", ["chunked_attention"] * 5, "chunked_attention"),
+    ("glm4_moe", "n_group", 3, "n_group is 3 for 16 experts"),
+    ("glm4_moe", "topk_group", 5, "topk_group is 5; it must not be above 4"),
+    ("glm4_moe", "scoring_func", "softmax", "scoring_func"),
 ]
 
 # (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
@@ -391,6 +402,14 @@ DEFAULTS = [
     ("olmo_hybrid", "linear_allow_neg_eigval"),
     ("olmo_hybrid", "num_key_value_heads"),
     ("olmo_hybrid", "layer_types"),
+    ("glm4_moe", "n_shared_experts"),
+    ("glm4_moe", "first_k_dense_replace"),
+    ("glm4_moe", "hidden_act"),
+    ("glm4_moe_plain", "routed_scaling_factor"),
+    ("glm4_moe_plain", "n_group"),
+    ("glm4_moe_plain", "use_qk_norm"),
+    ("glm4_moe_plain", "attention_bias"),
+    ("glm4_moe", "norm_topk_prob"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
@@ -462,6 +481,7 @@ ASKED = [
     ("olmoe", "attention_bias"),
     ("flex_olmo", "attention_bias"),
     ("granite_moe", "attention_bias"),
+    ("glm4_moe_plain", "attention_bias"),
 ]
 
 

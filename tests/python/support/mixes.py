@@ -12,7 +12,7 @@ TEXTS, TOKENS = 24, 64  # texts, tokens per text; with only three texts, the rat
 # In a mixture of experts, a few rows choose other experts once they are rounded, and these rows make up most of a cell. With 24 texts the
 # ratios of Q8_0 lay between 0.86 and 1.07, with 150 texts between 0.98 and 1.02.
 TEXTS_OF_MIXTURES = 150
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granite_moe", "gpt_oss")
+MIXTURES = frozenset(family for family, form in FORMS.items() if any("_exps" in name for name in form.names.values()))
 ENTROPY = 3.0  # entropy of the distributions of the next token, in nats
 SAME = 1e-5  # largest allowed divergence of two float32 runs of the same model, in nats
 RATIO = 1.02  # largest allowed ratio of pumice's divergence to llama.cpp's

@@ -444,6 +444,27 @@ MIXTRAL = LLAMA | {
     "model.layers.{}.block_sparse_moe.experts.w3": "blk.{}.ffn_up_exps",
     "model.layers.{}.block_sparse_moe.experts.w2": "blk.{}.ffn_down_exps",
 }
+SHARED_EXPERTS = EXPERTS | {
+    f"model.layers.{{}}.mlp.shared_experts.{part}_proj": f"blk.{{}}.ffn_{part}_shexp" for part in ("gate", "up", "down")
+}
+GLM4_MOE = SHARED_EXPERTS | {"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}
+HUNYUAN_MOE = (
+    HUNYUAN
+    | EXPERTS
+    | {
+        "model.layers.{}.mlp.gate.wg": "blk.{}.ffn_gate_inp",
+        "model.layers.{}.mlp.shared_mlp.gate_proj": "blk.{}.ffn_gate_shexp",
+        "model.layers.{}.mlp.shared_mlp.up_proj": "blk.{}.ffn_up_shexp",
+        "model.layers.{}.mlp.shared_mlp.down_proj": "blk.{}.ffn_down_shexp",
+    }
+)
+AFMOE = SHARED_EXPERTS | {
+    "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
+    "model.layers.{}.self_attn.gate_proj": "blk.{}.attn_gate",
+    "model.layers.{}.pre_mlp_layernorm": "blk.{}.ffn_norm",
+    "model.layers.{}.post_mlp_layernorm": "blk.{}.post_ffw_norm",
+    "model.layers.{}.mlp.router.gate": "blk.{}.ffn_gate_inp",
+}
 GRANITE_MOE = LLAMA | {
     "model.layers.{}.block_sparse_moe.router.layer": "blk.{}.ffn_gate_inp",
     "model.layers.{}.block_sparse_moe.input_linear": "blk.{}.ffn_gate_exps+blk.{}.ffn_up_exps",
@@ -769,12 +790,49 @@ def gpt_oss_keys(config: Config) -> dict[str, Any]:
 
 def expert_keys(config: Config) -> dict[str, Any]:
     keys = {
-        "expert_count": setting(config, None, "num_local_experts", "num_experts"),
-        "expert_used_count": config["num_experts_per_tok"],
+        "expert_count": setting(config, None, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+        "expert_used_count": setting(config, None, "num_experts_per_tok", "moe_k", "moe_topk"),
         "expert_feed_forward_length": config.get("moe_intermediate_size"),
         "expert_shared_feed_forward_length": setting(config, None, "shared_expert_intermediate_size", "shared_intermediate_size"),
     }
     return {key: value for key, value in keys.items() if value is not None}
+
+
+def sigmoid_keys(config: Config) -> dict[str, Any]:
+    """Returns the keys of families like DeepSeek V3."""
+    keys = {
+        "expert_group_count": config.get("n_group"),
+        "expert_group_used_count": config.get("topk_group"),
+        "expert_gating_func": 2,
+        "expert_shared_count": setting(config, None, "n_shared_experts", "num_shared_experts"),
+        "expert_weights_scale": float(setting(config, 1.0, "routed_scaling_factor", "route_scale")),
+        "expert_weights_norm": config.get("norm_topk_prob", True),
+        "leading_dense_block_count": setting(config, None, "first_k_dense_replace", "num_dense_layers"),
+    }
+    return expert_keys(config) | {key: value for key, value in keys.items() if value is not None}
+
+
+def ernie_moe_keys(config: Config) -> dict[str, Any]:
+    return expert_keys(config) | {
+        "interleave_moe_layer_step": config["moe_layer_interval"],
+        "leading_dense_block_count": config["moe_layer_start_index"],
+        "expert_shared_count": config["moe_num_shared_experts"],
+        "expert_shared_feed_forward_length": config["intermediate_size"] // config["num_key_value_heads"],
+    }
+
+
+def hunyuan_moe_keys(config: Config) -> dict[str, Any]:
+    width = config["intermediate_size"]
+    chosen = config["moe_topk"]
+    said: dict[str, Any] = {"expert_used_count": chosen[0] if isinstance(chosen, list) else chosen}
+    said |= {"expert_feed_forward_length": width, "expert_shared_feed_forward_length": width, "expert_shared_count": 1}
+    return expert_keys(config) | hunyuan_keys(config) | said
+
+
+def bias_of_choice(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
+    """The names of the biases that are added to experts' scores differ between families."""
+    layer = re.search(r"layers\.(\d+)\.\S*(e_score_correction_bias|expert_bias)$", name)
+    return (f"model.layers.{layer[1]}.exp_probs_b.bias", tensor.reshape(-1)) if layer else (name, tensor)
 
 
 STRETCHED = "the stretched base is rounded to float32"
@@ -803,6 +861,28 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "qwen2_moe": Form("qwen2moe", EXPERTS, expert_keys, context=32768),
     "qwen3_moe": Form("qwen3moe", EXPERTS, expert_keys, context=32768),
     "olmoe": Form("olmoe", EXPERTS, expert_keys, eps=1e-5, context=4096),
+    "glm4_moe": Form("glm4moe", GLM4_MOE, sigmoid_keys, partial=0.5, eps=1e-5, context=131072, change=bias_of_choice),
+    "dots1": Form("dots1", SHARED_EXPERTS, sigmoid_keys, change=bias_of_choice),
+    "ernie4_5_moe": Form(
+        "ernie4_5-moe", SHARED_EXPERTS, ernie_moe_keys, theta=500000.0, eps=1e-5, context=131072, change=bias_of_choice
+    ),
+    "hunyuan_moe": Form("hunyuan-moe", HUNYUAN_MOE, hunyuan_moe_keys, eps=1e-5, inexact=STRETCHED),
+    "minimax_m2": Form(
+        "minimax-m2", MIXTRAL, lambda c: expert_keys(c) | {"expert_feed_forward_length": c["intermediate_size"], "expert_gating_func": 2},
+        theta=5e6, context=196608, change=bias_of_choice,
+    ),
+    "exaone_moe": Form(
+        "exaone-moe", SHARED_EXPERTS,
+        lambda c: sigmoid_keys(c) | window_keys(c, 4) | {
+            "expert_shared_feed_forward_length": c["moe_intermediate_size"] * c["num_shared_experts"]
+        },
+        eps=1e-5, change=bias_of_choice,
+    ),
+    "mellum": Form("mellum", EXPERTS, lambda c: expert_keys(c) | window_keys(c, 4), theta=500000.0, context=131072),
+    "afmoe": Form(
+        "afmoe", AFMOE, lambda c: sigmoid_keys(c) | {"attention.sliding_window": c["sliding_window"]}, eps=1e-5, context=16384,
+        change=bias_of_choice,
+    ),
     "granite_moe": Form("granitemoe", GRANITE_MOE, lambda c: granite_keys(c) | expert_keys(c), permuted=True),
     "olmo": Form("olmo", permuted=True, **LAYER),
     "olmo2": Form("olmo2", LLAMA | BRANCH_NORMS, eps=1e-5),
@@ -906,6 +986,11 @@ WITHOUT = {
     "mixtral_window": "the converter drops sliding_window",
     "qwen2_moe_sparse": "llama.cpp's qwen2moe has experts in all layers",
     "qwen3_moe_plain": "llama.cpp's qwen3moe has experts in all layers, and always divides the weights of the chosen ones by their sum",
+    "dots1_groups": "llama.cpp's dots1 has no windows",
+    "ernie4_5_moe_interval": "the converter drops moe_layer_end_index",
+    "exaone_moe_plain": "the converter drops mlp_layer_types",
+    "mellum_dense": "llama.cpp's mellum has experts in all layers",
+    "afmoe_plain": "the converter drops mup_enabled and global_attn_every_n_layers",
     "gpt_oss_plain": "the converter drops swiglu_limit",
     "olmoe_normalised": "the converter drops norm_topk_prob",
     "llama_yarn_mscale": "the converter drops mscale for llama",
@@ -980,6 +1065,9 @@ def converted(name: str, tensor: Array, form: Form, config: Config) -> Iterator[
     target = form.names.get(base, form.names.get(f"model.{base}", "")).replace("{}", number)
     if suffix in ("ssm_a", "ssm_d") or base.endswith(".ssm_dt"):  # names of change()
         yield f"blk.{number}.{'ssm_dt.bias' if base.endswith('.ssm_dt') else suffix}", tensor
+        return
+    if base.endswith(".exp_probs_b"):  # a name of change()
+        yield f"blk.{number}.exp_probs_b.bias", tensor
         return
     if suffix == "pre_ff_layernorm":  # the converter leaves out ".weight"
         yield f"blk.{number}.ffn_norm", tensor
