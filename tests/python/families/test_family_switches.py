@@ -224,6 +224,12 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("glm4_moe", "rms_norm_eps", 0.1),
     ("glm4_moe", "hidden_act", "gelu"),
     ("glm4_moe_plain", "norm_topk_prob", True),
+    ("dots1", "num_experts_per_tok", 3),
+    ("dots1", "routed_scaling_factor", 1.0),
+    ("dots1", "norm_topk_prob", False),
+    ("dots1_groups", "topk_group", 3),
+    ("dots1_groups", "sliding_window", 8),
+    ("dots1", "rms_norm_eps", 0.1),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -410,6 +416,11 @@ DEFAULTS = [
     ("glm4_moe_plain", "use_qk_norm"),
     ("glm4_moe_plain", "attention_bias"),
     ("glm4_moe", "norm_topk_prob"),
+    ("dots1_groups", "norm_topk_prob"),
+    ("dots1_groups", "first_k_dense_replace"),
+    ("dots1_groups", "routed_scaling_factor"),
+    ("dots1", "n_group"),
+    ("dots1", "attention_bias"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
@@ -482,6 +493,7 @@ ASKED = [
     ("flex_olmo", "attention_bias"),
     ("granite_moe", "attention_bias"),
     ("glm4_moe_plain", "attention_bias"),
+    ("dots1", "attention_bias"),
 ]
 
 
