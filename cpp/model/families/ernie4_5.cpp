@@ -1,5 +1,7 @@
-// ERNIE 4.5 0.3B, dense (Baidu 2025): a Llama whose rope rotates pairs of neighbouring columns, in GGUF and safetensors files alike.
+// ERNIE 4.5 0.3B, dense (Baidu 2025): a Llama whose rope rotates pairs of neighbouring columns, in GGUF and safetensors files alike. The
+// 21B-A3B and 300B-A47B have experts and shared experts in all layers but the first ones.
 #include "model/families/names.h"
+#include "model/mixture_settings.h"
 #include "model/rope.h"
 #include "model/settings.h"
 
@@ -16,7 +18,47 @@ void configure(const Reader& read, Config& c) {
     layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = read.flag("", "use_bias", false);
 }
 
+constexpr std::string_view kGgufMoe[] = {"ernie4_5-moe"}, kTypesMoe[] = {"ernie4_5_moe"};
+constexpr TensorName kBiasOfChoice[] = {{Role::router_choice_bias, "blk.{}.exp_probs_b.bias",
+                                         "layers.{}.mlp.moe_statics.e_score_correction_bias", Fused::no, false, Bare::both}};
+constexpr auto kNamesMoe = names::joined(kBiasOfChoice, names::kExpertsAndShared);
+
+void configure_moe(const Reader& read, Config& c) {
+  read_sizes(read, c, {.heads = 20, .kv_heads = 4, .n_ctx = 131072, .eps = 1e-5});
+  read_ropes(read, c, {.theta = 500000, .interleaved = true});
+  const bool bias = read.flag("", "use_bias", false);
+  for (Layer& layer : c.layers) layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = bias;
+  // The original's lower limit of the sum by which weights are divided. It only matters if it is near the sums, so it is added to them.
+  const double floor = read.positive("", "moe_norm_min", 1e-12);
+  if (floor > 1e-6) read.unsupported(read.key("", "moe_norm_min"), " is ", floor, "; it must not be above 1e-6");
+  const DenseDefaults places{.first_key = "moe_layer_start_index", .first = 1, .step_key = "moe_layer_interval"};
+  Mixture mixture = read_mixture(read, c,
+                                 {.experts_key = "moe_num_experts",
+                                  .chosen_key = "moe_k",
+                                  .experts = 64,
+                                  .chosen = 6,
+                                  .width = 1536,
+                                  .choice_bias = true,
+                                  .floor = static_cast<float>(floor),
+                                  .shared = SharedDefaults{.key = "moe_num_shared_experts", .count = 2},
+                                  .dense = places});
+  if (mixture.shared) mixture.shared->network.bias = bias;
+  const std::vector<bool> dense = read_dense_layers(read, c, places);
+  const auto last = static_cast<std::int64_t>(dense.size()) - 1;
+  std::int64_t end = read.in_range(read.integer("", "moe_layer_end_index").value_or(-1), -1, kMaxLayers, "moe_layer_end_index");
+  if (end == -1) end = last;
+  set_mixtures(c, mixture, [&](std::size_t layer) { return !dense[layer] && static_cast<std::int64_t>(layer) <= end; });
+}
+
 }  // namespace
+
+const Family ernie4_5_moe{.name = "ernie4_5_moe",
+                          .gguf_names = kGgufMoe,
+                          .model_types = kTypesMoe,
+                          .prefixes = names::kDecoderPrefixes,
+                          .names = kNamesMoe,
+                          .more_names = names::kLlama,
+                          .configure = configure_moe};
 
 const Family ernie4_5{.name = "ernie4_5",
                       .gguf_names = kGguf,

@@ -230,6 +230,10 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("dots1_groups", "topk_group", 3),
     ("dots1_groups", "sliding_window", 8),
     ("dots1", "rms_norm_eps", 0.1),
+    ("ernie4_5_moe", "moe_k", 3),
+    ("ernie4_5_moe", "hidden_act", "gelu"),
+    ("ernie4_5_moe", "rms_norm_eps", 0.1),
+    ("ernie4_5_moe", "rope_parameters.rope_theta", 100.0),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -288,6 +292,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("glm4_moe", "n_group", 3, "n_group is 3 for 16 experts"),
     ("glm4_moe", "topk_group", 5, "topk_group is 5; it must not be above 4"),
     ("glm4_moe", "scoring_func", "softmax", "scoring_func"),
+    ("ernie4_5_moe", "moe_norm_min", 0.1, "moe_norm_min"),
 ]
 
 # (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
@@ -421,6 +426,12 @@ DEFAULTS = [
     ("dots1_groups", "routed_scaling_factor"),
     ("dots1", "n_group"),
     ("dots1", "attention_bias"),
+    ("ernie4_5_moe", "moe_num_shared_experts"),
+    ("ernie4_5_moe", "moe_layer_start_index"),
+    ("ernie4_5_moe", "moe_layer_interval"),
+    ("ernie4_5_moe", "moe_layer_end_index"),
+    ("ernie4_5_moe", "moe_norm_min"),
+    ("ernie4_5_moe", "use_bias"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
@@ -494,6 +505,7 @@ ASKED = [
     ("granite_moe", "attention_bias"),
     ("glm4_moe_plain", "attention_bias"),
     ("dots1", "attention_bias"),
+    ("ernie4_5_moe", "use_bias"),
 ]
 
 
