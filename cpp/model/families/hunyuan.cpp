@@ -1,7 +1,10 @@
-// Hunyuan 0.5B to 7B, dense (Tencent 2025): a Llama that normalises each head of q and k after rope.
+// Hunyuan 0.5B to 7B, dense (Tencent 2025): a Llama that normalises each head of q and k after rope. Hunyuan A13B: the same with experts
+// and a shared expert in all layers.
+#include <algorithm>
 #include <cmath>
 
 #include "model/families/names.h"
+#include "model/mixture_settings.h"
 #include "model/rope.h"
 #include "model/settings.h"
 
@@ -36,7 +39,49 @@ void configure(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.attention().qk_norm = QkNorm::head_after_rope;
 }
 
+constexpr std::string_view kGgufMoe[] = {"hunyuan-moe"}, kTypesMoe[] = {"hunyuan_v1_moe"};
+constexpr TensorName kOwnNamesMoe[] = {
+    {q_norm, "blk.{}.attn_q_norm", "layers.{}.self_attn.query_layernorm"},
+    {k_norm, "blk.{}.attn_k_norm", "layers.{}.self_attn.key_layernorm"},
+    {router, "blk.{}.ffn_gate_inp", "layers.{}.mlp.gate.wg"},
+    {shared_gate, "blk.{}.ffn_gate_shexp", "layers.{}.mlp.shared_mlp.gate_proj"},
+    {shared_up, "blk.{}.ffn_up_shexp", "layers.{}.mlp.shared_mlp.up_proj"},
+    {shared_down, "blk.{}.ffn_down_shexp", "layers.{}.mlp.shared_mlp.down_proj"},
+};
+constexpr auto kNamesMoe = names::joined(kOwnNamesMoe, names::kExperts);
+
+// Returns the number at a key of config.json that has one number, or one for each layer. Throws if these are not equal.
+std::int32_t same_in_all_layers(const Reader& read, const Config& c, const char* key, std::int64_t low, std::int64_t high,
+                                std::int32_t otherwise) {
+  const auto list = c.gguf ? std::vector<std::int64_t>{} : read.per_layer("", key, c.layers.size(), low, high);
+  if (list.empty()) return otherwise;
+  if (std::ranges::adjacent_find(list, std::not_equal_to()) != list.end())
+    read.unsupported(read.key("", key), " differs between layers; the same number in all layers is needed");
+  return static_cast<std::int32_t>(list.front());
+}
+
+void configure_moe(const Reader& read, Config& c) {
+  configure(read, c);
+  // transformers gives experts and shared expert the same width. The original's code has keys for others.
+  const std::int32_t width = c.layers.front().feed_forward().width;
+  if (same_in_all_layers(read, c, "moe_intermediate_size", 1, kMaxWidth, width) != width)
+    read.unsupported("moe_intermediate_size is not ", width, " (intermediate_size): experts of another width are not run in this family");
+  if (same_in_all_layers(read, c, "num_shared_expert", 0, kMaxExperts, 1) != 1)
+    read.unsupported("num_shared_expert is not 1: more shared experts are not run in this family");
+  if (read.flag("", "moe_drop_tokens", false))
+    read.unsupported("moe_drop_tokens (experts that take a limited number of tokens) is not run");
+  read_mixtures(read, c, {.chosen_key = "moe_topk", .width_key = "", .chosen = 1, .shared = SharedDefaults{.key = "", .count = 1}});
+}
+
 }  // namespace
+
+const Family hunyuan_moe{.name = "hunyuan_moe",
+                         .gguf_names = kGgufMoe,
+                         .model_types = kTypesMoe,
+                         .prefixes = names::kDecoderPrefixes,
+                         .names = kNamesMoe,
+                         .more_names = names::kLlama,
+                         .configure = configure_moe};
 
 const Family hunyuan{.name = "hunyuan",
                      .gguf_names = kGguf,

@@ -234,6 +234,10 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("ernie4_5_moe", "hidden_act", "gelu"),
     ("ernie4_5_moe", "rms_norm_eps", 0.1),
     ("ernie4_5_moe", "rope_parameters.rope_theta", 100.0),
+    ("hunyuan_moe", "moe_topk", 2),
+    ("hunyuan_moe", "rope_parameters.alpha", 2.0),
+    ("hunyuan_moe", "rms_norm_eps", 0.1),
+    ("hunyuan_moe", "hidden_act", "gelu"),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -293,6 +297,10 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("glm4_moe", "topk_group", 5, "topk_group is 5; it must not be above 4"),
     ("glm4_moe", "scoring_func", "softmax", "scoring_func"),
     ("ernie4_5_moe", "moe_norm_min", 0.1, "moe_norm_min"),
+    ("hunyuan_moe_list", "moe_topk", [2, 1, 2], "moe_topk differs between layers"),
+    ("hunyuan_moe", "num_shared_expert", [2] * 3, "num_shared_expert is not 1"),
+    ("hunyuan_moe", "moe_intermediate_size", [48] * 3, "moe_intermediate_size is not 96"),
+    ("hunyuan_moe", "moe_drop_tokens", True, "moe_drop_tokens"),
 ]
 
 # (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
@@ -432,6 +440,8 @@ DEFAULTS = [
     ("ernie4_5_moe", "moe_layer_end_index"),
     ("ernie4_5_moe", "moe_norm_min"),
     ("ernie4_5_moe", "use_bias"),
+    ("hunyuan_moe", "hidden_act"),
+    ("hunyuan_moe", "attention_bias"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
@@ -506,6 +516,7 @@ ASKED = [
     ("glm4_moe_plain", "attention_bias"),
     ("dots1", "attention_bias"),
     ("ernie4_5_moe", "use_bias"),
+    ("hunyuan_moe", "attention_bias"),
 ]
 
 
