@@ -238,6 +238,10 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("hunyuan_moe", "rope_parameters.alpha", 2.0),
     ("hunyuan_moe", "rms_norm_eps", 0.1),
     ("hunyuan_moe", "hidden_act", "gelu"),
+    ("minimax_m2", "num_experts_per_tok", 3),
+    ("minimax_m2", "hidden_act", "gelu"),
+    ("minimax_m2", "rms_norm_eps", 0.1),
+    ("minimax_m2", "rope_parameters.partial_rotary_factor", 1.0),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -442,6 +446,8 @@ DEFAULTS = [
     ("ernie4_5_moe", "use_bias"),
     ("hunyuan_moe", "hidden_act"),
     ("hunyuan_moe", "attention_bias"),
+    ("minimax_m2", "hidden_act"),
+    ("minimax_m2", "rms_norm_eps"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
