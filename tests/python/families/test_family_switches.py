@@ -242,6 +242,13 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("minimax_m2", "hidden_act", "gelu"),
     ("minimax_m2", "rms_norm_eps", 0.1),
     ("minimax_m2", "rope_parameters.partial_rotary_factor", 1.0),
+    ("exaone_moe", "num_experts_per_tok", 3),
+    ("exaone_moe", "routed_scaling_factor", 1.0),
+    ("exaone_moe", "norm_topk_prob", False),
+    ("exaone_moe", "n_group", 2),
+    ("exaone_moe", "topk_group", 3),
+    ("exaone_moe", "sliding_window", 8),
+    ("exaone_moe", "rms_norm_eps", 0.1),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -305,6 +312,8 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("hunyuan_moe", "num_shared_expert", [2] * 3, "num_shared_expert is not 1"),
     ("hunyuan_moe", "moe_intermediate_size", [48] * 3, "moe_intermediate_size is not 96"),
     ("hunyuan_moe", "moe_drop_tokens", True, "moe_drop_tokens"),
+    ("exaone_moe_plain", "mlp_layer_types", ["sparse"] * 3, "mlp_layer_types has 3 entries for 4 layers"),
+    ("exaone_moe_plain", "mlp_layer_types", ["moe"] * 4, '"moe" is not known'),
 ]
 
 # (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
@@ -448,6 +457,12 @@ DEFAULTS = [
     ("hunyuan_moe", "attention_bias"),
     ("minimax_m2", "hidden_act"),
     ("minimax_m2", "rms_norm_eps"),
+    ("exaone_moe", "num_shared_experts"),
+    ("exaone_moe", "first_k_dense_replace"),
+    ("exaone_moe", "mlp_layer_types"),
+    ("exaone_moe", "layer_types"),
+    ("exaone_moe", "routed_scaling_factor"),
+    ("exaone_moe", "norm_topk_prob"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
