@@ -249,6 +249,12 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("exaone_moe", "topk_group", 3),
     ("exaone_moe", "sliding_window", 8),
     ("exaone_moe", "rms_norm_eps", 0.1),
+    ("mellum", "num_experts_per_tok", 3),
+    ("mellum", "norm_topk_prob", False),
+    ("mellum", "sliding_window", 8),
+    ("mellum", "rope_parameters.full_attention.rope_theta", 100.0),
+    ("mellum", "rope_parameters.sliding_attention.rope_theta", 100.0),
+    ("mellum", "rms_norm_eps", 0.1),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -463,6 +469,9 @@ DEFAULTS = [
     ("exaone_moe", "layer_types"),
     ("exaone_moe", "routed_scaling_factor"),
     ("exaone_moe", "norm_topk_prob"),
+    ("mellum", "mlp_layer_types"),
+    ("mellum", "norm_topk_prob"),
+    ("mellum_dense", "rope_parameters"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
@@ -538,6 +547,7 @@ ASKED = [
     ("dots1", "attention_bias"),
     ("ernie4_5_moe", "use_bias"),
     ("hunyuan_moe", "attention_bias"),
+    ("mellum", "attention_bias"),
 ]
 
 
