@@ -255,6 +255,11 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("mellum", "rope_parameters.full_attention.rope_theta", 100.0),
     ("mellum", "rope_parameters.sliding_attention.rope_theta", 100.0),
     ("mellum", "rms_norm_eps", 0.1),
+    ("afmoe", "num_experts_per_tok", 3),
+    ("afmoe", "mup_enabled", False),
+    ("afmoe", "sliding_window", 8),
+    ("afmoe", "route_scale", 1.0),
+    ("afmoe", "rms_norm_eps", 0.1),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -320,6 +325,8 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("hunyuan_moe", "moe_drop_tokens", True, "moe_drop_tokens"),
     ("exaone_moe_plain", "mlp_layer_types", ["sparse"] * 3, "mlp_layer_types has 3 entries for 4 layers"),
     ("exaone_moe_plain", "mlp_layer_types", ["moe"] * 4, '"moe" is not known'),
+    ("afmoe", "score_func", "softmax", "score_func"),
+    ("afmoe", "attention_bias", True, "attention_bias"),
 ]
 
 # (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
@@ -472,6 +479,12 @@ DEFAULTS = [
     ("mellum", "mlp_layer_types"),
     ("mellum", "norm_topk_prob"),
     ("mellum_dense", "rope_parameters"),
+    ("afmoe", "num_dense_layers"),
+    ("afmoe", "layer_types"),
+    ("afmoe", "global_attn_every_n_layers"),
+    ("afmoe_plain", "num_shared_experts"),
+    ("afmoe_plain", "route_scale"),
+    ("afmoe_plain", "mup_enabled"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
