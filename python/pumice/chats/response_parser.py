@@ -19,6 +19,7 @@ from typing import Any
 from ..common.arguments import did_you_mean, shown
 from ..generate.answers import DECODER, Kind, ToolCall
 from .markers import Found, Pattern, Scanner, Watch
+from .python_calls import python_calls
 from .tool_schemas import typed
 
 # The fields that a response template may have, and the kind of text that each field holds.
@@ -209,6 +210,7 @@ def _checked_arguments(content: str, given: Mapping[str, Any], where: str) -> Ma
         "xml-inline": ("tag_pattern", "value_parser", "merge_duplicates"),
         "kv-lines": ("line_sep", "kv_sep", "value_parser", "strip"),
         "text": ("strip",),
+        "python": (),
     }[content]
     _check_keys(f"{where}, content_args", given, known)
     result = dict(given)
@@ -330,7 +332,22 @@ def _read_lines(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-_READERS: dict[str, Any] = {"text": _read_text, "json": _read_json, "xml-inline": _read_tags, "kv-lines": _read_lines}
+def _read_python(text: str, arguments: Mapping[str, Any]) -> Any:
+    """Returns the calls in a text in Python's syntax, such as [f(a=1), g()]. LFM2 can also write a list of calls in JSON."""
+    if _JSON_CALLS.match(text):
+        return _read_json(text, arguments)
+    return python_calls(text, _MOST_CALLS)
+
+
+_JSON_CALLS = re.compile(r"\s*\[?\s*\{")
+
+_READERS: dict[str, Any] = {
+    "text": _read_text,
+    "json": _read_json,
+    "xml-inline": _read_tags,
+    "kv-lines": _read_lines,
+    "python": _read_python,
+}
 # Parsers that return all values as text. The values are then converted to the types in the tool's schema.
 _SPELT_OUT = ("xml-inline", "kv-lines")
 
@@ -392,10 +409,12 @@ def _calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class _OpenText:
-    """Tells whether JSON that arrives in pieces is currently inside a string."""
+    """Tells whether JSON or Python that arrives in pieces is currently inside a string. quotes: the quotation marks in front of which a
+    backslash may stand."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self._closers = {'"': '"', **dict(arguments.get("string_delims", []))}
+    def __init__(self, quotes: str, arguments: Mapping[str, Any]) -> None:
+        self._quotes = {quote: re.compile(rf"\\.?|{quote}", re.DOTALL) for quote in quotes}
+        self._closers = {**{quote: quote for quote in quotes}, **dict(arguments.get("string_delims", []))}
         self._opener = re.compile("|".join(map(re.escape, sorted(self._closers, key=len, reverse=True))))
         self._closer = ""
         self._rest = ""
@@ -408,23 +427,23 @@ class _OpenText:
                 if found is None:
                     break
                 self._closer, at = self._closers[found[0]], found.end()
-            elif self._closer != '"':
+            elif self._closer not in self._quotes:
                 end = piece.find(self._closer, at)
                 if end < 0:
                     break
                 at, self._closer = end + len(self._closer), ""
-            elif (found := _QUOTE.search(piece, at)) is None:
+            elif (found := self._quotes[self._closer].search(piece, at)) is None:
                 break
             else:
                 at = found.end()
-                if found[0] == '"':
+                if found[0] == self._closer:
                     self._closer = ""
                 elif found[0] == "\\":  # the escaped character comes with the next piece
                     self._rest = "\\"
         return bool(self._closer)
 
 
-_QUOTE = re.compile(r'\\.?|"', re.DOTALL)
+_QUOTES = {"json": '"', "python": "\"'"}  # the quotation marks of the kinds of content that have strings
 
 
 # ---- the parser ------------------------------------------------------------------------------------------------
@@ -494,7 +513,7 @@ class ResponseParser:
         self._raw: list[str] = []  # the text of the current call, including its markers
         self._body: list[str] = []
         self._groups: Mapping[str, str] = {}
-        self._open_text: _OpenText | None = None  # set while a call in JSON is read
+        self._open_text: _OpenText | None = None  # set while a call in JSON or Python is read
         self._heard = 0  # the number of parts of the body that _open_text has seen
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
@@ -547,7 +566,7 @@ class ResponseParser:
             self._pass(events, found)
 
     def _pass(self, events: list[Event], found: Found) -> None:
-        """Handles a marker: leaves the current field and enters the field that the marker opens. Inside a string in a call's JSON, a marker
+        """Handles a marker: leaves the current field and enters the field that the marker opens. Inside a string of a call, a marker
         is treated as text, because a string with program code may contain `};`."""
         if self._open_text is not None:
             new, self._heard = self._body[self._heard :], len(self._body)
@@ -561,7 +580,8 @@ class ResponseParser:
         self._enter(opens)
         if opens is not None and opens.kind == "tool_call":
             self._raw, self._body, self._groups = [found.text], [], found.groups
-            self._open_text, self._heard = _OpenText(opens.arguments) if opens.content == "json" else None, 0
+            quotes = _QUOTES.get(opens.content)
+            self._open_text, self._heard = _OpenText(quotes, opens.arguments) if quotes else None, 0
             events.append(Event("tool_call", begun=True, name=found.groups.get("name")))
 
     def _enter(self, inside: Field | None) -> None:

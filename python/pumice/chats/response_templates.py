@@ -304,6 +304,13 @@ ROWS: tuple[Row, ...] = (
         _shape(open="<function_call>", close_pattern=r"</function_call>|\s*(?=<function_call>)"),
         Written("<function_call>%call%", between="\n"),
     ),
+    Row(
+        "LFM2 (<|tool_call_start|>[f(a=1)])",
+        ("List of tools: ", "|im_start|"),  # some of LFM2's chat templates do not write calls, so they lack the markers of calls
+        _shape(open="<|tool_call_start|>", close="<|tool_call_end|>", content="python"),
+        # A grammar writes the other form of LFM2's calls, a list in JSON, which the reader of calls in Python also takes.
+        Written("<|tool_call_start|>%calls%<|tool_call_end|>"),
+    ),
     Row('Llama 3 ({"name": ..., "parameters": ...})', ("<|start_header_id|>", '"parameters": '), _LLAMA, _LLAMA_CALL),
     Row('Llama 4 ({"name": ..., "parameters": ...})', ("<|header_start|>", '"parameters": '), _LLAMA, _LLAMA_CALL),
     Row("reasoning alone (<think>)", ("</think>",), _shape()),

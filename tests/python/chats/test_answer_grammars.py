@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,8 @@ def test_forced_calls(name: str, control: bool, tmp_path: Path) -> None:
     row = row_of(name)
     options: dict[str, Any] = {"device": "cpu", "chat_template": TEMPLATES[name]}
     if control:
-        options["tokenizer"] = with_markers(tmp_path, (*row.markers, written(name).mark))
+        calls = re.findall(r"<\|tool_call_\w+\|>", written(name).call)
+        options["tokenizer"] = with_markers(tmp_path, tuple(dict.fromkeys((*row.markers, written(name).mark, *calls))))
     with pumice.load(samples.smollm2(), **options) as model:
         now = model.chat([USER], tools=STRICT, **QUIET, tool_choice="now", parallel_tool_calls=False, temperature=0, max_tokens=200)
         assert now.finish_reason != "length"

@@ -132,13 +132,13 @@ def test_cut_and_broken_answers_lose_no_text(name: str) -> None:
         assert outcome(*parse(shape, list(broken), prompt)) == whole
 
 
-_IN_JSON = [name for name in TEMPLATES if shape_of(TEMPLATES[name]).spec["fields"]["tool_calls"]["content"] == "json"]
+_WITH_STRINGS = [name for name in TEMPLATES if shape_of(TEMPLATES[name]).spec["fields"]["tool_calls"]["content"] in ("json", "python")]
 
 
-@pytest.mark.parametrize("name", _IN_JSON)
-def test_markers_in_a_text_of_json_end_no_call(name: str) -> None:
-    """A marker inside a string of a call's JSON must not end the call. Code may contain `};`, which ends a call in Llama's syntax, and a
-    text about calls may contain their markers."""
+@pytest.mark.parametrize("name", _WITH_STRINGS)
+def test_markers_in_a_string_end_no_call(name: str) -> None:
+    """A marker inside a string of a call in JSON or Python must not end the call. Code may contain `};`, which ends a call in Llama's
+    syntax, and a text about calls may contain their markers."""
     shape, template = shape_of(TEMPLATES[name]), ChatTemplate(TEMPLATES[name], "<bos>", "</s>")
     (prompt, one), (_, other) = answers(name)["call"], answers(name)["empty call"]
     for text in ("if (a) { b(); }; c\\", "```", "</tool_call>\\", other, one):
@@ -230,6 +230,75 @@ def test_types_of_arguments_that_come_as_text() -> None:
     wrong = {"days": "many", "exact": "2", "limits": "1, 2", "where": "[1]"}
     text = "".join(f"<parameter={name}>{value}</parameter>" for name, value in wrong.items())
     assert parse(shape, [f"<function=get_weather>{text}</function>"])[0].calls[0].arguments == wrong
+
+
+LFM2 = shape_of(TEMPLATES["lfm2"])
+
+
+def calls_in_python(text: str) -> list[tuple[str, Any]]:
+    parser, events = parse(LFM2, [f"<|tool_call_start|>{text}<|tool_call_end|>"])
+    assert outcome(*parse(LFM2, list(f"<|tool_call_start|>{text}<|tool_call_end|>"))) == outcome(parser, events)
+    assert (parser.content, parser.errors) == ("", [])
+    return [(call.name, call.arguments) for call in parser.calls]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a", "", "it's", 'say "x"', "\\", "\n\t\r\0\x7f", "é\u2028😀", "<|tool_call_end|>", "), f(a=1", "# no comment",
+        0, -7, 10**30, 1.5, -2e-9, 1e300, True, False, None, [], {}, [[1, [2.5, "x"]], {}], {"a": {"b": [None, True, "]"]}, "c d": ""},
+    ],
+)  # fmt: skip
+def test_values_in_calls_in_python(value: Any) -> None:
+    """The reader must give the value that Python's repr() wrote, and in JSON's syntax as well."""
+    for text in (repr(value), json.dumps(value), json.dumps(value, ensure_ascii=False, indent=2)):
+        assert calls_in_python(f"[f(a={text}, b_2 = 1)]") == [("f", {"a": value, "b_2": 1})]
+        assert calls_in_python(f" f( a={text} , )\n") == [("f", {"a": value})]
+
+
+def test_calls_in_python() -> None:
+    assert calls_in_python("[now(), a.b-c(x=(1, 2,), y=.5, z=+3.),\n now()]") == [
+        ("now", {}), ("a.b-c", {"x": [1, 2], "y": 0.5, "z": 3.0}), ("now", {}),
+    ]  # fmt: skip
+    # A line feed between quotation marks and an unknown escape stay as they are.
+    assert calls_in_python("[f(a='x\ny\\d\\\nz')]") == [("f", {"a": "x\ny\\dz"})]
+    assert calls_in_python(r"[f(a='\x41\u00e9\U0001F600\ud83d\ude00')]") == [("f", {"a": "Aé😀😀"})]
+    # Calls may also be a list in JSON.
+    assert calls_in_python('[{"name": "now", "arguments": {"a": "\\/"}}]') == [("now", {"a": "/"})]
+    assert calls_in_python('{"name": "now", "arguments": {}}') == [("now", {})]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "a function's name is needed"), ("[]", "empty list"), ("[f]", r"'\(' is needed"),
+        ("[f(1)]", "an argument's name and = is needed"), ("[f(**x)]", "an argument's name"), ("[f(a=1, a=2)]", "'a' of 'f' is given"),
+        ("[f(a=b)]", "a literal is needed"), ("[f(a=open('x'))]", "a literal is needed"), ("[f(a=__import__)]", "a literal is needed"),
+        ("[f(a=1 + 1)]", "',' is needed"), ("[f(a=f'{x}')]", "a literal is needed"), ("[f(a={1: 2})]", "a text as a key"),
+        ("[f(a={'x': 1, 'x': 2})]", "'x' is given twice"), ("[f(a='x)]", "the end of a text is needed"), ("[f(a=1)", "',' is needed"),
+        ("[f(a=1)] or 1", "the end is needed"), ("[f(a=1e999)]", "too large"), ("[f(a=nan)]", "a literal is needed"),
+        ("[f(a=0x10)]", "a literal is needed"), ("[f(a=1j)]", "a literal is needed"), ("[f(a=" + "[" * 100000, "nested deeper than 64"),
+        ("[f(a=" + "{'a':" * 100000, "nested deeper than 64"), ("[f(a=" + "9" * 5000 + ")]", "5000 digits"),
+        ("[" + "f()," * 2000 + "]", "more than 1024 calls"), ("[f(a='\\U00110000')]", "no character"),
+    ],
+)  # fmt: skip
+def test_what_is_no_call_in_python_stays_text(text: str, says: str) -> None:
+    parser, _ = parse(LFM2, [f"Well <|tool_call_start|>{text}<|tool_call_end|>"])
+    assert parser.calls == [] and re.search(says, parser.errors[0])
+    assert parser.content == f"Well\n<|tool_call_start|>{text}<|tool_call_end|>"
+
+
+def test_long_calls_in_python_take_linear_time() -> None:
+    for text in (
+        "f(a='" + "x\\n" * 300_000 + "')",
+        "f(a=[" + "1," * 300_000 + "])",
+        "f(a='" + "\\'" * 300_000,
+        "f" * 600_000,
+        "f(" + "a" * 600_000,
+    ):
+        start = time.monotonic()
+        parse(LFM2, [f"<|tool_call_start|>[{text}]<|tool_call_end|>"])
+        assert time.monotonic() - start < 5
 
 
 # ---- response templates of models --------------------------------------------------------------------------------

@@ -317,9 +317,19 @@ TEMPLATES |= {
             ),
             ("internlm 2", r"{{- '<|action_start|><|plugin|>\n' ~ call.function | tojson ~ '<|action_end|>' }}"),
             ("granite 20b", r"{{- '<function_call> ' ~ call.function | tojson ~ '\n' }}"),
+            (
+                "lfm2",
+                r"""{{- '<|tool_call_start|>[' if loop.first else ', ' }}{{- call.function.name ~ '(' }}
+            {%- for k, v in call.function.arguments | items %}{{- k ~ '=' }}
+                {%- if v is string %}{{- "'" ~ v | replace('\\', '\\\\') | replace("'", "\\'") ~ "'" }}
+                {%- else %}{{- v | tojson if v is mapping else v | string }}{%- endif %}{{- ', ' if not loop.last }}
+            {%- endfor %}{{- ')' ~ (']<|tool_call_end|>' if loop.last else '') }}""",
+            ),
         )
     },
 }
+
+TEMPLATES["lfm2"] = TEMPLATES["lfm2"].replace(r"# Tools\n", "List of tools: ")
 
 # Tokens that end an answer. The engine stops at them, and they are not part of the text.
 ENDS = (
