@@ -34,13 +34,13 @@ from mixes import (  # noqa: E402
     ENCODERS_TITLE,
     ENTROPY,
     MIXES,
-    MIXTURES,
     RATIO,
     SAME,
     TEXTS,
     TEXTS_OF_MIXTURES,
     TOKENS,
     WIDE,
+    is_mixture,
 )
 
 import pumice  # noqa: E402
@@ -124,7 +124,7 @@ def texts(count: int = TEXTS) -> list[npt.NDArray[np.int32]]:
 
 
 def texts_of(name: str) -> list[npt.NDArray[np.int32]]:
-    return texts(TEXTS_OF_MIXTURES if random_models.VARIANTS[name].family in MIXTURES else TEXTS)
+    return texts(TEXTS_OF_MIXTURES if is_mixture(name) else TEXTS)
 
 
 def pumice_logits(path: Path, folder: Path, given: list[npt.NDArray[np.int32]], **options: str) -> npt.NDArray[np.float32]:

@@ -124,7 +124,8 @@ std::optional<SharedExpert> read_shared(const Reader& read, const Mixture& mixtu
 
 Mixture read_mixture(const Reader& read, const Config& c, const MixtureDefaults& defaults) {
   refuse_other_mixtures(read, defaults);
-  const FeedForward& network = c.layers.front().feed_forward();
+  const auto first = std::ranges::find_if(c.layers, [](const Layer& layer) { return layer.if_feed_forward() != nullptr; });
+  const FeedForward network = first == c.layers.end() ? FeedForward{} : first->feed_forward();
   Mixture x{.gated = network.gated, .activation = network.activation};
   Router& router = x.router;
   router.experts = read.size_in_gguf("expert_count", experts_key(read, defaults), kMaxExperts, defaults.experts);
@@ -170,6 +171,22 @@ std::vector<bool> read_dense_layers(const Reader& read, const Config& c, const D
     dense.back() = type == "dense";
   }
   return dense;
+}
+
+SharedExpert read_opened_expert(const Reader& read, const Mixture& mixture, std::int32_t width) {
+  SharedExpert shared = shared_expert(
+      mixture, read.size_in_gguf("expert_shared_feed_forward_length", "shared_expert_intermediate_size", kMaxWidth * 4, width));
+  shared.opened = true;
+  return shared;
+}
+
+void set_sparse_layers(const Reader& read, Config& c, const Mixture& mixture) {
+  if (c.gguf) return set_mixtures(c, mixture, [](std::size_t) { return true; });
+  const auto step = static_cast<std::size_t>(read.size("", "decoder_sparse_step", kMaxLayers, 1));
+  const auto dense = read.file().integer_list(read.key("", "mlp_only_layers")).value_or(std::vector<std::int64_t>{});
+  set_mixtures(c, mixture, [&](std::size_t layer) {
+    return (layer + 1) % step == 0 && std::ranges::find(dense, static_cast<std::int64_t>(layer)) == dense.end();
+  });
 }
 
 void set_mixtures(Config& c, const Mixture& mixture, const std::function<bool(std::size_t layer)>& has) {

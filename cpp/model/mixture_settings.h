@@ -66,7 +66,7 @@ struct MixtureDefaults {
   std::optional<DenseDefaults> dense;
 };
 
-// Returns the mixture of a layer. The experts have the activation of the networks that read_sizes() gave to the layers. Throws
+// Returns the mixture of a layer. The experts are like the feed-forward network of the first layer that has one. Throws
 // ErrorKind::model_format for numbers out of range.
 Mixture read_mixture(const Reader& read, const Config& c, const MixtureDefaults& defaults);
 
@@ -75,6 +75,13 @@ SharedExpert shared_expert(const Mixture& mixture, std::int32_t width);
 
 // Returns for each layer whether it has a feed-forward network in place of experts.
 std::vector<bool> read_dense_layers(const Reader& read, const Config& c, const DenseDefaults& defaults);
+
+// Returns a shared expert that a sigmoid opens (SharedExpert::opened). `width` is the default of shared_expert_intermediate_size.
+SharedExpert read_opened_expert(const Reader& read, const Mixture& mixture, std::int32_t width);
+
+// Gives `mixture` to the layers that have experts in Qwen's MoE models: those whose number, counted from 1, is a multiple of
+// decoder_sparse_step, and which mlp_only_layers does not list (counted from 0). In GGUF files all layers have experts.
+void set_sparse_layers(const Reader& read, Config& c, const Mixture& mixture);
 
 // Gives `mixture` to each layer for whose number has() returns true.
 void set_mixtures(Config& c, const Mixture& mixture, const std::function<bool(std::size_t layer)>& has);

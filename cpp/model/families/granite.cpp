@@ -1,6 +1,7 @@
 // Granite 3 and 4, dense (IBM 2024): a Llama with multipliers for embeddings, scores, branches and logits. Granite MoE: experts, and in
 // some models a shared expert. Granite 4 H (2025): most layers have Mamba-2 instead of attention, and the others have attention without
-// rope. Granite SWA ("Swash", 2026): attention sinks, a window in three of four layers, and a base of the rope for each layer.
+// rope; the larger ones (Tiny, Small) also have experts beside a shared expert. Granite SWA ("Swash", 2026): attention sinks, a window in
+// three of four layers, and a base of the rope for each layer, with or without experts.
 #include <optional>
 #include <vector>
 
@@ -44,8 +45,8 @@ constexpr TensorName kOwnNamesHybrid[] = {
     {up, "", "layers.{}.shared_mlp.input_linear", Fused::gate_up},
     {down, "blk.{}.ffn_down", "layers.{}.shared_mlp.output_linear"},
 };
-constexpr auto kNamesHybrid = names::joined(names::kMamba2, kOwnNamesHybrid);
-constexpr KeyName kKeysHybrid[] = {{"intermediate_size", "shared_intermediate_size"}};
+constexpr auto kNamesHybrid = names::joined(names::kMamba2, kOwnNamesHybrid, kNamesMoe);
+constexpr KeyName kKeysHybrid[] = {{"intermediate_size", "shared_intermediate_size"}, {"moe_intermediate_size", "intermediate_size"}};
 // The first two names are in files on the hub, the others in files that transformers 5 writes.
 constexpr TypeName kLayerTypes[] = {
     {"mamba", "mamba"}, {"attention", "attention"}, {"linear_attention", "mamba"}, {"full_attention", "attention"}};
@@ -83,11 +84,40 @@ void read_mixers(const Reader& read, Config& c) {
   }
 }
 
+// Gives all layers experts of the width that read_sizes() read, unless `defaults` names a key for it, and a shared expert if `shared` is
+// not 0.
+void add_experts(const Reader& read, Config& c, const MixtureDefaults& defaults, std::int64_t shared) {
+  Mixture mixture = read_mixture(read, c, defaults);
+  if (shared > 0) mixture.shared = shared_expert(mixture, static_cast<std::int32_t>(shared));
+  set_mixtures(c, mixture, [](std::size_t) { return true; });
+}
+
+constexpr const char *kSharedGguf = "expert_shared_feed_forward_length", *kShared = "shared_intermediate_size";
+
+// Returns the width of the shared expert, or 0 if there is none.
+std::int64_t shared_width(const Reader& read) {
+  return read.in_range(read.integer(kSharedGguf, kShared).value_or(0), 0, kMaxWidth * 4, read.key(kSharedGguf, kShared));
+}
+
+// Returns whether the file has experts. GGUF files of Granite SWA and of Granite 4 H have the same general.architecture with and without
+// them, so such a file has experts if it says how many, or if its first layer has a router.
+bool has_experts(const Reader& read) {
+  return !read.gguf() || read.integer("expert_count", "").value_or(0) != 0 || read.file().find("blk.0.ffn_gate_inp.weight");
+}
+
+// Granite 4 H has experts if their number is not 0. The network that all layers have is then the shared expert, with the same names in
+// folders. In GGUF files with experts, feed_forward_length is the width of an expert.
+void read_networks(const Reader& read, Config& c) {
+  constexpr std::int32_t kSilent = 8;  // as in GraniteMoeHybridConfig
+  const std::string where = read.key("", "num_local_experts");
+  if (!has_experts(read) || read.in_range(read.integer("", "num_local_experts").value_or(kSilent), 0, kMaxExperts, where) == 0) return;
+  const std::int64_t shared = c.gguf ? shared_width(read) : c.layers.front().feed_forward().width;
+  add_experts(read, c, {.experts_key = "num_local_experts", .experts = kSilent, .chosen = 2, .width = 11008}, shared);
+}
+
 void configure_hybrid(const Reader& read, Config& c) {
-  const std::string experts = read.key("", "num_local_experts");
-  if (!c.gguf && read.in_range(read.integer("", "num_local_experts").value_or(8), 0, kMaxWidth, experts) > 0)
-    read.unsupported(experts, " is not 0: a mixture of experts is not run yet");
   read_sizes(read, c, {.some_attend = true});
+  read_networks(read, c);
   read_mixers(read, c);
   // llama.cpp's converter says in this key whether layers with attention have rope.
   const bool turned = c.gguf ? read.flag("rope.scaling.finetuned", "", true) : read.string("", "position_embedding_type") == "rope";
@@ -96,8 +126,22 @@ void configure_hybrid(const Reader& read, Config& c) {
   read_attention_bias(read, c);
 }
 
-constexpr std::string_view kSwaGguf[] = {"granite_swa"}, kSwaTypes[] = {"granite_swa"};
+constexpr std::string_view kSwaGguf[] = {"granite_swa"}, kSwaTypes[] = {"granite_swa"}, kSwaTypesMoe[] = {"granitemoe_swa"};
 constexpr TensorName kSwaNames[] = {{sinks, "blk.{}.attn_sinks", "layers.{}.self_attn.sinks", Fused::no, false, Bare::safetensors}};
+// llama.cpp's converter leaves gate and up of the shared expert joined, as in the folder.
+constexpr TensorName kSwaSharedNames[] = {
+    {shared_gate, "blk.{}.ffn_up_shexp", "", Fused::shared_gate_up},
+    {shared_up, "blk.{}.ffn_up_shexp", "", Fused::shared_gate_up},
+};
+constexpr TensorName kSwaExpertNames[] = {
+    {router, "blk.{}.ffn_gate_inp", "layers.{}.block_sparse_moe.router"},
+    {expert_gate, "blk.{}.ffn_gate_up_exps", "layers.{}.block_sparse_moe.experts.gate_up_proj", Fused::expert_gate_up, false,
+     Bare::safetensors},
+    {expert_up, "blk.{}.ffn_gate_up_exps", "layers.{}.block_sparse_moe.experts.gate_up_proj", Fused::expert_gate_up, false,
+     Bare::safetensors},
+    {expert_down, "blk.{}.ffn_down_exps", "layers.{}.block_sparse_moe.experts.down_proj", Fused::no, false, Bare::safetensors},
+};
+constexpr auto kSwaNamesMoe = names::joined(kSwaNames, kSwaSharedNames, kSwaExpertNames, kNamesMoe);
 
 // Returns the base of each layer's rope, or 0 for a layer without one. config.json may have a base for each layer. A GGUF file has one
 // base, and may have a flag for each layer.
@@ -125,24 +169,32 @@ std::vector<double> read_bases(const Reader& read, const Config& c) {
   return bases;
 }
 
-void configure_swa(const Reader& read, Config& c) {
-  read_sizes(read, c, {.kv_heads = 4, .n_ctx = 8192, .eps = 1e-5});
+void read_swa(const Reader& read, Config& c, const SizeDefaults& defaults) {
+  read_sizes(read, c, defaults);
   read_windows(read, c, {.window = 128, .full_every = 4, .full_first = true});
   read_layer_ropes(read, c, {.interleaved = c.gguf}, read_bases(read, c));
   read_attention_bias(read, c);
-  read_mlp_bias(read, c);
   read_multipliers(read, c, c.gguf ? std::nullopt : std::optional(1.0));
   for (Layer& layer : c.layers) layer.attention().sinks = true;
 }
 
+void configure_swa(const Reader& read, Config& c) {
+  read_swa(read, c, {.kv_heads = 4, .n_ctx = 8192, .eps = 1e-5});
+  read_mlp_bias(read, c);
+}
+
+void add_all_experts(const Reader& read, Config& c) {
+  add_experts(read, c, {.experts_key = "num_local_experts", .width_key = "", .experts = 8, .chosen = 2}, shared_width(read));
+}
+
 void configure_moe(const Reader& read, Config& c) {
   configure(read, c);
-  Mixture mixture = read_mixture(read, c, {.experts_key = "num_local_experts", .width_key = "", .experts = 8, .chosen = 2});
-  const std::string where = read.key("expert_shared_feed_forward_length", "shared_intermediate_size");
-  const std::int64_t shared =
-      read.in_range(read.integer("expert_shared_feed_forward_length", "shared_intermediate_size").value_or(0), 0, kMaxWidth * 4, where);
-  if (shared > 0) mixture.shared = shared_expert(mixture, static_cast<std::int32_t>(shared));
-  set_mixtures(c, mixture, [](std::size_t) { return true; });
+  add_all_experts(read, c);
+}
+
+void configure_swa_moe(const Reader& read, Config& c) {
+  read_swa(read, c, {});
+  add_all_experts(read, c);
 }
 
 }  // namespace
@@ -178,5 +230,14 @@ const Family granite_swa{.name = "granite_swa",
                          .names = kSwaNames,
                          .more_names = names::kLlama,
                          .configure = configure_swa};
+
+const Family granite_moe_swa{.name = "granite_moe_swa",
+                             .gguf_names = kSwaGguf,
+                             .model_types = kSwaTypesMoe,
+                             .prefixes = names::kDecoderPrefixes,
+                             .names = kSwaNamesMoe,
+                             .more_names = names::kLlama,
+                             .configure = configure_swa_moe,
+                             .claims = has_experts};
 
 }  // namespace pumice::model::families_in_files::granite

@@ -1,11 +1,12 @@
 // LFM2 and LFM2.5 (Liquid AI 2025): most layers have a short convolution between two gates, the others attention with a norm for each head
-// of q and k. LFM3 (2026): wider convolutions, windows in half of the layers with attention, a gate for each head, and norms on the outputs
-// of the branches.
+// of q and k. LFM2 MoE (2025): experts in all but the first layers. LFM3 (2026): wider convolutions, windows in half of the layers with
+// attention, a gate for each head, and norms on the outputs of the branches.
 #include <algorithm>
 #include <cmath>
 
 #include "core/program_check.h"
 #include "model/families/names.h"
+#include "model/mixture_settings.h"
 #include "model/rope.h"
 #include "model/settings.h"
 
@@ -29,6 +30,19 @@ constexpr TensorName kNames2[] = {
     {down, "blk.{}.ffn_down", "layers.{}.feed_forward.w2"},
     {final_norm, "token_embd_norm", "embedding_norm"},  // the name in GGUF is llama.cpp's
 };
+constexpr std::string_view kGgufMoe[] = {"lfm2moe"}, kTypesMoe[] = {"lfm2_moe"};
+constexpr TensorName kExpertNames[] = {
+    {router, "blk.{}.ffn_gate_inp", "layers.{}.feed_forward.gate"},
+    {router_choice_bias, "blk.{}.exp_probs_b.bias", "layers.{}.feed_forward.expert_bias", Fused::no, false, Bare::both},
+    {expert_gate, "blk.{}.ffn_gate_exps", "layers.{}.feed_forward.experts.{expert}.w1"},
+    {expert_up, "blk.{}.ffn_up_exps", "layers.{}.feed_forward.experts.{expert}.w3"},
+    {expert_down, "blk.{}.ffn_down_exps", "layers.{}.feed_forward.experts.{expert}.w2"},
+    {expert_gate, "blk.{}.ffn_gate_up_exps", "layers.{}.feed_forward.experts.gate_up_proj", Fused::expert_gate_up, false,
+     Bare::safetensors},
+    {expert_up, "blk.{}.ffn_gate_up_exps", "layers.{}.feed_forward.experts.gate_up_proj", Fused::expert_gate_up, false, Bare::safetensors},
+    {expert_down, "", "layers.{}.feed_forward.experts.down_proj", Fused::no, false, Bare::safetensors},
+};
+constexpr auto kNamesMoe = names::joined(kNames2, kExpertNames);
 constexpr std::string_view kTypes3[] = {"lfm3"};
 constexpr TensorName kNames3[] = {
     {attn_norm, "", "layers.{}.operator_norm"},
@@ -45,7 +59,7 @@ constexpr TensorName kNames3[] = {
     {down, "", "layers.{}.feed_forward.w2"},
     {final_norm, "", "embedding_norm"},
 };
-constexpr KeyName kKeys3[] = {{"rms_norm_eps", "norm_eps"}};
+constexpr KeyName kKeys[] = {{"rms_norm_eps", "norm_eps"}};
 constexpr TypeName kLayerTypes3[] = {{"conv", "conv"}, {"full_attention", "full_attention"}, {"sliding_attention", "sliding_attention"}};
 constexpr KeyName kKeys2[] = {{"rms_norm_eps", "norm_eps"}, {"intermediate_size", "block_ff_dim"}};
 constexpr TypeName kLayerTypes[] = {{"conv", "conv"}, {"full_attention", "full_attention"}};
@@ -94,9 +108,10 @@ bool sees_both_ways(const Reader& read) {
   return names && names->size() > 0 && (*names)[0].starts_with("Lfm2Bidirectional");
 }
 
-void configure2(const Reader& read, Config& c) {
+// Reads what LFM2 with and without experts share. The networks of the layers are dense.
+void read_layers2(const Reader& read, Config& c) {
   if (read.integer("attention.sliding_window", "").value_or(0) != 0)
-    read.unsupported(read.key("attention.sliding_window", ""), " (windows) is not run for lfm2; it must be 0 or absent");
+    read.unsupported(read.key("attention.sliding_window", ""), " (windows) is not run for ", c.family->name, "; it must be 0 or absent");
   if (read.gguf() && read.file().find("dense_2.weight"))
     read.unsupported(
         "dense_2.weight (LFM2.5-ColBERT as GGUF) is not run: the file does not say how queries and documents are read, and the "
@@ -104,10 +119,27 @@ void configure2(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 32, .kv_heads = 8, .n_ctx = 128000, .eps = 1e-5, .some_attend = true});
   read_mixers(read, c);
   read_ropes(read, c, {.theta = 1e6});
-  for (Layer& layer : c.layers) {
-    layer.feed_forward().width = adjusted_width(read, layer.feed_forward().width);
+  for (Layer& layer : c.layers)
     if (Attention* a = layer.if_attention()) a->qk_norm = QkNorm::head;
-  }
+}
+
+void configure_moe(const Reader& read, Config& c) {
+  read_layers2(read, c);
+  read_mixtures(read, c,
+                {.experts = 32,
+                 .chosen = 4,
+                 .width = 1792,
+                 .normalised = true,
+                 .score = {.score = RouteScore::sigmoid},
+                 .choice_bias = read.flag("", "use_expert_bias", true),
+                 .scale = 1,
+                 .floor = 1e-6f,
+                 .dense = DenseDefaults{.first_key = "num_dense_layers", .first = 2}});
+}
+
+void configure2(const Reader& read, Config& c) {
+  read_layers2(read, c);
+  for (Layer& layer : c.layers) layer.feed_forward().width = adjusted_width(read, layer.feed_forward().width);
   if (!sees_both_ways(read)) return;
   c.has_head = false;
   for (Layer& layer : c.layers) {
@@ -163,12 +195,21 @@ const Family lfm2{.name = "lfm2",
                   .keys = kKeys2,
                   .configure = configure2};
 
+const Family lfm2_moe{.name = "lfm2_moe",
+                      .gguf_names = kGgufMoe,
+                      .model_types = kTypesMoe,
+                      .prefixes = names::kDecoderPrefixes,
+                      .names = kNamesMoe,
+                      .more_names = names::kLlama,
+                      .keys = kKeys,
+                      .configure = configure_moe};
+
 const Family lfm3{.name = "lfm3",
                   .model_types = kTypes3,
                   .prefixes = names::kDecoderPrefixes,
                   .names = kNames3,
                   .more_names = names::kLlama,
-                  .keys = kKeys3,
+                  .keys = kKeys,
                   .configure = configure3};
 
 }  // namespace pumice::model::families_in_files::lfm

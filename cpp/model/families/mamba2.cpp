@@ -1,6 +1,11 @@
 // Mamba-2 (Dao and Gu 2024): each layer is a state space model, without attention and without a network. Nemotron-H (NVIDIA 2025): each
-// layer is one branch, which is Mamba-2, attention without rope, or a network with relu squared.
+// layer is one branch, which is Mamba-2, attention without rope, or a network with relu squared. Nemotron 3 Nano (2025): mixtures of
+// experts in place of networks, with a shared expert and no gates.
+#include <algorithm>
+#include <optional>
+
 #include "model/families/names.h"
+#include "model/mixture_settings.h"
 #include "model/scan_settings.h"
 #include "model/settings.h"
 
@@ -9,7 +14,8 @@ namespace {
 
 using enum Role;
 
-constexpr std::string_view kGguf[] = {"mamba2"}, kTypes[] = {"mamba2"}, kGgufHybrid[] = {"nemotron_h"}, kTypesHybrid[] = {"nemotron_h"};
+constexpr std::string_view kGguf[] = {"mamba2"}, kTypes[] = {"mamba2"}, kGgufHybrid[] = {"nemotron_h", "nemotron_h_moe"},
+                           kTypesHybrid[] = {"nemotron_h"};
 constexpr std::string_view kPrefixes[] = {"backbone.", "model.", ""};
 constexpr TensorName kNames[] = {
     {token_embedding, "token_embd", "embeddings"},
@@ -34,6 +40,14 @@ constexpr TensorName kNames[] = {
     {ffn_norm, "blk.{}.attn_norm", "layers.{}.norm"},
     {up, "blk.{}.ffn_up", "layers.{}.mixer.up_proj"},
     {down, "blk.{}.ffn_down", "layers.{}.mixer.down_proj"},
+    {router, "blk.{}.ffn_gate_inp", "layers.{}.mixer.gate"},
+    {router_choice_bias, "blk.{}.exp_probs_b.bias", "layers.{}.mixer.gate.e_score_correction_bias", Fused::no, false, Bare::both},
+    {expert_up, "blk.{}.ffn_up_exps", "layers.{}.mixer.experts.{expert}.up_proj"},
+    {expert_down, "blk.{}.ffn_down_exps", "layers.{}.mixer.experts.{expert}.down_proj"},
+    {expert_up, "", "layers.{}.mixer.experts.up_proj", Fused::no, false, Bare::safetensors},
+    {expert_down, "", "layers.{}.mixer.experts.down_proj", Fused::no, false, Bare::safetensors},
+    {shared_up, "blk.{}.ffn_up_shexp", "layers.{}.mixer.shared_experts.up_proj"},
+    {shared_down, "blk.{}.ffn_down_shexp", "layers.{}.mixer.shared_experts.down_proj"},
     {final_norm, "output_norm", "norm_f"},
     {head, "output", "lm_head"},
 };
@@ -88,6 +102,25 @@ std::vector<std::string_view> read_branches(const Reader& read, std::size_t coun
   return types;
 }
 
+Mixture read_experts(const Reader& read, const Config& c) {
+  if (read.integer("moe_latent_size", "moe_latent_size").value_or(0) != 0)
+    read.unsupported(read.key("moe_latent_size", "moe_latent_size"), " (experts that read a narrower row) is not run");
+  Mixture mixture = read_mixture(read, c,
+                                 {.experts_key = "n_routed_experts",
+                                  .experts = 8,
+                                  .chosen = 2,
+                                  .width = 7688,
+                                  .normalised = true,
+                                  .score = {.score = RouteScore::sigmoid},
+                                  .choice_bias = true,
+                                  .groups = 1,
+                                  .scale = 1,
+                                  .floor = 1e-20f,
+                                  .shared = SharedDefaults{.count = 1, .width_key = "moe_shared_expert_intermediate_size", .width = 7688}});
+  if (mixture.shared) mixture.shared->network.bias = read.flag("", "mlp_bias", false);
+  return mixture;
+}
+
 void configure_hybrid(const Reader& read, Config& c) {
   read_sizes(read, c,
              {.heads = 32, .kv_heads = 8, .head_dim = 128, .n_ctx = 4096, .eps = 1e-5, .some_attend = true, .some_networks = true});
@@ -98,21 +131,28 @@ void configure_hybrid(const Reader& read, Config& c) {
   const auto branches = c.gguf ? std::vector<std::string_view>{} : read_branches(read, c.layers.size());
   const auto name = read.string("", "mlp_hidden_act");
   const Activation activation = name ? activation_named(read, read.key("", "mlp_hidden_act"), *name) : Activation::relu2;
-  const bool mlp_bias = read.flag("", "mlp_bias", false);
+  for (Layer& layer : c.layers) {
+    FeedForward* f = layer.if_feed_forward();
+    if (!f) continue;
+    f->gated = false;
+    f->activation = activation;
+    f->bias = read.flag("", "mlp_bias", false);
+  }
+  // If a GGUF file has experts, all its networks are mixtures.
+  std::optional<Mixture> mixture;
+  const bool mixed = c.gguf ? read.integer("expert_count", "").value_or(0) != 0 : std::ranges::find(branches, "moe") != branches.end();
+  if (mixed) mixture = read_experts(read, c);
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
     Layer& layer = c.layers[i];
     if (!branches.empty()) {
-      if (branches[i] == "moe") read.unsupported("layer ", i, " is a mixture of experts, which is not run yet");
       if (branches[i] != "attention") layer.mixer = {};
-      if (branches[i] != "mlp") layer.network = {};
+      if (branches[i] != "mlp" && branches[i] != "moe") layer.network = {};
     }
     if (layer.if_attention() && layer.if_feed_forward())
       read.unsupported("layer ", i, " has attention by ", read.key("attention.head_count_kv", ""), " and a network by ",
                        read.key("feed_forward_length", ""), "; one of them is needed");
-    if (FeedForward* f = layer.if_feed_forward()) {
-      f->gated = false;
-      f->activation = activation;
-      f->bias = mlp_bias;
+    if (layer.if_feed_forward()) {
+      if (mixture && (c.gguf || branches[i] == "moe")) layer.network = *mixture;
     } else if (!layer.if_attention()) {
       layer.mixer = ssd;
     }

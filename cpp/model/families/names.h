@@ -12,12 +12,12 @@ namespace pumice::model::names {
 
 using enum Role;
 
-// Returns both lists as one.
-template <std::size_t kFirst, std::size_t kSecond>
-constexpr std::array<TensorName, kFirst + kSecond> joined(const TensorName (&first)[kFirst], const TensorName (&second)[kSecond]) {
-  std::array<TensorName, kFirst + kSecond> all{};
-  std::ranges::copy(first, all.begin());
-  std::ranges::copy(second, all.begin() + kFirst);
+// Returns all lists as one.
+template <std::size_t... kSizes>
+constexpr std::array<TensorName, (kSizes + ...)> joined(const TensorName (&... lists)[kSizes]) {
+  std::array<TensorName, (kSizes + ...)> all{};
+  auto end = all.begin();
+  ((end = std::ranges::copy(lists, end).out), ...);
   return all;
 }
 template <std::size_t kFirst, std::size_t kSecond>

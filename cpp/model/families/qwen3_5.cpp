@@ -1,9 +1,9 @@
 // Qwen 3.5 and 3.6, dense, and the text half of their multimodal models (Qwen Team 2026): three of four layers have a gated delta rule
 // (Yang, Kautz and Hatamizadeh 2024). The others have attention whose output is multiplied by a gate, with a rope that rotates a quarter of
-// each head; its sections rotate texts as plain rope does.
-#include <algorithm>
-
+// each head; its sections rotate texts as plain rope does. Qwen 3.5 and 3.6 MoE have a mixture of experts in each layer, with a shared
+// expert that a sigmoid opens. Qwen3-Next (2025) came before them: the same layers, with other names and another order of rows.
 #include "model/families/names.h"
+#include "model/mixture_settings.h"
 #include "model/rope.h"
 #include "model/scan_settings.h"
 #include "model/settings.h"
@@ -14,16 +14,12 @@ namespace {
 using enum Role;
 
 constexpr std::string_view kGguf[] = {"qwen35"}, kTypes[] = {"qwen3_5_text", "qwen3_5"};
-constexpr TensorName kNames[] = {
+constexpr std::string_view kGgufMoe[] = {"qwen35moe"}, kTypesMoe[] = {"qwen3_5_moe_text", "qwen3_5_moe"};
+constexpr std::string_view kGgufNext[] = {"qwen3next"}, kTypesNext[] = {"qwen3_next"};
+constexpr TensorName kCommonNames[] = {
     {q, "blk.{}.attn_q", "layers.{}.self_attn.q_proj", Fused::q_gate_by_head},
     {attn_gate, "blk.{}.attn_q", "layers.{}.self_attn.q_proj", Fused::q_gate_by_head},
     {ffn_norm, "blk.{}.post_attention_norm", "layers.{}.post_attention_layernorm"},
-    {scan_q, "blk.{}.attn_qkv", "layers.{}.linear_attn.in_proj_qkv", Fused::scan_qkv},
-    {scan_k, "blk.{}.attn_qkv", "layers.{}.linear_attn.in_proj_qkv", Fused::scan_qkv},
-    {scan_v, "blk.{}.attn_qkv", "layers.{}.linear_attn.in_proj_qkv", Fused::scan_qkv},
-    {scan_gate, "blk.{}.attn_gate", "layers.{}.linear_attn.in_proj_z"},
-    {scan_step, "blk.{}.ssm_alpha", "layers.{}.linear_attn.in_proj_a"},
-    {scan_beta, "blk.{}.ssm_beta", "layers.{}.linear_attn.in_proj_b"},
     {scan_q_taps, "blk.{}.ssm_conv1d", "layers.{}.linear_attn.conv1d", Fused::taps_qkv},
     {scan_k_taps, "blk.{}.ssm_conv1d", "layers.{}.linear_attn.conv1d", Fused::taps_qkv},
     {scan_v_taps, "blk.{}.ssm_conv1d", "layers.{}.linear_attn.conv1d", Fused::taps_qkv},
@@ -32,6 +28,30 @@ constexpr TensorName kNames[] = {
     {scan_norm, "blk.{}.ssm_norm", "layers.{}.linear_attn.norm"},
     {scan_out, "blk.{}.ssm_out", "layers.{}.linear_attn.out_proj"},
 };
+constexpr TensorName kProducts[] = {
+    {scan_q, "blk.{}.attn_qkv", "layers.{}.linear_attn.in_proj_qkv", Fused::scan_qkv},
+    {scan_k, "blk.{}.attn_qkv", "layers.{}.linear_attn.in_proj_qkv", Fused::scan_qkv},
+    {scan_v, "blk.{}.attn_qkv", "layers.{}.linear_attn.in_proj_qkv", Fused::scan_qkv},
+    {scan_gate, "blk.{}.attn_gate", "layers.{}.linear_attn.in_proj_z"},
+    {scan_step, "blk.{}.ssm_alpha", "layers.{}.linear_attn.in_proj_a"},
+    {scan_beta, "blk.{}.ssm_beta", "layers.{}.linear_attn.in_proj_b"},
+};
+// Converters to GGUF split the product of q, k, v and the gate. The first ones wrote it as ssm_in, with the rows of the folder.
+constexpr TensorName kProductsNext[] = {
+    {scan_q, "blk.{}.attn_qkv", "", Fused::scan_qkv},
+    {scan_k, "blk.{}.attn_qkv", "", Fused::scan_qkv},
+    {scan_v, "blk.{}.attn_qkv", "", Fused::scan_qkv},
+    {scan_gate, "blk.{}.attn_gate", ""},
+    {scan_q, "blk.{}.ssm_in", "layers.{}.linear_attn.in_proj_qkvz", Fused::scan_qkv_gate_by_head},
+    {scan_k, "blk.{}.ssm_in", "layers.{}.linear_attn.in_proj_qkvz", Fused::scan_qkv_gate_by_head},
+    {scan_v, "blk.{}.ssm_in", "layers.{}.linear_attn.in_proj_qkvz", Fused::scan_qkv_gate_by_head},
+    {scan_gate, "blk.{}.ssm_in", "layers.{}.linear_attn.in_proj_qkvz", Fused::scan_qkv_gate_by_head},
+    {scan_beta, "blk.{}.ssm_ba", "layers.{}.linear_attn.in_proj_ba", Fused::scan_beta_step_by_head},
+    {scan_step, "blk.{}.ssm_ba", "layers.{}.linear_attn.in_proj_ba", Fused::scan_beta_step_by_head},
+};
+constexpr auto kNames = names::joined(kCommonNames, kProducts);
+constexpr auto kNamesMoe = names::joined(kCommonNames, kProducts, names::kExperts);
+constexpr auto kNamesNext = names::joined(kCommonNames, kProductsNext, names::kExperts);
 constexpr TypeName kLayerTypes[] = {{"linear_attention", "linear_attention"}, {"full_attention", "full_attention"}};
 
 // Returns for each layer whether it is recurrent. A file has a list, or says that every n-th layer has attention.
@@ -51,13 +71,11 @@ std::vector<bool> recurrent_layers(const Reader& read, std::size_t count) {
   return recurrent;
 }
 
-void configure(const Reader& read, Config& c) {
+// Reads all that the families of this file share. The networks of the layers are dense.
+void read_layers(const Reader& read, Config& c, const SizeDefaults& defaults) {
   c.norm_offset = !c.gguf;  // converters to GGUF add the 1
-  if (!read.flag("", "attn_output_gate", true))
-    read.unsupported(read.key("", "attn_output_gate"), " false (attention without a gate) is not run");
-  read_sizes(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 256, .n_ctx = 32768});
+  read_sizes(read, c, defaults);
   Recurrent delta = read_delta(read, c, {.heads = 32, .key_heads = 16, .key_dim = 128, .value_dim = 128});
-  delta.tiled = c.gguf;  // converters to GGUF reorder the heads of values
   delta.activation = c.layers.front().feed_forward().activation;
   const std::vector<bool> recurrent = recurrent_layers(read, c.layers.size());
   for (std::size_t i = 0; i < c.layers.size(); ++i) {
@@ -73,6 +91,31 @@ void configure(const Reader& read, Config& c) {
   read_attention_bias(read, c);
 }
 
+void read_layers_3_5(const Reader& read, Config& c, const SizeDefaults& defaults) {
+  if (!read.flag("", "attn_output_gate", true))
+    read.unsupported(read.key("", "attn_output_gate"), " false (attention without a gate) is not run");
+  read_layers(read, c, defaults);
+  for (Layer& layer : c.layers)
+    if (Recurrent* delta = layer.if_recurrent()) delta->tiled = c.gguf;  // converters to GGUF reorder the heads of values
+}
+
+void configure(const Reader& read, Config& c) { read_layers_3_5(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 256, .n_ctx = 32768}); }
+
+void configure_moe(const Reader& read, Config& c) {
+  // No layer has a dense network, and files need not say how wide one would be.
+  read_layers_3_5(read, c, {.heads = 16, .kv_heads = 2, .head_dim = 256, .ffn_factor = 1, .n_ctx = 32768});
+  Mixture mixture = read_mixture(read, c, {.experts = 256, .chosen = 8, .width = 512});
+  mixture.shared = read_opened_expert(read, mixture, 512);
+  set_mixtures(c, mixture, [](std::size_t) { return true; });
+}
+
+void configure_next(const Reader& read, Config& c) {
+  read_layers(read, c, {.heads = 16, .kv_heads = 2, .head_dim = 256, .n_ctx = 32768});
+  Mixture mixture = read_mixture(read, c, {.experts = 512, .chosen = 10, .width = 512, .normalised = true});
+  mixture.shared = read_opened_expert(read, mixture, 512);
+  set_sparse_layers(read, c, mixture);
+}
+
 }  // namespace
 
 const Family qwen3_5{.name = "qwen3_5",
@@ -82,5 +125,21 @@ const Family qwen3_5{.name = "qwen3_5",
                      .names = kNames,
                      .more_names = names::kLlama,
                      .configure = configure};
+
+const Family qwen3_5_moe{.name = "qwen3_5_moe",
+                         .gguf_names = kGgufMoe,
+                         .model_types = kTypesMoe,
+                         .prefixes = names::kDecoderPrefixes,
+                         .names = kNamesMoe,
+                         .more_names = names::kLlama,
+                         .configure = configure_moe};
+
+const Family qwen3_next{.name = "qwen3_next",
+                        .gguf_names = kGgufNext,
+                        .model_types = kTypesNext,
+                        .prefixes = names::kDecoderPrefixes,
+                        .names = kNamesNext,
+                        .more_names = names::kLlama,
+                        .configure = configure_next};
 
 }  // namespace pumice::model::families_in_files::qwen3_5

@@ -1,7 +1,5 @@
 // Qwen 1.5 MoE and Qwen 2 57B-A14B (Yang et al. 2024): a shared expert beside the others, opened by a sigmoid. Qwen 3 30B-A3B, 235B-A22B
 // and Coder (Yang et al. 2025): no shared expert, and attention as in Qwen 3.
-#include <algorithm>
-
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -12,17 +10,6 @@ namespace {
 
 constexpr std::string_view kGguf2[] = {"qwen2moe"}, kTypes2[] = {"qwen2_moe"};
 constexpr std::string_view kGguf3[] = {"qwen3moe"}, kTypes3[] = {"qwen3_moe"};
-
-// A layer has experts if its number, counted from 1, is a multiple of decoder_sparse_step, and mlp_only_layers does not list it (counted
-// from 0). In GGUF files all layers have them.
-void set_sparse_layers(const Reader& read, Config& c, const Mixture& mixture) {
-  if (c.gguf) return set_mixtures(c, mixture, [](std::size_t) { return true; });
-  const auto step = static_cast<std::size_t>(read.size("", "decoder_sparse_step", kMaxLayers, 1));
-  const auto dense = read.file().integer_list(read.key("", "mlp_only_layers")).value_or(std::vector<std::int64_t>{});
-  set_mixtures(c, mixture, [&](std::size_t layer) {
-    return (layer + 1) % step == 0 && std::ranges::find(dense, static_cast<std::int64_t>(layer)) == dense.end();
-  });
-}
 
 // Without layer_types, config.json means a window in every other layer before layer max_window_layers, as in Qwen2MoeConfig. (In Qwen 2
 // without experts, layers from max_window_layers on have windows.) GGUF files have no windows.
@@ -44,9 +31,7 @@ void configure2(const Reader& read, Config& c) {
   read_ropes(read, c, {});
   for (Layer& layer : c.layers) layer.attention().qkv_bias = read.flag("", "qkv_bias", true);
   Mixture mixture = read_mixture(read, c, {.experts = 60, .chosen = 4, .width = 1408, .normalised = false, .gguf_normalised = false});
-  mixture.shared = shared_expert(
-      mixture, read.size_in_gguf("expert_shared_feed_forward_length", "shared_expert_intermediate_size", kMaxWidth * 4, 5632));
-  mixture.shared->opened = true;
+  mixture.shared = read_opened_expert(read, mixture, 5632);
   set_sparse_layers(read, c, mixture);
 }
 

@@ -24,15 +24,10 @@ class Unknown:
 # Each key has the names of a family in files, separated by spaces: model_type in config.json (written by transformers) and
 # general.architecture in GGUF (written by llama.cpp).
 _NOT_RUN: dict[str, tuple[str, str]] = {
-    "qwen3_next qwen3next": ("Qwen3-Next", EXPERTS),
-    "qwen3_5_moe qwen3_5_moe_text qwen35moe": ("Qwen 3.5 and 3.6 MoE", EXPERTS),
     "gemma3n": ("Gemma 3n", REFUSED),
-    "granitemoe_swa": ("Granite MoE SWA", EXPERTS),
     "deepseek_v2 deepseek_v3 deepseek2": ("DeepSeek V2 and V3, Moonlight", f"{LATENT}; {EXPERTS}"),
     "glm4_moe_lite mistral4 youtu minicpm3": ("GLM-4.7-Flash, Mistral Small 4, Youtu, MiniCPM 3", LATENT),
-    "lfm2_moe lfm2moe": ("LFM2 MoE", EXPERTS),
     "llama4 llama4_text": ("Llama 4", EXPERTS),
-    "nemotron_h_moe": ("Nemotron 3 Nano", EXPERTS),
     "mamba falcon_mamba": ("Mamba (Mamba-2 is run), Falcon Mamba", STATE),
     "bailing_moe": ("Ling", EXPERTS),
     "mt5 umt5": ("mT5, UMT5", "their defaults, and a table of biases for each layer"),

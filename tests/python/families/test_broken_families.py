@@ -70,7 +70,7 @@ ANY_POSITIVE = words(
 ZERO_IS_NONE = words(
     """
     attn_logit_softcapping final_logit_softcapping sliding_window mscale mscale_all_dim llama_4_scaling_beta temperature_scale attn_factor
-    pad_token_id eos_token_id
+    pad_token_id eos_token_id shared_intermediate_size expert_shared_feed_forward_length
     expert_weights_scale n_shared_experts num_shared_experts moe_num_shared_experts expert_shared_count
     """
 )
@@ -89,7 +89,7 @@ MAY_BE_ABSENT = words(
     local_attention use_bidirectional_attention classifier_pooling
     lm_head_multiplier key_multiplier attention_in_multiplier attention_out_multiplier ssm_in_multiplier ssm_out_multiplier
     mlp_multipliers ssm_multipliers mlp_hidden_act mamba_hidden_act num_experts_per_tok norm_topk_prob swiglu_limit truncate
-    original_context_length
+    original_context_length shared_intermediate_size expert_shared_feed_forward_length leading_dense_block_count
     routed_scaling_factor route_scale expert_weights_scale topk_group expert_group_used_count use_qk_norm mup_enabled moe_k moe_topk
     n_shared_experts expert_shared_count sliding_attention
     window_size norm_rel_ebd relative_attention share_att_key position_biased_input

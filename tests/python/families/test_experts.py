@@ -4,6 +4,7 @@ the families with transformers."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -227,10 +228,21 @@ def in_stacks(tensors: dict[str, Array]) -> dict[str, Array]:
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+HYBRIDS = ["qwen3_5_moe", "qwen3_next", "granite_hybrid_experts", "lfm2_moe", "nemotron_h_experts"]
+
+
+@pytest.mark.parametrize("name", [*MODELS, *HYBRIDS])
 def test_experts_may_be_stacked_in_folders(name: str, tmp_path: Path) -> None:
     stacks = in_stacks(random_models.tensors(name))
-    layer = 1 if name == "qwen2_moe_sparse" else 0
+    layer = {"qwen2_moe_sparse": 1, "lfm2_moe": 2, "nemotron_h_experts": 1}.get(name, 0)
+    if name == "nemotron_h_experts":  # no gates
+        stacks = random_gguf.stacked(random_models.tensors(name))
+        stacks = {re.sub(r"(experts\.(up|down)_proj)\.weight$", r"\1", key) if x.ndim == 3 else key: x for key, x in stacks.items()}
+        ids = random_models.golden(name)["ids"]
+        assert "backbone.layers.1.mixer.experts.up_proj" in stacks
+        with load(random_models.make_folder(name, tmp_path)) as model, load(folder_with(name, tmp_path / "stacks", stacks)) as stacked:
+            assert np.array_equal(stacked.logits(ids), model.logits(ids))
+        return
     assert any(key.startswith(f"model.layers.{layer}.") and key.endswith(".experts.gate_up_proj") for key in stacks)
     ids = random_models.golden(name)["ids"]
     with load(random_models.make_folder(name, tmp_path)) as model, load(folder_with(name, tmp_path / "stacks", stacks)) as stacked:

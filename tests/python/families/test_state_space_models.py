@@ -11,7 +11,7 @@ import random_models
 
 import pumice
 
-NAMES = ["granite_hybrid_bias", "mamba2", "falcon_h1_norm", "nemotron_h"]
+NAMES = ["granite_hybrid_bias", "mamba2", "falcon_h1_norm", "nemotron_h", "granite_hybrid_experts", "nemotron_h_experts"]
 OPTIONS = {"max_new_tokens": 24, "temperature": 0, "logprobs": 0, "ignore_eos": True}
 
 
@@ -64,7 +64,7 @@ def test_a_second_turn_continues_from_the_state_of_the_first(folder: Path) -> No
 def test_hidden_states_are_those_of_the_logits(folder: Path) -> None:
     tensors, ids = random_models.tensors(folder.name), random_models.golden(folder.name)["ids"]
     head = next(tensors[name] for name in ("lm_head.weight", "model.embed_tokens.weight") if name in tensors)
-    scale = {"granite_hybrid_bias": 1 / 2.0, "falcon_h1_norm": 0.6}.get(folder.name, 1.0)
+    scale = {"granite_hybrid_bias": 1 / 2.0, "granite_hybrid_experts": 1 / 0.5, "falcon_h1_norm": 0.6}.get(folder.name, 1.0)
     with pumice.load(folder, device="cpu", compute="float32") as model:
         rows = model.hidden_states(ids, layers=-1)
         assert np.abs(scale * rows @ head.T - model.logits(ids, positions="all")).max() <= 2e-4

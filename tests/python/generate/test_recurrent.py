@@ -17,7 +17,7 @@ from op_cases import kept_open
 import pumice
 
 DEVICE = f"vulkan:{os.environ.get('PUMICE_TEST_VULKAN', '0')}"
-MODELS = ["lfm2", "lfm2_bias", "lfm3", "qwen3_5", "olmo_hybrid"]
+MODELS = ["lfm2", "lfm2_bias", "lfm3", "qwen3_5", "olmo_hybrid", "qwen3_next", "lfm2_moe"]
 PLACES: dict[str, dict[str, Any]] = {
     "cpu": {"device": "cpu"},
     "vulkan": {"device": DEVICE},

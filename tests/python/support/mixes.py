@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import random_models
 from random_gguf import FORMS
 from random_models import VARIANTS
 
@@ -12,13 +15,13 @@ TEXTS, TOKENS = 24, 64  # texts, tokens per text; with only three texts, the rat
 # In a mixture of experts, a few rows choose other experts once they are rounded, and these rows make up most of a cell. With 24 texts the
 # ratios of Q8_0 lay between 0.86 and 1.07, with 150 texts between 0.98 and 1.02.
 TEXTS_OF_MIXTURES = 150
-MIXTURES = frozenset(family for family, form in FORMS.items() if any("_exps" in name for name in form.names.values()))
 ENTROPY = 3.0  # entropy of the distributions of the next token, in nats
 SAME = 1e-5  # largest allowed divergence of two float32 runs of the same model, in nats
 RATIO = 1.02  # largest allowed ratio of pumice's divergence to llama.cpp's
 # The same ratio for encoders. In F16, where both engines round alike, nomic-bert's ratio moved by 0.06 either way from three texts to three
 # other texts.
 ENCODERS_RATIO = 1.05
+
 WIDE = [variant.name for variant in VARIANTS.values() if variant.kind == "mix" and variant.family in FORMS]
 ENCODERS = [variant.name for variant in VARIANTS.values() if variant.kind == "encoder_mix" and variant.family in FORMS]
 # Families whose GGUF files llama.cpp does not compute as the original model does, and why. They have no row on the page.
@@ -26,3 +29,8 @@ NOT_COMPARED = {
     "neobert": "llama.cpp takes the rows of attn_qkv as all q, all k and all v; the file has q, k and v of each head side by side"
 }
 ENCODERS_TITLE = "## Encoders\n"  # the heading of the encoders' table, on the same page
+
+
+def is_mixture(name: str) -> bool:
+    """Whether the small model has experts: its tensors say so."""
+    return any(re.search(r"expert|_moe\.", tensor) for tensor in random_models.tensors(name))

@@ -438,6 +438,8 @@ EXPERTS = LLAMA | {
     "model.layers.{}.mlp.shared_expert.down_proj": "blk.{}.ffn_down_shexp",
     "model.layers.{}.mlp.shared_expert_gate": "blk.{}.ffn_gate_inp_shexp",
 }
+QWEN35_MOE = EXPERTS | QWEN35
+QWEN3_NEXT = QWEN35_MOE | {"model.layers.{}.linear_attn.in_proj_ba": "blk.{}.ssm_ba"}
 MIXTRAL = LLAMA | {
     "model.layers.{}.block_sparse_moe.gate": "blk.{}.ffn_gate_inp",
     "model.layers.{}.block_sparse_moe.experts.w1": "blk.{}.ffn_gate_exps",
@@ -471,6 +473,30 @@ GRANITE_MOE = LLAMA | {
     "model.layers.{}.block_sparse_moe.output_linear": "blk.{}.ffn_down_exps",
     "model.layers.{}.shared_mlp.input_linear": "blk.{}.ffn_gate_shexp+blk.{}.ffn_up_shexp",
     "model.layers.{}.shared_mlp.output_linear": "blk.{}.ffn_down_shexp",
+}
+GRANITE_HYBRID |= {name: GRANITE_MOE[name] for name in GRANITE_MOE if ".block_sparse_moe." in name}
+GRANITE_HYBRID |= {name.replace("shared_mlp", "shared_experts"): GRANITE_MOE[name] for name in GRANITE_MOE if ".shared_mlp." in name}
+LFM2_MOE = LFM2 | {
+    "model.layers.{}.feed_forward.gate": "blk.{}.ffn_gate_inp",
+    "model.layers.{}.feed_forward.expert": "blk.{}.exp_probs_b",
+    "model.layers.{}.feed_forward.experts.w1": "blk.{}.ffn_gate_exps",
+    "model.layers.{}.feed_forward.experts.w3": "blk.{}.ffn_up_exps",
+    "model.layers.{}.feed_forward.experts.w2": "blk.{}.ffn_down_exps",
+}
+NEMOTRON_H = MAMBA2 | {
+    "backbone.layers.{}.mixer.gate": "blk.{}.ffn_gate_inp",
+    "backbone.layers.{}.mixer.gate.e_score_correction": "blk.{}.exp_probs_b",
+    "backbone.layers.{}.mixer.experts.up_proj": "blk.{}.ffn_up_exps",
+    "backbone.layers.{}.mixer.experts.down_proj": "blk.{}.ffn_down_exps",
+    "backbone.layers.{}.mixer.shared_experts.up_proj": "blk.{}.ffn_up_shexp",
+    "backbone.layers.{}.mixer.shared_experts.down_proj": "blk.{}.ffn_down_shexp",
+}
+GRANITE_MOE_SWA = GRANITE_MOE | {  # the converter leaves the gates and ups of experts joined
+    "model.layers.{}.self_attn.sinks": "blk.{}.attn_sinks",
+    "model.layers.{}.block_sparse_moe.router": "blk.{}.ffn_gate_inp",
+    "model.layers.{}.block_sparse_moe.experts.gate_up_proj": "blk.{}.ffn_gate_up_exps",
+    "model.layers.{}.block_sparse_moe.experts.down_proj": "blk.{}.ffn_down_exps",
+    "model.layers.{}.shared_mlp.input_linear": "blk.{}.ffn_up_shexp",
 }
 GPT_OSS = LLAMA | {
     "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
@@ -521,6 +547,8 @@ class Form:
     more: Callable[[Config], dict[str, Array]] = lambda config: {}  # tensors that come from no tensor of the folder
     # Changes a tensor of the folder, and its name, before it gets its name in GGUF.
     change: Callable[[str, Array, Config], tuple[str, Array]] = lambda name, tensor, config: (name, tensor)
+    # Changes the tensors of the folder before change() does. One tensor may become several.
+    parted: Callable[[dict[str, Array], Config], dict[str, Array]] = lambda tensors, config: tensors
     inexact: str = ""  # why the logits differ in some bits from the folder's (`permuted` is another reason)
 
 
@@ -639,7 +667,7 @@ def lfm2_keys(config: Config) -> dict[str, Any]:
     count, full = config["num_hidden_layers"], config.get("full_attn_idxs")
     types = config.get("layer_types") or ["full_attention" if i in full else "conv" for i in range(count)]
     width = config.get("block_ff_dim", config["intermediate_size"])
-    if config["block_auto_adjust_ff_dim"]:
+    if config.get("block_auto_adjust_ff_dim"):
         multiple = config["block_multiple_of"]
         width = -(-int(config.get("block_ffn_dim_multiplier", 1.0) * int(2 * width / 3)) // multiple) * multiple
     return {
@@ -647,6 +675,16 @@ def lfm2_keys(config: Config) -> dict[str, Any]:
         "feed_forward_length": width,
         "shortconv.l_cache": config["conv_L_cache"],
     }
+
+
+def lfm2_moe_keys(config: Config) -> dict[str, Any]:
+    more = {"leading_dense_block_count": config["num_dense_layers"], "expert_gating_func": 2}
+    return lfm2_keys(config) | expert_keys(config) | more
+
+
+def choice_bias(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
+    """The converter writes the bias of the choice of experts as the bias of a tensor that has no weight."""
+    return re.sub(r"\.(expert|e_score_correction)_bias$", r".\1.bias", name), tensor
 
 
 def qwen35_keys(config: Config) -> dict[str, Any]:
@@ -691,6 +729,45 @@ def qwen35_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]
     return name.replace("dt_bias", "dt.bias"), tensor
 
 
+def qwen35_moe_keys(config: Config) -> dict[str, Any]:
+    return qwen35_keys(config) | expert_keys(config) | {"feed_forward_length": None}
+
+
+def qwen3_next_keys(config: Config) -> dict[str, Any]:
+    keys = qwen35_keys(config) | expert_keys(config)
+    del keys["rope.dimension_sections"]
+    return keys
+
+
+def qwen3_next_parts(tensors: dict[str, Array], config: Config) -> dict[str, Array]:
+    """For each head of keys, in_proj_qkvz has its q, its k, and the values and gates of the heads that share it. The converter sorts these
+    rows and parts the gates from the others."""
+    keys, key_dim = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    values = config["linear_num_value_heads"] // keys * config["linear_value_head_dim"]
+    found = {}
+    for name, tensor in tensors.items():
+        if ".in_proj_qkvz." not in name:
+            found[name] = tensor
+            continue
+        rows = np.split(tensor.reshape(keys, -1, tensor.shape[1]), np.cumsum([key_dim, key_dim, values]), axis=1)
+        q, k, v, gate = (part.reshape(-1, tensor.shape[1]) for part in rows)
+        found |= {name.replace("qkvz", "qkv"): np.concatenate([q, k, v]), name.replace("qkvz", "z"): gate}
+    return found
+
+
+def qwen3_next_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
+    if name.endswith(".A_log"):
+        return name.replace("A_log", "ssm_a"), -np.exp(tensor.astype(np.float64)).astype(np.float32)
+    return name.replace("dt_bias", "dt.bias"), tensor
+
+
+def granite_hybrid_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
+    """Beside experts, the network that all layers have has names of its own in GGUF."""
+    if config["num_local_experts"]:
+        name = name.replace(".shared_mlp.", ".shared_experts.")
+    return ssm_tensor(name, tensor, config)
+
+
 def ssm_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
     """Mamba-2: the converter writes -exp(A_log), and makes matrices of some vectors."""
     module, _, part = name.rpartition(".")
@@ -724,9 +801,10 @@ def hybrid_ssm_keys(config: Config) -> dict[str, Any]:
 def granite_hybrid_keys(config: Config) -> dict[str, Any]:
     kv_heads = config.get("num_key_value_heads", config["num_attention_heads"])
     types = config.get("layer_types") or ["mamba"] * config["num_hidden_layers"]
-    return granite_keys(config) | hybrid_ssm_keys(config) | {
+    experts = expert_keys(config) if config["num_local_experts"] else {}
+    return granite_keys(config) | hybrid_ssm_keys(config) | experts | {
         "attention.head_count_kv": [kv_heads if "attention" in kind and "linear" not in kind else 0 for kind in types],
-        "feed_forward_length": config["shared_intermediate_size"], "rope.scaling.finetuned": False,
+        "feed_forward_length": config["intermediate_size" if experts else "shared_intermediate_size"], "rope.scaling.finetuned": False,
     }  # fmt: skip
 
 
@@ -758,13 +836,27 @@ def falcon_h1_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Arr
 def nemotron_h_keys(config: Config) -> dict[str, Any]:
     letters = {"M": "linear_attention", "*": "full_attention", "-": "mlp"}
     types = config.get("layers_block_type") or [letters[letter] for letter in config["hybrid_override_pattern"]]
+    widths = {"mlp": "intermediate_size", "moe": "moe_intermediate_size"}
+    experts = {}
+    if "moe" in types:
+        experts = {
+            "expert_count": config["n_routed_experts"], "expert_used_count": config["num_experts_per_tok"],
+            "expert_feed_forward_length": config["moe_intermediate_size"],
+            "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
+            "expert_shared_count": config["n_shared_experts"], "expert_weights_norm": config["norm_topk_prob"],
+            "expert_weights_scale": float(config["routed_scaling_factor"]), "expert_group_count": config["n_group"],
+        }  # fmt: skip
     keys = ssm_keys(
         config["mamba_num_heads"], config["n_groups"], config["ssm_state_size"], config["mamba_head_dim"], config.get("conv_kernel", 4)
     )
-    return keys | {
-        "attention.head_count_kv": [config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in types],
-        "feed_forward_length": [config["intermediate_size"] if kind == "mlp" else 0 for kind in types],
-    }
+    return (
+        keys
+        | {
+            "attention.head_count_kv": [config["num_key_value_heads"] if kind == "full_attention" else 0 for kind in types],
+            "feed_forward_length": [config[widths[kind]] if kind in widths else 0 for kind in types],
+        }
+        | experts
+    )
 
 
 def gpt_oss_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
@@ -943,18 +1035,35 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
         "t5encoder", T5, lambda c: {"attention.relative_buckets_count": c["relative_attention_num_buckets"]}, rope=False, context=512
     ),
     "lfm2": Form("lfm2", LFM2, lfm2_keys, theta=1e6, eps=1e-5),
+    "lfm2_moe": Form("lfm2moe", LFM2_MOE, lfm2_moe_keys, theta=1e6, eps=1e-5, change=choice_bias),
     "qwen3_5": Form(
         "qwen35", QWEN35, qwen35_keys, partial=0.25, context=32768, offset=True, change=qwen35_tensor,
         kv_heads=lambda c: c.get("num_key_value_heads", 4),
         inexact="the columns of a head's outputs are summed in another order",
     ),
-    "granite_hybrid": Form("granitehybrid", GRANITE_HYBRID, granite_hybrid_keys, permuted=True, change=ssm_tensor),
+    "qwen3_5_moe": Form(
+        "qwen35moe", QWEN35_MOE, qwen35_moe_keys, partial=0.25, context=32768, offset=True, change=qwen35_tensor,
+        kv_heads=lambda c: c.get("num_key_value_heads", 2),
+        inexact="the columns of a head's outputs are summed in another order",
+    ),
+    "qwen3_next": Form(
+        "qwen3next", QWEN3_NEXT, qwen3_next_keys, partial=0.25, context=32768, offset=True, change=qwen3_next_tensor,
+        parted=qwen3_next_parts, kv_heads=lambda c: c.get("num_key_value_heads", 2),
+    ),
+    "granite_hybrid": Form("granitehybrid", GRANITE_HYBRID, granite_hybrid_keys, permuted=True, change=granite_hybrid_tensor),
+    "granite_moe_swa": Form(
+        "granite_swa", GRANITE_MOE_SWA, lambda c: granite_swa_keys(c) | expert_keys(c), permuted=True,
+        change=lambda name, tensor, config: (name + ".weight" if ".experts." in name else name, tensor),
+    ),
     "mamba2": Form("mamba2", MAMBA2, mamba2_keys, rope=False, context=1 << 20, eps=1e-5, change=ssm_tensor),
     "falcon_h1": Form(
         "falcon-h1", FALCON_H1, hybrid_ssm_keys, context=8192, eps=1e-5, change=falcon_h1_tensor,
         inexact="the converter multiplies matrices by the multipliers",
     ),
-    "nemotron_h": Form("nemotron_h", MAMBA2, nemotron_h_keys, rope=False, context=4096, change=ssm_tensor, **LAYER),
+    "nemotron_h": Form(
+        "nemotron_h", NEMOTRON_H, nemotron_h_keys, rope=False, context=4096, **LAYER,
+        change=lambda name, tensor, config: ssm_tensor(*choice_bias(name, tensor, config), config),
+    ),
     "seed_oss": Form(
         "seed_oss", LLAMA | {"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, context=524288,
         kv_heads=lambda c: c.get("num_key_value_heads", 8),
@@ -1002,6 +1111,8 @@ WITHOUT = {
     "smollm3_list": "llama.cpp's smollm3 turns all but every fourth layer",
     "granite_hybrid_rope": "the converter writes models without Mamba-2 as plain Granite",
     "mamba2_activation": "the converter drops hidden_act",
+    "nemotron_h_experts_groups": "the converter drops topk_group, mlp_hidden_act and networks beside mixtures",
+    "lfm2_moe_plain": "the converter drops norm_topk_prob and routed_scaling_factor",
     "nemotron_h_bias": "the converter drops mlp_hidden_act and mamba_hidden_act",
     "falcon_h1_before": "llama.cpp's falcon-h1 has the norm after the gate",
     "falcon_h1_bias": "the converter cannot multiply the biases of in_proj",
@@ -1015,6 +1126,10 @@ WITHOUT = {
     "ministral3_multimodal": "the converter writes the text half alone: the file of the plain model",
     "mistral3_multimodal": "the converter writes the text half alone: the file of the plain model",
     "qwen3_5_types": "the converter drops hidden_act",
+    "qwen3_5_moe_types": "the converter drops hidden_act",
+    "qwen3_5_moe_multimodal": "the converter writes the text half alone: the file of the plain model",
+    "qwen3_next_sparse": "llama.cpp's qwen3next has experts in all layers, and always divides the weights of the chosen ones by their sum",
+    "granite_moe_swa_bases": "the converter drops layer_rope_theta",
     "qwen3_5_multimodal": "the converter writes the text half alone: the file of the plain model",
     "qwen3_vl": "the converter writes the text half alone: the file of the plain model",
     "bert_classifier": "the converter drops the pooler",
@@ -1046,7 +1161,7 @@ def metadata(config: Config, form: Form) -> dict[str, Any]:
     keys[f"attention.layer_norm_{'rms_' if form.rms else ''}epsilon"] = float(eps)
     if form.rope:
         keys |= rope_keys(config, form)
-    return keys | form.keys(config)
+    return {key: value for key, value in (keys | form.keys(config)).items() if value is not None}
 
 
 def converted(name: str, tensor: Array, form: Form, config: Config) -> Iterator[tuple[str, Array]]:
@@ -1142,13 +1257,17 @@ def gguf_parts(name: str, names: Mapping[str, str] | None = None) -> tuple[dict[
     form = dataclasses.replace(form, names={**form.names, **(names or {})})
     tensors = random_models.tensors(name)
     both_ways = random_models.VARIANTS[name].bidirectional
-    architecture = "llama-embed" if config["model_type"] == "llama_bidirec" else form.architecture
+    architecture = form.architecture
+    if config["model_type"] == "llama_bidirec":
+        architecture = "llama-embed"
+    if "moe" in (config.get("layers_block_type") or []):
+        architecture += "_moe"
     keys: dict[str, Any] = {"general.architecture": architecture}
     said = metadata(config, form) | ({"attention.causal": False} if both_ways else {})
     keys |= {f"{architecture}.{key}": value for key, value in said.items()}
     keys |= xielu_keys(tensors)
     out: dict[str, Array] = {}
-    for each, tensor in sorted(stacked(tensors).items()):
+    for each, tensor in sorted(form.parted(stacked(tensors), config).items()):
         if ".act_fn." not in each:
             out |= dict(converted(each, tensor, form, config))
     return keys, out | rope_tensors(config, form) | form.more(config)

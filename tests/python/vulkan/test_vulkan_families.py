@@ -26,7 +26,8 @@ SAMPLE = [
     "gemma2", "gemma4_12b", "gemma4_e2b", "granite_bias", "bloom_six_heads", "phi", "cohere2", "olmo2", "olmo", "nemotron", "apertus",
     "granite_hybrid_bias", "mamba2", "falcon_h1_norm", "nemotron_h",
     "ministral3", "gpt2", "falcon_7b", "smollm3", "hunyuan", "glm4", "opt", "phi3_partial", "llama_dynamic_long",
-    "lfm2_bias", "lfm3", "qwen3_5", "olmo_hybrid",
+    "lfm2_bias", "lfm3", "qwen3_5", "olmo_hybrid", "qwen3_5_moe", "qwen3_next", "granite_hybrid_experts", "granite_moe_swa", "lfm2_moe",
+    "nemotron_h_experts_groups",
 ]  # fmt: skip
 
 
