@@ -276,7 +276,7 @@ struct StoreParams {
   uint k_page_words, v_page_words;
 };
 PUMICE_CONSTANT(kStoreFormat, 1);    // kKvF16, kKvF32 or kKvQ8
-PUMICE_CONSTANT(kStoreKeyDim, 2);    // KEY_DIM: numbers in a head of q or k, 1 to 512
+PUMICE_CONSTANT(kStoreKeyDim, 2);    // KEY_DIM: numbers in a head of q or k, 1 to 576
 PUMICE_CONSTANT(kStoreValueDim, 3);  // VALUE_DIM: numbers in a head of v, 1 to 512
 PUMICE_CONSTANT(kStoreSpan, 4);      // SPAN: lanes per unit, store_span(max(KEY_DIM, VALUE_DIM), LANES)
 
@@ -336,7 +336,7 @@ PUMICE_CONSTANT(kDistanceWords, 5);
 PUMICE_CONSTANT(kNoWindow, 0x7fffffff);
 PUMICE_CONSTANT(kAttendLanes, 64);
 PUMICE_CONSTANT(kAttendFormat, 1);    // kKvF16, kKvF32 or kKvQ8
-PUMICE_CONSTANT(kAttendKeyDim, 2);    // KEY_DIM: numbers in a head of q or K, 1 to 512
+PUMICE_CONSTANT(kAttendKeyDim, 2);    // KEY_DIM: numbers in a head of q or K, 1 to 576
 PUMICE_CONSTANT(kAttendValueDim, 3);  // VALUE_DIM: numbers in a head of V or out, 1 to 512
 PUMICE_CONSTANT(kAttendQueries, 4);   // QUERIES: maximum of rows * heads in a tile; 1, 2, 3 or a multiple of 4
 PUMICE_CONSTANT(kAttendKeys, 5);      // KEYS: keys per step; 32, 64 or 128
@@ -525,15 +525,16 @@ constexpr std::uint32_t store_span(std::uint32_t dim, std::uint32_t lanes) {
 }
 
 // attend_tile() returns the tile of attend.comp for segments of up to `rows` rows (1 when decoding) and `heads_per_kv` query heads per kv
-// head. `dim` is KEY_DIM or VALUE_DIM, whichever is larger. A lane holds 4 queries x 8 columns, so a tile has at most
-// 4 * (kAttendLanes / (padded_dim / 8)) queries, and never more than 32. That is 4 queries for 512 dimensions and 16 for 128.
+// head. `dim` is KEY_DIM or VALUE_DIM, whichever is larger. A lane holds 4 queries x 8 columns of values, so a tile has at most
+// 4 * (kAttendLanes / (padded_dim / 8)) queries, and never more than 32. That is 4 queries for 512 dimensions and 16 for 128. Keys may be
+// wider than values, which have at most 512 dimensions; a tile then has 4 queries, too.
 struct AttendTile {
   std::uint32_t heads, head_blocks;  // tile_heads and head_blocks of AttendParams
   std::uint32_t rows;                // maximum number of rows in a tile
   std::uint32_t queries, keys;       // QUERIES, KEYS
 };
 constexpr AttendTile attend_tile(std::uint32_t dim, std::uint32_t heads_per_kv, std::uint32_t rows) {
-  const std::uint32_t fit = kAttendLanes / (padded_dim(dim) / 8), most = 4 * (fit < 8 ? fit : 8);
+  const std::uint32_t fit = kAttendLanes / (padded_dim(dim) / 8), most = 4 * (fit < 1 ? 1 : fit < 8 ? fit : 8);
   AttendTile tile{};
   tile.head_blocks = (heads_per_kv + most - 1) / most;
   tile.heads = (heads_per_kv + tile.head_blocks - 1) / tile.head_blocks;

@@ -817,6 +817,22 @@ def mixtures() -> list[Case]:
     return cases
 
 
+def latent_widths() -> list[Case]:
+    """Cases of latent attention: one kv head, many heads of queries, keys of up to 576 columns and values of up to 512."""
+    cases: list[Case] = []
+    for kv in ("f32", "f16", "q8_0"):
+        cases += [
+            of_widths(True, (576, 512), (1, 5), [[40, 3], [0, 2]], {"kv": kv}),
+            of_widths(True, (576, 512), (1, 16), [[300, 1], [31, 34]], {"kv": kv}),
+            of_widths(True, (288, 256), (1, 40), [[61, 5]], {"kv": kv}),
+        ]
+    return [
+        *cases,
+        of_widths(False, (576, 512), (1, 3), [[0, 37], [0, 1], [0, 5]], {"causal": True}),
+        of_widths(False, (571, 505), (1, 4), [[0, 6]], {}),
+    ]
+
+
 def main() -> None:
     cases = (
         linears()
@@ -853,6 +869,7 @@ def main() -> None:
         + head_linears()
         + routes()
         + mixtures()
+        + latent_widths()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

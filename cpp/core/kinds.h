@@ -25,10 +25,12 @@ enum class RouteScore : std::uint8_t { PUMICE_ROUTE_SCORES(PUMICE_LISTED) };
 #undef PUMICE_LISTED
 
 inline constexpr std::int32_t kPageTokens = 32;  // positions per cache page
-inline constexpr int kMaxHeadDim = 512;          // any head_dim from 1 to this works; multiples of 16 are fast
-inline constexpr int kMaxStateDim = 1024;        // largest key_dim and value_dim of Scan
-inline constexpr int kMaxExperts = 4096;         // of a mixture
-inline constexpr int kMaxChosen = 64;            // most experts of a row
-inline constexpr int kMaxTaps = 64;              // largest width of Conv
+// Largest key_dim and value_dim of attention. Any dimension from 1 on works; multiples of 16 are fast. The keys of latent attention have 64
+// columns more than its values.
+inline constexpr int kMaxKeyDim = 576, kMaxValueDim = 512;
+inline constexpr int kMaxStateDim = 1024;  // largest key_dim and value_dim of Scan
+inline constexpr int kMaxExperts = 4096;   // of a mixture
+inline constexpr int kMaxChosen = 64;      // most experts of a row
+inline constexpr int kMaxTaps = 64;        // largest width of Conv
 
 }  // namespace pumice

@@ -322,9 +322,9 @@ class ProgramCheck final : ProgramChecker {
 
  private:
   void check_heads(const CacheShape& shape, const char* what) const {
-    const auto fits = [](std::int32_t dim) { return dim > 0 && dim <= kMaxHeadDim; };
-    check(shape.heads > 0 && shape.heads <= 65536 && fits(shape.key_dim) && fits(shape.value_dim), what, heads_of(shape),
-          "; needed: 1 to 65536 heads of 1 to ", kMaxHeadDim);
+    const auto fits = [](std::int32_t dim, std::int32_t most) { return dim > 0 && dim <= most; };
+    check(shape.heads > 0 && shape.heads <= 65536 && fits(shape.key_dim, kMaxKeyDim) && fits(shape.value_dim, kMaxValueDim), what,
+          heads_of(shape), "; needed: 1 to 65536 heads of 1 to ", kMaxKeyDim, " (keys) and to ", kMaxValueDim, " (values)");
   }
 
   void attend_places(const Attend& op, std::int64_t heads) {

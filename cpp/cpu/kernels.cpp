@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/error.h"
 
@@ -146,9 +147,9 @@ const Kernels* kernels_for(const char* isa) {
 }
 
 std::int64_t kv_page_bytes(KvFormat format, int key_dim, int value_dim) {
-  for (const int dim : {key_dim, value_dim}) {
-    if (dim < 1 || dim > kMaxHeadDim)
-      fail(ErrorKind::unsupported_model, "attention heads have ", dim, " dimensions; this version runs 1 to ", kMaxHeadDim);
+  for (const auto& [dim, most] : {std::pair(key_dim, kMaxKeyDim), std::pair(value_dim, kMaxValueDim)}) {
+    if (dim < 1 || dim > most)
+      fail(ErrorKind::unsupported_model, "attention heads have ", dim, " dimensions; this version runs 1 to ", most);
   }
   const std::int64_t values = std::int64_t{kPageTokens} * (std::int64_t{key_dim} + value_dim);
   switch (format) {

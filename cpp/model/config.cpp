@@ -44,7 +44,8 @@ void read_mask(const Reader& read, Config& c) {
   if (!causal) read.unsupported(where, " true is not run for ", c.family->name);
   for (Layer& layer : c.layers) {
     Attention* a = layer.if_attention();
-    if (layer.if_recurrent() || layer.if_short_conv()) read.unsupported(where, " false is not run for ", c.family->name);
+    if (layer.if_recurrent() || layer.if_short_conv() || layer.if_latent_attention())
+      read.unsupported(where, " false is not run for ", c.family->name);
     if (!a) continue;
     if (a->window > 0)
       read.unsupported(where, " false beside a window of ", a->window, ": where such a window of ", c.family->name, " ends is not known");

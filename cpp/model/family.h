@@ -21,6 +21,10 @@ enum class Fused : std::uint8_t {
   q_gate_by_head,  // for each head: its query, its columns of OutputGate
   gate_up,         // gate, then up
   up_gate,         // up, then gate
+  // Of latent attention:
+  latent_q,     // for each head: its plain columns, its columns that rope turns
+  latent_down,  // the latent vector, then the key's columns that rope turns
+  latent_up,    // for each head: what expands the latent vector to the plain columns of its key, and to its value
   // Of a recurrent mixer:
   scan_qkv,                // q, k, v
   scan_parts,              // gate, v, k, q, step (Mamba-2)

@@ -109,6 +109,25 @@ struct Attention {
   std::int32_t gate_width() const { return !gate ? 0 : gate->by_head ? heads : q_width(); }
 };
 
+// Multi-head latent attention (DeepSeek-AI 2024). All heads share the latent vector of a token. Matrices of each head expand it to the
+// plain columns of the head's key, and to its value. Queries and keys also have columns that rope turns, and those of the key are the same
+// for all heads. Tokens attend only to earlier positions.
+struct LatentAttention {
+  std::int32_t heads = 0;
+  std::int32_t latent_dim = 0;                              // width of the latent vector
+  std::int32_t plain_dim = 0, rope_dim = 0, value_dim = 0;  // columns of a head: plain ones, turned ones, and those of its value
+  std::int32_t q_rank = 0;                                  // width of the row from which queries are made; 0: the layer's input itself
+  std::int32_t rope = -1;                                   // index into Config::ropes; -1: no rope
+  float scale = 0;                                          // multiplies scores
+  // The file must have biases of the matrices that read the layer's input, except a single matrix of queries, and of the last matrix. If
+  // false, it may have them, and they are used.
+  bool bias = false;
+
+  std::int32_t key_dim() const { return rope_dim + latent_dim; }
+  std::int32_t q_cols(std::int32_t hidden_size) const { return q_rank > 0 ? q_rank : hidden_size; }  // of the matrices of queries
+  CacheShape cache_shape() const { return {1, key_dim(), latent_dim}; }
+};
+
 // The norm of what a recurrence gives. Each group of columns is normalised by itself.
 struct ScanNorm {
   std::int32_t group = 0;
@@ -176,6 +195,7 @@ struct Router {
   bool choice_bias = false;  // the file has a number for each expert that is added to its score for the choice alone (DeepSeek V3)
   bool normalised = true;
   float floor = 0, scale = 1;
+  bool expert_scales = false;  // the file has a number for each expert that multiplies its weight (Gemma 4)
 };
 
 // A network beside the experts that takes every row (DeepSeek-AI 2024).
@@ -193,6 +213,10 @@ struct Mixture {
   bool bias = false;           // the file must have biases of the experts' matrices
   float limit = 0, shift = 0;  // as in Experts
   bool weighs_input = false;   // as in Experts
+  // The experts, the shared expert and the router read the layer's row, each through a norm of its own, and what the experts and the shared
+  // expert give is normalised before it is added (Gemma 4). The router's product is divided by the root of the row's width. Needs a shared
+  // expert, and a norm of the branch.
+  bool own_norms = false;
   std::optional<SharedExpert> shared;
 };
 
@@ -221,7 +245,7 @@ struct Layer {
   }
 
  public:
-  std::variant<std::monostate, Attention, Recurrent, ShortConv> mixer;
+  std::variant<std::monostate, Attention, LatentAttention, Recurrent, ShortConv> mixer;
   // A second mixer that reads the same row as the first one. Both outputs are added to the row (Falcon-H1, beside attention).
   std::optional<Recurrent> beside;
   std::variant<std::monostate, FeedForward, Mixture> network;
@@ -239,6 +263,8 @@ struct Layer {
   // These return null if the layer's mixer or network is absent or of another kind.
   Attention* if_attention() { return std::get_if<Attention>(&mixer); }
   const Attention* if_attention() const { return std::get_if<Attention>(&mixer); }
+  LatentAttention* if_latent_attention() { return std::get_if<LatentAttention>(&mixer); }
+  const LatentAttention* if_latent_attention() const { return std::get_if<LatentAttention>(&mixer); }
   Recurrent* if_recurrent() { return beside ? &*beside : std::get_if<Recurrent>(&mixer); }
   const Recurrent* if_recurrent() const { return beside ? &*beside : std::get_if<Recurrent>(&mixer); }
   ShortConv* if_short_conv() { return std::get_if<ShortConv>(&mixer); }
@@ -247,6 +273,11 @@ struct Layer {
   const FeedForward* if_feed_forward() const { return std::get_if<FeedForward>(&network); }
   Mixture* if_mixture() { return std::get_if<Mixture>(&network); }
   const Mixture* if_mixture() const { return std::get_if<Mixture>(&network); }
+
+  // Returns the number of heads of queries, or 0 if the layer has no attention of any kind.
+  std::int32_t attention_heads() const {
+    return if_attention() ? if_attention()->heads : if_latent_attention() ? if_latent_attention()->heads : 0;
+  }
 };
 
 // Combines functions into one visitor for std::visit over a part of a layer. std::visit does not compile unless there is a function for

@@ -11,6 +11,7 @@
 #include "model/ends.h"
 #include "model/layer_inputs.h"
 #include "model/mixers/attention.h"
+#include "model/mixers/latent_attention.h"
 #include "model/mixers/recurrent.h"
 #include "model/mixers/short_conv.h"
 #include "model/networks/feed_forward.h"
@@ -35,6 +36,7 @@ class Body {
         x_(Writer::part(w_.slot(Rows::tokens, embeds() ? d.config.hidden_size : row_width(first)), 0, d.config.hidden_size)),
         h_(w_.slot(Rows::tokens, d.config.hidden_size)),
         attention_(w_, kv_),
+        latent_attention_(w_, kv_),
         recurrent_(w_, states_),
         short_conv_(w_, states_),
         feed_forward_(w_),
@@ -126,6 +128,7 @@ class Body {
   BranchEnd mix(std::size_t layer, const View& in) {
     return std::visit(
         EachPart{[](const std::monostate&) -> BranchEnd { absent(); }, [&](const Attention& a) { return attention_.write(layer, a, in); },
+                 [&](const LatentAttention& t) { return latent_attention_.write(layer, t, in); },
                  [&](const Recurrent& r) { return recurrent_.write(layer, r, in); },
                  [&](const ShortConv& s) { return short_conv_.write(layer, s, in); }},
         w_.c.layers[layer].mixer);
@@ -133,7 +136,7 @@ class Body {
   std::vector<BranchEnd> network(std::size_t layer, const View& in) {
     return std::visit(EachPart{[](const std::monostate&) -> std::vector<BranchEnd> { absent(); },
                                [&](const FeedForward& f) -> std::vector<BranchEnd> { return {feed_forward_.write(layer, f, in)}; },
-                               [&](const Mixture& x) { return mixture_.write(layer, x, in); }},
+                               [&](const Mixture& x) { return mixture_.write(layer, x, in, x_); }},
                       w_.c.layers[layer].network);
   }
   [[noreturn]] static void absent() { fail(ErrorKind::unsupported_model, "a layer without a part is asked for its operations"); }
@@ -159,6 +162,10 @@ class Body {
   //   x = norm(x + c product)             with a norm of the sum
   //   x = norm2(x + norm(x + c product))  with Residual::twice
   void close(std::size_t layer, const std::vector<BranchEnd>& ends, const Norms& norms, Role branch_norm, Role sum_norm) {
+    if (const BranchEnd& end = ends.front(); !end.product && !end.experts) {
+      if (!norms.branch || ends.size() > 1) fail(ErrorKind::unsupported_model, "a branch without a last matrix needs a norm of its own");
+      return w_.norm(w_.d.at(layer, branch_norm), end.rows, x_, x_);
+    }
     const bool twice = norms.residual == Residual::twice;
     View sum = norms.branch || twice ? h_ : x_;
     if (ends.back().experts && ends.back().experts->in.slot == sum.slot) {
@@ -175,7 +182,7 @@ class Body {
         op.scale *= c * end.scale;
         w_.add(op);
       } else {
-        w_.linear(end.rows, sum, {w_.d.at(layer, end.product)}, {.residual = onto, .scale = c * end.scale});
+        w_.linear(end.rows, sum, {w_.d.at(layer, *end.product)}, {.residual = onto, .scale = c * end.scale});
       }
       onto = sum;
     }
@@ -200,6 +207,7 @@ class Body {
   LayerInputsWriter inputs_;
   View x_, h_;  // hidden rows, and normalised hidden rows
   AttentionMixer attention_;
+  LatentAttentionMixer latent_attention_;
   RecurrentMixer recurrent_;
   ShortConvMixer short_conv_;
   FeedForwardNetwork feed_forward_;

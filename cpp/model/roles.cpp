@@ -27,6 +27,8 @@ bool has_part(const Layer& layer, Of part) {
       return true;
     case Of::attention:
       return layer.if_attention() != nullptr;
+    case Of::latent_attention:
+      return layer.if_latent_attention() != nullptr;
     case Of::recurrent:
       return layer.if_recurrent() != nullptr;
     case Of::short_conv:
@@ -46,6 +48,7 @@ Asked asked(const Description& d, Role role, std::size_t layer) {
   using enum Use;
   static const Norms kNoNorms{.before = false};
   static const Layer kNone{.mixer = Attention{}, .beside = Recurrent{}, .network = FeedForward{}};
+  static const LatentAttention kNoLatent{};
   static const ShortConv kNoShortConv{};
   static const Mixture kNoMixture{};
   static const SharedExpert kNoShared{};
@@ -53,6 +56,7 @@ Asked asked(const Description& d, Role role, std::size_t layer) {
   const Layer& l = of_layer(role) ? c.layers[layer] : kNone;
   if (!has_part(l, of(role))) return {};
   const Attention& a = l.if_attention() ? *l.if_attention() : kNone.attention();
+  const LatentAttention& t = l.if_latent_attention() ? *l.if_latent_attention() : kNoLatent;
   const Recurrent& r = l.if_recurrent() ? *l.if_recurrent() : *kNone.if_recurrent();
   const ShortConv& s = l.if_short_conv() ? *l.if_short_conv() : kNoShortConv;
   const FeedForward& f = l.if_feed_forward() ? *l.if_feed_forward() : kNone.feed_forward();

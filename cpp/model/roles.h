@@ -23,7 +23,7 @@ inline constexpr std::string_view kRoleNames[] = {
 inline constexpr std::size_t kRoles = std::size(kRoleNames);
 
 // The part of a model that has the tensors of a role (explained in roles.def).
-enum class Of : std::uint8_t { model, end, layer, attention, recurrent, short_conv, feed_forward, mixture };
+enum class Of : std::uint8_t { model, end, layer, attention, latent_attention, recurrent, short_conv, feed_forward, mixture };
 constexpr Of of(Role role) {
   constexpr Of kOf[] = {
 #define PUMICE_ROLE(name, of, ...) Of::of,
@@ -68,7 +68,7 @@ struct Asked {
   Need need = Need::never;
   // The shape of a matrix, where rows 0 means any number of rows. For a vector, `rows` is its length and `cols` is 0.
   std::int64_t rows = 0, cols = 0;
-  std::int32_t experts = 0;  // number of experts of which the tensor has one matrix each; 0 if it has a single matrix
+  std::int32_t experts = 0;  // number of experts or heads of which the tensor has one matrix each; 0 if it has a single matrix
   bool bias = false;         // the file must have its bias
   Use use = Use::none;
 

@@ -218,13 +218,20 @@ RopeTable rope_at(const Reader& read, const RopePlace& place, double theta, cons
 }
 
 // Returns the head_dim of the layers with a window (windowed = true) or of the layers without one. If the model has no such layer, returns
-// the head_dim of the first layer that has attention.
+// the head_dim of the first layer that has attention. Of latent attention, it is the number of columns that rope turns.
 std::int32_t head_dim_of(const Config& c, bool windowed) {
   for (const Layer& layer : c.layers) {
     const Attention* a = layer.if_attention();
     if (a && (a->window > 0 || layer.windowed) == windowed) return a->head_dim;
   }
-  return c.first_attention()->head_dim;
+  if (c.first_attention()) return c.first_attention()->head_dim;
+  const auto latent = std::ranges::find_if(c.layers, [](const Layer& layer) { return layer.if_latent_attention() != nullptr; });
+  return latent->if_latent_attention()->rope_dim;
+}
+
+// Returns the value of the key that llama.cpp's converter writes for mscale_all_dim, if a GGUF file has it.
+std::optional<double> log_multiplier(const Reader& read) {
+  return read.gguf() ? read.number("rope.scaling.yarn_log_multiplier", "") : std::nullopt;
 }
 
 // Returns the name of the config.json object that has the rope settings of most layers.
@@ -242,9 +249,17 @@ std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx) {
   return static_cast<std::int64_t>(std::min(static_cast<double>(n_ctx) * s.factor, static_cast<double>(kMaxContext)));
 }
 
+double score_magnitude(const Reader& read, const Config& c) {
+  const std::string at = rope_object(read);
+  const RopeScaling s = scaling_at(read, at, static_cast<double>(c.n_ctx));
+  if (s.type == "default" || s.factor <= 1) return 1;
+  const double all = c.gguf ? 10 * log_multiplier(read).value_or(0) : read.number("", at + ".mscale_all_dim").value_or(0);
+  return 0.1 * all * std::log(s.factor) + 1;
+}
+
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   const auto object = [&](const char* name) { return !c.gguf && read.object(read.key("", name)); };
-  if (!c.first_attention()) return;
+  if (std::ranges::all_of(c.layers, [](const Layer& layer) { return layer.attention_heads() == 0; })) return;
   const std::string full = rope_object(read);
   const bool per_type = full == "rope_parameters.full_attention", scaled = object("rope_scaling");
   object("rope_parameters.sliding_attention");  // throws if it exists and is not an object
@@ -253,6 +268,7 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   const auto said = static_cast<double>(c.n_ctx);
   RopeScaling scaling = scaling_at(read, full, said);
   if (c.gguf) scaling.truncate = defaults.gguf_truncates;
+  if (defaults.magnitude_in_scores && log_multiplier(read)) scaling.magnitude = read.number("rope.scaling.attn_factor", "").value_or(1);
   RopeDefaults of_full = defaults;
   if (defaults.proportional > 0 && !c.gguf && !object("rope_parameters") && !scaled) {
     scaling.type = "proportional";
@@ -261,6 +277,7 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   c.ropes = {rope_at(read, {"rope.dimension_count", full, head_dim}, theta * defaults.stretch, scaling, of_full)};
   for (Layer& layer : c.layers) {
     if (Attention* a = layer.if_attention()) a->rope = 0;
+    if (LatentAttention* t = layer.if_latent_attention()) t->rope = 0;
   }
   c.n_ctx = stretched_context(read, c.n_ctx);
   if (defaults.window_theta == 0) return;

@@ -19,6 +19,10 @@ struct RopeDefaults {
   double window_theta = 0;     // the base for layers with a window, if the file does not give it; 0: they use the same rope as the others
   double stretch = 1;          // multiplies the base (Hunyuan)
   bool gguf_truncates = true;  // YaRN's ramp begins and ends at whole dimensions in GGUF files, which do not say it as config.json does
+  // YaRN's magnitude multiplies the score scale (score_magnitude()), and not the rotated columns, if GGUF files have yarn_log_multiplier.
+  // llama.cpp's converter writes a tenth of mscale_all_dim there, and no mscale, which equals mscale_all_dim in all these models
+  // (DeepSeek).
+  bool magnitude_in_scores = false;
   // Used if config.json has no settings of ropes at all. This fraction of a head is rotated, with the frequencies that it would have if the
   // whole head were rotated (Gemma 4, layers without a window). 0: `partial` is used.
   double proportional = 0;
@@ -31,6 +35,10 @@ std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
 // Sets Config::ropes and Attention::rope, unless no layer has attention, and replaces Config::n_ctx by stretched_context(). Must be called
 // after read_sizes() and read_windows().
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults);
+
+// Returns the number whose square multiplies the scale of scores in models with latent attention: the magnitude for mscale_all_dim, if the
+// file has this setting of YaRN (Peng et al. 2023, section 3.4), or else 1.
+double score_magnitude(const Reader& read, const Config& c);
 
 // The same for models whose config.json has a base for each layer, of which 0 means that the layer has no rope (Granite SWA). All these
 // ropes have the same scaling.

@@ -48,7 +48,8 @@ ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const fil
   };
 }
 
-ExpertSlices::Bytes ExpertSlices::read(const files::ModelFile& file, const files::TensorInfo& tensor, std::int64_t expert) {
+ExpertSlices::Bytes ExpertSlices::of(const files::TensorInfo& tensor, std::int64_t expert,
+                                     const std::function<std::vector<std::uint8_t>()>& read) {
   // The slices of a thread that a fork interrupted may be half changed. They are never freed.
   if (!lock_.lock()) static_cast<void>(new std::array<Slice, 2>(std::exchange(last_, {})));
   const std::unique_lock lock(lock_, std::adopt_lock);
@@ -56,10 +57,7 @@ ExpertSlices::Bytes ExpertSlices::read(const files::ModelFile& file, const files
     if (slice.tensor == &tensor && slice.expert == expert) return slice.bytes;
   std::swap(last_[0], last_[1]);
   last_[0] = {};  // its memory is free before the next slice is read
-  const std::int64_t size = tensor.shape[1] * tensor.shape[2] * row_bytes(*tensor.format, 1);
-  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size));
-  file.read(tensor, static_cast<std::uint64_t>(expert * size), static_cast<std::uint64_t>(size), bytes.data());
-  last_[0] = {&tensor, expert, std::make_shared<const std::vector<std::uint8_t>>(std::move(bytes))};
+  last_[0] = {&tensor, expert, std::make_shared<const std::vector<std::uint8_t>>(read())};
   return last_[0].bytes;
 }
 
@@ -73,10 +71,53 @@ ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, c
     std::int64_t expert = -1;
     for (std::int64_t row = first; row < first + count; ++row) {
       const std::int64_t at = part.of(row);
-      if (at / across != expert) slice = slices->read(*file, tensor, expert = at / across);
+      if (at / across != expert) {
+        expert = at / across;
+        slice = slices->of(tensor, expert, [&] {
+          std::vector<std::uint8_t> bytes(static_cast<std::size_t>(cols * across) * size);
+          file->read(tensor, static_cast<std::uint64_t>(expert) * bytes.size(), bytes.size(), bytes.data());
+          return bytes;
+        });
+      }
       const std::uint8_t* from = slice->data() + static_cast<std::size_t>(at % across) * size;
       for (std::int64_t col = 0; col < cols; ++col, from += static_cast<std::size_t>(across) * size, out += size)
         std::memcpy(out, from, size);
+    }
+  };
+}
+
+ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
+                               std::shared_ptr<ExpertSlices> slices) {
+  const Format from = *tensor.format, to = info(from).block == 1 ? from : Format::F16;
+  return [file = std::move(file), &tensor, part, slices = std::move(slices), from, to](std::int64_t first, std::int64_t count,
+                                                                                       std::uint8_t* out) {
+    const std::int64_t rows = tensor.shape[1], cols = part.run;  // of a head's matrix
+    const auto bytes = static_cast<std::size_t>(row_bytes(to, cols)), size = static_cast<std::size_t>(row_bytes(to, 1));
+    // Reads the rows of the tensor that belong to the head, and returns the head's matrix.
+    const auto turn = [&](std::int64_t head) {
+      const std::int64_t in_file = row_bytes(from, rows);
+      std::vector<std::uint8_t> read(static_cast<std::size_t>(cols * in_file)), matrix(static_cast<std::size_t>(rows) * bytes);
+      file->read(tensor, static_cast<std::uint64_t>(part.of(head * cols) * in_file), read.size(), read.data());
+      std::vector<float> values(static_cast<std::size_t>(rows));
+      std::vector<std::uint8_t> packed(static_cast<std::size_t>(rows) * size);
+      for (std::int64_t col = 0; col < cols; ++col) {
+        const std::uint8_t* row = read.data() + col * in_file;
+        if (from != to) {
+          unpack(from, row, rows, values.data());
+          pack(to, values.data(), rows, packed.data());
+          row = packed.data();
+        }
+        for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r)
+          std::memcpy(matrix.data() + r * bytes + static_cast<std::size_t>(col) * size, row + r * size, size);
+      }
+      return matrix;
+    };
+    for (std::int64_t row = first; row < first + count;) {
+      const std::int64_t head = row / rows, run = std::min(first + count - row, rows - row % rows);
+      const ExpertSlices::Bytes matrix = slices->of(tensor, head, [&] { return turn(head); });
+      std::memcpy(out, matrix->data() + static_cast<std::size_t>(row % rows) * bytes, static_cast<std::size_t>(run) * bytes);
+      out += static_cast<std::size_t>(run) * bytes;
+      row += run;
     }
   };
 }

@@ -21,12 +21,13 @@ ReadRows read_rows(std::shared_ptr<const files::ModelFile> file, const files::Te
 // Returns such a function for a tensor that is stored transposed, [columns, rows]. Throws
 // ErrorKind::unsupported_model if its format packs weights in blocks.
 ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols);
-// The matrices of single experts that were read last from tensors [experts, columns, rows]. A row of such a matrix is spread over all of
-// its bytes, so each matrix is read as a whole, and its rows are taken from memory. Threads may share it.
+// The matrices of single experts or heads that were read last from tensors that have these matrices transposed. A row of such a matrix is
+// spread over all of its bytes, so each matrix is read as a whole, and its rows are taken from memory. Threads may share it.
 class ExpertSlices {
  public:
   using Bytes = std::shared_ptr<const std::vector<std::uint8_t>>;
-  Bytes read(const files::ModelFile& file, const files::TensorInfo& tensor, std::int64_t expert);
+  // Returns the bytes that `read` gave for this expert. Calls it if the expert's matrix is not in memory.
+  Bytes of(const files::TensorInfo& tensor, std::int64_t expert, const std::function<std::vector<std::uint8_t>()>& read);
 
  private:
   struct Slice {
@@ -40,6 +41,11 @@ class ExpertSlices {
 // Returns a function that reads the rows `part` of a tensor [experts, columns, rows]. Throws as read_transposed() does.
 ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
                                  std::int64_t cols, std::shared_ptr<ExpertSlices> slices);
+// Returns a function that reads rows of one matrix for each head from a tensor that has these matrices transposed, one after another. In
+// the tensor, the rows of head h are the runs of `part`; each is a column of the head's matrix, which has part.run columns. If the tensor's
+// format packs weights in blocks, the rows are in format F16, and otherwise in the tensor's format.
+ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
+                               std::shared_ptr<ExpertSlices> slices);
 // Returns a function that reads rows of MXFP4 from a tensor of codes, [experts, rows, blocks, 16], and a tensor of scales, [experts, rows,
 // blocks]. A byte of codes has two neighbouring columns, the first in its low half (gpt-oss). In GGUF's MXFP4, byte i of a block has
 // columns i and i + 16, and the scale comes before the codes. Codes and scales mean the same in both.

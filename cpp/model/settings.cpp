@@ -22,8 +22,8 @@ Attention read_attention(const Reader& read, const Config& c, const SizeDefaults
   Attention a;
   a.heads = read.size("attention.head_count", "num_attention_heads", kMaxHeads, silent(defaults.heads));
   const std::int64_t head_dim = defaults.head_dim != 0 && !c.gguf ? defaults.head_dim : std::max(1, c.hidden_size / a.heads);
-  a.head_dim = read.size("attention.key_length", "head_dim", kMaxHeadDim, head_dim);
-  if (read.size("attention.value_length", "", kMaxHeadDim, a.head_dim) != a.head_dim)
+  a.head_dim = read.size("attention.key_length", "head_dim", kMaxValueDim, head_dim);
+  if (read.size("attention.value_length", "", kMaxValueDim, a.head_dim) != a.head_dim)
     read.unsupported(read.key("attention.key_length", ""), " is ", a.head_dim,
                      ": heads of keys and of values differ in size, and must not");
   const bool stated = read.has("attention.key_length", "head_dim") || head_dim == defaults.head_dim;
@@ -132,21 +132,24 @@ void read_body(const Reader& read, Config& c, const SizeDefaults& defaults) {
   c.logit_softcap = softcap(read, "final_logit_softcapping", defaults.logit_softcap);
 }
 
+void read_networks(const Reader& read, Config& c, const SizeDefaults& defaults) {
+  const auto widths = read_ffn_widths(read, c, c.layers.size(), defaults);
+  const Activation activation = read_activation(read, defaults.activation);
+  for (std::size_t i = 0; i < widths.size(); ++i)
+    if (widths[i] > 0) c.layers[i].network = FeedForward{.width = static_cast<std::int32_t>(widths[i]), .activation = activation};
+}
+
 void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
   read_body(read, c, defaults);
   const Attention attention = read_attention(read, c, defaults);
   const std::size_t layers = c.layers.size();
   const auto kv_heads = read_kv_heads(read, c, layers, attention.heads, defaults);
-  const auto widths = read_ffn_widths(read, c, layers, defaults);
-  const Activation activation = read_activation(read, defaults.activation);
+  read_networks(read, c, defaults);
   for (std::size_t i = 0; i < layers; ++i) {
-    Layer& layer = c.layers[i];
-    if (kv_heads[i] > 0) {
-      Attention& a = layer.mixer.emplace<Attention>(attention);
-      a.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
-      check_kv_heads(read, a, read.key("attention.head_count_kv", "num_key_value_heads"));
-    }
-    if (widths[i] > 0) layer.network = FeedForward{.width = static_cast<std::int32_t>(widths[i]), .activation = activation};
+    if (kv_heads[i] == 0) continue;
+    Attention& a = c.layers[i].mixer.emplace<Attention>(attention);
+    a.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
+    check_kv_heads(read, a, read.key("attention.head_count_kv", "num_key_value_heads"));
   }
 }
 

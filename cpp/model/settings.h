@@ -38,6 +38,9 @@ void read_body(const Reader& read, Config& c, const SizeDefaults& defaults = {})
 // in a GGUF file. The family must set Config::norm first, because it decides which key has eps.
 void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults = {});
 
+// Gives each layer its feed-forward network. read_sizes() does this, too.
+void read_networks(const Reader& read, Config& c, const SizeDefaults& defaults = {});
+
 // The number of layers of a file, including those that predict draft tokens in GGUF files, and the key that gives it. transformers writes
 // only the list layers_block_type for Nemotron-H.
 struct LayerCount {

@@ -81,6 +81,7 @@ struct Layout {
 Layout layout_of(Fused fused, const Layer& layer) {
   using enum Role;
   const Attention a = layer.if_attention() ? *layer.if_attention() : Attention{};
+  const LatentAttention t = layer.if_latent_attention() ? *layer.if_latent_attention() : LatentAttention{};
   const Recurrent r = layer.if_recurrent() ? *layer.if_recurrent() : Recurrent{};
   const std::int64_t ffn = layer.if_feed_forward() ? layer.if_feed_forward()->width : 0;
   const bool has_shared = layer.if_mixture() && layer.if_mixture()->shared;
@@ -102,6 +103,12 @@ Layout layout_of(Fused fused, const Layer& layer) {
       return {1, {{gate, ffn}, {up, ffn}}};
     case Fused::up_gate:
       return {1, {{up, ffn}, {gate, ffn}}};
+    case Fused::latent_q:
+      return {t.heads, {{latent_q_plain, t.plain_dim}, {latent_q_rope, t.rope_dim}}};
+    case Fused::latent_down:
+      return {1, {{latent_down, t.latent_dim}, {latent_k_rope, t.rope_dim}}};
+    case Fused::latent_up:
+      return {t.heads, {{latent_key, t.plain_dim}, {latent_value, t.value_dim}}};
     case Fused::scan_qkv:
       return {1, {{scan_q, keys}, {scan_k, keys}, {scan_v, values}}};
     case Fused::scan_parts:

@@ -202,12 +202,27 @@ ReadRows WeightReader::open_mxfp4(const files::TensorInfo& blocks, const Asked& 
   return read_mxfp4(file_, blocks, *scales, part, ask.cols);
 }
 
+// Checks the shape of a tensor [rows of all heads, columns], and returns a matrix that reads one matrix for each head from it.
+Matrix WeightReader::open_heads(const TensorNames::Found& found, const Asked& ask, Role role) const {
+  const files::TensorInfo& tensor = *found.tensor;
+  require_format(*file_, tensor);
+  const bool turned = role == Role::latent_key;  // the tensor expands a latent vector, and queries need the transposed matrices
+  const std::int64_t cols = turned ? ask.rows : ask.cols;
+  if (tensor.shape != std::vector{found.part.whole, cols}) wrong_shape(*file_, tensor, str("[", found.part.whole, ", ", cols, "]"));
+  Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = ask.rows * ask.experts, .cols = ask.cols};
+  matrix.experts = ask.experts;
+  matrix.read = turned ? read_transposed_heads(file_, tensor, found.part, slices_) : read_rows(file_, tensor, found.part, cols);
+  if (turned && info(matrix.format).block > 1) matrix.format = Format::F16;
+  return matrix;
+}
+
 // Checks the shapes of the tensor, or of one tensor for each expert, and returns a matrix that reads the experts' rows one after another.
-Matrix WeightReader::open_stack(const TensorNames::Found& found, const Asked& ask, std::size_t layer) const {
+Matrix WeightReader::open_stack(const TensorNames::Found& found, const Asked& ask, Role role, std::size_t layer) const {
   const std::int64_t rows = ask.rows * ask.experts;
   if (rows > std::numeric_limits<std::int32_t>::max() / 2)
     fail(ErrorKind::unsupported_model, file_->path(), ": ", found.tensor->name, ": ", ask.experts, " experts of ", ask.rows,
          " rows are more than 2^30 rows");
+  if (of(role) == Of::latent_attention && found.name.fused != Fused::no) return open_heads(found, ask, role);
   Matrix matrix{.name = found.tensor->name, .format = Format::F32, .rows = rows, .cols = ask.cols};
   matrix.experts = ask.experts;
   const Part part = found.part.of_rows(ask.rows);
@@ -247,9 +262,9 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
     for (const std::string& name : names_.adapter_names(role, layer)) {
       if (!lora_.has({&name, 1})) continue;
       fail(ErrorKind::unsupported_model, file_->path(), ": lora: an adapter changes ", name,
-           ", a matrix of experts, and adapters of experts are not run. Merge it into the model");
+           ", a matrix of experts or of latent heads, and adapters of these are not run. Merge it into the model");
     }
-    Matrix stack = open_stack(found, ask, layer);
+    Matrix stack = open_stack(found, ask, role, layer);
     finish(stack, false);
     parameter.matrix = d_.add(std::move(stack));
     return;

@@ -48,7 +48,8 @@ class WeightReader {
   void read_matrix(Parameter& parameter, const TensorNames::Found& found, Role role, std::size_t layer);
   Matrix open(const TensorNames::Found& found, const Asked& ask, Part& part) const;
   ReadRows open_mxfp4(const files::TensorInfo& blocks, const Asked& ask, const Part& part) const;
-  Matrix open_stack(const TensorNames::Found& found, const Asked& ask, std::size_t layer) const;
+  Matrix open_heads(const TensorNames::Found& found, const Asked& ask, Role role) const;
+  Matrix open_stack(const TensorNames::Found& found, const Asked& ask, Role role, std::size_t layer) const;
   void finish(Matrix& matrix, bool in_bytes);
   void merge(Matrix& matrix, const Part& part, AddRow add, Format kept) const;
   void keep_apart(Parameter& parameter, const Matrix& matrix, const LowRank& low, const Part& part);

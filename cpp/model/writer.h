@@ -38,10 +38,11 @@ class Writer {
 };
 
 // The result of a mixer or a network, or of a part of it: rows, the role of the matrix that projects them back to hidden_size, and what
-// multiplies the product. The result of a mixture is instead the operation `experts`, which lacks only its output and its residual.
+// multiplies the product. Without this role, the rows are the whole result as it is. The result of a mixture is instead the operation
+// `experts`, which lacks only its output and its residual.
 struct BranchEnd {
   View rows = {};
-  Role product = {};
+  std::optional<Role> product = {};
   float scale = 1;
   std::optional<Experts> experts = {};
 };

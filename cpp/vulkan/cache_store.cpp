@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "core/checked.h"
 #include "vulkan/plan.h"
@@ -19,10 +20,10 @@ std::uint64_t next_cache_id() {
 std::vector<std::uint64_t> page_planes(std::span<const CacheShape> shapes, KvFormat format) {
   std::vector<std::uint64_t> planes;
   for (const CacheShape& shape : shapes) {
-    for (const std::int32_t dim : {shape.key_dim, shape.value_dim}) {
-      if (shape.heads < 1 || shape.heads > 65536 || dim < 1 || dim > kMaxHeadDim) {
-        fail(ErrorKind::unsupported_model, "a cache of ", shape.heads, " kv heads of ", dim, "; needed: 1 to 65536 heads of 1 to ",
-             kMaxHeadDim, " values");
+    for (const auto& [dim, most] : {std::pair(shape.key_dim, kMaxKeyDim), std::pair(shape.value_dim, kMaxValueDim)}) {
+      if (shape.heads < 1 || shape.heads > 65536 || dim < 1 || dim > most) {
+        fail(ErrorKind::unsupported_model, "a cache of ", shape.heads, " kv heads of ", dim, "; needed: 1 to 65536 heads of 1 to ", most,
+             " values");
       }
     }
     const PageWords words = page_words(format, shape);

@@ -45,7 +45,11 @@ py::dict model_info(const ModelHandle& handle) {
   const auto m = handle.get();
   const auto& d = m->description();
   const auto& c = d.config;
-  const model::Attention none, &first = c.first_attention() ? *c.first_attention() : none;
+  // Of latent attention, the heads that a cache has.
+  const auto attends = std::ranges::find_if(c.layers, [](const model::Layer& layer) { return layer.attention_heads() > 0; });
+  const bool any = attends != c.layers.end();
+  const model::Attention* first = any ? attends->if_attention() : nullptr;
+  const CacheShape cache = !any ? CacheShape{} : first ? first->cache_shape() : attends->if_latent_attention()->cache_shape();
   std::vector<std::string> tasks;
   if (m->generates()) tasks.push_back("generate");
   tasks.insert(m->encodes_first() ? tasks.begin() : tasks.end(), "encode");
@@ -81,10 +85,11 @@ py::dict model_info(const ModelHandle& handle) {
   }
   return py::dict("architecture"_a = std::string(c.family->name), "tasks"_a = tasks, "parameters"_a = d.parameters,
                   "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size, "vector_size"_a = d.vector_size(),
-                  "vocab_size"_a = d.vocab_size, "heads"_a = first.heads, "kv_heads"_a = first.kv_heads, "head_dim"_a = first.head_dim,
-                  "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx, "formats"_a = formats, "file_bytes"_a = m->file().size_bytes(),
-                  "labels"_a = d.labels, "pooling"_a = pooling, "threads"_a = threads, "isa"_a = engine::isa(), "device"_a = ids,
-                  "devices"_a = devices, "gpu_layers"_a = gpu_layers, "gpu_experts"_a = gpu_experts);
+                  "vocab_size"_a = d.vocab_size, "heads"_a = any ? attends->attention_heads() : 0, "kv_heads"_a = cache.heads,
+                  "head_dim"_a = cache.key_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx, "formats"_a = formats,
+                  "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels, "pooling"_a = pooling, "threads"_a = threads,
+                  "isa"_a = engine::isa(), "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers,
+                  "gpu_experts"_a = gpu_experts);
 }
 
 py::dict memory(const ModelHandle& handle) {
@@ -139,16 +144,16 @@ py::array_t<float> attentions(const ModelHandle& handle, const py::array& ids, s
   const auto tokens = ids_of(ids);
   const auto& layers = m->description().config.layers;
   require(layer >= 0 && layer < static_cast<std::int64_t>(layers.size()), "layer ", layer, " is not 0 to ", layers.size() - 1);
-  const model::Attention* attention = layers[static_cast<std::size_t>(layer)].if_attention();
-  if (!attention) {
+  const std::int32_t all_heads = layers[static_cast<std::size_t>(layer)].attention_heads();
+  if (all_heads == 0) {
     std::string others;
     for (std::size_t i = 0; i < layers.size(); ++i) {
-      if (layers[i].if_attention()) others += (others.empty() ? "" : ", ") + std::to_string(i + 1);
+      if (layers[i].attention_heads() > 0) others += (others.empty() ? "" : ", ") + std::to_string(i + 1);
     }
     fail(ErrorKind::invalid_argument, "layer ", layer + 1, " has no attention; ",
          others.empty() ? "no layer of this model has it" : str("the layers with attention are ", others, " (1 is the first)"));
   }
-  const auto n = static_cast<py::ssize_t>(tokens.size()), heads = static_cast<py::ssize_t>(attention->heads);
+  const auto n = static_cast<py::ssize_t>(tokens.size()), heads = static_cast<py::ssize_t>(all_heads);
   py::array_t<float> out({heads, n, n});
   const auto target = writable(out);
   interruptible([&](const Cancel& cancel) { m->attentions(tokens, static_cast<std::size_t>(layer), target, cancel); });

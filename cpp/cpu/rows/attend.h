@@ -3,7 +3,8 @@
 // the rows of a page's values (one row per key, one column per dimension). It computes sixteen columns at a time. Each output element is
 // one chain of fused multiply-adds in ascending order of rows. So a query's bits depend neither on how the work is divided into blocks nor
 // on the other queries of a call.
-// The number of dimensions of keys and values may be anything from 1 to kMaxHeadDim. If it is a multiple of 16, all vectors are full.
+// The number of dimensions may be anything from 1 to kMaxKeyDim for keys, and to kMaxValueDim for values. If it is a multiple of 16, all
+// vectors are full.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -81,7 +82,7 @@ void store_as(int key_dim, int value_dim, const float* k, const float* v, Int k_
   const Page<T> page(bytes, key_dim, value_dim);
   for (int t = 0; t < count; ++t) {
     const int at = slot + t;
-    T key[kMaxHeadDim];
+    T key[kMaxKeyDim];
     const float key_scale = encode_row<Lanes>(k + t * k_stride, key_dim, key);
     for (int d = 0; d < key_dim; ++d) page.keys[d * kPageTokens + at] = key[d];
     const float value_scale = encode_row<Lanes>(v + t * v_stride, value_dim, page.values + Int{at} * value_dim);
@@ -275,7 +276,7 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
   const int key_dim = call.key_dim, value_dim = call.value_dim;
   const Int stride = value_dim + 2, first_page = call.chunk * kChunkPages, chunk_start = call.chunk * kChunkKeys;
   alignas(64) float weights[kMaxQueries * kChunkKeys];
-  alignas(64) float values[kMaxQueries * kMaxHeadDim];
+  alignas(64) float values[kMaxQueries * kMaxValueDim];
   Seen seen[kMaxQueries];
   int known = 0;
   for (int i = 0; i < count; ++i) {

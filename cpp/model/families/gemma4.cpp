@@ -2,8 +2,8 @@
 // values are normalised, too. Layers without a window have another head_dim, a rope that rotates a quarter of each head and, in the larger
 // models, no matrix for values. Each layer multiplies its rows by a learned number. In E2B and E4B, the last layers have no keys and
 // values: they attend to those of the last earlier layer that has some and is of the same kind (with or without a window). Each layer of
-// E2B and E4B also has LayerInputs. The mixture of experts of the 26B is not run. EmbeddingGemma 2 (2026), text: Gemma 4's layers with
-// attention in both directions and LayerInputs without a table; a matrix projects each token's row after the final norm.
+// E2B and E4B also has LayerInputs. The layers of the 26B have experts beside their network. EmbeddingGemma 2 (2026), text: Gemma 4's
+// layers with attention in both directions and LayerInputs without a table; a matrix projects each token's row after the final norm.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -11,6 +11,7 @@
 
 #include "core/program_check.h"
 #include "model/families/names.h"
+#include "model/mixture_settings.h"
 #include "model/rope.h"
 #include "model/settings.h"
 #include "model/tensor_errors.h"
@@ -35,13 +36,42 @@ constexpr TensorName kNames[] = {
     {layer_scale, "blk.{}.layer_output_scale", "layers.{}.layer_scalar", Fused::no, false, Bare::safetensors},
 };
 
-void refuse_experts(const Reader& read) {
-  if (read.flag("", "enable_moe_block", false))
-    read.unsupported(read.key("", "enable_moe_block"), ": a mixture of experts (Gemma 4 26B-A4B) is not run yet");
+constexpr TensorName kExpertNames[] = {
+    {router, "blk.{}.ffn_gate_inp", "layers.{}.router.proj"},
+    {router_norm, "blk.{}.ffn_gate_inp.scale", "layers.{}.router.scale", Fused::no, false, Bare::both},
+    {router_scales, "blk.{}.ffn_down_exps.scale", "layers.{}.router.per_expert_scale", Fused::no, false, Bare::both},
+    {expert_norm, "blk.{}.pre_ffw_norm_2", "layers.{}.pre_feedforward_layernorm_2"},
+    {expert_gate, "blk.{}.ffn_gate_exps", ""},
+    {expert_up, "blk.{}.ffn_up_exps", ""},
+    {expert_gate, "blk.{}.ffn_gate_up_exps", "layers.{}.experts.gate_up_proj", Fused::expert_gate_up, false, Bare::safetensors},
+    {expert_up, "blk.{}.ffn_gate_up_exps", "layers.{}.experts.gate_up_proj", Fused::expert_gate_up, false, Bare::safetensors},
+    {expert_down, "blk.{}.ffn_down_exps", "layers.{}.experts.down_proj", Fused::no, false, Bare::safetensors},
+    {shared_gate, "blk.{}.ffn_gate", "layers.{}.mlp.gate_proj"},
+    {shared_up, "blk.{}.ffn_up", "layers.{}.mlp.up_proj"},
+    {shared_down, "blk.{}.ffn_down", "layers.{}.mlp.down_proj"},
+    {shared_branch_norm, "blk.{}.post_ffw_norm_1", "layers.{}.post_feedforward_layernorm_1"},
+    {expert_branch_norm, "blk.{}.post_ffw_norm_2", "layers.{}.post_feedforward_layernorm_2"},
+};
+constexpr auto kAllNames = names::joined(kNames, kExpertNames);
+
+// Gives all layers experts, in the models that have them. The layer's own network becomes the shared expert.
+void read_experts(const Reader& read, Config& c) {
+  const bool has = c.gguf ? read.integer("expert_count", "").value_or(0) > 0 : read.flag("", "enable_moe_block", false);
+  if (!has) return;
+  if (!c.gguf) {
+    for (const char* key : {"num_experts", "top_k_experts", "moe_intermediate_size"})
+      if (!read.integer("", key)) read.missing(read.key("", key));
+  }
+  Mixture mixture = read_mixture(read, c, {.chosen_key = "top_k_experts"});
+  mixture.own_norms = mixture.router.expert_scales = true;
+  for (Layer& layer : c.layers) {
+    mixture.shared = shared_expert(mixture, layer.feed_forward().width);
+    layer.network = mixture;
+  }
 }
 
 void set_head_dim(const Reader& read, Attention& a, std::int64_t value, const std::string& where) {
-  a.head_dim = static_cast<std::int32_t>(read.in_range(value, 1, kMaxHeadDim, where));
+  a.head_dim = static_cast<std::int32_t>(read.in_range(value, 1, kMaxValueDim, where));
   check_head_dim(read, a.head_dim, where);
 }
 void set_kv_heads(const Reader& read, Attention& a, std::int64_t value, const std::string& where) {
@@ -195,7 +225,6 @@ void set_layers(Config& c) {
 }
 
 void configure(const Reader& read, Config& c) {
-  refuse_experts(read);
   const bool unified = !c.gguf && read.string("", "model_type").value_or("").starts_with("gemma4_unified");
   read_sizes(read, c,
              {.heads = 8,
@@ -219,6 +248,7 @@ void configure(const Reader& read, Config& c) {
   const bool without_values = values_are_keys(read, c);
   set_layers(c);
   for (Layer& layer : c.layers) layer.attention().values->from_keys = without_values && !layer.windowed;
+  read_experts(read, c);
 }
 
 constexpr std::string_view kEmbeddingTypes[] = {"embedding_gemma2_text", "embedding_gemma2"};
@@ -272,7 +302,7 @@ const Family gemma4{.name = "gemma4",
                     .gguf_names = kGguf,
                     .model_types = kTypes,
                     .prefixes = names::kDecoderPrefixes,
-                    .names = kNames,
+                    .names = kAllNames,
                     .more_names = names::kLlama,
                     .configure = configure};
 

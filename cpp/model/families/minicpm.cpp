@@ -1,7 +1,9 @@
-// MiniCPM 1, 2 and 4 (Hu et al. 2024): a Llama with multipliers for embeddings, branches and logits.
+// MiniCPM 1, 2 and 4 (Hu et al. 2024): a Llama with multipliers for embeddings, branches and logits. MiniCPM 3 has latent attention beside
+// them.
 #include <cmath>
 
 #include "model/families/names.h"
+#include "model/latent_settings.h"
 #include "model/rope.h"
 #include "model/settings.h"
 
@@ -30,7 +32,47 @@ void configure(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.join.scale = static_cast<float>(branch);
 }
 
+// GGUF files of MiniCPM 3 do not have the three multipliers.
+void configure3(const Reader& read, Config& c) {
+  read_latent_sizes(read, c,
+                    {.sizes = {.heads = 40, .n_ctx = 32768, .eps = 1e-5},
+                     .latent_dim = 256,
+                     .q_rank = 768,
+                     .plain_dim = 64,
+                     .rope_dim = 32,
+                     .value_dim = 0,
+                     .interleaved = false,
+                     .key_length = "attention.key_length",
+                     .value_length = "attention.value_length"});
+  read_mlp_bias(read, c);
+  const double root = std::sqrt(static_cast<double>(c.layers.size())), hidden = c.hidden_size;
+  // null means a multiplier that changes nothing.
+  const auto said = [&](const char* key, double otherwise, double none) {
+    return read.has("", key) && !read.number("", key) ? none : read.positive("", key, otherwise);
+  };
+  c.embedding_scale = static_cast<float>(c.gguf ? 12 : read.positive("", "scale_emb", 12));
+  c.logit_scale = static_cast<float>((c.gguf ? 256 : said("dim_model_base", 256, hidden)) / hidden);
+  const double branch = (c.gguf ? 1.4 : said("scale_depth", 1.4, root)) / root;
+  for (Layer& layer : c.layers) layer.join.scale = static_cast<float>(branch);
+}
+
+constexpr std::string_view kGguf3[] = {"minicpm3"}, kTypes3[] = {"minicpm3"};
+// llama.cpp's converter does not split kv_b_proj in this family.
+constexpr TensorName kNames3[] = {
+    {Role::latent_key, "blk.{}.attn_kv_b", "layers.{}.self_attn.kv_b_proj", Fused::latent_up},
+    {Role::latent_value, "blk.{}.attn_kv_b", "layers.{}.self_attn.kv_b_proj", Fused::latent_up},
+};
+constexpr auto kMoreNames3 = names::joined(names::kLatent, names::kLlama);
+
 }  // namespace
+
+const Family minicpm3{.name = "minicpm3",
+                      .gguf_names = kGguf3,
+                      .model_types = kTypes3,
+                      .prefixes = names::kDecoderPrefixes,
+                      .names = kNames3,
+                      .more_names = kMoreNames3,
+                      .configure = configure3};
 
 const Family minicpm{.name = "minicpm",
                      .gguf_names = kGguf,

@@ -64,6 +64,23 @@ inline constexpr TensorName kMamba2[] = {
     {scan_norm, "blk.{}.ssm_norm", "layers.{}.mamba.norm"},
     {scan_out, "blk.{}.ssm_out", "layers.{}.mamba.out_proj"},
 };
+// Names of latent attention in DeepSeek and families like it.
+inline constexpr TensorName kLatent[] = {
+    {latent_q_down, "blk.{}.attn_q_a", "layers.{}.self_attn.q_a_proj"},
+    {latent_q_norm, "blk.{}.attn_q_a_norm", "layers.{}.self_attn.q_a_layernorm"},
+    {latent_q_plain, "blk.{}.attn_q_b", "layers.{}.self_attn.q_b_proj", Fused::latent_q},
+    {latent_q_rope, "blk.{}.attn_q_b", "layers.{}.self_attn.q_b_proj", Fused::latent_q},
+    {latent_q_plain, "blk.{}.attn_q", "layers.{}.self_attn.q_proj", Fused::latent_q},  // without q_rank
+    {latent_q_rope, "blk.{}.attn_q", "layers.{}.self_attn.q_proj", Fused::latent_q},
+    {latent_k_rope, "blk.{}.attn_kv_a_mqa", "layers.{}.self_attn.kv_a_proj_with_mqa", Fused::latent_down},
+    {latent_down, "blk.{}.attn_kv_a_mqa", "layers.{}.self_attn.kv_a_proj_with_mqa", Fused::latent_down},
+    {latent_norm, "blk.{}.attn_kv_a_norm", "layers.{}.self_attn.kv_a_layernorm"},
+    {latent_key, "blk.{}.attn_k_b", ""},  // transposed by llama.cpp's converter
+    {latent_value, "blk.{}.attn_v_b", ""},
+    {latent_key, "", "layers.{}.self_attn.kv_b_proj", Fused::latent_up},
+    {latent_value, "", "layers.{}.self_attn.kv_b_proj", Fused::latent_up},
+    {latent_out, "blk.{}.attn_output", "layers.{}.self_attn.o_proj"},
+};
 // Names of mixtures of experts in Qwen and families like it.
 inline constexpr TensorName kExperts[] = {
     {router, "blk.{}.ffn_gate_inp", "layers.{}.mlp.gate"},

@@ -33,7 +33,7 @@ void SharedKv::take(View columns, std::size_t border) {
     const Attention& a = w_.c.layers[layer].attention();
     const View k = Writer::part(columns, columns.col, a.kv_width()), v = Writer::part(columns, k.col + k.width, k.width);
     kept_[layer] = Writer::part(columns, k.col, 2 * k.width);
-    if (cached_ && read_in(layer, border, last_)) store(layer, a, k, v);
+    if (cached_ && read_in(layer, border, last_)) store(layer, a.cache_shape(), k, v);
     columns.col += 2 * k.width;
   }
 }
@@ -44,24 +44,31 @@ std::vector<View> SharedKv::give(std::size_t border) const {
   return views;
 }
 
-void SharedKv::store(std::size_t layer, const Attention& a, const View& k, const View& v) {
+void SharedKv::store(std::size_t layer, const CacheShape& shape, const View& k, const View& v) {
   caches_[layer] = static_cast<CacheId>(w_.program.caches.size());
-  w_.program.caches.push_back(a.cache_shape());
+  w_.program.caches.push_back(shape);
   w_.add(Store{.k = k, .v = v, .cache = caches_[layer]});
 }
 
 void SharedKv::attend(std::size_t layer, const Attention& a, const View& k, const View& v, Attend& op) {
+  if (!a.kv_from) return attend_own(layer, a.cache_shape(), k, v, op);
   const std::size_t from = w_.c.cache_of(layer);
   if (cached_) {
-    if (!a.kv_from) store(layer, a, k, v);
     op.cache = caches_.at(from);
-  } else if (!a.kv_from) {
-    op.k = k;
-    op.v = v;
   } else {
     const View& kept = kept_.at(from);
     op.k = Writer::part(kept, kept.col, a.kv_width());
     op.v = Writer::part(kept, kept.col + a.kv_width(), a.kv_width());
+  }
+}
+
+void SharedKv::attend_own(std::size_t layer, const CacheShape& shape, const View& k, const View& v, Attend& op) {
+  if (cached_) {
+    store(layer, shape, k, v);
+    op.cache = caches_.at(layer);
+  } else {
+    op.k = k;
+    op.v = v;
   }
 }
 

@@ -26,6 +26,8 @@ class SharedKv {
   // Sets the members of `op` that say where the layer's keys and values are, and stores the layer's own keys and values in the cache. `v`
   // must follow `k` in the same slot.
   void attend(std::size_t layer, const Attention& attention, const View& k, const View& v, Attend& op);
+  // The same for a layer that always has keys and values of its own, which may be any views.
+  void attend_own(std::size_t layer, const CacheShape& shape, const View& k, const View& v, Attend& op);
   // Copies the layer's own keys and values if later layers need them and no cache of this program holds them, because the next layer
   // overwrites their slot. Called after attend().
   void keep(std::size_t layer, const View& k);
@@ -33,7 +35,7 @@ class SharedKv {
  private:
   std::vector<std::size_t> read_beyond(std::size_t border) const;
   bool read_in(std::size_t layer, std::size_t first, std::size_t last) const;
-  void store(std::size_t layer, const Attention& attention, const View& k, const View& v);
+  void store(std::size_t layer, const CacheShape& shape, const View& k, const View& v);
 
   Writer& w_;
   const bool cached_;

@@ -1,30 +1,56 @@
 #include "model/networks/mixture.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace pumice::model {
 
 MixtureNetwork::MixtureNetwork(Writer& writer, FeedForwardNetwork& feed_forward) : w_(writer), feed_forward_(feed_forward) {
   std::int32_t experts = 0, chosen = 0;
-  bool opened = false;
+  bool opened = false, own_norms = false;
   for (const Layer& layer : w_.c.layers) {
     const Mixture* mixture = layer.if_mixture();
     if (!mixture) continue;
     experts = std::max(experts, mixture->router.experts);
     chosen = std::max(chosen, mixture->router.chosen);
     opened = opened || (mixture->shared && mixture->shared->opened);
+    own_norms = own_norms || mixture->own_norms;
   }
   if (experts == 0) return;
   logits_ = w_.slot(Rows::tokens, experts);
   route_ = w_.slot(Rows::tokens, 2 * chosen);
   if (opened) opening_ = w_.slot(Rows::tokens, 1);
+  if (!own_norms) return;
+  own_ = w_.slot(Rows::tokens, w_.c.hidden_size);
+  sum_ = w_.slot(Rows::tokens, w_.c.hidden_size);
+  of_experts_ = w_.slot(Rows::tokens, w_.c.hidden_size);
 }
 
-std::vector<BranchEnd> MixtureNetwork::write(std::size_t layer, const Mixture& x, const View& in) {
+std::vector<BranchEnd> MixtureNetwork::write(std::size_t layer, const Mixture& x, const View& in, const View& row) {
+  if (!x.own_norms) {
+    route(layer, x, in, 1);
+    return parts(layer, x, in, in);
+  }
+  w_.norm(w_.d.at(layer, Role::router_norm), row, own_);
+  route(layer, x, own_, 1 / std::sqrt(static_cast<float>(w_.c.hidden_size)));
+  w_.norm(w_.d.at(layer, Role::expert_norm), row, own_);
+  const std::vector<BranchEnd> ends = parts(layer, x, in, own_);
+  if (ends.size() != 2) fail(ErrorKind::unsupported_model, "a mixture with norms of its own needs a shared expert");
+  w_.linear(ends[0].rows, sum_, {w_.d.at(layer, *ends[0].product)});
+  w_.norm(w_.d.at(layer, Role::shared_branch_norm), sum_, sum_);
+  Experts op = *ends[1].experts;
+  op.out = of_experts_;
+  w_.add(op);
+  w_.norm(w_.d.at(layer, Role::expert_branch_norm), of_experts_, sum_, sum_);
+  return {{.rows = sum_}};
+}
+
+// Chooses the experts of each row of `in`.
+void MixtureNetwork::route(std::size_t layer, const Mixture& x, const View& in, float scale) {
   const Router& r = x.router;
   const View logits = Writer::part(logits_, 0, r.experts), route = Writer::part(route_, 0, 2 * r.chosen);
   const auto vector = [&](Role role) { return w_.d.at(layer, role).vector; };
-  w_.linear(in, logits, {w_.d.at(layer, Role::router)}, {.precise = true});
+  w_.linear(in, logits, {w_.d.at(layer, Role::router)}, {.precise = true, .scale = scale});
   w_.add(Route{.logits = logits,
                .out = route,
                .chosen = r.chosen,
@@ -32,9 +58,14 @@ std::vector<BranchEnd> MixtureNetwork::write(std::size_t layer, const Mixture& x
                .kept = r.kept,
                .score = r.score,
                .bias = vector(Role::router_choice_bias),
+               .scales = vector(Role::router_scales),
                .normalised = r.normalised,
                .floor = r.floor,
                .scale = r.scale});
+}
+
+// Returns the shared expert's result, if there is one, and that of the experts. `in` and `to_experts` are what they read.
+std::vector<BranchEnd> MixtureNetwork::parts(std::size_t layer, const Mixture& x, const View& in, const View& to_experts) {
   std::vector<BranchEnd> ends;
   if (x.shared) {
     const FeedForwardRoles roles{Role::shared_gate, Role::shared_up, Role::shared_down};
@@ -46,8 +77,8 @@ std::vector<BranchEnd> MixtureNetwork::write(std::size_t layer, const Mixture& x
   }
   const Parameter &gate = w_.d.at(layer, Role::expert_gate), &up = w_.d.at(layer, Role::expert_up),
                   &down = w_.d.at(layer, Role::expert_down);
-  ends.push_back({.experts = Experts{.in = in,
-                                     .route = route,
+  ends.push_back({.experts = Experts{.in = to_experts,
+                                     .route = Writer::part(route_, 0, 2 * x.router.chosen),
                                      .out = {},
                                      .residual = {},
                                      .gate = gate.matrix,

@@ -13,13 +13,18 @@ class MixtureNetwork {
   // Allocates slots for the layer that needs most; other layers use their first columns. `feed_forward` writes shared experts.
   MixtureNetwork(Writer& writer, FeedForwardNetwork& feed_forward);
 
-  // Returns the ends of the parts, whose sum is the mixture's output. The last one is Experts, which reads `in`.
-  std::vector<BranchEnd> write(std::size_t layer, const Mixture& mixture, const View& in);
+  // Returns the ends of the parts, whose sum is the mixture's output. `in` is the layer's input after its norm, and `row` before it. The
+  // last end is Experts, which reads `in`; with Mixture::own_norms, the only end is the whole output.
+  std::vector<BranchEnd> write(std::size_t layer, const Mixture& mixture, const View& in, const View& row);
 
  private:
+  void route(std::size_t layer, const Mixture& mixture, const View& in, float scale);
+  std::vector<BranchEnd> parts(std::size_t layer, const Mixture& mixture, const View& in, const View& to_experts);
+
   Writer& w_;
   FeedForwardNetwork& feed_forward_;
   View logits_, route_, opening_;
+  View own_, sum_, of_experts_;  // with Mixture::own_norms: a normalised row, the output, and the experts' part of it
 };
 
 }  // namespace pumice::model

@@ -25,8 +25,7 @@ class Unknown:
 # general.architecture in GGUF (written by llama.cpp).
 _NOT_RUN: dict[str, tuple[str, str]] = {
     "gemma3n": ("Gemma 3n", REFUSED),
-    "deepseek_v2 deepseek_v3 deepseek2": ("DeepSeek V2 and V3, Moonlight", f"{LATENT}; {EXPERTS}"),
-    "glm4_moe_lite mistral4 youtu minicpm3": ("GLM-4.7-Flash, Mistral Small 4, Youtu, MiniCPM 3", LATENT),
+    "mistral4": ("Mistral Small 4", LATENT),
     "llama4 llama4_text": ("Llama 4", EXPERTS),
     "mamba falcon_mamba": ("Mamba (Mamba-2 is run), Falcon Mamba", STATE),
     "bailing_moe": ("Ling", EXPERTS),

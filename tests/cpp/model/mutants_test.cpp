@@ -298,6 +298,15 @@ void add_mixture_mutants(std::vector<Mutant>& all) {
   }
   mixture("Mixture::limit", "0.1", [](Mixture& x, const Layer&) { return set(x.limit, 0.1f); });
   mixture("Mixture::shift", "1", [](Mixture& x, const Layer&) { return set(x.shift, 1.0f); });
+  parameters("Router::expert_scales", "none", [](Description& d, std::size_t layer, const Mixture& x) {
+    return x.router.expert_scales && set(of(d, layer, Role::router_scales).vector, VectorId::none);
+  });
+  parameters("Router::expert_scales", "where there are none", [](Description& d, std::size_t layer, const Mixture& x) {
+    std::vector<float> values(static_cast<std::size_t>(x.router.experts), 1.0f);
+    for (std::size_t i = 0; i < values.size(); i += 2) values[i] = 2;
+    return !x.router.expert_scales && set(of(d, layer, Role::router_scales).vector, added(d, std::move(values)));
+  });
+  mixture("Mixture::own_norms", "none", [](Mixture& x, const Layer&) { return set(x.own_norms, false); });
   mixture("Mixture::weighs_input", "the other way", [](Mixture& x, const Layer&) {
     // If one expert is chosen and its weight is divided by itself, the weight is 1.
     return (x.router.chosen > 1 || !x.router.normalised) && set(x.weighs_input, !x.weighs_input);
@@ -409,6 +418,17 @@ std::vector<Mutant> mutants() {
     if (!l.attention().multipliers) l.attention().multipliers = Multipliers{};
     return times(l.attention().multipliers->out, 1.1);
   }));
+
+  const auto latent = [&](const char* field, std::string what, std::function<bool(LatentAttention&)> change) {
+    add(in_layers(field, std::move(what),
+                  [change = std::move(change)](Layer& l) { return l.if_latent_attention() && change(*l.if_latent_attention()); }));
+  };
+  latent("LatentAttention::rope", "none", [](LatentAttention& t) { return set(t.rope, -1); });
+  latent("LatentAttention::scale", "a tenth more", [](LatentAttention& t) { return times(t.scale, 1.1); });
+  latent("LatentAttention::scale", "without a magnitude of YaRN",
+         [](LatentAttention& t) { return set(t.scale, static_cast<float>(1 / std::sqrt(static_cast<double>(t.plain_dim + t.rope_dim)))); });
+  for (const Role role : {Role::latent_q_down, Role::latent_down, Role::latent_k_rope, Role::latent_out})
+    toggle_bias(all, "LatentAttention::bias", {role});
 
   recurrent("Recurrent::rule", "of a state space model", [](Recurrent& r) { return set(r.rule, ScanRule::ssd); });
   for (const char* field : {"Recurrent::key_heads", "Recurrent::key_dim"}) {
@@ -657,6 +677,9 @@ std::set<std::string> fields() {
            places, values, kv_from, temperature, gate, multipliers);
   }
   {
+    FIELDS(LatentAttention, heads, latent_dim, plain_dim, rope_dim, value_dim, q_rank, rope, scale, bias);
+  }
+  {
     FIELDS(Recurrent, rule, heads, key_heads, key_dim, value_dim, taps, activation, tiled, strength, in_bias, conv_bias, out_bias, norm,
            factors, multipliers);
   }
@@ -673,13 +696,13 @@ std::set<std::string> fields() {
     FIELDS(FeedForward, width, gated, activation, bias, xielu, multipliers);
   }
   {
-    FIELDS(Router, experts, chosen, groups, kept, score, bias, choice_bias, normalised, floor, scale);
+    FIELDS(Router, experts, chosen, groups, kept, score, bias, choice_bias, normalised, floor, scale, expert_scales);
   }
   {
     FIELDS(SharedExpert, network, opened);
   }
   {
-    FIELDS(Mixture, router, width, gated, activation, bias, limit, shift, weighs_input, shared);
+    FIELDS(Mixture, router, width, gated, activation, bias, limit, shift, weighs_input, own_norms, shared);
   }
   {
     FIELDS(Join, parallel, scale);
@@ -705,6 +728,12 @@ const std::map<std::string, std::string> kNoMutant = {
     {"SharedExpert::network", "its fields have theirs"},
     {"Mixture::router", "its fields have theirs"},
     {"Mixture::width", "the tensors' shapes hold it"},
+    {"LatentAttention::heads", "the tensors' shapes hold it"},
+    {"LatentAttention::latent_dim", "the tensors' shapes hold it"},
+    {"LatentAttention::plain_dim", "the tensors' shapes hold it"},
+    {"LatentAttention::rope_dim", "the tensors' shapes hold it"},
+    {"LatentAttention::value_dim", "the tensors' shapes hold it"},
+    {"LatentAttention::q_rank", "the tensors' shapes hold it"},
     {"Recurrent::heads", "the tensors' shapes hold it"},
     {"Recurrent::value_dim", "the tensors' shapes hold it"},
     {"Recurrent::taps", "the tensors' shapes hold it"},

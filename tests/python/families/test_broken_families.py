@@ -85,7 +85,7 @@ MAY_BE_ABSENT = words(
     rope_parameters full_attention rope_scaling rope_theta rope_type freq_base dimension_count partial_rotary_factor type factor alpha
     yarn_log_multiplier mscale mscale_all_dim original_max_position_embeddings llama_4_scaling_beta temperature_scale
     attention_multiplier embedding_multiplier residual_multiplier logits_scaling logit_scale embedding_scale residual_scale scale
-    attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar
+    attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar scale_depth dim_model_base
     local_attention use_bidirectional_attention classifier_pooling
     lm_head_multiplier key_multiplier attention_in_multiplier attention_out_multiplier ssm_in_multiplier ssm_out_multiplier
     mlp_multipliers ssm_multipliers mlp_hidden_act mamba_hidden_act num_experts_per_tok norm_topk_prob swiglu_limit truncate

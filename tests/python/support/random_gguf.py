@@ -181,6 +181,16 @@ GEMMA4 = GEMMA | {
     "model.layers.{}.per_layer_projection": "blk.{}.proj",
     "model.layers.{}.post_per_layer_input_norm": "blk.{}.post_norm",
 }
+GEMMA4 |= {
+    "model.layers.{}.router.proj": "blk.{}.ffn_gate_inp",
+    "model.layers.{}.router": "blk.{}.ffn_gate_inp",
+    "model.layers.{}.router.expert": "blk.{}.ffn_down_exps",
+    "model.layers.{}.pre_feedforward_layernorm_2": "blk.{}.pre_ffw_norm_2",
+    "model.layers.{}.post_feedforward_layernorm_1": "blk.{}.post_ffw_norm_1",
+    "model.layers.{}.post_feedforward_layernorm_2": "blk.{}.post_ffw_norm_2",
+    "model.layers.{}.experts.gate_up_proj": "blk.{}.ffn_gate_up_exps",
+    "model.layers.{}.experts.down_proj": "blk.{}.ffn_down_exps",
+}
 GPT2 = {
     "transformer.wte": "token_embd",
     "transformer.wpe": "position_embd",
@@ -505,6 +515,25 @@ GPT_OSS = LLAMA | {
     "model.layers.{}.mlp.experts.gate_up_proj": "blk.{}.ffn_gate_exps+blk.{}.ffn_up_exps",
     "model.layers.{}.mlp.experts.down_proj": "blk.{}.ffn_down_exps",
 }
+LATENT = {
+    "model.layers.{}.self_attn.q_a_proj": "blk.{}.attn_q_a",
+    "model.layers.{}.self_attn.q_a_layernorm": "blk.{}.attn_q_a_norm",
+    "model.layers.{}.self_attn.q_b_proj": "blk.{}.attn_q_b",
+    "model.layers.{}.self_attn.kv_a_proj_with_mqa": "blk.{}.attn_kv_a_mqa",
+    "model.layers.{}.self_attn.kv_a_layernorm": "blk.{}.attn_kv_a_norm",
+    "model.layers.{}.self_attn.kv_b_proj": "blk.{}.attn_k_b+blk.{}.attn_v_b",
+}
+DEEPSEEK = (
+    EXPERTS
+    | LATENT
+    | {
+        "model.layers.{}.mlp.gate.e_score_correction": "blk.{}.exp_probs_b",
+        "model.layers.{}.mlp.shared_experts.gate_proj": "blk.{}.ffn_gate_shexp",
+        "model.layers.{}.mlp.shared_experts.up_proj": "blk.{}.ffn_up_shexp",
+        "model.layers.{}.mlp.shared_experts.down_proj": "blk.{}.ffn_down_shexp",
+    }
+)
+MINICPM3 = LLAMA | LATENT | {"model.layers.{}.self_attn.kv_b_proj": "blk.{}.attn_kv_b"}
 EUROBERT = LLAMA | {"dense": "cls", "classifier": "cls.output"}
 NEOBERT = {
     "encoder": "token_embd",
@@ -654,7 +683,16 @@ def gemma4_keys(config: Config) -> dict[str, Any]:
         keys["feed_forward_length"] = [ffn if i < layers - shared else 2 * ffn for i in range(layers)]
     if config.get("final_logit_softcapping") is not None:
         keys["final_logit_softcapping"] = config["final_logit_softcapping"]
+    if config.get("enable_moe_block"):
+        keys |= {"expert_count": config["num_experts"], "expert_used_count": config["top_k_experts"]}
+        keys["expert_feed_forward_length"] = config["moe_intermediate_size"]
     return keys
+
+
+def gemma4_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
+    """Names of expert stacks get ".weight", and the scale of each expert a module of its own."""
+    name = name.replace("router.per_expert_scale", "router.expert.scale")
+    return f"{name}.weight" if name.endswith(("experts.gate_up_proj", "experts.down_proj")) else name, tensor
 
 
 def gemma4_rope(config: Config) -> dict[str, Array]:
@@ -927,6 +965,52 @@ def bias_of_choice(name: str, tensor: Array, config: Config) -> tuple[str, Array
     return (f"model.layers.{layer[1]}.exp_probs_b.bias", tensor.reshape(-1)) if layer else (name, tensor)
 
 
+def choice_bias(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
+    return name.replace("_correction_bias", "_correction.bias"), tensor
+
+
+def minicpm3_keys(config: Config) -> dict[str, Any]:
+    keys = {f"attention.{rank}": config[rank] for rank in ("q_lora_rank", "kv_lora_rank") if config.get(rank)}
+    keys["attention.key_length"] = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+    return keys | {"rope.dimension_count": config["qk_rope_head_dim"]}
+
+
+def latent_keys(config: Config) -> dict[str, Any]:
+    rank, rope, plain = config["kv_lora_rank"], config["qk_rope_head_dim"], config["qk_nope_head_dim"]
+    keys: dict[str, Any] = {
+        "attention.head_count_kv": 1,
+        "attention.kv_lora_rank": rank,
+        "attention.key_length": rank + rope,
+        "attention.value_length": rank,
+        "attention.key_length_mla": plain + rope,
+        "attention.value_length_mla": config["v_head_dim"],
+        "rope.dimension_count": rope,
+    }
+    if config.get("q_lora_rank"):
+        keys["attention.q_lora_rank"] = config["q_lora_rank"]
+    if "mscale_all_dim" in scaling(config):
+        keys["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling(config)["mscale_all_dim"]
+    if "n_routed_experts" in config:
+        types = config.get("mlp_layer_types") or []
+        keys |= {
+            "leading_dense_block_count": types.index("sparse") if types else config["first_k_dense_replace"],
+            "expert_count": config["n_routed_experts"],
+            "expert_used_count": config["num_experts_per_tok"],
+            "expert_feed_forward_length": config["moe_intermediate_size"],
+            "expert_shared_count": config["n_shared_experts"],
+            "expert_weights_scale": float(config["routed_scaling_factor"]),
+            "expert_gating_func": 1 if config["model_type"] == "deepseek_v2" else 2,
+            "expert_group_count": config["n_group"],
+            "expert_group_used_count": config["topk_group"],
+        }
+        if config["norm_topk_prob"]:
+            keys["expert_weights_norm"] = True
+    else:
+        keys |= {"leading_dense_block_count": config["num_hidden_layers"], "expert_shared_count": 0}
+        keys["expert_feed_forward_length"] = config["intermediate_size"]
+    return keys
+
+
 STRETCHED = "the stretched base is rounded to float32"
 LONGROPE = "longrope's factors divide frequencies, instead of multiplying their base's powers"
 RAMP = "Llama 3's ramp is rounded as a factor, not as a frequency"
@@ -940,7 +1024,7 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "gemma": Form("gemma", offset=True),
     "gemma2": Form("gemma2", GEMMA, gemma2_keys, offset=True),
     "gemma3": Form("gemma3", GEMMA, gemma3_keys, offset=True, theta=1e6, context=131072),
-    "gemma4": Form("gemma4", GEMMA4, gemma4_keys, theta=1e6, context=131072, more=gemma4_rope),
+    "gemma4": Form("gemma4", GEMMA4, gemma4_keys, theta=1e6, context=131072, more=gemma4_rope, change=gemma4_tensor),
     "phi": Form("phi2", PHI2, partial=0.5, **LAYER),
     "phi3": Form("phi3", PHI3, one_window, eps=1e-5, inexact=LONGROPE),
     "granite": Form("granite", keys=granite_keys, permuted=True),
@@ -1006,6 +1090,11 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "apertus": Form("apertus", APERTUS, theta=12e6, eps=1e-5, inexact=RAMP),
     "internlm2": Form("internlm2", INTERNLM2, qkv="split", permuted=True),
     "minicpm": Form("minicpm", keys=minicpm_keys, permuted=True),
+    "minicpm3": Form("minicpm3", MINICPM3, minicpm3_keys, eps=1e-5, context=32768, inexact=LONGROPE),
+    "youtu": Form("deepseek2", LLAMA | LATENT, latent_keys, context=131072),
+    "deepseek_v2": Form("deepseek2", DEEPSEEK, latent_keys, change=choice_bias),
+    "deepseek_v3": Form("deepseek2", DEEPSEEK, latent_keys, context=4096, change=choice_bias),
+    "glm4_moe_lite": Form("deepseek2", DEEPSEEK, latent_keys, context=202752, eps=1e-5, change=choice_bias),
     "hunyuan": Form("hunyuan-dense", HUNYUAN, hunyuan_keys, eps=1e-5, inexact=STRETCHED),
     "nanbeige": Form(
         "nanbeige",
@@ -1104,6 +1193,10 @@ WITHOUT = {
     "olmoe_normalised": "the converter drops norm_topk_prob",
     "llama_yarn_mscale": "the converter drops mscale for llama",
     "llama_yarn_attention_factor": "the converter drops attention_factor for llama",
+    "minicpm3_switches": "the converter drops the multipliers, v_head_dim and biases",
+    "youtu_switches": "the converter drops rope_interleave and hidden_act",
+    "deepseek_v3_switches": "the converter drops rope_interleave",
+    "glm4_moe_lite_switches": "the converter drops rope_interleave and mlp_layer_types",
     "gemma2_27b": "llama.cpp knows the 27B's score scale by its number of layers",
     "gemma3_linear": "llama.cpp knows the 27B's score scale by its number of layers",
     "gemma3_multimodal": "the converter writes the text half alone: the file of the plain model",
@@ -1207,6 +1300,13 @@ def converted(name: str, tensor: Array, form: Form, config: Config) -> Iterator[
     if target.endswith("ffn_gate_up"):
         for short, part in zip(("gate", "up"), np.split(tensor, 2), strict=True):
             yield target.replace("gate_up", short) + dot + suffix, part
+        return
+    if target.endswith("attn_v_b"):  # a matrix for each head: of keys, transposed, and of values
+        plain = config["qk_nope_head_dim"]
+        heads = tensor.reshape(size.heads, -1, tensor.shape[-1])
+        first, second = target.split("+")
+        yield first + dot + suffix, np.ascontiguousarray(heads[:, :plain].transpose(0, 2, 1))
+        yield second + dot + suffix, np.ascontiguousarray(heads[:, plain:])
         return
     if "+" in target:
         for part, rows in zip(target.split("+"), np.split(tensor, 2, axis=-1 if suffix == "bias" else -2), strict=True):
