@@ -1,13 +1,15 @@
 """Measures speculative decoding and prefix files: the tokens/s with and without speculate= and draft=, and the time to load a prompt's
 cache from a file, compared with the time to compute it.
 
-    python bench/speculation.py MODEL [--draft MODEL] [--tokenizer PATH] [--parts wrong lookup draft prefix] [--new 96] [--rounds 3]
+    python bench/speculation.py MODEL [--draft MODEL] [--tokenizer PATH] [--parts wrong lookup draft mtp prefix] [--new 96] [--rounds 3]
 
 wrong: all guesses are given, and all are wrong.
 lookup: guesses are looked up in a text that repeats itself. The model needs a tokenizer of its own.
 draft: the smaller model computes guesses, which take its time. But they are replaced by given guesses, of which a share a is right. The
     measured speed is printed with the theory for g guesses: (1 - a^(g+1)) / (1 - a) tokens in the time of one step with g + 1 rows plus g
     steps of the smaller model, where the times of both steps are measured.
+mtp: the model's own layer for draft tokens makes guesses. They, too, are replaced by given ones. What a guess costs is printed beside the
+    duration of a step, and the time of a prompt beside that of a model that was loaded without the layer.
 prefix: a prefix is computed, saved to a file and loaded from it.
 
 The variants take turns, and rates are medians of the rounds. Run it on an idle machine.
@@ -65,7 +67,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--draft")
     parser.add_argument("--tokenizer")
-    parser.add_argument("--parts", nargs="+", default=["wrong", "lookup", "draft", "prefix"])
+    parser.add_argument("--parts", nargs="+", default=["wrong", "lookup", "draft", "mtp", "prefix"])
     parser.add_argument("--new", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=4000)
@@ -103,6 +105,9 @@ def main() -> None:
                         }  # fmt: skip
                     ways[f"{rate:.0%}, as it pays"] = {"replay": replay, "draft": draft._core, "guesses": 8}
                     show("draft", in_turn(model, prompt, args.new, ways, args.rounds))
+        if "mtp" in args.parts and any(row["name"] == "draft head" for row in pumice.plan(args.model, device="cpu").rows):
+            own_head(model, prompt, args.new, args.rounds, random)
+            prompts(args.model, options, prompt, args.rounds)
         if "prefix" in args.parts:
             with tempfile.TemporaryDirectory() as folder:
                 prefixes(
@@ -110,13 +115,49 @@ def main() -> None:
                 )
 
 
-def step_seconds(model: pumice.Model, prompt: np.ndarray, said: list[int], rows: int, rounds: int) -> float:
-    """Returns the seconds of a step that decodes this many rows of one sequence. All rows but one are guesses, which are all right."""
+def own_head(model: pumice.Model, prompt: np.ndarray, new: int, rounds: int, random: np.random.Generator) -> None:
+    vocab = model.info["vocab_size"]
+    said = run(model, prompt, new, {"mtp": "off"})[0]
+    steps = {rows: step_seconds(model, prompt, said, rows, rounds) for rows in (1, 2, 3, 5)}
+    own = {rows: step_seconds(model, prompt, said, rows, rounds, {"mtp": "on"}) for rows in (2, 3, 5)}
+    for rows, seconds in own.items():
+        guess = (seconds - steps[rows]) / (rows - 1)
+        print(f"mtp      {rows - 1} guesses: each costs {guess * 1e3:.2f} ms, {guess / steps[1]:.2f} of a step of {steps[1] * 1e3:.2f} ms; "
+              f"with their rows such a step takes {seconds / steps[1]:.2f} times as long")  # fmt: skip
+    for rate in (0.0, 0.4, 0.6, 0.8, 0.9):
+        right = random.random(len(said)) < rate
+        replay = [[int(i) if ok else (int(i) + 1) % vocab for i, ok in zip(said, right, strict=True)]]
+        ways: dict[str, dict[str, Any]] = {"without": {"mtp": "off"}}
+        ways |= {f"{rate:.0%}, {n} guesses": {"replay": replay, "mtp": "on", "guesses": n, "always": True} for n in (1, 2, 4)}
+        ways[f"{rate:.0%}, as it pays"] = {"replay": replay, "mtp": "on"}
+        show("mtp", in_turn(model, prompt, new, ways, rounds))
+
+
+def prompts(source: str, options: dict[str, Any], prompt: np.ndarray, rounds: int) -> None:
+    """Prints how much longer a prompt and a step take in a model with the layer for draft tokens, while it makes no guesses."""
+    long = np.resize(prompt, 1024).astype(np.int32)
+    with pumice.load(source, **options) as having, pumice.load(source, mtp=False, **options) as lacking:
+        seconds: dict[str, list[tuple[float, float]]] = {"with": [], "without": []}
+        for turn in range(rounds + 1):
+            for name, model in (("with", having), ("without", lacking)):
+                long[0] = turn  # another text, so that its pages are not known
+                told = run(model, long, 24, {"mtp": "off"})[2]
+                seconds[name].append((told["prefill_seconds"], told["decode_seconds"]))
+    medians = {name: np.median(np.array(times[1:]), axis=0) for name, times in seconds.items()}
+    longer = medians["with"] / medians["without"]
+    print(f"mtp      without guesses, the layer makes a prompt of {len(long)} take {longer[0]:.3f} times as long, a step {longer[1]:.3f}")
+
+
+def step_seconds(
+    model: pumice.Model, prompt: np.ndarray, said: list[int], rows: int, rounds: int, more: dict[str, Any] | None = None
+) -> float:
+    """Returns the seconds of a step that decodes this many rows of one sequence. All rows but one are guesses, which are all right. `more`
+    are further options for guesses."""
     vocab = model.info["vocab_size"]
     said = [i % vocab for i in said]
     if rows > 1:
-        said = run(model, prompt, len(said), {})[0]
-    guesses = {} if rows == 1 else {"replay": [said], "guesses": rows - 1, "always": True}
+        said = run(model, prompt, len(said), {"mtp": "off"})[0]
+    guesses = {"mtp": "off"} if rows == 1 else {"replay": [said], "guesses": rows - 1, "always": True} | (more or {})
     times = []
     for _ in range(rounds):
         told = run(model, prompt, len(said), guesses)[2]

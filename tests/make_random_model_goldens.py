@@ -22,6 +22,7 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "python" / "support")]
 
+import draft_heads  # noqa: E402
 import random_models  # noqa: E402
 from random_models import MIXES, VARIANTS, Variant, golden_file  # noqa: E402
 
@@ -72,6 +73,8 @@ def write_folder_files(variant: Variant) -> None:
     for key, shape in shapes.items():  # save_pretrained() cuts OLMo Hybrid's joined taps in thirds, whatever the widths of q, k and v
         if part := re.fullmatch(r"(.*\.[qkv])_conv1d\.weight", key):
             shape[0] = shapes[f"{part[1]}_proj.weight"][0]
+    if variant.settings.get("mtp_num_hidden_layers"):  # transformers does not have the draft head, whose tensors are in files of the hub
+        shapes |= draft_heads.shapes(shapes)
     if variant.bare:
         shapes = {key.removeprefix(model.base_model_prefix + "."): shape for key, shape in shapes.items()}
     write_config(variant, written)

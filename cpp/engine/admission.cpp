@@ -219,7 +219,7 @@ std::int64_t Admission::guesses_wanted(const Sequence& s, std::int64_t decoding,
   const std::int64_t room = std::min({rows_left, static_cast<std::int64_t>(how.most), s.params->max_new_tokens - s.generated() - 1,
                                       s.context - static_cast<std::int64_t>(s.ids.size()) - 1});
   if (room <= 0 || how.always) return room;
-  const double extra = how.drafter ? how.drafter->seconds_per_guess() : 0;
+  const double extra = how.drafter ? how.drafter->seconds_per_guess() : s.guesses->own ? cost_.own_guess() : 0;
   return s.guesses->wanted(cost_, decoding, extra, static_cast<std::int32_t>(room));
 }
 

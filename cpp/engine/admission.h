@@ -33,10 +33,6 @@ struct Plan {
   std::vector<const Sequence*> held;
 };
 
-// Guesses are made only as long as a step has at most this many decode rows and guesses together. With more rows, a device computes the
-// step with its kernels for prompts.
-inline constexpr std::int64_t kGuessedRows = 64;
-
 class Admission {
  public:
   Admission(Runtime& runtime, const StepCost& cost) : runtime_(runtime), cost_(cost) {}

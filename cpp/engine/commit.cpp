@@ -34,6 +34,7 @@ double Commit::guess_price(const Step& step, double seconds) {
   }
   if (prompts == 0 && decoding_ + guesses <= kGuessedRows)
     cost_.saw(static_cast<std::int32_t>(decoding_ + guesses), seconds - step.guess_seconds());
+  if (step.own_guesses() > 0) cost_.saw_own(step.own_seconds() / static_cast<double>(step.own_guesses()));
   return guesses == 0 ? 0 : cost_.row() + step.guess_seconds() / static_cast<double>(guesses);
 }
 
@@ -65,7 +66,9 @@ void Commit::part(const Step& step, const Step::Part& part, double paid) {
   std::size_t choice = part.first_choice;
   for (Sequence* each : s.prompt->fork(s, *runtime_.pages)) {
     const Choice& its = step.choice(choice++);
-    if (each->in_step != InStep::leaving) take_choice(*each, its);
+    if (each->in_step == InStep::leaving) continue;
+    keep_row(*each, step.row(part, 0));
+    take_choice(*each, its);
   }
 }
 
@@ -96,6 +99,13 @@ void Commit::answers(std::span<const Answers::Part> parts) {
     }
   }
   add_up(0);
+}
+
+// Keeps the hidden row after which a sequence's last id was chosen, if the model's draft head makes guesses for the sequence.
+void Commit::keep_row(Sequence& s, std::span<const float> row) {
+  if (!s.guesses || !s.guesses->own) return;
+  s.guesses->own->row.assign(row.begin(), row.end());
+  s.guesses->own->after = s.computed;
 }
 
 void Commit::take_choice(Sequence& s, const Choice& choice) {
@@ -145,6 +155,7 @@ void Commit::take_guesses(const Step& step, const Step::Part& part, double paid)
     take_choice(s, step.choice(part.first_choice + taken++));
   }
   publish(s);
+  if (taken > 0) keep_row(s, step.row(part, taken - 1));
   s.request->share.decode_rows += static_cast<std::int64_t>(taken) - 1;
   s.request->timings.drafted_tokens += static_cast<std::int64_t>(part.guesses.size());
   s.request->timings.accepted_tokens += static_cast<std::int64_t>(taken) - 1;

@@ -40,6 +40,7 @@ class Commit {
   void text(Sequence& sequence);
   void take_token(Sequence& sequence, const Choice& choice);
   void take_choice(Sequence& sequence, const Choice& choice);
+  void keep_row(Sequence& sequence, std::span<const float> row);
   void take_guesses(const Step& step, const Step::Part& part, double paid);
   void add_up(double seconds);
 

@@ -37,6 +37,7 @@ struct LoadOptions {
   // named.
   std::string task;
   std::vector<model::LoraSpec> lora;
+  bool mtp = true;  // whether the model's draft head is loaded, if the file has one (model::Config::draft)
 };
 
 }  // namespace pumice::engine

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -23,8 +24,8 @@ using model::Role;
 PoolKind usual_pooling(const model::Description& d) { return d.config.causal() ? PoolKind::last : PoolKind::mean; }
 
 model::Description describe(const std::shared_ptr<const files::ModelFile>& file, const LoadOptions& options) {
-  model::Description d =
-      model::describe(file, {.quantize = options.quantize, .compute = options.compute, .task = options.task, .lora = options.lora});
+  model::Description d = model::describe(
+      file, {.quantize = options.quantize, .compute = options.compute, .draft = options.mtp, .task = options.task, .lora = options.lora});
   std::vector<PoolKind> pooling = options.pooling;
   if (pooling.empty()) pooling = {d.config.pooling.value_or(usual_pooling(d))};
   model::add_modules(d, pooling, options.modules.empty() ? model::modules_in(file, d.config) : options.modules);
@@ -40,6 +41,11 @@ LoadOptions with_sums(LoadOptions options) {
 // Returns which output of the body load() prepares: selected rows for the head of a decoder, pooled rows for an encoder.
 Output main_output(const model::Description& d) { return d.config.has_head ? Output::selected : Output::pooled; }
 
+// Returns the programs of the draft head, in the order of Pipeline::Draft.
+std::array<const ModelProgram*, 3> draft_programs(const ModelPrograms& programs, const StagePlan& last) {
+  return {&programs.draft(last.first, true), &programs.draft(last.first, false), &programs.draft_logits()};
+}
+
 // Returns the programs that each device runs: its stages of the body and, on the last device, the programs that follow the layers.
 std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms& programs, const Placement& placement,
                                                             const StageParts& parts) {
@@ -52,6 +58,8 @@ std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms&
   for (const StagePlan& stage : placement.stages) add(stage, main_output(d));
   const StagePlan& last = placement.stages.back();
   if (d.config.has_head) all[last.device].push_back(&programs.head().program);
+  if (d.config.draft)
+    for (const ModelProgram* p : draft_programs(programs, last)) all[last.device].push_back(&p->program);
   if (d.config.has_head && !d.modules.empty()) add(last, Output::pooled);
   if (d.labels > 0) add(last, Output::classes);
   return all;
@@ -77,6 +85,8 @@ class Foresight {
     }
     const std::size_t last = placement.stages.back().device;
     if (d.config.has_head) add(last, all.head());
+    if (d.config.draft)
+      for (const ModelProgram* p : draft_programs(all, placement.stages.back())) add(last, *p);
     if (d.config.has_head && placement.devices[last].backend->reads_back_slowly()) add(last, all.top());
     try {
       thread_ = std::jthread([this, programs = std::move(programs), &weights = d.weights, compute] {
@@ -158,6 +168,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     }
     pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), placement_.kv_budget);
     decoder_ = make_runner(build_pipeline(Output::selected, cancel), pages_.get());
+    if (!d.config.draft) decoder_->runtime.why_no_draft = str(file_->path(), ": ", d.config.why_no_draft);
     scheduler_ = std::make_unique<Scheduler>(decoder_->runtime);
   } else {
     pooled_ = make_runner(build_pipeline(Output::pooled, cancel), nullptr);
@@ -211,13 +222,18 @@ Pipeline Model::build_pipeline(Output output, const Cancel& cancel) const {
     build_stages(body, plan.device, programs_.body(plan.first, plan.last, output), cancel);
   }
   Pipeline::Stage head{}, log_probs{}, top{};
+  Pipeline::Draft draft;
   if (output == Output::selected) {
     const std::size_t last = placement_.stages.back().device;
     head = build_stage(last, programs_.head(), cancel);
     log_probs = build_stage(last, programs_.log_probs(), cancel);
     if (placement_.devices[last].backend->reads_back_slowly()) top = build_stage(last, programs_.top(), cancel);
+    if (description_.config.draft) {
+      const auto [first, next, logits] = draft_programs(programs_, placement_.stages.back());
+      draft = {build_stage(last, *first, cancel), build_stage(last, *next, cancel), build_stage(last, *logits, cancel)};
+    }
   }
-  return Pipeline(backends(), std::move(body), std::move(head), std::move(log_probs), std::move(top));
+  return Pipeline(backends(), std::move(body), std::move(head), std::move(log_probs), std::move(top), std::move(draft));
 }
 
 Pipeline Model::build_layers(const Cancel& cancel) const {
@@ -312,6 +328,7 @@ std::string Model::what_made_it(const LoadOptions& options) const {
   if (options.quantize) text += str(", quantize ", name(*options.quantize));
   if (!options.task.empty()) text += str(", task ", options.task);
   if (!options.lora.empty()) text += str(", adapters ", std::hex, engine::fingerprint(options.lora));
+  if (description_.config.draft) text += ", mtp";  // pages have its keys and values, too
   for (const StagePlan& stage : placement_.stages) {
     const DeviceInfo info = placement_.devices[stage.device].backend->info();
     text += str(", layers ", stage.first, " to ", stage.last - 1, " on ", info.type == DeviceType::cpu ? "cpu" : info.name, " (",

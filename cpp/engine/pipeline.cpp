@@ -53,11 +53,16 @@ void CacheSet::write_state(std::int32_t state, std::span<const std::uint8_t> in)
 }
 
 Pipeline::Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top)
+    : Pipeline(std::move(backends), std::move(body), std::move(head), std::move(log_probs), std::move(top), Draft()) {}
+
+Pipeline::Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top,
+                   Draft draft)
     : backends_(std::move(backends)),
       body_(std::move(body)),
       head_(std::move(head)),
       log_probs_(std::move(log_probs)),
-      top_(std::move(top)) {
+      top_(std::move(top)),
+      draft_(std::move(draft)) {
   hidden_size_ = body_.back().output_width;
   vocab_size_ = head_.executable ? head_.output_width : 0;
   for (const auto& backend : backends_) {
@@ -111,6 +116,18 @@ void Pipeline::top(RunSpace& space, std::span<const float> hidden, const Batch& 
   Batch batch = lists;
   batch.rows = static_cast<std::int32_t>(hidden.size() / static_cast<std::size_t>(top_.input_width));
   run_stage(top_, space, nullptr, batch, {.in = hidden, .out = out}, cancel);
+}
+
+void Pipeline::draft(RunSpace& space, CacheSet& caches, const Batch& batch, bool after_trunk, std::span<const float> in,
+                     std::span<float> out, const Cancel& cancel) const {
+  if (!drafts()) fail(ErrorKind::unsupported_task, "this model has no draft head");
+  run_stage(after_trunk ? draft_.first : draft_.next, space, caches.stage(body_.size() - 1), batch, {.in = in, .out = out}, cancel);
+}
+
+void Pipeline::draft_logits(RunSpace& space, std::span<const float> rows, std::span<float> logits, const Cancel& cancel) const {
+  Batch batch;
+  batch.rows = static_cast<std::int32_t>(rows.size() / static_cast<std::size_t>(draft_.logits.input_width));
+  run_stage(draft_.logits, space, nullptr, batch, {.in = rows, .out = logits}, cancel);
 }
 
 void Pipeline::log_probs(RunSpace& space, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,

@@ -57,7 +57,13 @@ class Pipeline {
     std::int32_t output_width = 0;  // floats per row
     bool unfinished = false;        // the next stage runs the rest of the same layers, so the output rows are not hidden rows
   };
+  // The programs of a draft head (model::Config::draft). Its layer has one for ids that follow a row of the body, and one for its own
+  // guesses.
+  struct Draft {
+    Stage first, next, logits;
+  };
   Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top);
+  Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top, Draft draft);
 
   const std::vector<Stage>& stages() const { return body_; }
   std::int32_t hidden_size() const { return hidden_size_; }  // columns of body()'s rows
@@ -84,6 +90,13 @@ class Pipeline {
   // logits just as fast; head() must be used then.
   std::int32_t top_columns() const { return top_.output_width; }
   void top(RunSpace& space, std::span<const float> hidden, const Batch& lists, std::span<float> out, const Cancel& cancel) const;
+  // Runs the layer of the draft head on the last stage's device. Row i of `out` follows from batch.ids[i] and from row i of `in`: the
+  // body's hidden row of the position before or, if `after_trunk` is false, the row of this function that guessed the id. Writes to the
+  // pages of the batch's segments, in the cache that only the draft head reads. draft_logits() computes the logits of the rows.
+  bool drafts() const { return draft_.first.executable != nullptr; }
+  void draft(RunSpace& space, CacheSet& caches, const Batch& batch, bool after_trunk, std::span<const float> in, std::span<float> out,
+             const Cancel& cancel) const;
+  void draft_logits(RunSpace& space, std::span<const float> rows, std::span<float> logits, const Cancel& cancel) const;
   // Computes for each i the log-probability of token targets[i] under the logits of hidden row i, without an array of rows x vocabulary.
   void log_probs(RunSpace& space, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,
                  const Cancel& cancel) const;
@@ -92,6 +105,7 @@ class Pipeline {
   std::vector<std::shared_ptr<Backend>> backends_;
   std::vector<Stage> body_;
   Stage head_, log_probs_, top_;
+  Draft draft_;
   std::int32_t hidden_size_ = 0, vocab_size_ = 0;
   std::int64_t batch_rows_ = 1;
   Backend *narrowest_ = nullptr, *widest_ = nullptr;

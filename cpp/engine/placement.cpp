@@ -61,7 +61,7 @@ struct Parts {
   std::shared_ptr<Backend> backend;
   DeviceInfo info;
   std::uint64_t free = 0;  // bytes that the model may take (usable())
-  Cost embedding, head, modules, classifier;
+  Cost embedding, head, modules, classifier, draft;
   std::vector<Cost> layers;
   // By layer: the cost of its operations Experts, and of all others. Empty if the model has no experts, or cannot be cut around them.
   std::vector<Cost> experts, others;
@@ -196,6 +196,7 @@ class Placer {
     for (std::vector<Cost>* layers : {&parts.layers, &parts.others})
       if (!layers->empty()) layers->front().weights = less(layers->front().weights, parts.embedding.weights);
     if (generates_) parts.head = head_cost(*backend);
+    if (d_.config.draft) parts.draft = draft_cost(parts, *backend);
     return parts;
   }
 
@@ -228,6 +229,27 @@ class Placer {
     head.scratch = std::max(head.scratch, cost(programs_.log_probs()).scratch);
     if (backend.reads_back_slowly()) head.scratch = std::max(head.scratch, cost(programs_.top()).scratch);
     return head;
+  }
+
+  // Returns the cost of the draft head, whose layer the body's last stage computes a part of, for the keys and values of all rows.
+  Cost draft_cost(const Parts& parts, const Backend& backend) const {
+    const auto cost = [&](const ModelProgram& p, std::int64_t rows) {
+      return backend.cost(p.program, programs_.shapes(), options_.kv_format, rows);
+    };
+    const Cost last = cost(end(Output::selected), rows_);
+    Cost draft = cost(programs_.draft(layers_ - 1, true), kGuessedRows);
+    draft.scratch = std::max({draft.scratch, last.scratch, cost(programs_.draft_logits(), head_rows(d_.vocab_size)).scratch});
+    draft.page = less(last.page, parts.layers.back().page);
+    draft.state = less(last.state, parts.layers.back().state);
+    return draft;
+  }
+
+  // Returns the cost of the draft head on a device; `embedding` says whether the embedding is on that device too. It needs a second copy
+  // of the embedding's matrix if neither the embedding nor a head that shares this matrix is there.
+  Cost draft_beside(const Parts& parts, bool embedding) const {
+    Cost draft = parts.draft;
+    if (tied_ || embedding) draft.weights = less(draft.weights, parts.embedding.weights);
+    return draft;
   }
 
   // Returns the cost of the head on a device; `embedding` says whether the embedding is on that device too. If so, a head that uses the
@@ -265,7 +287,10 @@ class Placer {
     if (first == last) return sum;
     if (first == 0) sum = parts.embedding;
     for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, first, layer, away));
-    if (last == layers_) sum = both(both(sum, head_beside(parts, first == 0)), both(parts.modules, parts.classifier));
+    if (last == layers_) {
+      sum = both(both(sum, head_beside(parts, first == 0)), both(parts.modules, parts.classifier));
+      sum = both(sum, draft_beside(parts, first == 0));
+    }
     return sum;
   }
 
@@ -491,6 +516,7 @@ class Placer {
     }
     if (last != layers_) return;
     if (generates_) add_row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), programs_.head().matrices);
+    if (d_.config.draft) add_row("draft head", draft_beside(parts, first == 0), programs_.draft(layers_ - 1, true).matrices);
     if (has_modules()) add_row(d_.modules.empty() ? "projection" : "modules", parts.modules, end(Output::pooled).matrices);
     if (d_.labels > 0) add_row("classifier", parts.classifier, end(Output::classes).matrices);
   }

@@ -110,11 +110,13 @@ void add_filters(Sequence& s, const std::shared_ptr<const BadWords>& bad_words) 
   if (bad_words) s.filters.push_back(without(bad_words, s.ids));
 }
 
-void add_guesses(Sequence& s) {
+void add_guesses(Sequence& s, const Runtime& runtime) {
   const Speculation& how = s.params->speculation;
   if (s.params->shows_logits) return;  // guesses are useless, because a caller is shown a row only when all ids before it are final
-  if (!how.on() && !(how.foreseen && std::ranges::any_of(s.filters, [](const auto& f) { return f->foresees(); }))) return;
+  const bool own = how.asks_draft_head() && runtime.pipeline.drafts();
+  if (!how.on() && !own && !(how.foreseen && std::ranges::any_of(s.filters, [](const auto& f) { return f->foresees(); }))) return;
   s.guesses = std::make_unique<Guesses>();
+  if (own) s.guesses->own = std::make_unique<OwnDraft>();
   if (how.drafter) s.guesses->drafted.reset(new Drafted{.drafter = how.drafter, .table = {}, .ids = {}, .sampling = {}});
 }
 
@@ -139,7 +141,7 @@ void add_sequence(RequestState& request, const Runtime& r, const GenerateParams&
   if (params.sampling.penalises())
     for (const std::int32_t id : prompt) s.see(id, false);
   add_filters(s, bad_words);
-  add_guesses(s);
+  add_guesses(s, r);
 }
 
 }  // namespace
@@ -153,6 +155,9 @@ std::shared_ptr<RequestState> make_request(const Runtime& r, const std::vector<I
   const std::int32_t vocab = r.pipeline.vocab_size();
   for (const GenerateParams& each : request->params) {
     check(each, vocab);
+    if (each.speculation.own == OwnGuesses::asked && !r.pipeline.drafts())
+      fail(ErrorKind::unsupported_task, "speculate=\"mtp\" needs a model with a layer that predicts draft tokens. ", r.why_no_draft,
+           ". Use speculate=\"lookup\" or draft=");
     require(each.n == request->n() && each.read_ahead == request->read_ahead() && each.priority == request->priority() &&
                 each.max_seconds == request->max_seconds(),
             "n, read_ahead, priority and max_seconds are those of all prompts of a call");

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/at_fork.h"
@@ -64,6 +65,10 @@ class RunSpaces {
 // The number of rows that a decoder's scratch is planned for. No step has more rows.
 inline constexpr std::int32_t kPlannedRows = 512;
 
+// Guesses are made only as long as a step has at most this many decode rows and guesses together. With more rows, a device computes the
+// step with its kernels for prompts.
+inline constexpr std::int64_t kGuessedRows = 64;
+
 // Decides from measured durations how many token rows a step should have. This number changes no result, because a row's bits do not
 // depend on its batch.
 class Pace {
@@ -111,7 +116,8 @@ struct Runtime {
   const std::int32_t vocab;  // number of token ids: valid ids are 0 to vocab - 1
   const std::int32_t types;  // number of type ids, for encoders: valid type ids are 0 to types - 1
   const std::span<const RopeTable> ropes;
-  model::TextEnd text_end;  // how the end of a text is found, for pooling
+  std::string why_no_draft;  // why the model has no draft head; empty if it has one (Pipeline::drafts)
+  model::TextEnd text_end;   // how the end of a text is found, for pooling
   RunSpaces spaces;
   Pace pace;
 

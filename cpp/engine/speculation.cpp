@@ -78,16 +78,54 @@ void Guesses::saw(const StepCost& cost, std::int64_t rows, std::size_t guessed, 
   tests_ += static_cast<double>(std::min(guessed, accepted + 1));
 }
 
+void StepCost::saw_own(double seconds_per_guess) {
+  own_guess_ = own_guess_ == 0 ? seconds_per_guess : 0.8 * own_guess_ + 0.2 * seconds_per_guess;
+}
+
+namespace {
+
+// Returns a sequence's sampling parameters for a model with `vocab` tokens that guesses for it.
+SamplingParams for_guesses(const Sequence& s, std::int32_t vocab) {
+  SamplingParams sampling = s.params->sampling;
+  sampling.logprobs = -1;
+  sampling.dry_multiplier = 0;  // the model that chooses the real token applies DRY
+  std::erase_if(sampling.logit_bias, [&](const auto& bias) { return bias.first >= vocab; });
+  return sampling;
+}
+
+// Chooses the guess that follows `guesses` from a row of logits, and adds it to them. `guessed` is the number of guesses that the sequence
+// has in this step. Returns false, and adds nothing, if no further guess is useful.
+bool add_guess(Sampler& sampler, const SamplingParams& sampling, std::span<float> logits, const Sequence& s, std::size_t guessed,
+               std::vector<std::int32_t>& guesses) {
+  const Draw draw{s.draw.seed, s.draw.stream, static_cast<std::uint64_t>(s.generated()) + guessed};
+  TokenCounts seen;
+  if (s.params->sampling.penalises()) {
+    seen = s.seen;
+    for (const std::int32_t id : guesses) seen.add(id, true);
+  }
+  Choice choice;
+  try {
+    sampler.choose(sampling, logits, seen, draw, choice, {.mu = s.mu});
+  } catch (const Error&) {  // the row has a NaN, or a bias forbids the whole vocabulary
+    return false;
+  }
+  const auto& ends = s.params->eos_ids;  // no token follows one of these
+  if (std::find(ends.begin(), ends.end(), choice.id) != ends.end()) return false;
+  guesses.push_back(choice.id);
+  return true;
+}
+
+bool no_memory(const Error& error) { return error.kind() == ErrorKind::out_of_memory || error.kind() == ErrorKind::out_of_device_memory; }
+
+}  // namespace
+
 // ---------------------------------------------------------------- a smaller model
 bool Drafter::prepare(Task& task) {
   PagePool& pool = *runtime_.pages;
   const Sequence& s = *task.sequence;
   Drafted& d = *task.drafted;
   if (!d.ready) {
-    d.sampling = s.params->sampling;
-    d.sampling.logprobs = -1;
-    d.sampling.dry_multiplier = 0;  // the other model applies DRY when it chooses the real token
-    std::erase_if(d.sampling.logit_bias, [&](const auto& bias) { return bias.first >= runtime_.pipeline.vocab_size(); });
+    d.sampling = for_guesses(s, runtime_.pipeline.vocab_size());
     d.ready = true;
   }
   if (!pool.unpark(d.table)) d.ids.clear();
@@ -142,24 +180,8 @@ bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_
     runtime_.pipeline.head(spaces[0], std::span(hidden_).subspan(row * width, rows * width), logits_, cancel);
     for (std::size_t i = 0; i < rows; ++i) {
       Task& task = *reached[row + i];
-      const Sequence& s = *task.sequence;
-      const Draw draw{s.draw.seed, s.draw.stream, static_cast<std::uint64_t>(s.generated()) + guessed};
-      TokenCounts seen;
-      if (s.params->sampling.penalises()) {
-        seen = s.seen;
-        for (const std::int32_t id : *task.guesses) seen.add(id, true);
-      }
-      Choice choice;
-      try {
-        sampler_.choose(task.drafted->sampling, std::span(logits_).subspan(i * vocab, vocab), seen, draw, choice, {.mu = s.mu});
-      } catch (const Error&) {  // no guess, because the smaller model gave a NaN or a bias forbids its whole vocabulary
-        task.most = task.guesses->size();
-        continue;
-      }
-      const auto& ends = s.params->eos_ids;  // no token follows one of these
-      const bool useless = std::find(ends.begin(), ends.end(), choice.id) != ends.end();
-      if (useless) task.most = task.guesses->size();
-      if (!useless) task.guesses->push_back(choice.id);
+      const auto logits = std::span(logits_).subspan(i * vocab, vocab);
+      if (!add_guess(sampler_, task.drafted->sampling, logits, *task.sequence, guessed, *task.guesses)) task.most = task.guesses->size();
     }
   }
   return true;
@@ -193,7 +215,7 @@ void Drafter::propose(std::span<Task> tasks, const Cancel& cancel) {
       seconds_per_guess_ = seconds_per_guess_ == 0 ? seconds : 0.8 * seconds_per_guess_ + 0.2 * seconds;
     }
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::out_of_memory && error.kind() != ErrorKind::out_of_device_memory) throw;
+    if (!no_memory(error)) throw;
   }
   for (Task& task : tasks) runtime_.pages->park(task.drafted->table);
   if (freed_) freed_();
@@ -202,6 +224,63 @@ void Drafter::propose(std::span<Task> tasks, const Cancel& cancel) {
 void Drafter::release(Drafted& drafted) {
   runtime_.pages->release(drafted.table, drafted.ids);
   if (freed_) freed_();
+}
+
+// ---------------------------------------------------------------- the model's own head
+// Guesses one token for each task. `guessed` is the number of guesses that each of them has.
+void DraftHead::run(Runtime& runtime, std::span<Task* const> tasks, std::size_t guessed, const Cancel& cancel) {
+  const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size()),
+             vocab = static_cast<std::size_t>(runtime.pipeline.vocab_size());
+  ids_.clear();
+  segments_.clear();
+  for (const Task* task : tasks) {
+    const Sequence& s = *task->sequence;
+    segments_.push_back({.first = static_cast<std::int32_t>(ids_.size()),
+                         .rows = 1,
+                         .past = static_cast<std::int32_t>(s.ids.size() - 1 + guessed),
+                         .pages = s.table.pages(),
+                         .length = s.length});
+    ids_.push_back(guessed == 0 ? s.ids.back() : task->guesses->back());
+    if (guessed == 0) in_.insert(in_.end(), task->own->row.begin(), task->own->row.end());
+  }
+  out_.resize(tasks.size() * width);
+  const auto spaces = runtime.spaces.take(Crew::team, cancel);
+  const Batch batch{.rows = static_cast<std::int32_t>(tasks.size()), .ids = ids_, .segments = segments_};
+  runtime.pipeline.draft(spaces[0], runtime.pages->caches(), batch, guessed == 0, in_, out_, cancel);
+  const auto block = static_cast<std::size_t>(runtime.head_rows());
+  in_.clear();  // gets the rows of the tasks that go on
+  for (std::size_t row = 0; row < tasks.size(); row += block) {
+    const std::size_t rows = std::min(block, tasks.size() - row);
+    logits_.resize(rows * vocab);
+    runtime.pipeline.draft_logits(spaces[0], std::span(out_).subspan(row * width, rows * width), logits_, cancel);
+    for (std::size_t i = 0; i < rows; ++i) {
+      Task& task = *tasks[row + i];
+      const auto logits = std::span(logits_).subspan(i * vocab, vocab);
+      if (!add_guess(sampler_, task.own->sampling, logits, *task.sequence, guessed, *task.guesses)) task.most = task.guesses->size();
+      if (task.guesses->size() >= task.most) continue;
+      const auto own = std::span(out_).subspan((row + i) * width, width);
+      in_.insert(in_.end(), own.begin(), own.end());
+    }
+  }
+}
+
+void DraftHead::propose(Runtime& runtime, std::span<Task> tasks, const Cancel& cancel) {
+  std::vector<Task*> active;
+  for (Task& task : tasks) {
+    const Sequence& s = *task.sequence;
+    if (task.own->after != s.computed || s.pending() != 1) continue;
+    if (!std::exchange(task.own->ready, true)) task.own->sampling = for_guesses(s, runtime.pipeline.vocab_size());
+    active.push_back(&task);
+  }
+  in_.clear();
+  try {
+    for (std::size_t guessed = 0; !active.empty(); ++guessed) {
+      run(runtime, active, guessed, cancel);
+      std::erase_if(active, [](const Task* task) { return task->guesses->size() >= task->most; });
+    }
+  } catch (const Error& error) {
+    if (!no_memory(error)) throw;
+  }
 }
 
 }  // namespace pumice::engine

@@ -3,7 +3,8 @@
 // Guesses (draft tokens) never change the result. The token after each row is chosen exactly as it would be without guesses, because its
 // random number is a function of seed, stream and position alone. The row after a guess is used only if the chosen token equals the guess.
 // (Leviathan et al. 2023 accept guesses at random instead, which preserves the distribution but not the tokens.) Guesses come from the
-// sequence's own ids (prompt lookup), from a smaller model (Drafter), or from a grammar that allows only one text (TokenFilter::foreseen).
+// sequence's own ids (prompt lookup), from a smaller model (Drafter), from the model's own draft head (DraftHead), or from a grammar that
+// allows only one text (TokenFilter::foreseen).
 #pragma once
 
 #include <cstdint>
@@ -20,14 +21,20 @@ namespace pumice::engine {
 class Drafter;
 struct Sequence;
 
+// Whether the model's draft head makes guesses: never, if the model has one, or as the caller asks for it. If the model has none, a request
+// with `asked` is an error.
+enum class OwnGuesses : std::uint8_t { off, automatic, asked };
+
 struct Speculation {                              // settings of a request
   std::int32_t matching = 0;                      // minimum number of ids in a match of a prompt lookup; 0: no lookups
   std::int32_t most = 8;                          // maximum number of guesses in a step
   std::shared_ptr<Drafter> drafter;               // null: no draft model
+  OwnGuesses own = OwnGuesses::automatic;         // `automatic` counts only if there are neither lookups nor a draft model
   bool foreseen = true;                           // if a grammar allows only one text, that text is guessed
   bool always = false;                            // for tests and bench: guess even if it does not pay
   std::vector<std::vector<std::int32_t>> replay;  // for tests and bench: the guesses of each sequence
   bool on() const { return matching > 0 || drafter || !replay.empty(); }
+  bool asks_draft_head() const { return own == OwnGuesses::asked || (own == OwnGuesses::automatic && !on()); }
 };
 
 // Finds the longest run of ids, at least `matching` ids long, that ends the text and also occurs earlier in it. Among equally long runs,
@@ -42,8 +49,12 @@ class StepCost {
   bool known() const { return weight_ > 0; }
   double row() const;  // seconds per additional row
   double step(double rows) const;
+  // The seconds that the model's draft head takes for a guess: a recent average, 0 before the first guess.
+  void saw_own(double seconds_per_guess);
+  double own_guess() const { return own_guess_; }
 
  private:
+  double own_guess_ = 0;
   double weight_ = 0, rows_ = 0, seconds_ = 0, rows2_ = 0, rows_seconds_ = 0;
   // The constant part of a step's duration, divided by the duration of a row. 3 is a CPU's value, which is used until steps with different
   // numbers of rows have been seen.
@@ -59,6 +70,14 @@ struct Drafted {
   bool ready = false;             // `sampling` is set
 };
 
+// What the draft head of the model needs of a sequence.
+struct OwnDraft {
+  SamplingParams sampling;  // as Drafted::sampling
+  std::vector<float> row;   // the body's hidden row after which the last id was chosen
+  std::int64_t after = -1;  // the number of ids that were computed up to that row, that row included
+  bool ready = false;       // `sampling` is set
+};
+
 // Decides how many guesses pay for one sequence. It keeps an account in seconds, which begins with the duration of one step. The cost of
 // each guess is taken out of the account. The time that accepted guesses save is put in, and so are 1.5 % of each step's duration. So a
 // sequence whose guesses are never accepted loses the duration of one step, and 1.5 % of its time.
@@ -72,6 +91,7 @@ class Guesses {
   void saw(const StepCost& cost, std::int64_t rows, std::size_t guessed, std::size_t accepted, double paid);
 
   std::unique_ptr<Drafted> drafted;  // null if no draft model guesses for the sequence
+  std::unique_ptr<OwnDraft> own;     // null if the model's draft head makes no guesses for the sequence
 
  private:
   double hits_ = 1.4, tests_ = 2;  // recent guesses: how many were right, and how many were compared with a token
@@ -111,6 +131,29 @@ class Drafter {
   double seconds_per_guess_ = 0;  // recent average
   Sampler sampler_;
   std::vector<float> hidden_, logits_;
+};
+
+// The model's own draft head (model::Config::draft): a layer that guesses the token after the next one from the body's last hidden row. Its
+// keys and values are in the pages of the sequence, where the body has stored those of all computed ids. A run for a guess stores those of
+// the last id and of earlier guesses in pages that the sequence has for its guesses, and the step that computes these rows overwrites them.
+class DraftHead {
+ public:
+  struct Task {
+    const Sequence* sequence;
+    OwnDraft* own;
+    std::size_t most;
+    std::vector<std::int32_t>* guesses;
+  };
+  // Adds guesses to each task whose sequence has the hidden row before its last id: one for all tasks at once, then a second, and so on.
+  void propose(Runtime& runtime, std::span<Task> tasks, const Cancel& cancel);
+
+ private:
+  void run(Runtime& runtime, std::span<Task* const> tasks, std::size_t guessed, const Cancel& cancel);
+
+  Sampler sampler_;
+  std::vector<float> in_, out_, logits_;
+  std::vector<std::int32_t> ids_;
+  std::vector<Segment> segments_;
 };
 
 }  // namespace pumice::engine

@@ -37,9 +37,27 @@ void Step::assemble(const Plan& plan) {
   std::stable_partition(parts_.begin(), parts_.end(), [](const Part& part) { return !part.sequence->task; });
 }
 
-// Makes guesses for all parts that have room for them: first by lookups, then by each draft model for all of its sequences at once.
-void Step::guess(const Runtime& runtime, const Cancel& cancel) {
-  guess_seconds_ = 0;
+// Makes guesses with the model's draft head, for all of its sequences at once.
+void Step::guess_with_draft_head(Runtime& runtime, const Cancel& cancel) {
+  std::vector<DraftHead::Task> tasks;
+  for (Part& part : parts_) {
+    const Sequence& s = *part.sequence;
+    if (part.samples && s.guess_room > 0 && s.guesses->own && part.guesses.empty())
+      tasks.push_back({&s, s.guesses->own.get(), static_cast<std::size_t>(s.guess_room), &part.guesses});
+  }
+  if (tasks.empty()) return;
+  const auto start = std::chrono::steady_clock::now();
+  draft_head_.propose(runtime, tasks, cancel);
+  for (const DraftHead::Task& task : tasks) own_guesses_ += static_cast<std::int64_t>(task.guesses->size());
+  own_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  guess_seconds_ += own_seconds_;
+}
+
+// Makes guesses for all parts that have room for them: first by lookups, then by each draft model for all of its sequences at once, and by
+// the model's draft head.
+void Step::guess(Runtime& runtime, const Cancel& cancel) {
+  guess_seconds_ = own_seconds_ = 0;
+  own_guesses_ = 0;
   std::vector<Drafter::Task> tasks;
   for (Part& part : parts_) {
     Sequence& s = *part.sequence;
@@ -60,14 +78,17 @@ void Step::guess(const Runtime& runtime, const Cancel& cancel) {
     guess_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     tasks.erase(tasks.begin(), others);
   }
+  guess_with_draft_head(runtime, cancel);
   for (Part& part : parts_) {
     const Sequence& s = *part.sequence;
     const Speculation& how = s.params->speculation;
     const auto index = static_cast<std::size_t>(s.index);
-    if (part.samples && s.guess_room > 0 && index < how.replay.size() && (!how.drafter || !part.guesses.empty())) {
+    if (!part.samples || s.guess_room <= 0) continue;
+    const bool drafted = how.drafter || s.guesses->own;  // then only guesses that were made are replaced
+    if (index < how.replay.size() && (!drafted || !part.guesses.empty())) {
       const auto& all = how.replay[index];
       const std::size_t first = std::min(all.size(), static_cast<std::size_t>(s.generated()));
-      const std::size_t count = std::min(all.size() - first, how.drafter ? part.guesses.size() : static_cast<std::size_t>(s.guess_room));
+      const std::size_t count = std::min(all.size() - first, drafted ? part.guesses.size() : static_cast<std::size_t>(s.guess_room));
       part.guesses.assign(all.begin() + static_cast<std::ptrdiff_t>(first), all.begin() + static_cast<std::ptrdiff_t>(first + count));
     }
     const auto strange = [&](std::int32_t id) { return id < 0 || id >= runtime.vocab; };
@@ -209,6 +230,7 @@ void Step::lay_out() {
       for (std::int32_t row = 0; row < part.wanted.count; ++row) selected_.push_back(first + part.wanted.first + row);
     }
     if (!part.samples) continue;
+    part.first_sampled = selected_.size();
     for (std::int32_t row = 0; row <= guesses; ++row) {
       selected_.push_back(first + part.rows - 1 + row);
       sampling_.push_back({&part, static_cast<std::size_t>(row)});
@@ -232,7 +254,8 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   lay_out();
   const auto spaces = runtime.spaces.take(Crew::team, cancel);
   if (selected_.empty()) selected_.push_back(rows() - 1);  // the body must return at least one row
-  const std::size_t values = selected_.size() * static_cast<std::size_t>(runtime.pipeline.hidden_size());
+  width_ = static_cast<std::size_t>(runtime.pipeline.hidden_size());
+  const std::size_t values = selected_.size() * width_;
   if (hidden_.size() < values) hidden_.resize(values);
   const Batch batch{.rows = rows(), .ids = ids_, .segments = segments_, .selected = selected_};
   if (!runtime.body(spaces[0], batch, std::span(hidden_).first(values), cancel)) return false;

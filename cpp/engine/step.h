@@ -30,6 +30,7 @@ class Step {
     ChangedIds changed = ChangedIds();       // if there are guesses: the ids of Sequence::changed, and the guesses
     std::int64_t masks = -1;                 // index of the first word of its masks in allowed_; -1 if all tokens are allowed
     TextTask::Rows wanted = {};              // for a text without choices (TextTask): the rows that yield results
+    std::size_t first_sampled = 0;           // index of the row after its last id among the output rows of the body
     std::size_t first_wanted = 0;            // index of the first wanted row among the output rows of the body
   };
 
@@ -39,7 +40,13 @@ class Step {
   std::vector<Part>& parts() { return parts_; }
   const std::vector<Part>& parts() const { return parts_; }
   std::int32_t rows() const { return static_cast<std::int32_t>(ids_.size()); }
-  double guess_seconds() const { return guess_seconds_; }  // time that draft models spent on guesses
+  double guess_seconds() const { return guess_seconds_; }  // time that draft models and the draft head spent on guesses
+  double own_seconds() const { return own_seconds_; }      // the draft head's part of it, for own_guesses() guesses
+  std::int64_t own_guesses() const { return own_guesses_; }
+  // Returns the body's hidden row after which choice `at` of a part was made.
+  std::span<const float> row(const Part& part, std::size_t at) const {
+    return std::span(hidden_).subspan((part.first_sampled + at) * width_, width_);
+  }
   const Choice& choice(std::size_t i) const { return choices_[i]; }
 
   // Runs the body and the heads, and chooses tokens. Returns false if a device has no memory for so many rows. Nothing has changed then,
@@ -51,7 +58,8 @@ class Step {
     Part* part;
     std::size_t at;  // 0: the part's last id; n: its n-th guess
   };
-  void guess(const Runtime& runtime, const Cancel& cancel);
+  void guess(Runtime& runtime, const Cancel& cancel);
+  void guess_with_draft_head(Runtime& runtime, const Cancel& cancel);
   void ask_filters(Runtime& runtime, const Cancel& cancel);
   void ask_filters(Part& part, std::span<std::uint32_t> scratch);
   void lay_out();
@@ -71,7 +79,10 @@ class Step {
   std::vector<Part*> filtered_;
   std::vector<std::int32_t> allowed_first_;
   std::vector<std::size_t> groups_;  // index of each part's first row, then the number of rows
-  double guess_seconds_ = 0;
+  double guess_seconds_ = 0, own_seconds_ = 0;
+  std::int64_t own_guesses_ = 0;
+  DraftHead draft_head_;
+  std::size_t width_ = 0;  // columns of the body's rows
   std::vector<std::int32_t> ids_, selected_, reported_, reported_first_;
   std::vector<Segment> segments_;
   std::vector<SavedState> saves_;      // of all segments, one after another

@@ -103,7 +103,7 @@ const RelativePlaces* Config::places() const {
 }
 
 std::size_t Config::cache_of(std::size_t layer) const {
-  const Attention* a = layers[layer].if_attention();
+  const Attention* a = this->layer(layer).if_attention();
   return a && a->kv_from ? a->kv_from->layer : layer;
 }
 

@@ -71,9 +71,13 @@ struct Config {
   std::int64_t n_ctx = 0;  // number of positions that the model was trained for
   std::vector<Layer> layers;
   std::size_t loops = 1;  // how often rows pass through the file's layers (Nanbeige 4.2); `layers` holds these so many times in a row
-  std::vector<RopeTable> ropes;      // distinct tables; Attention::rope is an index into them
-  std::vector<float> alibi_slopes;   // one slope per head, for layers with PositionBias::alibi
-  PositionBuckets position_buckets;  // shared by all layers with PositionBias::buckets
+  // The layer of the draft head: it predicts the token after the next one (multi-token prediction; Gloeckle et al. 2024, DeepSeek-AI 2024).
+  // Results do not depend on it, because its tokens are only guesses. It has the index layers.size() where layers are named by index.
+  std::optional<Layer> draft;
+  std::string why_no_draft = "its family has none that pumice runs";  // if `draft` is empty
+  std::vector<RopeTable> ropes;                                       // distinct tables; Attention::rope is an index into them
+  std::vector<float> alibi_slopes;                                    // one slope per head, for layers with PositionBias::alibi
+  PositionBuckets position_buckets;                                   // shared by all layers with PositionBias::buckets
   // norms
   NormKind norm = NormKind::rms;
   float eps = 0;
@@ -104,9 +108,13 @@ struct Config {
   // Tensors of a GGUF file by which pooled rows are multiplied, in this order (EmbeddingGemma: dense_2, dense_3).
   std::vector<std::string> dense;
 
-  std::size_t layer_in_file(std::size_t layer) const { return layer % (layers.size() / loops); }
+  // Returns the index of a layer's tensors in the file. The draft head's layer keeps its index.
+  std::size_t layer_in_file(std::size_t layer) const { return layer < layers.size() ? layer % (layers.size() / loops) : layer; }
   std::int32_t table_width() const { return embedding_map ? embedding_map->width : hidden_size; }  // of the embedding tables
   std::int64_t inputs_width() const { return layer_inputs ? layer_inputs->width * static_cast<std::int64_t>(layers.size()) : 0; }
+  std::size_t draft_index() const { return layers.size(); }
+  std::size_t all_layers() const { return layers.size() + (draft ? 1 : 0); }  // number of layers, that of the draft head included
+  const Layer& layer(std::size_t index) const { return index < layers.size() ? layers[index] : *draft; }
   bool causal() const;                            // true if no layer lets a token attend to later tokens
   const Attention* first_attention() const;       // of the first layer that has attention, or null
   const RelativePlaces* places() const;           // of the layers with attention, or null if they have none

@@ -21,6 +21,7 @@ class Resolver {
         d_{.config = read_config(*file_)},
         names_(*file_, d_.config),
         reader_(file_, names_, d_, options) {
+    if (!options.draft) drop_draft("it was loaded with mtp=False");
     d_.files.push_back(file_);
     for (const LoraSpec& adapter : options.lora) d_.files.push_back(adapter.file);
     d_.notes = d_.config.notes;
@@ -48,7 +49,7 @@ class Resolver {
   const Config& config() const { return d_.config; }
 
   void read_roles() {
-    d_.layers.resize(config().layers.size());
+    d_.layers.resize(config().all_layers());
     for (std::size_t i = 0; i < kRoles; ++i) {
       const auto role = static_cast<Role>(i);
       if (!of_layer(role)) {
@@ -89,6 +90,13 @@ class Resolver {
     d_.incomplete.push_back(str("has a classifier of tokens (", (*name)[0], "), which is not run: predict() and rank() are refused"));
   }
 
+  void drop_draft(const char* why) {
+    if (!config().draft) return;
+    d_.config.draft.reset();
+    d_.config.why_no_draft = why;
+    if (!d_.layers.empty()) d_.layers.resize(config().layers.size());
+  }
+
   void score_by_difference() {
     if (!config().classifier.difference || d_.labels != 2) return;
     const Parameter pair = d_.global(Role::classifier);
@@ -115,6 +123,7 @@ class Resolver {
     if (!causal || d_.labels > 0 || (((!head.present() && !tied) || lacks_dense) && !names_.wrapped())) {
       c.has_head = false;
       head = {};
+      drop_draft("it is loaded without an output head");
     } else if (lacks_dense) {
       names_.missing(Role::head_dense, 0, "weight");
     } else if (!head.present() && !tied) {
@@ -148,6 +157,12 @@ class Resolver {
     for (const Matrix& matrix : d_.weights.matrices)
       d_.parameters += static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols);
     for (const Vector& vector : d_.weights.vectors) d_.parameters += vector.values.size();
+    if (config().draft) {
+      const auto width = static_cast<std::size_t>(config().hidden_size);
+      std::vector<float> taps(2 * width, 0.0f);
+      std::fill_n(taps.begin(), width, 1.0f);  // out[t] = 1 * in[t - 1] + 0 * in[t]
+      d_.draft_shift = d_.add(Vector{.name = "shift of hidden rows", .values = std::move(taps)});
+    }
   }
 
   void note_unread() {

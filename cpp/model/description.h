@@ -46,8 +46,9 @@ struct Module {
 struct Description {
   Config config;
   Weights weights;
-  Parameters globals;  // of the whole model: embeddings, final norm, head, classifier and its dense layer
-  std::vector<Parameters> layers;
+  Parameters globals;                      // of the whole model: embeddings, final norm, head, classifier and its dense layer
+  std::vector<Parameters> layers;          // Config::all_layers() of them
+  VectorId draft_shift = VectorId::none;   // for Config::draft: the taps of a convolution that moves each row to the next position
   VectorId alibi_slopes = VectorId::none;  // for layers with PositionBias::alibi
   // For layers with PositionBias::buckets: heads x (2 position_reach + 1) values, as in Attend.
   VectorId position_bias = VectorId::none;
@@ -103,7 +104,8 @@ struct DescribeOptions {
   // `automatic` allows a backend to round the matrices of an encoder (Matrix::rounding), except those of a classifier and of the dense
   // layer before it.
   Compute compute = Compute::automatic;
-  std::string task;  // the adapters of this task are merged into the weights (model/adapters.h)
+  bool draft = true;  // whether the draft head is read, if the file has one
+  std::string task;   // the adapters of this task are merged into the weights (model/adapters.h)
   std::vector<LoraSpec> lora;
 };
 

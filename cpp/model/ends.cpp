@@ -121,11 +121,11 @@ View write_pooled(Writer& w, const View& x) {
 
 View write_classes(Writer& w, const View& x) { return w.d.score.present() ? score(w, x) : classify(w, x); }
 
-Program write_head(const Description& d, std::string name, Give give) {
+Program write_head(const Description& d, std::string name, Give give, const Parameter& norm) {
   Writer w(d, std::move(name));
   const View x = w.slot(Rows::tokens, w.c.hidden_size), h = w.slot(Rows::tokens, w.c.hidden_size);
   w.program.input = x.slot;
-  w.norm(d.global(Role::final_norm), x, h);
+  w.norm(norm, x, h);
   const View logits = w.slot(Rows::tokens, d.vocab_size);
   w.linear(w.c.head_transform ? transformed(w, h) : h, logits, {d.global(Role::head)},
            {.precise = true, .scale = w.c.logit_scale, .softcap = w.c.logit_softcap});

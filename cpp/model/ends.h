@@ -18,6 +18,7 @@ View write_pooled(Writer& writer, const View& x);
 View write_classes(Writer& writer, const View& x);
 
 enum class Give : std::uint8_t { logits, log_probs, top };
-Program write_head(const Description& d, std::string name, Give give);
+// Returns a program that normalises hidden rows and computes logits.
+Program write_head(const Description& d, std::string name, Give give, const Parameter& norm);
 
 }  // namespace pumice::model

@@ -41,6 +41,14 @@ const ModelProgram& ModelPrograms::queries(std::size_t layer) const {
   return get({Kind::queries, layer, layer + 1, Output::tokens}, [&](ModelProgram& made) { return query_program(d_, layer, made.attend); });
 }
 
+const ModelProgram& ModelPrograms::draft(std::size_t first, bool after_trunk) const {
+  return get({Kind::draft, first, after_trunk, Output::hidden}, [&](ModelProgram&) { return draft_program(d_, first, after_trunk); });
+}
+
+const ModelProgram& ModelPrograms::draft_logits() const {
+  return get({Kind::draft_logits, 0, 0, Output::hidden}, [&](ModelProgram&) { return draft_logits_program(d_); });
+}
+
 const ModelProgram& ModelPrograms::head() const {
   return get({Kind::head, 0, 0, Output::hidden}, [&](ModelProgram&) { return head_program(d_); });
 }

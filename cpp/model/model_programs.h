@@ -44,11 +44,13 @@ class ModelPrograms {
   const ModelProgram& layer(std::size_t layer) const;
   const ModelProgram& queries(std::size_t layer) const;
   const ModelProgram& head() const;
+  const ModelProgram& draft(std::size_t first, bool after_trunk) const;
+  const ModelProgram& draft_logits() const;
   const ModelProgram& log_probs() const;
   const ModelProgram& top() const;
 
  private:
-  enum class Kind : std::uint8_t { body, layer, queries, head, log_probs, top };
+  enum class Kind : std::uint8_t { body, layer, queries, draft, draft_logits, head, log_probs, top };
   using Key = std::tuple<Kind, std::size_t, std::size_t, Output>;
   const ModelProgram& get(const Key& key, const std::function<Program(ModelProgram&)>& write) const;
 

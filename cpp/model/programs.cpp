@@ -54,6 +54,19 @@ class Body {
     return std::move(w_.program);
   }
 
+  // Writes the program of the draft head's layer (draft_program()). `caches` are those of the body whose store it uses.
+  Program write_draft(bool after_trunk, std::vector<CacheShape> caches) {
+    caches.pop_back();  // that of this layer, which attention adds again
+    w_.program.caches = std::move(caches);
+    w_.program.input = w_.program.output = x_.slot;
+    const View both = w_.slot(Rows::tokens, 2 * x_.width);
+    const Parameter& own = w_.d.at(w_.c.draft_index(), Role::draft_norm);
+    w_.norm(after_trunk || !own.present() ? w_.d.global(Role::final_norm) : own, x_, Writer::part(both, x_.width, x_.width));
+    join(both, x_);
+    block(w_.c.draft_index());
+    return std::move(w_.program);
+  }
+
  private:
   bool embeds() const { return first_ == 0 && from_ids_; }
 
@@ -93,8 +106,11 @@ class Body {
         const View rows = from_ids_ ? write_modules(w_, x_, true) : x_;
         return rows.slot == x_.slot ? give_row() : rows;
       }
-      case Output::selected:
-        return write_selected(w_, x_);
+      case Output::selected: {
+        const View rows = write_selected(w_, x_);
+        if (w_.c.draft) store_draft();
+        return rows;
+      }
       case Output::pooled:
         return write_pooled(w_, x_);
       case Output::classes:
@@ -103,9 +119,37 @@ class Body {
     fail(ErrorKind::invalid_argument, "an output that is not known");
   }
 
+  // ---------------------------------------------------------------- the draft head
+  // Stores the keys and values of the draft head's layer. Its row at a position is made of the position's token and of the hidden row of
+  // the position before, which for the first row of a segment is in the state. Without queries this costs little, and so every text may
+  // have guesses at any time, whatever came from the prefix cache.
+  void store_draft() {
+    const View both = w_.slot(Rows::tokens, 2 * x_.width);
+    w_.norm(w_.d.global(Role::final_norm), x_, h_);
+    w_.add(Conv{.in = h_,
+                .out = Writer::part(both, x_.width, x_.width),
+                .taps = w_.d.draft_shift,
+                .width = 2,
+                .state = states_.add({1, 1, x_.width})});
+    join(both, h_);
+    const std::size_t layer = w_.c.draft_index();
+    if (w_.c.draft->mixer_norms.before) w_.norm(w_.d.at(layer, Role::attn_norm), h_, h_);
+    attention_.store(layer, w_.c.draft->attention(), h_);
+  }
+
+  // Makes the input row of the draft head's layer from the embedding of the token and a hidden row, which is in the second half of `both`.
+  void join(const View& both, const View& out) {
+    const View embedding = Writer::part(both, 0, out.width), hidden = Writer::part(both, out.width, out.width);
+    const std::size_t layer = w_.c.draft_index();
+    write_embedding(w_, embedding);
+    w_.norm(w_.d.at(layer, Role::draft_embedding_norm), embedding, embedding);
+    w_.norm(w_.d.at(layer, Role::draft_hidden_norm), hidden, hidden);
+    w_.linear(both, out, {w_.d.at(layer, Role::draft_join)});
+  }
+
   // ---------------------------------------------------------------- a layer
   void block(std::size_t layer) {
-    const Layer& l = w_.c.layers[layer];
+    const Layer& l = w_.c.layer(layer);
     const bool mixes = !std::holds_alternative<std::monostate>(l.mixer), networks = !std::holds_alternative<std::monostate>(l.network);
     View beside;
     if (l.join.parallel && networks) beside = parallel_input(layer);
@@ -131,13 +175,13 @@ class Body {
                  [&](const LatentAttention& t) { return latent_attention_.write(layer, t, in); },
                  [&](const Recurrent& r) { return recurrent_.write(layer, r, in); },
                  [&](const ShortConv& s) { return short_conv_.write(layer, s, in); }},
-        w_.c.layers[layer].mixer);
+        w_.c.layer(layer).mixer);
   }
   std::vector<BranchEnd> network(std::size_t layer, const View& in) {
     return std::visit(EachPart{[](const std::monostate&) -> std::vector<BranchEnd> { absent(); },
                                [&](const FeedForward& f) -> std::vector<BranchEnd> { return {feed_forward_.write(layer, f, in)}; },
                                [&](const Mixture& x) { return mixture_.write(layer, x, in, x_); }},
-                      w_.c.layers[layer].network);
+                      w_.c.layer(layer).network);
   }
   [[noreturn]] static void absent() { fail(ErrorKind::unsupported_model, "a layer without a part is asked for its operations"); }
 
@@ -149,7 +193,7 @@ class Body {
 
   // Returns the input of a network that is parallel to the mixer. The network's norm is computed before the mixer changes x.
   View parallel_input(std::size_t layer) {
-    if (!w_.c.layers[layer].network_norms.before) return h_;  // the mixer's norm writes the input of both to h_
+    if (!w_.c.layer(layer).network_norms.before) return h_;  // the mixer's norm writes the input of both to h_
     if (!beside_) beside_ = w_.slot(Rows::tokens, w_.c.hidden_size);
     w_.norm(w_.d.at(layer, Role::ffn_norm), x_, beside_);
     return beside_;
@@ -172,7 +216,7 @@ class Body {
       if (!results_) results_ = w_.slot(Rows::tokens, w_.c.hidden_size);
       sum = results_;
     }
-    const float c = norms.branch ? 1 : w_.c.layers[layer].join.scale;
+    const float c = norms.branch ? 1 : w_.c.layer(layer).join.scale;
     View onto = norms.branch ? View{} : x_;
     for (const BranchEnd& end : ends) {
       if (end.experts) {
@@ -248,8 +292,20 @@ Program query_program(const Description& d, std::size_t layer, Attend& attend) {
   return program;
 }
 
-Program head_program(const Description& d) { return write_head(d, "head", Give::logits); }
-Program log_prob_program(const Description& d) { return write_head(d, "log-probabilities", Give::log_probs); }
-Program top_program(const Description& d) { return write_head(d, "largest logits", Give::top); }
+Program draft_program(const Description& d, std::size_t first, bool after_trunk) {
+  const std::size_t layers = d.config.layers.size();
+  std::vector<CacheShape> caches = body_program(d, first, layers, Output::selected).caches;
+  return Body(d, after_trunk ? "draft head" : "draft head, further tokens", layers, layers, Output::hidden, false)
+      .write_draft(after_trunk, std::move(caches));
+}
+
+Program draft_logits_program(const Description& d) {
+  const Parameter& own = d.at(d.config.draft_index(), Role::draft_norm);
+  return write_head(d, "logits of the draft head", Give::logits, own.present() ? own : d.global(Role::final_norm));
+}
+
+Program head_program(const Description& d) { return write_head(d, "head", Give::logits, d.global(Role::final_norm)); }
+Program log_prob_program(const Description& d) { return write_head(d, "log-probabilities", Give::log_probs, d.global(Role::final_norm)); }
+Program top_program(const Description& d) { return write_head(d, "largest logits", Give::top, d.global(Role::final_norm)); }
 
 }  // namespace pumice::model

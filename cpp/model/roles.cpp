@@ -19,7 +19,7 @@ Asked make(Need need, Shape shape, bool bias, Use use) {
   return {.need = need, .rows = shape.rows, .cols = shape.cols, .experts = shape.experts, .bias = bias, .use = use};
 }
 
-bool has_part(const Layer& layer, Of part) {
+bool has_part(const Layer& layer, Of part, bool drafts) {
   switch (part) {
     case Of::model:
     case Of::end:
@@ -37,6 +37,8 @@ bool has_part(const Layer& layer, Of part) {
       return layer.if_feed_forward() != nullptr;
     case Of::mixture:
       return layer.if_mixture() != nullptr;
+    case Of::draft:
+      return drafts;
   }
   return false;
 }
@@ -53,8 +55,8 @@ Asked asked(const Description& d, Role role, std::size_t layer) {
   static const Mixture kNoMixture{};
   static const SharedExpert kNoShared{};
   const Config& c = d.config;
-  const Layer& l = of_layer(role) ? c.layers[layer] : kNone;
-  if (!has_part(l, of(role))) return {};
+  const Layer& l = of_layer(role) ? c.layer(layer) : kNone;
+  if (!has_part(l, of(role), layer == c.draft_index())) return {};
   const Attention& a = l.if_attention() ? *l.if_attention() : kNone.attention();
   const LatentAttention& t = l.if_latent_attention() ? *l.if_latent_attention() : kNoLatent;
   const Recurrent& r = l.if_recurrent() ? *l.if_recurrent() : *kNone.if_recurrent();

@@ -23,7 +23,7 @@ inline constexpr std::string_view kRoleNames[] = {
 inline constexpr std::size_t kRoles = std::size(kRoleNames);
 
 // The part of a model that has the tensors of a role (explained in roles.def).
-enum class Of : std::uint8_t { model, end, layer, attention, latent_attention, recurrent, short_conv, feed_forward, mixture };
+enum class Of : std::uint8_t { model, end, layer, attention, latent_attention, recurrent, short_conv, feed_forward, mixture, draft };
 constexpr Of of(Role role) {
   constexpr Of kOf[] = {
 #define PUMICE_ROLE(name, of, ...) Of::of,

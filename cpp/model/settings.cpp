@@ -242,6 +242,31 @@ std::int32_t position_after_padding(const Reader& read, const Config& c) {
   return static_cast<std::int32_t>(read.in_range(read.integer("", "pad_token_id").value_or(1), 0, kMaxContext, "pad_token_id")) + 1;
 }
 
+void read_draft(const Reader& read, Config& c) {
+  const std::string in_layer = str("blk.", c.layers.size(), "."), first = c.gguf ? in_layer : "mtp.";
+  const auto any = [&](auto&& has) {
+    return std::ranges::any_of(read.file().tensors(), [&](const files::TensorInfo& tensor) { return has(std::string_view(tensor.name)); });
+  };
+  const auto begins = [&](const std::string& begin) {
+    return any([&](std::string_view name) { return name.starts_with(begin) || (!c.gguf && name.starts_with("model." + begin)); });
+  };
+  const auto with_attention = std::ranges::find_if(c.layers, [](const Layer& layer) { return layer.if_attention() != nullptr; });
+  // Such heads have an embedding, or a matrix of logits, of their own.
+  const bool dedicated = c.gguf ? begins(in_layer + "nextn.embed_tokens") || begins(in_layer + "nextn.shared_head_head")
+                                : read.flag("", "mtp_use_dedicated_embeddings", false);
+  if (!begins(first)) {
+    c.why_no_draft = str("there is no tensor ", c.gguf ? in_layer + "nextn.eh_proj" : "mtp.fc", ".weight");
+  } else if (begins(c.gguf ? str("blk.", c.layers.size() + 1, ".") : "mtp.layers.1.")) {
+    c.why_no_draft = "it has several layers that predict draft tokens; one is run";
+  } else if (dedicated) {
+    c.why_no_draft = "the layer that predicts draft tokens has embeddings of its own, which is not run";
+  } else if (with_attention == c.layers.end()) {
+    c.why_no_draft = "no layer of the model has attention, as that of a draft head would";
+  } else {
+    c.draft = *with_attention;
+  }
+}
+
 void read_attention_bias(const Reader& read, Config& c) {
   const bool bias = read.flag("", "attention_bias", false);
   for (Layer& layer : c.layers) {

@@ -88,6 +88,10 @@ void refuse_decoders(const Reader& read);
 // Returns the row of the position table for position 0, in models that count positions from the padding token's id (RoBERTa).
 std::int32_t position_after_padding(const Reader& read, const Config& c);
 
+// Sets Config::draft if the file has the tensors of a draft head whose layer is like the model's layers with attention. Otherwise says in
+// Config::why_no_draft why there is none. The layers must be set before.
+void read_draft(const Reader& read, Config& c);
+
 // These functions read from config.json which biases the file must have: attention_bias for q, k, v and the output, and mlp_bias. GGUF
 // files have no such keys; their biases are used if they exist.
 void read_attention_bias(const Reader& read, Config& c);

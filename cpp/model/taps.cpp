@@ -37,7 +37,7 @@ Parameter joined(const WeightReader& reader, Description& d, std::size_t layer, 
 
 void add_taps(const WeightReader& reader, Description& d) {
   constexpr Role kScan[] = {Role::scan_q_taps, Role::scan_k_taps, Role::scan_v_taps}, kConv[] = {Role::conv_taps};
-  for (std::size_t i = 0; i < d.layers.size(); ++i) {
+  for (std::size_t i = 0; i < d.config.layers.size(); ++i) {
     const Layer& layer = d.config.layers[i];
     const auto set = [&](Role role, Parameter parameter) { d.layers[i][static_cast<std::size_t>(role)] = parameter; };
     if (const ShortConv* s = layer.if_short_conv()) set(Role::conv_taps, joined(reader, d, i, kConv, s->taps));
@@ -52,8 +52,8 @@ void add_taps(const WeightReader& reader, Description& d) {
 
 void add_key_norms(Description& d) {
   std::map<std::pair<std::int32_t, std::int32_t>, VectorId> known;  // by the number of heads and their width
-  d.key_norms.assign(d.layers.size(), VectorId::none);
-  for (std::size_t i = 0; i < d.layers.size(); ++i) {
+  d.key_norms.assign(d.config.layers.size(), VectorId::none);
+  for (std::size_t i = 0; i < d.config.layers.size(); ++i) {
     const Recurrent* r = d.config.layers[i].if_recurrent();
     if (!r || r->rule != ScanRule::delta) continue;
     const auto [at, missing] = known.try_emplace({r->key_heads, r->key_dim}, VectorId::none);

@@ -12,7 +12,7 @@
 namespace pumice::model {
 namespace {
 
-constexpr std::string_view kLayer = "{}", kExpert = "{expert}";
+constexpr std::string_view kLayer = "{}", kExpert = "{expert}", kDraft = "mtp.";
 
 std::string with_number(std::string_view pattern, std::string_view place, std::size_t number) {
   const std::size_t hole = pattern.find(place);
@@ -132,7 +132,8 @@ Layout layout_of(Fused fused, const Layer& layer) {
 }
 
 // Beginnings of the names of tensors that belong to other models and tasks than pumice's: towers for pictures and sounds, heads of
-// pre-training, and layers that predict draft tokens ("mtp.", "mtp_"). The results of the model do not depend on these tensors.
+// pre-training, and layers that predict draft tokens ("mtp.", "mtp_"), which load(mtp=False) leaves out. The results of the model do not
+// depend on these tensors.
 constexpr std::string_view kOtherParts[] = {
     "vision_tower.",
     "vision_model.",
@@ -200,7 +201,7 @@ std::vector<TensorName> TensorNames::names_of(Role role) const {
 
 bool TensorNames::shared(Role role) const {
   const auto names = names_of(role);
-  return !names.empty() && pattern(names[0]).find("{}") == std::string_view::npos;
+  return of(role) != Of::draft && !names.empty() && pattern(names[0]).find("{}") == std::string_view::npos;
 }
 
 // Sets the prefix of tensor names. transformers saves a model with or without the prefix of a task's wrapper class. The name of the token
@@ -221,6 +222,11 @@ void TensorNames::choose_prefix() {
 std::vector<std::string> TensorNames::in_file(const TensorName& name, std::size_t layer, std::int32_t expert) const {
   layer = config_.layer_in_file(layer);
   if (config_.gguf) return {with_layer(name.gguf, layer)};
+  if (of_layer(name.role) && layer == config_.draft_index()) {  // "mtp.fc", "mtp.layers.0.mlp.up_proj"
+    const std::string own = with_number(with_number(name.safetensors, kExpert, static_cast<std::size_t>(expert)), kLayer, 0);
+    const std::string in_draft = own.starts_with(kDraft) ? own : str(kDraft, own);
+    return {in_draft, str("model.", in_draft)};
+  }
   std::vector<std::string> names = {prefix_ + with_number(with_layer(name.safetensors, layer), kExpert, static_cast<std::size_t>(expert))};
   if (of(name.role) == Of::end) {  // the tensor may be outside of the wrapped model or inside it (BERT's pooler)
     names.insert(names.begin(), std::string(name.safetensors));
@@ -277,7 +283,7 @@ std::vector<const files::TensorInfo*> TensorNames::each_expert(const Found& foun
 Part TensorNames::part(const TensorName& name, Role role, std::size_t layer) const {
   if (role == Role::position_embedding) return {.first = config_.position_offset};
   if (name.fused == Fused::no) return {};
-  return layout_of(name.fused, config_.layers[layer]).of(role);
+  return layout_of(name.fused, config_.layer(layer)).of(role);
 }
 
 std::string TensorNames::first_name(Role role, std::size_t layer, std::string_view suffix) const {
@@ -296,7 +302,7 @@ std::vector<std::string> TensorNames::adapter_names(Role role, std::size_t layer
   std::vector<std::string> names;
   for (const TensorName& name : names_of(role)) {
     const std::string in_layer = with_layer(pattern(name), config_.layer_in_file(layer));
-    const Mixture* mixture = of_layer(role) ? config_.layers[layer].if_mixture() : nullptr;
+    const Mixture* mixture = of_layer(role) ? config_.layer(layer).if_mixture() : nullptr;
     const bool by_expert = mixture && in_layer.find(kExpert) != std::string::npos;
     const auto count = by_expert ? static_cast<std::size_t>(mixture->router.experts) : 1;
     for (std::size_t expert = 0; expert < count; ++expert) {

@@ -39,7 +39,7 @@ Parameter WeightReader::read(Role role, std::size_t layer) {
     return parameter;
   }
   if (ask.is_vector()) {
-    const std::int64_t columns = has(ask.use, Use::folded) ? folded_columns(d_.config.layers[layer], role) : 0;
+    const std::int64_t columns = has(ask.use, Use::folded) ? folded_columns(d_.config.layer(layer), role) : 0;
     Vector vector{.name = found.tensor->name, .values = values_of(found, ask.rows, columns)};
     if (d_.config.norm_offset && !has(ask.use, Use::as_is)) {
       for (float& value : vector.values) value += 1;
@@ -78,7 +78,7 @@ VectorId WeightReader::read_bias(Role role, std::size_t layer, std::int64_t leng
   if (!found.tensor && ask.bias) names_.missing(role, layer, "bias");
   if (!found.tensor) return VectorId::none;
   Vector bias{.name = found.tensor->name, .values = ask.experts > 0 ? values_of_experts(found, ask) : values_of(found, length)};
-  if (const float by = of_layer(role) ? bias_factor(d_.config.layers[layer], role, ask.use) : 1; by != 1) {
+  if (const float by = of_layer(role) ? bias_factor(d_.config.layer(layer), role, ask.use) : 1; by != 1) {
     for (float& value : bias.values) value *= by;
   }
   return d_.add(std::move(bias));

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -147,6 +148,18 @@ void set_logprobs(GenerateParams& params, const py::object& value) {
   params.engine.sampling.logprobs = value.is_none() ? -1 : in_range<std::int32_t>("logprobs", value, {0, 2147483647});
 }
 
+constexpr std::array<std::string_view, 3> kOwnGuesses = {"off", "auto", "on"};  // the values of engine::OwnGuesses
+
+std::string own_guesses(const GenerateParams& params) {
+  return std::string(kOwnGuesses.at(static_cast<std::size_t>(params.engine.speculation.own)));
+}
+void set_own_guesses(GenerateParams& params, const std::string& name) {
+  const auto known = std::ranges::find(kOwnGuesses, name);
+  if (known == kOwnGuesses.end())
+    fail(ErrorKind::invalid_argument, "mtp=\"", name, "\" is not known; there are \"off\", \"auto\" and \"on\"");
+  params.engine.speculation.own = static_cast<engine::OwnGuesses>(known - kOwnGuesses.begin());
+}
+
 void set_dry_breakers(GenerateParams& params, std::vector<std::int32_t> ids) {
   std::ranges::sort(ids);
   params.engine.sampling.dry_breakers = std::move(ids);
@@ -180,6 +193,7 @@ void bind_params(py::module_& module) {
   bind_value(bound, "always", speculation, &engine::Speculation::always);
   bind_value(bound, "replay", speculation, &engine::Speculation::replay);
   bound.def_property("logit_bias", &logit_bias, &set_logit_bias)
+      .def_property("mtp", &own_guesses, &set_own_guesses)
       .def_property(
           "seed", [](const GenerateParams& params) { return params.engine.sampling.seed; }, &set_seed)
       .def_property("logprobs", &logprobs, &set_logprobs)

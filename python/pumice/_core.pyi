@@ -131,6 +131,7 @@ class LoadOptions:
         # Low-rank adapters. Each dict has file, and modules, a list of (matrix, tensor a, tensor b, scale, layout); loading/lora.py makes
         # them.
         lora: Sequence[dict[str, Any]] = [],
+        mtp: bool = True,  # whether the layer that predicts draft tokens is loaded, if the file has one
     ) -> None: ...
 
 def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:
@@ -279,6 +280,7 @@ class GenerateParams:
     logprobs: int | None  # number of likeliest tokens with log-probabilities, besides the chosen token; None: no log-probabilities at all
     lookup: int  # number of ids that must match when guesses are looked up in the text; 0: no lookups
     guesses: int  # maximum number of guesses per step
+    mtp: str  # whether the model's layer for draft tokens makes guesses: "off", "auto" (if there is one and nothing else guesses), "on"
     foreseen: bool  # whether to guess tokens for which a grammar leaves no choice
     always: bool  # whether to guess even if guessing does not save time; for tests and bench
     replay: list[list[int]]  # the guesses for each sequence; for tests and bench

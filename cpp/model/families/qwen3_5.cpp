@@ -27,6 +27,10 @@ constexpr TensorName kCommonNames[] = {
     {scan_rate, "blk.{}.ssm_a", "layers.{}.linear_attn.A_log", Fused::no, false, Bare::both},
     {scan_norm, "blk.{}.ssm_norm", "layers.{}.linear_attn.norm"},
     {scan_out, "blk.{}.ssm_out", "layers.{}.linear_attn.out_proj"},
+    {draft_embedding_norm, "blk.{}.nextn.enorm", "mtp.pre_fc_norm_embedding"},
+    {draft_hidden_norm, "blk.{}.nextn.hnorm", "mtp.pre_fc_norm_hidden"},
+    {draft_join, "blk.{}.nextn.eh_proj", "mtp.fc"},
+    {draft_norm, "blk.{}.nextn.shared_head_norm", "mtp.norm"},
 };
 constexpr TensorName kProducts[] = {
     {scan_q, "blk.{}.attn_qkv", "layers.{}.linear_attn.in_proj_qkv", Fused::scan_qkv},
@@ -89,6 +93,7 @@ void read_layers(const Reader& read, Config& c, const SizeDefaults& defaults) {
   }
   read_ropes(read, c, {.partial = 0.25});
   read_attention_bias(read, c);
+  read_draft(read, c);
 }
 
 void read_layers_3_5(const Reader& read, Config& c, const SizeDefaults& defaults) {

@@ -8,8 +8,8 @@ namespace pumice::model {
 
 AttentionMixer::AttentionMixer(Writer& writer, SharedKv& kv) : w_(writer), kv_(kv) {
   std::int32_t q = 0, qkv = 0;
-  for (const Layer& layer : w_.c.layers) {
-    const Attention* a = layer.if_attention();
+  for (std::size_t i = 0; i < w_.c.all_layers(); ++i) {
+    const Attention* a = w_.c.layer(i).if_attention();
     if (!a) continue;
     q = std::max(q, a->q_width());
     qkv = std::max(qkv, a->q_width() + a->gate_width() + 2 * a->kv_width() + places_width(*a));
@@ -19,10 +19,15 @@ AttentionMixer::AttentionMixer(Writer& writer, SharedKv& kv) : w_(writer), kv_(k
   attended_ = w_.slot(Rows::tokens, q);
 }
 
-BranchEnd AttentionMixer::write(std::size_t layer, const Attention& a, const View& in) {
+AttentionMixer::Heads AttentionMixer::heads_of(const Attention& a) const {
   const View q = Writer::part(qkv_, 0, a.q_width()), gate = a.gate ? Writer::part(qkv_, q.width, a.gate_width()) : View{};
   const View k = Writer::part(qkv_, q.width + a.gate_width(), a.kv_width());
-  const Heads heads{q, gate, k, Writer::part(qkv_, k.col + k.width, k.width)};
+  return {q, gate, k, Writer::part(qkv_, k.col + k.width, k.width)};
+}
+
+BranchEnd AttentionMixer::write(std::size_t layer, const Attention& a, const View& in) {
+  const Heads heads = heads_of(a);
+  const auto& [q, gate, k, v] = heads;
   const View out = Writer::part(attended_, 0, q.width);
   project(layer, a, in, heads);
   if (a.values && a.values->normalised && !a.kv_from) w_.norm({}, a.makes_values() ? heads.v : k, heads.v, {}, a.head_dim);
@@ -33,6 +38,16 @@ BranchEnd AttentionMixer::write(std::size_t layer, const Attention& a, const Vie
   if (!a.kv_from) kv_.keep(layer, k);
   if (a.gate) w_.add(Multiply{.a = out, .b = gate, .out = out, .activation = Activation::sigmoid});
   return {out, Role::attn_out, a.multipliers ? a.multipliers->out : 1};
+}
+
+void AttentionMixer::store(std::size_t layer, const Attention& a, const View& in) {
+  const Heads heads = heads_of(a);
+  w_.linear(in, Writer::part(qkv_, heads.k.col, 2 * heads.k.width), {w_.d.at(layer, Role::k), w_.d.at(layer, Role::v)},
+            {.scale = a.multipliers ? a.multipliers->in : 1});
+  if (a.qk_norm == QkNorm::head || a.qk_norm == QkNorm::whole) norm_keys(layer, a, heads.k);
+  turn_keys(a, heads.k);
+  if (a.qk_norm == QkNorm::head_after_rope) norm_keys(layer, a, heads.k);
+  kv_.store(layer, a.cache_shape(), heads.k, heads.v);
 }
 
 // Computes q, the gate, k and v as one product, leaving out those for which the layer has no matrix.
@@ -52,9 +67,12 @@ void AttentionMixer::project(std::size_t layer, const Attention& a, const View& 
 }
 
 void AttentionMixer::norm_heads(std::size_t layer, const Attention& a, const Heads& heads) {
-  const std::int32_t group = a.qk_norm == QkNorm::whole ? 0 : a.head_dim;
-  w_.norm(w_.d.at(layer, Role::q_norm), heads.q, heads.q, {}, group);
-  if (!a.kv_from) w_.norm(w_.d.at(layer, Role::k_norm), heads.k, heads.k, {}, group);
+  w_.norm(w_.d.at(layer, Role::q_norm), heads.q, heads.q, {}, a.qk_norm == QkNorm::whole ? 0 : a.head_dim);
+  if (!a.kv_from) norm_keys(layer, a, heads.k);
+}
+
+void AttentionMixer::norm_keys(std::size_t layer, const Attention& a, const View& k) {
+  w_.norm(w_.d.at(layer, Role::k_norm), k, k, {}, a.qk_norm == QkNorm::whole ? 0 : a.head_dim);
 }
 
 void AttentionMixer::turn(const Attention& a, const Heads& heads) {
@@ -67,7 +85,11 @@ void AttentionMixer::turn(const Attention& a, const Heads& heads) {
     }
     w_.add(std::move(op));
   }
-  if (a.rope >= 0 && !a.kv_from) w_.add(Rope{.x = heads.k, .head_dim = a.head_dim, .table = table});
+  if (!a.kv_from) turn_keys(a, heads.k);
+}
+
+void AttentionMixer::turn_keys(const Attention& a, const View& k) {
+  if (a.rope >= 0) w_.add(Rope{.x = k, .head_dim = a.head_dim, .table = w_.c.ropes[static_cast<std::size_t>(a.rope)]});
 }
 
 void AttentionMixer::attend(std::size_t layer, const Attention& a, const Heads& heads, const View& out) {

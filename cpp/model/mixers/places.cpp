@@ -108,8 +108,8 @@ void add_places(const WeightReader& reader, Description& d, Rounding rounding) {
                                  .read = HeadOfPlaces{rows, source, std::vector<float>(at, at + dim), head},
                                  .rounding = rounding}));
   };
-  d.places.layers.resize(d.layers.size());
-  for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
+  d.places.layers.resize(d.config.layers.size());
+  for (std::size_t layer = 0; layer < d.config.layers.size(); ++layer) {
     const Attention* a = d.config.layers[layer].if_attention();
     PlaceTables::OfLayer& tables = d.places.layers[layer];
     for (std::int32_t head = 0; a && a->places && head < a->heads; ++head) {

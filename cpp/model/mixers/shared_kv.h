@@ -28,6 +28,8 @@ class SharedKv {
   void attend(std::size_t layer, const Attention& attention, const View& k, const View& v, Attend& op);
   // The same for a layer that always has keys and values of its own, which may be any views.
   void attend_own(std::size_t layer, const CacheShape& shape, const View& k, const View& v, Attend& op);
+  // Stores the layer's keys and values in a cache of the program.
+  void store(std::size_t layer, const CacheShape& shape, const View& k, const View& v);
   // Copies the layer's own keys and values if later layers need them and no cache of this program holds them, because the next layer
   // overwrites their slot. Called after attend().
   void keep(std::size_t layer, const View& k);
@@ -35,7 +37,6 @@ class SharedKv {
  private:
   std::vector<std::size_t> read_beyond(std::size_t border) const;
   bool read_in(std::size_t layer, std::size_t first, std::size_t last) const;
-  void store(std::size_t layer, const CacheShape& shape, const View& k, const View& v);
 
   Writer& w_;
   const bool cached_;

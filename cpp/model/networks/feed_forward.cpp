@@ -6,7 +6,8 @@ namespace pumice::model {
 
 FeedForwardNetwork::FeedForwardNetwork(Writer& writer) : w_(writer) {
   std::int32_t width = 0;
-  for (const Layer& layer : w_.c.layers) {
+  for (std::size_t i = 0; i < w_.c.all_layers(); ++i) {
+    const Layer& layer = w_.c.layer(i);
     if (layer.if_feed_forward()) width = std::max(width, layer.if_feed_forward()->width);
     if (layer.if_mixture() && layer.if_mixture()->shared) width = std::max(width, layer.if_mixture()->shared->network.width);
   }

@@ -8,7 +8,8 @@ namespace pumice::model {
 MixtureNetwork::MixtureNetwork(Writer& writer, FeedForwardNetwork& feed_forward) : w_(writer), feed_forward_(feed_forward) {
   std::int32_t experts = 0, chosen = 0;
   bool opened = false, own_norms = false;
-  for (const Layer& layer : w_.c.layers) {
+  for (std::size_t i = 0; i < w_.c.all_layers(); ++i) {
+    const Layer& layer = w_.c.layer(i);
     const Mixture* mixture = layer.if_mixture();
     if (!mixture) continue;
     experts = std::max(experts, mixture->router.experts);

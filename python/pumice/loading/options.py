@@ -37,6 +37,7 @@ class LoadKeywords(TypedDict, total=False):
     pooling: str | Sequence[str] | None
     task: str | None
     lora: str | os.PathLike[str] | tuple[str | os.PathLike[str], float] | Sequence[Any] | None
+    mtp: bool
     prompts: Mapping[str, str] | None
     progress: Progress
 
@@ -48,6 +49,7 @@ LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
     "kv_budget": "auto",
     "expert_cache": "auto",
     "compute": "auto",
+    "mtp": True,
 }
 
 
@@ -81,6 +83,8 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     for name, most in (("n_ctx", 2**31 - 1), ("threads", 1024)):
         if o[name] is not None:
             o[name] = integer(name, o[name], 1, most)
+    if not isinstance(o["mtp"], bool):
+        raise TypeError(f"mtp must be True or False, not {shown(o['mtp'])}")
     if o["prompts"] is not None:
         if not isinstance(o["prompts"], Mapping):
             raise TypeError(f"prompts must be a dict from name to text, not {type(o['prompts']).__name__}")
@@ -120,4 +124,5 @@ def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: Se
         pooling=list(options["pooling"] or config.pooling),
         modules=list(config.modules),
         score_ids=list(config.score_ids),
+        mtp=options["mtp"],
     )

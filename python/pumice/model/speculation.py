@@ -22,22 +22,35 @@ def speculation(model: ModelBase, call: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if isinstance(how, Mapping):
         for key, value in how.items():
-            if key not in ("lookup", "guesses"):
-                raise ValueError(f"speculate has an unknown entry {shown(key)}; there are 'lookup' and 'guesses'")
+            if key not in ("lookup", "guesses", "mtp"):
+                raise ValueError(f"speculate has an unknown entry {shown(key)}; there are 'lookup', 'mtp' and 'guesses'")
+            if key == "mtp":
+                if not isinstance(value, bool):
+                    raise TypeError(f"speculate['mtp'] must be True or False, not {shown(value)}")
+                result[key] = "on" if value else "off"
+                continue
             setattr(_core.GenerateParams(), key, value)  # has no effect, but raises the engine's error if the value is wrong
             result[key] = integer(f"speculate[{shown(key)}]", value, 1)  # at least 1, because 0 would turn lookups off
     elif how == "lookup":
         result["lookup"] = MATCHING
+    elif how == "mtp":
+        result["mtp"] = "on"
     elif how is not None and how != "off":
         raise (ValueError if isinstance(how, str) else TypeError)(
-            f'speculate must be "lookup", "off", or a dict with "lookup" (tokens that match) and "guesses" (of a step), not {shown(how)}'
+            f'speculate must be "lookup", "mtp", "off", or a dict with "lookup" (tokens that match), "mtp" (True or False) and "guesses" '
+            f"(of a step), not {shown(how)}"
         )
     if how == "off":
-        result["foreseen"] = False
+        result["foreseen"], result["mtp"] = False, "off"
+    own = result.get("mtp") == "on"
     if draft is None:
-        if "guesses" in result and "lookup" not in result:
-            raise ValueError('speculate={"guesses": ...} says how many, and not where guesses come from: add "lookup", or pass draft=')
+        if "guesses" in result and "lookup" not in result and not own:
+            raise ValueError(
+                'speculate={"guesses": ...} says how many, and not where guesses come from: add "lookup" or "mtp", or pass draft='
+            )
         return result
+    if own:
+        raise ValueError('draft= and speculate="mtp" were both given, and a step takes guesses of one of them')
     if how == "off":
         raise ValueError('draft= and speculate="off" were both given')
     _check_draft(model, draft)

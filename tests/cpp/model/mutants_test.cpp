@@ -47,7 +47,7 @@ std::vector<float> logits(const Description& d) {
   Description body = d;
   body.config.final_norm = false;  // the head program has this norm
   const auto weights = cpu_backend().pack(d.weights, {}, {}, Cancel());
-  const auto hidden = run(body_program(body, 0, d.layers.size(), Output::tokens), weights, batch, {});
+  const auto hidden = run(body_program(body, 0, d.config.layers.size(), Output::tokens), weights, batch, {});
   return run(head_program(d), weights, {.rows = kRows, .segments = segments}, hidden);
 }
 
@@ -750,6 +750,8 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Config::hidden_size", "the tensors' shapes hold it"},
     {"Config::n_ctx", "a limit, no arithmetic"},
     {"Config::layers", "their fields have theirs"},
+    {"Config::draft", "guesses alone: tests/python/generate/test_draft_heads.py"},
+    {"Config::why_no_draft", "a text"},
     {"Config::token_types", "encoders alone: tests/python/families/test_random_models.py, with types"},
     {"Config::final_norm", "decoders have one; encoders' hidden rows show it"},
     {"Config::has_head", "what a model can do, no arithmetic"},

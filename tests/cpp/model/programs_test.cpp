@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/program_check.h"
+#include "model/random_models.h"
 #include "model/tiny.h"
 
 namespace pumice::model {
@@ -273,6 +274,38 @@ TEST(Programs, UsedMatricesAreThoseOfTheOperations) {
   every.erase("classifier.weight");
   every.erase("bert.pooler.dense.weight");
   EXPECT_EQ(used_names(bert.d, body_program(bert.d, 0, 2, Output::pooled)), every);
+}
+
+// The draft head's layer reads the cache that the body's last stage fills for it. Without the head, the body must be the same program but
+// for the operations that fill this cache, which come last.
+TEST(Programs, TheDraftHeadSharesTheCachesOfTheLastStage) {
+  const std::vector<random_models::Variant> variants = random_models::variants();
+  const files::testing::TempFolder folder;
+  random_models::write(*std::ranges::find(variants, std::string("qwen3_5_hub"), &random_models::Variant::name), folder);
+  const auto file = files::ModelFile::open(folder.path());
+  const Description with = describe(file, {}), without = describe(file, {.draft = false});
+  ASSERT_TRUE(with.config.draft && !without.config.draft);
+  EXPECT_EQ(with.layers.size(), 6u);
+  EXPECT_EQ(without.layers.size(), 5u);
+  for (const std::size_t first : {0u, 3u}) {
+    const Program body = body_program(with, first, 5, Output::selected), plain = body_program(without, first, 5, Output::selected);
+    EXPECT_EQ(text(body), text(plain) + " Norm Conv Embed Norm Norm Linear Norm Linear Norm Rope Store");
+    ASSERT_EQ(body.caches.size(), plain.caches.size() + 1);
+    EXPECT_EQ(body.states.back(), (StateShape{1, 1, 64}));
+    for (const bool after_trunk : {true, false}) {
+      const Program head = draft_program(with, first, after_trunk);
+      EXPECT_EQ(text(head),
+                "Norm Embed Norm Norm Linear Norm Linear Norm Norm Rope Rope Store Attend Multiply Linear Norm GatedLinear Linear");
+      EXPECT_EQ(head.caches, body.caches);
+      EXPECT_TRUE(head.states.empty());
+      EXPECT_EQ(static_cast<std::size_t>(all<Attend>(head).front().cache), body.caches.size() - 1);
+      const Vector& norm = with.vector(all<Norm>(head).front().weight);
+      EXPECT_EQ(norm.name, after_trunk ? "model.norm.weight" : "mtp.norm.weight");
+    }
+  }
+  EXPECT_EQ(text(draft_logits_program(with)), "Norm Linear");
+  for (const Output output : {Output::hidden, Output::tokens, Output::pooled})
+    EXPECT_EQ(text(body_program(with, 0, 5, output)), text(body_program(without, 0, 5, output)));
 }
 
 }  // namespace

@@ -136,7 +136,7 @@ def test_matrices_of_one_row_may_be_vectors(name: str, tmp_path: Path) -> None:
     assert np.array_equal(rows[0], rows[1])
 
 
-def test_layers_that_predict_draft_tokens_are_left_out(tmp_path: Path) -> None:
+def test_layers_that_predict_draft_tokens_change_no_result(tmp_path: Path) -> None:
     """Qwen 3.5: a file may count a layer that predicts draft tokens in block_count. It comes last, and the model's results must be those
     without it. No warning must say that its tensors are not read."""
     keys, tensors = random_gguf.gguf_parts("qwen3_5")
@@ -144,6 +144,7 @@ def test_layers_that_predict_draft_tokens_are_left_out(tmp_path: Path) -> None:
     more = {name.replace("blk.0.", f"blk.{layers}."): tensor for name, tensor in tensors.items() if name.startswith("blk.0.ffn")}
     more |= {name.replace("blk.3.", f"blk.{layers}."): tensor for name, tensor in tensors.items() if name.startswith("blk.3.")}
     more |= {f"blk.{layers}.nextn.eh_proj.weight": np.ones((64, 128), np.float32)}
+    more |= {f"blk.{layers}.nextn.{norm}.weight": np.ones(64, np.float32) for norm in ("enorm", "hnorm")}
     counted = keys | {
         "qwen35.block_count": layers + 1,
         "qwen35.nextn_predict_layers": 1,

@@ -405,6 +405,10 @@ QWEN35 = LLAMA | {
     "model.layers.{}.linear_attn": "blk.{}",
     "model.layers.{}.linear_attn.norm": "blk.{}.ssm_norm",
     "model.layers.{}.linear_attn.out_proj": "blk.{}.ssm_out",
+    "model.layers.{}.pre_fc_norm_embedding": "blk.{}.nextn.enorm",
+    "model.layers.{}.pre_fc_norm_hidden": "blk.{}.nextn.hnorm",
+    "model.layers.{}.fc": "blk.{}.nextn.eh_proj",
+    "model.layers.{}.norm": "blk.{}.nextn.shared_head_norm",
 }
 MAMBA = {
     "in_proj": "ssm_in",
@@ -738,12 +742,16 @@ def qwen35_keys(config: Config) -> dict[str, Any]:
     }
     if "layer_types" in config:
         keys["attention.recurrent_layers"] = [kind == "linear_attention" for kind in config["layer_types"]]
+    if draft := config.get("mtp_num_hidden_layers", 0):  # layers that predict draft tokens come last and count
+        keys |= {"block_count": config["num_hidden_layers"] + draft, "nextn_predict_layers": draft}
     return keys
 
 
 def qwen35_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
     """The converter writes the heads of values in another order, in which the heads that share a head of keys are not neighbours. It also
     writes -exp(A_log)."""
+    if name.startswith("mtp."):
+        return f"model.layers.{config['num_hidden_layers']}." + name.removeprefix("mtp.").removeprefix("layers.0."), tensor
     if ".linear_attn." not in name:
         return name, tensor
     keys, heads, width = config["linear_num_key_heads"], config["linear_num_value_heads"], config["linear_value_head_dim"]
