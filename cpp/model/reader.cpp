@@ -21,6 +21,13 @@ std::string Reader::key(std::string_view gguf_key, std::string_view json_key) co
   return usual;
 }
 
+std::string_view Reader::own_name(std::string_view json_key) const {
+  for (const KeyName& name : names_) {
+    if (name.usual == json_key) return name.here;
+  }
+  return json_key;
+}
+
 bool Reader::flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const {
   const std::string where = key(gguf_key, json_key);
   return asked(where) ? file_.boolean(where).value_or(otherwise) : otherwise;
@@ -96,10 +103,9 @@ std::string Reader::text(const std::string& where) const {
 }
 
 Activation read_activation(const Reader& read, Activation otherwise) {
-  for (const char* key : {"hidden_activation", "hidden_act", "activation_function"}) {
-    if (const auto name = read.string("", key)) return activation_named(read, read.key("", key), *name);
-  }
-  return otherwise;
+  const std::string_view key = read.own_name("hidden_act");
+  const auto name = read.string("", key);
+  return name ? activation_named(read, read.key("", key), *name) : otherwise;
 }
 
 Activation activation_named(const Reader& read, const std::string& where, const std::string& name) {

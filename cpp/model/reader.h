@@ -26,6 +26,8 @@ class Reader {
 
   bool gguf() const { return gguf_; }
   std::string key(std::string_view gguf_key, std::string_view json_key) const;
+  // Returns the family's own name for a key of config.json. Unlike key(), it does not fall back to the usual name.
+  std::string_view own_name(std::string_view json_key) const;
 
   std::optional<std::int64_t> integer(std::string_view gguf_key, std::string_view json_key) const {
     const std::string where = key(gguf_key, json_key);
@@ -95,7 +97,8 @@ class Reader {
 
 // Returns the activation called `name`. `where` is the key of `name`, for error messages.
 Activation activation_named(const Reader& read, const std::string& where, const std::string& name);
-// Returns the activation that config.json gives under one of the usual keys, or `otherwise` if it has none of them.
+// Returns the activation that config.json gives under the family's name for hidden_act, or `otherwise` if it has no such key. hidden_act
+// itself is not read if the family has a name of its own, because transformers ignores it, too.
 Activation read_activation(const Reader& read, Activation otherwise);
 
 }  // namespace pumice::model

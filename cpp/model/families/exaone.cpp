@@ -26,7 +26,11 @@ constexpr TensorName kNames[] = {
 };
 
 void configure(const Reader& read, Config& c) {
-  read_sizes(read, c, {.kv_heads = 8, .n_ctx = 4096, .eps = 1e-5});
+  SizeDefaults defaults{.kv_heads = 8, .n_ctx = 4096, .eps = 1e-5};
+  // The published files have activation_function. transformers writes hidden_act.
+  constexpr const char* kPublished = "activation_function";
+  if (const auto name = read.string("", kPublished)) defaults.activation = activation_named(read, read.key("", kPublished), *name);
+  read_sizes(read, c, defaults);
   read_ropes(read, c, {.theta = 500000});
   read_attention_bias(read, c);
   read_mlp_bias(read, c);

@@ -20,6 +20,7 @@ constexpr TensorName kNames[] = {
 constexpr std::string_view kGguf1[] = {"gemma"}, kTypes1[] = {"gemma"};
 constexpr std::string_view kGguf2[] = {"gemma2"}, kTypes2[] = {"gemma2"};
 constexpr std::string_view kGguf3[] = {"gemma3", "gemma-embedding"}, kTypes3[] = {"gemma3_text", "gemma3"};
+constexpr KeyName kKeys[] = {{"hidden_act", "hidden_activation"}};  // of Gemma 2 and 3
 
 void read_common(const Reader& read, Config& c, const SizeDefaults& sizes) {
   c.norm_offset = !c.gguf;  // converters to GGUF add the 1
@@ -121,6 +122,7 @@ const Family gemma2{.name = "gemma2",
                     .prefixes = names::kDecoderPrefixes,
                     .names = kNames,
                     .more_names = names::kLlama,
+                    .keys = kKeys,
                     .configure = configure2};
 
 const Family gemma3{.name = "gemma3",
@@ -129,6 +131,7 @@ const Family gemma3{.name = "gemma3",
                     .prefixes = names::kDecoderPrefixes,
                     .names = kNames,
                     .more_names = names::kLlama,
+                    .keys = kKeys,
                     .configure = configure3};
 
 }  // namespace pumice::model::families_in_files::gemma

@@ -23,6 +23,7 @@ using enum Role;
 
 constexpr std::string_view kGguf[] = {"gemma4"};
 constexpr std::string_view kTypes[] = {"gemma4_text", "gemma4", "gemma4_unified_text", "gemma4_unified"};
+constexpr KeyName kKeys[] = {{"hidden_act", "hidden_activation"}};
 constexpr TensorName kNames[] = {
     {attn_branch_norm, "blk.{}.post_attention_norm", "layers.{}.post_attention_layernorm"},
     {ffn_norm, "blk.{}.ffn_norm", "layers.{}.pre_feedforward_layernorm"},
@@ -304,6 +305,7 @@ const Family gemma4{.name = "gemma4",
                     .prefixes = names::kDecoderPrefixes,
                     .names = kAllNames,
                     .more_names = names::kLlama,
+                    .keys = kKeys,
                     .configure = configure};
 
 const Family embeddinggemma2{.name = "embeddinggemma2",
@@ -311,6 +313,7 @@ const Family embeddinggemma2{.name = "embeddinggemma2",
                              .prefixes = kEmbeddingPrefixes,
                              .names = kEmbeddingNames,
                              .more_names = names::kLlama,
+                             .keys = kKeys,
                              .configure = configure_embedder};
 
 }  // namespace pumice::model::families_in_files::gemma4

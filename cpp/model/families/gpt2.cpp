@@ -13,8 +13,13 @@ using enum Role;
 
 constexpr std::string_view kGguf[] = {"gpt2"}, kTypes[] = {"gpt2"}, kPrefixes[] = {"transformer.", ""};
 constexpr KeyName kKeys[] = {
-    {"hidden_size", "n_embd"},        {"num_attention_heads", "n_head"},          {"num_hidden_layers", "n_layer"},
-    {"intermediate_size", "n_inner"}, {"max_position_embeddings", "n_positions"}, {"layer_norm_eps", "layer_norm_epsilon"},
+    {"hidden_size", "n_embd"},
+    {"num_attention_heads", "n_head"},
+    {"num_hidden_layers", "n_layer"},
+    {"intermediate_size", "n_inner"},
+    {"max_position_embeddings", "n_positions"},
+    {"layer_norm_eps", "layer_norm_epsilon"},
+    {"hidden_act", "activation_function"},
 };
 constexpr TensorName kNames[] = {
     {token_embedding, "token_embd", "wte"},
@@ -67,7 +72,11 @@ void configure_bigcode(const Reader& read, Config& c) {
 
 constexpr std::string_view kNeoTypes[] = {"gpt_neo"};
 constexpr KeyName kNeoKeys[] = {
-    {"num_attention_heads", "num_heads"}, {"num_hidden_layers", "num_layers"}, {"layer_norm_eps", "layer_norm_epsilon"}};
+    {"num_attention_heads", "num_heads"},
+    {"num_hidden_layers", "num_layers"},
+    {"layer_norm_eps", "layer_norm_epsilon"},
+    {"hidden_act", "activation_function"},
+};
 constexpr TensorName kNeoNames[] = {
     {q, "", "h.{}.attn.attention.q_proj"},
     {k, "", "h.{}.attn.attention.k_proj"},
@@ -118,7 +127,7 @@ void configure_neo(const Reader& read, Config& c) {
 }
 
 constexpr std::string_view kOptTypes[] = {"opt"}, kOptPrefixes[] = {"model.decoder.", "decoder."};
-constexpr KeyName kOptKeys[] = {{"intermediate_size", "ffn_dim"}};
+constexpr KeyName kOptKeys[] = {{"intermediate_size", "ffn_dim"}, {"hidden_act", "activation_function"}};
 constexpr TensorName kOptNames[] = {
     {position_embedding, "", "embed_positions"},
     {attn_norm, "", "layers.{}.self_attn_layer_norm"},

@@ -14,8 +14,13 @@ using enum Role;
 
 constexpr std::string_view kTypes[] = {"gptj"}, kPrefixes[] = {"transformer.", ""};
 constexpr KeyName kKeys[] = {
-    {"hidden_size", "n_embd"},        {"num_attention_heads", "n_head"},          {"num_hidden_layers", "n_layer"},
-    {"intermediate_size", "n_inner"}, {"max_position_embeddings", "n_positions"}, {"layer_norm_eps", "layer_norm_epsilon"},
+    {"hidden_size", "n_embd"},
+    {"num_attention_heads", "n_head"},
+    {"num_hidden_layers", "n_layer"},
+    {"intermediate_size", "n_inner"},
+    {"max_position_embeddings", "n_positions"},
+    {"layer_norm_eps", "layer_norm_epsilon"},
+    {"hidden_act", "activation_function"},
 };
 constexpr TensorName kNames[] = {
     {token_embedding, "", "wte"}, {attn_norm, "", "h.{}.ln_1"},  {q, "", "h.{}.attn.q_proj"},

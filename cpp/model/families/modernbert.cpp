@@ -37,6 +37,7 @@ constexpr KeyName kKeys[] = {
     {"sliding_window_pattern", "global_attn_every_n_layers"},
     {"rope_theta", "global_rope_theta"},
     {"rope_local_base_freq", "local_rope_theta"},
+    {"hidden_act", "hidden_activation"},
 };
 
 // Reads the dense layer, the activation and the norm before a classifier.
