@@ -36,7 +36,7 @@ void configure2(const Reader& read, Config& c) {
 }
 
 void configure3(const Reader& read, Config& c) {
-  read_sizes(read, c, {.kv_heads = 4, .head_dim = c.gguf ? 0 : 128, .n_ctx = 32768});
+  read_sizes(read, c, {.kv_heads = 4, .n_ctx = 32768});
   read_windows(read, c, {.window = 4096, .used = false});
   read_ropes(read, c, {});
   read_attention_bias(read, c);

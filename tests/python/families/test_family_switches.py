@@ -381,6 +381,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
 # (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
 # value.
 DEFAULTS = [
+    ("qwen3_moe_narrow", "head_dim"),
     ("granite_hybrid", "mamba_d_conv"),
     ("granite_hybrid", "mamba_conv_bias"),
     ("granite_hybrid", "mamba_expand"),
