@@ -45,7 +45,7 @@ void read_terms(const Reader& read, RelativePlaces& places) {
       places.by_query = true;
     else if (term == "p2c")
       places.by_key = true;
-    else
+    else if (term != "none")
       read.unsupported("pos_att_type \"", term, "\" is not known; there are c2p and p2c");
   }
 }

@@ -629,6 +629,7 @@ ENCODER_NOT_THEIRS: list[tuple[str, str, Any]] = [
     ("distilbert", "hidden_act", "silu"),
     ("modernbert", "hidden_act", "relu"),
     ("embeddinggemma2", "hidden_act", "relu"),
+    ("deberta_v3", "pos_att_type", ["p2c", "c2p", "none"]),  # a value that transformers passes over
 ]
 
 # (variant, key). With the value true, config.json asks for biases that the file lacks.
