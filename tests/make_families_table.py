@@ -33,7 +33,8 @@ from pumice import _core  # noqa: E402
 PAGE = ROOT / "docs" / "families.md"
 HEAD = """# Families, as they were compared
 Each row is a small model with random float32 weights. transformers wrote it and computed its results; for families with remote code
-a reference of our own did (tests/reference_models.py). Made by `python tests/make_families_table.py`; what the columns mean:
+a reference of our own did (tests/reference_models.py). [upstream.md](upstream.md) has the models with which transformers tests itself.
+Made by `python tests/make_families_table.py`; what the columns mean:
 - **folder**: the largest difference of any logit from transformers' on the CPU; **greedy**: whether 64 greedy tokens are the same.
 - **GGUF**: the same weights as llama.cpp's converter would write them, in F32: `same bits` as the folder's logits, or the largest
   difference.

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "docs/adding.md": {"tensor_mapping.py"},  # of gguf-py
     "docs/architecture.md": {"Route", "ExpertLinear"},  # planned, as the page says
     "docs/python.md": {"Optional", "convert_lora_to_gguf.py"},  # of typing, of llama.cpp
+    "docs/upstream.md": {"tests/models/*/test_modeling_*.py"},  # of transformers
     "docs/vulkan.md": {
         # names of Vulkan, drivers and containers
         "storageBuffer8BitAccess", "storageBuffer16BitAccess", "shaderInt8", "llvmpipe", "renderD128", "mesa_shader_cache",
