@@ -5,9 +5,10 @@ This program builds these models with random weights, saves them, and compares p
 
 tests/upstream_configs.json has the configurations: "numbers" that several testers share, and for each model the file in transformers'
 repository, the commit at which the file was read, the shared numbers ("like"), and the settings that differ ("settings"). "causal" are the
-numbers of transformers' CausalLMModelTester (tests/causal_lm_tester.py). As in that tester, only the numbers that the configuration class
+numbers of CausalLMModelTester (tests/causal_lm_tester.py, 2b6c089d5a0b). As in that tester, only the numbers that the configuration class
 knows are used; a class that has another name for a number says so in its attribute_map. "also" has the names of "changes" with which the
-same file tests the model once more. "adapted" has the names of those with which pumice runs a model that it refuses as it stands.
+same file tests the model once more. A multimodal model names the model that is its text half ("text"), or has text_config in its settings;
+only text is compared. "adapted" has the names of those with which pumice runs a model that it refuses as it stands.
 Two models differ from their testers because of defects in transformers (the text of the page names them): "attention" is the implementation
 of attention, if it is not the eager one, and time_step_min of Nemotron-H is 1e-30.
 
@@ -57,10 +58,12 @@ runs with `sdpa`. For Nemotron-H, it raises the steps of the state space model t
 
 def settings(tester: dict[str, Any], config: Any) -> dict[str, Any]:
     """Returns the arguments with which transformers' tester calls the configuration class."""
-    like = tester.get("like")
-    numbers = copy.deepcopy(
-        TESTERS["numbers"].get(like, {}) | tester.get("settings", {}) | TESTERS["changes"].get(tester.get("change"), {})
-    )
+    like, change = tester.get("like"), tester.get("change")
+    if "text" in tester:
+        half = next(t for t in TESTERS["models"] if t["model_type"] == tester["text"])
+        text = settings(half | {"change": change}, transformers.CONFIG_MAPPING[tester["text"]])
+        return copy.deepcopy(tester["settings"]) | {"text_config": text}
+    numbers = copy.deepcopy(TESTERS["numbers"].get(like, {}) | tester.get("settings", {}) | TESTERS["changes"].get(change, {}))
     if like != "causal":
         return numbers
     known = [*inspect.signature(config.__init__).parameters, "pad_token_id"]
@@ -93,14 +96,16 @@ def compare(tester: dict[str, Any]) -> tuple[float, float | str]:
     config_class = transformers.CONFIG_MAPPING[tester["model_type"]]
     config = config_class(**settings(tester, config_class))
     encoder = tester.get("encoder")
-    model_class = getattr(transformers, encoder or "AutoModelForCausalLM")
+    model_class = getattr(transformers, encoder or tester.get("decoder", "AutoModelForCausalLM"))
     make = model_class.from_config if hasattr(model_class, "from_config") else model_class._from_config
     model = make(config, attn_implementation=tester.get("attention", "eager"), experts_implementation="eager").float().eval()
     seed = zlib.crc32(tester["model_type"].encode())
     randomise(model, seed)
-    special = {value for key, value in config.to_dict().items() if key.endswith("_token_id") and isinstance(value, int)}
-    plain = [i for i in range(3, config.vocab_size) if i not in special]
-    places = next((getattr(config, key) for key in ("max_position_embeddings", "seq_length") if hasattr(config, key)), TOKENS)
+    text_config = config.get_text_config()
+    named = [*config.to_dict().items(), *text_config.to_dict().items()]
+    special = {value for key, value in named if key.endswith(("_token_id", "_token_index")) and isinstance(value, int)}
+    plain = [i for i in range(3, text_config.vocab_size) if i not in special]
+    places = next((getattr(text_config, key) for key in ("max_position_embeddings", "seq_length") if hasattr(text_config, key)), TOKENS)
     random = np.random.default_rng(seed)
     rope = TESTERS["changes"].get(tester.get("change"), {}).get("rope_parameters", {"rope_type": "default"})["rope_type"]
     # A dynamic rope changes only if the text is longer than the model's positions.
