@@ -29,11 +29,13 @@ import random_gguf  # noqa: E402
 import random_models  # noqa: E402
 from mixes import (  # noqa: E402
     COLUMNS,
+    COMPARED,
     ENCODERS,
     ENCODERS_RATIO,
     ENCODERS_TITLE,
     ENTROPY,
     MIXES,
+    MORE_TEXTS,
     RATIO,
     SAME,
     TEXTS,
@@ -124,7 +126,7 @@ def texts(count: int = TEXTS) -> list[npt.NDArray[np.int32]]:
 
 
 def texts_of(name: str) -> list[npt.NDArray[np.int32]]:
-    return texts(TEXTS_OF_MIXTURES if is_mixture(name) else TEXTS)
+    return texts(MORE_TEXTS.get(name, TEXTS_OF_MIXTURES if is_mixture(name) else TEXTS))
 
 
 def pumice_logits(path: Path, folder: Path, given: list[npt.NDArray[np.int32]], **options: str) -> npt.NDArray[np.float32]:
@@ -268,7 +270,7 @@ def main(names: list[str]) -> None:
         decoders = PAGE.read_text().split("\n" + ENCODERS_TITLE)[0]
     else:
         head = HEAD.format(columns=COLUMNS, version=llama_cpp.__version__, entropy=ENTROPY, ratio=RATIO, **TABLE)
-        decoders = head + made(WIDE, row)
+        decoders = head + made(COMPARED, row)
     PAGE.write_text(decoders + ENCODERS_HEAD.format(title=ENCODERS_TITLE, ratio=ENCODERS_RATIO, **TABLE) + made(ENCODERS, encoder_row))
 
 

@@ -22,6 +22,7 @@ class Slabs {
   std::uint64_t unit_bytes() const { return unit_bytes_; }
   // Returns the address of a unit; `id` must be below count(). May run concurrently with reserve().
   std::uint8_t* at(std::int32_t id) const {
+    if (unit_bytes_ == 0) return nullptr;
     return slabs_[static_cast<std::size_t>(id >> bits_)].data() + static_cast<std::uint64_t>(id & ((1 << bits_) - 1)) * unit_bytes_;
   }
   void require_unit(std::int32_t id) const;  // throws invalid_argument if `id` is not below count()

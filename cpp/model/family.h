@@ -22,7 +22,8 @@ enum class Fused : std::uint8_t {
   gate_up,         // gate, then up
   up_gate,         // up, then gate
   // Of latent attention:
-  latent_q,     // for each head: its plain columns, its columns that rope turns
+  latent_q,     // for each head: its plain columns, its columns that rope turns; with LatentAttention::q_rank
+  whole_q,      // the same without q_rank
   latent_down,  // the latent vector, then the key's columns that rope turns
   latent_up,    // for each head: what expands the latent vector to the plain columns of its key, and to its value
   // Of a recurrent mixer:

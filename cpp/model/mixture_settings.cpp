@@ -86,13 +86,16 @@ void read_groups(const Reader& read, Router& router, const MixtureDefaults& defa
   const std::string groups = read.key("expert_group_count", "n_group"), kept = read.key("expert_group_used_count", "topk_group");
   if (router.kept > router.groups)
     read.unsupported(kept, " is ", router.kept, "; it must not be above ", router.groups, ", the number of groups (", groups, ")");
-  if (router.groups == 1) return;
+  if (router.groups == 1) {
+    router.kept = 1;
+    return;
+  }
   const std::int32_t each = router.experts / router.groups;
   if (router.experts % router.groups != 0 || each < 2)
     read.unsupported(groups, " is ", router.groups, " for ", router.experts, " experts: groups must be equal, of two experts or more");
   if (router.chosen > router.kept * each)
-    read.unsupported(kept, " is ", router.kept, ": ", router.chosen, " experts are chosen, and ", router.kept, " groups of ", each,
-                     " must have as many");
+    read.unsupported(kept, " is ", router.kept, ": ", router.chosen, " experts are chosen (",
+                     read.key("expert_used_count", defaults.chosen_key), "), and ", router.kept, " groups of ", each, " must have as many");
 }
 
 // Returns a factor of config.json or a GGUF file that may be 0, which means 1 in GGUF files.
@@ -123,6 +126,7 @@ std::optional<SharedExpert> read_shared(const Reader& read, const Mixture& mixtu
 }  // namespace
 
 Mixture read_mixture(const Reader& read, const Config& c, const MixtureDefaults& defaults) {
+  const RouteScore score = read_score(read, defaults.score);
   refuse_other_mixtures(read, defaults);
   const auto first = std::ranges::find_if(c.layers, [](const Layer& layer) { return layer.if_feed_forward() != nullptr; });
   const FeedForward network = first == c.layers.end() ? FeedForward{} : first->feed_forward();
@@ -136,7 +140,7 @@ Mixture read_mixture(const Reader& read, const Config& c, const MixtureDefaults&
   if (defaults.normalised)
     router.normalised =
         read.flag("expert_weights_norm", defaults.normalised_key, read.gguf() ? defaults.gguf_normalised : *defaults.normalised);
-  router.score = read_score(read, defaults.score);
+  router.score = score;
   router.choice_bias = defaults.choice_bias;
   read_groups(read, router, defaults);
   router.scale = read_scale(read, defaults);

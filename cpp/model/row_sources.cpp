@@ -88,7 +88,7 @@ ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, c
 
 ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
                                std::shared_ptr<ExpertSlices> slices) {
-  const Format from = *tensor.format, to = info(from).block == 1 ? from : Format::F16;
+  const Format from = *tensor.format, to = info(from).block == 1 ? from : Format::F32;
   return [file = std::move(file), &tensor, part, slices = std::move(slices), from, to](std::int64_t first, std::int64_t count,
                                                                                        std::uint8_t* out) {
     const std::int64_t rows = tensor.shape[1], cols = part.run;  // of a head's matrix

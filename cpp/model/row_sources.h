@@ -43,7 +43,7 @@ ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, c
                                  std::int64_t cols, std::shared_ptr<ExpertSlices> slices);
 // Returns a function that reads rows of one matrix for each head from a tensor that has these matrices transposed, one after another. In
 // the tensor, the rows of head h are the runs of `part`; each is a column of the head's matrix, which has part.run columns. If the tensor's
-// format packs weights in blocks, the rows are in format F16, and otherwise in the tensor's format.
+// format packs weights in blocks, the rows are in format F32, and otherwise in the tensor's format.
 ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
                                std::shared_ptr<ExpertSlices> slices);
 // Returns a function that reads rows of MXFP4 from a tensor of codes, [experts, rows, blocks, 16], and a tensor of scales, [experts, rows,

@@ -104,6 +104,7 @@ Layout layout_of(Fused fused, const Layer& layer) {
     case Fused::up_gate:
       return {1, {{up, ffn}, {gate, ffn}}};
     case Fused::latent_q:
+    case Fused::whole_q:
       return {t.heads, {{latent_q_plain, t.plain_dim}, {latent_q_rope, t.rope_dim}}};
     case Fused::latent_down:
       return {1, {{latent_down, t.latent_dim}, {latent_k_rope, t.rope_dim}}};
@@ -292,8 +293,15 @@ std::string TensorNames::first_name(Role role, std::size_t layer, std::string_vi
     fail(ErrorKind::unsupported_model, file_.path(), ": files of this kind have no place for a tensor that \"", config_.family->name,
          "\" needs (role ", kRoleNames[static_cast<std::size_t>(role)], ")");
   }
-  const std::string begin = in_file(names.front(), layer).front();
-  return bare(names.front()) ? begin : str(begin, ".", suffix);
+  // Queries of latent attention have a name with q_rank and another one without.
+  const LatentAttention* latent = of(role) == Of::latent_attention ? config_.layer(layer).if_latent_attention() : nullptr;
+  const auto fits = [&](const TensorName& name) {
+    return !latent || name.fused != (latent->q_rank > 0 ? Fused::whole_q : Fused::latent_q);
+  };
+  const auto found = std::ranges::find_if(names, fits);
+  const TensorName& name = found == names.end() ? names.front() : *found;
+  const std::string begin = in_file(name, layer).front();
+  return bare(name) ? begin : str(begin, ".", suffix);
 }
 
 // Returns the names in the model's own kind of file. For safetensors files also returns them with the prefixes of the family's wrapper

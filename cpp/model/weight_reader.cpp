@@ -91,7 +91,8 @@ std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std:
   require_format(*file_, tensor);
   const Part part = found.part.of_rows(length);
   const bool as_matrix = columns > 0 && d_.config.gguf && tensor.shape == std::vector{part.whole / columns, columns};
-  const bool as_row = tensor.shape == std::vector{std::int64_t{1}, part.whole};  // ERNIE's biases of the choice
+  // ERNIE's biases of the choice are matrices of one row.
+  const bool as_row = found.name.role == Role::router_choice_bias && tensor.shape == std::vector{std::int64_t{1}, part.whole};
   const bool as_vector = tensor.shape == std::vector{part.whole};
   if (!as_matrix && !as_row && !as_vector) wrong_shape(*file_, tensor, str("[", part.whole, "]"));
   return values_in(tensor, part, length);
@@ -212,7 +213,7 @@ Matrix WeightReader::open_heads(const TensorNames::Found& found, const Asked& as
   Matrix matrix{.name = tensor.name, .format = *tensor.format, .rows = ask.rows * ask.experts, .cols = ask.cols};
   matrix.experts = ask.experts;
   matrix.read = turned ? read_transposed_heads(file_, tensor, found.part, slices_) : read_rows(file_, tensor, found.part, cols);
-  if (turned && info(matrix.format).block > 1) matrix.format = Format::F16;
+  if (turned && info(matrix.format).block > 1) matrix.format = Format::F32;
   return matrix;
 }
 

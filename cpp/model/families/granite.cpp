@@ -107,7 +107,7 @@ bool has_experts(const Reader& read) {
 
 // Granite 4 H has experts if their number is not 0. The network that all layers have is then the shared expert, with the same names in
 // folders. In GGUF files with experts, feed_forward_length is the width of an expert.
-void read_networks(const Reader& read, Config& c) {
+void read_mixture_or_network(const Reader& read, Config& c) {
   constexpr std::int32_t kSilent = 8;  // as in GraniteMoeHybridConfig
   const std::string where = read.key("", "num_local_experts");
   if (!has_experts(read) || read.in_range(read.integer("", "num_local_experts").value_or(kSilent), 0, kMaxExperts, where) == 0) return;
@@ -117,7 +117,7 @@ void read_networks(const Reader& read, Config& c) {
 
 void configure_hybrid(const Reader& read, Config& c) {
   read_sizes(read, c, {.some_attend = true});
-  read_networks(read, c);
+  read_mixture_or_network(read, c);
   read_mixers(read, c);
   // llama.cpp's converter says in this key whether layers with attention have rope.
   const bool turned = c.gguf ? read.flag("rope.scaling.finetuned", "", true) : read.string("", "position_embedding_type") == "rope";

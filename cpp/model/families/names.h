@@ -70,8 +70,8 @@ inline constexpr TensorName kLatent[] = {
     {latent_q_norm, "blk.{}.attn_q_a_norm", "layers.{}.self_attn.q_a_layernorm"},
     {latent_q_plain, "blk.{}.attn_q_b", "layers.{}.self_attn.q_b_proj", Fused::latent_q},
     {latent_q_rope, "blk.{}.attn_q_b", "layers.{}.self_attn.q_b_proj", Fused::latent_q},
-    {latent_q_plain, "blk.{}.attn_q", "layers.{}.self_attn.q_proj", Fused::latent_q},  // without q_rank
-    {latent_q_rope, "blk.{}.attn_q", "layers.{}.self_attn.q_proj", Fused::latent_q},
+    {latent_q_plain, "blk.{}.attn_q", "layers.{}.self_attn.q_proj", Fused::whole_q},
+    {latent_q_rope, "blk.{}.attn_q", "layers.{}.self_attn.q_proj", Fused::whole_q},
     {latent_k_rope, "blk.{}.attn_kv_a_mqa", "layers.{}.self_attn.kv_a_proj_with_mqa", Fused::latent_down},
     {latent_down, "blk.{}.attn_kv_a_mqa", "layers.{}.self_attn.kv_a_proj_with_mqa", Fused::latent_down},
     {latent_norm, "blk.{}.attn_kv_a_norm", "layers.{}.self_attn.kv_a_layernorm"},

@@ -44,9 +44,9 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
         never falls back to another one.
     gpu_layers: number of layers on the GPU. These are the last layers, and the output head goes with them. If all layers are on the GPU,
         the embedding is too. "all" means all layers. "auto" means as many as fit into the GPU's free memory with their keys and values.
-    gpu_experts: for a mixture, number of layers whose experts are on the GPU, counted from the last layer. The experts of the other layers
-        on the GPU stay on the CPU, and the rest of these layers is computed on the GPU. "all" means that all layers on the GPU have their experts there. "auto" puts as many
-        experts on the GPU as fit beside the other parts of all layers.
+    gpu_experts: for a mixture, number of layers whose experts are on the GPU, counted from the last layer with experts. The experts of the
+        other layers on the GPU stay on the CPU, and the rest of these layers is computed on the GPU. "all" means that all layers on the GPU
+        have their experts there. "auto" puts as many experts on the GPU as fit beside the other parts of all layers.
     quantize: None, "q8_0", "q4_0" or "q4_k": the format in which float weights are packed while loading.
     n_ctx: maximum number of tokens in a sequence. None means the model's own maximum, or less if memory is short (the log says so).
     kv_dtype: "f16", "f32" or "q8_0": the format of keys and values. None means "f32" with compute="float32", and "f16" otherwise.

@@ -666,8 +666,7 @@ DeviceInfo ReferenceBackend::info() const {
 }
 
 std::shared_ptr<const DeviceWeights> ReferenceBackend::pack(const Weights& weights, std::span<const Program* const> programs,
-                                                            const Progress& progress, const Cancel& cancel,
-                                                            std::uint64_t expert_bytes) {
+                                                            const Progress& progress, const Cancel& cancel, std::uint64_t expert_bytes) {
   require(expert_bytes == kAllExperts, "the reference keeps all experts in memory");
   auto loaded = std::make_shared<DoubleWeights>();
   const std::vector<bool> used = used_matrices(programs, shapes_of(weights));

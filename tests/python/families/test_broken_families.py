@@ -71,7 +71,7 @@ ZERO_IS_NONE = words(
     """
     attn_logit_softcapping final_logit_softcapping sliding_window mscale mscale_all_dim llama_4_scaling_beta temperature_scale attn_factor
     pad_token_id eos_token_id shared_intermediate_size expert_shared_feed_forward_length
-    expert_weights_scale n_shared_experts num_shared_experts moe_num_shared_experts expert_shared_count
+    expert_weights_scale n_shared_experts num_shared_experts moe_num_shared_experts expert_shared_count expert_gating_func
     """
 )
 # Keys and tensors that may be absent, null or an empty object, even if the results change because the file's value is not the default:
@@ -91,14 +91,15 @@ MAY_BE_ABSENT = words(
     mlp_multipliers ssm_multipliers mlp_hidden_act mamba_hidden_act num_experts_per_tok norm_topk_prob swiglu_limit truncate
     original_context_length shared_intermediate_size expert_shared_feed_forward_length leading_dense_block_count
     routed_scaling_factor route_scale expert_weights_scale topk_group expert_group_used_count use_qk_norm mup_enabled moe_k moe_topk
-    n_shared_experts expert_shared_count sliding_attention
+    n_shared_experts expert_shared_count sliding_attention expert_gating_func
     window_size norm_rel_ebd relative_attention share_att_key position_biased_input
     lm_head.weight output.weight cls.weight token_types.weight rope_freqs.weight
     """
 )
-# Last parts of keys that say which layers have a feed-forward network in place of experts.
+# Last parts of keys that say which layers have a feed-forward network in place of experts, or whether all have.
 FIRST_DENSE = words(
     "first_k_dense_replace num_dense_layers moe_layer_start_index moe_layer_end_index mlp_layer_types leading_dense_block_count"
+    " expert_count num_local_experts"
 )
 ANY_ROWS = re.compile(
     r"embed_tokens|token_embd|backbone\.embeddings|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type"
@@ -252,6 +253,8 @@ def judge(pumice: Any, source: Path, case: Case, whole: np.ndarray) -> str | Non
             return f"names no file: {text}"
         if absent and key in MAY_BE_ABSENT and " is missing; the nearest name is " in text:
             return None  # with the default, the model needs a tensor that the file lacks, and the error names this tensor
+        if last == "expert_gating_func" and "groups of experts are not run in this family" in text:
+            return None  # without the key, a file of DeepSeek V3 is taken for one of V2, which has no groups
         if last in FIRST_DENSE and re.search(r"(layers|blk)\.\d+\.\S+ is missing", text):
             return None  # the error names the first tensor of a layer that has a feed-forward network in place of experts, or the reverse
         if place == "layers_block_type" and isinstance(value, list) and re.search(r"layers\.\d+\.\S+ is missing", text):

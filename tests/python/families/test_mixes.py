@@ -12,7 +12,7 @@ import op_cases
 import pytest
 import random_gguf
 import random_models
-from mixes import COLUMNS, ENCODERS, ENCODERS_RATIO, ENCODERS_TITLE, MIXES, NOT_COMPARED, RATIO, SAME, WIDE
+from mixes import COLUMNS, COMPARED, ENCODERS, ENCODERS_RATIO, ENCODERS_TITLE, MIXES, NOT_COMPARED, RATIO, SAME, WIDE, is_mixture
 from paths import ROOT
 from random_gguf import FORMS, Packed
 from random_models import VARIANTS
@@ -61,11 +61,10 @@ def logits(path: Path, tokenizer: Path, compute: str) -> np.ndarray:
 # have seven or ten layers, where the others have four, and get larger limits (measured: 3.9e-3, 2.3e-3, 2.3e-3, 7.9e-3). In the comparison
 # with llama.cpp, all models have the same limit (docs/mixes.md).
 # In a mixture of experts, a rounded row can choose another expert than the exact row does, which moves its logits by much more than
-# rounding itself does: in mixtral_wide by 6e-2 to 2e-1 in three rows of 40, with a median of 2e-3 (measured for all rows: 1.3e-2, 5.6e-3,
-# 2.4e-3, 1.4e-2).
+# rounding itself does: in mixtral_wide by 6e-2 to 2e-1 in three rows of 40, with a median of 2e-3. All mixtures have a limit of 5e-2
+# (measured: 2.4e-3 to 3.6e-2).
 ROUNDING = {
     "gemma3_wide": 5e-3, "gemma4_31b_wide": 3e-3, "gemma4_e2b_wide": 3e-3, "embeddinggemma_wide": 1e-2,
-    "mixtral_wide": 2e-2, "qwen3_moe_wide": 8e-3, "qwen2_moe_wide": 4e-3, "gpt_oss_wide": 3e-2,
 }  # fmt: skip
 
 
@@ -80,7 +79,7 @@ def test_quantized_tensors_are_the_numbers_that_they_stand_for(name: str, tmp_pa
     assert np.array_equal(logits(packed, folder, "float32"), expected)
     rounded = logits(packed, folder, "auto")  # with activations in 8 bits
     assert not np.array_equal(rounded, expected)
-    assert ((rounded - expected) ** 2).sum() <= ROUNDING.get(name, 2e-3) * (expected**2).sum()
+    assert ((rounded - expected) ** 2).sum() <= ROUNDING.get(name, 5e-2 if is_mixture(name) else 2e-3) * (expected**2).sum()
 
 
 def page_rows(part: int) -> list[list[str]]:
@@ -93,13 +92,13 @@ def page_rows(part: int) -> list[list[str]]:
 def test_every_decoder_with_a_gguf_form_has_its_row() -> None:
     decoders = {variant.family for variant in VARIANTS.values() if variant.kind == "decoder"} & set(FORMS)
     assert {VARIANTS[name].family for name in WIDE} == decoders, "a wide model (kind mix) in tests/random_models for each"
-    assert [row[1] for row in page_rows(0)] == WIDE, "python tests/make_mix_table.py writes the page anew"
+    assert [row[1] for row in page_rows(0)] == COMPARED, "python tests/make_mix_table.py writes the page anew"
 
 
 def test_every_encoder_with_a_gguf_form_has_its_row() -> None:
     encoders = {variant.family for variant in VARIANTS.values() if variant.kind == "encoder" and variant.family in FORMS}
     encoders -= {VARIANTS[name].family for name in WIDE}  # decoders that encode are in WIDE
-    assert NOT_COMPARED.keys() <= encoders
+    assert NOT_COMPARED.keys() <= encoders | set(WIDE)
     encoders -= NOT_COMPARED.keys()
     assert {VARIANTS[name].family for name in ENCODERS} == encoders, "a wide model (kind encoder_mix) in tests/random_models for each"
     assert [row[1] for row in page_rows(1)] == ENCODERS, "python tests/make_mix_table.py writes the page anew"

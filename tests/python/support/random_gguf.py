@@ -973,13 +973,10 @@ def bias_of_choice(name: str, tensor: Array, config: Config) -> tuple[str, Array
     return (f"model.layers.{layer[1]}.exp_probs_b.bias", tensor.reshape(-1)) if layer else (name, tensor)
 
 
-def choice_bias(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
-    return name.replace("_correction_bias", "_correction.bias"), tensor
-
-
 def minicpm3_keys(config: Config) -> dict[str, Any]:
     keys = {f"attention.{rank}": config[rank] for rank in ("q_lora_rank", "kv_lora_rank") if config.get(rank)}
     keys["attention.key_length"] = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+    keys["attention.value_length"] = config["hidden_size"] // config["num_attention_heads"]
     return keys | {"rope.dimension_count": config["qk_rope_head_dim"]}
 
 
