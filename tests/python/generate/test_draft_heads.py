@@ -124,10 +124,11 @@ def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[pumice.Model
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_tokens_in_batches(model: pumice.Model, way: str) -> None:
-    texts = prompts(20)
+    fast = model.info["device"] == "cpu"  # software Vulkan gets fewer texts
+    texts = prompts(20 if fast else 5)
     plain = start(model, texts, WAYS[way], mtp="off")
     drafted = accepted = 0.0
-    for guesses in ({"mtp": "on", "always": True, "guesses": 4}, {"mtp": "on"}, {}):
+    for guesses in ({"mtp": "on", "always": True, "guesses": 4}, {"mtp": "on"}, {})[: 3 if fast else 1]:
         found = start(model, texts, WAYS[way], **guesses)
         assert [r.ids.tolist() for r in found] == [r.ids.tolist() for r in plain], guesses
         if "always" in guesses:
@@ -135,7 +136,7 @@ def test_the_same_tokens_in_batches(model: pumice.Model, way: str) -> None:
         if plain[0].top_ids is not None:
             assert all(np.allclose(a.logprobs, b.logprobs, atol=1e-5) for a, b in zip(plain, found, strict=True))
     assert drafted > accepted > 0
-    for ids in texts[:4]:
+    for ids in texts[: 4 if fast else 1]:
         alone = start(model, [ids], WAYS[way], mtp="on", always=True)
         assert alone[0].ids.tolist() == start(model, [ids], WAYS[way], mtp="off")[0].ids.tolist()
     stats = model.cache_stats()
