@@ -205,7 +205,7 @@ def test_a_file_that_changes_while_it_is_loaded(folder: Path, tmp_path: Path, mo
             patch.setattr(module, "open_layout", opened)
             return load(path)
 
-    for change, said in ((overwrite, "was changed while"), (cut, "was changed|ends here now")):
+    for change, said in ((overwrite, "was changed after"), (cut, "was changed|ends here now")):
         with pytest.raises(OSError, match=said):
             load_changed(change)
         weights.write_bytes(data)

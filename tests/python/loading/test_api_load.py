@@ -57,10 +57,12 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
         assert options == {
             "device": "auto",
             "gpu_layers": None,
+            "gpu_experts": None,
             "quantize": None,
             "n_ctx": None,
             "kv_dtype": "f16",
             "kv_budget": None,
+            "expert_cache": None,
             "compute": "auto",
             "threads": None,
             "pooling": [],
@@ -68,8 +70,10 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
             "score_ids": [],
             "task": None,
             "lora": [],
+            "mtp": True,
         }
-    given = {"device": "cpu", "gpu_layers": "all", "quantize": "q8_0", "n_ctx": 99, "kv_dtype": "q8_0", "kv_budget": 1 << 20, "threads": 3}
+    given: dict[str, Any] = {"device": "cpu", "gpu_layers": "all", "gpu_experts": 3, "quantize": "q8_0", "n_ctx": 99, "kv_dtype": "q8_0"}
+    given |= {"kv_budget": 1 << 20, "expert_cache": 1 << 21, "threads": 3, "mtp": False}
     with pumice.load(path, **given, compute="float32", pooling="last") as model:
         options = vars(model._core.options)
         behind: dict[str, Any] = {"modules": [], "score_ids": [], "task": None, "lora": []}
