@@ -399,10 +399,7 @@ class Placer {
                          .formats = {},
                          .why = options_.gpu_experts ? "gpu_experts" : str("too much for ", gpu.info.id)});
     }
-    if (!all_experts && border == 0) {
-      p_.rows.push_back(
-          {.name = "experts in memory", .device = cpu.info.id, .weights = p_.devices.front().expert_bytes, .formats = {}, .why = {}});
-    }
+    if (border == 0) add_expert_row(p_.devices.front());
     if (options_.gpu_experts) return;
     const Need more = need(cpu, gpu, {share.layers, share.away - 1});
     p_.notes.push_back(str("the experts of ", share.away, " of ", share.layers, " layers stay on the CPU: with those of layer ",
@@ -500,20 +497,19 @@ class Placer {
                        .why = {}});
   }
 
+  // Adds a row for the experts that are in a device's memory, if not all of its experts are.
+  void add_expert_row(const PlacedDevice& device) {
+    if (device.expert_bytes == kAllExperts) return;
+    p_.rows.push_back({.name = "experts in memory", .device = device.id, .weights = device.expert_bytes, .formats = {}, .why = {}});
+  }
+
   // Adds the stage of layers [first, last), which run on the device that was added last. The experts of the first `away` layers are
   // elsewhere.
   void add_stage(const Parts& parts, std::size_t first, std::size_t last, std::size_t away) {
     p_.stages.push_back({.device = p_.devices.size() - 1, .first = first, .last = last, .away = away});
-    const bool all_experts = p_.devices.back().expert_bytes == kAllExperts;
     if (first == 0) add_row("embedding", parts.embedding, embedding().matrices);
     for (std::size_t l = first; l < last; ++l) add_row(str("layer ", l), layer_cost(parts, first, l, away), layer(l).matrices);
-    if (!all_experts) {
-      p_.rows.push_back({.name = "experts in memory",
-                         .device = p_.devices.back().id,
-                         .weights = p_.devices.back().expert_bytes,
-                         .formats = {},
-                         .why = {}});
-    }
+    add_expert_row(p_.devices.back());
     if (last != layers_) return;
     if (generates_) add_row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), programs_.head().matrices);
     if (d_.config.draft) add_row("draft head", draft_beside(parts, first == 0), programs_.draft(layers_ - 1, true).matrices);

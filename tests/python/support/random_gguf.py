@@ -492,14 +492,12 @@ GRANITE_HYBRID |= {name: GRANITE_MOE[name] for name in GRANITE_MOE if ".block_sp
 GRANITE_HYBRID |= {name.replace("shared_mlp", "shared_experts"): GRANITE_MOE[name] for name in GRANITE_MOE if ".shared_mlp." in name}
 LFM2_MOE = LFM2 | {
     "model.layers.{}.feed_forward.gate": "blk.{}.ffn_gate_inp",
-    "model.layers.{}.feed_forward.expert": "blk.{}.exp_probs_b",
     "model.layers.{}.feed_forward.experts.w1": "blk.{}.ffn_gate_exps",
     "model.layers.{}.feed_forward.experts.w3": "blk.{}.ffn_up_exps",
     "model.layers.{}.feed_forward.experts.w2": "blk.{}.ffn_down_exps",
 }
 NEMOTRON_H = MAMBA2 | {
     "backbone.layers.{}.mixer.gate": "blk.{}.ffn_gate_inp",
-    "backbone.layers.{}.mixer.gate.e_score_correction": "blk.{}.exp_probs_b",
     "backbone.layers.{}.mixer.experts.up_proj": "blk.{}.ffn_up_exps",
     "backbone.layers.{}.mixer.experts.down_proj": "blk.{}.ffn_down_exps",
     "backbone.layers.{}.mixer.shared_experts.up_proj": "blk.{}.ffn_up_shexp",
@@ -531,7 +529,6 @@ DEEPSEEK = (
     EXPERTS
     | LATENT
     | {
-        "model.layers.{}.mlp.gate.e_score_correction": "blk.{}.exp_probs_b",
         "model.layers.{}.mlp.shared_experts.gate_proj": "blk.{}.ffn_gate_shexp",
         "model.layers.{}.mlp.shared_experts.up_proj": "blk.{}.ffn_up_shexp",
         "model.layers.{}.mlp.shared_experts.down_proj": "blk.{}.ffn_down_shexp",
@@ -722,11 +719,6 @@ def lfm2_keys(config: Config) -> dict[str, Any]:
 def lfm2_moe_keys(config: Config) -> dict[str, Any]:
     more = {"leading_dense_block_count": config["num_dense_layers"], "expert_gating_func": 2}
     return lfm2_keys(config) | expert_keys(config) | more
-
-
-def choice_bias(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
-    """The converter writes the bias of the choice of experts as the bias of a tensor that has no weight."""
-    return re.sub(r"\.(expert|e_score_correction)_bias$", r".\1.bias", name), tensor
 
 
 def qwen35_keys(config: Config) -> dict[str, Any]:
@@ -1097,9 +1089,9 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "minicpm": Form("minicpm", keys=minicpm_keys, permuted=True),
     "minicpm3": Form("minicpm3", MINICPM3, minicpm3_keys, eps=1e-5, context=32768, inexact=LONGROPE),
     "youtu": Form("deepseek2", LLAMA | LATENT, latent_keys, context=131072),
-    "deepseek_v2": Form("deepseek2", DEEPSEEK, latent_keys, change=choice_bias),
-    "deepseek_v3": Form("deepseek2", DEEPSEEK, latent_keys, context=4096, change=choice_bias),
-    "glm4_moe_lite": Form("deepseek2", DEEPSEEK, latent_keys, context=202752, eps=1e-5, change=choice_bias),
+    "deepseek_v2": Form("deepseek2", DEEPSEEK, latent_keys, change=bias_of_choice),
+    "deepseek_v3": Form("deepseek2", DEEPSEEK, latent_keys, context=4096, change=bias_of_choice),
+    "glm4_moe_lite": Form("deepseek2", DEEPSEEK, latent_keys, context=202752, eps=1e-5, change=bias_of_choice),
     "hunyuan": Form("hunyuan-dense", HUNYUAN, hunyuan_keys, eps=1e-5, inexact=STRETCHED),
     "nanbeige": Form(
         "nanbeige",
@@ -1129,7 +1121,7 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
         "t5encoder", T5, lambda c: {"attention.relative_buckets_count": c["relative_attention_num_buckets"]}, rope=False, context=512
     ),
     "lfm2": Form("lfm2", LFM2, lfm2_keys, theta=1e6, eps=1e-5),
-    "lfm2_moe": Form("lfm2moe", LFM2_MOE, lfm2_moe_keys, theta=1e6, eps=1e-5, change=choice_bias),
+    "lfm2_moe": Form("lfm2moe", LFM2_MOE, lfm2_moe_keys, theta=1e6, eps=1e-5, change=bias_of_choice),
     "qwen3_5": Form(
         "qwen35", QWEN35, qwen35_keys, partial=0.25, context=32768, offset=True, change=qwen35_tensor,
         kv_heads=lambda c: c.get("num_key_value_heads", 4),
@@ -1156,7 +1148,7 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     ),
     "nemotron_h": Form(
         "nemotron_h", NEMOTRON_H, nemotron_h_keys, rope=False, context=4096, **LAYER,
-        change=lambda name, tensor, config: ssm_tensor(*choice_bias(name, tensor, config), config),
+        change=lambda name, tensor, config: ssm_tensor(*bias_of_choice(name, tensor, config), config),
     ),
     "seed_oss": Form(
         "seed_oss", LLAMA | {"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, context=524288,
