@@ -8,8 +8,8 @@
 
 namespace pumice {
 
-// If a thread of the parent holds the lock during a fork(), nobody would give it back in the child. So the lock remembers the process of
-// its holder, and lock() in the child takes it over.
+// If a thread of the parent holds the lock during a fork(), no thread of the child would release it. So the lock remembers the process of
+// its holder, and lock() in the child takes it over. (ProcessLock of engine/at_fork.h refuses the child instead.)
 class ForkLock {
  public:
   // Waits until the lock is free. Returns false if the lock was taken over from a process that this one was forked from: what the lock
