@@ -189,13 +189,6 @@ void ExpertCache::free_place(Place& place) {
   place = Place{};
 }
 
-void ExpertCache::forget_unfinished() {
-  for (Pool& pool : pools_) {
-    for (Place& place : pool.places)
-      if (!place.whole) free_place(place);
-  }
-}
-
 void ExpertCache::take_places(std::size_t l, std::span<const std::int32_t> experts) {
   Layer& layer = layers_[l];
   Pool& pool = pools_[layer.pool];
@@ -226,9 +219,7 @@ void ExpertCache::take_places(std::size_t l, std::span<const std::int32_t> exper
   }
 }
 
-// Makes the cache consistent again after another thread was interrupted by a fork at any point of a pass. What that thread was reading is
-// forgotten, and its buffers, which it may have been growing, are never freed.
-void ExpertCache::rebuild() {
+void ExpertCache::forget_unfinished() {
   for (Layer& layer : layers_) {
     std::ranges::fill(layer.units, nullptr);
     std::ranges::fill(layer.places, -1);
@@ -236,15 +227,17 @@ void ExpertCache::rebuild() {
   for (Pool& pool : pools_) {
     for (std::size_t i = 0; i < pool.places.size(); ++i) {
       Place& place = pool.places[i];
-      if (!place.whole || place.layer < 0) {
-        place = Place{};
-        continue;
-      }
+      if (!place.whole) place = Place{};
+      if (place.layer < 0) continue;
       Layer& layer = layers_[static_cast<std::size_t>(place.layer)];
       layer.places[static_cast<std::size_t>(place.expert)] = static_cast<std::int32_t>(i);
       layer.units[static_cast<std::size_t>(place.expert)] = pool.data + i * pool.unit_bytes;
     }
   }
+}
+
+void ExpertCache::take_over() {
+  forget_unfinished();
   const std::size_t threads = buffers_.size();
   static_cast<void>(new std::vector<PanelBuffers>(std::move(buffers_)));
   buffers_ = std::vector<PanelBuffers>(threads);
@@ -259,7 +252,7 @@ ExpertPass::~ExpertPass() {
 
 std::int64_t ExpertPass::begin(std::int32_t layer, std::span<const std::int32_t> experts) {
   require(cache_ != nullptr && !holds_, "experts: a pass begins twice, or without a cache");
-  if (!cache_->lock_.lock()) cache_->rebuild();
+  if (!cache_->lock_.lock()) cache_->take_over();
   holds_ = true;
   layer_ = static_cast<std::size_t>(layer);
   ExpertCache::Layer& of = cache_->layers_[layer_];

@@ -85,8 +85,11 @@ class ExpertCache {
   // because a pool has room for all experts of a layer.
   void take_places(std::size_t layer, std::span<const std::int32_t> experts);
   void free_place(Place& place);
+  // Derives what is where from the places whose experts were read completely. What else was begun is forgotten.
   void forget_unfinished();
-  void rebuild();
+  // In the child of a fork that interrupted another thread's pass at any point: forgets what that thread was reading. Its buffers, which it
+  // may have been growing, are never freed.
+  void take_over();
   float share(const Place& place) const;
   void add_panels_of(std::size_t layer, std::int32_t expert, std::vector<Panel>& panels) const;
   std::uint8_t* unit(std::size_t layer, std::int32_t expert);
