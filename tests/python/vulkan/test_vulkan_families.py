@@ -53,7 +53,7 @@ def test_a_family_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> No
     for layers in ("all", 1):
         with pumice.load(folder, device=DEVICE, gpu_layers=layers, compute="float32", progress=False) as model:
             logits = model.logits(golden["ids"][:rows], positions="all")[:, :: int(golden["stride"])]
-            assert np.abs(logits - golden["logits"][:rows]).max() <= 2e-4, layers
+            assert np.abs(logits - golden["logits"][:rows]).max() <= random_models.tolerance(name), layers
             if ALL and layers == "all":
                 text = model.generate(golden["ids"][:20], max_new_tokens=64, temperature=0).ids.tolist()
                 assert text == golden["greedy"][: len(text)].tolist()
