@@ -273,7 +273,7 @@ def encoder_golden(variant: Variant, ids: list[int], types: list[int], states: n
     if types:
         golden["types"] = np.int32(types)
     if rows:
-        golden["logits" if variant.kind == "classifier" else "embeddings"] = np.stack(rows)
+        golden["logits" if variant.kind == "classifier" else "embeddings"] = np.concatenate(rows) if rows[0].ndim == 2 else np.stack(rows)
     print(f"{variant.name}: hidden rows' std {states.std():.2f}", *(np.round(row[:4], 2) for row in rows), flush=True)
     return golden
 

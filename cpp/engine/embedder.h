@@ -45,8 +45,8 @@ void check_call(const Runtime& runtime, const EncodeCall& call);  // throws if e
 // Texts::prompt is the same in all calls. Throws only errors that end all calls, such as the loss of a device.
 void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, const Cancel& cancel);
 
-// Computes one row per token and stores the rows in `out` (tokens x hidden_size) in the order of the ids. The runtime's pipeline must
-// compute one row per token.
+// Computes one row per token and stores the rows in `out` (tokens x width of the pipeline's rows) in the order of the ids. The runtime's
+// pipeline must compute one row per token: hidden rows, or the logits of a classifier of tokens.
 void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, const TextsDone& progress, const Cancel& cancel);
 
 }  // namespace pumice::engine

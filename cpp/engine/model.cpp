@@ -366,6 +366,11 @@ void Model::wrong_task(const char* call, const char* needs, const char* instead)
        instead);
 }
 
+const char* Model::main_call() const {
+  if (description_.labels > 0) return description_.labels_tokens() ? "label_tokens()" : "predict()";
+  return generates() ? "generate()" : "encode()";
+}
+
 Runtime& Model::decoder() const {
   if (!decoder_) wrong_task("generate()", "a decoder with an output head", "encode()");
   return decoder_->runtime;
@@ -381,7 +386,12 @@ Runtime& Model::tokens() const {
   return prepared(tokens_, [&] { return build_pipeline(Output::tokens, {}); });
 }
 Runtime& Model::classes() const {
-  if (description_.labels == 0) wrong_task("predict()", "a sequence classifier or cross-encoder", generates() ? "generate()" : "encode()");
+  if (description_.labels == 0 || description_.labels_tokens())
+    wrong_task("predict()", "a sequence classifier or cross-encoder", main_call());
+  return prepared(classes_, [&] { return build_pipeline(Output::classes, {}); });
+}
+Runtime& Model::token_classes() const {
+  if (!description_.labels_tokens()) wrong_task("label_tokens()", "a classifier of tokens", main_call());
   return prepared(classes_, [&] { return build_pipeline(Output::classes, {}); });
 }
 EncodeQueue& Model::pooled_queue() const {

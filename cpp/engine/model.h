@@ -58,7 +58,8 @@ class Model {
   Scheduler& scheduler() const;       // generates tokens with decoder()
   Runtime& pooled() const;            // computes a vector per text; every model has it
   Runtime& tokens() const;            // computes a vector per token; every model has it
-  Runtime& classes() const;           // computes a classifier's logits; throws unsupported_task without a classifier
+  Runtime& classes() const;           // computes a classifier's logits; throws unsupported_task without a classifier of texts
+  Runtime& token_classes() const;     // computes the logits of each token; throws unsupported_task without a classifier of tokens
   EncodeQueue& pooled_queue() const;  // runs small calls of pooled() from many callers together
   EncodeQueue& classes_queue() const;
 
@@ -97,6 +98,7 @@ class Model {
   const Pipeline& queries(std::size_t layer, const Cancel& cancel) const;  // computes the model up to the queries and keys of `layer`
   std::unique_ptr<Runner> make_runner(Pipeline pipeline, PagePool* pages) const;
   Runtime& prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const;
+  const char* main_call() const;  // the call that the model is for, for error messages
   [[noreturn]] void wrong_task(const char* call, const char* needs, const char* instead) const;
 
   std::shared_ptr<const files::ModelFile> file_;

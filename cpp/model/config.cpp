@@ -84,6 +84,22 @@ void refuse_other_positions(const Reader& read, const Config& c) {
   read.unsupported("position_embedding_type \"", kind, "\" is not known; this version has absolute");
 }
 
+// config.json says in the name of the model's class whether its classifier labels texts or tokens; the tensors may be the same.
+bool labels_tokens(const Reader& read) {
+  const files::Value* classes = read.gguf() ? nullptr : read.file().value("architectures");  // any other value says nothing
+  const auto* names = classes ? std::get_if<files::StringList>(classes) : nullptr;
+  return names && names->size() > 0 && std::string((*names)[0]).ends_with("ForTokenClassification");
+}
+
+// Most families have only a matrix and its bias in a classifier of tokens.
+void read_token_classifier(const Reader& read, ClassifierHead& head) {
+  head.by_token = head.by_token || labels_tokens(read);
+  if (!head.by_token) return;
+  head.late = head.difference = false;
+  head.dense = head.dense && head.dense_by_token;
+  head.bias = read.flag("", "token_classification_bias", true);
+}
+
 }  // namespace
 
 bool Config::causal() const {
@@ -121,6 +137,7 @@ Config read_config(const files::ModelFile& file) {
   refuse_unread_mask(read, c);
   // The classifier that a decoder may have, unless its family says otherwise.
   if (c.has_head && !c.head_transform) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};
+  read_token_classifier(read, c.classifier);
   if (const auto said = pooling_of(read)) c.pooling = said;
   return c;
 }

@@ -18,13 +18,15 @@ namespace pumice::model {
 
 struct Family;
 
-// A sequence classifier: logits = classifier(norm(activation(dense(row)))). Normally the rows of a text's tokens are pooled to one row
-// first. If `late` is true, every token's row is classified and the logits are pooled.
+// A classifier: logits = classifier(norm(activation(dense(row)))). A classifier of texts pools the rows of a text's tokens to one row
+// first. If `late` is true, every token's row is classified and the logits are pooled. A classifier of tokens gives the logits of each row.
 struct ClassifierHead {
+  bool by_token = false;             // a classifier of tokens
   PoolKind pooling = PoolKind::cls;  // cls, last or mean: takes the first token, the last token, or the mean of all tokens
   bool late = false;                 // every token is classified, and then the logits are pooled (EuroBERT)
   // A hidden_size x hidden_size matrix and `activation` come before the classifier (BERT's pooler).
   bool dense = false;
+  bool dense_by_token = false;  // the same layer also comes before a classifier of tokens (ModernBERT)
   Activation activation = Activation::tanh;
   bool norm = false;                    // a norm of the model's kind follows `activation` (ModernBERT)
   bool dense_bias = true, bias = true;  // whether the file must have a bias for the dense layer, and for the classifier

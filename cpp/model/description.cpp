@@ -55,7 +55,7 @@ class Resolver {
       if (!of_layer(role)) {
         d_.globals[i] = reader_.read(role, 0);
         if (role == Role::token_embedding) d_.vocab_size = rows_of(role);
-        if (role == Role::classifier) take_classifier();
+        if (role == Role::classifier) d_.labels = rows_of(role);
         continue;
       }
       for (std::size_t layer = 0; layer < d_.layers.size(); ++layer)
@@ -76,18 +76,6 @@ class Resolver {
     for (std::size_t layer = 0; with < d_.layers.size() && layer < d_.layers.size(); ++layer) {
       if (d_.at(layer, role).present() && !has(layer)) names_.missing(role, layer, "bias");
     }
-  }
-
-  // A classifier of tokens has the same tensors as one of texts. config.json says in the name of its class which of the two the model has.
-  void take_classifier() {
-    d_.labels = rows_of(Role::classifier);
-    const files::Value* classes = file_->value("architectures");  // any other value says nothing
-    const auto* name = classes ? std::get_if<files::StringList>(classes) : nullptr;
-    if (d_.labels == 0 || !name || name->size() == 0 || !std::string((*name)[0]).ends_with("ForTokenClassification")) return;
-    d_.labels = 0;
-    d_.globals[index(Role::classifier)] = {};
-    d_.config.has_head = false;
-    d_.incomplete.push_back(str("has a classifier of tokens (", (*name)[0], "), which is not run: predict() and rank() are refused"));
   }
 
   void drop_draft(const char* why) {

@@ -45,13 +45,13 @@ View transformed(Writer& w, View row) {
   return out;
 }
 
-// Computes classifier(norm(activation(dense(row)))) for the pooled row of each text. If ClassifierHead::late is true, computes it for every
-// token's row and pools the logits.
+// Computes classifier(norm(activation(dense(row)))) for the pooled row of each text. If ClassifierHead::by_token is true, computes it for
+// every token's row, and if ClassifierHead::late is true, also pools these logits.
 View classify(Writer& w, const View& x) {
   const ClassifierHead& head = w.c.classifier;
-  const Rows rows = head.late ? Rows::tokens : Rows::segments;
-  const View row = transformed(w, head.late ? x : pool(w, x, {head.pooling}));
-  const View logits = w.slot(rows, w.d.labels);
+  const bool each = head.by_token || head.late;
+  const View row = transformed(w, each ? x : pool(w, x, {head.pooling}));
+  const View logits = w.slot(each ? Rows::tokens : Rows::segments, w.d.labels);
   w.linear(row, logits, {w.d.global(Role::classifier)});
   return head.late ? pool(w, logits, {head.pooling}) : logits;
 }

@@ -181,18 +181,24 @@ TensorNames::TensorNames(const files::ModelFile& file, const Config& config) : f
 }
 
 // Returns the names of a role in the order in which they are tried: the family's own names; in GGUF, the one tensor for q, k and v that
-// llama.cpp's converter can write for any family; and for decoders, the usual names of a classifier.
+// llama.cpp's converter can write for any family; and for decoders, the usual names of a classifier. A classifier of tokens has one of two
+// names in all families.
 std::vector<TensorName> TensorNames::names_of(Role role) const {
   static constexpr TensorName kFusedInGguf[] = {{Role::q, "blk.{}.attn_qkv", "", Fused::qkv},
                                                 {Role::k, "blk.{}.attn_qkv", "", Fused::qkv},
                                                 {Role::v, "blk.{}.attn_qkv", "", Fused::qkv}};
   static constexpr TensorName kOfDecoders[] = {{Role::classifier, "cls.output", "score"}};
+  static constexpr TensorName kOfTokens[] = {{Role::classifier, "", "classifier"}, {Role::classifier, "", "score"}};
   std::vector<TensorName> names;
   const auto take = [&](std::span<const TensorName> from) {
     for (const TensorName& name : from) {
       if (name.role == role && !pattern(name).empty()) names.push_back(name);
     }
   };
+  if (role == Role::classifier && config_.classifier.by_token) {
+    take(kOfTokens);
+    return names;
+  }
   take(config_.family->names);
   if (names.empty()) take(config_.family->more_names);
   take(kFusedInGguf);
@@ -301,7 +307,8 @@ std::string TensorNames::first_name(Role role, std::size_t layer, std::string_vi
   const auto found = std::ranges::find_if(names, fits);
   const TensorName& name = found == names.end() ? names.front() : *found;
   const std::string begin = in_file(name, layer).front();
-  return bare(name) ? begin : str(begin, ".", suffix);
+  if (bare(name)) return suffix == "weight" ? begin : str(begin, "_", suffix);
+  return str(begin, ".", suffix);
 }
 
 // Returns the names in the model's own kind of file. For safetensors files also returns them with the prefixes of the family's wrapper

@@ -294,10 +294,12 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
   matrices_[key] = parameter;
 }
 
-// Quantizes the matrix as load(quantize=) asks, and sets how far a backend may round it, which is only allowed in encoders. If the matrix
-// becomes Q8_0 and may be rounded, a backend can also read its floats.
+// Quantizes the matrix as load(quantize=) asks, and sets how far a backend may round it, which is only allowed in encoders without experts.
+// Rounding moves a router's scores by about 1e-3. If two experts have nearly equal scores, it changes which of them is chosen, and then the
+// row of the token changes by up to 0.4. If the matrix becomes Q8_0 and may be rounded, a backend can also read its floats.
 void WeightReader::finish(Matrix& matrix, bool in_bytes) {
-  const bool rounds = compute_ == Compute::automatic && !d_.config.has_head;
+  const bool experts = std::ranges::any_of(d_.config.layers, [](const Layer& layer) { return layer.if_mixture() != nullptr; });
+  const bool rounds = compute_ == Compute::automatic && !d_.config.has_head && !experts;
   auto floats = rounds && quantize_ == Format::Q8_0 ? floats_of(matrix) : nullptr;
   const bool quantized = quantize(matrix);
   if (rounds) matrix.rounding = Rounding::floats;

@@ -89,13 +89,9 @@ std::vector<bool> encode_several(const ModelHandle& handle, const py::sequence& 
   return done;
 }
 
-py::array_t<float> encode_tokens(const ModelHandle& handle, const py::array& ids, const py::array& offsets,
-                                 const std::optional<py::array>& types, const std::optional<py::array>& unseen,
-                                 const std::shared_ptr<Cancel>& cancel) {
-  const auto m = handle.get();
-  engine::Texts texts = texts_of(ids, offsets, types);
-  if (unseen) texts.unseen = values<std::int32_t>(*unseen, 1, "unseen");
-  engine::Runtime& runtime = m->tokens();
+// Returns the row that `runtime` computes for each token.
+py::array_t<float> rows_of_tokens(const ModelHandle& handle, engine::Runtime& runtime, const engine::Texts& texts,
+                                  const std::shared_ptr<Cancel>& cancel) {
   py::array_t<float> out({static_cast<py::ssize_t>(texts.ids.size()), static_cast<py::ssize_t>(runtime.pipeline.hidden_size())});
   const auto target = writable(out);
   if (cancel) {
@@ -105,6 +101,21 @@ py::array_t<float> encode_tokens(const ModelHandle& handle, const py::array& ids
     handle.compute(texts.ids.size(), [&](const Cancel& stop) { engine::encode_tokens(runtime, texts, target, {}, stop); });
   }
   return out;
+}
+
+py::array_t<float> encode_tokens(const ModelHandle& handle, const py::array& ids, const py::array& offsets,
+                                 const std::optional<py::array>& types, const std::optional<py::array>& unseen,
+                                 const std::shared_ptr<Cancel>& cancel) {
+  const auto m = handle.get();
+  engine::Texts texts = texts_of(ids, offsets, types);
+  if (unseen) texts.unseen = values<std::int32_t>(*unseen, 1, "unseen");
+  return rows_of_tokens(handle, m->tokens(), texts, cancel);
+}
+
+py::array_t<float> label_tokens(const ModelHandle& handle, const py::array& ids, const py::array& offsets,
+                                const std::optional<py::array>& types, const std::shared_ptr<Cancel>& cancel) {
+  const auto m = handle.get();
+  return rows_of_tokens(handle, m->token_classes(), texts_of(ids, offsets, types), cancel);
 }
 
 py::array_t<float> classify(const ModelHandle& handle, const py::array& ids, const py::array& offsets,
@@ -136,6 +147,7 @@ void bind_encoders(py::module_& module, py::class_<ModelHandle>& model) {
            "progress"_a = py::none(), "prompt"_a = 0, "cancel"_a = py::none())
       .def("encode_several", &encode_several, "calls"_a, "cancels"_a)
       .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true), "unseen"_a = py::none(), "cancel"_a = py::none())
+      .def("label_tokens", &label_tokens, "ids"_a, "offsets"_a, "types"_a.none(true), "cancel"_a = py::none())
       .def("classify", &classify, "ids"_a, "offsets"_a, "types"_a.none(true), "cancel"_a = py::none());
 }
 

@@ -53,7 +53,7 @@ py::dict model_info(const ModelHandle& handle) {
   std::vector<std::string> tasks;
   if (m->generates()) tasks.push_back("generate");
   tasks.insert(m->encodes_first() ? tasks.begin() : tasks.end(), "encode");
-  if (d.labels > 0) tasks.push_back("classify");
+  if (d.labels > 0) tasks.push_back(d.labels_tokens() ? "label" : "classify");
   std::string pooling;
   for (const PoolKind kind : d.pooling) pooling += (pooling.empty() ? "" : "+") + std::string(model::name(kind));
   std::map<std::string, std::uint64_t> formats;

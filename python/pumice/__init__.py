@@ -41,6 +41,7 @@ from .errors import (
 if TYPE_CHECKING:
     from .chats.chat import ChatResult
     from .encode.encoding import Prediction, RankHit
+    from .encode.token_labels import LabeledSpan, TokenLabels
     from .encode.vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
     from .event_loops.streams import AsyncStream
     from .generate.answers import ToolCall
@@ -71,6 +72,8 @@ _HOME = {
     "Grammar": "generate.grammar",
     "RankHit": "encode.encoding",
     "Prediction": "encode.encoding",
+    "LabeledSpan": "encode.token_labels",
+    "TokenLabels": "encode.token_labels",
     "SearchResult": "encode.vectors",
     "search": "encode.vectors",
     "similarity_pairwise": "encode.vectors",
@@ -104,6 +107,7 @@ __all__ = [
     "GrammarError",
     "GrammarWarning",
     "IncompleteModelWarning",
+    "LabeledSpan",
     "Model",
     "ModelFormatError",
     "NumericError",
@@ -117,6 +121,7 @@ __all__ = [
     "SamplingParams",
     "SearchResult",
     "Stream",
+    "TokenLabels",
     "TokenizerError",
     "ToolCall",
     "TruncationWarning",

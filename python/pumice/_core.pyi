@@ -152,10 +152,10 @@ def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], N
 
 class Model:
     info: dict[str, Any]
-    """architecture, tasks (subset of ["encode", "generate", "classify"]), parameters, layers, hidden_size, vector_size (of a pooled
-    row behind its modules), vocab_size, heads, kv_heads, head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels,
-    pooling, isa, threads (None: no layer is on the CPU), device ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name, layers),
-    gpu_layers and gpu_experts (numbers of layers)."""
+    """architecture, tasks (subset of ["encode", "generate", "classify", "label"]), parameters, layers, hidden_size, vector_size (of a
+    pooled row behind its modules), vocab_size, heads, kv_heads, head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes,
+    labels, pooling, isa, threads (None: no layer is on the CPU), device ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name,
+    layers), gpu_layers and gpu_experts (numbers of layers)."""
 
     def placement(self) -> dict[str, Any]:
         """Returns the placement of the loaded model, in the form of plan()."""
@@ -210,6 +210,9 @@ class Model:
     ) -> _Float32:
         """Returns the last hidden state of every token, (tokens of all texts) x hidden_size. unseen: for each text, the number of tokens at
         its end to which no token attends."""
+
+    def label_tokens(self, ids: _Int32, offsets: _Int64, types: _Int32 | None, cancel: Cancel | None = None) -> _Float32:
+        """Returns the logits of a classifier of tokens, (tokens of all texts) x labels."""
 
     def classify(self, ids: _Int32, offsets: _Int64, types: _Int32 | None, cancel: Cancel | None = None) -> _Float32:
         """Returns the logits of a sequence classifier or cross-encoder (n x labels)."""

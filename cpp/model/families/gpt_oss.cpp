@@ -1,5 +1,6 @@
 // gpt-oss 20B and 120B (OpenAI 2025): attention sinks, a window in every other layer, and experts with biases whose gate and up are
-// limited. The experts of its own folders are MXFP4; those of other folders may be plain and transposed.
+// limited. The experts of its own folders are MXFP4; those of other folders may be plain and transposed. OpenAI Privacy Filter (2026): an
+// encoder of such layers, all with a window, whose classifier labels tokens.
 #include <cmath>
 
 #include "model/families/names.h"
@@ -27,17 +28,28 @@ constexpr TensorName kNames[] = {
     {expert_down, "", "layers.{}.mlp.experts.down_proj", Fused::no, true, Bare::safetensors},
 };
 
-void configure(const Reader& read, Config& c) {
-  read_sizes(read, c, {.heads = 64, .kv_heads = 8, .head_dim = 64, .n_ctx = 131072, .eps = 1e-5});
-  read_windows(read, c, {.window = 128, .full_every = 2});
+constexpr std::string_view kFilterTypes[] = {"openai_privacy_filter"}, kFilterPrefixes[] = {"model.", ""};
+// The experts are stacks of transposed matrices. Each has the rows of the gate before those of up.
+constexpr TensorName kFilterNames[] = {
+    {sinks, "", "layers.{}.self_attn.sinks", Fused::no, false, Bare::safetensors},
+    {router, "", "layers.{}.mlp.router"},
+    {expert_gate, "", "layers.{}.mlp.experts.gate_up_proj", Fused::expert_gate_up, true, Bare::safetensors},
+    {expert_up, "", "layers.{}.mlp.experts.gate_up_proj", Fused::expert_gate_up, true, Bare::safetensors},
+    {expert_down, "", "layers.{}.mlp.experts.down_proj", Fused::no, true, Bare::safetensors},
+};
+
+void read_attention(const Reader& read, Config& c, const RopeDefaults& rope) {
   // GptOssConfig has YaRN without these keys, with numbers that no published file relies on.
   if (!c.gguf && !read.object("rope_parameters") && !read.object("rope_scaling"))
-    read.unsupported("rope_parameters (or rope_scaling) is missing; gpt-oss needs its settings of YaRN");
-  read_ropes(read, c, {.theta = 150000, .gguf_truncates = false});
+    read.unsupported("rope_parameters (or rope_scaling) is missing; ", c.family->name, " needs its settings of YaRN");
+  read_ropes(read, c, rope);
   for (Layer& layer : c.layers) {
     layer.attention().sinks = true;
     layer.attention().qkv_bias = layer.attention().out_bias = read.flag("", "attention_bias", true);
   }
+}
+
+void read_experts(const Reader& read, Config& c) {
   Mixture mixture = read_mixture(read, c, {.experts_key = "num_local_experts", .width_key = "", .experts = 128, .chosen = 4});
   mixture.router.bias = mixture.bias = true;
   constexpr double kAlpha = 1.702;  // quick_gelu is x * sigmoid(1.702 x)
@@ -49,6 +61,23 @@ void configure(const Reader& read, Config& c) {
   set_mixtures(c, mixture, [](std::size_t) { return true; });
 }
 
+void configure(const Reader& read, Config& c) {
+  read_sizes(read, c, {.heads = 64, .kv_heads = 8, .head_dim = 64, .n_ctx = 131072, .eps = 1e-5});
+  read_windows(read, c, {.window = 128, .full_every = 2});
+  read_attention(read, c, {.theta = 150000, .gguf_truncates = false});
+  read_experts(read, c);
+}
+
+void configure_filter(const Reader& read, Config& c) {
+  c.has_head = false;
+  c.classifier.by_token = true;
+  read_sizes(read, c, {.heads = 14, .kv_heads = 2, .head_dim = 64, .n_ctx = 131072, .eps = 1e-5});
+  read_windows(read, c, {.window = 128});
+  read_attention(read, c, {.theta = 150000, .interleaved = true});
+  for (Layer& layer : c.layers) layer.attention().causal = false;
+  read_experts(read, c);
+}
+
 }  // namespace
 
 const Family gpt_oss{.name = "gpt_oss",
@@ -58,5 +87,12 @@ const Family gpt_oss{.name = "gpt_oss",
                      .names = kNames,
                      .more_names = names::kLlama,
                      .configure = configure};
+
+const Family openai_privacy_filter{.name = "openai_privacy_filter",
+                                   .model_types = kFilterTypes,
+                                   .prefixes = kFilterPrefixes,
+                                   .names = kFilterNames,
+                                   .more_names = names::kLlama,
+                                   .configure = configure_filter};
 
 }  // namespace pumice::model::families_in_files::gpt_oss

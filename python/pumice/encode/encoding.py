@@ -1,11 +1,11 @@
-"""encode(), predict() and rank(), which turn texts into arrays with a tokenizer and an engine."""
+"""encode(), predict(), rank() and label_tokens(), which turn texts into arrays with a tokenizer and an engine."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,14 @@ from .rows import (
     quantize_rows,
 )
 from .sentence_config import SentenceConfig
+from .token_labels import TokenLabels
 from .windows import Cuts, Render, Tokens, WindowTokenizer, items_of
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
 
 Float32 = npt.NDArray[np.float32]
+R = TypeVar("R")
 Output = Literal["sentence", "tokens", "both"]
 
 MOST_TOKENS = 1 << 20  # maximum number of tokens in a micro-batch; the engine checks this limit too
@@ -356,3 +358,41 @@ class Encoder:
         if len(self._config.score_ids) == 2:
             logits = logits[:, :1] - logits[:, 1:]
         return activate(logits, activation or self._activation)
+
+    # ------------------------------------------------------------ labels of tokens
+    def label_tokens(
+        self,
+        texts: Any,
+        truncate: bool | str,
+        show_progress_bar: bool | None,
+        read: Callable[[str, TokenLabels], R],
+        cancel: _core.Cancel | None = None,
+    ) -> list[R]:
+        """Returns read(text, its token labels) for each text. A KeyboardInterrupt has the results so far as .partial."""
+        items, expected = items_of(texts, "texts")
+        cuts = Cuts(self.max_tokens, truncate)
+        result: list[R] = []
+        try:
+            with Progress(show_progress_bar, expected, "text") as bar:
+                for window, tokens in self._windows.placed(items, cuts, cancel):
+                    waiting = iter(window)
+                    for part in tokens.batches():
+                        found = self._labels_of_tokens(part, cancel)
+                        result.extend(read(text, labels) for labels, text in zip(found, waiting, strict=False))
+                        bar.add(len(part))
+        except KeyboardInterrupt as interrupt:
+            interrupt.partial = result  # type: ignore[attr-defined]
+            raise
+        cuts.warn()
+        return result
+
+    def _labels_of_tokens(self, texts: Tokens, cancel: _core.Cancel | None) -> Iterator[TokenLabels]:
+        assert texts.places is not None
+        empty = np.diff(texts.offsets) == 0  # the engine takes no text without tokens
+        filled = np.concatenate([texts.offsets[:1], texts.offsets[1:][~empty]])
+        logits = self._engine.label_tokens(texts.ids, filled, texts.types, cancel)
+        probabilities = activate(logits, "softmax")
+        own = texts.places[:, 0] >= 0
+        for a, b in zip(texts.offsets[:-1], texts.offsets[1:], strict=True):
+            kept = own[a:b]
+            yield TokenLabels(texts.ids[a:b][kept], texts.places[a:b][kept], probabilities[a:b][kept])

@@ -61,6 +61,9 @@ class Engine(Protocol):
     def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
         """Returns the logits of each text, float32 (texts, labels)."""
 
+    def label_tokens(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
+        """Returns the logits of each token, float32 (tokens, labels)."""
+
     def placement(self) -> dict[str, Any]:
         """Returns on which device each part of the model is, in the form of _core.plan()."""
 

@@ -171,6 +171,10 @@ class StaticEngine:
         """Raises UnsupportedTaskError, because a table of vectors has no classifier head."""
         raise UnsupportedTaskError("a table of vectors (static) has no classifier head")
 
+    def label_tokens(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
+        """Raises UnsupportedTaskError, because a table of vectors has no classifier head."""
+        raise UnsupportedTaskError("a table of vectors (static) has no classifier head")
+
     def _rows(self, ids: Int32 | None = None) -> Float32:
         """Returns the table. Raises ValueError if an id has no row, or if the model is closed."""
         table = self._table

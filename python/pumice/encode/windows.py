@@ -40,6 +40,7 @@ class Tokens:
     types: Int32 | None
     unseen: Int32 | None = None  # for each text, the number of tokens at its end to which no token attends
     kept: npt.NDArray[np.bool_] | None = None  # for each token, whether it has a vector in the result
+    places: Int32 | None = None  # as in TokenBatch
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -58,6 +59,7 @@ class Tokens:
                 None if self.types is None else self.types[a:b],
                 None if self.unseen is None else self.unseen[first:last],
                 None if self.kept is None else self.kept[a:b],
+                None if self.places is None else self.places[a:b],
             )
             first = last
 
@@ -244,6 +246,24 @@ class WindowTokenizer:
                 first += len(window)
 
         return ahead(jobs(), cancel)
+
+    def placed(self, texts: Iterable[Any], cuts: Cuts, cancel: _core.Cancel | None = None) -> Iterator[tuple[list[str], Tokens]]:
+        """Yields texts and their tokens with their places, window by window. The texts get no prompt and keep their case, because places
+        are those of the caller's characters. A text may have no tokens."""
+
+        def jobs() -> Iterator[tuple[int, Callable[[], tuple[list[str], Tokens]]]]:
+            first = 0
+            for window in windows(texts, _characters):
+                yield sum(map(_characters, window)), functools.partial(self._placed, window, first, cuts)
+                first += len(window)
+
+        return ahead(jobs(), cancel)
+
+    def _placed(self, window: Sequence[Any], first: int, cuts: Cuts) -> tuple[list[str], Tokens]:
+        texts = [check_text(text, f"text {first + i}") for i, text in enumerate(window)]
+        batch = self._tokenizer.encode_placed(texts, truncate_to=self.max_tokens)
+        cuts.see(np.asarray(batch.lengths_before_cut), first)
+        return texts, Tokens(batch.ids, batch.offsets, batch.types if self._typed else None, places=batch.places)
 
     def window(self, window: Sequence[Any], first: int, prompt: str, cuts: Cuts, role: str | None = None) -> Tokens:
         """Returns the tokens of one window. first: the index of its first text among all texts of the call."""

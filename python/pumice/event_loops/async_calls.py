@@ -1,4 +1,4 @@
-"""Implements the asynchronous calls agenerate(), achat(), astream(), aencode() and arank().
+"""Implements the asynchronous calls agenerate(), achat(), astream(), aencode(), arank() and alabel_tokens().
 
 An event loop only picks up finished results. Templates, tokenizing and encoders run in threads of workers.py. Generated tokens come from
 one thread per model (pump.py), which decodes their text and wakes each event loop once per step. Calls of aencode() with few texts are

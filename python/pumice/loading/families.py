@@ -31,7 +31,6 @@ _NOT_RUN: dict[str, tuple[str, str]] = {
     "bailing_moe": ("Ling", EXPERTS),
     "mt5 umt5": ("mT5, UMT5", "their defaults, and a table of biases for each layer"),
     "nomic-bert-moe": ("nomic v2 MoE", EXPERTS),
-    "openai_privacy_filter": ("OpenAI Privacy Filter", f"{EXPERTS}; a label for each token"),
     "deberta": ("DeBERTa 1 (2 and 3 are run)", DISENTANGLED),
     "rwkv rwkv6 rwkv7 jamba xlstm bitnet phimoe grok dbrx arctic": ("RWKV, Jamba, xLSTM, BitNet, Phi-MoE, Grok, DBRX, Arctic", REFUSED),
 }

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import _core
-from ..common.arguments import shown_path
+from ..common.arguments import shown, shown_path
 from ..common.display import count, formats, size
+from ..common.side_files import field as json_field
 from ..common.side_files import read_object
 from ..encode.engine import Engine
 from ..encode.sentence_config import Layout, SentenceConfig
+from ..encode.token_labels import STEPS
+from ..errors import ModelFormatError
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
@@ -66,6 +69,30 @@ def labels_of(file: _core.ModelFile, count: int, config: SentenceConfig) -> tupl
         named = [given.get(str(i)) for i in range(count)] if isinstance(given, dict) else []
     sound = len(named) == count and all(isinstance(name, str) for name in named) and len(set(named)) == count
     return tuple(named) if sound else tuple(f"LABEL_{i}" for i in range(count))
+
+
+def viterbi_biases(file: _core.ModelFile) -> dict[str, float]:
+    """Returns the numbers in viterbi_calibration.json beside a classifier of tokens, by the names in token_labels.STEPS. The file has them
+    at operating_points.default.biases, as that of openai/privacy-filter. Without the file, or in GGUF, there are none."""
+    path = Path(file.path)
+    source = (path if path.is_dir() else path.parent) / "viterbi_calibration.json"
+    values = read_object(source) if file.kind != "gguf" else {}
+    for key in ("operating_points", "default", "biases") if values else ():
+        inner = json_field(values, key, dict, source)
+        if inner is None:
+            raise ModelFormatError(f"{source}: {key} is missing", file=str(source), field=key)
+        values = inner
+    biases: dict[str, float] = {}
+    for key in values:
+        number = json_field(values, key, (int, float), source, 0.0)
+        if key not in STEPS or not abs(number) <= 1e6:
+            raise ModelFormatError(
+                f"{source}: {shown(key)} is {shown(number)}; numbers from -1e6 to 1e6 are needed, of {', '.join(STEPS)}",
+                file=str(source),
+                field=key,
+            )
+        biases[key] = float(number)
+    return biases
 
 
 def has_types(file: _core.ModelFile) -> bool:

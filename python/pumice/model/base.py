@@ -35,8 +35,9 @@ _TASK_NEEDS = {
     "encode": "an encoder, or a decoder that gives hidden states",
     "generate": "a decoder with an output head",
     "classify": "a classifier or cross-encoder: a model with a classifier head, or a reranker with LogitScore",
+    "label": "a classifier of tokens (a model of a class ...ForTokenClassification)",
 }
-TASK_CALLS = {"encode": "encode()", "generate": "generate()", "classify": "predict() and rank()"}
+TASK_CALLS = {"encode": "encode()", "generate": "generate()", "classify": "predict() and rank()", "label": "label_tokens()"}
 
 P = ParamSpec("P")
 R = TypeVar("R")

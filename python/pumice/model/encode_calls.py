@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..common.arguments import check_text, checked_keywords, choice, integer, listed
+from ..common.arguments import check_text, checked_keywords, choice, did_you_mean, integer, listed, real, shown
 from ..encode import vectors
 from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Prediction, Prepared, RankHit
 from ..encode.rows import Precision
+from ..encode.token_labels import AGGREGATIONS, OUTSIDE, Aggregation, LabeledSpan, SpanReader, TokenLabels
 from ..encode.windows import items_of
 from ..errors import UnsupportedTaskError
+from ..loading.files import viterbi_biases
 from .base import ModelBase, survives_its_device
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class EncodeCalls(ModelBase):
-    """encode() and its variants, similarity and search, and the classifier's predict() and rank()."""
+    """encode() and its variants, similarity and search, and the classifiers' predict(), rank() and label_tokens()."""
 
     @checked_keywords(ENCODE_DEFAULTS)
     def encode(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
@@ -179,6 +182,75 @@ class EncodeCalls(ModelBase):
         by_name = dict(zip(self.info["labels"], row, strict=True))
         label = max(by_name, key=lambda name: by_name[name])
         return Prediction(label, by_name[label], by_name)
+
+    @checked_keywords()
+    def label_tokens(
+        self,
+        texts: str | Iterable[str],
+        *,
+        aggregation: Aggregation | None = None,
+        threshold: float = 0.0,
+        ignore_labels: Iterable[str] = (OUTSIDE,),
+        output: Literal["spans", "tokens"] = "spans",
+        truncate: Literal[True, "error"] = True,
+        show_progress_bar: bool | None = None,
+    ) -> Any:
+        """Returns the parts of texts that a classifier of tokens labels: a list of LabeledSpan for one string, or a list of such lists for
+        an iterable of strings.
+
+        texts: a string, or any iterable of strings, as for encode().
+        aggregation: how tokens are joined to spans. "none", "simple", "first", "average" and "max" are as in transformers'
+            pipeline("token-classification"). "viterbi" takes the most probable sequence of labels in which spans are whole (B I ... E, or
+            S), with the numbers of viterbi_calibration.json if the model has this file. None means "viterbi" if the labels begin with B-,
+            I-, E- and S-, and otherwise "simple".
+        threshold: spans with a smaller score are left out.
+        ignore_labels: spans with these labels are left out.
+        output: "spans", or "tokens", which returns a TokenLabels for each text, with the probabilities of all labels for each token.
+        truncate: True cuts texts that are longer than the model's limit, and issues a warning that counts them. "error" raises
+            ContextLengthError.
+        show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
+
+        Raises UnsupportedTaskError, ContextLengthError, NumericError, TypeError and ValueError. A KeyboardInterrupt has the results so far
+        as .partial."""
+        return self._label_tokens(texts, aggregation, threshold, ignore_labels, output, truncate, show_progress_bar)
+
+    @survives_its_device
+    def _label_tokens(
+        self,
+        texts: Any,
+        aggregation: Aggregation | None,
+        threshold: float,
+        ignore_labels: Iterable[str],
+        output: str,
+        truncate: Literal[True, "error"],
+        show_progress_bar: bool | None,
+        cancel: _core.Cancel | None = None,
+    ) -> Any:
+        self._need("label", "label_tokens()")
+        reader = self._spans
+        choice("output", output, ("spans", "tokens"))
+        how: Aggregation = reader.default if aggregation is None else choice("aggregation", aggregation, AGGREGATIONS)
+        reader.check(how)
+        least = real("threshold", threshold, 0, 1)
+        if isinstance(ignore_labels, str) or not isinstance(ignore_labels, Iterable):
+            raise TypeError(f"ignore_labels must be a list of labels, not {shown(ignore_labels)}")
+        ignored = listed(ignore_labels)
+        for label in ignored:
+            if not reader.known(label):
+                raise ValueError(f"ignore_labels: {shown(label)} is not a label of this model{did_you_mean(label, self.info['labels'])}")
+
+        def read(text: str, tokens: TokenLabels) -> list[LabeledSpan] | TokenLabels:
+            if output == "tokens":
+                return tokens
+            return [span for span in reader.read(text, tokens, how) if span.label not in ignored and span.score >= least]
+
+        single = isinstance(texts, str)
+        found = self._encoder.label_tokens([texts] if single else texts, truncate, show_progress_bar, read, cancel)
+        return found[0] if single else found
+
+    @cached_property
+    def _spans(self) -> SpanReader:
+        return SpanReader(self.info["labels"], self._tokenizer, viterbi_biases(self._file))
 
     @checked_keywords()
     def rank(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..common.arguments import checked_keywords, shown_path
 from ..common.display import count, formats, html_lines, size
 from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, RankHit
+from ..encode.token_labels import OUTSIDE, Aggregation
 from ..errors import ChatTemplateError
 from ..generate.prompts import Prompt
 from ..generate.settings import Sampling
@@ -92,6 +93,26 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         from ..event_loops import async_calls
 
         return await async_calls.stoppable(lambda cancel: self._rank(query, documents, top_k, truncate, show_progress_bar, cancel))
+
+    @checked_keywords()
+    async def alabel_tokens(
+        self,
+        texts: str | Iterable[str],
+        *,
+        aggregation: Aggregation | None = None,
+        threshold: float = 0.0,
+        ignore_labels: Iterable[str] = (OUTSIDE,),
+        output: Literal["spans", "tokens"] = "spans",
+        truncate: Literal[True, "error"] = True,
+        show_progress_bar: bool | None = None,
+    ) -> Any:
+        """Like label_tokens(), with the same arguments, but awaited in an asyncio event loop.
+
+        Raises what label_tokens() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
+        from ..event_loops import async_calls
+
+        given = (texts, aggregation, threshold, ignore_labels, output, truncate, show_progress_bar)
+        return await async_calls.stoppable(lambda cancel: self._label_tokens(*given, cancel))
 
     # ------------------------------------------------------------ the model itself
     def memory(self) -> dict[str, int]:

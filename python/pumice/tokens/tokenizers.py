@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from .gguf_tokenizer import SPACE
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 TEXT_MEMORY = 256  # maximum number of bytes that the tokenizers package uses per character of a text
 WORDS = 1 << 16  # maximum number of words whose ids a tokenizer caches, about 16 MB
@@ -48,6 +49,7 @@ class TokenBatch:
     offsets: Int64
     types: Int32 | None  # token types, or None if all are 0
     lengths_before_cut: Int64  # the number of tokens of each text before it was cut, including special tokens
+    places: Int32 | None = None  # (tokens, 2): the characters of each token in its text, start and end; -1 for special tokens around it
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -157,8 +159,23 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], add_special: bool = True, truncate_to: int | None = None) -> TokenBatch:
         """Returns the ids of many texts. truncate_to: the maximum number of tokens to keep per text, special ones included."""
-        layout = self._single if add_special else _NOTHING
-        bodies = self._bodies(texts)
+        return self._batch(self._bodies(texts), self._single if add_special else _NOTHING, truncate_to)
+
+    def encode_placed(self, texts: Sequence[str], truncate_to: int | None = None) -> TokenBatch:
+        """Like encode_batch(), but also returns the place of each token in its text."""
+        texts = self._checked(texts)
+        with no_panic("tokenising"):
+            encodings = self.backend.encode_batch(texts, add_special_tokens=False)
+        layout = self._single
+        room = _room(truncate_to, layout.count)
+        before, after = ([(-1, -1)] * len(part) for part in layout.parts)
+        places: list[tuple[int, int]] = []
+        for encoding in encodings:
+            places += [*before, *self._cut(encoding.offsets, room), *after]
+        batch = self._batch([encoding.ids for encoding in encodings], layout, truncate_to)
+        return replace(batch, places=np.array(places, np.int32).reshape(-1, 2))
+
+    def _batch(self, bodies: list[list[int]], layout: _Layout, truncate_to: int | None) -> TokenBatch:
         lengths = np.fromiter(map(len, bodies), np.int64, len(bodies)) + layout.count
         room = _room(truncate_to, layout.count)
         before, after = layout.parts
@@ -287,6 +304,13 @@ class Tokenizer:
                     setattr(plain, part, value)
             return plain, *with_own_tokens(self.added, plain)
 
+    def _checked(self, texts: Sequence[str]) -> list[str]:
+        """Returns the texts as a list. Raises TypeError or ValueError for what is not a text."""
+        for i, text in enumerate(texts):
+            _check_text(text, f"texts[{i}]")
+        check_memory(TEXT_MEMORY * sum(map(len, texts)), f"tokenising {len(texts)} texts")
+        return list(texts)
+
     def _bodies(self, texts: Sequence[str]) -> list[list[int]]:
         if isinstance(texts, str):
             raise TypeError("texts must be a sequence of str, found one str")
@@ -322,7 +346,7 @@ class Tokenizer:
                 self._words = kept  # the cache was full, so it starts again with the words of this call
         return [list(chain.from_iterable(map(ids_of.__getitem__, each))) for each in words]
 
-    def _cut(self, ids: list[int], most: int | None) -> list[int]:
+    def _cut(self, ids: list[T], most: int | None) -> list[T]:
         if most is None or len(ids) <= most:
             return ids
         return ids[len(ids) - most :] if self.truncate_left else ids[:most]

@@ -165,6 +165,11 @@ TEST(Programs, AClassifierIsData) {
   EXPECT_EQ(slot(late, all<Linear>(late).back().out.slot).rows, Rows::tokens);
   EXPECT_EQ(slot(late, late.output).rows, Rows::segments);
   EXPECT_EQ(width(late, late.output), tiny::kLabels);
+  head = {.by_token = true, .dense = true};
+  const Program each = classes();
+  EXPECT_EQ(text(each), layers + " Linear Linear");
+  EXPECT_EQ(slot(each, each.output).rows, Rows::tokens);
+  EXPECT_EQ(width(each, each.output), tiny::kLabels);
 }
 
 TEST(Programs, AConvertedClassifierWithoutItsDenseLayerSaysSo) {

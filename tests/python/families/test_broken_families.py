@@ -103,7 +103,7 @@ FIRST_DENSE = words(
 )
 ANY_ROWS = re.compile(
     r"embed_tokens|token_embd|backbone\.embeddings|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type"
-    r"|token_embedding|classifier|^text_projection"
+    r"|token_embedding|classifier|^score|^text_projection"
 )
 
 
@@ -120,7 +120,7 @@ def first_variants(gguf: bool = False) -> dict[str, str]:
     return found
 
 
-CLASSIFIER = re.compile(r"^(classifier|classifier\.out_proj|cls\.output|text_projection)\.weight")
+CLASSIFIER = re.compile(r"^(classifier|classifier\.out_proj|cls\.output|score|text_projection)\.weight")
 
 Keys = dict[str, Any]
 Tensors = dict[str, np.ndarray]
@@ -224,7 +224,7 @@ def logits(core: Any, source: Path) -> np.ndarray:
         offsets = np.array([0, len(IDS)], np.int64)
         ends = np.empty((1, model.info["vector_size"]), np.float32)
         if model.info["labels"]:
-            ends = model.classify(IDS, offsets, None)
+            ends = random_models.classes(model, IDS, offsets, None)
         else:
             model.encode(IDS, offsets, None, ends, False, 0)
         return np.concatenate([model.encode_tokens(IDS, offsets, None).ravel(), ends.ravel()])

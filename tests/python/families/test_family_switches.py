@@ -1031,19 +1031,3 @@ def test_a_bias_that_is_asked_for_must_be_there(name: str, key: str, tmp_path: P
 def test_every_variant_of_the_tables_is_compared_with_its_golden() -> None:
     assert all(VARIANTS[row[0]].kind == "decoder" for row in [*SWITCHES, *DEFAULTS, *REFUSED, *ASKED])
     assert all(VARIANTS[row[0]].kind == "encoder" for row in [*ENCODER_SWITCHES, *ENCODER_DEFAULTS, *ENCODER_REFUSED])
-
-
-# A classifier of tokens must not be taken for one of texts, which may have tensors of the same names.
-@pytest.mark.parametrize("name", ["bert_classifier", "modernbert_classifier", "roberta_classifier", "qwen3_classifier"])
-def test_a_classifier_of_tokens_is_not_run_as_one_of_texts(name: str, tmp_path: Path) -> None:
-    folder = random_models.make_folder(name, tmp_path)
-    path = folder / "config.json"
-    said = json.loads(path.read_text())
-    path.write_text(json.dumps(said | {"architectures": ["BertForTokenClassification"]}))
-    with pytest.warns(pumice.IncompleteModelWarning, match="has a classifier of tokens \\(BertForTokenClassification\\)"):
-        model = pumice.load(folder, device="cpu", progress=False)
-    with model:
-        assert model.info["labels"] == ()
-        assert model.info["tasks"] == ["encode"]
-        with pytest.raises(pumice.UnsupportedTaskError):
-            model.predict(["a"])

@@ -244,6 +244,9 @@ class Model:
             scores.append(len(query & document) - 3.0)
         return np.array(scores, np.float32)[:, None] * np.arange(1, self.labels + 1, dtype=np.float32)
 
+    def label_tokens(self, ids: np.ndarray, offsets: np.ndarray, types: np.ndarray | None, cancel: Any = None) -> np.ndarray:
+        return np.eye(self.labels, dtype=np.float32)[ids % self.labels]
+
     def logits(self, ids: np.ndarray, all_positions: bool) -> np.ndarray:
         rows = np.eye(VOCAB, dtype=np.float32)[(ids + 1) % VOCAB]
         return rows if all_positions else rows[-1]

@@ -1232,6 +1232,11 @@ WITHOUT = {
     "distilbert_relu": "the converter drops activation",
     "t5_gated": "the converter drops relative_attention_max_distance",
 }
+WITHOUT |= {
+    name: "the converter knows no classifiers of tokens"
+    for name, variant in random_models.VARIANTS.items()
+    if variant.auto == "AutoModelForTokenClassification"
+}
 
 
 def metadata(config: Config, form: Form) -> dict[str, Any]:

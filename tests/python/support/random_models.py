@@ -174,5 +174,12 @@ def golden(name: str) -> dict[str, npt.NDArray[Any]]:
     Decoders: ids (T,). logits (T, V / stride): columns 0, stride, ... of each row. last (V,): the whole last row. log_sum_exp (T,).
     targets (T - 1,): the logit of each next id. greedy (64,): the ids that follow ids[:20].
     Encoders: ids of all texts, offsets (texts + 1), types where the family has them, hidden (ids, H / stride).
-    Classifiers also: logits (texts, labels). Projections also: embeddings (texts, width)."""
+    Classifiers also: logits (texts, labels), or (ids, labels) if they label tokens. Projections also: embeddings (texts, width)."""
     return dict(np.load(golden_file(name, "npz")))
+
+
+def classes(model: Any, ids: Any, offsets: Any, types: Any) -> npt.NDArray[np.float32]:
+    """Returns the logits of a classifier (`model` is a _core.Model) in the form of the golden."""
+    call = model.label_tokens if "label" in model.info["tasks"] else model.classify
+    logits: npt.NDArray[np.float32] = call(ids, offsets, types)
+    return logits

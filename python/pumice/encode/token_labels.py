@@ -1,0 +1,226 @@
+"""Turns the probabilities that a classifier of tokens gives each label into labelled spans of the text. The ways of joining tokens to spans
+have the names and the rules of aggregation_strategy in transformers' pipeline("token-classification"). "viterbi" is an exception: it is the
+decoder of openai/privacy-filter (opf/_core/decoding.py in its repository)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from ..tokens.tokenizers import Tokenizer
+
+Float32 = npt.NDArray[np.float32]
+Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
+Aggregation = Literal["none", "simple", "first", "average", "max", "viterbi"]
+
+AGGREGATIONS = ("none", "simple", "first", "average", "max", "viterbi")
+OUTSIDE = "O"  # the label of tokens that belong to no span
+# The numbers that "viterbi" adds to the score of a path for each step between two tags: key in viterbi_calibration.json -> the tags before
+# and after the step.
+STEPS = {
+    "transition_bias_background_stay": ("O", "O"),
+    "transition_bias_background_to_start": ("O", "BS"),
+    "transition_bias_inside_to_continue": ("BI", "I"),
+    "transition_bias_inside_to_end": ("BI", "E"),
+    "transition_bias_end_to_background": ("ES", "O"),
+    "transition_bias_end_to_start": ("ES", "BS"),
+}
+
+
+@dataclass(frozen=True)
+class LabeledSpan:
+    """A part of a text to which a classifier of tokens gives a label. It is text[start:end] of the caller's text."""
+
+    label: str
+    score: float
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class TokenLabels:
+    """The probabilities of all labels for the tokens of one text, without the special tokens around it."""
+
+    ids: Int32  # (tokens,)
+    offsets: Int32  # (tokens, 2): token i is text[offsets[i, 0] : offsets[i, 1]]
+    probabilities: Float32  # (tokens, labels), in the order of info["labels"]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A token, or several, with a label and its probability."""
+
+    label: str
+    score: Any  # np.float32
+    start: int
+    end: int
+
+
+class SpanReader:
+    """Joins the tokens of texts to spans, for one model."""
+
+    def __init__(self, labels: Sequence[str], tokenizer: Tokenizer, biases: Mapping[str, float]) -> None:
+        """biases: of STEPS; a missing one is 0."""
+        self.labels = tuple(labels)
+        self._tokenizer = tokenizer
+        model = tokenizer.backend.model
+        self._marks_subwords = bool(getattr(model, "continuing_subword_prefix", None))  # "##" of WordPiece
+        self._unknown = tokenizer.special.get("unk", tokenizer.unknown_id)
+        self._steps = _steps(self.labels, biases)
+
+    @property
+    def default(self) -> Aggregation:
+        """The aggregation for aggregation=None: "viterbi" if the labels say where spans end, and otherwise "simple"."""
+        return "simple" if self._steps is None else "viterbi"
+
+    def known(self, label: object) -> bool:
+        """Returns whether spans may have this label."""
+        return label in self.labels or label == OUTSIDE or any(label == each.split("-", 1)[-1] for each in self.labels)
+
+    def check(self, aggregation: str) -> None:
+        """Raises ValueError if the model's labels do not fit the aggregation."""
+        if aggregation == "viterbi" and self._steps is None:
+            shown = ", ".join(self.labels[:5])
+            raise ValueError(
+                f'aggregation="viterbi" needs labels that begin with B-, I-, E- or S-, and the label O; this model has {shown}'
+                f'{", ..." if len(self.labels) > 5 else ""}. Use "simple", "first", "average" or "max"'
+            )
+
+    def read(self, text: str, tokens: TokenLabels, aggregation: Aggregation) -> list[LabeledSpan]:
+        """Returns the spans of a text in their order, those with the label O too, except with "viterbi"."""
+        if len(tokens.ids) == 0:
+            return []
+        if aggregation == "viterbi":
+            found = self._path(text, tokens)
+        elif aggregation == "none":
+            found = self._each(tokens)
+        else:
+            found = _grouped(self._each(tokens) if aggregation == "simple" else self._words(text, tokens, aggregation))
+        return [LabeledSpan(each.label, float(each.score), each.start, each.end, text[each.start : each.end]) for each in found]
+
+    def _each(self, tokens: TokenLabels) -> list[_Found]:
+        best = tokens.probabilities.argmax(1)
+        scores = tokens.probabilities[np.arange(len(best)), best]
+        places = tokens.offsets.tolist()
+        return [_Found(self.labels[label], score, *place) for label, score, place in zip(best.tolist(), scores, places, strict=True)]
+
+    def _words(self, text: str, tokens: TokenLabels, aggregation: Aggregation) -> list[_Found]:
+        """Returns the words, each with one label for all its tokens."""
+        first = np.flatnonzero(~self._continues(text, tokens))
+        ends = [*first[1:].tolist(), len(tokens.ids)]
+        found = []
+        for a, b in zip(first.tolist(), ends, strict=True):
+            rows = tokens.probabilities[a:b]
+            if aggregation == "average":
+                row = rows.mean(0)
+            else:
+                row = rows[0 if aggregation == "first" else int(rows.max(1).argmax())]
+            label = int(row.argmax())
+            found.append(_Found(self.labels[label], row[label], int(tokens.offsets[a, 0]), int(tokens.offsets[b - 1, 1])))
+        return found
+
+    def _continues(self, text: str, tokens: TokenLabels) -> Bool:
+        """Returns for each token whether it continues the word of the token before it.
+
+        The rules are those of transformers' pipeline. A vocabulary that marks such tokens spells them longer than the text does. With
+        others, a word begins behind a space or with one. An unknown token is a word of its own."""
+        starts, ends = tokens.offsets.T
+        if self._marks_subwords:
+            lengths = np.array([len(self._tokenizer.token(i)) for i in tokens.ids.tolist()])
+            continues = lengths != ends - starts
+        else:
+            continues = np.array([start > 0 and " " not in text[start - 1 : start + 1] for start in starts.tolist()], np.bool_)
+        if self._unknown is not None:
+            continues = continues & (tokens.ids != self._unknown)
+        continues[0] = False
+        return np.asarray(continues, np.bool_)
+
+    def _path(self, text: str, tokens: TokenLabels) -> list[_Found]:
+        """Returns the spans of the most probable sequence of labels in which each span is B I ... I E, or S alone. The score of a span
+        is the mean of the probabilities of its labels. Space at both ends of a span is left out."""
+        assert self._steps is not None
+        path = _viterbi(tokens.probabilities, self._steps)
+        found: list[_Found] = []
+        first = 0
+        for i, label in enumerate(path):
+            tag, _, name = self.labels[label].partition("-")
+            if tag in ("B", "S"):
+                first = i
+            if tag not in ("E", "S"):
+                continue
+            start, end = int(tokens.offsets[first, 0]), int(tokens.offsets[i, 1])
+            part = text[start:end]
+            start, end = start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
+            # Tokens of single bytes may share a character, with which the span before this one then ends.
+            if start < end and (not found or start >= found[-1].end):
+                rows = np.arange(first, i + 1)
+                found.append(_Found(name, tokens.probabilities[rows, path[first : i + 1]].mean(), start, end))
+        return found
+
+
+def _grouped(found: list[_Found]) -> list[_Found]:
+    """Joins neighbours with the same label. A label that begins with B- begins a new span."""
+    groups: list[list[_Found]] = []
+    last = ""
+    for each in found:
+        begins = each.label.startswith("B-")
+        name = each.label[2:] if begins or each.label.startswith("I-") else each.label
+        if groups and name == last and not begins:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+        last = name
+    return [
+        _Found(group[0].label.split("-", 1)[-1], np.mean([each.score for each in group]), group[0].start, group[-1].end) for group in groups
+    ]
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps of a path of labels: what each adds to the score of the path, or -inf if no path takes it."""
+
+    start: Float32  # (labels,)
+    end: Float32  # (labels,)
+    between: Float32  # (labels after the step, labels before it)
+
+
+def _steps(labels: Sequence[str], biases: Mapping[str, float]) -> _Steps | None:
+    """Returns None if the labels are not O and labels with the tags B, I, E and S."""
+    tags = [label if label == OUTSIDE else label[:1] if label[1:2] == "-" else "" for label in labels]
+    if not set(tags) <= {"O", "B", "I", "E", "S"} or OUTSIDE not in tags or not {"E", "S"} & set(tags):
+        return None
+    between = np.full((len(labels), len(labels)), -np.inf, np.float32)
+    for key, (before, after) in STEPS.items():
+        for i, tag in enumerate(tags):
+            for k, following in enumerate(tags):
+                if tag in before and following in after and (following not in "IE" or labels[i][2:] == labels[k][2:]):
+                    between[k, i] = biases.get(key, 0.0)
+
+    def only(allowed: str) -> Float32:
+        return np.array([0 if tag in allowed else -np.inf for tag in tags], np.float32)
+
+    return _Steps(only("OBS"), only("OES"), between)
+
+
+def _viterbi(probabilities: Float32, steps: _Steps) -> list[int]:
+    """Returns the sequence of labels with the largest sum of log-probabilities and steps (Viterbi 1967)."""
+    with np.errstate(divide="ignore"):  # a probability of 0 has the logarithm -inf
+        rows = np.log(probabilities)
+    labels = np.arange(rows.shape[1])
+    scores = rows[0] + steps.start
+    before = np.empty(rows.shape, np.intp)
+    for i in range(1, len(rows)):
+        paths = scores + steps.between
+        before[i] = paths.argmax(1)
+        scores = paths[labels, before[i]] + rows[i]
+    path = [int((scores + steps.end).argmax())]
+    for i in range(len(rows) - 1, 0, -1):
+        path.append(int(before[i, path[-1]]))
+    return path[::-1]
