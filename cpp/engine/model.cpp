@@ -65,6 +65,18 @@ std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms&
   return all;
 }
 
+// Returns the program of the draft head's layer for the store of `shares`, the last part of the body. That part's last cache is the layer's,
+// and it has fewer caches than the body if the body is cut into parts.
+ModelProgram with_last_cache(ModelProgram draft, const Program& shares) {
+  draft.program.caches = shares.caches;
+  const auto last = static_cast<CacheId>(shares.caches.size() - 1);
+  for (Op& op : draft.program.ops) {
+    if (auto* store = std::get_if<Store>(&op)) store->cache = last;
+    if (auto* attend = std::get_if<Attend>(&op)) attend->cache = last;
+  }
+  return draft;
+}
+
 // Calls Backend::foresee() on a thread of its own, so that a GPU compiles its pipelines while weights are packed and uploaded.
 class Foresight {
  public:
@@ -229,8 +241,11 @@ Pipeline Model::build_pipeline(Output output, const Cancel& cancel) const {
     log_probs = build_stage(last, programs_.log_probs(), cancel);
     if (placement_.devices[last].backend->reads_back_slowly()) top = build_stage(last, programs_.top(), cancel);
     if (description_.config.draft) {
-      const auto [first, next, logits] = draft_programs(programs_, placement_.stages.back());
-      draft = {build_stage(last, *first, cancel), build_stage(last, *next, cancel), build_stage(last, *logits, cancel)};
+      const StagePlan& plan = placement_.stages.back();
+      const auto [first, next, logits] = draft_programs(programs_, plan);
+      const Program& shares = parts_->of(programs_.body(plan.first, plan.last, output), plan.device).back().program.program;
+      draft = {build_stage(last, with_last_cache(*first, shares), cancel), build_stage(last, with_last_cache(*next, shares), cancel),
+               build_stage(last, *logits, cancel)};
     }
   }
   return Pipeline(backends(), std::move(body), std::move(head), std::move(log_probs), std::move(top), std::move(draft));

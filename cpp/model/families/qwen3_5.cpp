@@ -93,7 +93,6 @@ void read_layers(const Reader& read, Config& c, const SizeDefaults& defaults) {
   }
   read_ropes(read, c, {.partial = 0.25});
   read_attention_bias(read, c);
-  read_draft(read, c);
 }
 
 void read_layers_3_5(const Reader& read, Config& c, const SizeDefaults& defaults) {
@@ -104,7 +103,10 @@ void read_layers_3_5(const Reader& read, Config& c, const SizeDefaults& defaults
     if (Recurrent* delta = layer.if_recurrent()) delta->tiled = c.gguf;  // converters to GGUF reorder the heads of values
 }
 
-void configure(const Reader& read, Config& c) { read_layers_3_5(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 256, .n_ctx = 32768}); }
+void configure(const Reader& read, Config& c) {
+  read_layers_3_5(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 256, .n_ctx = 32768});
+  read_draft(read, c);
+}
 
 void configure_moe(const Reader& read, Config& c) {
   // No layer has a dense network, and files need not say how wide one would be.
@@ -112,6 +114,7 @@ void configure_moe(const Reader& read, Config& c) {
   Mixture mixture = read_mixture(read, c, {.experts = 256, .chosen = 8, .width = 512});
   mixture.shared = read_opened_expert(read, mixture, 512);
   set_mixtures(c, mixture, [](std::size_t) { return true; });
+  read_draft(read, c);
 }
 
 void configure_next(const Reader& read, Config& c) {
@@ -119,6 +122,7 @@ void configure_next(const Reader& read, Config& c) {
   Mixture mixture = read_mixture(read, c, {.experts = 512, .chosen = 10, .width = 512, .normalised = true});
   mixture.shared = read_opened_expert(read, mixture, 512);
   set_sparse_layers(read, c, mixture);
+  read_draft(read, c);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,9 @@ def opened() -> Iterator[None]:
     yield from kept_open(DEVICE)
 
 
-def folder_with(tensors: dict[str, np.ndarray], target: Path, **config: Any) -> Path:
+def folder_with(tensors: dict[str, np.ndarray], target: Path, name: str = NAME, **config: Any) -> Path:
     """Writes the model's folder with other tensors, and with other values in config.json."""
-    folder = random_models.make_folder(NAME, target)
+    folder = random_models.make_folder(name, target)
     random_models.write_safetensors(folder / "model.safetensors", tensors)
     known = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(known | config))
@@ -95,24 +96,48 @@ def test_guesses_are_those_of_the_reference(place: str, folder: Path, tensors: d
             assert 0.1 * guessed < right < 0.95 * guessed, (most, guessed, right)
 
 
-def test_guesses_of_a_gguf_file(tmp_path: Path) -> None:
+def with_head(name: str) -> dict[str, np.ndarray]:
+    """Returns the tensors of a small model that has no draft head, with one."""
+    tensors = random_models.tensors(name)
+    shapes = draft_heads.shapes({tensor: list(values.shape) for tensor, values in tensors.items()})
+    return draft_heads.agreeing(tensors | {tensor: random_models.weights(tensor, tuple(shape)) for tensor, shape in shapes.items()})
+
+
+@pytest.mark.parametrize("name", [NAME, "qwen3_5_moe", "qwen3_next"])
+def test_guesses_of_a_gguf_file(name: str, tmp_path: Path) -> None:
     """The file has the head as a further layer, which block_count counts."""
-    config = json.loads(random_models.golden_file(NAME, "config.json").read_text())
-    tensors = random_models.tensors(NAME)
-    agreeing = draft_heads.agreeing(tensors)
-    form = random_gguf.FORMS[random_models.VARIANTS[NAME].family]
-    keys, _ = random_gguf.gguf_parts(NAME)
-    parts: dict[str, np.ndarray] = {}
-    for name, tensor in agreeing.items():
-        parts |= dict(random_gguf.converted(name, tensor, form, config))
-    folder = random_models.make_folder(NAME, tmp_path)
+    config = json.loads(random_models.golden_file(name, "config.json").read_text())
+    agreeing = draft_heads.agreeing(random_models.tensors(name)) if name == NAME else with_head(name)
+    block = f"model.layers.{config['num_hidden_layers']}."
+    named = {re.sub(r"^mtp\.(layers\.0\.)?", block, tensor): values for tensor, values in agreeing.items()}
+    keys, parts = random_gguf.gguf_parts(name, tensors=named, mtp_num_hidden_layers=1)
+    folder = random_models.make_folder(name, tmp_path)
     path = random_gguf.write(tmp_path / "model.gguf", keys, parts)
     with pumice.load(path, tokenizer=folder, device="cpu", **EXACT) as model:
         guessed, right = check_counts(model, agreeing, config, 3)
         assert right > 0.1 * guessed
-    del parts["blk.5.nextn.shared_head_norm.weight"]  # then the final norm takes its place, which has the same values here
+    # Without a norm of its own the head takes the final norm, which has the same values here.
+    del parts[f"blk.{config['num_hidden_layers']}.nextn.shared_head_norm.weight"]
     with pumice.load(random_gguf.write(path, keys, parts), tokenizer=folder, device="cpu", **EXACT) as model:
         assert check_counts(model, agreeing, config, 3) == (guessed, right)
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_moe", "qwen3_next"])
+def test_guesses_of_mixtures(name: str, tmp_path: Path) -> None:
+    """The layer of the draft head has experts too, which may be apart from it: in a cache, or on the CPU beside a GPU."""
+    tensors, texts = with_head(name), prompts(6)
+    folder = folder_with(tensors, tmp_path, name)
+    config = json.loads((folder / "config.json").read_text())
+    wanted = None
+    for place in ({"device": "cpu"}, {"device": "cpu", "expert_cache": 1 << 20}, {"device": DEVICE, "gpu_experts": 0}):
+        with pumice.load(folder, **EXACT, **place) as model:
+            if wanted is None:
+                guessed, right = check_counts(model, tensors, config, 3)
+                assert 0.1 * guessed < right
+                wanted = [r.ids.tolist() for r in start(model, texts, WAYS["greedy"], mtp="off")]
+            found = start(model, texts, WAYS["greedy"], mtp="on", always=True, guesses=3)
+            assert [r.ids.tolist() for r in found] == wanted, place
+            assert found[0].timings["accepted_tokens"] > 0
 
 
 # ---------------------------------------------------------------- the same tokens

@@ -49,7 +49,7 @@ class DraftHead:
     def __init__(self, tensors: Mapping[str, Array], config: Mapping[str, Any]) -> None:
         self.t = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
         self.dim, self.heads, self.kv_heads = config["head_dim"], config["num_attention_heads"], config["num_key_value_heads"]
-        self.eps = config.get("rms_norm_eps", 1e-6)
+        self.eps, self.chosen = config.get("rms_norm_eps", 1e-6), config.get("num_experts_per_tok", 0)
         rope = config["rope_parameters"]
         rotated = int(self.dim * rope["partial_rotary_factor"])
         self.frequencies = rope["rope_theta"] ** (-np.arange(0, rotated, 2) / rotated)
@@ -90,9 +90,23 @@ class DraftHead:
         seen = np.einsum("ht,thd->hd", shares, np.repeat(self.values, group, 1))
         x = x + self.t[attention + "o_proj.weight"] @ (seen / (1 + np.exp(-gate))).ravel()
         h = self.norm(x, layer + "post_attention_layernorm")
-        opened = self.t[layer + "mlp.gate_proj.weight"] @ h
-        wide = opened / (1 + np.exp(-opened)) * (self.t[layer + "mlp.up_proj.weight"] @ h)
-        return self.norm(x + self.t[layer + "mlp.down_proj.weight"] @ wide, "mtp.norm")
+        return self.norm(x + (self.mixture if layer + "mlp.gate.weight" in self.t else self.dense)(layer + "mlp.", h), "mtp.norm")
+
+    def dense(self, name: str, h: Wide) -> Wide:
+        opened = self.t[name + "gate_proj.weight"] @ h
+        wide = opened / (1 + np.exp(-opened)) * (self.t[name + "up_proj.weight"] @ h)
+        result: Wide = self.t[name + "down_proj.weight"] @ wide
+        return result
+
+    def mixture(self, name: str, h: Wide) -> Wide:
+        """The experts that the router chooses, with weights whose sum is 1, and the expert of all tokens."""
+        logits = self.t[name + "gate.weight"] @ h
+        chosen = np.argsort(-logits, kind="stable")[: self.chosen]
+        weights = np.exp(logits[chosen] - logits.max())
+        found = [w * self.dense(f"{name}experts.{e}.", h) for w, e in zip(weights / weights.sum(), chosen.tolist(), strict=True)]
+        open_share = 1 / (1 + np.exp(-self.t[name + "shared_expert_gate.weight"] @ h))
+        result: Wide = np.sum(found, 0) + open_share * self.dense(name + "shared_expert.", h)
+        return result
 
     def guesses(self, last: int, before: Wide, position: int, count: int, ends: tuple[int, ...]) -> list[int]:
         """Returns the guesses that follow the id `last` at `position`. The rows of all positions before must have been computed."""

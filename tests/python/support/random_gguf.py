@@ -1351,13 +1351,15 @@ def xielu_keys(tensors: dict[str, Array]) -> dict[str, Any]:
     return found
 
 
-def gguf_parts(name: str, names: Mapping[str, str] | None = None) -> tuple[dict[str, Any], dict[str, Array]]:
+def gguf_parts(
+    name: str, names: Mapping[str, str] | None = None, tensors: dict[str, Array] | None = None, **changes: Any
+) -> tuple[dict[str, Any], dict[str, Array]]:
     """Returns the keys and tensors of the small model `name` (of random_models.VARIANTS) as GGUF, without a tokenizer. `names` are added to
-    the names of the form."""
-    config = json.loads(random_models.golden_file(name, "config.json").read_text())
+    the names of the form. tensors: those of the model's folder, if they are not its golden's.  changes: other values in config.json."""
+    config = json.loads(random_models.golden_file(name, "config.json").read_text()) | changes
     form = FORMS[random_models.VARIANTS[name].family]
     form = dataclasses.replace(form, names={**form.names, **(names or {})})
-    tensors = random_models.tensors(name)
+    tensors = random_models.tensors(name) if tensors is None else tensors
     both_ways = random_models.VARIANTS[name].bidirectional
     architecture = form.architecture
     if config["model_type"] == "llama_bidirec":
