@@ -66,7 +66,12 @@ void check_finite(const Matrix& matrix, std::int64_t first, std::int64_t rows, c
   if (all_finite(matrix.format, rows * matrix.cols, packed)) return;
   std::int64_t row = 0;
   while (row + 1 < rows && all_finite(matrix.format, matrix.cols, packed + row * row_bytes(matrix.format, matrix.cols))) ++row;
-  fail(ErrorKind::numeric, "tensor '", matrix.name, "' (", name(matrix.format), ") holds a NaN or an infinity in row ", first + row,
+  row += first;
+  // The matrix of several experts has the name of the first one's tensor.
+  const std::int64_t of_expert = matrix.rows / matrix.experts;
+  const std::string where = matrix.experts > 1 ? str(row % of_expert, " of expert ", row / of_expert) : str(row);
+  fail(ErrorKind::numeric, matrix.experts > 1 ? "the experts of tensor '" : "tensor '", matrix.name, "' (", name(matrix.format),
+       matrix.experts > 1 ? ") hold" : ") holds", " a NaN or an infinity in row ", where,
        ": the file is damaged or was converted wrongly; get it again");
 }
 

@@ -19,7 +19,10 @@ using model::Role;
 
 constexpr std::uint64_t kMiB = 1 << 20;
 
-std::string mib(std::uint64_t bytes) { return str((bytes + kMiB - 1) / kMiB, " MiB"); }
+// Small sizes are in KiB, so that two sizes that differ by less than a MiB do not look equal.
+std::string mib(std::uint64_t bytes) {
+  return bytes < 10 * kMiB ? str((bytes + 1023) / 1024, " KiB") : str((bytes + kMiB - 1) / kMiB, " MiB");
+}
 
 std::uint64_t add(std::uint64_t a, std::uint64_t b) {
   const auto sum = checked_add(a, b);

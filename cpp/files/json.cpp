@@ -57,8 +57,15 @@ class ConfigBuilder : public JsonEvents {
 
   void begin_object() override { open(false); }
   void begin_array() override { open(true); }
-  void key(std::string name) override { frames_.back().key = std::move(name); }
-  void end_object() override { frames_.pop_back(); }
+  void key(std::string name) override {
+    frames_.back().key = std::move(name);
+    ++frames_.back().count;
+  }
+  void end_object() override {
+    const bool empty = frames_.back().count == 0;
+    frames_.pop_back();
+    if (empty && !frames_.empty()) put(path(), Nested{});
+  }
   void scalar(JsonScalar value) override {
     if (++values_ > kMaxConfigValues)
       fail_at(ErrorKind::model_format, file_, "", std::nullopt, "has more than ", kMaxConfigValues, " values");
@@ -75,6 +82,7 @@ class ConfigBuilder : public JsonEvents {
       if (auto list = as_list(frame.items)) return put(path(), std::move(*list));
     }
     const std::string at = path();
+    put(at, Nested{.list = true, .items = frame.count});
     for (auto& [index, item] : frame.items) {
       put(str(at, ".", index), std::visit([](auto& held) { return Value(std::move(held)); }, item));
     }
@@ -87,7 +95,7 @@ class ConfigBuilder : public JsonEvents {
   struct Frame {
     bool array = false;
     std::string key;        // the key that is being read; in arrays: the index of the item that is being read
-    std::size_t count = 0;  // in arrays: number of items so far
+    std::size_t count = 0;  // number of items or keys so far
     Items items;            // in arrays: the scalars, each with its index
   };
 

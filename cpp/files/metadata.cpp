@@ -20,12 +20,14 @@ inline constexpr bool kIsInteger = std::is_same_v<T, std::int64_t> || std::is_sa
 
 std::string type_name(const Value& value) {
   static constexpr const char* kNames[] = {"null",     "true or false", "an integer", "an integer", "a number", "a string",
-                                           "booleans", "integers",      "integers",   "numbers",    "numbers",  "strings"};
+                                           "booleans", "integers",      "integers",   "numbers",    "numbers",  "strings", ""};
   static_assert(std::size(kNames) == std::variant_size_v<Value>);
   return std::visit(
       [&](const auto& held) -> std::string {
         using T = std::decay_t<decltype(held)>;
-        if constexpr (ListOf<T>::value || std::is_same_v<T, StringList>) {
+        if constexpr (std::is_same_v<T, Nested>) {
+          return held.list ? "a list that is not all numbers, all strings or all flags" : "an empty object";
+        } else if constexpr (ListOf<T>::value || std::is_same_v<T, StringList>) {
           return held.empty() ? "an empty list" : str("a list of ", held.size(), " ", kNames[value.index()]);
         } else {
           return kNames[value.index()];
@@ -62,27 +64,28 @@ const Value* Metadata::value(std::string_view key) const {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
-const Value* Metadata::present(std::string_view key) const {
+const Value* Metadata::present(std::string_view key, const char* needed) const {
   const Value* found = value(key);
+  if (!found && has(key)) fail_at(ErrorKind::model_format, file_, std::string(key), std::nullopt, "is an object; ", needed, " is needed");
   return found && !std::holds_alternative<std::monostate>(*found) ? found : nullptr;
 }
 
 std::optional<bool> Metadata::boolean(std::string_view key) const {
-  const Value* found = present(key);
+  const Value* found = present(key, "true or false");
   if (!found) return std::nullopt;
   if (const bool* held = std::get_if<bool>(found)) return *held;
   wrong_type(key, *found, "true or false");
 }
 
 std::optional<std::int64_t> Metadata::integer(std::string_view key) const {
-  const Value* found = present(key);
+  const Value* found = present(key, "an integer");
   if (!found) return std::nullopt;
   if (const auto* held = std::get_if<std::int64_t>(found)) return *held;
   wrong_type(key, *found, std::holds_alternative<std::uint64_t>(*found) ? "an integer below 2^63" : "an integer");
 }
 
 std::optional<double> Metadata::number(std::string_view key) const {
-  const Value* found = present(key);
+  const Value* found = present(key, "a number");
   if (!found) return std::nullopt;
   if (const auto* held = std::get_if<std::int64_t>(found)) return static_cast<double>(*held);
   if (const auto* held = std::get_if<std::uint64_t>(found)) return static_cast<double>(*held);
@@ -91,14 +94,14 @@ std::optional<double> Metadata::number(std::string_view key) const {
 }
 
 std::optional<std::string> Metadata::string(std::string_view key) const {
-  const Value* found = present(key);
+  const Value* found = present(key, "a string");
   if (!found) return std::nullopt;
   if (const auto* held = std::get_if<std::string>(found)) return utf8(key, *held);
   wrong_type(key, *found, "a string");
 }
 
 std::optional<std::vector<std::int64_t>> Metadata::integer_list(std::string_view key) const {
-  const Value* found = present(key);
+  const Value* found = present(key, "an integer or a list of integers");
   if (!found) return std::nullopt;
   return std::visit(
       [&](const auto& held) -> std::vector<std::int64_t> {
@@ -116,7 +119,7 @@ std::optional<std::vector<std::int64_t>> Metadata::integer_list(std::string_view
 }
 
 std::optional<std::vector<double>> Metadata::number_list(std::string_view key) const {
-  const Value* found = present(key);
+  const Value* found = present(key, "a number or a list of numbers");
   if (!found) return std::nullopt;
   std::vector<double> numbers = std::visit(
       [&](const auto& held) -> std::vector<double> {
@@ -136,7 +139,7 @@ std::optional<std::vector<double>> Metadata::number_list(std::string_view key) c
 }
 
 std::optional<std::vector<std::string>> Metadata::strings(std::string_view key) const {
-  const Value* found = present(key);
+  const Value* found = present(key, "a string or a list of strings");
   if (!found) return std::nullopt;
   if (const auto* held = std::get_if<std::string>(found)) return std::vector{utf8(key, *held)};
   std::vector<std::string> texts;

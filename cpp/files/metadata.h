@@ -33,16 +33,23 @@ class StringList {
   std::vector<std::size_t> ends_;
 };
 
+// A list of config.json whose items are no scalars of one type, or an object without members. Items and their members have dotted keys.
+struct Nested {
+  bool list = false;
+  std::size_t items = 0;
+  bool operator==(const Nested&) const = default;
+};
+
 using Value = std::variant<std::monostate,  // null in config.json
                            bool, std::int64_t, std::uint64_t /* only above the largest int64 */, double, std::string, std::vector<bool>,
                            std::vector<std::int32_t> /* GGUF integers of 32 bits and fewer */, std::vector<std::int64_t>,
-                           std::vector<float> /* GGUF */, std::vector<double>, StringList>;
+                           std::vector<float> /* GGUF */, std::vector<double>, StringList, Nested>;
 
 std::string type_name(const Value& value);  // returns the type in words: "an integer", "a list of 3 strings"
 
 // Strings are stored with the bytes of the file, but string() and strings() return valid UTF-8 or throw. Getters return an empty optional
-// if the key is missing or its value is null. They throw model_format if the value has another type (with the file, the key, and the found
-// and the needed type) or if a number is not finite.
+// if the key is missing or its value is null. They throw model_format if the value has another type or is an object (with the file, the key,
+// and the found and the needed type), or if a number is not finite.
 class Metadata {
  public:
   using Entries = std::map<std::string, Value, std::less<>>;
@@ -67,7 +74,9 @@ class Metadata {
 
  private:
   [[noreturn]] void wrong_type(std::string_view key, const Value& found, const char* needed) const;
-  const Value* present(std::string_view key) const;  // returns nullptr if the key is missing or its value is null
+  // Returns nullptr if the key is missing or its value is null. Throws if it is an object with members, whose keys are dotted: the key itself
+  // has no value then, and would look as if it were missing.
+  const Value* present(std::string_view key, const char* needed) const;
   double finite(std::string_view key, double number) const;
   std::string utf8(std::string_view key, std::string_view text) const;
 

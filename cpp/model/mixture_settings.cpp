@@ -199,6 +199,10 @@ void set_mixtures(Config& c, const Mixture& mixture, const std::function<bool(st
 }
 
 void read_mixtures(const Reader& read, Config& c, const MixtureDefaults& defaults) {
+  // DeepSeek's configuration and those made after it have this key. A list of 0 and 1 is that of other families.
+  if (!read.gguf() && read.integer("", "moe_layer_freq").value_or(1) != 1)
+    read.unsupported(read.key("", "moe_layer_freq"), " is ", *read.integer("", "moe_layer_freq"),
+                     "; 1 (all layers after the dense ones have experts) is needed");
   const std::vector<bool> dense = read_dense_layers(read, c, defaults.dense.value_or(DenseDefaults{}));
   set_mixtures(c, read_mixture(read, c, defaults), [&](std::size_t layer) { return !dense[layer]; });
 }

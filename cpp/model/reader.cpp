@@ -48,7 +48,8 @@ std::vector<std::int64_t> Reader::per_layer(std::string_view gguf_key, std::stri
 bool Reader::object(const std::string& where) const {
   const files::Value* held = file_.value(where);
   if (!held) return file_.has(where);
-  if (std::holds_alternative<std::monostate>(*held) || files::type_name(*held) == "an empty list") return false;
+  const auto* nested = std::get_if<files::Nested>(held);
+  if (std::holds_alternative<std::monostate>(*held) || (nested && !nested->list) || files::type_name(*held) == "an empty list") return false;
   throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", files::type_name(*held), "; an object is needed"))
       .in_file(file_.path())
       .at_field(where);
@@ -84,16 +85,6 @@ void Reader::bad_number(const std::string& where, double value, const char* need
   throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", value, "; ", needed, " is needed"))
       .in_file(file_.path())
       .at_field(where);
-}
-
-bool Reader::asked(const std::string& where) const {
-  if (where == prefix_) return false;
-  if (!file_.value(where) && file_.has(where)) {
-    throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is an object; a single value is needed"))
-        .in_file(file_.path())
-        .at_field(where);
-  }
-  return true;
 }
 
 std::string Reader::text(const std::string& where) const {

@@ -85,9 +85,7 @@ class Reader {
   const files::ModelFile& file() const { return file_; }
 
  private:
-  // Returns false if this kind of file has no such key at all (the key is empty). Throws if the file has an object at the key: its members
-  // have dotted keys, and the key itself has no value, so it would look absent.
-  bool asked(const std::string& where) const;
+  bool asked(const std::string& where) const { return where != prefix_; }  // false if this kind of file has no such key (it is empty)
 
   const files::ModelFile& file_;
   bool gguf_;

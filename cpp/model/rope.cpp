@@ -72,7 +72,9 @@ RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const
     const auto turns_at = [&](double turns) { return dims * std::log(s.original_context / (turns * kTwoPi)) / (2 * std::log(theta)); };
     const double first = turns_at(s.beta_fast), last = turns_at(s.beta_slow);
     const double low = std::max(s.truncate ? std::floor(first) : first, 0.0);
-    const double high = std::max(std::min(s.truncate ? std::ceil(last) : last, dims - 1.0), low + 0.001);
+    const double end = std::min(s.truncate ? std::ceil(last) : last, dims - 1.0);
+    // If both ends are equal, or in the wrong order, llama.cpp makes the ramp short. transformers does so only if they are equal.
+    const double high = end == low || (read.gguf() && end < low) ? low + 0.001 : end;
     for (std::int32_t j = 0; j < dims / 2; ++j) {
       const double ramp = std::min(std::max((j - low) / (high - low), 0.0), 1.0);
       float& f = rope.inv_freq[static_cast<std::size_t>(j)];
@@ -165,13 +167,13 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
     s.magnitude = paper(1) / paper(read.positive("rope.scaling.yarn_log_multiplier", ""));
   }
   if (s.type == "longrope") {
-    const double scale = n_ctx / s.original_context;
+    const double scale = read.number("", at + ".factor").value_or(n_ctx / s.original_context);
     s.magnitude = scale > 1 ? std::sqrt(1 + std::log(scale) / std::log(s.original_context)) : 1;
     if (gguf) s.magnitude = 1;  // attn_factor has the whole magnitude
   }
   if (const auto stated = read.number("rope.scaling.attn_factor", at + ".attention_factor")) {
-    if (!(std::abs(*stated) < 1e30))
-      read.bad_number(read.key("rope.scaling.attn_factor", at + ".attention_factor"), *stated, "a number below 1e30");
+    if (!(*stated >= 0 && *stated < 1e30))
+      read.bad_number(read.key("rope.scaling.attn_factor", at + ".attention_factor"), *stated, "0 or a positive number below 1e30");
     s.magnitude = gguf ? s.magnitude * *stated : *stated;
   }
   if (s.type == "llama3" && !(s.high_freq_factor > s.low_freq_factor)) {

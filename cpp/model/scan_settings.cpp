@@ -37,7 +37,8 @@ double step_limit(const Reader& read, std::size_t end, double otherwise) {
   const std::string where = read.key("", "time_step_limit");
   const std::string item = str(where, ".", end);
   if (read.file().string(item + ".__float__").value_or("") == "Infinity") return otherwise;
-  if (!read.file().value(where)) return read.file().number(item).value_or(otherwise);
+  const files::Value* held = read.file().value(where);
+  if (held && std::holds_alternative<files::Nested>(*held)) return read.file().number(item).value_or(otherwise);
   const auto both = read.file().number_list(where);
   if (!both) return otherwise;
   if (both->size() != 2) read.unsupported(where, " has ", both->size(), " values; two are needed");

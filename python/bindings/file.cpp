@@ -45,6 +45,7 @@ void write(files::NewFile& file, std::uint64_t at, const py::buffer& bytes) {
 
 struct ToPython {
   py::object operator()(std::monostate) const { return py::none(); }
+  py::object operator()(const files::Nested&) const { return py::none(); }
   py::object operator()(bool value) const { return py::bool_(value); }
   py::object operator()(std::int64_t value) const { return py::int_(value); }
   py::object operator()(std::uint64_t value) const { return py::int_(value); }
@@ -111,7 +112,9 @@ void bind_files(py::module_& module) {
       .def("read", &read, py::arg("name"))
       .def("keys", [](const ModelFile& file) {
         py::list out;
-        for (const auto& entry : file.metadata().entries()) out.append(to_str(entry.first));
+        for (const auto& [key, value] : file.metadata().entries()) {
+          if (!std::holds_alternative<files::Nested>(value)) out.append(to_str(key));
+        }
         return out;
       });
   const auto opens = [](std::shared_ptr<const ModelFile> (*open)(const std::string&)) {

@@ -26,26 +26,25 @@ void check_file(const Reader& read) {
     read.unsupported(read.key("attention.temperature_scale", ""), ": queries that grow with their position are not run in this family");
 }
 
+// "greedy" chooses the best experts of all, "noaux_tc" those of the groups that are best by their two best experts, with a bias, and
+// "group_limited_greedy" those of the groups that are best by their best expert.
+void refuse_other_choice(const Reader& read, const std::string& needed) {
+  if (const auto found = read.string("", "topk_method"); found && *found != needed)
+    read.unsupported(read.key("", "topk_method"), " \"", *found, "\" is not run in this family; ", needed, " is");
+}
+
 // GGUF files do not say how experts are chosen in groups. DeepSeek V2 (60 layers, 160 experts) chooses by the best expert of a group.
 void refuse_best_of_group(const Reader& read) {
-  const std::string where = read.key("", "topk_method");
-  if (!read.gguf() && read.string("", "topk_method").value_or("greedy") == "group_limited_greedy")
-    read.unsupported(where, " \"group_limited_greedy\" (groups by their best expert) is not run; greedy is");
+  refuse_other_choice(read, "greedy");
   if (read.gguf() && read.integer("expert_count", "").value_or(0) == 160)
     read.unsupported(read.key("expert_count", ""),
                      " is 160: DeepSeek V2 chooses experts by groups and their best expert, which is not run; "
                      "V2-Lite and V3 are");
 }
 
-void refuse_other_layers(const Reader& read) {
-  if (const std::int64_t every = read.integer("", "moe_layer_freq").value_or(1); every != 1)
-    read.unsupported(read.key("", "moe_layer_freq"), " is ", every, "; 1 (all layers after the dense ones have experts) is needed");
-}
-
 void configure2(const Reader& read, Config& c) {
   check_file(read);
   refuse_best_of_group(read);
-  refuse_other_layers(read);
   // The code of these models on the hub then leaves out routed_scaling_factor; transformers does not look at this key.
   if (!c.gguf && read.flag("", "norm_topk_prob", false))
     read.unsupported(read.key("", "norm_topk_prob"), " true is not run in this family");
@@ -64,7 +63,7 @@ void configure2(const Reader& read, Config& c) {
 
 void configure3(const Reader& read, Config& c) {
   check_file(read);
-  refuse_other_layers(read);
+  refuse_other_choice(read, "noaux_tc");
   read_latent_sizes(read, c, {.sizes = {.heads = 128, .n_ctx = 4096}});
   read_mixtures(read, c,
                 {.experts_key = "n_routed_experts",

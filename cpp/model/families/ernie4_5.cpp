@@ -10,10 +10,14 @@ namespace {
 
 constexpr std::string_view kGguf[] = {"ernie4_5"}, kTypes[] = {"ernie4_5"};
 
+void refuse_compression(const Reader& read) {
+  if (read.positive("", "compression_ratio", 1) != 1) read.unsupported("compression_ratio (of positions) is not run");
+}
+
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 2, .head_dim = 128, .n_ctx = 131072, .eps = 1e-5});
   read_ropes(read, c, {.theta = 500000, .interleaved = true});
-  if (read.positive("", "compression_ratio", 1) != 1) read.unsupported("compression_ratio (of positions) is not run");
+  refuse_compression(read);
   for (Layer& layer : c.layers)
     layer.attention().qkv_bias = layer.attention().out_bias = layer.feed_forward().bias = read.flag("", "use_bias", false);
 }
@@ -24,6 +28,7 @@ constexpr TensorName kBiasOfChoice[] = {{Role::router_choice_bias, "blk.{}.exp_p
 constexpr auto kNamesMoe = names::joined(kBiasOfChoice, names::kExpertsAndShared);
 
 void configure_moe(const Reader& read, Config& c) {
+  refuse_compression(read);
   read_sizes(read, c, {.heads = 20, .kv_heads = 4, .n_ctx = 131072, .eps = 1e-5});
   read_ropes(read, c, {.theta = 500000, .interleaved = true});
   const bool bias = read.flag("", "use_bias", false);

@@ -100,7 +100,8 @@ std::vector<std::string> read_attention_layers(const Reader& read, std::size_t c
     for (std::int64_t i = 0; i < repeated && layers.size() <= count; ++i) layers.insert(layers.end(), words.begin(), words.end());
   }
   if (lists > 0) return layers;
-  if (read.file().has(types) && read.file().value(types)) read.unsupported(types, " is no list of lists of layers");
+  const files::Value* other = read.file().value(types);
+  if (other && !std::holds_alternative<std::monostate>(*other)) read.unsupported(types, " is no list of lists of layers");
   for (std::size_t i = 0; i < count; ++i) layers.push_back(i % 2 == 0 ? "global" : "local");
   return layers;
 }

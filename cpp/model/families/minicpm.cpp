@@ -12,11 +12,15 @@ namespace {
 
 constexpr std::string_view kGguf[] = {"minicpm"}, kTypes[] = {"minicpm"};
 
+void refuse_parts(const Reader& read) {
+  if (read.integer("", "num_experts").value_or(0) > 0) read.unsupported("a mixture of experts (num_experts) is not run in this family");
+  if (!read.gguf() && read.object(read.key("", "sparse_config"))) read.unsupported("sparse attention (sparse_config) is not run");
+}
+
 void configure(const Reader& read, Config& c) {
+  refuse_parts(read);
   read_sizes(read, c);
   read_ropes(read, c, {.interleaved = c.gguf});
-  if (read.integer("", "num_experts").value_or(0) > 0) read.unsupported("a mixture of experts (num_experts) is not run yet");
-  if (!c.gguf && read.object(read.key("", "sparse_config"))) read.unsupported("sparse attention (sparse_config) is not run");
   const double root = std::sqrt(static_cast<double>(c.layers.size())), hidden = c.hidden_size;
   double branch = 0, logits = 0;
   if (c.gguf) {  // files without these keys are of MiniCPM 1, whose numbers are 12, 1.4 and 256
@@ -34,6 +38,7 @@ void configure(const Reader& read, Config& c) {
 
 // GGUF files of MiniCPM 3 do not have the three multipliers.
 void configure3(const Reader& read, Config& c) {
+  refuse_parts(read);
   read_latent_sizes(read, c,
                     {.sizes = {.heads = 40, .n_ctx = 32768, .eps = 1e-5},
                      .latent_dim = 256,

@@ -23,7 +23,18 @@ double turned_part(const Reader& read, std::int32_t head_dim) {
   return static_cast<double>(read.size("", "rotary_dim", head_dim, head_dim)) / head_dim;
 }
 
+// transformers does not look at these keys. The code of the models on the hub does.
+void refuse_switches(const Reader& read) {
+  for (const char* key : {"use_qk_norm", "use_routing_bias"})
+    if (!read.gguf() && !read.flag("", key, true)) read.unsupported(read.key("", key), " false is not run");
+  if (const auto type = read.string("", "qk_norm_type"); type && *type != "per_layer")
+    read.unsupported(read.key("", "qk_norm_type"), " \"", *type, "\" is not run; per_layer is");
+  if (read.integer("", "shared_intermediate_size").value_or(0) > 0)
+    read.unsupported(read.key("", "shared_intermediate_size"), ": an expert of all tokens is not run in this family");
+}
+
 void configure(const Reader& read, Config& c) {
+  refuse_switches(read);
   read_sizes(read, c, {.heads = 48, .kv_heads = 8, .head_dim = 128, .n_ctx = 196608});
   read_ropes(read, c, {.theta = 5e6, .partial = turned_part(read, c.layers.front().attention().head_dim)});
   for (Layer& layer : c.layers) layer.attention().qk_norm = QkNorm::whole;

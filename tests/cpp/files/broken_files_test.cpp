@@ -180,7 +180,7 @@ TEST(BrokenFiles, AreRefusedOrLoadUnharmed) {
         R"({"model_type":"llama","hidden_size":64,"rms_norm_eps":1e-05,"tie":true,"none":null,)"
         R"("eos_token_id":[1,2],"architectures":["A"],"rope_scaling":{"factor":8.0,"rope_type":"llama3"},"list":[{"k":1},{"k":2}]})";
     Campaign campaign("config.json", folder.path("st/config.json"), folder.path("st"), config,
-                      2);  // renaming an object changes the keys of both its entries
+                      3);  // renaming the list changes its own key and those of both its entries
     campaign.flip_every_bit(config.size());
     campaign.set_every_byte(config.size(), std::string_view("\0\"{}[],:0-e\xFF", 12));
     campaign.cut_everywhere();

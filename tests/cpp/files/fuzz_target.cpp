@@ -32,6 +32,8 @@ std::string snapshot(const Value& value) {
         text.precision(17);
         if constexpr (std::is_same_v<T, std::monostate>) {
           text << "null";
+        } else if constexpr (std::is_same_v<T, Nested>) {
+          text << held.list << ' ' << held.items;
         } else if constexpr (std::is_same_v<T, std::string> || std::is_arithmetic_v<T>) {
           text << held;
         } else {

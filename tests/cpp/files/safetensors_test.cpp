@@ -244,7 +244,7 @@ TEST_F(ConfigJson, DottedKeys) {
   EXPECT_EQ(model->number("rope_scaling.factor"), 8.0);
   EXPECT_EQ(model->string("rope_scaling.rope_type"), "llama3");
   EXPECT_EQ(model->integer("rope_scaling.inner.deep"), 3);
-  EXPECT_TRUE(model->has("rope_scaling") && model->has("rope_scaling.inner") && !model->has("rope") && !model->has("nothing"));
+  EXPECT_TRUE(model->has("rope_scaling") && model->has("rope_scaling.inner") && !model->has("rope") && model->has("nothing"));
   EXPECT_EQ(model->string("id2label.0"), "yes");
   EXPECT_EQ(model->number_list("mixed"), (std::vector<double>{1, 2.5}));
   EXPECT_EQ(model->strings("empty"), std::vector<std::string>{});
@@ -252,6 +252,11 @@ TEST_F(ConfigJson, DottedKeys) {
   EXPECT_EQ(model->string("odd.1"), "x");
   EXPECT_EQ(model->integer_list("odd.2"), (std::vector<std::int64_t>{2, 3}));
   EXPECT_EQ(std::get<std::vector<bool>>(*model->value("flags")), (std::vector<bool>{true, false}));
+  expect_error(ErrorKind::model_format, "odd: is a list that is not all numbers, all strings or all flags; a number or a list of numbers is",
+               [&] { model->number_list("odd"); });
+  expect_error(ErrorKind::model_format, "list: is a list that is not", [&] { model->integer("list"); });
+  expect_error(ErrorKind::model_format, "rope_scaling: is an object; a number is needed", [&] { model->number("rope_scaling"); });
+  expect_error(ErrorKind::model_format, "nothing: is an empty object; a string is needed", [&] { model->string("nothing"); });
   expect_error(ErrorKind::model_format, "below 2^63", [&] { model->integer("big"); });
   const Error error = expect_error(ErrorKind::model_format, "rope_scaling.rope_type: is a string; a number",
                                    [&] { model->number("rope_scaling.rope_type"); });

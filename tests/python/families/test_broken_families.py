@@ -26,9 +26,9 @@ from random_models import VARIANTS
 
 IDS = np.arange(3, 43, dtype=np.int32) * 7 % 512  # more tokens than any window has
 MISSING = object()
-HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], {}, None, MISSING]
+HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], {}, [{}], None, MISSING]
 GGUF_HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], True, MISSING]
-NOT_A_FLAG: list[Any] = [1, "x", [], {}]
+NOT_A_FLAG: list[Any] = [1, "x", [], {}, [{}]]
 BATCHES = 6
 
 COUNTS_LAYERS = re.compile(r"block_count$|num_hidden_layers$|\bn_layers?$|num_layers$")
@@ -158,11 +158,12 @@ def replaced(keys: Keys, place: str, value: Any, flat: bool) -> Keys:
 
 def hostile_values(value: Any, gguf: bool) -> list[Any]:
     if isinstance(value, bool):
-        return [each for each in NOT_A_FLAG if not (gguf and each == {})]
+        return [each for each in NOT_A_FLAG if not (gguf and each in ({}, [{}]))]
     if isinstance(value, list):
-        return [value[:-1], [*value, *(value[-1:] or [7])], value[:1], [], "x", 7, ["x"] * len(value)]
+        found = [value[:-1], [*value, *(value[-1:] or [7])], value[:1], [], "x", 7, ["x"] * len(value)]
+        return found if gguf else [*found, [*value[:-1], None], [{}], {"0": 1}]
     if isinstance(value, dict):
-        return [0, "x", [], ["x"]]
+        return [0, "x", [], ["x"], [None], ["x", 1], [{}]]
     return GGUF_HOSTILE if gguf else HOSTILE
 
 
@@ -178,7 +179,7 @@ def config_cases(keys: Keys, tensors: Tensors, gguf: bool) -> Iterator[Case]:
             if hostile != value or type(hostile) is not type(value):
                 yield f"{place} = {shown(hostile)}", place, hostile, replaced(keys, place, hostile, gguf), tensors
     if not gguf:
-        for junk in (0, "x", [], {}, None):
+        for junk in (0, "x", [], {}, [{}], None):
             yield f"ignored keys = {shown(junk)}", "", junk, {k: junk if ignored(k, keys) else v for k, v in keys.items()}, tensors
 
 

@@ -362,3 +362,13 @@ def test_info_says_what_is_run(tmp_path: Path) -> None:
         assert run.returncode == 0, run.stderr
         assert "pumice runs this family as" in run.stdout and ("num_local_experts = 16" in run.stdout or "expert_count = 8" in run.stdout)
     assert "runs this family as 'llama' or 'mixtral'" in run.stdout  # GGUF files of both have the same name of a family
+
+
+def test_a_nan_is_named_by_its_expert(tmp_path: Path) -> None:
+    folder, tensors = random_models.make_folder("qwen3_moe", tmp_path), random_models.tensors("qwen3_moe")
+    name = next(tensor for tensor in tensors if "experts.2.down_proj" in tensor)
+    tensors[name] = tensors[name].copy()
+    tensors[name][3, 5] = np.nan
+    random_models.write_safetensors(folder / "model.safetensors", tensors)
+    with pytest.raises(pumice.NumericError, match="in row 3 of expert 2:"):
+        pumice.load(folder, device="cpu", progress=False)

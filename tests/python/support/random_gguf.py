@@ -662,6 +662,8 @@ def gemma3_keys(config: Config) -> dict[str, Any]:
 def gemma4_full_heads(config: Config) -> tuple[int, int | None]:
     """Returns the size of the heads in layers without a window, and the number of their key heads, or None if it is that of the other
     layers."""
+    if config.get("per_layer_config") == {}:  # no layer differs
+        return config["head_dim"], None
     last = config.get("per_layer_config", {}).get(str(config["num_hidden_layers"] - 1))
     if last is not None:
         return last["head_dim"], last.get("num_key_value_heads")
@@ -1191,6 +1193,8 @@ WITHOUT = {
     "llama_yarn_mscale": "the converter drops mscale for llama",
     "llama_yarn_attention_factor": "the converter drops attention_factor for llama",
     "minicpm3_switches": "the converter drops the multipliers, v_head_dim and biases",
+    "youtu_yarn_reversed": "llama.cpp has no ramp in the wrong order",
+    "youtu_longrope_factor": "the converter has no longrope for youtu",
     "youtu_switches": "the converter drops rope_interleave and hidden_act",
     "deepseek_v3_switches": "the converter drops rope_interleave",
     "glm4_moe_lite_switches": "the converter drops rope_interleave and mlp_layer_types",
