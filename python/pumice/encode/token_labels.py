@@ -4,7 +4,7 @@ decoder of openai/privacy-filter (opf/_core/decoding.py in its repository)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 Int32 = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.intp]
 Bool = npt.NDArray[np.bool_]
 Aggregation = Literal["none", "simple", "first", "average", "max", "viterbi"]
 
@@ -53,14 +54,13 @@ class TokenLabels:
     probabilities: Float32  # (tokens, labels), in the order of info["labels"]
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A token, or several, with a label and its probability."""
+@dataclass(frozen=True, eq=False)
+class _Units:
+    """Tokens, words or groups of them, in the order of the text."""
 
-    label: str
-    score: Any  # np.float32
-    start: int
-    end: int
+    labels: Indices  # indices into SpanReader.labels or SpanReader._names
+    scores: Float32
+    places: Int32  # (units, 2): start and end
 
 
 class SpanReader:
@@ -74,6 +74,11 @@ class SpanReader:
         self._marks_subwords = bool(getattr(model, "continuing_subword_prefix", None))  # "##" of WordPiece
         self._unknown = tokenizer.special.get("unk", tokenizer.unknown_id)
         self._steps = _steps(self.labels, biases)
+        # The labels without B- and I-, by which neighbours are joined, and whether a label begins a span.
+        stems = [label[2:] if label.startswith(("B-", "I-")) else label for label in self.labels]
+        self._stems = np.array([stems.index(stem) for stem in stems])
+        self._begins = np.array([label.startswith("B-") for label in self.labels])
+        self._names = tuple(label.split("-", 1)[-1] for label in self.labels)  # of spans
 
     @property
     def default(self) -> Aggregation:
@@ -93,38 +98,44 @@ class SpanReader:
                 f'{", ..." if len(self.labels) > 5 else ""}. Use "simple", "first", "average" or "max"'
             )
 
-    def read(self, text: str, tokens: TokenLabels, aggregation: Aggregation) -> list[LabeledSpan]:
-        """Returns the spans of a text in their order, those with the label O too, except with "viterbi"."""
+    def read(self, text: str, tokens: TokenLabels, aggregation: Aggregation) -> Iterator[LabeledSpan]:
+        """Yields the spans of a text in their order, those with the label O too, except with "viterbi"."""
         if len(tokens.ids) == 0:
-            return []
+            return
         if aggregation == "viterbi":
-            found = self._path(text, tokens)
-        elif aggregation == "none":
-            found = self._each(tokens)
+            units = self._path(text, tokens)
+        elif aggregation in ("none", "simple"):
+            units = _labelled(tokens.probabilities, tokens.offsets)
         else:
-            found = _grouped(self._each(tokens) if aggregation == "simple" else self._words(text, tokens, aggregation))
-        return [LabeledSpan(each.label, float(each.score), each.start, each.end, text[each.start : each.end]) for each in found]
+            units = self._words(text, tokens, aggregation)
+        names = self.labels if aggregation == "none" else self._names
+        if aggregation not in ("none", "viterbi"):
+            units = self._grouped(units)
+        for label, score, (start, end) in zip(units.labels.tolist(), units.scores.tolist(), units.places.tolist(), strict=True):
+            yield LabeledSpan(names[label], score, start, end, text[start:end])
 
-    def _each(self, tokens: TokenLabels) -> list[_Found]:
-        best = tokens.probabilities.argmax(1)
-        scores = tokens.probabilities[np.arange(len(best)), best]
-        places = tokens.offsets.tolist()
-        return [_Found(self.labels[label], score, *place) for label, score, place in zip(best.tolist(), scores, places, strict=True)]
-
-    def _words(self, text: str, tokens: TokenLabels, aggregation: Aggregation) -> list[_Found]:
+    def _words(self, text: str, tokens: TokenLabels, aggregation: Aggregation) -> _Units:
         """Returns the words, each with one label for all its tokens."""
-        first = np.flatnonzero(~self._continues(text, tokens))
-        ends = [*first[1:].tolist(), len(tokens.ids)]
-        found = []
-        for a, b in zip(first.tolist(), ends, strict=True):
-            rows = tokens.probabilities[a:b]
-            if aggregation == "average":
-                row = rows.mean(0)
-            else:
-                row = rows[0 if aggregation == "first" else int(rows.max(1).argmax())]
-            label = int(row.argmax())
-            found.append(_Found(self.labels[label], row[label], int(tokens.offsets[a, 0]), int(tokens.offsets[b - 1, 1])))
-        return found
+        begins = ~self._continues(text, tokens)
+        first = np.flatnonzero(begins)
+        if aggregation == "first":
+            rows = tokens.probabilities[first]
+        elif aggregation == "average":
+            rows = _means(tokens.probabilities, first)
+        else:  # the row of the word's token with the largest probability; of equal ones the first
+            best, word = tokens.probabilities.max(1), np.cumsum(begins) - 1
+            largest = np.flatnonzero(best == np.maximum.reduceat(best, first)[word])
+            rows = tokens.probabilities[largest[np.unique(word[largest], return_index=True)[1]]]
+        return _labelled(rows, _joined(tokens.offsets, first))
+
+    def _grouped(self, units: _Units) -> _Units:
+        """Joins neighbours with the same label. A label that begins with B- begins a new span."""
+        stems = self._stems[units.labels]
+        begins = self._begins[units.labels]
+        begins[1:] |= stems[1:] != stems[:-1]
+        begins[0] = True
+        first = np.flatnonzero(begins)
+        return _Units(units.labels[first], _means(units.scores, first), _joined(units.places, first))
 
     def _continues(self, text: str, tokens: TokenLabels) -> Bool:
         """Returns for each token whether it continues the word of the token before it.
@@ -142,44 +153,46 @@ class SpanReader:
         continues[0] = False
         return np.asarray(continues, np.bool_)
 
-    def _path(self, text: str, tokens: TokenLabels) -> list[_Found]:
+    def _path(self, text: str, tokens: TokenLabels) -> _Units:
         """Returns the spans of the most probable sequence of labels in which each span is B I ... I E, or S alone. The score of a span
         is the mean of the probabilities of its labels. Space at both ends of a span is left out."""
         assert self._steps is not None
         path = _viterbi(tokens.probabilities, self._steps)
-        found: list[_Found] = []
+        scores = tokens.probabilities[np.arange(len(path)), path]
+        found: list[tuple[int, Any, int, int]] = []
         first = 0
         for i, label in enumerate(path):
-            tag, _, name = self.labels[label].partition("-")
-            if tag in ("B", "S"):
+            tag = self.labels[label][:1]
+            if tag in "BS":
                 first = i
-            if tag not in ("E", "S"):
+            if tag not in "ES":
                 continue
             start, end = int(tokens.offsets[first, 0]), int(tokens.offsets[i, 1])
             part = text[start:end]
             start, end = start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
             # Tokens of single bytes may share a character, with which the span before this one then ends.
-            if start < end and (not found or start >= found[-1].end):
-                rows = np.arange(first, i + 1)
-                found.append(_Found(name, tokens.probabilities[rows, path[first : i + 1]].mean(), start, end))
-        return found
+            if start < end and (not found or start >= found[-1][-1]):
+                found.append((label, scores[first : i + 1].mean(), start, end))
+        labels, means, *places = zip(*found, strict=True) if found else ((), (), (), ())
+        return _Units(np.array(labels, np.intp), np.array(means, np.float32), np.array(places, np.int32).T)
 
 
-def _grouped(found: list[_Found]) -> list[_Found]:
-    """Joins neighbours with the same label. A label that begins with B- begins a new span."""
-    groups: list[list[_Found]] = []
-    last = ""
-    for each in found:
-        begins = each.label.startswith("B-")
-        name = each.label[2:] if begins or each.label.startswith("I-") else each.label
-        if groups and name == last and not begins:
-            groups[-1].append(each)
-        else:
-            groups.append([each])
-        last = name
-    return [
-        _Found(group[0].label.split("-", 1)[-1], np.mean([each.score for each in group]), group[0].start, group[-1].end) for group in groups
-    ]
+def _labelled(probabilities: Float32, places: Int32) -> _Units:
+    labels = probabilities.argmax(1)
+    return _Units(labels, probabilities[np.arange(len(labels)), labels], places)
+
+
+def _means(values: Float32, first: Indices) -> Float32:
+    """Returns the means of runs of values, or of rows. `first` has the index at which each run begins."""
+    counts = np.diff(first, append=len(values)).astype(np.float32)
+    sums: Float32 = np.add.reduceat(values, first)
+    return sums / counts.reshape(-1, *[1] * (values.ndim - 1))
+
+
+def _joined(places: Int32, first: Indices) -> Int32:
+    """Returns the places of runs of units."""
+    last = np.append(first[1:], len(places)) - 1
+    return np.stack([places[first, 0], places[last, 1]], axis=1)
 
 
 @dataclass(frozen=True)

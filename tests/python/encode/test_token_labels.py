@@ -8,6 +8,7 @@ import itertools
 import json
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def test_viterbi_finds_the_best_path_of_all(seed: int) -> None:
     probabilities = random.dirichlet(np.full(len(labels), 0.4), 5).astype(np.float32) + np.float32(1e-6)
     text = "abcde"
     tokens = TokenLabels(np.arange(5, dtype=np.int32), np.array([[i, i + 1] for i in range(5)], np.int32), probabilities)
-    found = SpanReader(labels, Words(), biases).read(text, tokens, "viterbi")  # type: ignore[arg-type]
+    found = list(SpanReader(labels, Words(), biases).read(text, tokens, "viterbi"))  # type: ignore[arg-type]
     path = best_path(probabilities, labels, biases)
     expected = []
     for i, label in enumerate(path):
@@ -334,3 +335,10 @@ def test_quantized_at_load(quantize: Any, tmp_path: Path) -> None:
     with pumice.load(make_folder("modernbert_tokens", tmp_path), device="cpu", compute="float32", progress=False) as model:
         exact = model.label_tokens("Angela Merkel met Emmanuel Macron in Paris.", output="tokens").probabilities
     assert np.abs(found - exact).mean() <= {"q8_0": 0.01, "q4_0": 0.1}[quantize]
+
+
+def test_threads_share_a_model(bert: pumice.Model) -> None:
+    texts = [f"Angela Merkel number {i}" for i in range(20)]
+    expected = bert.label_tokens(texts)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == expected for found in pool.map(lambda _: bert.label_tokens(texts), range(12)))
