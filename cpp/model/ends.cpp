@@ -45,8 +45,8 @@ View transformed(Writer& w, View row) {
   return out;
 }
 
-// Computes classifier(norm(activation(dense(row)))) for the pooled row of each text. If ClassifierHead::by_token is true, computes it for
-// every token's row, and if ClassifierHead::late is true, also pools these logits.
+// Computes classifier(norm(activation(dense(row)))) for the pooled row of each text. If ClassifierHead::by_token or ClassifierHead::late is
+// true, computes it for every token's row. If `late` is true, then pools the logits.
 View classify(Writer& w, const View& x) {
   const ClassifierHead& head = w.c.classifier;
   const bool each = head.by_token || head.late;
