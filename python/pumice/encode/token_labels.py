@@ -72,7 +72,8 @@ class SpanReader:
         self._tokenizer = tokenizer
         model = tokenizer.backend.model
         self._marks_subwords = bool(getattr(model, "continuing_subword_prefix", None))  # "##" of WordPiece
-        self._unknown = tokenizer.special.get("unk", tokenizer.unknown_id)
+        unknown = tokenizer.special.get("unk")
+        self._unknown = tokenizer.unknown_id if unknown is None else unknown
         self._steps = _steps(self.labels, biases)
         # The labels without B- and I-, by which neighbours are joined, and whether a label begins a span.
         stems = [label[2:] if label.startswith(("B-", "I-")) else label for label in self.labels]
@@ -87,7 +88,7 @@ class SpanReader:
 
     def known(self, label: object) -> bool:
         """Returns whether spans may have this label."""
-        return label in self.labels or label == OUTSIDE or any(label == each.split("-", 1)[-1] for each in self.labels)
+        return label in (OUTSIDE, *self.labels, *self._names)
 
     def check(self, aggregation: str) -> None:
         """Raises ValueError if the model's labels do not fit the aggregation."""
