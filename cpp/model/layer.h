@@ -73,9 +73,11 @@ struct Temperature {
   std::int32_t length = 0;
 };
 
-// The output of attention is multiplied by the sigmoid of a product of the layer's input (Qwen3-Next, LFM3).
+// The output of attention is multiplied by the activation of a product of the layer's input (Qwen3-Next, LFM3, Laguna).
 struct OutputGate {
   bool by_head = false;  // the product has one column per head; if false, one per column of the output
+  bool bias = false;     // the file must have a bias of the product; if false, it may have one, and it is used
+  Activation activation = Activation::sigmoid;
 };
 
 // Numbers that multiply a branch's input, which is not its bias, and its output (Falcon-H1).
@@ -191,6 +193,7 @@ struct Router {
   std::int32_t experts = 0, chosen = 0;
   std::int32_t groups = 1, kept = 1;
   RouteScore score = RouteScore::softmax;
+  float softcap = 0;         // limits the router's product as in Linear; 0: no limit
   bool bias = false;         // the file must have a bias of the router's product
   bool choice_bias = false;  // the file has a number for each expert that is added to its score for the choice alone (DeepSeek V3)
   bool normalised = true;

@@ -107,6 +107,15 @@ float read_scale(const Reader& read, const MixtureDefaults& defaults) {
   return static_cast<float>(said);
 }
 
+// Returns the limit of the router's product, or 0 if there is none.
+float read_softcap(const Reader& read, const MixtureDefaults& defaults) {
+  if (defaults.softcap_key.empty()) return 0;
+  const double cap = read.number("router_logit_softcapping", defaults.softcap_key).value_or(0);
+  if (!(cap >= 0 && cap < 1e30))
+    read.bad_number(read.key("router_logit_softcapping", defaults.softcap_key), cap, "0 (none) or a positive number");
+  return static_cast<float>(cap);
+}
+
 // Returns the shared experts as one network, or nothing if there are none.
 std::optional<SharedExpert> read_shared(const Reader& read, const Mixture& mixture, const SharedDefaults& defaults) {
   const auto one = [&](std::int64_t width, const std::string& where) {
@@ -141,6 +150,7 @@ Mixture read_mixture(const Reader& read, const Config& c, const MixtureDefaults&
     router.normalised =
         read.flag("expert_weights_norm", defaults.normalised_key, read.gguf() ? defaults.gguf_normalised : *defaults.normalised);
   router.score = score;
+  router.softcap = read_softcap(read, defaults);
   router.choice_bias = defaults.choice_bias;
   read_groups(read, router, defaults);
   router.scale = read_scale(read, defaults);

@@ -53,6 +53,9 @@ struct MixtureDefaults {
   std::optional<bool> normalised;
   bool gguf_normalised = true;
   ScoreDefaults score;
+  // config.json's key for the limit of the router's product (GGUF: router_logit_softcapping). 0 or a missing key: no limit. If empty, the
+  // family has no such limit.
+  std::string_view softcap_key;
   bool choice_bias = false;  // as in Router
   // The number of groups of experts, and how many of them are kept, if config.json does not have n_group and topk_group (GGUF:
   // expert_group_count, expert_group_used_count; if these are missing, there is one group). `groups` 0: the family has no groups.

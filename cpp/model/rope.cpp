@@ -289,7 +289,10 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
       read.positive("rope.freq_base_swa", local + ".rope_theta", read.positive("", "rope_local_base_freq", defaults.window_theta));
   const bool own = of_windowed != head_dim || read.has("rope.dimension_count_swa", "");
   const char* const columns = own ? "rope.dimension_count_swa" : "rope.dimension_count";
-  c.ropes.push_back(rope_at(read, {columns, local, of_windowed}, base, per_type ? scaling_at(read, local, said) : RopeScaling{}, defaults));
+  RopeDefaults of_window = defaults;
+  if (defaults.window_partial > 0) of_window.partial = defaults.window_partial;
+  c.ropes.push_back(
+      rope_at(read, {columns, local, of_windowed}, base, per_type ? scaling_at(read, local, said) : RopeScaling{}, of_window));
   for (Layer& layer : c.layers) {
     if (Attention* a = layer.if_attention()) a->rope = a->window > 0 || layer.windowed ? 1 : 0;
   }

@@ -16,6 +16,7 @@ struct RopeDefaults {
   // The fraction of a head that is rotated, if config.json does not give it. 0: the whole head is rotated, even if config.json gives a
   // fraction.
   double partial = 0;
+  double window_partial = 0;   // `partial` for layers with a window; 0: the same as for the others
   double window_theta = 0;     // the base for layers with a window, if the file does not give it; 0: they use the same rope as the others
   double stretch = 1;          // multiplies the base (Hunyuan)
   bool gguf_truncates = true;  // YaRN's ramp begins and ends at whole dimensions in GGUF files, which do not say it as config.json does

@@ -16,11 +16,10 @@ float softcap(const Reader& read, const char* key, double otherwise) {
   return static_cast<float>(cap);
 }
 
-Attention read_attention(const Reader& read, const Config& c, const SizeDefaults& defaults) {
-  // GGUF files have all keys, so the defaults of configuration classes do not apply to them.
-  const auto silent = [&](std::int64_t value) { return value > 0 && !c.gguf ? std::optional(value) : std::nullopt; };
+// Returns the attention of a layer with `heads` heads of queries, and as many of keys.
+Attention read_attention(const Reader& read, const Config& c, std::int64_t heads, const SizeDefaults& defaults) {
   Attention a;
-  a.heads = read.size("attention.head_count", "num_attention_heads", kMaxHeads, silent(defaults.heads));
+  a.heads = static_cast<std::int32_t>(heads);
   const std::int64_t head_dim = defaults.head_dim != 0 && !c.gguf ? defaults.head_dim : std::max(1, c.hidden_size / a.heads);
   a.head_dim = read.size("attention.key_length", "head_dim", kMaxValueDim, head_dim);
   if (read.size("attention.value_length", "", kMaxValueDim, a.head_dim) != a.head_dim)
@@ -42,6 +41,20 @@ std::vector<std::int64_t> by_layer(const Reader& read, const char* key, std::siz
   auto list = read.per_layer(key, "", static_cast<std::size_t>(layers_of_file(read).count), low, high);
   if (!list.empty()) list.resize(layers);
   return list;
+}
+
+constexpr const char* kOwnHeads = "num_attention_heads_per_layer";
+
+// Returns the number of heads of queries of each layer.
+std::vector<std::int64_t> read_heads(const Reader& read, std::size_t layers, const SizeDefaults& defaults) {
+  if (defaults.own_heads) {
+    auto list =
+        read.gguf() ? by_layer(read, "attention.head_count", layers, 1, kMaxHeads) : read.per_layer("", kOwnHeads, layers, 1, kMaxHeads);
+    if (!list.empty()) return list;
+  }
+  // GGUF files have all keys, so the defaults of configuration classes do not apply to them.
+  const auto silent = defaults.heads > 0 && !read.gguf() ? std::optional<std::int64_t>(defaults.heads) : std::nullopt;
+  return std::vector<std::int64_t>(layers, read.size("attention.head_count", "num_attention_heads", kMaxHeads, silent));
 }
 
 // Returns the number of kv heads of each layer. null in config.json means as many as heads.
@@ -116,10 +129,10 @@ void check_head_dim(const Reader& read, std::int32_t head_dim, const std::string
   if (head_dim % 8 != 0) read.unsupported(where, " is ", head_dim, "; it must be a multiple of 8");
 }
 
-void check_kv_heads(const Reader& read, const Attention& attention, const std::string& where) {
+void check_kv_heads(const Reader& read, const Attention& attention, const std::string& where, const char* heads_key) {
   if (attention.heads % attention.kv_heads == 0) return;
-  read.unsupported(read.key("attention.head_count", "num_attention_heads"), " is ", attention.heads, " and ", where, " is ",
-                   attention.kv_heads, ": attention heads must share heads of keys evenly");
+  read.unsupported(read.key("attention.head_count", heads_key), " is ", attention.heads, " and ", where, " is ", attention.kv_heads,
+                   ": attention heads must share heads of keys evenly");
 }
 
 void read_body(const Reader& read, Config& c, const SizeDefaults& defaults) {
@@ -141,15 +154,18 @@ void read_networks(const Reader& read, Config& c, const SizeDefaults& defaults) 
 
 void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
   read_body(read, c, defaults);
-  const Attention attention = read_attention(read, c, defaults);
   const std::size_t layers = c.layers.size();
+  const auto heads = read_heads(read, layers, defaults);
+  const char* const heads_key = defaults.own_heads && read.has("", kOwnHeads) ? kOwnHeads : "num_attention_heads";
+  const Attention attention = read_attention(read, c, heads.front(), defaults);
   const auto kv_heads = read_kv_heads(read, c, layers, attention.heads, defaults);
   read_networks(read, c, defaults);
   for (std::size_t i = 0; i < layers; ++i) {
     if (kv_heads[i] == 0) continue;
     Attention& a = c.layers[i].mixer.emplace<Attention>(attention);
+    a.heads = static_cast<std::int32_t>(heads[i]);
     a.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
-    check_kv_heads(read, a, read.key("attention.head_count_kv", "num_key_value_heads"));
+    check_kv_heads(read, a, read.key("attention.head_count_kv", "num_key_value_heads"), heads_key);
   }
 }
 

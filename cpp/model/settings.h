@@ -29,6 +29,8 @@ struct SizeDefaults {
   // If true, some layers may have no attention, or no network. GGUF files say which: those with 0 heads of keys, or with a width of 0. If
   // the file is a config.json, read_sizes() gives all layers both parts, and the family takes them away.
   bool some_attend = false, some_networks = false;
+  // If true, layers may have different numbers of heads of queries: num_attention_heads_per_layer of config.json, or a list in GGUF files.
+  bool own_heads = false;
 };
 
 // Sets hidden_size, n_ctx, eps and logit_softcap, and adds layers that have neither a mixer nor a network.
@@ -62,9 +64,11 @@ std::vector<std::string_view> read_layer_types(const Reader& read, std::size_t c
                                                const char* key = "layer_types");
 
 // check_head_dim() throws ErrorKind::unsupported_model if head_dim is not a multiple of 8. check_kv_heads() throws it if the number of
-// heads is not a multiple of the number of kv heads. `where` is the key that gives the number, for error messages.
+// heads is not a multiple of the number of kv heads. `where` is the key that gives the number, and `heads_key` config.json's key for the
+// number of heads, for error messages.
 void check_head_dim(const Reader& read, std::int32_t head_dim, const std::string& where);
-void check_kv_heads(const Reader& read, const Attention& attention, const std::string& where);
+void check_kv_heads(const Reader& read, const Attention& attention, const std::string& where,
+                    const char* heads_key = "num_attention_heads");
 
 struct WindowDefaults {
   std::int64_t window = 0;      // the window if the file has no key for it
@@ -72,7 +76,7 @@ struct WindowDefaults {
   bool used = true;             // use_sliding_window if config.json does not have this key
   std::int64_t first = 0;       // max_window_layers, the first layer with a window; 0: the family has no such key
   bool full_first = false;      // layers 0, n, 2n, ... (counted from 0) have no window (ModernBERT)
-  bool symmetric = false;       // the file's number is the full width of the window, half of it on each side
+  bool symmetric = false;  // the file's number is the full width of the window, half of it on each side
 };
 
 // Sets Attention::window and Layer::windowed of each layer.

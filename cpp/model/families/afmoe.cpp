@@ -28,8 +28,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .head_dim = 128, .n_ctx = 16384, .eps = 1e-5});
   read_windows(read, c, {.window = c.gguf ? 0 : 1024, .full_every = 4});
   read_ropes(read, c, {});
-  // No published model has these biases. The gate has none beside them, which OutputGate does not describe.
-  if (read.flag("", "attention_bias", false)) read.unsupported("attention_bias is not run for afmoe; it must be false");
+  read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
     // llama.cpp turns three of four layers, whether or not the file has windows.
     if (!layer.windowed) layer.attention().rope = -1;

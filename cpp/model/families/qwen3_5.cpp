@@ -93,6 +93,8 @@ void read_layers(const Reader& read, Config& c, const SizeDefaults& defaults) {
   }
   read_ropes(read, c, {.partial = 0.25});
   read_attention_bias(read, c);
+  for (Layer& layer : c.layers)
+    if (Attention* a = layer.if_attention()) a->gate->bias = a->qkv_bias;  // the rows of q_proj are those of q and of the gate
 }
 
 void read_layers_3_5(const Reader& read, Config& c, const SizeDefaults& defaults) {

@@ -36,7 +36,7 @@ BranchEnd AttentionMixer::write(std::size_t layer, const Attention& a, const Vie
   if (a.qk_norm == QkNorm::head_after_rope) norm_heads(layer, a, heads);
   attend(layer, a, heads, out);
   if (!a.kv_from) kv_.keep(layer, k);
-  if (a.gate) w_.add(Multiply{.a = out, .b = gate, .out = out, .activation = Activation::sigmoid});
+  if (a.gate) w_.add(Multiply{.a = out, .b = gate, .out = out, .activation = a.gate->activation});
   return {out, Role::attn_out, a.multipliers ? a.multipliers->out : 1};
 }
 

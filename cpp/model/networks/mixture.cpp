@@ -51,7 +51,7 @@ void MixtureNetwork::route(std::size_t layer, const Mixture& x, const View& in, 
   const Router& r = x.router;
   const View logits = Writer::part(logits_, 0, r.experts), route = Writer::part(route_, 0, 2 * r.chosen);
   const auto vector = [&](Role role) { return w_.d.at(layer, role).vector; };
-  w_.linear(in, logits, {w_.d.at(layer, Role::router)}, {.precise = true, .scale = scale});
+  w_.linear(in, logits, {w_.d.at(layer, Role::router)}, {.precise = true, .scale = scale, .softcap = r.softcap});
   w_.add(Route{.logits = logits,
                .out = route,
                .chosen = r.chosen,

@@ -189,7 +189,7 @@ std::vector<Attention*> with_attention(Config& c) {
   return found;
 }
 
-// Adds a mutant of a bias that a recurrent mixer or a short convolution may have. The mutant drops the bias, or adds one where there is
+// Adds a mutant of a bias that a mixer may have. The mutant drops the bias, or adds one where there is
 // none.
 void toggle_bias(std::vector<Mutant>& all, const char* field, std::vector<Role> roles) {
   for (const bool drops : {true, false}) {
@@ -249,6 +249,8 @@ void add_mixture_mutants(std::vector<Mutant>& all) {
   mixture("Router::score", "the other one", [](Mixture& x, const Layer&) {
     return set(x.router.score, x.router.score == RouteScore::softmax ? RouteScore::sigmoid : RouteScore::softmax);
   });
+  mixture("Router::softcap", "0.5", [](Mixture& x, const Layer&) { return set(x.router.softcap, 0.5f); });
+  mixture("Router::softcap", "none", [](Mixture& x, const Layer&) { return set(x.router.softcap, 0.0f); });
   parameters("Router::bias", "where there is none", [numbers](Description& d, std::size_t layer, const Mixture& x) {
     return set(of(d, layer, Role::router).bias, added(d, numbers(x.router.experts)));
   });
@@ -413,6 +415,12 @@ std::vector<Mutant> mutants() {
          return any;
        }});
   attention("gate", "none", [](Attention& a) { return a.gate && (a.gate.reset(), true); });
+  for (const auto& [to, name] : {std::pair(Activation::sigmoid, "sigmoid"), std::pair(Activation::softplus, "softplus")})
+    add(in_layers("OutputGate::activation", name, [to = to](Layer& l) {
+      Attention* a = l.if_attention();
+      return a && a->gate && set(a->gate->activation, to);
+    }));
+  toggle_bias(all, "OutputGate::bias", {Role::attn_gate});
   add(in_layers("Attention::multipliers", "a tenth more of the output", [](Layer& l) {  // a norm on the branch would cancel the factor
     if (!l.if_attention() || l.mixer_norms.branch) return false;
     if (!l.attention().multipliers) l.attention().multipliers = Multipliers{};
@@ -677,6 +685,9 @@ std::set<std::string> fields() {
            places, values, kv_from, temperature, gate, multipliers);
   }
   {
+    FIELDS(OutputGate, by_head, bias, activation);
+  }
+  {
     FIELDS(LatentAttention, heads, latent_dim, plain_dim, rope_dim, value_dim, q_rank, rope, scale, bias);
   }
   {
@@ -696,7 +707,7 @@ std::set<std::string> fields() {
     FIELDS(FeedForward, width, gated, activation, bias, xielu, multipliers);
   }
   {
-    FIELDS(Router, experts, chosen, groups, kept, score, bias, choice_bias, normalised, floor, scale, expert_scales);
+    FIELDS(Router, experts, chosen, groups, kept, score, softcap, bias, choice_bias, normalised, floor, scale, expert_scales);
   }
   {
     FIELDS(SharedExpert, network, opened);
@@ -725,6 +736,7 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Config::loops", "it chooses tensors while a model is described; mutants are changed afterwards"},
     {"Layer::network", "its fields have theirs"},
     {"Router::experts", "the tensors' shapes hold it"},
+    {"OutputGate::by_head", "the tensors' shapes hold it"},
     {"SharedExpert::network", "its fields have theirs"},
     {"Mixture::router", "its fields have theirs"},
     {"Mixture::width", "the tensors' shapes hold it"},

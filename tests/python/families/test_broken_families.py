@@ -63,7 +63,7 @@ ANY_POSITIVE = words(
     alibi_bias_max max_alibi_bias pad_token_id eos_token_id relative_attention_max_distance
     llama_4_scaling_beta temperature_scale sliding_window_pattern swiglu_limit original_context_length
     lm_head_multiplier key_multiplier attention_in_multiplier attention_out_multiplier ssm_in_multiplier ssm_out_multiplier
-    routed_scaling_factor route_scale expert_weights_scale
+    routed_scaling_factor moe_routed_scaling_factor route_scale expert_weights_scale moe_router_logit_softcapping
     """
 )
 # Last parts of keys for which 0 is valid, too. In most of them it means "none".
@@ -72,6 +72,7 @@ ZERO_IS_NONE = words(
     attn_logit_softcapping final_logit_softcapping sliding_window mscale mscale_all_dim llama_4_scaling_beta temperature_scale attn_factor
     pad_token_id eos_token_id shared_intermediate_size expert_shared_feed_forward_length
     expert_weights_scale n_shared_experts num_shared_experts moe_num_shared_experts expert_shared_count expert_gating_func
+    moe_router_logit_softcapping
     """
 )
 # Keys and tensors that may be absent, null or an empty object, even if the results change because the file's value is not the default:
@@ -91,7 +92,8 @@ MAY_BE_ABSENT = words(
     mlp_multipliers ssm_multipliers mlp_hidden_act mamba_hidden_act num_experts_per_tok norm_topk_prob swiglu_limit truncate
     original_context_length shared_intermediate_size expert_shared_feed_forward_length leading_dense_block_count
     routed_scaling_factor route_scale expert_weights_scale topk_group expert_group_used_count use_qk_norm mup_enabled moe_k moe_topk
-    n_shared_experts expert_shared_count sliding_attention expert_gating_func
+    n_shared_experts num_shared_experts expert_shared_count sliding_attention expert_gating_func expert_selection_fn
+    moe_routed_scaling_factor moe_router_logit_softcapping dimension_count_swa freq_base_swa
     window_size norm_rel_ebd relative_attention share_att_key position_biased_input
     lm_head.weight output.weight cls.weight token_types.weight rope_freqs.weight
     """

@@ -304,6 +304,15 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("afmoe", "sliding_window", 8),
     ("afmoe", "route_scale", 1.0),
     ("afmoe", "rms_norm_eps", 0.1),
+    ("laguna", "num_experts_per_tok", 3),
+    ("laguna", "moe_routed_scaling_factor", 1.0),
+    ("laguna", "sliding_window", 8),
+    ("laguna", "rope_parameters.full_attention.partial_rotary_factor", 1.0),
+    ("laguna", "rope_parameters.sliding_attention.partial_rotary_factor", 0.5),
+    ("laguna", "rope_parameters.sliding_attention.rope_theta", 100.0),
+    ("laguna", "rms_norm_eps", 0.1),
+    ("laguna", "hidden_act", "gelu"),
+    ("laguna_softcap", "moe_router_logit_softcapping", 0.5),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -386,7 +395,13 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("exaone_moe_plain", "mlp_layer_types", ["sparse"] * 3, "mlp_layer_types has 3 entries for 4 layers"),
     ("exaone_moe_plain", "mlp_layer_types", ["moe"] * 4, '"moe" is not known'),
     ("afmoe", "score_func", "softmax", "score_func"),
-    ("afmoe", "attention_bias", True, "attention_bias"),
+    ("laguna", "gating", False, "gating false"),
+    ("laguna", "gating", "per_head", 'gating is "per_head"'),
+    ("laguna", "gating_types", ["per_head"] * 3 + ["per_element"], 'gating_types has "per_element"'),
+    ("laguna", "moe_apply_router_weight_on_input", True, "moe_apply_router_weight_on_input"),
+    ("laguna", "swa_attention_sink_enabled", True, "swa_attention_sink_enabled"),
+    ("laguna", "num_attention_heads_per_layer", [4, 6, 6], "num_attention_heads_per_layer has 3 entries for 4 layers"),
+    ("laguna", "num_attention_heads_per_layer", [4, 6, 6, 5], "num_attention_heads_per_layer is 5 and num_key_value_heads is 2"),
 ]
 
 # (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
@@ -588,6 +603,12 @@ DEFAULTS = [
     ("afmoe_plain", "num_shared_experts"),
     ("afmoe_plain", "route_scale"),
     ("afmoe_plain", "mup_enabled"),
+    ("laguna", "mlp_layer_types"),
+    ("laguna_softcap", "rope_parameters"),
+    ("laguna_softcap", "gating"),
+    ("laguna_by_column", "moe_routed_scaling_factor"),
+    ("laguna_by_column", "layer_types"),
+    ("laguna_by_column", "num_attention_heads_per_layer"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
@@ -612,6 +633,8 @@ NOT_THEIRS = [
     ("granite_hybrid_experts", "norm_topk_prob", False),
     ("granite_moe_swa", "norm_topk_prob", False),
     ("lfm2_moe", "block_ff_dim", 96),
+    ("laguna", "norm_topk_prob", False),
+    ("laguna", "mlp_only_layers", [1]),
     ("gpt_neox", "num_key_value_heads", 3),
     ("gpt2", "num_key_value_heads", 2),
     ("opt", "num_key_value_heads", 2),
@@ -695,6 +718,8 @@ ASKED = [
     ("ernie4_5_moe", "use_bias"),
     ("hunyuan_moe", "attention_bias"),
     ("mellum", "attention_bias"),
+    ("afmoe", "attention_bias"),
+    ("laguna", "attention_bias"),
     ("qwen3_5_moe", "attention_bias"),
     ("qwen3_next", "attention_bias"),
     ("granite_moe_swa", "attention_bias"),

@@ -967,6 +967,27 @@ def bias_of_choice(name: str, tensor: Array, config: Config) -> tuple[str, Array
     return (f"model.layers.{layer[1]}.exp_probs_b.bias", tensor.reshape(-1)) if layer else (name, tensor)
 
 
+def laguna_keys(config: Config) -> dict[str, Any]:
+    heads = config.get("num_attention_heads_per_layer") or [config["num_attention_heads"]] * config["num_hidden_layers"]
+    dims, kinds = config["head_dim"], config["rope_parameters"]
+    keys = expert_keys(config) | {
+        "attention.head_count": heads,
+        "attention.key_length": dims,
+        "attention.value_length": dims,
+        "attention.sliding_window": config["sliding_window"] or None,
+        "expert_gating_func": 2,
+        "expert_weights_norm": True,
+        "expert_weights_scale": config["moe_routed_scaling_factor"],
+        "leading_dense_block_count": config["mlp_layer_types"].index("sparse"),
+        "rope.scaling.yarn_beta_fast": kinds["full_attention"]["beta_fast"],
+        "rope.scaling.yarn_beta_slow": kinds["full_attention"]["beta_slow"],
+    }
+    if local := kinds.get("sliding_attention"):
+        keys["rope.dimension_count_swa"] = int(dims * local["partial_rotary_factor"])
+        keys["rope.freq_base_swa"] = local["rope_theta"]
+    return keys
+
+
 def minicpm3_keys(config: Config) -> dict[str, Any]:
     keys = {f"attention.{rank}": config[rank] for rank in ("q_lora_rank", "kv_lora_rank") if config.get(rank)}
     keys["attention.key_length"] = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
@@ -1056,6 +1077,10 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "mellum": Form("mellum", EXPERTS, lambda c: expert_keys(c) | window_keys(c, 4), theta=500000.0, context=131072),
     "afmoe": Form(
         "afmoe", AFMOE, lambda c: sigmoid_keys(c) | {"attention.sliding_window": c["sliding_window"]}, eps=1e-5, context=16384,
+        change=bias_of_choice,
+    ),
+    "laguna": Form(
+        "laguna", SHARED_EXPERTS | {"model.layers.{}.self_attn.g_proj": "blk.{}.attn_gate"}, laguna_keys, context=131072,
         change=bias_of_choice,
     ),
     "granite_moe": Form("granitemoe", GRANITE_MOE, lambda c: granite_keys(c) | expert_keys(c), permuted=True),
@@ -1188,6 +1213,7 @@ WITHOUT = {
     "exaone_moe_plain": "the converter drops mlp_layer_types",
     "mellum_dense": "llama.cpp's mellum has experts in all layers",
     "afmoe_plain": "the converter drops mup_enabled and global_attn_every_n_layers",
+    "laguna_softcap": "the converter drops moe_router_logit_softcapping and layer_types",
     "gpt_oss_plain": "the converter drops swiglu_limit",
     "olmoe_normalised": "the converter drops norm_topk_prob",
     "llama_yarn_mscale": "the converter drops mscale for llama",

@@ -1,0 +1,107 @@
+// Laguna (Poolside 2026): experts and a shared expert behind dense layers, norms of queries and keys, and a softplus gate on the output of
+// attention. Layers with a window have a rope and a number of heads of queries of their own.
+#include <algorithm>
+#include <string>
+
+#include "model/families/names.h"
+#include "model/mixture_settings.h"
+#include "model/rope.h"
+#include "model/settings.h"
+
+namespace pumice::model::families_in_files::laguna {
+namespace {
+
+using enum Role;
+
+constexpr std::string_view kGguf[] = {"laguna"}, kTypes[] = {"laguna"};
+constexpr TensorName kOwnNames[] = {
+    {attn_gate, "blk.{}.attn_gate", "layers.{}.self_attn.g_proj"},
+    {router_choice_bias, "", "layers.{}.mlp.experts.e_score_correction_bias", Fused::no, false, Bare::both},  // the hub's name
+};
+constexpr auto kNames = names::joined(kOwnNames, names::kExpertsAndShared);
+
+// Returns whether the gate has one column for each head. config.json says it in `gating`, and in GGUF files the shape of the gate says it.
+bool gates_heads(const Reader& read, const Config& c) {
+  if (c.gguf) {
+    const files::TensorInfo* gate = read.file().find("blk.0.attn_gate.weight");
+    return !gate || gate->shape.empty() || gate->shape.front() == c.layers.front().attention().heads;
+  }
+  const std::string where = read.key("", "gating");
+  const auto* said = read.file().value(where);
+  if (said && std::holds_alternative<std::string>(*said)) {
+    const std::string kind = read.text(where);
+    if (kind != "per-head" && kind != "per-element")
+      read.unsupported(where, " is \"", kind, "\"; \"per-head\" or \"per-element\" is needed");
+    return kind == "per-head";
+  }
+  if (!read.flag("", "gating", true)) read.unsupported(where, " false (attention without a gate) is not run");
+  return true;
+}
+
+// Throws if config.json asks for arithmetic that no published model has, and that transformers ignores or refuses.
+void refuse_others(const Reader& read, bool by_head) {
+  for (const char* key : {"moe_apply_router_weight_on_input", "swa_attention_sink_enabled"}) {
+    if (read.flag("", key, false)) read.unsupported(read.key("", key), " is not run for laguna; it must be false");
+  }
+  if (read.gguf()) return;
+  const std::string where = read.key("", "gating_types");
+  for (const std::string& kind : read.file().strings(where).value_or(std::vector<std::string>{})) {
+    if (kind != (by_head ? "per_head" : "per_element") && kind != (by_head ? "per-head" : "per-element"))
+      read.unsupported(where, " has \"", kind, "\": gates of different widths in one model are not run");
+  }
+}
+
+// The ropes have a base and a fraction of turned columns of their own for each kind of layer. An object without a fraction means the whole
+// head; the defaults of the class hold only if there is no object at all.
+RopeDefaults rope_defaults(const Reader& read, const Config& c) {
+  if (c.gguf) return {.window_theta = read.positive("rope.freq_base", "", 10000.0)};
+  const bool said = read.object(read.key("", "rope_parameters"));
+  for (const char* kind : {"full_attention", "sliding_attention"}) {
+    const bool used = std::ranges::any_of(c.layers, [&](const Layer& layer) { return layer.windowed == (kind[0] == 's'); });
+    const std::string where = read.key("", std::string("rope_parameters.") + kind);
+    if (said && used && !read.object(where)) read.missing(where);
+  }
+  return {.theta = 500000, .partial = said ? 1 : 0.5, .window_partial = 1, .window_theta = 10000};
+}
+
+void configure(const Reader& read, Config& c) {
+  read_sizes(read, c, {.heads = 48, .kv_heads = 8, .head_dim = 128, .n_ctx = 131072, .own_heads = true});
+  // In GGUF files with a window and without a list, three of four layers have it (llama.cpp). config.json without a list means that none
+  // has.
+  const bool pattern = c.gguf && read.integer("attention.sliding_window", "").value_or(0) != 0;
+  read_windows(read, c, {.window = c.gguf ? 0 : 512, .full_every = pattern ? 4 : 1, .full_first = c.gguf});
+  read_ropes(read, c, rope_defaults(read, c));
+  read_attention_bias(read, c);
+  const bool by_head = gates_heads(read, c);
+  refuse_others(read, by_head);
+  for (Layer& layer : c.layers) {
+    layer.attention().qk_norm = QkNorm::head;
+    layer.attention().gate = OutputGate{.by_head = by_head, .activation = Activation::softplus};
+  }
+  read_mixtures(read, c,
+                {.experts = 256,
+                 .chosen = 8,
+                 .width = 512,
+                 .normalised_key = "",
+                 .normalised = true,
+                 .gguf_normalised = false,
+                 .score = {.key = "moe_router_score_func", .score = RouteScore::sigmoid},
+                 .softcap_key = "moe_router_logit_softcapping",
+                 .choice_bias = true,
+                 .scale_key = "moe_routed_scaling_factor",
+                 .scale = 1,
+                 .shared = SharedDefaults{.width_key = "shared_expert_intermediate_size", .width = 512},
+                 .dense = DenseDefaults{.first_key = "first_k_dense_replace", .first = 1, .types_key = "mlp_layer_types"}});
+}
+
+}  // namespace
+
+const Family laguna{.name = "laguna",
+                    .gguf_names = kGguf,
+                    .model_types = kTypes,
+                    .prefixes = names::kDecoderPrefixes,
+                    .names = kNames,
+                    .more_names = names::kLlama,
+                    .configure = configure};
+
+}  // namespace pumice::model::families_in_files::laguna
