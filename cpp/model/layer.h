@@ -204,7 +204,8 @@ struct Router {
 // A network beside the experts that takes every row (DeepSeek-AI 2024).
 struct SharedExpert {
   FeedForward network;
-  bool opened = false;  // its hidden values are multiplied by the sigmoid of a product with one column (Qwen2-MoE)
+  bool opened = false;    // its hidden values are multiplied by the sigmoid of a product with one column (Qwen2-MoE)
+  bool averaged = false;  // the mixture gives half the sum of experts and shared expert; if false, the sum (Command A+)
 };
 
 // A mixture of experts (Shazeer et al. 2017). Each expert is a feed-forward network; the router chooses some of them for each row.

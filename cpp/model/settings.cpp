@@ -211,8 +211,11 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
     read.unsupported("layer_types has ", said->size(), " entries for ", count, " layers; one for each layer is needed");
   const auto types = said.value_or(std::vector<std::string>{});
   for (std::size_t i = 0; i < count; ++i) {
-    const auto number = static_cast<std::int64_t>(i) + (defaults.full_first ? 0 : 1);
-    bool here = static_cast<std::int64_t>(i) >= first && (full_every == 0 || number % full_every != 0);
+    const auto at = static_cast<std::int64_t>(i);
+    const bool leads = at < defaults.lead;
+    const std::int64_t number = (leads ? at : at - defaults.lead) + (defaults.full_first ? 0 : 1);
+    const std::int64_t every = leads ? defaults.lead_full_every : full_every;
+    bool here = at >= first && (every == 0 || number % every != 0);
     if (!windowed.empty()) here = windowed[i] != 0;
     if (!types.empty()) {
       if (types[i] != "sliding_attention" && types[i] != "full_attention")

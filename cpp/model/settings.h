@@ -76,6 +76,9 @@ struct WindowDefaults {
   bool used = true;             // use_sliding_window if config.json does not have this key
   std::int64_t first = 0;       // max_window_layers, the first layer with a window; 0: the family has no such key
   bool full_first = false;      // layers 0, n, 2n, ... (counted from 0) have no window (ModernBERT)
+  // The first `lead` layers have a pattern with `lead_full_every` in place of `full_every`, and the layers behind them are counted as if
+  // they were the first (Command A+).
+  std::int64_t lead = 0, lead_full_every = 0;
   bool symmetric = false;  // the file's number is the full width of the window, half of it on each side
 };
 

@@ -1,7 +1,8 @@
 // Command-R and Aya (Cohere 2024): LayerNorm without biases; attention and feed-forward network in parallel, after one shared norm; rope on
 // pairs of neighbouring columns, in GGUF and safetensors files alike; scaled logits. Command-R7B and Command A (cohere2): three of four
-// layers have a window, and only these layers have rope.
+// layers have a window, and only these layers have rope. Command A+ (cohere2_moe) has experts behind dense layers, which have rope, too.
 #include "model/families/names.h"
+#include "model/mixture_settings.h"
 #include "model/rope.h"
 #include "model/settings.h"
 
@@ -11,9 +12,11 @@ namespace {
 constexpr std::string_view kGguf1[] = {"command-r"}, kTypes1[] = {"cohere"};
 constexpr std::string_view kGguf2[] = {"cohere2"}, kTypes2[] = {"cohere2"};
 
-void read_common(const Reader& read, Config& c) {
-  c.norm = NormKind::layer;
-  read_sizes(read, c, {.n_ctx = 8192, .eps = 1e-5});
+constexpr std::string_view kGgufMoe[] = {"cohere2moe"}, kTypesMoe[] = {"cohere2_moe"};
+
+void read_common(const Reader& read, Config& c, const SizeDefaults& defaults = {.n_ctx = 8192, .eps = 1e-5}) {
+  read_sizes(read, c, defaults);
+  // transformers' class of the multimodal models (cohere2_vision) leaves this factor out, and the class of their text half does not.
   c.logit_scale = static_cast<float>(read.positive("logit_scale", "logit_scale", c.gguf ? std::nullopt : std::optional(0.0625)));
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) {
@@ -23,6 +26,7 @@ void read_common(const Reader& read, Config& c) {
 }
 
 void configure1(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
   read_common(read, c);
   read_ropes(read, c, {.theta = 500000, .interleaved = true});
   // Command-R+ has a LayerNorm on queries and keys, with different weights for each head.
@@ -31,11 +35,55 @@ void configure1(const Reader& read, Config& c) {
 }
 
 void configure2(const Reader& read, Config& c) {
+  c.norm = NormKind::layer;
   read_common(read, c);
   read_windows(read, c, {.window = 4096, .full_every = 4});
   read_ropes(read, c, {.interleaved = true});
   for (Layer& layer : c.layers) {
     if (!layer.windowed) layer.attention().rope = -1;
+  }
+}
+
+// Returns whether the mixture gives half the sum of experts and shared experts. GGUF files have no key for it (llama.cpp).
+bool averages(const Reader& read) {
+  const std::string where = read.key("", "shared_expert_combination_strategy");
+  const std::string said = read.string("", "shared_expert_combination_strategy").value_or("average");
+  if (said != "average" && said != "sum") read.unsupported(where, " is \"", said, "\"; \"average\" or \"sum\" is needed");
+  return said == "average";
+}
+
+// The first layers have no experts, and their pattern of windows is another one. config.json has lists of both, or the numbers from which
+// the configuration class makes these lists.
+void configure_moe(const Reader& read, Config& c) {
+  const bool rms = read.number("attention.layer_norm_rms_epsilon", "rms_norm_eps").has_value();
+  c.norm = rms ? NormKind::rms : NormKind::layer;
+  read_common(read, c, {.heads = 64, .head_dim = c.gguf ? 0 : 128, .n_ctx = 8192, .eps = 1e-5});
+  const DenseDefaults dense{.first_key = "first_k_dense_replace", .types_key = "mlp_layer_types"};
+  const std::int64_t lead = c.gguf ? 0 : read.integer("", "first_k_dense_replace").value_or(0);
+  const std::int32_t lead_full_every = read.size("", "prefix_dense_sliding_window_pattern", kMaxLayers, 1);
+  read_windows(read, c, {.window = 4096, .full_every = 4, .full_first = c.gguf, .lead = lead, .lead_full_every = lead_full_every});
+  read_ropes(read, c, {.interleaved = true});
+  const std::int32_t width = c.layers.front().feed_forward().width;
+  read_mixtures(read, c,
+                {.width_key = "",
+                 .experts = 8,
+                 .chosen = 2,
+                 .normalised = true,
+                 .gguf_normalised = false,
+                 .score = {.key = "expert_selection_fn", .score = c.gguf ? RouteScore::sigmoid : RouteScore::softmax, .either = true},
+                 .scale = c.gguf ? std::optional(1.0) : std::nullopt,
+                 .shared = SharedDefaults{.key = "num_shared_experts"},
+                 .dense = dense});
+  const bool averaged = averages(read);
+  for (Layer& layer : c.layers) {
+    if (Mixture* mixture = layer.if_mixture()) {
+      // config.json's norm_topk_prob holds for sigmoids alone. The softmax is that of the chosen logits.
+      if (!c.gguf && mixture->router.score == RouteScore::softmax) mixture->router.normalised = true;
+      if (mixture->shared) mixture->shared->averaged = averaged;
+    }
+    FeedForward* network = layer.if_feed_forward();
+    if (network && !c.gguf) network->width = read.size("", "prefix_dense_intermediate_size", kMaxWidth * 4, width);
+    if (!layer.windowed && !(network && lead_full_every == 1)) layer.attention().rope = -1;
   }
 }
 
@@ -54,5 +102,13 @@ const Family cohere2{.name = "cohere2",
                      .prefixes = names::kDecoderPrefixes,
                      .names = names::kLlama,
                      .configure = configure2};
+
+const Family cohere2_moe{.name = "cohere2_moe",
+                         .gguf_names = kGgufMoe,
+                         .model_types = kTypesMoe,
+                         .prefixes = names::kDecoderPrefixes,
+                         .names = names::kExpertsAndShared,
+                         .more_names = names::kLlama,
+                         .configure = configure_moe};
 
 }  // namespace pumice::model::families_in_files::cohere

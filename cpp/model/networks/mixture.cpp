@@ -37,10 +37,11 @@ std::vector<BranchEnd> MixtureNetwork::write(std::size_t layer, const Mixture& x
   w_.norm(w_.d.at(layer, Role::expert_norm), row, own_);
   const std::vector<BranchEnd> ends = parts(layer, x, in, own_);
   if (ends.size() != 2) fail(ErrorKind::unsupported_model, "a mixture with norms of its own needs a shared expert");
-  w_.linear(ends[0].rows, sum_, {w_.d.at(layer, *ends[0].product)});
+  w_.linear(ends[0].rows, sum_, {w_.d.at(layer, *ends[0].product)}, {.scale = ends[0].scale});
   w_.norm(w_.d.at(layer, Role::shared_branch_norm), sum_, sum_);
   Experts op = *ends[1].experts;
   op.out = of_experts_;
+  op.scale *= ends[1].scale;
   w_.add(op);
   w_.norm(w_.d.at(layer, Role::expert_branch_norm), of_experts_, sum_, sum_);
   return {{.rows = sum_}};
@@ -68,9 +69,11 @@ void MixtureNetwork::route(std::size_t layer, const Mixture& x, const View& in, 
 // Returns the shared expert's result, if there is one, and that of the experts. `in` and `to_experts` are what they read.
 std::vector<BranchEnd> MixtureNetwork::parts(std::size_t layer, const Mixture& x, const View& in, const View& to_experts) {
   std::vector<BranchEnd> ends;
+  const float scale = x.shared && x.shared->averaged ? 0.5f : 1.0f;
   if (x.shared) {
     const FeedForwardRoles roles{Role::shared_gate, Role::shared_up, Role::shared_down};
-    const BranchEnd& end = ends.emplace_back(feed_forward_.write(layer, x.shared->network, in, roles));
+    BranchEnd& end = ends.emplace_back(feed_forward_.write(layer, x.shared->network, in, roles));
+    end.scale *= scale;
     if (x.shared->opened) {
       w_.linear(in, opening_, {w_.d.at(layer, Role::shared_opening)}, {.precise = true});
       w_.add(Multiply{.a = end.rows, .b = opening_, .out = end.rows, .activation = Activation::sigmoid});
@@ -78,7 +81,8 @@ std::vector<BranchEnd> MixtureNetwork::parts(std::size_t layer, const Mixture& x
   }
   const Parameter &gate = w_.d.at(layer, Role::expert_gate), &up = w_.d.at(layer, Role::expert_up),
                   &down = w_.d.at(layer, Role::expert_down);
-  ends.push_back({.experts = Experts{.in = to_experts,
+  ends.push_back({.scale = scale,
+                  .experts = Experts{.in = to_experts,
                                      .route = Writer::part(route_, 0, 2 * x.router.chosen),
                                      .out = {},
                                      .residual = {},

@@ -279,6 +279,9 @@ void add_mixture_mutants(std::vector<Mutant>& all) {
     of(d, layer, Role::shared_opening).matrix = static_cast<MatrixId>(d.weights.matrices.size() - 1);
     return d.config.layers[layer].if_mixture()->shared->opened = true;
   });
+  mixture("SharedExpert::averaged", "the other way", [](Mixture& x, const Layer& l) {
+    return x.shared && !x.own_norms && !l.network_norms.branch && set(x.shared->averaged, !x.shared->averaged);
+  });
   parameters("Mixture::shared", "none", [](Description& d, std::size_t layer, const Mixture& x) {
     return x.shared && (d.config.layers[layer].if_mixture()->shared.reset(), true);
   });
@@ -710,7 +713,7 @@ std::set<std::string> fields() {
     FIELDS(Router, experts, chosen, groups, kept, score, softcap, bias, choice_bias, normalised, floor, scale, expert_scales);
   }
   {
-    FIELDS(SharedExpert, network, opened);
+    FIELDS(SharedExpert, network, opened, averaged);
   }
   {
     FIELDS(Mixture, router, width, gated, activation, bias, limit, shift, weighs_input, own_norms, shared);

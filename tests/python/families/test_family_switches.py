@@ -313,6 +313,18 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("laguna", "rms_norm_eps", 0.1),
     ("laguna", "hidden_act", "gelu"),
     ("laguna_softcap", "moe_router_logit_softcapping", 0.5),
+    ("cohere2_moe", "num_experts_per_tok", 3),
+    ("cohere2_moe", "expert_selection_fn", "softmax"),
+    ("cohere2_moe", "norm_topk_prob", True),
+    ("cohere2_moe", "shared_expert_combination_strategy", "sum"),
+    ("cohere2_moe", "prefix_dense_sliding_window_pattern", 2),
+    ("cohere2_moe", "sliding_window", 8),
+    ("cohere2_moe", "rms_norm_eps", 0.1),
+    ("cohere2_moe", "rms_norm_eps", None),
+    ("cohere2_moe", "logit_scale", 1.0),
+    ("cohere2_moe_plain", "layer_norm_eps", 0.1),
+    ("cohere2_moe_softmax", "sliding_window_pattern", 3),
+    ("cohere2_moe_softmax", "prefix_dense_sliding_window_pattern", 1),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -402,6 +414,8 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("laguna", "swa_attention_sink_enabled", True, "swa_attention_sink_enabled"),
     ("laguna", "num_attention_heads_per_layer", [4, 6, 6], "num_attention_heads_per_layer has 3 entries for 4 layers"),
     ("laguna", "num_attention_heads_per_layer", [4, 6, 6, 5], "num_attention_heads_per_layer is 5 and num_key_value_heads is 2"),
+    ("cohere2_moe", "shared_expert_combination_strategy", "max", '"max"; "average" or "sum" is needed'),
+    ("cohere2_moe", "expert_selection_fn", "relu", "expert_selection_fn"),
 ]
 
 # (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
@@ -609,6 +623,12 @@ DEFAULTS = [
     ("laguna_by_column", "moe_routed_scaling_factor"),
     ("laguna_by_column", "layer_types"),
     ("laguna_by_column", "num_attention_heads_per_layer"),
+    ("cohere2_moe", "shared_expert_combination_strategy"),
+    ("cohere2_moe", "prefix_dense_sliding_window_pattern"),
+    ("cohere2_moe_plain", "num_shared_experts"),
+    ("cohere2_moe_plain", "norm_topk_prob"),
+    ("cohere2_moe_plain", "layer_norm_eps"),
+    ("cohere2_moe_softmax", "expert_selection_fn"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
@@ -635,6 +655,8 @@ NOT_THEIRS = [
     ("lfm2_moe", "block_ff_dim", 96),
     ("laguna", "norm_topk_prob", False),
     ("laguna", "mlp_only_layers", [1]),
+    ("cohere2_moe", "routed_scaling_factor", 2.0),
+    ("cohere2_moe", "moe_intermediate_size", 96),
     ("gpt_neox", "num_key_value_heads", 3),
     ("gpt2", "num_key_value_heads", 2),
     ("opt", "num_key_value_heads", 2),
@@ -720,6 +742,7 @@ ASKED = [
     ("mellum", "attention_bias"),
     ("afmoe", "attention_bias"),
     ("laguna", "attention_bias"),
+    ("cohere2_moe", "attention_bias"),
     ("qwen3_5_moe", "attention_bias"),
     ("qwen3_next", "attention_bias"),
     ("granite_moe_swa", "attention_bias"),

@@ -988,6 +988,25 @@ def laguna_keys(config: Config) -> dict[str, Any]:
     return keys
 
 
+def cohere2_moe_keys(config: Config) -> dict[str, Any]:
+    width, shared = config["intermediate_size"], config["num_shared_experts"]
+    keys = expert_keys(config) | window_keys(config, 4)
+    keys |= {
+        "logit_scale": config["logit_scale"],
+        "feed_forward_length": config["prefix_dense_intermediate_size"],
+        "expert_feed_forward_length": width,
+        "expert_weights_norm": config["norm_topk_prob"],
+        "leading_dense_block_count": config["mlp_layer_types"].index("sparse"),
+        "rope.dimension_count": config["head_dim"],
+        "rope.scaling.type": "none",
+    }
+    if shared > 0:
+        keys |= {"expert_shared_count": shared, "expert_shared_feed_forward_length": width * shared}
+    if config["rms_norm_eps"] is None:
+        keys |= {"attention.layer_norm_rms_epsilon": None, "attention.layer_norm_epsilon": config["layer_norm_eps"]}
+    return keys
+
+
 def minicpm3_keys(config: Config) -> dict[str, Any]:
     keys = {f"attention.{rank}": config[rank] for rank in ("q_lora_rank", "kv_lora_rank") if config.get(rank)}
     keys["attention.key_length"] = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
@@ -1083,6 +1102,7 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
         "laguna", SHARED_EXPERTS | {"model.layers.{}.self_attn.g_proj": "blk.{}.attn_gate"}, laguna_keys, context=131072,
         change=bias_of_choice,
     ),
+    "cohere2_moe": Form("cohere2moe", SHARED_EXPERTS, cohere2_moe_keys, context=8192),
     "granite_moe": Form("granitemoe", GRANITE_MOE, lambda c: granite_keys(c) | expert_keys(c), permuted=True),
     "olmo": Form("olmo", permuted=True, **LAYER),
     "olmo2": Form("olmo2", LLAMA | BRANCH_NORMS, eps=1e-5),
@@ -1214,6 +1234,8 @@ WITHOUT = {
     "mellum_dense": "llama.cpp's mellum has experts in all layers",
     "afmoe_plain": "the converter drops mup_enabled and global_attn_every_n_layers",
     "laguna_softcap": "the converter drops moe_router_logit_softcapping and layer_types",
+    "cohere2_moe_multimodal": "the converter writes the text half alone: the file of the plain model",
+    "cohere2_moe_softmax": "the converter drops expert_selection_fn, biases and sums of shared experts",
     "gpt_oss_plain": "the converter drops swiglu_limit",
     "olmoe_normalised": "the converter drops norm_topk_prob",
     "llama_yarn_mscale": "the converter drops mscale for llama",
