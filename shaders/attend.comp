@@ -69,7 +69,8 @@ uint kv_head, first_head, heads;  // first_head counts within the heads of kv_he
 
 // Returns the range [x, y) of key positions that the row at `position` sees.
 uvec2 seen(uint position) {
-  return uvec2(position > p.behind ? position - p.behind : 0, min(last_key, position + p.ahead) + 1);
+  const uint first = p.chunk > 0 ? position - position % p.chunk : position > p.behind ? position - p.behind : 0;
+  return uvec2(first, min(last_key, position + p.ahead) + 1);
 }
 
 // Returns the term that `places` (relative positions) adds to a head's q.k. The key is `distance` positions after the query. `query` and

@@ -282,7 +282,8 @@ PUMICE_CONSTANT(kStoreSpan, 4);      // SPAN: lanes per unit, store_span(max(KEY
 
 // ---------------------------------------------------------------- Attend: attend.comp, merge.comp
 // Row i of a segment is at position s = past + i. For each row and each head, the softmax is over the keys at positions
-//   [max(0, s - behind), min(past + rows - unseen - 1, s + ahead)].
+//   [max(0, s - behind), min(past + rows - unseen - 1, s + ahead)]. If chunk > 0, they also lie in the chunk of position s: the first of
+//   them is floor(s / chunk) * chunk.
 //   If the operation is causal, behind = window > 0 ? window - 1 : kNoWindow, and ahead = 0.
 //   If it is not causal, behind = ahead = window > 0 ? window : kNoWindow.
 // The score of the key at position j is
@@ -325,7 +326,7 @@ struct AttendParams {
   uint first_row;  // row of the batch with which the bound ranges of q, out and partials begin
   uint page_first, page_count;
   uint k_page_words, v_page_words;
-  uint behind, ahead;
+  uint behind, ahead, chunk;
   uint q_at, q_stride, out_at, out_stride;
   float scale, softcap;  // softcap 0 means none
   uint bias_at, slopes_at, sinks_at, places_at;

@@ -33,6 +33,7 @@ float score_of(uint expert) {
   return score;
 }
 float rank_of(uint expert) {
+  if (SCORE == kRouteSigmoid && p.has_bias == 0 && p.expert_groups == 1) return logits[logits_at + expert];
   precise float rank = score_of(expert);
   if (p.has_bias != 0) rank += vectors[p.bias_at + expert];
   return rank;

@@ -404,6 +404,37 @@ def sinks() -> list[Case]:
     ]
 
 
+def chunks() -> list[Case]:
+    """Cases of attention within chunks of the text, with rows on both sides of a border, chunks that are longer or shorter than a page, and
+    queries far behind the first chunk. In the end, cases of rope whose temperature counts from a later position."""
+    cases: list[Case] = []
+    for kv in ("f32", "f16", "q8_0"):
+        cases += [
+            of_widths(True, (64, 64), (2, 16), [[31, 5], [0, 3], [0, 70]], {"kv": kv, "chunk": 32}),
+            of_widths(True, (64, 64), (1, 8), [[700, 1], [45, 20]], {"kv": kv, "chunk": 48}),
+            of_widths(True, (32, 32), (3, 3), [[300, 2], [7, 40], [0, 1]], {"kv": kv, "chunk": 5, "softcap": 20.0}),
+            of_widths(True, (24, 40), (1, 5), [[510, 4], [1023, 2]], {"kv": kv, "chunk": 512, "sinks": 0.0}),
+            of_widths(True, (128, 128), (2, 10), [[1500, 33], [0, 300]], {"kv": kv, "chunk": 700}),
+            of_widths(True, (32, 32), (2, 2), [[33, 17]], {"kv": kv, "chunk": 1}),
+        ]
+    cases += [
+        of_widths(False, (32, 32), (2, 6), [[0, 37], [0, 1], [0, 5]], {"causal": True, "chunk": 16}),
+        of_widths(False, (64, 64), (1, 4), [[0, 300], [0, 6]], {"causal": True, "chunk": 33, "slopes": True}),
+    ]
+    for length, kind in ((16, 0), (256, 1), (4001, 3), (8192, 3)):
+        case = {"op": "rope", "head_dim": 32, "heads": 3, "rope": rope(kind, 32), "temperature": 0.1, "temperature_length": length}
+        case |= {"temperature_offset": 1 + kind, "segments": [[0, 40], [254, 3], [4000, 1], [8190, 3]], "pad": PADS[kind % 3]}
+        cases.append(case | {"nmse": 1e-6})
+    return cases
+
+
+def saturated_routes() -> list[Case]:
+    """Cases of route whose logits are so large that many of their sigmoids are 1 in float32. The order of the logits decides."""
+    case = {"op": "route", "groups": 1, "kept": 1, "score": "sigmoid", "bias": False, "normalised": False, "pad": 0, "nmse": 1e-13}
+    shapes = ((16, 1, 33), (128, 1, 5), (60, 4, 17))
+    return [case | {"experts": experts, "chosen": chosen, "tokens": tokens, "spread": 30.0} for experts, chosen, tokens in shapes]
+
+
 def log_probs() -> list[Case]:
     return [
         {"op": "log_prob", "width": width, "tokens": tokens, "spread": spread, "pad": 0, "nmse": EXACT, "floor": 0.1}
@@ -870,6 +901,8 @@ def main() -> None:
         + routes()
         + mixtures()
         + latent_widths()
+        + chunks()
+        + saturated_routes()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

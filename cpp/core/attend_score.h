@@ -17,6 +17,7 @@ struct KeyRange {
 
 // Returns the positions of the keys that the query at position `query` sees. `end` is the position of the text's last key.
 inline KeyRange keys_seen(const Attend& a, std::int64_t query, std::int64_t end) {
+  if (a.chunk > 0) return {query / a.chunk * a.chunk, query};
   const std::int64_t first = a.window > 0 ? std::max<std::int64_t>(0, query - a.window + (a.causal ? 1 : 0)) : 0;
   if (a.causal) return {first, query};
   return {first, a.window > 0 ? std::min(end, query + a.window) : end};

@@ -119,6 +119,8 @@ struct HeadLinear {
 // of
 //   the `kept` groups with the largest scores can be chosen.
 // - The experts with the `chosen` largest c are chosen, the largest first. If two are equal, the one with the smaller index comes first.
+//   With sigmoid and neither bias nor groups, the logits are compared in place of c. Their order is the same, but sigmoids of different
+//   large logits can round to the same number.
 // - The weight of an expert is its s, divided by (the sum of the chosen s, plus `floor`) if `normalised` is true, times `scale`, times
 //   scales[expert].
 // A row of `out` has the indices of the chosen experts as whole numbers, and then their weights. If a logit is infinite or NaN, all weights
@@ -194,14 +196,14 @@ class RopeFrequencies {
 
 // Rotates x in place. x holds whole heads of head_dim columns. In each head the first 2 * inv_freq.size() columns are rotated, so a table
 // without frequencies rotates nothing. Then, if temperature_length is not 0, all of x is multiplied by
-//   1 + temperature * ln(1 + floor(position / temperature_length)) (Llama 4, Ministral 3).
+//   1 + temperature * ln(1 + floor((position + temperature_offset) / temperature_length)) (Llama 4, Ministral 3).
 struct Rope {
   static constexpr std::string_view kName = "Rope";
   View x;
   std::int32_t head_dim = 0;
   RopeTable table;
   float temperature = 0.0f;
-  std::int32_t temperature_length = 0;
+  std::int32_t temperature_length = 0, temperature_offset = 0;
 };
 
 // Stores each row of k and v in the cache, at the row's position. A row of k holds the keys of all kv heads, and a row of v their values.
@@ -215,8 +217,9 @@ struct Store {
 // Attention within each segment. With a cache, a row attends to the cached positions from 0 to its own position (causal). Without a cache,
 // a row attends to rows of its own segment in the views k and v, either causally or in both directions. If `window` > 0, a causal row sees
 // only the last `window` positions, its own included; a row of bidirectional attention sees its own position and `window` positions on each
-// side. Heads of q and k have key_dim columns; heads of v and out have value_dim. Several heads of q share one head of k and v (Ainslie et
-// al. 2023). With i and j the positions of q and k:
+// side. If `chunk` > 0, positions are divided into chunks of this length, and a row sees only positions of its own chunk (Llama 4). Such
+// attention is causal and has no window. Heads of q and k have key_dim columns; heads of v and out have value_dim. Several heads of q share
+// one head of k and v (Ainslie et al. 2023). With i and j the positions of q and k:
 //   score = scale * q.k, then softcap * tanh(score / softcap) when softcap > 0,
 //   + bias[head][clamp(j - i, -reach, reach) + reach]  when `bias` is given: heads x (2 reach + 1) values (Raffel et al. 2020, 2.1),
 //   - slopes[head] * |i - j|                           when `slopes` is given (ALiBi, Press et al. 2022).
@@ -233,7 +236,7 @@ struct Attend {
   View k, v;  // used only without a cache
   std::int32_t key_dim = 0, value_dim = 0, kv_heads = 0;
   bool causal = false;  // must be true with a cache
-  std::int32_t window = 0;
+  std::int32_t window = 0, chunk = 0;
   float scale = 1.0f, softcap = 0.0f;
   VectorId bias = VectorId::none;
   std::int32_t reach = 0;

@@ -192,8 +192,8 @@ class ProgramCheck final : ProgramChecker {
       const bool sound = std::isfinite(op.table.base) && op.table.base > 0 && op.table.growth > 0 && op.table.growth <= 1e6f;
       check(sound || !op.table.long_inv_freq.empty(), "a rope's base ", op.table.base, " grows by ", op.table.growth);
     }
-    check(std::isfinite(op.temperature) && op.temperature_length >= 0, "temperature ", op.temperature, " by ", op.temperature_length,
-          " positions");
+    check(std::isfinite(op.temperature) && op.temperature_length >= 0 && op.temperature_offset >= 0, "temperature ", op.temperature, " by ",
+          op.temperature_length, " positions, from ", op.temperature_offset);
     write(op.x, "x", Rows::tokens);
     facts_.takes_segments = true;
     looks_beyond_one_row();
@@ -220,6 +220,8 @@ class ProgramCheck final : ProgramChecker {
           " wide, not as many heads of each, for ", heads_of(own));
     check(std::isfinite(op.scale) && std::isfinite(op.softcap) && op.softcap >= 0 && op.window >= 0, "scale ", op.scale, ", softcap ",
           op.softcap, ", window ", op.window);
+    check(op.chunk == 0 || (op.chunk > 0 && op.causal && op.window == 0), "chunks of ", op.chunk, " positions, window ", op.window,
+          op.causal ? "" : ", not causal");
     check(op.reach >= 0 && op.reach <= kMaxReach, "reach ", op.reach, " is not 0 to ", kMaxReach);
     if (op.bias != VectorId::none) sized(op.bias, "bias", heads * (2 * std::int64_t{op.reach} + 1));
     if (op.slopes != VectorId::none) sized(op.slopes, "slopes", heads);

@@ -19,6 +19,7 @@ std::int64_t head_splits(const AttendShape& shape) { return ceil_div(shape.group
 Keys keys_of(const AttendShape& shape, const Segment& segment, std::int64_t row) {
   if (shape.causal) {
     const std::int64_t position = segment.past + row;
+    if (shape.chunk > 0) return {position / shape.chunk * shape.chunk, position + 1};
     return {shape.window > 0 ? std::max<std::int64_t>(0, position - shape.window + 1) : 0, position + 1};
   }
   const std::int64_t seen = segment.rows - segment.unseen;
@@ -57,7 +58,9 @@ void AttendSchedule::arrange(const AttendShape& shape, const Batch& batch, int t
     first_unit.push_back(units);
     units += shape.kv_heads * ceil_div(segment.rows, unit_rows(shape)) * head_splits(shape);
     const Keys last = keys_of(shape, segment, segment.rows - 1);
-    const std::int64_t most_keys = shape.window > 0 ? std::min(last.end, 2 * std::int64_t{shape.window} + kMaxQueries) : last.end;
+    // The rows of one unit together see at most this many keys.
+    const std::int64_t reach = 2 * std::int64_t{std::max(shape.window, shape.chunk)};
+    const std::int64_t most_keys = reach > 0 ? std::min(last.end, reach + kMaxQueries) : last.end;
     most_chunks = std::max(most_chunks, std::min(last.last_chunk() + 1, most_keys / kChunkKeys + 2));
     macs += static_cast<double>(segment.rows) * shape.kv_heads * shape.group * (shape.key_dim + shape.value_dim) *
             static_cast<double>(most_keys);

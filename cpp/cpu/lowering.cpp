@@ -123,7 +123,7 @@ class CpuLowering {
 
   void operator()(const Rope& op) {
     if (op.table.inv_freq.empty() && op.temperature_length == 0) return;  // leaves x as it is
-    open_rope_store().ropes.push_back({op.x, op.head_dim, turns(op.table), op.temperature, op.temperature_length});
+    open_rope_store().ropes.push_back({op.x, op.head_dim, turns(op.table), op.temperature, op.temperature_length, op.temperature_offset});
     written(op.x);
   }
 
@@ -135,7 +135,8 @@ class CpuLowering {
 
   void operator()(const Attend& op) {
     const bool cached = op.cache != CacheId::none;
-    const AttendShape wanted{op.q.width / (op.kv_heads * op.key_dim), op.kv_heads, op.key_dim, op.value_dim, op.window, op.causal, cached};
+    const std::int32_t group = op.q.width / (op.kv_heads * op.key_dim);
+    const AttendShape wanted{group, op.kv_heads, op.key_dim, op.value_dim, op.window, op.chunk, op.causal, cached};
     const auto known = std::find(plan_.attends.begin(), plan_.attends.end(), wanted);
     const auto shape = static_cast<std::int32_t>(known - plan_.attends.begin());
     if (known == plan_.attends.end()) plan_.attends.push_back(wanted);

@@ -101,7 +101,7 @@ struct Turned {
   View x;
   std::int32_t head_dim, turns;
   float temperature;
-  std::int32_t temperature_length;
+  std::int32_t temperature_length, temperature_offset;
 };
 // Consecutive Rope operations, and the Store after them. They share one phase, because no row needs another row's result.
 struct RopeStoreStep {
@@ -190,7 +190,8 @@ struct QuantizedPlace {
 // The properties of an Attend that decide how its work is divided into tasks, apart from the batch. Layers with equal properties share one
 // AttendShape.
 struct AttendShape {
-  std::int32_t group = 1, kv_heads = 1, key_dim = 0, value_dim = 0, window = 0;  // group: number of query heads per kv head
+  std::int32_t group = 1, kv_heads = 1, key_dim = 0, value_dim = 0;  // group: number of query heads per kv head
+  std::int32_t window = 0, chunk = 0;                                // as in Attend
   bool causal = false, cached = false;
   bool operator==(const AttendShape&) const = default;
 };

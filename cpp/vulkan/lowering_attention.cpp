@@ -160,6 +160,7 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
                            .v_page_words = static_cast<uint>(words.values),
                            .behind = op.causal && op.window > 0 ? side - 1 : side,
                            .ahead = op.causal ? 0 : side,
+                           .chunk = word(op.chunk),
                            .q_at = word(op.q.col),
                            .q_stride = stride(op.q),
                            .out_at = word(op.out.col),

@@ -78,7 +78,7 @@ class GpuPlanner {
   void operator()(const Multiply& op) { step(op); }
 
   void operator()(const Rope& op) {
-    const Temperature heat{op.temperature, op.temperature_length};
+    const Temperature heat{op.temperature, op.temperature_length, op.temperature_offset};
     const std::int32_t table = op.table.inv_freq.empty() ? -1 : index_of(plan_.ropes, op.table);
     const std::int32_t temperature = heat.temperature == 0 || heat.length == 0 ? -1 : index_of(plan_.temperatures, heat);
     if (table < 0 && temperature < 0) return;

@@ -29,10 +29,10 @@ struct AttendShape {
   }
 };
 
-// The numbers of a Rope that multiplies a row by 1 + temperature * ln(1 + floor(position / length)).
+// The numbers of a Rope that multiplies a row by 1 + temperature * ln(1 + floor((position + offset) / length)).
 struct Temperature {
   float temperature = 0;
-  std::int32_t length = 0;
+  std::int32_t length = 0, offset = 0;
   bool operator==(const Temperature&) const = default;
 };
 

@@ -153,7 +153,8 @@ void read(Rope& op, const py::dict& d) {
                   .base = field<float>(d, "base", 0),
                   .growth = field<float>(d, "growth", 0)},
         .temperature = field<float>(d, "temperature", 0),
-        .temperature_length = field<std::int32_t>(d, "temperature_length", 0)};
+        .temperature_length = field<std::int32_t>(d, "temperature_length", 0),
+        .temperature_offset = field<std::int32_t>(d, "temperature_offset", 0)};
 }
 void read(Store& op, const py::dict& d) { op = {.k = view(d, "k"), .v = view(d, "v"), .cache = id<CacheId>(d, "cache")}; }
 void read(Attend& op, const py::dict& d) {
@@ -167,6 +168,7 @@ void read(Attend& op, const py::dict& d) {
         .kv_heads = field<std::int32_t>(d, "kv_heads"),
         .causal = field<bool>(d, "causal", false),
         .window = field<std::int32_t>(d, "window", 0),
+        .chunk = field<std::int32_t>(d, "chunk", 0),
         .scale = field<float>(d, "scale", 1),
         .softcap = field<float>(d, "softcap", 0),
         .bias = id<VectorId>(d, "bias"),

@@ -73,7 +73,8 @@ void route(const RouteCall& call, const float* logits, float* out) {
     }
     return;
   }
-  for (int e = 0; e < call.experts; ++e) ranks[e] = call.bias ? scores[e] + call.bias[e] : scores[e];
+  const bool by_logit = call.score == RouteScore::sigmoid && !call.bias && call.groups == 1;
+  for (int e = 0; e < call.experts; ++e) ranks[e] = by_logit ? logits[e] : call.bias ? scores[e] + call.bias[e] : scores[e];
   if (call.groups > 1) keep_groups(call, ranks);
   float total = 0;
   for (int i = 0; i < call.chosen; ++i) {

@@ -42,7 +42,7 @@ void turn(const Run& run, const Turned& s, std::int64_t r, std::int64_t position
       run.kernels.rows.rope(x + c, cos, cos + pairs, 2 * pairs, table.interleaved);
     }
   }
-  const std::int64_t lengths = s.temperature_length > 0 ? position / s.temperature_length : 0;
+  const std::int64_t lengths = s.temperature_length > 0 ? (position + s.temperature_offset) / s.temperature_length : 0;
   if (lengths == 0) return;
   const double factor = 1 + s.temperature * std::log1p(static_cast<double>(lengths));
   run.kernels.rows.scale_add(x, static_cast<float>(factor), nullptr, nullptr, s.x.width, x);

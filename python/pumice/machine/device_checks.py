@@ -325,7 +325,7 @@ def _attend(kv: str) -> Trial:
     prompt = Batch(_MANY, [_segment(0, _MANY - 3, pages=[1, 0]), _segment(_MANY - 3, 3, pages=[2], length=64)])
     return Trial(
         "rope, store and attend",
-        ops=[_rope(q, temperature=0.1, temperature_length=16), _rope(k), store, attend | {"out": (1, 0, q[2])}],
+        ops=[_rope(q, temperature=0.1, temperature_length=16, temperature_offset=1), _rope(k), store, attend | {"out": (1, 0, q[2])}],
         slots=[("tokens", width), ("tokens", q[2])],
         limit=_KV[kv],
         batches=[prompt, Batch(1, [_segment(0, 1, _MANY - 3, [1, 0])])],
@@ -345,6 +345,7 @@ def _attend_texts() -> Trial:
         ("causal, slopes", {"causal": True, "slopes": 0}),
         ("bias by distance", {"bias": 1, "reach": reach}),
         ("sinks", {"causal": True, "window": 9, "sinks": 3}),
+        ("chunks", {"causal": True, "chunk": 9}),
         (
             "places",
             {"by_query": (0, width, _HEADS * places), "by_key": (0, width + _HEADS * places, _HEADS * places), "places": 2, "reach": reach},

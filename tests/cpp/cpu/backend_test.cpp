@@ -917,6 +917,9 @@ TEST(Backend, ProgramsThatDoNotFitAreRefusedWithNames) {
   refused("an original length below 0", [&](Program& p) { op(p, Rope{}).table.original = -1; }, "original length");
   refused("a temperature of NaN", [&](Program& p) { op(p, Rope{}).temperature = NAN; }, "temperature");
   refused("a temperature by less than no positions", [&](Program& p) { op(p, Rope{}).temperature_length = -1; }, "positions");
+  refused("a temperature that counts from a position below 0", [&](Program& p) { op(p, Rope{}).temperature_offset = -1; }, "from -1");
+  refused("chunks of less than no positions", [&](Program& p) { op(p, Attend{}).chunk = -1; }, "chunks of -1");
+  refused("chunks beside a window", [&](Program& p) { op(p, Attend{}).chunk = 4, op(p, Attend{}).window = 3; }, "window 3");
   refused("a cache of other heads", [&](Program& p) { op(p, Store{}).k.width = 16; }, "the cache keeps");
   refused("a cache that is read both ways", [&](Program& p) { op(p, Attend{}).causal = false; }, "causal");
   refused("a bias of another size", [&](Program& p) { op(p, Attend{}).bias = VectorId{0}; }, "needed are 4");

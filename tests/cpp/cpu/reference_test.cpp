@@ -183,6 +183,7 @@ TEST(Reference, RopeTurnsPairs) {
 }
 
 // The factor is 1 + temperature * ln(1 + floor(position / temperature_length)). It is 1 for positions 0 and 1, and 1 + 0.5 ln 3 for 5.
+// temperature_offset is added to the position.
 TEST(Reference, RopeTempers) {
   Device d;
   const View q = d.slot(2);
@@ -191,6 +192,9 @@ TEST(Reference, RopeTempers) {
   const std::vector<Segment> segments = {{0, 2, 0, {}}, {2, 1, 5, {}}};
   const double factor = 1 + .5 * std::log(3.0);
   expect_near(d.run({.rows = 3, .segments = segments}, {1, 2, 3, 4, 5, 6}, 6), {1, 2, 3, 4, 5 * factor, 6 * factor});
+  std::get<Rope>(d.program.ops.front()).temperature_offset = 1;
+  const double second = 1 + .5 * std::log(2.0), sixth = 1 + .5 * std::log(4.0);
+  expect_near(d.run({.rows = 3, .segments = segments}, {1, 2, 3, 4, 5, 6}, 6), {1, 2, 3 * second, 4 * second, 5 * sixth, 6 * sixth});
 }
 
 // Keys are zero, so a score is only the bias, or -slope * distance. The values 1, 10 and 100 are weighted by the scores' exponentials.
@@ -210,6 +214,9 @@ TEST(Reference, AttendsByDistance) {
   op.window = 2;
   expect_near(run(), {1, 5.5, 55});
   op.window = 0;
+  op.chunk = 2;
+  expect_near(run(), {1, 5.5, 100});
+  op.chunk = 0;
   op.causal = false;
   // The biases are for keys before, at and after the query's position. Keys at distance 2 get the bias of distance 1.
   op.bias = d.vector({0, two, three});

@@ -348,7 +348,7 @@ class Builder {
     op.table.interleaved = rope.at("interleaved");
     op.table.magnitude = rope.at("magnitude");
     op.temperature = j_.value("temperature", 0.0f);
-    op.temperature_length = j_.value("temperature_length", 0);
+    op.temperature_length = j_.value("temperature_length", 0), op.temperature_offset = j_.value("temperature_offset", 0);
     return op;
   }
   void make(Rope) {
@@ -390,7 +390,7 @@ class Builder {
     const bool cached = j_.at("cached").get<bool>();
     if (cached) keep(q, k, v);
     Attend op{.q = q, .out = output(number("heads") * value_dim()), .key_dim = number("head_dim"), .value_dim = value_dim()};
-    op.kv_heads = number("kv_heads"), op.window = number("window");
+    op.kv_heads = number("kv_heads"), op.window = number("window"), op.chunk = j_.value("chunk", 0);
     op.scale = j_.at("scale").get<float>();
     op.softcap = j_.at("softcap").get<float>();
     op.causal = cached || j_.value("causal", false);

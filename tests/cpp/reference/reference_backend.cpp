@@ -270,11 +270,12 @@ class Run {
       const double* logits = at(op.logits, r);
       std::vector<double> scores(logits, logits + experts), ranks;
       const double largest = *std::ranges::max_element(scores);
+      const bool by_logit = op.score == RouteScore::sigmoid && op.bias == VectorId::none && op.groups == 1;
       double total = 0;
       for (double& s : scores) total += s = op.score == RouteScore::sigmoid ? 1 / (1 + std::exp(-s)) : std::exp(s - largest);
       for (std::int64_t e = 0; e < experts; ++e) {
         if (op.score == RouteScore::softmax) scores[static_cast<std::size_t>(e)] /= total;
-        ranks.push_back(scores[static_cast<std::size_t>(e)] + value_of(op.bias, e));
+        ranks.push_back(by_logit ? logits[e] : scores[static_cast<std::size_t>(e)] + value_of(op.bias, e));
       }
       std::vector<std::pair<double, std::int64_t>> groups;  // the negative sum of the two largest ranks, and the group
       for (std::int64_t g = 0; g < op.groups && op.groups > 1; ++g) {
@@ -345,7 +346,7 @@ class Run {
       for (std::int64_t head = 0; head < op.x.width; head += op.head_dim)
         turn(x + head, op.table, position(r), lengths_[static_cast<std::size_t>(r)]);
       if (op.temperature_length == 0) continue;
-      const std::int64_t lengths = position(r) / op.temperature_length;
+      const std::int64_t lengths = (position(r) + op.temperature_offset) / op.temperature_length;
       for (std::int32_t c = 0; c < op.x.width; ++c) x[c] *= 1 + op.temperature * std::log(1 + static_cast<double>(lengths));
     }
   }

@@ -328,7 +328,7 @@ class Builder:
         for key, base in (("inv_freq", "base"), ("long_inv_freq", "long_base")):
             if base in j["rope"]:
                 rope[key] = [float(np.float32(j["rope"][base] ** (-2 * i / dims))) for i in range(dims // 2)]
-        temperature = {key: j[key] for key in ("temperature", "temperature_length") if key in j}
+        temperature = {key: j[key] for key in ("temperature", "temperature_length", "temperature_offset") if key in j}
         return {"op": "rope", "x": x, "head_dim": j["head_dim"]} | rope | temperature
 
     def rope(self) -> None:
@@ -351,7 +351,7 @@ class Builder:
         heads = self.heads()
         op = {"op": "attend", "q": heads["q"], "out": self.output(j["heads"] * self.value_dim)}
         op |= {"key_dim": j["head_dim"], "value_dim": self.value_dim}
-        op |= {key: j[key] for key in ("kv_heads", "window", "scale", "softcap")}
+        op |= {key: j[key] for key in ("kv_heads", "window", "chunk", "scale", "softcap") if key in j}
         op["causal"] = j["cached"] or j.get("causal", False)
         if "places" in j:
             places = (7 * np.arange(2 * j["reach"] + 1) + 3) % j["numbers"]
@@ -606,7 +606,8 @@ class Reference:
         scores = 1 / (1 + np.exp(-logits)) if op["score"] == "sigmoid" else np.exp(logits - logits.max(axis=1, keepdims=True))
         if op["score"] == "softmax":
             scores = scores / scores.sum(axis=1, keepdims=True)
-        ranks = scores + self.vector(op, "bias")
+        by_logit = op["score"] == "sigmoid" and "bias" not in op and op["groups"] == 1
+        ranks = logits if by_logit else scores + self.vector(op, "bias")
         if op["groups"] > 1:
             best = np.sort(ranks.reshape(len(ranks), op["groups"], -1), axis=2)[:, :, -2:].sum(axis=2)
             kept = np.argsort(-best, axis=1, kind="stable")[:, : op["kept"]]
@@ -678,6 +679,7 @@ class Reference:
             other = np.arange(len(keys))
             if causal:
                 seen = (other <= own) & ((other > own - window) if window else True)
+                seen &= other // op["chunk"] == own // op["chunk"] if op.get("chunk") else True
             else:
                 seen = (np.abs(other - own) <= (window or len(keys))) & (other < len(keys) - self.case.segments[s].unseen)
             q = self.at(op["q"])[rows].reshape(len(own), kv_heads, -1, dim)  # (row, kv head, head of the group, dim)
@@ -818,7 +820,7 @@ def turned(x: Float64, positions: npt.NDArray[np.int64], length: npt.NDArray[np.
     heads[first], heads[second] = a * cos - b * sin, a * sin + b * cos
     out = heads.reshape(x.shape)
     if length := op.get("temperature_length", 0):
-        out = out * (1 + single(op["temperature"]) * np.log1p(positions // length))[:, None]
+        out = out * (1 + single(op["temperature"]) * np.log1p((positions + op.get("temperature_offset", 0)) // length))[:, None]
     return out
 
 
