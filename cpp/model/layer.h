@@ -32,9 +32,10 @@ struct Norms {
 // Norms of queries and keys.
 enum class QkNorm : std::uint8_t {
   none,
-  head,             // each head separately, before rope, with weights that all heads share (Qwen 3)
-  head_after_rope,  // each head separately, after rope (Hunyuan)
-  whole,            // all heads as one vector (OLMo 2)
+  head,              // each head separately, before rope, with weights that all heads share (Qwen 3)
+  head_after_rope,   // each head separately, after rope (Hunyuan)
+  plain_after_rope,  // each head separately, after rope, without weights (Llama 4)
+  whole,             // all heads as one vector (OLMo 2)
 };
 
 // What is added to an attention score, depending on the distance between query and key.
@@ -67,9 +68,15 @@ struct KvFrom {
   std::size_t layer = 0;
 };
 
-// Queries are multiplied by a factor that grows with the logarithm of their position (Ministral 3). The formula is in Rope.
+// Queries are multiplied by a factor that grows with the logarithm of their position (Ministral 3, Llama 4). The formula is in Rope.
 struct Temperature {
   float growth = 0;
+  std::int32_t length = 0;
+  std::int32_t offset = 0;  // added to the position
+};
+
+// Tokens attend only to tokens of their own chunk of the text (Llama 4). The formula is in Attend.
+struct Chunks {
   std::int32_t length = 0;
 };
 
@@ -101,9 +108,12 @@ struct Attention {
   std::optional<ValueRule> values;
   std::optional<KvFrom> kv_from;
   std::optional<Temperature> temperature;
+  std::optional<Chunks> chunks;
   std::optional<OutputGate> gate;
   std::optional<Multipliers> multipliers;
 
+  bool has_norm_weights() const { return qk_norm != QkNorm::none && qk_norm != QkNorm::plain_after_rope; }  // of queries and keys
+  bool has_norm_after_rope() const { return qk_norm == QkNorm::head_after_rope || qk_norm == QkNorm::plain_after_rope; }
   std::int32_t q_width() const { return heads * head_dim; }
   std::int32_t kv_width() const { return kv_heads * head_dim; }
   CacheShape cache_shape() const { return {kv_heads, head_dim, head_dim}; }

@@ -33,7 +33,7 @@ BranchEnd AttentionMixer::write(std::size_t layer, const Attention& a, const Vie
   if (a.values && a.values->normalised && !a.kv_from) w_.norm({}, a.makes_values() ? heads.v : k, heads.v, {}, a.head_dim);
   if (a.qk_norm == QkNorm::head || a.qk_norm == QkNorm::whole) norm_heads(layer, a, heads);
   turn(a, heads);
-  if (a.qk_norm == QkNorm::head_after_rope) norm_heads(layer, a, heads);
+  if (a.has_norm_after_rope()) norm_heads(layer, a, heads);
   attend(layer, a, heads, out);
   if (!a.kv_from) kv_.keep(layer, k);
   if (a.gate) w_.add(Multiply{.a = out, .b = gate, .out = out, .activation = a.gate->activation});
@@ -46,7 +46,7 @@ void AttentionMixer::store(std::size_t layer, const Attention& a, const View& in
             {.scale = a.multipliers ? a.multipliers->in : 1});
   if (a.qk_norm == QkNorm::head || a.qk_norm == QkNorm::whole) norm_keys(layer, a, heads.k);
   turn_keys(a, heads.k);
-  if (a.qk_norm == QkNorm::head_after_rope) norm_keys(layer, a, heads.k);
+  if (a.has_norm_after_rope()) norm_keys(layer, a, heads.k);
   kv_.store(layer, a.cache_shape(), heads.k, heads.v);
 }
 
@@ -82,6 +82,7 @@ void AttentionMixer::turn(const Attention& a, const Heads& heads) {
     if (a.temperature) {
       op.temperature = a.temperature->growth;
       op.temperature_length = a.temperature->length;
+      op.temperature_offset = a.temperature->offset;
     }
     w_.add(std::move(op));
   }
@@ -100,6 +101,7 @@ void AttentionMixer::attend(std::size_t layer, const Attention& a, const Heads& 
             .kv_heads = a.kv_heads,
             .causal = a.causal,
             .window = a.window,
+            .chunk = a.chunks ? a.chunks->length : 0,
             .scale = a.scale,
             .softcap = a.softcap};
   if (a.sinks) op.sinks = w_.d.at(layer, Role::sinks).vector;

@@ -26,7 +26,6 @@ class Unknown:
 _NOT_RUN: dict[str, tuple[str, str]] = {
     "gemma3n": ("Gemma 3n", REFUSED),
     "mistral4": ("Mistral Small 4", LATENT),
-    "llama4 llama4_text": ("Llama 4", EXPERTS),
     "mamba falcon_mamba": ("Mamba (Mamba-2 is run), Falcon Mamba", STATE),
     "bailing_moe": ("Ling", EXPERTS),
     "mt5 umt5": ("mT5, UMT5", "their defaults, and a table of biases for each layer"),

@@ -563,6 +563,54 @@ TEST(Config, SoundModelsThatAreNotRun) {
   }
 }
 
+// GGUF files of Llama 4 do not say these settings. They are constants of llama.cpp.
+TEST(Config, Llama4InGguf) {
+  const auto file = [](std::int64_t context, std::int64_t experts) {
+    const std::string p = "llama4.";
+    return tiny::Model{.gguf = true,
+                       .config = {{"general.architecture", "llama4"},
+                                  {p + "block_count", 4},
+                                  {p + "context_length", context},
+                                  {p + "embedding_length", 32},
+                                  {p + "feed_forward_length", 64},
+                                  {p + "expert_feed_forward_length", 24},
+                                  {p + "interleave_moe_layer_step", 2},
+                                  {p + "expert_count", experts},
+                                  {p + "expert_used_count", 1},
+                                  {p + "attention.head_count", 4},
+                                  {p + "attention.layer_norm_rms_epsilon", 1e-5}},
+                       .tensors = tiny::make("llama.gguf").tensors};
+  };
+  const Config scout = read(file(10485760, 16));
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Attention& a = scout.layers[i].attention();
+    EXPECT_EQ(a.rope, i < 3 ? 0 : -1);
+    EXPECT_EQ(a.qk_norm, i < 3 ? QkNorm::plain_after_rope : QkNorm::none);
+    ASSERT_EQ(a.chunks.has_value(), i < 3);
+    ASSERT_EQ(a.temperature.has_value(), i == 3);
+    if (a.chunks) EXPECT_EQ(a.chunks->length, 8192);
+  }
+  const Temperature& temperature = *scout.layers[3].attention().temperature;
+  EXPECT_FLOAT_EQ(temperature.growth, 0.1f);
+  EXPECT_EQ(temperature.length, 8192);
+  EXPECT_EQ(temperature.offset, 1);
+  EXPECT_EQ(scout.layers[0].feed_forward().width, 64);
+  ASSERT_NE(scout.layers[1].if_mixture(), nullptr);
+  EXPECT_EQ(scout.layers[1].if_mixture()->width, 24);
+  EXPECT_EQ(scout.layers[1].if_mixture()->shared->network.width, 24);
+  EXPECT_TRUE(scout.layers[1].if_mixture()->weighs_input);
+  EXPECT_EQ(read(file(10485760, 128)).layers[0].attention().qk_norm, QkNorm::none);
+  EXPECT_FALSE(read(file(8192, 16)).layers[0].attention().chunks);  // the only chunk
+  for (const auto& [key, value] : {std::pair<const char*, Json>{"attention.sliding_window", 0},
+                                   {"attention.sliding_window", 4096},
+                                   {"attention.sliding_window_pattern", 6},
+                                   {"rope.freq_base_swa", 1e4}}) {
+    tiny::Model other = file(512, 16);
+    other.config[std::string("llama4.") + key] = value;
+    expect_error(ErrorKind::unsupported_model, key, [&] { read(other); });
+  }
+}
+
 TEST(Config, PoolingsHaveOneNameEach) {
   for (const char* pooling : {"mean", "cls", "last", "max", "mean_sqrt_len", "weighted_mean"})
     EXPECT_EQ(name(pooling_from_name(pooling)), pooling);

@@ -145,8 +145,7 @@ bool other_heads(Description& d) {
   bool any = false;
   for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
     Attention* a = d.config.layers[layer].if_attention();
-    if (!a || a->head_dim % 4 != 0 || a->qk_norm == QkNorm::head || a->qk_norm == QkNorm::head_after_rope ||
-        a->position_bias == PositionBias::alibi)
+    if (!a || a->head_dim % 4 != 0 || a->qk_norm == QkNorm::head || a->has_norm_after_rope() || a->position_bias == PositionBias::alibi)
       continue;
     a->heads *= 2;
     a->kv_heads *= 2;
@@ -350,7 +349,7 @@ std::vector<Mutant> mutants() {
   attention("causal", "sees what follows", [](Attention& a) { return set(a.causal, !a.causal); });
   attention("window", "none", [](Attention& a) { return set(a.window, 0); });
   attention("window", "one less", [](Attention& a) { return a.window > 1 && a.window < kRows && set(a.window, a.window - 1); });
-  attention("window", "one where there is none", [](Attention& a) { return a.window == 0 && set(a.window, 16); });
+  attention("window", "one where there is none", [](Attention& a) { return a.window == 0 && !a.chunks && set(a.window, 16); });
   add({"Attention::window", "in the next layer", [](Description& d) {
          const std::vector<Attention*> attend = with_attention(d.config);
          if (attend.empty()) return false;
@@ -402,12 +401,27 @@ std::vector<Mutant> mutants() {
             [](Attention& a) { return a.kv_from && a.kv_from->layer > 0 && set(a.kv_from->layer, a.kv_from->layer - 1); });
   attention("temperature", "none", [](Attention& a) { return a.temperature && (a.temperature.reset(), true); });
   attention("temperature", "where there is none", [](Attention& a) {  // a norm after the factor would cancel it
-    if (a.temperature || a.qk_norm == QkNorm::head_after_rope) return false;
+    if (a.temperature || a.has_norm_after_rope()) return false;
     a.temperature = {.growth = 0.1f, .length = 16};
     return true;
   });
   attention("temperature", "half the length",
             [](Attention& a) { return a.temperature && set(a.temperature->length, a.temperature->length / 2); });
+  attention("temperature", "from the position before or after",
+            [](Attention& a) { return a.temperature && set(a.temperature->offset, 1 - a.temperature->offset); });
+  attention("chunks", "none", [](Attention& a) { return a.chunks && (a.chunks.reset(), true); });
+  attention("chunks", "one less", [](Attention& a) { return a.chunks && set(a.chunks->length, a.chunks->length - 1); });
+  attention("chunks", "a window as long", [](Attention& a) {
+    if (!a.chunks) return false;
+    a.window = a.chunks->length;
+    a.chunks.reset();
+    return true;
+  });
+  attention("chunks", "where there are none", [](Attention& a) {
+    if (a.chunks || a.window > 0 || !a.causal) return false;
+    a.chunks = {.length = 16};
+    return true;
+  });
   attention("position_bias", "none", [](Attention& a) { return set(a.position_bias, PositionBias::none); });
   add({"Attention::position_bias", "where there is none", [](Description& d) {
          const std::vector<Attention*> attend = with_attention(d.config);
@@ -609,7 +623,7 @@ std::vector<Mutant> mutants() {
     config("ropes", name, [change = change, factor = std::string(name) == "larger"](Config& c) {
       bool any = false;
       const Attention* first = c.first_attention();
-      if (factor && first && first->qk_norm == QkNorm::head_after_rope) return false;
+      if (factor && first && first->has_norm_after_rope()) return false;
       for (RopeTable& rope : c.ropes) any = change(rope) || any;
       return any;
     });
@@ -685,7 +699,7 @@ std::set<std::string> fields() {
   }
   {
     FIELDS(Attention, heads, kv_heads, head_dim, causal, window, rope, scale, softcap, qk_norm, position_bias, sinks, qkv_bias, out_bias,
-           places, values, kv_from, temperature, gate, multipliers);
+           places, values, kv_from, temperature, chunks, gate, multipliers);
   }
   {
     FIELDS(OutputGate, by_head, bias, activation);

@@ -101,7 +101,7 @@ MAY_BE_ABSENT = words(
 # Last parts of keys that say which layers have a feed-forward network in place of experts, or whether all have.
 FIRST_DENSE = words(
     "first_k_dense_replace num_dense_layers moe_layer_start_index moe_layer_end_index mlp_layer_types leading_dense_block_count"
-    " expert_count num_local_experts"
+    " expert_count num_local_experts moe_layers interleave_moe_layer_step"
 )
 ANY_ROWS = re.compile(
     r"embed_tokens|token_embd|backbone\.embeddings|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type"

@@ -325,6 +325,17 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("cohere2_moe_plain", "layer_norm_eps", 0.1),
     ("cohere2_moe_softmax", "sliding_window_pattern", 3),
     ("cohere2_moe_softmax", "prefix_dense_sliding_window_pattern", 1),
+    ("llama4", "num_experts_per_tok", 3),
+    ("llama4", "use_qk_norm", False),
+    ("llama4", "no_rope_layers", [1, 1, 1, 1]),
+    ("llama4", "rope_parameters.rope_theta", 100.0),
+    ("llama4", "rms_norm_eps", 0.1),
+    ("llama4", "hidden_act", "gelu"),
+    ("llama4_chunks", "attention_chunk_size", 8),
+    ("llama4_chunks", "layer_types", ["full_attention"] * 4),
+    ("llama4_chunks", "floor_scale", 3),
+    ("llama4_chunks", "attn_scale", 0.1),
+    ("llama4_chunks", "attn_temperature_tuning", False),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -416,6 +427,9 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("laguna", "num_attention_heads_per_layer", [4, 6, 6, 5], "num_attention_heads_per_layer is 5 and num_key_value_heads is 2"),
     ("cohere2_moe", "shared_expert_combination_strategy", "max", '"max"; "average" or "sum" is needed'),
     ("cohere2_moe", "expert_selection_fn", "relu", "expert_selection_fn"),
+    ("llama4", "no_rope_layers", [1], "no_rope_layers has 1 entries for 4 layers"),
+    ("llama4", "layer_types", ["sliding_attention"] * 4, "sliding_attention"),
+    ("llama4_switches", "attention_chunk_size", None, "attention_chunk_size is null"),
 ]
 
 # (variant, key). The file's value is the default of the family's configuration class. Older files leave the key out and mean the same
@@ -629,6 +643,17 @@ DEFAULTS = [
     ("cohere2_moe_plain", "norm_topk_prob"),
     ("cohere2_moe_plain", "layer_norm_eps"),
     ("cohere2_moe_softmax", "expert_selection_fn"),
+    ("llama4", "attention_chunk_size"),
+    ("llama4", "no_rope_layers"),
+    ("llama4", "no_rope_layer_interval"),
+    ("llama4", "layer_types"),
+    ("llama4", "moe_layers"),
+    ("llama4", "num_experts_per_tok"),
+    ("llama4", "use_qk_norm"),
+    ("llama4", "attention_bias"),
+    ("llama4", "rms_norm_eps"),
+    ("llama4_chunks", "attn_temperature_tuning"),
+    ("llama4_chunks", "interleave_moe_layer_step"),
 ]
 
 # (variant, key, value). The key belongs to other families and must be ignored here, as in transformers.
@@ -954,6 +979,13 @@ def test_a_default_may_be_left_out(name: str, key: str, tmp_path: Path) -> None:
     del inner[last]
     (folder / "config.json").write_text(json.dumps(config))
     found = first_logits(folder, golden["ids"])
+    assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() <= 2e-4
+
+
+def test_a_temperature_may_be_asked_for_by_a_number(tmp_path: Path) -> None:
+    """config.json of the published Llama 4 models has 4 in place of true."""
+    golden = random_models.golden("llama4_chunks")
+    found = first_logits(changed("llama4_chunks", "attn_temperature_tuning", 4, tmp_path), golden["ids"])
     assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() <= 2e-4
 
 

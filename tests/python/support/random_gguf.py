@@ -264,6 +264,17 @@ EXAONE = {
     "transformer.h.{}.mlp.c_fc_1": "blk.{}.ffn_up",
     "transformer.h.{}.mlp.c_proj": "blk.{}.ffn_down",
 }
+LLAMA4 = LLAMA | {
+    "model.layers.{}.feed_forward.gate_proj": "blk.{}.ffn_gate",
+    "model.layers.{}.feed_forward.up_proj": "blk.{}.ffn_up",
+    "model.layers.{}.feed_forward.down_proj": "blk.{}.ffn_down",
+    "model.layers.{}.feed_forward.router": "blk.{}.ffn_gate_inp",
+    "model.layers.{}.feed_forward.experts.gate_up_proj": "blk.{}.ffn_gate_exps+blk.{}.ffn_up_exps",
+    "model.layers.{}.feed_forward.experts.down_proj": "blk.{}.ffn_down_exps",
+    "model.layers.{}.feed_forward.shared_expert.gate_proj": "blk.{}.ffn_gate_shexp",
+    "model.layers.{}.feed_forward.shared_expert.up_proj": "blk.{}.ffn_up_shexp",
+    "model.layers.{}.feed_forward.shared_expert.down_proj": "blk.{}.ffn_down_shexp",
+}
 APERTUS = LLAMA | {
     "model.layers.{}.attention_layernorm": "blk.{}.attn_norm",
     "model.layers.{}.feedforward_layernorm": "blk.{}.ffn_norm",
@@ -913,6 +924,21 @@ def gpt_oss_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array
     return (name.removesuffix("_bias") + ".bias", rows[..., 0]) if bias else (name + ".weight", np.ascontiguousarray(rows))
 
 
+def llama4_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
+    """The converter turns the matrices of experts, whose columns are rows in the folder."""
+    if ".experts." not in name:
+        return name, tensor
+    return name + ".weight", np.ascontiguousarray(tensor.swapaxes(1, 2))
+
+
+def llama4_keys(config: Config) -> dict[str, Any]:
+    return expert_keys(config) | {
+        "feed_forward_length": config["intermediate_size_mlp"],
+        "expert_feed_forward_length": config["intermediate_size"],
+        "interleave_moe_layer_step": config["interleave_moe_layer_step"],
+    }
+
+
 def gpt_oss_keys(config: Config) -> dict[str, Any]:
     return expert_keys(config) | {
         "expert_feed_forward_length": config["intermediate_size"],
@@ -1072,6 +1098,10 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
         permuted=True,
     ),
     "gpt_oss": Form("gpt-oss", GPT_OSS, gpt_oss_keys, theta=150000.0, eps=1e-5, context=131072, change=gpt_oss_tensor),
+    "llama4": Form(
+        "llama4", LLAMA4, llama4_keys, theta=500000.0, eps=1e-5, context=131072, change=llama4_tensor,
+        inexact=RAMP,
+    ),
     "mixtral": Form("llama", MIXTRAL, expert_keys, theta=1e6, eps=1e-5, context=131072, permuted=True),
     "qwen2_moe": Form("qwen2moe", EXPERTS, expert_keys, context=32768),
     "qwen3_moe": Form("qwen3moe", EXPERTS, expert_keys, context=32768),
@@ -1237,6 +1267,10 @@ WITHOUT = {
     "cohere2_moe_multimodal": "the converter writes the text half alone: the file of the plain model",
     "cohere2_moe_softmax": "the converter drops expert_selection_fn, biases and sums of shared experts",
     "gpt_oss_plain": "the converter drops swiglu_limit",
+    "llama4_chunks": "llama.cpp's llama4 always has chunks of 8,192 positions",
+    "llama4_switches": "llama.cpp's llama4 always has chunks of 8,192 positions",
+    "llama4_dense": "llama.cpp's llama4 always has experts",
+    "llama4_multimodal": "llama.cpp's llama4 always has chunks of 8,192 positions",
     "olmoe_normalised": "the converter drops norm_topk_prob",
     "llama_yarn_mscale": "the converter drops mscale for llama",
     "llama_yarn_attention_factor": "the converter drops attention_factor for llama",

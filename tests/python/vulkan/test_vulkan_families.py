@@ -27,7 +27,7 @@ SAMPLE = [
     "granite_hybrid_bias", "mamba2", "falcon_h1_norm", "nemotron_h",
     "ministral3", "gpt2", "falcon_7b", "smollm3", "hunyuan", "glm4", "opt", "phi3_partial", "llama_dynamic_long",
     "lfm2_bias", "lfm3", "qwen3_5", "olmo_hybrid", "qwen3_5_moe", "qwen3_next", "granite_hybrid_experts", "granite_moe_swa", "lfm2_moe",
-    "nemotron_h_experts_groups", "laguna", "laguna_softcap", "cohere2_moe",
+    "nemotron_h_experts_groups", "laguna", "laguna_softcap", "cohere2_moe", "llama4_chunks",
 ]  # fmt: skip
 
 
