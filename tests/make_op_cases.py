@@ -40,8 +40,8 @@ top: with 'steps', input values x become nearest(x * steps) / steps, ties to eve
 bits modulo (reported + 1) is how many of the `reported` draws that follow, modulo width, are its reported ids; doubles count once.
 With 'masks', row r allows by r modulo 5: all ids (no mask), all (a mask), none, one id, what random words say. Stream 4, for the last two:
 bits modulo width is the id; the low half of the bits is a word of 32 ids.
-segments: [past, rows], with length, prompt and unseen behind it where they are not 0. Pages are numbered from the last page of the last
-segment backwards.
+segments: [past, rows], with length, prompt, unseen and ahead behind it where they are not 0. Pages are numbered from the last page of the
+last segment backwards.
 conv: out has a slot of its own or, with pad, follows in. Vectors: taps x width normals * 0.5; with 'bias' width normals * 0.5.
 scan: q, k, v, step and, with the rule delta, beta lie side by side in the input slot. Vectors: with 'step_bias' 0.5 + normal, the rate
 -1 + 0.3 * normal, with 'skip' 1 + normal, one a head. floor 0, strength 1 where not given.
@@ -298,6 +298,17 @@ def ropes() -> list[Case]:
         }
         for head_dim in (32, 64, 80, 96, 128, 256)
         for kind in range(5)
+    ]
+
+
+def ropes_ahead() -> list[Case]:
+    """Cases of rows that Rope turns as at later positions than their own, also where a temperature or the frequencies change there."""
+    segments = [[0, 2, 0, 0, 0, 1], [255, 3, 0, 0, 0, 1], [40, 1], [4000, 1, 0, 0, 0, 3]]
+    long = {"original": 256, "long_base": 1e6}
+    return [
+        {"op": "rope", "head_dim": 64, "heads": 3, "rope": rope(0, 64) | more, "segments": segments, "nmse": 1e-7} | heat
+        for more in ({}, long)
+        for heat in ({}, {"temperature": 0.1, "temperature_length": 256})
     ]
 
 
@@ -903,6 +914,7 @@ def main() -> None:
         + latent_widths()
         + chunks()
         + saturated_routes()
+        + ropes_ahead()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

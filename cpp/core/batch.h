@@ -27,6 +27,9 @@ struct Segment {
   // For programs with states: the number in the store of the states after position past - 1, or -1 if past is 0. It does not change.
   std::int32_t state = -1;
   std::span<const SavedState> saves;  // ascending by rows
+  // Rope takes each row's position to be this much larger. So a row can stand at a position that has no keys and values, and attend to all
+  // positions before it: it is then a row of the position before, and `ahead` is 1. 0 to kPageTokens.
+  std::int32_t ahead = 0;
 };
 
 struct Batch {

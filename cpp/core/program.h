@@ -43,6 +43,9 @@ struct Program {
   std::int32_t output = -1;        // slot that is copied to Io::out
   // The format that the caches are expected to have. A GPU compiles its pipelines for it beforehand. Caches of other formats work, too.
   KvFormat kv_format = KvFormat::f16;
+  // True if other programs with the same store write the keys and values that this program's Attend operations read. If false, the program
+  // itself must store them first.
+  bool stored_by_others = false;
 };
 
 }  // namespace pumice

@@ -231,7 +231,8 @@ class ProgramCheck final : ProgramChecker {
       const CacheShape& shape = cache(op.cache);
       check(op.causal, "attention over a cache is causal");
       check(shape == own, heads_of(own), ", the cache keeps ", heads_of(shape));
-      check(stored_[static_cast<std::size_t>(op.cache)], "nothing was stored in cache ", static_cast<std::int32_t>(op.cache), " before");
+      check(program_.stored_by_others || stored_[static_cast<std::size_t>(op.cache)], "nothing was stored in cache ",
+            static_cast<std::int32_t>(op.cache), " before");
     } else {
       for (const View* view : {&op.k, &op.v}) {
         read(*view, "k or v", Rows::tokens);
@@ -425,9 +426,9 @@ void check_batch(const Program& program, const ProgramFacts& facts, const Weight
     std::int64_t next = 0;
     for (const Segment& segment : batch.segments) {
       require(segment.rows > 0 && segment.past >= 0 && segment.first == next && positions(segment) <= INT32_MAX - kPageTokens &&
-                  segment.length >= 0,
+                  segment.length >= 0 && segment.ahead >= 0 && segment.ahead <= kPageTokens,
               in, "a segment of rows ", segment.first, " + ", segment.rows, ", past ", segment.past, ", length ", segment.length,
-              " follows row ", next);
+              ", ahead ", segment.ahead, " follows row ", next);
       require(segment.prompt >= 0 && segment.prompt < segment.rows, in, "a segment of ", segment.rows, " rows has a prompt of ",
               segment.prompt);
       require(segment.unseen >= 0 && segment.unseen < segment.rows, in, "a segment of ", segment.rows, " rows has ", segment.unseen,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,6 +38,7 @@ struct LoadOptions {
   // named.
   std::string task;
   std::vector<model::LoraSpec> lora;
+  std::shared_ptr<const files::ModelFile> assistant;  // the file of the model's assistant (model/assistant.h), or null
   bool mtp = true;  // whether the model's draft head is loaded, if the file has one (model::Config::draft)
 };
 

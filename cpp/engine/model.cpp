@@ -11,6 +11,7 @@
 #include "engine/attention_weights.h"
 #include "engine/devices.h"
 #include "engine/fingerprint.h"
+#include "model/assistant.h"
 
 namespace pumice::engine {
 namespace {
@@ -30,18 +31,20 @@ model::Description describe(const std::shared_ptr<const files::ModelFile>& file,
   if (pooling.empty()) pooling = {d.config.pooling.value_or(usual_pooling(d))};
   model::add_modules(d, pooling, options.modules.empty() ? model::modules_in(file, d.config) : options.modules);
   if (!options.score_ids.empty()) model::add_score(d, options.score_ids);
+  if (options.assistant) model::add_assistant(d, options.assistant, {.quantize = options.quantize, .compute = options.compute});
   return d;
 }
 
 LoadOptions with_sums(LoadOptions options) {
   for (model::LoraSpec& adapter : options.lora) adapter.file = adapter.file->summed();
+  if (options.assistant) options.assistant = options.assistant->summed();
   return options;
 }
 
 // Returns which output of the body load() prepares: selected rows for the head of a decoder, pooled rows for an encoder.
 Output main_output(const model::Description& d) { return d.config.has_head ? Output::selected : Output::pooled; }
 
-// Returns the programs of the draft head, in the order of Pipeline::Draft.
+// Returns the programs of the draft head or the assistant, in the order of Pipeline::Draft.
 std::array<const ModelProgram*, 3> draft_programs(const ModelPrograms& programs, const StagePlan& last) {
   return {&programs.draft(last.first, true), &programs.draft(last.first, false), &programs.draft_logits()};
 }
@@ -58,7 +61,7 @@ std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms&
   for (const StagePlan& stage : placement.stages) add(stage, main_output(d));
   const StagePlan& last = placement.stages.back();
   if (d.config.has_head) all[last.device].push_back(&programs.head().program);
-  if (d.config.draft)
+  if (placement.drafts)
     for (const ModelProgram* p : draft_programs(programs, last)) all[last.device].push_back(&p->program);
   if (d.config.has_head && !d.modules.empty()) add(last, Output::pooled);
   if (d.labels > 0) add(last, Output::classes);
@@ -97,7 +100,7 @@ class Foresight {
     }
     const std::size_t last = placement.stages.back().device;
     if (d.config.has_head) add(last, all.head());
-    if (d.config.draft)
+    if (placement.drafts)
       for (const ModelProgram* p : draft_programs(all, placement.stages.back())) add(last, *p);
     if (d.config.has_head && placement.devices[last].backend->reads_back_slowly()) add(last, all.top());
     try {
@@ -180,7 +183,8 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     }
     pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), placement_.kv_budget);
     decoder_ = make_runner(build_pipeline(Output::selected, cancel), pages_.get());
-    if (!d.config.draft) decoder_->runtime.why_no_draft = str(file_->path(), ": ", d.config.why_no_draft);
+    if (!placement_.drafts)
+      decoder_->runtime.why_no_draft = str(file_->path(), ": ", d.drafts() ? placement_.why_no_draft : d.config.why_no_draft);
     scheduler_ = std::make_unique<Scheduler>(decoder_->runtime);
   } else {
     pooled_ = make_runner(build_pipeline(Output::pooled, cancel), nullptr);
@@ -240,12 +244,17 @@ Pipeline Model::build_pipeline(Output output, const Cancel& cancel) const {
     head = build_stage(last, programs_.head(), cancel);
     log_probs = build_stage(last, programs_.log_probs(), cancel);
     if (placement_.devices[last].backend->reads_back_slowly()) top = build_stage(last, programs_.top(), cancel);
-    if (description_.config.draft) {
+    if (placement_.drafts) {
       const StagePlan& plan = placement_.stages.back();
       const auto [first, next, logits] = draft_programs(programs_, plan);
       const Program& shares = parts_->of(programs_.body(plan.first, plan.last, output), plan.device).back().program.program;
-      draft = {build_stage(last, with_last_cache(*first, shares), cancel), build_stage(last, with_last_cache(*next, shares), cancel),
-               build_stage(last, *logits, cancel)};
+      const auto stage = [&](const ModelProgram& program) {
+        return build_stage(last, description_.assistant ? program : with_last_cache(program, shares), cancel);
+      };
+      draft = {.first = stage(*first),
+               .next = stage(*next),
+               .logits = build_stage(last, *logits, cancel),
+               .fixed = description_.assistant != nullptr};
     }
   }
   return Pipeline(backends(), std::move(body), std::move(head), std::move(log_probs), std::move(top), std::move(draft));
@@ -344,6 +353,13 @@ std::string Model::what_made_it(const LoadOptions& options) const {
   if (!options.task.empty()) text += str(", task ", options.task);
   if (!options.lora.empty()) text += str(", adapters ", std::hex, engine::fingerprint(options.lora));
   if (description_.config.draft) text += ", mtp";  // pages have its keys and values, too
+  // Pages have copies of the keys and values that an assistant reads, if they are not those of a layer of the last stage.
+  const std::size_t first = placement_.stages.back().first, layers = description_.config.layers.size();
+  for (const std::size_t source : description_.config.read_by_assistant) {
+    bool there = false;
+    for (std::size_t l = first; l < layers; ++l) there = there || description_.config.cache_of(l) == source;
+    if (!there) text += str(", layer ", source, " for an assistant");
+  }
   for (const StagePlan& stage : placement_.stages) {
     const DeviceInfo info = placement_.devices[stage.device].backend->info();
     text += str(", layers ", stage.first, " to ", stage.last - 1, " on ", info.type == DeviceType::cpu ? "cpu" : info.name, " (",

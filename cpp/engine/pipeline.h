@@ -57,10 +57,13 @@ class Pipeline {
     std::int32_t output_width = 0;  // floats per row
     bool unfinished = false;        // the next stage runs the rest of the same layers, so the output rows are not hidden rows
   };
-  // The programs of a draft head (model::Config::draft). Its layer has one for ids that follow a row of the body, and one for its own
-  // guesses.
+  // The programs of a draft head (model::Config::draft) or of an assistant (model/assistant.h). Its layers have one for ids that follow a
+  // row of the body, and one for its own guesses.
   struct Draft {
     Stage first, next, logits;
+    // An assistant's: it stores nothing, and all guesses of a step have the position of the sequence's last id. If false, each guess has
+    // the position after the one before, and stores its keys and values.
+    bool fixed = false;
   };
   Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top);
   Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top, Draft draft);
@@ -90,10 +93,13 @@ class Pipeline {
   // logits just as fast; head() must be used then.
   std::int32_t top_columns() const { return top_.output_width; }
   void top(RunSpace& space, std::span<const float> hidden, const Batch& lists, std::span<float> out, const Cancel& cancel) const;
-  // Runs the layer of the draft head on the last stage's device. Row i of `out` follows from batch.ids[i] and from row i of `in`: the
-  // body's hidden row of the position before or, if `after_trunk` is false, the row of this function that guessed the id. Writes to the
-  // pages of the batch's segments, in the cache that only the draft head reads. draft_logits() computes the logits of the rows.
+  // Runs the layers of the draft head or the assistant on the last stage's device. Row i of `out` follows from batch.ids[i] and from row i
+  // of `in`: the body's hidden row of the position before or, if `after_trunk` is false, the row of this function that guessed the id. A
+  // draft head writes to the pages of the batch's segments, in the cache that only it reads. draft_logits() computes the logits of the
+  // rows.
   bool drafts() const { return draft_.first.executable != nullptr; }
+  bool drafts_from_one_position() const { return draft_.fixed; }
+  std::int32_t draft_width() const { return draft_.logits.input_width; }  // columns of draft()'s rows
   void draft(RunSpace& space, CacheSet& caches, const Batch& batch, bool after_trunk, std::span<const float> in, std::span<float> out,
              const Cancel& cancel) const;
   void draft_logits(RunSpace& space, std::span<const float> rows, std::span<float> logits, const Cancel& cancel) const;

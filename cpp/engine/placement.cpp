@@ -199,7 +199,7 @@ class Placer {
     for (std::vector<Cost>* layers : {&parts.layers, &parts.others})
       if (!layers->empty()) layers->front().weights = less(layers->front().weights, parts.embedding.weights);
     if (generates_) parts.head = head_cost(*backend);
-    if (d_.config.draft) parts.draft = draft_cost(parts, *backend);
+    if (d_.drafts()) parts.draft = draft_cost(parts, *backend);
     return parts;
   }
 
@@ -234,26 +234,43 @@ class Placer {
     return head;
   }
 
-  // Returns the cost of the draft head, whose layer the body's last stage computes a part of, for the keys and values of all rows.
+  // Returns the cost of the draft head, whose layer the body's last stage computes a part of, for the keys and values of all rows. For an
+  // assistant, the pages are those of earlier layers' keys and values, which the last stage also keeps.
   Cost draft_cost(const Parts& parts, const Backend& backend) const {
     const auto cost = [&](const ModelProgram& p, std::int64_t rows) {
       return backend.cost(p.program, programs_.shapes(), options_.kv_format, rows);
     };
     const Cost last = cost(end(Output::selected), rows_);
-    Cost draft = cost(programs_.draft(layers_ - 1, true), kGuessedRows);
-    draft.scratch = std::max({draft.scratch, last.scratch, cost(programs_.draft_logits(), head_rows(d_.vocab_size)).scratch});
+    Cost draft = cost(programs_.draft(layers_ - 1, false), kGuessedRows);  // it has all matrices of the program for first guesses
+    const Cost first = cost(programs_.draft(layers_ - 1, true), kGuessedRows);
+    const Cost logits = cost(programs_.draft_logits(), head_rows(d_.vocab_size));
+    draft.scratch = std::max({draft.scratch, first.scratch, last.scratch, logits.scratch});
+    if (d_.assistant) draft.weights = add(draft.weights, logits.weights);
     draft.page = less(last.page, parts.layers.back().page);
     draft.state = less(last.state, parts.layers.back().state);
     return draft;
   }
 
-  // Returns the cost of the draft head on a device; `embedding` says whether the embedding is on that device too. It needs a second copy
-  // of the embedding's matrix if neither the embedding nor a head that shares this matrix is there.
-  Cost draft_beside(const Parts& parts, bool embedding) const {
+  // Returns the cost of the draft head or the assistant on a device whose stage begins with layer `first`. It needs a second copy of the
+  // embedding's matrix if neither the embedding nor a head that shares this matrix is there. The keys and values that an assistant attends
+  // to cost nothing if layers of the stage have them anyway.
+  Cost draft_beside(const Parts& parts, std::size_t first) const {
     Cost draft = parts.draft;
-    if (tied_ || embedding) draft.weights = less(draft.weights, parts.embedding.weights);
+    if (tied_ || first == 0) draft.weights = less(draft.weights, parts.embedding.weights);
+    for (const std::size_t source : d_.config.read_by_assistant) {
+      if (d_.config.cache_of(layers_ - 1) == source) continue;
+      for (std::size_t l = first; l + 1 < layers_; ++l) {
+        if (d_.config.cache_of(l) != source) continue;
+        draft.page = less(draft.page, parts.layers[source].page);
+        break;
+      }
+    }
     return draft;
   }
+
+  // Returns whether a stage with the model's last layer has the draft head or the assistant. An assistant needs the keys and values of
+  // several layers, which a stage whose experts are elsewhere keeps in parts. A draft head needs only its own.
+  bool drafts(std::size_t away) const { return d_.drafts() && (away == 0 || !d_.assistant); }
 
   // Returns the cost of the head on a device; `embedding` says whether the embedding is on that device too. If so, a head that uses the
   // embedding's matrix adds no weights.
@@ -292,7 +309,7 @@ class Placer {
     for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, first, layer, away));
     if (last == layers_) {
       sum = both(both(sum, head_beside(parts, first == 0)), both(parts.modules, parts.classifier));
-      sum = both(sum, draft_beside(parts, first == 0));
+      if (drafts(away)) sum = both(sum, draft_beside(parts, first));
     }
     return sum;
   }
@@ -515,7 +532,16 @@ class Placer {
     add_expert_row(p_.devices.back());
     if (last != layers_) return;
     if (generates_) add_row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), programs_.head().matrices);
-    if (d_.config.draft) add_row("draft head", draft_beside(parts, first == 0), programs_.draft(layers_ - 1, true).matrices);
+    if (drafts(away)) {
+      p_.drafts = true;
+      std::vector<bool> used = programs_.draft(layers_ - 1, false).matrices;
+      const std::vector<bool>& of_logits = programs_.draft_logits().matrices;
+      for (std::size_t m = 0; d_.assistant && m < used.size(); ++m) used[m] = used[m] || of_logits[m];
+      add_row(d_.assistant ? "assistant" : "draft head", draft_beside(parts, first), used);
+    } else if (d_.drafts()) {
+      p_.why_no_draft = "the experts of some of its layers are on another device, and an assistant then does not run";
+      p_.notes.push_back(str("the assistant is not used: ", p_.why_no_draft));
+    }
     if (has_modules()) add_row(d_.modules.empty() ? "projection" : "modules", parts.modules, end(Output::pooled).matrices);
     if (d_.labels > 0) add_row("classifier", parts.classifier, end(Output::classes).matrices);
   }

@@ -229,17 +229,19 @@ void Drafter::release(Drafted& drafted) {
 // ---------------------------------------------------------------- the model's own head
 // Guesses one token for each task. `guessed` is the number of guesses that each of them has.
 void DraftHead::run(Runtime& runtime, std::span<Task* const> tasks, std::size_t guessed, const Cancel& cancel) {
-  const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size()),
+  const auto width = static_cast<std::size_t>(runtime.pipeline.draft_width()),
              vocab = static_cast<std::size_t>(runtime.pipeline.vocab_size());
+  const bool fixed = runtime.pipeline.drafts_from_one_position();
   ids_.clear();
   segments_.clear();
   for (const Task* task : tasks) {
     const Sequence& s = *task->sequence;
     segments_.push_back({.first = static_cast<std::int32_t>(ids_.size()),
                          .rows = 1,
-                         .past = static_cast<std::int32_t>(s.ids.size() - 1 + guessed),
+                         .past = static_cast<std::int32_t>(fixed ? s.ids.size() - 2 : s.ids.size() - 1 + guessed),
                          .pages = s.table.pages(),
-                         .length = s.length});
+                         .length = s.length,
+                         .ahead = fixed ? 1 : 0});
     ids_.push_back(guessed == 0 ? s.ids.back() : task->guesses->back());
     if (guessed == 0) in_.insert(in_.end(), task->own->row.begin(), task->own->row.end());
   }

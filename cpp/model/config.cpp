@@ -8,8 +8,15 @@
 namespace pumice::model {
 namespace {
 
-const Family& family_of(const Reader& read) {
+const Family& family_of(const Reader& read, bool assistant) {
   const std::string name = read.gguf() ? read.text("general.architecture") : read.text("model_type");
+  const Family* draft = find_assistant(name, read.gguf());
+  if (draft && !assistant)
+    read.unsupported("this is an assistant, which guesses tokens for a ", draft->assists,
+                     " and does not run alone: give its path to "
+                     "that model as load(..., mtp=path)");
+  if (draft) return *draft;
+  if (assistant) read.unsupported("\"", name, "\" is no assistant that pumice runs beside a model; there are ", known_assistants());
   if (const Family* family = find_family(name, read)) return *family;
   const auto half = read.gguf() ? std::nullopt : read.file().string("text_config.model_type");  // the text part of a multimodal model
   if (const Family* family = half ? find_family(*half, read) : nullptr) return *family;
@@ -123,10 +130,10 @@ std::size_t Config::cache_of(std::size_t layer) const {
   return a && a->kv_from ? a->kv_from->layer : layer;
 }
 
-Config read_config(const files::ModelFile& file) {
+Config read_config(const files::ModelFile& file, bool assistant) {
   const Reader plain(file);
   Config c;
-  c.family = &family_of(plain);
+  c.family = &family_of(plain, assistant);
   c.gguf = plain.gguf();
   const Reader read(plain, c.family->keys);
   refuse_other_quantization(read, *c.family);

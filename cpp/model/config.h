@@ -77,9 +77,12 @@ struct Config {
   // Results do not depend on it, because its tokens are only guesses. It has the index layers.size() where layers are named by index.
   std::optional<Layer> draft;
   std::string why_no_draft = "its family has none that pumice runs";  // if `draft` is empty
-  std::vector<RopeTable> ropes;                                       // distinct tables; Attention::rope is an index into them
-  std::vector<float> alibi_slopes;                                    // one slope per head, for layers with PositionBias::alibi
-  PositionBuckets position_buckets;                                   // shared by all layers with PositionBias::buckets
+  // The layers whose keys and values an assistant's layers attend to (model/assistant.h).
+  std::vector<std::size_t> read_by_assistant;
+  std::int32_t backbone_size = 0;    // for an assistant: hidden_size of the model that it makes guesses for; 0: no assistant
+  std::vector<RopeTable> ropes;      // distinct tables; Attention::rope is an index into them
+  std::vector<float> alibi_slopes;   // one slope per head, for layers with PositionBias::alibi
+  PositionBuckets position_buckets;  // shared by all layers with PositionBias::buckets
   // norms
   NormKind norm = NormKind::rms;
   float eps = 0;
@@ -125,8 +128,8 @@ struct Config {
 };
 
 // Throws ErrorKind::unsupported_model for families and features that pumice does not run, and ErrorKind::model_format for numbers that are
-// out of range.
-Config read_config(const files::ModelFile& file);
+// out of range. The configuration of an assistant is read only if `assistant` is true, and then no other one.
+Config read_config(const files::ModelFile& file, bool assistant = false);
 
 PoolKind pooling_from_name(const std::string& name);
 std::string_view name(PoolKind kind);

@@ -15,10 +15,11 @@ namespace {
 
 class Resolver {
  public:
-  Resolver(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options)
+  // `model` is the model of which the file is an assistant, or null.
+  Resolver(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options, const Description* model = nullptr)
       : file_(std::move(file)),
         options_(options),
-        d_{.config = read_config(*file_)},
+        d_{.config = read_config(*file_, model != nullptr), .weights = model ? model->weights : Weights()},
         names_(*file_, d_.config),
         reader_(file_, names_, d_, options) {
     if (!options.draft) drop_draft("it was loaded with mtp=False");
@@ -175,6 +176,10 @@ Description describe(std::shared_ptr<const files::ModelFile> file, const Describ
   if (options.quantize && !can_pack(*options.quantize))
     fail(ErrorKind::invalid_argument, "quantize: ", name(*options.quantize), " cannot be written; there are q8_0, q4_0 and q4_k");
   return Resolver(std::move(file), options).run();
+}
+
+Description describe_assistant(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options, const Description& model) {
+  return Resolver(std::move(file), options, &model).run();
 }
 
 }  // namespace pumice::model

@@ -46,8 +46,10 @@ struct Module {
 struct Description {
   Config config;
   Weights weights;
-  Parameters globals;                      // of the whole model: embeddings, final norm, head, classifier and its dense layer
-  std::vector<Parameters> layers;          // Config::all_layers() of them
+  Parameters globals;              // of the whole model: embeddings, final norm, head, classifier and its dense layer
+  std::vector<Parameters> layers;  // Config::all_layers() of them
+  // The model's assistant (model/assistant.h), or null. Its matrices and vectors have ids in `weights` of this description.
+  std::shared_ptr<const Description> assistant;
   VectorId draft_shift = VectorId::none;   // for Config::draft: the taps of a convolution that moves each row to the next position
   VectorId alibi_slopes = VectorId::none;  // for layers with PositionBias::alibi
   // For layers with PositionBias::buckets: heads x (2 position_reach + 1) values, as in Attend.
@@ -67,6 +69,7 @@ struct Description {
   // Config::incomplete, and texts of the same form about missing optional tensors and about tensors that no layer reads.
   std::vector<std::string> incomplete;
 
+  bool drafts() const { return config.draft || assistant; }  // whether the model has a draft head or an assistant
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
   bool labels_tokens() const { return labels > 0 && config.classifier.by_token; }
@@ -113,5 +116,7 @@ struct DescribeOptions {
 // Throws the errors of read_config(). Also throws ErrorKind::model_format if a tensor is missing or has the wrong shape, and
 // ErrorKind::unsupported_model if its format is unknown.
 Description describe(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options);
+// Describes an assistant. Its weights come after those of `model`, which are the first ones of the result.
+Description describe_assistant(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options, const Description& model);
 
 }  // namespace pumice::model

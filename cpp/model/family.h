@@ -76,6 +76,7 @@ struct Family {
   // Returns whether this file belongs to this family. Several families may have the same name in files (jina v2's config.json says "bert").
   // The file then belongs to the family whose claims() returns true or, if there is none, to the family without claims().
   bool (*claims)(const Reader& read) = nullptr;
+  std::string_view assists = {};  // for an assistant (model/assistant.h): the name of the family of its models
 };
 
 // Each file defines its families in a namespace named after it, because several files may be compiled as one (CMakeLists.txt).
@@ -84,12 +85,17 @@ namespace families_in_files {
   namespace file {                \
   extern const Family name;       \
   }
+#define PUMICE_ASSISTANT(file, name) PUMICE_FAMILY(file, name)
 #include "model/families.def"
 #undef PUMICE_FAMILY
+#undef PUMICE_ASSISTANT
 }  // namespace families_in_files
 
 std::span<const Family* const> families();
 const Family* find_family(std::string_view name_in_file, const Reader& read);
+// Returns the assistant with this name in GGUF files or in config.json, or null. families() has no assistants.
+const Family* find_assistant(std::string_view name_in_file, bool gguf);
+std::string known_assistants();
 std::string known_families();  // "llama, mistral, ..." in the order of families.def, for error messages
 
 }  // namespace pumice::model

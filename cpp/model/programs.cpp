@@ -3,6 +3,7 @@
 #include "model/programs.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,7 @@ class Body {
         output_(last == d.config.layers.size() ? output : Output::hidden),
         from_ids_(from_ids),
         keeps_past_(d.config.keeps_past() && (output == Output::hidden || output == Output::selected)),
-        kv_(w_, keeps_past_, last),
+        kv_(w_, keeps_past_, last, keeps_past_ && (last < d.config.layers.size() || output == Output::selected)),
         states_(w_, keeps_past_),
         inputs_(w_),
         x_(Writer::part(w_.slot(Rows::tokens, embeds() ? d.config.hidden_size : row_width(first)), 0, d.config.hidden_size)),
@@ -64,6 +65,33 @@ class Body {
     w_.norm(after_trunk || !own.present() ? w_.d.global(Role::final_norm) : own, x_, Writer::part(both, x_.width, x_.width));
     join(both, x_);
     block(w_.c.draft_index());
+    return std::move(w_.program);
+  }
+
+  const std::map<std::size_t, CacheId>& caches() const { return kv_.caches(); }
+
+  // Writes a program of an assistant (draft_program()), whose description is this Body's. `caches` are those of the model's last stage, and
+  // `of` has their numbers by layer.
+  Program write_assistant(const Description& model, bool after_trunk, std::vector<CacheShape> caches, std::map<std::size_t, CacheId> of) {
+    w_.program.caches = std::move(caches);
+    w_.program.stored_by_others = true;
+    kv_.use_caches(std::move(of));
+    const std::int32_t width = model.config.hidden_size;
+    const View both = w_.slot(Rows::tokens, 2 * width), embedding = Writer::part(both, 0, width), row = Writer::part(both, width, width);
+    const View in = after_trunk ? w_.slot(Rows::tokens, width) : x_;
+    w_.program.input = in.slot;
+    w_.program.output = x_.slot;
+    if (!after_trunk) {
+      w_.norm(w_.d.global(Role::final_norm), x_, h_);
+      w_.linear(h_, row, {w_.d.global(Role::assistant_out)});
+    }
+    Writer of_model(model, {});
+    std::swap(of_model.program, w_.program);
+    if (after_trunk) of_model.norm(model.global(Role::final_norm), in, row);
+    write_embedding(of_model, embedding);
+    std::swap(of_model.program, w_.program);
+    w_.linear(both, x_, {w_.d.global(Role::assistant_in)});
+    for (std::size_t layer = first_; layer < last_; ++layer) block(layer);
     return std::move(w_.program);
   }
 
@@ -294,12 +322,20 @@ Program query_program(const Description& d, std::size_t layer, Attend& attend) {
 
 Program draft_program(const Description& d, std::size_t first, bool after_trunk) {
   const std::size_t layers = d.config.layers.size();
+  if (d.assistant) {
+    Body body(d, "layers", first, layers, Output::selected);
+    std::vector<CacheShape> caches = body.write().caches;
+    const Description& a = *d.assistant;
+    return Body(a, after_trunk ? "assistant" : "assistant, further tokens", 0, a.config.layers.size(), Output::hidden, false)
+        .write_assistant(d, after_trunk, std::move(caches), body.caches());
+  }
   std::vector<CacheShape> caches = body_program(d, first, layers, Output::selected).caches;
   return Body(d, after_trunk ? "draft head" : "draft head, further tokens", layers, layers, Output::hidden, false)
       .write_draft(after_trunk, std::move(caches));
 }
 
 Program draft_logits_program(const Description& d) {
+  if (d.assistant) return write_head(*d.assistant, "logits of the assistant", Give::logits, d.assistant->global(Role::final_norm));
   const Parameter& own = d.at(d.config.draft_index(), Role::draft_norm);
   return write_head(d, "logits of the draft head", Give::logits, own.present() ? own : d.global(Role::final_norm));
 }

@@ -27,7 +27,8 @@ Program head_program(const Description& d);  // from hidden rows to logits
 // The draft head (Config::draft) guesses the token that follows a token. draft_program() returns the program of its layer, from ids and
 // hidden rows to hidden rows. Each id comes with the hidden row of the position before: with the body's row if `after_trunk` is true, and
 // otherwise with the row of this program, after which the id was guessed. `first` is the first layer of the body's last stage, whose caches
-// the program shares. draft_logits_program() returns the program from its rows to logits.
+// the program shares. A model with an assistant has the assistant's programs in their place. draft_logits_program() returns the program
+// from its rows to logits.
 Program draft_program(const Description& d, std::size_t first, bool after_trunk);
 Program draft_logits_program(const Description& d);
 Program log_prob_program(const Description& d);  // from hidden rows and target ids to log-probabilities

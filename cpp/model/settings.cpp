@@ -137,7 +137,7 @@ void check_kv_heads(const Reader& read, const Attention& attention, const std::s
 
 void read_body(const Reader& read, Config& c, const SizeDefaults& defaults) {
   c.hidden_size = read.size("embedding_length", "hidden_size", kMaxWidth);
-  c.layers.resize(layer_count(read));
+  c.layers.resize(defaults.all_predict ? static_cast<std::size_t>(layers_of_file(read).count) : layer_count(read));
   c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(defaults.n_ctx), 1, kMaxContext,
                           read.key("context_length", "max_position_embeddings"));
   c.eps = static_cast<float>(c.norm == NormKind::rms ? read.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps", defaults.eps)

@@ -31,6 +31,7 @@ struct SizeDefaults {
   bool some_attend = false, some_networks = false;
   // If true, layers may have different numbers of heads of queries: num_attention_heads_per_layer of config.json, or a list in GGUF files.
   bool own_heads = false;
+  bool all_predict = false;  // all layers predict draft tokens, and GGUF files count them as such (assistants)
 };
 
 // Sets hidden_size, n_ctx, eps and logit_softcap, and adds layers that have neither a mixer nor a network.

@@ -27,8 +27,8 @@ std::uint32_t Tables::put_turns(const RopeTable& rope, const Batch& batch) {
   RopeFrequencies frequencies(rope);
   for (const Segment& segment : batch.segments) {
     for (std::int32_t i = 0; i < segment.rows; ++i) {
-      const std::span<const float> inv_freq = frequencies.of(std::max(segment.length, segment.past + i + 1));
-      const auto position = static_cast<float>(segment.past + i);
+      const std::span<const float> inv_freq = frequencies.of(std::max(segment.length, segment.past + i + segment.ahead + 1));
+      const auto position = static_cast<float>(segment.past + i + segment.ahead);
       const std::size_t row = words_.size();
       words_.resize(row + 2 * pairs);
       for (std::size_t j = 0; j < pairs; ++j) {
@@ -45,7 +45,7 @@ std::uint32_t Tables::put_factors(const Temperature& heat, const Batch& batch) {
   const std::uint32_t at = here();
   for (const Segment& segment : batch.segments) {
     for (std::int32_t i = 0; i < segment.rows; ++i) {
-      const std::int64_t position = std::int64_t{segment.past} + i + heat.offset;
+      const std::int64_t position = std::int64_t{segment.past} + i + segment.ahead + heat.offset;
       const double factor = 1 + heat.temperature * std::log1p(static_cast<double>(position / heat.length));
       words_.push_back(std::bit_cast<std::uint32_t>(static_cast<float>(factor)));
     }

@@ -233,7 +233,7 @@ Op read_op(const std::string& name, const py::dict& d) {
 
 // ---------------------------------------------------------------- runner
 using RaggedSegment = std::tuple<std::int32_t, std::int32_t, std::int32_t, std::vector<std::int32_t>, std::int32_t, std::int32_t,
-                                 std::int32_t, std::int32_t, std::vector<std::pair<std::int32_t, std::int32_t>>>;
+                                 std::int32_t, std::int32_t, std::int32_t, std::vector<std::pair<std::int32_t, std::int32_t>>>;
 
 class Runner {
  public:
@@ -288,8 +288,8 @@ class Runner {
     });
   }
 
-  // Runs the program on one batch. Each of `segments` is (first, rows, past, pages, length, prompt, unseen, state, saves), see Segment;
-  // `saves` are pairs (rows, state).
+  // Runs the program on one batch. Each of `segments` is (first, rows, past, pages, length, prompt, unseen, ahead, state, saves), see
+  // Segment; `saves` are pairs (rows, state).
   py::array_t<float> run(std::int32_t rows, const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& types,
                          const std::vector<RaggedSegment>& segments, const std::vector<std::int32_t>& selected,
                          const std::optional<py::array_t<float, py::array::c_style | py::array::forcecast>>& in,
@@ -297,10 +297,10 @@ class Runner {
                          const std::vector<std::uint32_t>& allowed, const std::vector<std::int32_t>& allowed_first) {
     std::vector<Segment> parts;
     std::vector<std::vector<SavedState>> saved;
-    for (const auto& [first, count, past, pages, length, prompt, unseen, state, saves] : segments) {
+    for (const auto& [first, count, past, pages, length, prompt, unseen, ahead, state, saves] : segments) {
       std::vector<SavedState>& of_segment = saved.emplace_back();
       for (const auto& [after, number] : saves) of_segment.push_back({after, number});
-      parts.push_back({first, count, past, pages, length, prompt, unseen, state, {}});
+      parts.push_back({first, count, past, pages, length, prompt, unseen, state, {}, ahead});
     }
     for (std::size_t i = 0; i < parts.size(); ++i) parts[i].saves = saved[i];
     const Batch batch{.rows = rows,

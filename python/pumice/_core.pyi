@@ -132,6 +132,7 @@ class LoadOptions:
         # them.
         lora: Sequence[dict[str, Any]] = [],
         mtp: bool = True,  # whether the layer that predicts draft tokens is loaded, if the file has one
+        assistant: ModelFile | None = None,  # the file of the model's assistant, which predicts draft tokens
     ) -> None: ...
 
 def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:

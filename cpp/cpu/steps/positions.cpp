@@ -71,9 +71,10 @@ void task(const Run& run, const TurnsStep& s, const Cut& cut, std::int64_t index
   RopeFrequencies frequencies(rope);
   std::size_t at = 0;
   for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
-    const std::int64_t own = run.position_of(r, at);
-    const std::span<const float> inv_freq = frequencies.of(std::max<std::int64_t>(run.batch.segments[at].length, own + 1));
-    const auto position = static_cast<float>(own);
+    const std::int64_t own = run.position_of(r, at);  // sets `at`
+    const std::int64_t turned = own + run.batch.segments[at].ahead;
+    const std::span<const float> inv_freq = frequencies.of(std::max<std::int64_t>(run.batch.segments[at].length, turned + 1));
+    const auto position = static_cast<float>(turned);
     float* cos = turns_row(run, s.turns, r);
     float* sin = cos + pairs;
     for (std::size_t j = 0; j < pairs; ++j) {
@@ -92,8 +93,9 @@ Cut cut(const Run& run, const RopeStoreStep& s) {
 }
 void task(const Run& run, const RopeStoreStep& s, const Cut& cut, std::int64_t index, int) {
   for (const PageRun& rows : page_runs(run, cut, index)) {
+    const std::int32_t position = rows.position + run.batch.segments[static_cast<std::size_t>(rows.segment)].ahead;
     for (const Turned& rope : s.ropes) {
-      for (std::int32_t r = 0; r < rows.rows; ++r) turn(run, rope, rows.first + r, rows.position + r);
+      for (std::int32_t r = 0; r < rows.rows; ++r) turn(run, rope, rows.first + r, position + r);
     }
     if (s.shape.heads == 0) continue;
     std::uint8_t* page = run.space.pages[static_cast<std::size_t>(page_of(run, rows))];

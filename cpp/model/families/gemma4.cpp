@@ -254,6 +254,52 @@ void configure(const Reader& read, Config& c) {
   read_experts(read, c);
 }
 
+constexpr std::string_view kAssistantGguf[] = {"gemma4-assistant"};
+constexpr std::string_view kAssistantTypes[] = {"gemma4_assistant", "gemma4_unified_assistant"};
+constexpr TensorName kProjections[] = {
+    {assistant_in, "nextn.pre_projection", "pre_projection"},
+    {assistant_out, "nextn.post_projection", "post_projection"},
+};
+constexpr auto kAssistantNames = names::joined(kNames, kProjections);
+
+// An assistant's layers have queries, and attend to the keys and values of the model (add_assistant() decides of which layer).
+void configure_assistant(const Reader& read, Config& c) {
+  const bool unified = !c.gguf && read.string("", "model_type").value_or("").starts_with("gemma4_unified");
+  read_sizes(read, c,
+             {.heads = 8,
+              .kv_heads = 4,
+              .head_dim = 256,
+              .n_ctx = unified ? 262144 : 131072,
+              .activation = Activation::gelu_tanh,
+              .all_predict = true});
+  const std::string width = c.gguf ? read.key("embedding_length_out", "") : "backbone_hidden_size";
+  const auto backbone = c.gguf ? read.file().integer(width) : read.file().integer(width).value_or(1536);
+  if (!backbone) read.missing(width);
+  c.backbone_size = static_cast<std::int32_t>(read.in_range(*backbone, 1, kMaxWidth, width));
+  if (c.gguf) {
+    said(read, "attention.sliding_window"), said(read, "attention.key_length");
+    if (!read.has("attention.sliding_window_pattern", "")) read.missing(read.key("attention.sliding_window_pattern", ""));
+    if (!read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");
+  }
+  read_layer_kinds(read, c, unified ? 1024 : 512);
+  read_heads(read, c);
+  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25});
+  const std::string shared = read.key("attention.shared_kv_layers", "num_kv_shared_layers");
+  const std::int64_t count = read.integer("attention.shared_kv_layers", "num_kv_shared_layers").value_or(0);
+  if (count != 0 && count != static_cast<std::int64_t>(c.layers.size()))
+    read.unsupported(shared, " is ", count, " of ", c.layers.size(), " layers; all layers of an assistant share keys and values");
+  const std::int64_t inputs = read.integer("embedding_length_per_layer_input", "hidden_size_per_layer_input").value_or(0);
+  if ((c.gguf || read.has("", "hidden_size_per_layer_input")) && inputs != 0)
+    read.unsupported(read.key("embedding_length_per_layer_input", "hidden_size_per_layer_input"), " is ", inputs, " in an assistant");
+  for (const char* key : {"enable_moe_block", "use_double_wide_mlp"})
+    if (read.flag("", key, false)) read.unsupported(read.key("", key), " true is not run in an assistant");
+  read_attention_bias(read, c);
+  set_layers(c);
+  for (Layer& layer : c.layers) layer.attention().kv_from = KvFrom{};
+  if (!c.gguf && read.file().boolean("use_ordered_embeddings").value_or(false))
+    c.notes.push_back("the assistant's guesses are chosen among all tokens, without its clusters of tokens (use_ordered_embeddings)");
+}
+
 constexpr std::string_view kEmbeddingTypes[] = {"embedding_gemma2_text", "embedding_gemma2"};
 constexpr std::string_view kEmbeddingPrefixes[] = {"language_model.", "model.language_model.", "", "model."};
 constexpr TensorName kEmbeddingNames[] = {
@@ -309,6 +355,16 @@ const Family gemma4{.name = "gemma4",
                     .more_names = names::kLlama,
                     .keys = kKeys,
                     .configure = configure};
+
+const Family gemma4_assistant{.name = "gemma4_assistant",
+                              .gguf_names = kAssistantGguf,
+                              .model_types = kAssistantTypes,
+                              .prefixes = names::kDecoderPrefixes,
+                              .names = kAssistantNames,
+                              .more_names = names::kLlama,
+                              .keys = kKeys,
+                              .configure = configure_assistant,
+                              .assists = "gemma4"};
 
 const Family embeddinggemma2{.name = "embeddinggemma2",
                              .model_types = kEmbeddingTypes,

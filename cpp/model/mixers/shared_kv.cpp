@@ -17,15 +17,18 @@ std::vector<std::size_t> SharedKv::read_beyond(std::size_t border) const {
     const std::size_t from = w_.c.cache_of(layer);
     if (from < border && std::ranges::find(layers, from) == layers.end()) layers.push_back(from);
   }
+  for (const std::size_t from : read_later_)
+    if (from < border && border < w_.c.layers.size() && std::ranges::find(layers, from) == layers.end()) layers.push_back(from);
   return layers;
 }
 
-// Returns whether a layer in [first, last), other than this layer itself, attends to this layer's keys and values.
+// Returns whether a layer in [first, last), other than this layer itself, attends to this layer's keys and values, or an assistant behind
+// the model's last layer, if `last` is its end.
 bool SharedKv::read_in(std::size_t layer, std::size_t first, std::size_t last) const {
   for (std::size_t other = first; other < last; ++other) {
     if (other != layer && w_.c.cache_of(other) == layer) return true;
   }
-  return false;
+  return first < last && last == w_.c.layers.size() && std::ranges::find(read_later_, layer) != read_later_.end();
 }
 
 void SharedKv::take(View columns, std::size_t border) {

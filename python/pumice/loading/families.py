@@ -43,10 +43,15 @@ def _runs(architecture: str, kind: str) -> str:
     return " or ".join(found)
 
 
+ASSISTANTS = {"gemma4_assistant": "Gemma 4", "gemma4_unified_assistant": "Gemma 4", "gemma4-assistant": "Gemma 4"}  # name in files -> of
+
+
 def explain(architecture: str, kind: str, text_half: object = None) -> str:
     """Returns one sentence that says whether pumice runs a family, knows it but does not run it, or does not know it. architecture: the
     family's name in the model's file.  kind: the kind of this file ("gguf" or "safetensors").  text_half: for a multimodal model, the
     family of its text half."""
+    if architecture in ASSISTANTS:
+        return f"this is an assistant of {ASSISTANTS[architecture]}: pumice runs it beside its model, as load(model, mtp=this path)"
     if isinstance(text_half, str) and architecture not in NOT_RUN and not _runs(architecture, kind):
         return f"of {architecture!r} the text half: {explain(text_half, kind)}"
     if family := _runs(architecture, kind):

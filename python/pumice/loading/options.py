@@ -12,6 +12,7 @@ from ..chats.chat import check_response_template
 from ..common.arguments import check_text, choice, choice_or_integer, integer, listed, shown, unknown_keyword
 from ..common.progress import Progress
 from ..encode.sentence_config import POOLINGS, SentenceConfig
+from .hub import resolve
 from .lora import check_lora, lora_specs
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class LoadKeywords(TypedDict, total=False):
     pooling: str | Sequence[str] | None
     task: str | None
     lora: str | os.PathLike[str] | tuple[str | os.PathLike[str], float] | Sequence[Any] | None
-    mtp: bool
+    mtp: bool | str | os.PathLike[str]
     prompts: Mapping[str, str] | None
     progress: Progress
 
@@ -83,8 +84,8 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     for name, most in (("n_ctx", 2**31 - 1), ("threads", 1024)):
         if o[name] is not None:
             o[name] = integer(name, o[name], 1, most)
-    if not isinstance(o["mtp"], bool):
-        raise TypeError(f"mtp must be True or False, not {shown(o['mtp'])}")
+    if not isinstance(o["mtp"], (bool, str, os.PathLike)):
+        raise TypeError(f"mtp must be True, False or the path of an assistant, not {shown(o['mtp'])}")
     if o["prompts"] is not None:
         if not isinstance(o["prompts"], Mapping):
             raise TypeError(f"prompts must be a dict from name to text, not {type(o['prompts']).__name__}")
@@ -124,5 +125,6 @@ def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: Se
         pooling=list(options["pooling"] or config.pooling),
         modules=list(config.modules),
         score_ids=list(config.score_ids),
-        mtp=options["mtp"],
+        mtp=options["mtp"] is not False,
+        assistant=None if isinstance(options["mtp"], bool) else _core.open_file(str(resolve(options["mtp"]))),
     )

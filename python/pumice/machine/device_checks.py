@@ -24,8 +24,8 @@ Float32 = npt.NDArray[np.float32]
 # format, number of rows, number of columns, number of matrices that share the rows (cpp/core/weights.h), packed weights
 Matrix = tuple[str, int, int, int, bytes]
 Saves = list[tuple[int, int]]  # (rows, state): after the first `rows` rows of the segment, its state is saved as number `state`
-# first, rows, past, pages, length, prompt, unseen, state, saves; see cpp/core/batch.h
-Segment = tuple[int, int, int, list[int], int, int, int, int, Saves]
+# first, rows, past, pages, length, prompt, unseen, ahead, state, saves; see cpp/core/batch.h
+Segment = tuple[int, int, int, list[int], int, int, int, int, int, Saves]
 
 _COLS, _ROWS, _MANY = 512, 24, 40
 _HEADS, _KV_HEADS, _HEAD_DIM = 4, 2, 64
@@ -124,10 +124,11 @@ def _segment(
     length: int = 0,
     prompt: int = 0,
     unseen: int = 0,
+    ahead: int = 0,
     state: int = -1,
     saves: Sequence[tuple[int, int]] = (),
 ) -> Segment:
-    return first, rows, past, list(pages), length, prompt, unseen, state, list(saves)
+    return first, rows, past, list(pages), length, prompt, unseen, ahead, state, list(saves)
 
 
 def _texts(*lengths: int, prompt: int = 0, unseen: int = 0) -> Batch:
@@ -317,7 +318,7 @@ def _rope(x: tuple[int, int, int], **more: Any) -> dict[str, Any]:
 
 def _attend(kv: str) -> Trial:
     """Checks rotary embedding, storing into the cache, and attention over the cache. The first batch has a prompt of two pages and a short
-    prompt. The second batch decodes one token after the first prompt."""
+    prompt. The second batch decodes one token after the first prompt, and the third one turns it one position further."""
     heads, width = _heads()
     q, k, v = heads["q"], heads["k"], heads["v"]
     store = {"op": "store", "k": k, "v": v, "cache": 0}
@@ -328,7 +329,7 @@ def _attend(kv: str) -> Trial:
         ops=[_rope(q, temperature=0.1, temperature_length=16, temperature_offset=1), _rope(k), store, attend | {"out": (1, 0, q[2])}],
         slots=[("tokens", width), ("tokens", q[2])],
         limit=_KV[kv],
-        batches=[prompt, Batch(1, [_segment(0, 1, _MANY - 3, [1, 0])])],
+        batches=[prompt, Batch(1, [_segment(0, 1, _MANY - 3, [1, 0])]), Batch(1, [_segment(0, 1, _MANY - 3, [1, 0], ahead=1)])],
         parts=[(f"{kv} keys and values", 0, q[2])],
         caches=[(_KV_HEADS, _HEAD_DIM, _HEAD_DIM)],
         kv=kv,

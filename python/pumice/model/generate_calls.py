@@ -56,7 +56,7 @@ class GenerateCalls(ModelBase):
         priority: calls on a model with a higher priority run first.
         speculate: "lookup" guesses the next tokens from the text that followed the same tokens before, so that a step may generate several
             tokens. {"lookup": 3, "guesses": 8} also sets how many tokens must match and how many are guessed. "mtp": the model's own layer
-            for draft tokens guesses, as it does by itself if neither speculate nor draft is given. "off": no guesses.
+            for draft tokens, or its assistant, guesses, as it does by itself if neither speculate nor draft is given. "off": no guesses.
         draft: a smaller Model with the same tokenizer, which guesses the next tokens. Guesses do not change the generated tokens, and
             guessing stops where it does not save time.
 

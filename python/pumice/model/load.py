@@ -67,7 +67,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     lora: a low-rank adapter, a pair (adapter, scale), or a list of these. For a model folder the adapter is a PEFT folder, for a GGUF model
         it is a GGUF adapter.
     mtp: False leaves out the layer that predicts draft tokens (Qwen 3.5 and 3.6), with its memory and its keys and values. If it is loaded,
-        generate() uses it for guesses.
+        generate() uses it for guesses. A path or hub id is that of the model's assistant, whose layers predict draft tokens (Gemma 4).
     prompts: name -> text that encode(prompt_name=name) puts before each text.
     progress: True, False, None (shows a bar over the bytes if loading takes longer than a second), or a function of (done, total).
 
@@ -152,7 +152,13 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
 
 
 def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> StaticEngine:
-    for name, fine in (("device", ("auto", "cpu")), ("quantize", (None,)), ("pooling", (None, ("mean",))), ("lora", ((),))):
+    for name, fine in (
+        ("device", ("auto", "cpu")),
+        ("quantize", (None,)),
+        ("pooling", (None, ("mean",))),
+        ("lora", ((),)),
+        ("mtp", (True, False)),
+    ):
         if options[name] not in fine:
             raise ValueError(
                 f"{name}={shown(options[name])}: {shown_path(file.path)} is a table of vectors without layers (StaticEmbedding). It is "

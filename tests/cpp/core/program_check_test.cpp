@@ -184,6 +184,22 @@ TEST(ProgramCheck, BatchesAndPages) {
   bad_pages(store, 2, "page 2 of 2");
   segment.past = 30;
   bad_pages(store, 3, "2 pages for 70 positions");
+  segment.past = 10;
+  for (const std::int32_t ahead : {-1, kPageTokens + 1}) {
+    segment.ahead = ahead;
+    bad_batch(str("ahead ", ahead));
+  }
+  segment.ahead = kPageTokens;
+  out.resize(16);
+  check();
+  segment.ahead = 0;
+
+  // A program may attend to what only other programs store, if it says so.
+  Program reads = p;
+  std::erase_if(reads.ops, [](const Op& op) { return std::holds_alternative<Store>(op); });
+  refused(ErrorKind::unsupported_model, "nothing was stored in cache 0 before", [&] { check_program(reads, shapes); });
+  reads.stored_by_others = true;
+  check_program(reads, shapes);
 
   // A program without a cache must refuse a segment that begins after position 0.
   const Program encoder = layer(false);

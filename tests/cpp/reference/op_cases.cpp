@@ -125,7 +125,7 @@ class Builder {
     if (j.contains("segments")) {
       for (const json& s : j.at("segments")) {
         const auto optional = [&](std::size_t i) { return s.size() > i ? s.at(i).get<std::int32_t>() : 0; };
-        c_.sequences.push_back({s.at(0), s.at(1), {}, {}, optional(2), optional(3), optional(4), c_.sequences.size()});
+        c_.sequences.push_back({s.at(0), s.at(1), {}, {}, optional(2), optional(3), optional(4), optional(5), c_.sequences.size()});
         c_.rows += c_.sequences.back().rows;
       }
     } else {
@@ -596,7 +596,8 @@ Slice some_rows(const OpCase& c, std::int32_t first, std::int32_t count) {
   std::int32_t row = 0;
   for (const Sequence& s : c.sequences) {
     const std::int32_t begin = std::max(first, row), end = std::min(first + count, row + s.rows);
-    if (begin < end) slice.sequences.push_back({s.past + begin - row, end - begin, s.pages, {}, s.length, s.prompt, s.unseen, s.index});
+    if (begin < end)
+      slice.sequences.push_back({s.past + begin - row, end - begin, s.pages, {}, s.length, s.prompt, s.unseen, s.ahead, s.index});
     row += s.rows;
   }
   return slice;
@@ -682,7 +683,7 @@ std::vector<float> OpRun::operator()(const Slice& slice) {
   std::int32_t row = 0;
   for (std::size_t i = 0; i < slice.sequences.size(); ++i) {
     const Sequence& s = slice.sequences[i];
-    segments.push_back({row, s.rows, s.past, s.pages, s.length, s.prompt});
+    segments.push_back({row, s.rows, s.past, s.pages, s.length, s.prompt, s.unseen, -1, {}, s.ahead});
     row += s.rows;
     if (first_state_.empty()) continue;
     saves[i] = {s.rows, free_state_ + static_cast<std::int32_t>(i)};

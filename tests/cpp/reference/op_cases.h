@@ -18,6 +18,7 @@ struct Sequence {
   std::int32_t length = 0;     // Segment::length
   std::int32_t prompt = 0;     // Segment::prompt
   std::int32_t unseen = 0;     // Segment::unseen
+  std::int32_t ahead = 0;      // Segment::ahead
   std::size_t index = 0;       // in OpCase::sequences
 };
 

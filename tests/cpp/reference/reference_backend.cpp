@@ -172,7 +172,8 @@ class Run {
     for (const Segment& s : batch.segments) {
       for (std::int32_t i = 0; i < s.rows; ++i) {
         positions_.push_back(s.past + i);
-        lengths_.push_back(std::max(s.length, s.past + i + 1));
+        turned_.push_back(s.past + i + s.ahead);
+        lengths_.push_back(std::max(s.length, s.past + i + s.ahead + 1));
       }
     }
     require(batch.segments.empty() || positions_.size() == static_cast<std::size_t>(batch.rows), "reference: the segments have ",
@@ -343,10 +344,12 @@ class Run {
   void operator()(const Rope& op) {
     for (std::int64_t r = 0; r < batch_.rows; ++r) {
       double* x = at(op.x, r);
+      require(!turned_.empty(), "reference: positions need segments");
+      const std::int64_t position = turned_[static_cast<std::size_t>(r)];
       for (std::int64_t head = 0; head < op.x.width; head += op.head_dim)
-        turn(x + head, op.table, position(r), lengths_[static_cast<std::size_t>(r)]);
+        turn(x + head, op.table, position, lengths_[static_cast<std::size_t>(r)]);
       if (op.temperature_length == 0) continue;
-      const std::int64_t lengths = (position(r) + op.temperature_offset) / op.temperature_length;
+      const std::int64_t lengths = (position + op.temperature_offset) / op.temperature_length;
       for (std::int32_t c = 0; c < op.x.width; ++c) x[c] *= 1 + op.temperature * std::log(1 + static_cast<double>(lengths));
     }
   }
@@ -640,7 +643,8 @@ class Run {
   DoubleCaches* caches_;
   const Batch& batch_;
   std::vector<std::vector<double>> slots_;
-  std::vector<std::int64_t> positions_, lengths_;  // by row: its position, and the text length that sets its Rope frequencies
+  // By row: its position, the position for Rope, and the text length that sets its Rope frequencies.
+  std::vector<std::int64_t> positions_, turned_, lengths_;
 };
 
 struct NoWorkspace : Workspace {};

@@ -71,12 +71,13 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
             "task": None,
             "lora": [],
             "mtp": True,
+            "assistant": None,
         }
     given: dict[str, Any] = {"device": "cpu", "gpu_layers": "all", "gpu_experts": 3, "quantize": "q8_0", "n_ctx": 99, "kv_dtype": "q8_0"}
     given |= {"kv_budget": 1 << 20, "expert_cache": 1 << 21, "threads": 3, "mtp": False}
     with pumice.load(path, **given, compute="float32", pooling="last") as model:
         options = vars(model._core.options)
-        behind: dict[str, Any] = {"modules": [], "score_ids": [], "task": None, "lora": []}
+        behind: dict[str, Any] = {"modules": [], "score_ids": [], "task": None, "lora": [], "assistant": None}
         assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": ["last"], **behind}
     with pumice.load(path, compute="float32") as model:  # makes keys and values float32, too, unless kv_dtype is given
         assert model._core.options.kv_dtype == "f32"

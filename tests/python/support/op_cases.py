@@ -99,6 +99,7 @@ class Segment:
     length: int = 0
     prompt: int = 0
     unseen: int = 0
+    ahead: int = 0
     pages: list[int] = field(default_factory=list)
 
 
@@ -658,8 +659,8 @@ class Reference:
 
     def rope(self, op: dict[str, Any]) -> None:
         segments = self.case.segments
-        lengths = np.repeat([s.length for s in segments], [s.rows for s in segments])
-        self.at(op["x"])[:] = turned(self.at(op["x"]), self.positions, lengths, op)
+        lengths, ahead = (np.repeat([getattr(s, name) for s in segments], [s.rows for s in segments]) for name in ("length", "ahead"))
+        self.at(op["x"])[:] = turned(self.at(op["x"]), self.positions + ahead, lengths, op)
         _, col, width = op["x"]
         for past, segment in zip(self.past, segments, strict=False):
             past[:, col : col + width] = turned(past[:, col : col + width], np.arange(len(past)), segment.length, op)
@@ -868,7 +869,8 @@ def run(case: Case, compute: str, threads: int = 1, device: str = "cpu") -> Floa
             segment = case.segments[index]
             before = 2 * index if states and past > 0 else -1
             saves = [(count, 2 * index + (past == segment.past))] if states else []
-            ragged.append((first, count, past, segment.pages, segment.length, segment.prompt, segment.unseen, before, saves))
+            ahead = segment.ahead if past == segment.past else 0
+            ragged.append((first, count, past, segment.pages, segment.length, segment.prompt, segment.unseen, ahead, before, saves))
             first += count
         return runner.run(rows, segments=ragged, input=values, **others)
 

@@ -1,0 +1,83 @@
+#include "model/assistant.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "files/model_file.h"
+
+namespace pumice::model {
+namespace {
+
+template <class... Parts>
+[[noreturn]] void unfit(const files::ModelFile& file, const Description& d, const Parts&... parts) {
+  throw Error(ErrorKind::unsupported_model, str(file.path(), ": this assistant does not fit ", d.files.front()->path(), ": ", parts...))
+      .in_file(file.path());
+}
+
+// Returns the layer of the model whose keys and values a layer of the assistant attends to: the last one that has keys and values of its
+// own and is of the same kind, with or without a window.
+std::size_t source_of(const Config& model, const Layer& layer) {
+  for (std::size_t i = model.layers.size(); i-- > 0;) {
+    const Attention* a = model.layers[i].if_attention();
+    if (a && !a->kv_from && model.layers[i].windowed == layer.windowed) return i;
+  }
+  return model.layers.size();
+}
+
+// Returns whether both tables turn a head in the same way. A GGUF file gives the pairs that are not turned a frequency of nearly 0, and its
+// other frequencies may differ from those of a folder in their last bits.
+bool turn_alike(const RopeTable& a, const RopeTable& b) {
+  RopeTable others = a;
+  others.inv_freq = b.inv_freq;
+  const auto near = [](float x, float y) { return std::abs(x - y) <= 1e-6f * std::max(std::abs(x), std::abs(y)) + 1e-12f; };
+  return others == b && std::ranges::equal(a.inv_freq, b.inv_freq, near);
+}
+
+void find_sources(const files::ModelFile& file, const Description& d, Config& c) {
+  for (std::size_t i = 0; i < c.layers.size(); ++i) {
+    Attention& a = c.layers[i].attention();
+    const char* kind = c.layers[i].windowed ? "with a window" : "without a window";
+    const std::size_t source = source_of(d.config, c.layers[i]);
+    if (source == d.config.layers.size()) unfit(file, d, "its layer ", i, " is one ", kind, ", and the model has none");
+    const Attention& from = d.config.layers[source].attention();
+    if (from.head_dim != a.head_dim || from.kv_heads != a.kv_heads)
+      unfit(file, d, "its layer ", i, " reads ", a.kv_heads, " heads of ", a.head_dim, ", and the model's last layer ", kind, " keeps ",
+            from.kv_heads, " of ", from.head_dim);
+    if (from.window != a.window)
+      unfit(file, d, "its layer ", i, " has a window of ", a.window, ", the model's layers one of ", from.window);
+    if (a.window == 1) unfit(file, d, "a window of 1 holds nothing before a position");
+    if (!turn_alike(d.config.ropes[static_cast<std::size_t>(from.rope)], c.ropes[static_cast<std::size_t>(a.rope)]))
+      unfit(file, d, "its layer ", i, " has other frequencies of rope than the model's layers ", kind);
+    // The row of a guess stands at the position before its own (Segment::ahead), which is the window's last one.
+    if (a.window > 0) --a.window;
+    a.kv_from = KvFrom{.layer = source};
+  }
+}
+
+}  // namespace
+
+void add_assistant(Description& d, std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options) {
+  const DescribeOptions own{.quantize = options.quantize, .compute = options.compute};
+  auto assistant = std::make_shared<Description>(describe_assistant(file, own, d));
+  Config& c = assistant->config;
+  if (d.config.family->name != c.family->assists)
+    unfit(*file, d, "it is one for a ", c.family->assists, ", and the model is a ", d.config.family->name);
+  if (!d.config.has_head) unfit(*file, d, "the model is loaded without an output head");
+  if (c.backbone_size != d.config.hidden_size)
+    unfit(*file, d, "it takes rows of ", c.backbone_size, " numbers, and those of the model have ", d.config.hidden_size);
+  if (assistant->vocab_size != d.vocab_size)
+    unfit(*file, d, "it has a vocabulary of ", assistant->vocab_size, " tokens, and the model one of ", d.vocab_size);
+  find_sources(*file, d, c);
+  for (const Layer& layer : c.layers) {
+    const std::size_t source = layer.attention().kv_from->layer;
+    if (std::ranges::find(d.config.read_by_assistant, source) == d.config.read_by_assistant.end())
+      d.config.read_by_assistant.push_back(source);
+  }
+  std::ranges::sort(d.config.read_by_assistant);
+  d.weights = assistant->weights;
+  d.files.push_back(std::move(file));
+  d.notes.insert(d.notes.end(), assistant->notes.begin(), assistant->notes.end());
+  d.assistant = std::move(assistant);
+}
+
+}  // namespace pumice::model
