@@ -7,6 +7,7 @@ ones.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -79,6 +80,16 @@ _DEEPSEEK = _shape(
     close_pattern=r"\s*(?:```\s*)?<｜tool▁call▁end｜>(?:\s*<｜tool▁calls▁end｜>)?",
     transform=_NAMED,
 )
+
+_COMMAND = _shape(
+    text={"close": ["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"]},
+    reasoning={"open": "<|START_THINKING|>", "close": "<|END_THINKING|>"},
+    open="<|START_ACTION|>",
+    close="<|END_ACTION|>",
+    transform={"name": "{tool_name}", "arguments": "{parameters}"},
+    transform_each=True,
+)
+_COMMAND_CALLS = Written("<|START_ACTION|>%calls%<|END_ACTION|>", keys=("tool_name", "parameters"))
 
 ROWS: tuple[Row, ...] = (
     Row(
@@ -168,17 +179,17 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        "Command A+ (<|START_ACTION|>, <|START_TEXT|>)",
+        ("<|START_ACTION|>", "<|START_TEXT|>"),
+        _COMMAND,
+        _COMMAND_CALLS,
+        Thought("<|START_THINKING|>", "<|END_THINKING|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+    Row(
         "Command A, R7B (<|START_ACTION|>)",
         ("<|START_ACTION|>",),
-        _shape(
-            text={"close": ["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"]},
-            reasoning={"open": "<|START_THINKING|>", "close": "<|END_THINKING|>"},
-            open="<|START_ACTION|>",
-            close="<|END_ACTION|>",
-            transform={"name": "{tool_name}", "arguments": "{parameters}"},
-            transform_each=True,
-        ),
-        Written("<|START_ACTION|>%calls%<|END_ACTION|>", keys=("tool_name", "parameters")),
+        _COMMAND,
+        _COMMAND_CALLS,
         Thought("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     ),
     Row(
@@ -208,6 +219,46 @@ ROWS: tuple[Row, ...] = (
         ("[TOOL_CALLS]",),
         _shape(reasoning={"open": "[THINK]", "close": "[/THINK]"}, open_pattern=r"\[TOOL_CALLS\]\s*"),
         Written("[TOOL_CALLS] %calls%"),
+    ),
+    Row(
+        "Solar Open (<|tool_call:begin|>)",
+        ("<|tool_call:begin|>", "<|tool_call:args|>"),
+        _shape(
+            # As in the first row, this pattern matches all other markers of messages.
+            text={"close_pattern": r"(?:<\|end\|>)?(?:<\|begin\|>assistant)?<\|content\|>|<\|end\|>|<\|begin\|>assistant"},
+            reasoning={"open_pattern": r"(?:<\|begin\|>assistant)?<\|think\|>", "close": "<|end|>"},
+            open_pattern=r"(?:<\|begin\|>assistant)?(?:<\|tool_calls\|>)?<\|tool_call:begin\|>[\w.-]*<\|tool_call:name\|>(?P<name>[\w.-]+)"
+            r"<\|tool_call:args\|>",
+            close_pattern=r"<\|tool_call:end\|>(?:<\|calls\|>)?",
+            transform=_NAMED,
+        ),
+        # The text and the calls have no end marker, because the model ends the answer itself with <|end|> or <|calls|>.
+        Written(
+            "<|tool_call:begin|>%index%<|tool_call:name|>%name%<|tool_call:args|>%arguments%<|tool_call:end|>", before="<|tool_calls|>"
+        ),
+        Thought("<|think|>", "<|end|><|begin|>assistant", "<|content|>"),
+    ),
+    Row(
+        "GigaChat 3 (function call<|role_sep|>)",
+        ("function call", "<|role_sep|>"),
+        _shape(
+            text={"close": "<|message_sep|>"},
+            open_pattern=r"(?:<\|message_sep\|>\s*)?function call<\|role_sep\|>\s*",
+            close_pattern=r"\s*(?:<\|message_sep\|>|$)",
+        ),
+        Written("<|message_sep|>\n\nfunction call<|role_sep|>\n%call%", alone=True),
+    ),
+    Row(
+        "MiniCPM 5 (<function name=)",
+        ('<function name="', '<param name="'),
+        _shape(
+            open_pattern=r'<function name="(?P<name>[^"\n]+)">',
+            close="</function>",
+            content="xml-inline",
+            content_args={"tag_pattern": r'<param name="(?P<key>[^"\n]+)">(?:<!\[CDATA\[)?(?P<value>.*?)(?:\]\]>)?</param>'},
+            transform=_NAMED,
+        ),
+        Written('<function name="%name%">%parameters%</function>', between="\n", parameter='<param name="%key%">%value%</param>'),
     ),
     Row(
         "MiniMax (<invoke name=)",
@@ -281,6 +332,13 @@ ROWS: tuple[Row, ...] = (
         Written("<|tool_call|>%calls%"),
     ),
     Row(
+        "ERNIE 4.5 Thinking (<response>, <tool_call>)",
+        ("<response>", "<tool_call>"),
+        _shape(text={"close_pattern": r"<response>\n?|\n?</response>\n?"}, open="<tool_call>", close="</tool_call>"),
+        Written("<tool_call>\n%call%\n</tool_call>", between="\n"),
+        Thought("<think>", "</think>", "<response>\n", "\n</response>"),
+    ),
+    Row(
         "Hermes, Qwen, Granite 4 (<tool_call>{...})",
         ("<tool_call>",),
         _shape(open="<tool_call>", close="</tool_call>"),
@@ -335,5 +393,8 @@ def id_prefix(chat_template: str) -> str:
 
 def reasoning_key(chat_template: str) -> str:
     """Returns the key of a message under which the chat template expects the reasoning."""
-    other = any(mark in chat_template for mark in (".thinking", "['thinking']", '["thinking"]'))
-    return "thinking" if other and "reasoning_content" not in chat_template else "reasoning_content"
+    if "reasoning_content" not in chat_template:
+        for key in ("thinking", "reasoning"):
+            if re.search(rf"\.{key}\b|\[['\"]{key}['\"]\]", chat_template):
+                return key
+    return "reasoning_content"

@@ -418,6 +418,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("exaone_moe_plain", "mlp_layer_types", ["sparse"] * 3, "mlp_layer_types has 3 entries for 4 layers"),
     ("exaone_moe_plain", "mlp_layer_types", ["moe"] * 4, '"moe" is not known'),
     ("afmoe", "score_func", "softmax", "score_func"),
+    ("laguna", "moe_router_score_func", "sqrtsoftplus", "moe_router_score_func"),
     ("laguna", "gating", False, "gating false"),
     ("laguna", "gating", "per_head", 'gating is "per_head"'),
     ("laguna", "gating_types", ["per_head"] * 3 + ["per_element"], 'gating_types has "per_element"'),

@@ -329,21 +329,54 @@ TEMPLATES |= {
     },
 }
 
+TEMPLATES["command-a+"] = TEMPLATES["command-a"].replace("_RESPONSE|>", "_TEXT|>")
+TEMPLATES["solar open"] = r"""{%- if tools %}{{- '<|begin|>system<|content|>## Tools\n' ~ tools | tojson ~ '<|end|>' }}{%- endif %}
+{%- for m in messages %}
+    {%- if m.role == 'assistant' %}
+        {%- if m.reasoning %}{{- '<|begin|>assistant<|think|>' ~ m.reasoning ~ '<|end|>' }}{%- endif %}
+        {%- if m.content %}{{- '<|begin|>assistant<|content|>' ~ m.content ~ '<|end|>' }}{%- endif %}
+        {%- if m.tool_calls %}
+            {{- '<|begin|>assistant<|tool_calls|>' }}
+            {%- for call in m.tool_calls %}
+                {{- '<|tool_call:begin|>' ~ call.id ~ '<|tool_call:name|>' ~ call.function.name ~ '<|tool_call:args|>' }}
+                {{- call.function.arguments | tojson ~ '<|tool_call:end|>' }}
+            {%- endfor %}{{- '<|calls|>' }}
+        {%- endif %}
+    {%- elif m.role == 'tool' %}{{- '<|begin|>tool<|tool_response|>' ~ m.content ~ '<|end|>' }}
+    {%- else %}{{- '<|begin|>' ~ m.role ~ '<|content|>' ~ m.content ~ '<|end|>' }}{%- endif %}
+{%- endfor %}{%- if add_generation_prompt %}{{- '<|begin|>assistant' }}{%- endif %}"""
+TEMPLATES[
+    "gigachat"
+] = r"""{{- bos_token }}{%- if tools %}{{- 'function descriptions<|role_sep|>\n' ~ tools | tojson ~ '<|message_sep|>\n\n' }}
+    {%- endif %}
+{%- for m in messages %}
+    {%- if m.tool_calls and m.tool_calls | length != 1 %}{{- raise_exception('one call at a time') }}{%- endif %}
+    {{- ('function result' if m.role == 'tool' else m.role) ~ '<|role_sep|>\n' ~ (m.content or '') ~ '<|message_sep|>\n\n' }}
+    {%- if m.tool_calls %}{{- 'function call<|role_sep|>\n' ~ m.tool_calls[0].function | tojson ~ '<|message_sep|>\n\n' }}{%- endif %}
+{%- endfor %}{%- if add_generation_prompt %}{{- 'assistant<|role_sep|>\n' }}{%- endif %}"""
+TEMPLATES["ernie thinking"] = TEMPLATES["hermes"].replace(
+    "{{- m.content or '' }}", r"""{%- if m.content %}{{- '<response>\n' ~ m.content ~ '\n</response>\n' }}{%- endif %}"""
+)
+TEMPLATES["minicpm 5"] = _CHATML.replace(
+    "CALL",
+    r"""{{- '\n<function name="' ~ call.function.name ~ '">' }}{%- for k, v in call.function.arguments | items %}
+        {{- '<param name="' ~ k ~ '">' }}VALUE{{- '</param>' }}{%- endfor %}{{- '</function>' }}""".replace("VALUE", _VALUE),
+)
 TEMPLATES["lfm2"] = TEMPLATES["lfm2"].replace(r"# Tools\n", "List of tools: ")
 
 # Tokens that end an answer. The engine stops at them, and they are not part of the text.
 ENDS = (
     "<|im_end|>", "<|eot_id|>", "</s>", "<turn|>", "<end_of_turn>", "<｜end▁of▁sentence｜>", "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
-    "<|return|>", "<|call|>", "[e~[", "<|endoftext|>", "<|eot|>",
+    "<|return|>", "<|call|>", "[e~[", "<|endoftext|>", "<|eot|>", "<|end|>", "<|calls|>", "<|message_sep|>",
 )  # fmt: skip
 
 # Templates that do not write reasoning.
-NO_REASONING = ("llama3", "llama4", "mistral old", "functiongemma", "command-r")
+NO_REASONING = ("llama3", "llama4", "mistral old", "functiongemma", "command-r", "gigachat")
 NO_CONTENT_BESIDE_CALLS = ("llama3", "llama4", "mistral old")
 
 
 def reasons_as(name: str) -> str:
-    return "thinking" if name == "harmony" else "reasoning_content"
+    return {"harmony": "thinking", "solar open": "reasoning"}.get(name, "reasoning_content")
 
 
 def chats() -> Iterator[tuple[str, str, list[dict[str, Any]], dict[str, Any]]]:
