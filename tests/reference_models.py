@@ -1,6 +1,6 @@
 """Reference implementations, in numpy and float64, of models whose code is not in transformers but beside the weights on the hub:
-InternLM2, MiniCPM, Jina BERT 2, voyage-4-nano, Maincoder, Nanbeige 4.2 and NeoBERT. They are written from the papers and facts below. So
-agreement with a golden made here proves agreement with these sources, and not with the original code.
+InternLM2, MiniCPM, Jina BERT 2, voyage-4-nano, Maincoder, Nanbeige 4.2, NeoBERT and Ling. They are written from the papers and facts below.
+So agreement with a golden made here proves agreement with these sources, and not with the original code.
 
 InternLM2 (Cai et al. 2024, arXiv 2403.17297, section 2.1) has the block of Llama. For each key head, `attention.wqkv` has the rows of its
 query heads, then those of its key, then those of its value. `attention.wo` is the output projection. `feed_forward.w1` is the gate, w3 the
@@ -33,6 +33,15 @@ NeoBERT (Le Breton et al. 2025, arXiv 2502.19587, table 1) has RMS norms before 
 columns. For each head, `qkv` has the rows of its query, its key and its value. `ffn.w12` has the rows to which SiLU is applied, then those
 that are multiplied by the result; their number is 2/3 of `intermediate_size`, rounded up to a multiple of 8. Sources: the paper, and the
 names and the order of rows in the released file, as other engines read it (gguf-py's `tensor_mapping.py` has the names, too).
+
+Ling and Ring (Ling Team 2025, arXiv 2503.05139) have the block of Llama. `attention.query_key_value` has all queries, then all keys, then
+all values. The layers after the first `first_k_dense_replace` have experts, chosen by a softmax, and a shared expert that takes every row.
+The weights of the chosen experts are divided by their sum if there is more than one and `norm_topk_prob` is set. With `norm_head` each
+column of the head's matrix is divided by its length plus 1e-7. Version 2 (Ling-mini-2.0; arXiv 2510.22115, section 2.1) normalises each
+head of q and k before rope, which turns only the first columns of a head. A sigmoid scores its experts, and `mlp.gate.expert_bias` is added
+to the scores for the choice alone: of `n_group` groups those `topk_group` remain whose two best experts have the largest sum. The weights
+are divided by their sum plus 1e-20 and multiplied by `routed_scaling_factor`. Layers after `num_hidden_layers` predict draft tokens.
+Sources: the code in inclusionAI/Ling and inclusionAI/Ling-V2 on GitHub, and llama.cpp (`bailingmoe.cpp`, `bailingmoe2.cpp`).
 """
 
 from __future__ import annotations
@@ -60,6 +69,8 @@ def shapes(config: dict[str, Any]) -> dict[str, list[int]]:
         "maincoder": llama_shapes,
         "nanbeige": llama_shapes,
         "neobert": neobert_shapes,
+        "bailing_moe": bailing_shapes,
+        "bailing_moe_v2": bailing_shapes,
     }[config["model_type"]](config)
 
 
@@ -140,6 +151,48 @@ def internlm2_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
             f"model.layers.{layer}.attention_norm.weight": [hidden],
             f"model.layers.{layer}.ffn_norm.weight": [hidden],
         }
+    return found
+
+
+def is_bailing2(config: dict[str, Any]) -> bool:
+    return config["architectures"] == ["BailingMoeV2ForCausalLM"]
+
+
+def bailing_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
+    hidden, vocab, width, layers = config["hidden_size"], config["vocab_size"], head_dim(config), config["num_hidden_layers"]
+    rows = (config["num_attention_heads"] + 2 * config["num_key_value_heads"]) * width
+    found = {"model.word_embeddings.weight": [vocab, hidden], "model.norm.weight": [hidden]}
+    if not config["tie_word_embeddings"]:
+        found["lm_head.weight"] = [vocab, hidden]
+
+    def network(at: str, inner: int) -> dict[str, list[int]]:
+        return {f"{at}.{name}_proj.weight": [hidden, inner] if name == "down" else [inner, hidden] for name in ("gate", "up", "down")}
+
+    for layer in range(layers + config.get("num_nextn_predict_layers", 0)):
+        at = f"model.layers.{layer}."
+        draft = ("enorm", "hnorm", "final_layernorm") if layer >= layers else ()
+        found |= {f"{at}{name}.weight": [hidden] for name in ("input_layernorm", "post_attention_layernorm", *draft)}
+        if draft:
+            found[f"{at}eh_proj.weight"] = [hidden, 2 * hidden]
+        found[f"{at}attention.query_key_value.weight"] = [rows, hidden]
+        found[f"{at}attention.dense.weight"] = [hidden, config["num_attention_heads"] * width]
+        if config["use_qkv_bias"]:
+            found[f"{at}attention.query_key_value.bias"] = [rows]
+        if config["use_bias"]:
+            found[f"{at}attention.dense.bias"] = [hidden]
+        if config.get("use_qk_norm"):
+            found |= {f"{at}attention.{name}_layernorm.weight": [width] for name in ("query", "key")}
+        if layer < config["first_k_dense_replace"]:
+            found |= network(f"{at}mlp", config["intermediate_size"])
+            continue
+        inner = config["moe_intermediate_size"]
+        found[f"{at}mlp.gate.weight"] = [config["num_experts"], hidden]
+        if config.get("moe_router_enable_expert_bias"):
+            found[f"{at}mlp.gate.expert_bias"] = [config["num_experts"]]
+        for expert in range(config["num_experts"]):
+            found |= network(f"{at}mlp.experts.{expert}", inner)
+        if config["num_shared_experts"]:
+            found |= network(f"{at}mlp.shared_experts", inner * config["num_shared_experts"])
     return found
 
 
@@ -271,7 +324,14 @@ def attend(q: Array, k: Array, v: Array, causal: bool = True) -> Array:
 def decoder(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[npt.NDArray[Any]], Array]:
     """Returns a function that computes logits (T, vocabulary) from ids (T,)."""
     wide = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
-    run = {"internlm2": internlm2, "minicpm": minicpm, "maincoder": maincoder, "nanbeige": maincoder}[config["model_type"]]
+    run = {
+        "internlm2": internlm2,
+        "minicpm": minicpm,
+        "maincoder": maincoder,
+        "nanbeige": maincoder,
+        "bailing_moe": bailing,
+        "bailing_moe_v2": bailing,
+    }[config["model_type"]]
     return lambda ids: run(config, wide, ids)
 
 
@@ -311,6 +371,66 @@ def minicpm(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any]) 
         x = x + depth * (y @ w[at + "mlp.down_proj.weight"].T)
     x = rms_norm(x, w["model.norm.weight"], eps) / (config["hidden_size"] / config["dim_model_base"])
     return x @ w.get("lm_head.weight", w["model.embed_tokens.weight"]).T
+
+
+def bailing(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any]) -> Array:
+    heads, keys, width, eps = config["num_attention_heads"], config["num_key_value_heads"], head_dim(config), config["rms_norm_eps"]
+    turned = int(width * config.get("partial_rotary_factor", 1.0))  # columns of a head
+    turn, magnitude = angles(config | {"head_dim": turned}, len(ids))
+    x = w["model.word_embeddings.weight"][ids]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+
+        def linear(y: Array, name: str, at: str = at) -> Array:
+            return np.asarray(y @ w[f"{at}{name}.weight"].T + w.get(f"{at}{name}.bias", np.zeros(1)))
+
+        def network(y: Array, name: str, linear: Callable[[Array, str], Array] = linear) -> Array:
+            return linear(silu(linear(y, f"{name}.gate_proj")) * linear(y, f"{name}.up_proj"), f"{name}.down_proj")
+
+        y = linear(rms_norm(x, w[at + "input_layernorm.weight"], eps), "attention.query_key_value").reshape(len(ids), -1, width)
+        q, k, v = np.split(y, [heads, heads + keys], 1)
+        if config.get("use_qk_norm"):
+            q = rms_norm(q, w[at + "attention.query_layernorm.weight"], eps)
+            k = rms_norm(k, w[at + "attention.key_layernorm.weight"], eps)
+        q, k = (np.concatenate([rotate(y[..., :turned], turn, magnitude), y[..., turned:]], -1) for y in (q, k))
+        x = x + linear(attend(q, k, v), "attention.dense")
+        y = rms_norm(x, w[at + "post_attention_layernorm.weight"], eps)
+        if layer < config["first_k_dense_replace"]:
+            x = x + network(y, "mlp")
+            continue
+        weights = bailing_weights(config, linear(y, "mlp.gate"), w.get(at + "mlp.gate.expert_bias", np.zeros(1)))
+        each = np.stack([network(y, f"mlp.experts.{expert}") for expert in range(config["num_experts"])], 1)
+        x = x + np.einsum("te,teh->th", weights, each)
+        if config["num_shared_experts"]:
+            x = x + network(y, "mlp.shared_experts")
+    head = w.get("lm_head.weight", w["model.word_embeddings.weight"])
+    if config.get("norm_head"):
+        head = head / (np.linalg.norm(head, axis=0) + 1e-7)
+    return np.asarray(rms_norm(x, w["model.norm.weight"], eps) @ head.T)
+
+
+def bailing_weights(config: dict[str, Any], logits: Array, bias: Array) -> Array:
+    """Returns the weight of each expert for each row, (T, experts), from the router's logits. It is 0 if the expert is not chosen."""
+    count, experts = logits.shape
+    chosen = config["num_experts_per_tok"]
+    if is_bailing2(config):
+        scores = 1 / (1 + np.exp(-logits))
+        by_group = (scores + bias).reshape(count, config["n_group"], -1)
+        best = np.sort(by_group, -1)[..., -2:].sum(-1)
+        kept = np.argsort(-best, -1)[:, : config["topk_group"]]
+        mask = np.zeros(best.shape, bool)
+        np.put_along_axis(mask, kept, True, -1)
+        choice = np.where(mask[..., None], by_group, -np.inf).reshape(count, experts)
+    else:
+        scores = np.exp(logits - logits.max(-1, keepdims=True))
+        choice = scores = scores / scores.sum(-1, keepdims=True)
+    best_experts = np.argsort(-choice, -1)[:, :chosen]
+    weights = np.take_along_axis(scores, best_experts, -1)
+    if chosen > 1 and (is_bailing2(config) or config["norm_topk_prob"]):
+        weights = weights / (weights.sum(-1, keepdims=True) + 1e-20)
+    found = np.zeros(logits.shape)
+    np.put_along_axis(found, best_experts, weights * config.get("routed_scaling_factor", 1.0), -1)
+    return found
 
 
 def encoder(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[npt.NDArray[Any], npt.NDArray[Any]], Array]:

@@ -98,8 +98,9 @@ struct Config {
   std::int32_t position_offset = 0;  // row of the position table for position 0 (2 in RoBERTa and OPT)
   bool token_types = false;          // the model adds embeddings of token types; a GGUF file may lack their table
   bool final_norm = true;
-  bool has_head = true;    // the model computes logits; if the file has no matrix for the head, the token embedding is used
-  bool head_bias = false;  // the head must have a bias in the file
+  bool has_head = true;          // the model computes logits; if the file has no matrix for the head, the token embedding is used
+  bool head_bias = false;        // the head must have a bias in the file
+  bool normalised_head = false;  // each column of the head's matrix is divided by its length (Ling-lite)
   // The head takes norm(activation(dense(row))) in place of the row. `classifier` says which activation, norm and biases these are.
   bool head_transform = false;
   ClassifierHead classifier;   // used if the file has a classifier

@@ -149,6 +149,9 @@ Vector WeightReader::read_table(Role role) const {
 
 void WeightReader::tie_head(Parameter& head) {
   const Parameter& embedding = d_.global(Role::token_embedding);
+  if (d_.config.normalised_head)
+    fail(ErrorKind::unsupported_model, file_->path(), ": a head that is normalised needs a matrix of its own (",
+         names_.first_name(Role::head, 0, "weight"), "); the embedding in its place is not run");
   if (lora_.has(names_.adapter_names(Role::head, 0)) || lora_.has(names_.adapter_names(Role::token_embedding, 0))) {
     read_matrix(head, names_.weight(Role::token_embedding, 0), Role::head, 0);
   } else {
@@ -285,6 +288,7 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
     merge(matrix, part, adding(*std::move(low)), quantized ? Format::F16 : compute_ == Compute::float32 ? Format::F32 : matrix.format);
     low.reset();
   }
+  if (role == Role::head && d_.config.normalised_head) divide_columns(matrix);
   if (has(ask.use, Use::product)) {
     const bool both_ways = of_layer(role) && !d_.config.causal();
     finish(matrix, both_ways && has(ask.use, Use::bytes));
@@ -306,6 +310,13 @@ void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   if (!quantized || !floats) return;
   matrix.read_floats = std::move(floats);
   if (in_bytes) matrix.rounding = Rounding::bytes;
+}
+
+// Divides each column of the head by its length. A quantized matrix becomes F16.
+void WeightReader::divide_columns(Matrix& matrix) const {
+  constexpr float kFloor = 1e-7f;  // the original's
+  const Format kept = info(matrix.format).quantized ? Format::F16 : compute_ == Compute::float32 ? Format::F32 : matrix.format;
+  divide_by_lengths_of_columns(matrix, kept, kFloor);
 }
 
 // Changes the matrix so that `add` adds an adapter to its rows, in float32. The rows are then packed in format `kept`.

@@ -741,8 +741,8 @@ std::set<std::string> fields() {
   {
     FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, loops, draft, why_no_draft, read_by_assistant, backbone_size, ropes,
            alibi_slopes, position_buckets, norm, eps, norm_weight, norm_bias, norm_offset, embedding_scale, embedding_map, layer_inputs,
-           embedding_norm, learned_positions, position_offset, token_types, final_norm, has_head, head_bias, head_transform, classifier,
-           projects_rows, logit_scale, logit_softcap, text_end, pooling, notes, incomplete, dense);
+           embedding_norm, learned_positions, position_offset, token_types, final_norm, has_head, head_bias, normalised_head,
+           head_transform, classifier, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes, incomplete, dense);
   }
   return found;
 }
@@ -784,6 +784,8 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Config::read_by_assistant", "guesses alone: tests/python/generate/test_assistants.py"},
     {"Config::backbone_size", "the tensors' shapes of an assistant hold it"},
     {"Config::token_types", "encoders alone: tests/python/families/test_random_models.py, with types"},
+    {"Config::normalised_head",
+     "says how the head's matrix is read; mutants are changed afterwards. bailing_moe's switches have norm_head"},
     {"Config::final_norm", "decoders have one; encoders' hidden rows show it"},
     {"Config::has_head", "what a model can do, no arithmetic"},
     {"Config::position_buckets", "encoders alone: mpnet, t5 in tests/python/families/test_random_models.py"},

@@ -485,6 +485,17 @@ HUNYUAN_MOE = (
         "model.layers.{}.mlp.shared_mlp.down_proj": "blk.{}.ffn_down_shexp",
     }
 )
+BAILING = SHARED_EXPERTS | {
+    "model.word_embeddings": "token_embd",
+    "model.layers.{}.attention.query_key_value": "blk.{}.attn_qkv",
+    "model.layers.{}.attention.query_layernorm": "blk.{}.attn_q_norm",
+    "model.layers.{}.attention.key_layernorm": "blk.{}.attn_k_norm",
+    "model.layers.{}.attention.dense": "blk.{}.attn_output",
+    "model.layers.{}.enorm": "blk.{}.nextn.enorm",
+    "model.layers.{}.hnorm": "blk.{}.nextn.hnorm",
+    "model.layers.{}.eh_proj": "blk.{}.nextn.eh_proj",
+    "model.layers.{}.final_layernorm": "blk.{}.layer_output_norm",
+}
 AFMOE = SHARED_EXPERTS | {
     "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
     "model.layers.{}.self_attn.gate_proj": "blk.{}.attn_gate",
@@ -970,6 +981,40 @@ def sigmoid_keys(config: Config) -> dict[str, Any]:
     return expert_keys(config) | {key: value for key, value in keys.items() if value is not None}
 
 
+def bailing_keys(config: Config) -> dict[str, Any]:
+    return expert_keys(config) | {
+        "rope.dimension_count": config["head_dim"],
+        "leading_dense_block_count": config["first_k_dense_replace"],
+        "expert_shared_count": config["num_shared_experts"],
+        "expert_weights_scale": 1.0,
+        "expert_weights_norm": config["norm_topk_prob"],
+    }
+
+
+def bailing2_keys(config: Config) -> dict[str, Any]:
+    draft = config["num_nextn_predict_layers"]
+    return sigmoid_keys(config) | {
+        "block_count": config["num_hidden_layers"] + draft,
+        "nextn_predict_layers": draft,
+        "expert_shared_feed_forward_length": config["moe_intermediate_size"] * config["num_shared_experts"],
+    }
+
+
+def bailing_parts(tensors: dict[str, Array], config: Config) -> dict[str, Array]:
+    """The converter parts the rows of queries, keys and values, and normalises the head."""
+    heads, keys, width = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+    found = {}
+    for name, tensor in tensors.items():
+        if name == "lm_head.weight" and config["norm_head"]:
+            found[name] = tensor / (np.linalg.norm(tensor, axis=0) + np.float32(1e-7))
+        elif ".attention.query_key_value." in name:
+            for part, rows in zip("qkv", np.split(tensor, [heads * width, (heads + keys) * width]), strict=True):
+                found[name.replace("attention.query_key_value", f"self_attn.{part}_proj")] = rows
+        else:
+            found[name] = tensor
+    return found
+
+
 def ernie_moe_keys(config: Config) -> dict[str, Any]:
     return expert_keys(config) | {
         "interleave_moe_layer_step": config["moe_layer_interval"],
@@ -1133,6 +1178,8 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
         change=bias_of_choice,
     ),
     "cohere2_moe": Form("cohere2moe", SHARED_EXPERTS, cohere2_moe_keys, context=8192),
+    "bailing_moe": Form("bailingmoe", BAILING, bailing_keys, eps=1e-5, context=16384, permuted=True, parted=bailing_parts),
+    "bailing_moe_v2": Form("bailingmoe2", BAILING, bailing2_keys, theta=600000.0, context=32768, change=bias_of_choice),
     "granite_moe": Form("granitemoe", GRANITE_MOE, lambda c: granite_keys(c) | expert_keys(c), permuted=True),
     "olmo": Form("olmo", permuted=True, **LAYER),
     "olmo2": Form("olmo2", LLAMA | BRANCH_NORMS, eps=1e-5),
@@ -1262,6 +1309,7 @@ WITHOUT = {
     "ernie4_5_moe_interval": "the converter drops moe_layer_end_index",
     "exaone_moe_plain": "the converter drops mlp_layer_types",
     "mellum_dense": "llama.cpp's mellum has experts in all layers",
+    "bailing_moe_plain": "the converter cannot part the biases of query_key_value",
     "afmoe_plain": "the converter drops mup_enabled and global_attn_every_n_layers",
     "laguna_softcap": "the converter drops moe_router_logit_softcapping and layer_types",
     "cohere2_moe_multimodal": "the converter writes the text half alone: the file of the plain model",
