@@ -68,8 +68,8 @@ std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms&
   return all;
 }
 
-// Returns the program of the draft head's layer for the store of `shares`, the last part of the body. That part's last cache is the layer's,
-// and it has fewer caches than the body if the body is cut into parts.
+// Returns the program of the draft head's layer for the store of `shares`, the last part of the body. That part's last cache is the
+// layer's, and it has fewer caches than the body if the body is cut into parts.
 ModelProgram with_last_cache(ModelProgram draft, const Program& shares) {
   draft.program.caches = shares.caches;
   const auto last = static_cast<CacheId>(shares.caches.size() - 1);

@@ -19,8 +19,8 @@ inline constexpr bool kIsInteger = std::is_same_v<T, std::int64_t> || std::is_sa
 }  // namespace
 
 std::string type_name(const Value& value) {
-  static constexpr const char* kNames[] = {"null",     "true or false", "an integer", "an integer", "a number", "a string",
-                                           "booleans", "integers",      "integers",   "numbers",    "numbers",  "strings", ""};
+  static constexpr const char* kNames[] = {"null",     "true or false", "an integer", "an integer", "a number", "a string", "booleans",
+                                           "integers", "integers",      "numbers",    "numbers",    "strings",  ""};
   static_assert(std::size(kNames) == std::variant_size_v<Value>);
   return std::visit(
       [&](const auto& held) -> std::string {

@@ -48,8 +48,8 @@ using Value = std::variant<std::monostate,  // null in config.json
 std::string type_name(const Value& value);  // returns the type in words: "an integer", "a list of 3 strings"
 
 // Strings are stored with the bytes of the file, but string() and strings() return valid UTF-8 or throw. Getters return an empty optional
-// if the key is missing or its value is null. They throw model_format if the value has another type or is an object (with the file, the key,
-// and the found and the needed type), or if a number is not finite.
+// if the key is missing or its value is null. They throw model_format if the value has another type or is an object (with the file, the
+// key, and the found and the needed type), or if a number is not finite.
 class Metadata {
  public:
   using Entries = std::map<std::string, Value, std::less<>>;
@@ -74,8 +74,8 @@ class Metadata {
 
  private:
   [[noreturn]] void wrong_type(std::string_view key, const Value& found, const char* needed) const;
-  // Returns nullptr if the key is missing or its value is null. Throws if it is an object with members, whose keys are dotted: the key itself
-  // has no value then, and would look as if it were missing.
+  // Returns nullptr if the key is missing or its value is null. Throws if it is an object with members, whose keys are dotted: the key
+  // itself has no value then, and would look as if it were missing.
   const Value* present(std::string_view key, const char* needed) const;
   double finite(std::string_view key, double number) const;
   std::string utf8(std::string_view key, std::string_view text) const;

@@ -252,7 +252,8 @@ TEST_F(ConfigJson, DottedKeys) {
   EXPECT_EQ(model->string("odd.1"), "x");
   EXPECT_EQ(model->integer_list("odd.2"), (std::vector<std::int64_t>{2, 3}));
   EXPECT_EQ(std::get<std::vector<bool>>(*model->value("flags")), (std::vector<bool>{true, false}));
-  expect_error(ErrorKind::model_format, "odd: is a list that is not all numbers, all strings or all flags; a number or a list of numbers is",
+  expect_error(ErrorKind::model_format,
+               "odd: is a list that is not all numbers, all strings or all flags; a number or a list of numbers is",
                [&] { model->number_list("odd"); });
   expect_error(ErrorKind::model_format, "list: is a list that is not", [&] { model->integer("list"); });
   expect_error(ErrorKind::model_format, "rope_scaling: is an object; a number is needed", [&] { model->number("rope_scaling"); });

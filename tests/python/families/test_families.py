@@ -26,8 +26,8 @@ def test_nothing_that_runs_is_said_not_to_run() -> None:
         ({"model_type": "qwen3"}, "pumice runs this family as 'qwen3'"),
         ({"model_type": "qwen3_moe"}, "pumice runs this family as 'qwen3_moe'"),
         (
-            {"model_type": "bailing_moe"},
-            "this is Ling, which this version does not run; missing for it: a mixture of experts",
+            {"model_type": "bailing_hybrid"},
+            "this is Ring-linear, Ling 2.5 and 3, which this version does not run; missing for it: linear attention of their kinds",
         ),
         ({"model_type": "rwkv"}, "not planned"),
         ({"model_type": "mistral3", "text_config": {"model_type": "mistral"}}, "of 'mistral3' the text half: pumice runs this family as"),
