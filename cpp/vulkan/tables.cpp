@@ -45,8 +45,8 @@ std::uint32_t Tables::put_factors(const Temperature& heat, const Batch& batch) {
   const std::uint32_t at = here();
   for (const Segment& segment : batch.segments) {
     for (std::int32_t i = 0; i < segment.rows; ++i) {
-      const std::int64_t position = std::int64_t{segment.past} + i + segment.ahead + heat.offset;
-      const double factor = 1 + heat.temperature * std::log1p(static_cast<double>(position / heat.length));
+      const std::int64_t lengths = (std::int64_t{segment.past} + i + segment.ahead + heat.offset) / heat.length;
+      const double factor = 1 + heat.temperature * std::log1p(static_cast<double>(lengths));
       words_.push_back(std::bit_cast<std::uint32_t>(static_cast<float>(factor)));
     }
   }
