@@ -63,6 +63,7 @@ void add_assistant(Description& d, std::shared_ptr<const files::ModelFile> file,
   if (d.config.family->name != c.family->assists)
     unfit(*file, d, "it is one for a ", c.family->assists, ", and the model is a ", d.config.family->name);
   if (!d.config.has_head) unfit(*file, d, "the model is loaded without an output head");
+  if (!c.has_head) unfit(*file, d, "it has no output head");
   if (c.backbone_size != d.config.hidden_size)
     unfit(*file, d, "it takes rows of ", c.backbone_size, " numbers, and those of the model have ", d.config.hidden_size);
   if (assistant->vocab_size != d.vocab_size)
@@ -74,6 +75,12 @@ void add_assistant(Description& d, std::shared_ptr<const files::ModelFile> file,
       d.config.read_by_assistant.push_back(source);
   }
   std::ranges::sort(d.config.read_by_assistant);
+  // Names of tensors are those of the model, too. Errors about weights must say which file they mean.
+  for (std::size_t m = d.weights.matrices.size(); m < assistant->weights.matrices.size(); ++m)
+    assistant->weights.matrices[m].name = str(file->path(), ": ", assistant->weights.matrices[m].name);
+  for (std::size_t v = d.weights.vectors.size(); v < assistant->weights.vectors.size(); ++v)
+    assistant->weights.vectors[v].name = str(file->path(), ": ", assistant->weights.vectors[v].name);
+  for (const std::string& lacks : assistant->incomplete) d.incomplete.push_back(str("its assistant ", file->path(), " ", lacks));
   d.weights = assistant->weights;
   d.files.push_back(std::move(file));
   d.notes.insert(d.notes.end(), assistant->notes.begin(), assistant->notes.end());

@@ -95,7 +95,8 @@ void read_groups(const Reader& read, Router& router, const MixtureDefaults& defa
     read.unsupported(groups, " is ", router.groups, " for ", router.experts, " experts: groups must be equal, of two experts or more");
   if (router.chosen > router.kept * each)
     read.unsupported(kept, " is ", router.kept, ": ", router.chosen, " experts are chosen (",
-                     read.key("expert_used_count", defaults.chosen_key), "), and ", router.kept, " groups of ", each, " must have as many");
+                     read.key("expert_used_count", defaults.chosen_key), "), and ", router.kept, " of ", router.groups, " groups (", groups,
+                     ") must have as many, with ", each, " in each");
 }
 
 // Returns a factor of config.json or a GGUF file that may be 0, which means 1 in GGUF files.

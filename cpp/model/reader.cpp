@@ -49,8 +49,7 @@ bool Reader::object(const std::string& where) const {
   const files::Value* held = file_.value(where);
   if (!held) return file_.has(where);
   const auto* nested = std::get_if<files::Nested>(held);
-  if (std::holds_alternative<std::monostate>(*held) || (nested && !nested->list) || files::type_name(*held) == "an empty list")
-    return false;
+  if (std::holds_alternative<std::monostate>(*held) || (nested && !nested->list)) return false;
   throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", files::type_name(*held), "; an object is needed"))
       .in_file(file_.path())
       .at_field(where);

@@ -124,6 +124,7 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
     type = read.string("", at + ".type");
     s.where = read.key("", at + ".type");
   }
+  if (!type && !gguf && read.has("", at + ".rope_type") && read.has("", at + ".factor")) read.missing(read.key("", at + ".rope_type"));
   s.type = type.value_or(gguf ? "linear" : "default");  // in llama.cpp a factor without a type is linear
   s.context = n_ctx;
   const auto factors = [&](const char* key) {
@@ -145,7 +146,7 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   const double otherwise = gguf ? read.positive("rope.scale_linear", "", 1) : s.type == "yarn" ? n_ctx / s.original_context : 1;
   s.factor = read.positive("rope.scaling.factor", at + ".factor", must_say ? std::nullopt : std::optional(otherwise));
   for (const char* key : {".low_freq_factor", ".high_freq_factor"})
-    if (s.type == "llama3" && !gguf && !read.has("", at + key)) read.missing(read.key("", at + key));
+    if (s.type == "llama3" && !gguf && !read.number("", at + key)) read.missing(read.key("", at + key));
   s.low_freq_factor = read.positive("", at + ".low_freq_factor", 1);
   s.high_freq_factor = read.positive("", at + ".high_freq_factor", 4);
   s.beta_fast = read.positive("rope.scaling.yarn_beta_fast", at + ".beta_fast", 32);

@@ -114,7 +114,7 @@ std::unique_ptr<ModelHandle> load(std::shared_ptr<files::ModelFile> file, const 
   std::shared_ptr<engine::Model> model;
   interruptible(
       [&](const Cancel& cancel) {
-        total = file->size_bytes();
+        total = file->size_bytes() + (options.assistant ? options.assistant->size_bytes() : 0);
         model = engine::Model::load(file, options, [&](std::uint64_t bytes) { counter.set(bytes); }, cancel);
       },
       counter.poll(arguments));

@@ -30,7 +30,7 @@ from .rows import (
 )
 from .sentence_config import SentenceConfig
 from .token_labels import TokenLabels
-from .windows import Cuts, Render, Tokens, WindowTokenizer, items_of
+from .windows import TOKENS_PER_CALL, Cuts, Render, Tokens, WindowTokenizer, items_of
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
@@ -42,6 +42,8 @@ Output = Literal["sentence", "tokens", "both"]
 MOST_TOKENS = 1 << 20  # maximum number of tokens in a micro-batch; the engine checks this limit too
 OUTPUTS = ("sentence", "tokens", "both")
 FEW_TEXTS = 64  # maximum number of texts that EncodeOptions.takes_few() accepts; a small encoder takes about 0.1 s for them
+
+_LOGITS_PER_CALL = 1 << 24  # maximum number of logits of tokens in one call of the engine; they take 64 MiB
 
 
 @dataclass(frozen=True)
@@ -371,12 +373,13 @@ class Encoder:
         """Returns read(text, its token labels) for each text. A KeyboardInterrupt has the results so far as .partial."""
         items, expected = items_of(texts, "texts")
         cuts = Cuts(self.max_tokens, truncate)
+        most = max(1, min(TOKENS_PER_CALL, _LOGITS_PER_CALL // max(1, int(self._engine.info["labels"]))))
         result: list[R] = []
         try:
             with Progress(show_progress_bar, expected, "text") as bar:
                 for window, tokens in self._windows.placed(items, cuts, cancel):
                     waiting = iter(window)
-                    for part in tokens.batches():
+                    for part in tokens.batches(most):
                         found = self._labels_of_tokens(part, cancel)
                         result.extend(read(text, labels) for labels, text in zip(found, waiting, strict=False))
                         bar.add(len(part))

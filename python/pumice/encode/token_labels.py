@@ -21,6 +21,7 @@ Bool = npt.NDArray[np.bool_]
 Aggregation = Literal["none", "simple", "first", "average", "max", "viterbi"]
 
 AGGREGATIONS = ("none", "simple", "first", "average", "max", "viterbi")
+MOST_ON_A_PATH = 2048  # maximum number of labels for "viterbi", which takes the square of it in memory
 OUTSIDE = "O"  # the label of tokens that belong to no span
 # The numbers that "viterbi" adds to the score of a path for each step between two tags: key in viterbi_calibration.json -> the tags before
 # and after the step.
@@ -77,7 +78,8 @@ class SpanReader:
         self._steps = _steps(self.labels, biases)
         # The labels without B- and I-, by which neighbours are joined, and whether a label begins a span.
         stems = [label[2:] if label.startswith(("B-", "I-")) else label for label in self.labels]
-        self._stems = np.array([stems.index(stem) for stem in stems])
+        first = {stem: i for i, stem in reversed(list(enumerate(stems)))}
+        self._stems = np.array([first[stem] for stem in stems])
         self._begins = np.array([label.startswith("B-") for label in self.labels])
         self._names = tuple(label.split("-", 1)[-1] for label in self.labels)  # of spans
 
@@ -93,10 +95,10 @@ class SpanReader:
     def check(self, aggregation: str) -> None:
         """Raises ValueError if the model's labels do not fit the aggregation."""
         if aggregation == "viterbi" and self._steps is None:
-            shown = ", ".join(self.labels[:5])
+            shown = ", ".join(self.labels[:5]) + (", ..." if len(self.labels) > 5 else "")
             raise ValueError(
-                f'aggregation="viterbi" needs labels that begin with B-, I-, E- or S-, and the label O; this model has {shown}'
-                f'{", ..." if len(self.labels) > 5 else ""}. Use "simple", "first", "average" or "max"'
+                f'aggregation="viterbi" needs labels that begin with B-, I-, E- or S-, and the label O, {MOST_ON_A_PATH} at most; this '
+                f'model has {len(self.labels)}: {shown}. Use "simple", "first", "average" or "max"'
             )
 
     def read(self, text: str, tokens: TokenLabels, aggregation: Aggregation) -> Iterator[LabeledSpan]:
@@ -206,16 +208,15 @@ class _Steps:
 
 
 def _steps(labels: Sequence[str], biases: Mapping[str, float]) -> _Steps | None:
-    """Returns None if the labels are not O and labels with the tags B, I, E and S."""
+    """Returns None if the labels are not O and labels with the tags B, I, E and S, or more than MOST_ON_A_PATH."""
     tags = [label if label == OUTSIDE else label[:1] if label[1:2] == "-" else "" for label in labels]
-    if not set(tags) <= {"O", "B", "I", "E", "S"} or OUTSIDE not in tags or not {"E", "S"} & set(tags):
+    if len(tags) > MOST_ON_A_PATH or not set(tags) <= {"O", "B", "I", "E", "S"} or OUTSIDE not in tags or not {"E", "S"} & set(tags):
         return None
     between = np.full((len(labels), len(labels)), -np.inf, np.float32)
+    kinds, names = np.array(tags), np.array([label[2:] for label in labels])
+    fits = ~np.isin(kinds, ["I", "E"])[:, None] | (names[:, None] == names)  # a span has one name
     for key, (before, after) in STEPS.items():
-        for i, tag in enumerate(tags):
-            for k, following in enumerate(tags):
-                if tag in before and following in after and (following not in "IE" or labels[i][2:] == labels[k][2:]):
-                    between[k, i] = biases.get(key, 0.0)
+        between[np.isin(kinds, [*after])[:, None] & np.isin(kinds, [*before]) & fits] = biases.get(key, 0.0)
 
     def only(allowed: str) -> Float32:
         return np.array([0 if tag in allowed else -np.inf for tag in tags], np.float32)
@@ -225,8 +226,8 @@ def _steps(labels: Sequence[str], biases: Mapping[str, float]) -> _Steps | None:
 
 def _viterbi(probabilities: Float32, steps: _Steps) -> list[int]:
     """Returns the sequence of labels with the largest sum of log-probabilities and steps (Viterbi 1967)."""
-    with np.errstate(divide="ignore"):  # a probability of 0 has the logarithm -inf
-        rows = np.log(probabilities)
+    # A probability that float32 rounds to 0 counts as the smallest one, so that the sums of paths stay finite and different.
+    rows = np.log(np.maximum(probabilities, np.float32(1e-45)))
     labels = np.arange(rows.shape[1])
     scores = rows[0] + steps.start
     before = np.empty(rows.shape, np.intp)

@@ -45,12 +45,12 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def batches(self) -> Iterator[Tokens]:
-        """Splits the window: yields groups of successive texts with at most 65,536 tokens per group. A longer text is a group of its
+    def batches(self, most: int = TOKENS_PER_CALL) -> Iterator[Tokens]:
+        """Splits the window: yields groups of successive texts with at most `most` tokens per group. A longer text is a group of its
         own."""
         offsets, first = self.offsets, 0
         while first < len(self):
-            last = int(np.searchsorted(offsets, offsets[first] + TOKENS_PER_CALL, side="right")) - 1
+            last = int(np.searchsorted(offsets, offsets[first] + most, side="right")) - 1
             last = max(last, first + 1)
             a, b = int(offsets[first]), int(offsets[last])
             yield Tokens(

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import _core
-from ..common.arguments import shown, shown_path
+from ..common.arguments import shown, shown_path, warn
 from ..common.display import count, formats, size
 from ..common.side_files import field as json_field
 from ..common.side_files import read_object
 from ..encode.engine import Engine
 from ..encode.sentence_config import Layout, SentenceConfig
 from ..encode.token_labels import STEPS
-from ..errors import ModelFormatError
+from ..errors import IncompleteModelWarning, ModelFormatError
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
@@ -56,19 +56,29 @@ def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer
     return found
 
 
-def labels_of(file: _core.ModelFile, count: int, config: SentenceConfig) -> tuple[str, ...]:
+def labels_of(file: _core.ModelFile, count: int, config: SentenceConfig, by_token: bool) -> tuple[str, ...]:
     """Returns the names of a classifier's labels: id2label in config.json, or classifier.output_labels in GGUF. If the file has no names,
-    or not one for each label, they are LABEL_0, LABEL_1 and so on, as in transformers."""
+    they are LABEL_0, LABEL_1 and so on, as in transformers. If it has some and not one for each label, they are the same, with an
+    IncompleteModelWarning. Only a classifier of tokens may have a name twice."""
     if config.score_ids:
         return ("score",)
     if file.kind == "gguf":
-        named = list(file.get(f"{file.architecture}.classifier.output_labels") or [])
+        key = f"{file.architecture}.classifier.output_labels"
+        given = file.get(key)
+        named = list(given or [])
     else:
-        path = Path(file.path)
-        given = read_object((path if path.is_dir() else path.parent) / "config.json").get("id2label") if count else None
+        key, path = "id2label", Path(file.path)
+        given = read_object((path if path.is_dir() else path.parent) / "config.json").get(key) if count else None
         named = [given.get(str(i)) for i in range(count)] if isinstance(given, dict) else []
-    sound = len(named) == count and all(isinstance(name, str) for name in named) and len(set(named)) == count
-    return tuple(named) if sound else tuple(f"LABEL_{i}" for i in range(count))
+    if len(named) == count and all(isinstance(name, str) for name in named) and (by_token or len(set(named)) == count):
+        return tuple(named)
+    if given is not None:
+        warn(
+            IncompleteModelWarning,
+            f"{shown_path(file.path)}: {key} has no {'' if by_token else 'other '}name for each of the {count} labels from 0 to "
+            f"{count - 1}. They are named LABEL_0, LABEL_1 and so on",
+        )
+    return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def viterbi_biases(file: _core.ModelFile) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from .. import _core
@@ -54,6 +55,16 @@ LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
 }
 
 
+def _whole_path(given: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Returns a path as an absolute one, because a model that is unpickled or moves to the CPU later reads the file again, perhaps from
+    another folder. What is no path, such as a hub id, stays as it is."""
+    try:
+        path = Path(os.fsdecode(given)).expanduser()
+        return str(path.absolute()) if path.exists() else given
+    except (OSError, ValueError, RuntimeError):  # resolve() says what is wrong with it
+        return given
+
+
 def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Checks the given options and returns all options of load(), with defaults for the others. Raises TypeError or ValueError; the message
     names the option."""
@@ -86,6 +97,10 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
             o[name] = integer(name, o[name], 1, most)
     if not isinstance(o["mtp"], (bool, str, os.PathLike)):
         raise TypeError(f"mtp must be True, False or the path of an assistant, not {shown(o['mtp'])}")
+    if not isinstance(o["mtp"], bool):
+        if not os.fspath(o["mtp"]):
+            raise ValueError("mtp is empty; it must be True, False or the path of an assistant")
+        o["mtp"] = _whole_path(o["mtp"])
     if o["prompts"] is not None:
         if not isinstance(o["prompts"], Mapping):
             raise TypeError(f"prompts must be a dict from name to text, not {type(o['prompts']).__name__}")

@@ -94,7 +94,7 @@ class ModelBase:
         self.info: dict[str, Any] = {
             **engine.info,
             "lora": [*options["lora"]],
-            "labels": labels_of(file, int(engine.info["labels"]), config),
+            "labels": labels_of(file, int(engine.info["labels"]), config, "label" in engine.info["tasks"]),
             "path": str(path),
             "kind": file.kind,
             "normalize": config.normalize,

@@ -66,8 +66,9 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
         "none" merges no adapters. If the model has a prompt for the task, this becomes the default prompt.
     lora: a low-rank adapter, a pair (adapter, scale), or a list of these. For a model folder the adapter is a PEFT folder, for a GGUF model
         it is a GGUF adapter.
-    mtp: False leaves out the layer that predicts draft tokens (Qwen 3.5 and 3.6), with its memory and its keys and values. If it is loaded,
-        generate() uses it for guesses. A path or hub id is that of the model's assistant, whose layers predict draft tokens (Gemma 4).
+    mtp: False leaves out the layer that predicts draft tokens (Qwen 3.5 and 3.6, Qwen3-Next), with its memory and its keys and values. If
+        it is loaded, generate() uses it for guesses. A path or hub id is that of the model's assistant, whose layers predict draft tokens
+        (Gemma 4).
     prompts: name -> text that encode(prompt_name=name) puts before each text.
     progress: True, False, None (shows a bar over the bytes if loading takes longer than a second), or a function of (done, total).
 

@@ -299,6 +299,31 @@ def test_each_classifier_has_its_own_calls(bert: pumice.Model, tmp_path: Path) -
     assert bert.encode("a").shape == (64,)  # the body is an encoder as any other
 
 
+def test_names_of_labels(tmp_path: Path) -> None:
+    folder = make_folder("bert_tokens", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    count = len(config["id2label"])
+    twice = {str(i): "B-a" if i < 2 else f"I-{i}" for i in range(count)}
+    (folder / "config.json").write_text(json.dumps(config | {"id2label": twice}))
+    with pumice.load(folder, device="cpu", progress=False) as model:
+        assert model.info["labels"] == tuple(twice.values())
+        assert {span.label for span in model.label_tokens("one two three four", threshold=0)} <= {"a", *map(str, range(count))}
+    for wrong in ({str(i + 1): f"x{i}" for i in range(count)}, {"0": "O"}, ["O"] * count):
+        (folder / "config.json").write_text(json.dumps(config | {"id2label": wrong}))
+        with pytest.warns(pumice.IncompleteModelWarning, match="id2label has no name for each"), pumice.load(folder, device="cpu") as model:
+            assert model.info["labels"][0] == "LABEL_0"
+
+
+def test_a_path_goes_on_where_probabilities_are_0() -> None:
+    labels = ["O", "B-a", "I-a", "E-a", "S-a"]
+    probabilities = np.zeros((5, 5), np.float32)
+    probabilities[np.arange(5), [0, 1, 2, 3, 0]] = 1
+    text = "a b c d e"
+    tokens = TokenLabels(np.arange(5, dtype=np.int32), np.array([[2 * i, 2 * i + 1] for i in range(5)], np.int32), probabilities)
+    spans = SpanReader(labels, Words(), {}).read(text, tokens, "viterbi")  # type: ignore[arg-type]
+    assert [(span.label, span.text) for span in spans] == [("a", "b c d")]
+
+
 def test_a_classifier_of_tokens_is_one_by_its_class(tmp_path: Path) -> None:
     """Tensors of both kinds of classifiers may have the same names. The class in config.json says which of them a folder has."""
     folder = random_models.make_folder("deberta_v3_classifier", tmp_path)

@@ -304,6 +304,45 @@ def test_broken_files(tmp_path: Path) -> None:
             pass
 
 
+def test_an_assistant_without_a_head(tmp_path: Path) -> None:
+    """A classifier's matrix, or tensors whose names lack a decoder's prefix, make the file one of an encoder."""
+    name = "gemma4_31b"
+    folder = assistants.write_folder(name, tmp_path)
+    tensors = assistants.assistant_tensors(name, assistants.golden(name)["shapes"])
+    width = tensors["model.norm.weight"].shape[0]
+    bare = {key.removeprefix("model."): tensor for key, tensor in tensors.items()}
+    for changed, config in (
+        (tensors | {"score.weight": np.ones((2, width), np.float32)}, {}),
+        (bare, {"tie_word_embeddings": False}),
+    ):
+        path = assistants.write_assistant(name, tmp_path / "headless", changed, **config)
+        for call in (pumice.load, pumice.plan):
+            with pytest.raises(pumice.UnsupportedModelError, match="it has no output head"):
+                call(folder, mtp=path, device="cpu")
+
+
+def test_what_is_wrong_with_an_assistants_file_names_the_file(tmp_path: Path) -> None:
+    name = "gemma4_31b"
+    folder = assistants.write_folder(name, tmp_path)
+    tensors = assistants.assistant_tensors(name, assistants.golden(name)["shapes"])
+    path = assistants.write_assistant(name, tmp_path / "more", tensors | {"model.layers.0.mystery.weight": np.ones((2, 2), np.float32)})
+    with pytest.warns(pumice.IncompleteModelWarning, match="its assistant .*more.*mystery"):
+        pumice.load(folder, mtp=path, **EXACT).close()
+    holes = {key: tensor * np.nan if key.endswith("layers.0.mlp.up_proj.weight") else tensor for key, tensor in tensors.items()}
+    path = assistants.write_assistant(name, tmp_path / "holes", holes)
+    with pytest.raises(pumice.NumericError, match="holes.*up_proj"):
+        pumice.load(folder, mtp=path, **EXACT)
+
+
+def test_the_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = assistants.write_folder("gemma4_31b", tmp_path)
+    monkeypatch.chdir(folder)
+    with pumice.load(".", mtp="assistant", **EXACT) as model:
+        monkeypatch.chdir(tmp_path)
+        with pickle.loads(pickle.dumps(model)) as copy:
+            assert copy.generate([5, 6, 7], max_new_tokens=3, speculate="mtp").finish_reason
+
+
 def test_strange_numbers_in_the_configuration(tmp_path: Path) -> None:
     """Each is an error with a class, or counts for nothing."""
     name = "gemma4_31b"
