@@ -1,6 +1,6 @@
 """Reference implementations, in numpy and float64, of models whose code is not in transformers but beside the weights on the hub:
-InternLM2, MiniCPM, Jina BERT 2, voyage-4-nano, Maincoder, Nanbeige 4.2, NeoBERT and Ling. They are written from the papers and facts below.
-So agreement with a golden made here proves agreement with these sources, and not with the original code.
+InternLM2, MiniCPM, Jina BERT 2, voyage-4-nano, Maincoder, Nanbeige 4.2, NeoBERT, Ling and nomic-embed-text v2. They are written from the
+papers and facts below. So agreement with a golden made here proves agreement with these sources, and not with the original code.
 
 InternLM2 (Cai et al. 2024, arXiv 2403.17297, section 2.1) has the block of Llama. For each key head, `attention.wqkv` has the rows of its
 query heads, then those of its key, then those of its value. `attention.wo` is the output projection. `feed_forward.w1` is the gate, w3 the
@@ -42,6 +42,12 @@ head of q and k before rope, which turns only the first columns of a head. A sig
 to the scores for the choice alone: of `n_group` groups those `topk_group` remain whose two best experts have the largest sum. The weights
 are divided by their sum plus 1e-20 and multiplied by `routed_scaling_factor`. Layers after `num_hidden_layers` predict draft tokens.
 Sources: the code in inclusionAI/Ling and inclusionAI/Ling-V2 on GitHub, and llama.cpp (`bailingmoe.cpp`, `bailingmoe2.cpp`).
+
+nomic-embed-text v2 (Nussbaum and Duderstadt 2025, arXiv 2502.07972) is a BERT with rope on all columns of a head. Layers i with
+i mod `moe_every_n_layers` = 1 have experts in place of `mlp.fc1`, GELU and `mlp.fc2`. A softmax of `router.layer` over all experts gives
+weights, of which the `moe_top_k` largest are used as they are. Rows e · n_inner to (e + 1) · n_inner of `experts.mlp.w1` and `w2` belong to
+expert e, which computes GELU(x w1ᵀ) w2. `experts.bias` is added once to the weighted sum. Sources: vLLM (`bert_with_rope.py`), and
+llama.cpp (`nomic-bert-moe`, and its converter) for all but the bias.
 """
 
 from __future__ import annotations
@@ -71,6 +77,7 @@ def shapes(config: dict[str, Any]) -> dict[str, list[int]]:
         "neobert": neobert_shapes,
         "bailing_moe": bailing_shapes,
         "bailing_moe_v2": bailing_shapes,
+        "nomic_bert": nomic_moe_shapes,
     }[config["model_type"]](config)
 
 
@@ -127,6 +134,41 @@ def neobert_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
 
 def neobert_width(config: dict[str, Any]) -> int:
     return (int(2 * config["intermediate_size"] / 3) + 7) // 8 * 8
+
+
+def has_experts(config: dict[str, Any], layer: int) -> bool:
+    return bool(layer % config["moe_every_n_layers"] == 1)
+
+
+def nomic_moe_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
+    hidden, inner = config["n_embd"], config["n_inner"]
+    found = {
+        "embeddings.word_embeddings.weight": [config["vocab_size"], hidden],
+        "embeddings.token_type_embeddings.weight": [config["type_vocab_size"], hidden],
+        "emb_ln.weight": [hidden],
+        "emb_ln.bias": [hidden],
+    }
+
+    def linear(name: str, rows: int, cols: int, bias: bool) -> None:
+        found[f"{name}.weight"] = [rows, cols]
+        if bias:
+            found[f"{name}.bias"] = [rows]
+
+    for layer in range(config["n_layer"]):
+        at = f"encoder.layers.{layer}."
+        linear(f"{at}attn.Wqkv", 3 * hidden, hidden, config["qkv_proj_bias"])
+        linear(f"{at}attn.out_proj", hidden, hidden, config["qkv_proj_bias"])
+        for norm in ("norm1", "norm2"):
+            found |= {f"{at}{norm}.weight": [hidden], f"{at}{norm}.bias": [hidden]}
+        if has_experts(config, layer):
+            experts = config["num_experts"]
+            linear(f"{at}mlp.router.layer", experts, hidden, False)
+            found |= {f"{at}mlp.experts.mlp.{w}": [experts * inner, hidden] for w in ("w1", "w2")}
+            found[f"{at}mlp.experts.bias"] = [hidden]
+        else:
+            linear(f"{at}mlp.fc1", inner, hidden, config["mlp_fc1_bias"])
+            linear(f"{at}mlp.fc2", hidden, inner, config["mlp_fc2_bias"])
+    return found
 
 
 def internlm2_shapes(config: dict[str, Any]) -> dict[str, list[int]]:
@@ -436,7 +478,7 @@ def bailing_weights(config: dict[str, Any], logits: Array, bias: Array) -> Array
 def encoder(config: dict[str, Any], tensors: dict[str, npt.NDArray[np.float32]]) -> Callable[[npt.NDArray[Any], npt.NDArray[Any]], Array]:
     """Returns a function that computes hidden rows (T, hidden) from ids and types (T,)."""
     wide = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
-    run = {"bert": jina2, "qwen3": voyage, "neobert": neobert}[config["model_type"]]
+    run = {"bert": jina2, "qwen3": voyage, "neobert": neobert, "nomic_bert": nomic_moe}[config["model_type"]]
     return lambda ids, types: run(config, wide, ids, types)
 
 
@@ -504,6 +546,40 @@ def neobert(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any], 
         gate, up = np.split(rms_norm(x, w[at + "ffn_norm.weight"], eps) @ w[at + "ffn.w12.weight"].T, 2, -1)
         x = x + (silu(gate) * up) @ w[at + "ffn.w3.weight"].T
     return rms_norm(x, w["model.layer_norm.weight"], eps)
+
+
+def nomic_moe(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any], types: npt.NDArray[Any]) -> Array:
+    heads, width, eps = config["n_head"], config["n_embd"] // config["n_head"], config["layer_norm_epsilon"]
+    turn, _ = angles({"head_dim": width, "rope_theta": config["rotary_emb_base"]}, len(ids))
+
+    def norm(y: Array, name: str) -> Array:
+        return layer_norm(y, w[name + ".weight"], w[name + ".bias"], eps)
+
+    def linear(y: Array, name: str) -> Array:
+        return y @ w[name + ".weight"].T + w.get(name + ".bias", np.zeros(1))
+
+    def experts(y: Array, at: str) -> Array:
+        scores = linear(y, at + "router.layer")
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        out = np.tile(w[at + "experts.bias"], (len(y), 1))
+        first, second = (w[at + f"experts.mlp.{name}"].reshape(config["num_experts"], config["n_inner"], -1) for name in ("w1", "w2"))
+        for row, each in enumerate(weights):
+            for expert in np.argsort(-each)[: config["moe_top_k"]]:
+                out[row] += each[expert] * (gelu(y[row] @ first[expert].T) @ second[expert])
+        return out
+
+    kinds = types if config["type_vocab_size"] > 1 else np.zeros_like(types)
+    x = norm(w["embeddings.word_embeddings.weight"][ids] + w["embeddings.token_type_embeddings.weight"][kinds], "emb_ln")
+    for layer in range(config["n_layer"]):
+        at = f"encoder.layers.{layer}."
+        q, k, v = (y.reshape(len(ids), heads, width) for y in np.split(linear(x, at + "attn.Wqkv"), 3, -1))
+        y = attend(rotate(q, turn, 1.0), rotate(k, turn, 1.0), v, False)
+        x = norm(x + linear(y, at + "attn.out_proj"), at + "norm1")
+        mlp = at + "mlp."
+        y = experts(x, mlp) if has_experts(config, layer) else linear(gelu(linear(x, mlp + "fc1")), mlp + "fc2")
+        x = norm(x + y, at + "norm2")
+    return x
 
 
 def jina2(config: dict[str, Any], w: dict[str, Array], ids: npt.NDArray[Any], types: npt.NDArray[Any]) -> Array:

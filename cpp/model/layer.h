@@ -227,6 +227,7 @@ struct Mixture {
   bool bias = false;           // the file must have biases of the experts' matrices
   float limit = 0, shift = 0;  // as in Experts
   bool weighs_input = false;   // as in Experts
+  bool sum_bias = false;       // the file has a vector that is added once to the experts' weighted sum (nomic-embed v2)
   // The experts, the shared expert and the router read the layer's row, each through a norm of its own, and what the experts and the shared
   // expert give is normalised before it is added (Gemma 4). The router's product is divided by the root of the row's width. Needs a shared
   // expert, and a norm of the branch.

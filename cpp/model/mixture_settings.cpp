@@ -28,7 +28,7 @@ void refuse_other_mixtures(const Reader& read, const MixtureDefaults& defaults) 
       {"expert_group_count", defaults.groups > 0, 1, "groups of experts"},
       {"leading_dense_block_count", !dense.first_key.empty(), 0, "first layers without experts"},
       {"interleave_moe_layer_step", !dense.step_key.empty(), 1, "layers without experts between those that have them"},
-      {"moe_every_n_layers", false, 1, "layers without experts between those that have them"},
+      {"moe_every_n_layers", !dense.every_key.empty(), 1, "layers without experts between those that have them"},
   };
   for (const Key& key : keys) {
     if (key.known) continue;
@@ -167,18 +167,25 @@ SharedExpert shared_expert(const Mixture& mixture, std::int32_t width) {
 std::vector<bool> read_dense_layers(const Reader& read, const Config& c, const DenseDefaults& defaults) {
   const auto count = static_cast<std::int64_t>(c.layers.size());
   std::int64_t first = 0, step = 1;
+  std::optional<std::int64_t> every;
   if (!defaults.first_key.empty()) {
     const std::string where = read.key("leading_dense_block_count", defaults.first_key);
     const std::int64_t silent = read.gguf() ? 0 : defaults.first;
     first = read.in_range(read.integer("leading_dense_block_count", defaults.first_key).value_or(silent), 0, kMaxLayers, where);
   }
   if (!defaults.step_key.empty()) step = read.size("interleave_moe_layer_step", defaults.step_key, kMaxLayers, 1);
+  if (!defaults.every_key.empty()) {
+    const std::string where = read.key("moe_every_n_layers", defaults.every_key);
+    const auto said = read.integer("moe_every_n_layers", defaults.every_key);
+    if (read.gguf() && !said) read.missing(where);
+    every = read.in_range(said.value_or(0), read.gguf() ? 1 : 0, kMaxLayers, where);
+  }
   const auto types = read.gguf() || defaults.types_key.empty() ? std::nullopt : read.file().strings(read.key("", defaults.types_key));
   if (types && static_cast<std::int64_t>(types->size()) != count)
     read.unsupported(defaults.types_key, " has ", types->size(), " entries for ", count, " layers; one for each layer is needed");
   std::vector<bool> dense;
   for (std::int64_t i = 0; i < count; ++i) {
-    dense.push_back(i < first || (i + 1) % step != 0);
+    dense.push_back(i < first || (i + 1) % step != 0 || (every && (*every == 0 || i % *every != 1)));
     if (!types) continue;
     const std::string& type = (*types)[static_cast<std::size_t>(i)];
     if (type != "dense" && type != "sparse")

@@ -18,6 +18,9 @@ struct DenseDefaults {
   std::int32_t first = 0;      // this number if config.json does not have it
   // n: of the other layers, those whose number, counted from 1, is a multiple of n have experts (GGUF: interleave_moe_layer_step).
   std::string_view step_key;
+  // n: of the other layers, those whose number, counted from 0, is 1 above a multiple of n have experts (GGUF: moe_every_n_layers). 0 or a
+  // missing key: no layer has experts.
+  std::string_view every_key;
   // A list with "dense" or "sparse" for each layer. If config.json has it, the other keys do not count.
   std::string_view types_key;
 };

@@ -253,6 +253,8 @@ class Body {
         op.residual = onto;
         op.scale *= c * end.scale;
         w_.add(op);
+        if (end.addend && op.scale != 1) fail(ErrorKind::unsupported_model, "a scale of a mixture whose sum has a bias");
+        if (end.addend) w_.norm(w_.d.at(layer, *end.addend), sum, sum, sum);
       } else {
         w_.linear(end.rows, sum, {w_.d.at(layer, *end.product)}, {.residual = onto, .scale = c * end.scale});
       }

@@ -42,7 +42,7 @@ enum class Need : std::uint8_t {
 };
 
 // How a role's matrix is used.
-enum class Use : std::uint8_t {
+enum class Use : std::uint16_t {
   none = 0,
   table = 1,    // rows are looked up by index; the matrix keeps the file's format
   exact = 2,    // a small product whose error goes undamped into the result; the matrix keeps the file's format
@@ -59,6 +59,8 @@ enum class Use : std::uint8_t {
   as_is = 64,  // used as the file has it, even if the file stores norms as w - 1
   // GGUF files may have it as a matrix, whose values are those of the vector in the same order (llama.cpp's converter for Mamba-2).
   folded = 128,
+  // The vector is added to a row as it is. It becomes the bias of a norm whose weight is all zeros, so that Norm adds the bias alone.
+  addend = 256,
 };
 constexpr Use operator|(Use a, Use b) { return static_cast<Use>(static_cast<unsigned>(a) | static_cast<unsigned>(b)); }
 constexpr bool has(Use all, Use one) { return (static_cast<unsigned>(all) & static_cast<unsigned>(one)) != 0; }

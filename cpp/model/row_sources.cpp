@@ -67,7 +67,7 @@ ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, c
   require_single_weights(*file, tensor);
   return [file = std::move(file), &tensor, part, cols, slices = std::move(slices),
           size = static_cast<std::size_t>(row_bytes(*tensor.format, 1))](std::int64_t first, std::int64_t count, std::uint8_t* out) {
-    const std::int64_t across = tensor.shape[2];
+    const std::int64_t across = tensor.shape.back();
     ExpertSlices::Bytes slice;
     std::int64_t expert = -1;
     for (std::int64_t row = first; row < first + count; ++row) {

@@ -38,7 +38,8 @@ class ExpertSlices {
   ForkLock lock_;
   std::array<Slice, 2> last_;  // two, because neighbouring panels may belong to two experts
 };
-// Returns a function that reads the rows `part` of a tensor [experts, columns, rows]. Throws as read_transposed() does.
+// Returns a function that reads the rows `part` of a tensor [experts, columns, rows] or [experts * columns, rows]. Throws as
+// read_transposed() does.
 ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
                                  std::int64_t cols, std::shared_ptr<ExpertSlices> slices);
 // Returns a function that reads rows of one matrix for each head from a tensor that has these matrices transposed, one after another. In

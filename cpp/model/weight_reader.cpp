@@ -44,6 +44,11 @@ Parameter WeightReader::read(Role role, std::size_t layer) {
     if (d_.config.norm_offset && !has(ask.use, Use::as_is)) {
       for (float& value : vector.values) value += 1;
     }
+    if (has(ask.use, Use::addend)) {
+      parameter.vector = d_.add(Vector{.name = str(vector.name, " (zeros)"), .values = std::vector<float>(vector.values.size())});
+      parameter.bias = d_.add(std::move(vector));
+      return parameter;
+    }
     parameter.vector = d_.add(std::move(vector));
   } else {
     read_matrix(parameter, found, role, layer);
@@ -242,7 +247,9 @@ Matrix WeightReader::open_stack(const TensorNames::Found& found, const Asked& as
     const files::TensorInfo& tensor = *found.tensor;
     const bool transposed = names_.transposed(found.name);
     const std::int64_t first = transposed ? ask.cols : part.whole, second = transposed ? part.whole : ask.cols;
-    if (tensor.shape != std::vector{std::int64_t{ask.experts}, first, second})
+    // nomic-embed v2 has the rows of all experts in a matrix.
+    const bool flat = !d_.config.gguf && tensor.shape == std::vector{ask.experts * first, second};
+    if (!flat && tensor.shape != std::vector{std::int64_t{ask.experts}, first, second})
       wrong_shape(*file_, tensor, str("[", ask.experts, ", ", first, ", ", second, "]"));
     matrix.read = transposed ? read_transposed_experts(file_, tensor, part, ask.cols, slices_) : read_rows(file_, tensor, part, ask.cols);
     return matrix;

@@ -45,6 +45,7 @@ struct BranchEnd {
   std::optional<Role> product = {};
   float scale = 1;
   std::optional<Experts> experts = {};
+  std::optional<Role> addend = {};  // the role of a vector that is added to the result of `experts` (Use::addend)
 };
 
 }  // namespace pumice::model

@@ -1,5 +1,6 @@
 // GLM-4.5, 4.6 and 4.7 with Air (GLM Team 2025): the first layers are dense, the others have experts and shared experts, and rope turns the
-// first half of each head. GGUF files of Solar Open say "glm4moe" too.
+// first half of each head. Solar Open (Upstage 2025): all layers have experts, and rope turns the whole head. Its GGUF files say "glm4moe",
+// too, and are read as GLM's.
 #include "model/families/names.h"
 #include "model/mixture_settings.h"
 #include "model/rope.h"
@@ -10,25 +11,21 @@ namespace {
 
 using enum Role;
 
-constexpr std::string_view kGguf[] = {"glm4moe"}, kTypes[] = {"glm4_moe"};
+constexpr std::string_view kGguf[] = {"glm4moe"}, kTypes[] = {"glm4_moe"}, kTypesSolar[] = {"solar_open"};
 constexpr TensorName kOwnNames[] = {{ffn_norm, "blk.{}.post_attention_norm", "layers.{}.post_attention_layernorm"}};
 constexpr auto kNames = names::joined(kOwnNames, names::kExpertsAndShared);
 
-void configure(const Reader& read, Config& c) {
-  read_sizes(read, c, {.heads = 96, .kv_heads = 8, .n_ctx = 131072, .eps = 1e-5});
-  read_ropes(read, c, {.partial = 0.5});
-  const files::ModelFile& file = read.file();
-  const bool norms =
-      c.gguf ? file.find("blk.0.attn_q_norm.weight") || file.find("blk.0.attn_k_norm.weight") : read.flag("", "use_qk_norm", false);
-  for (Layer& layer : c.layers) {
-    layer.attention().qkv_bias = read.biases("blk.0.attn_q.bias", "attention_bias", false);
-    if (norms) layer.attention().qk_norm = QkNorm::head;
-  }
+// Sets the sizes, the ropes and the mixtures. `width` is that of an expert.
+void read_layers(const Reader& read, Config& c, const SizeDefaults& sizes, const RopeDefaults& ropes, std::int32_t width,
+                 const DenseDefaults& dense) {
+  read_sizes(read, c, sizes);
+  read_ropes(read, c, ropes);
+  for (Layer& layer : c.layers) layer.attention().qkv_bias = read.biases("blk.0.attn_q.bias", "attention_bias", false);
   read_mixtures(read, c,
                 {.experts_key = "n_routed_experts",
                  .experts = 128,
                  .chosen = 8,
-                 .width = 1408,
+                 .width = width,
                  .normalised = true,
                  .gguf_normalised = false,
                  .score = {.score = RouteScore::sigmoid},
@@ -37,7 +34,31 @@ void configure(const Reader& read, Config& c) {
                  .scale = 1,
                  .floor = 1e-20f,
                  .shared = SharedDefaults{.count = 1},
-                 .dense = DenseDefaults{.first_key = "first_k_dense_replace", .first = 1}});
+                 .dense = dense});
+}
+
+void configure(const Reader& read, Config& c) {
+  // GGUF files without dense layers may have no width of dense layers (Solar Open). The width is not used then.
+  const bool unused = c.gguf && read.integer("leading_dense_block_count", "").value_or(0) == 0;
+  read_layers(read, c, {.heads = 96, .kv_heads = 8, .ffn_factor = unused ? 1 : 0, .n_ctx = 131072, .eps = 1e-5}, {.partial = 0.5}, 1408,
+              {.first_key = "first_k_dense_replace", .first = 1});
+  const files::ModelFile& file = read.file();
+  const bool norms =
+      c.gguf ? file.find("blk.0.attn_q_norm.weight") || file.find("blk.0.attn_k_norm.weight") : read.flag("", "use_qk_norm", false);
+  if (!norms) return;
+  for (Layer& layer : c.layers) layer.attention().qk_norm = QkNorm::head;
+}
+
+void configure_solar(const Reader& read, Config& c) {
+  // transformers' class does not have the first two of these settings of GLM, and cannot rotate a part of each head.
+  if (const auto dense = read.integer("", "first_k_dense_replace").value_or(0); dense != 0)
+    read.unsupported(read.key("", "first_k_dense_replace"), " is ", dense, "; 0 (all layers have experts) is needed");
+  if (read.flag("", "use_qk_norm", false)) read.unsupported(read.key("", "use_qk_norm"), " is true; false is needed");
+  for (const char* key : {"partial_rotary_factor", "rope_parameters.partial_rotary_factor"})
+    if (const double part = read.number("", key).value_or(1); part != 1) read.unsupported(read.key("", key), " is ", part, "; 1 is needed");
+  // There are no dense layers, and transformers writes no width of them.
+  read_layers(read, c, {.heads = 64, .kv_heads = 8, .head_dim = 128, .ffn_factor = 1, .n_ctx = 131072, .eps = 1e-5}, {.theta = 1e6}, 1280,
+              {});
 }
 
 }  // namespace
@@ -49,5 +70,12 @@ const Family glm4_moe{.name = "glm4_moe",
                       .names = kNames,
                       .more_names = names::kLlama,
                       .configure = configure};
+
+const Family solar_open{.name = "solar_open",
+                        .model_types = kTypesSolar,
+                        .prefixes = names::kDecoderPrefixes,
+                        .names = kNames,
+                        .more_names = names::kLlama,
+                        .configure = configure_solar};
 
 }  // namespace pumice::model::families_in_files::glm4_moe

@@ -1,6 +1,8 @@
 // nomic-bert (Nussbaum et al. 2024): nomic-embed-text v1 and v1.5, arctic-embed-m-long, CodeRankEmbed. BERT with rope, a gated feed-forward
-// network, and no biases in matrix products. The mixture of experts (v2) is not run.
+// network, and no biases in matrix products. nomic-embed-text v2 (Nussbaum and Duderstadt 2025): networks without a gate, biases, and
+// experts in every second layer.
 #include "model/families/names.h"
+#include "model/mixture_settings.h"
 #include "model/rope.h"
 #include "model/settings.h"
 #include "model/token_types.h"
@@ -40,26 +42,26 @@ constexpr KeyName kKeys[] = {
     {"partial_rotary_factor", "rotary_emb_fraction"},
 };
 
-void refuse_what_is_not_run(const Reader& read) {
-  for (const char* key : {"moe_every_n_layers", "num_experts"}) {
-    if (read.integer("", key).value_or(0) > 0) read.unsupported(key, ": a mixture of experts (nomic-embed-text v2) is not run yet");
-  }
+bool has_experts(const Reader& read) { return read.gguf() || read.integer("", "moe_every_n_layers").value_or(0) > 0; }
+
+// Refuses what is not run. `activation` is the only activation_function that is.
+void refuse_what_is_not_run(const Reader& read, std::string_view activation) {
   for (const char* key : {"causal", "prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved"}) {
     if (read.flag("", key, false)) read.unsupported(key, " is true: not run for nomic-bert");
   }
   if (read.number("", "rotary_emb_scale_base")) read.unsupported("rotary_emb_scale_base (xPos) is not run");
-  if (const auto kind = read.string("", "activation_function"); kind && *kind != "swiglu")
-    read.unsupported("activation_function \"", *kind, "\" is not run for nomic-bert; \"swiglu\" is");
+  if (const auto kind = read.string("", "activation_function"); kind && *kind != activation)
+    read.unsupported("activation_function \"", *kind, "\" is not run for nomic-bert; \"", activation, "\" is");
 }
 
-void configure(const Reader& read, Config& c) {
+// Reads what models with and without experts have in common.
+void read_encoder(const Reader& read, Config& c, const SizeDefaults& sizes, double theta) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
   c.embedding_norm = c.norm_bias = c.classifier.dense = true;
   c.token_types = tells_types(read, kPrefixes, "embeddings.token_type_embeddings.weight");
-  refuse_what_is_not_run(read);
-  read_sizes(read, c, {.n_ctx = 2048, .eps = 1e-12});
-  read_ropes(read, c, {.theta = 1000, .partial = 1});
+  read_sizes(read, c, sizes);
+  read_ropes(read, c, {.theta = theta, .partial = 1});
   // The model was trained for 2,048 positions. If the file has a scaling factor, the base grows with the length of longer texts (dynamic
   // NTK).
   if (read.number("", "rotary_scaling_factor")) {
@@ -67,16 +69,74 @@ void configure(const Reader& read, Config& c) {
         read.in_range(read.integer("", "max_trained_positions").value_or(2048), 1, kMaxContext, read.key("", "max_trained_positions"));
     for (RopeTable& rope : c.ropes) {
       rope.original = trained;
-      rope.base = static_cast<float>(read.positive("", "rope_theta", 1000));
+      rope.base = static_cast<float>(read.positive("", "rope_theta", theta));
       rope.growth = static_cast<float>(read.positive("", "rotary_scaling_factor", 1));
     }
   }
   for (Layer& layer : c.layers) {
     layer.attention().causal = false;
-    layer.attention().qkv_bias = layer.attention().out_bias = read.flag("", "qkv_proj_bias", false);
-    layer.feed_forward().bias = read.flag("", "mlp_fc1_bias", false);
     layer.mixer_norms = layer.network_norms = {.before = false, .sum = true};
   }
+}
+
+void configure(const Reader& read, Config& c) {
+  if (read.integer("", "num_experts").value_or(0) > 0)
+    read.unsupported("num_experts is above 0 for nomic-bert, so moe_every_n_layers must be, too");
+  refuse_what_is_not_run(read, "swiglu");
+  read_encoder(read, c, {.n_ctx = 2048, .eps = 1e-12}, 1000);
+  for (Layer& layer : c.layers) {
+    layer.attention().qkv_bias = layer.attention().out_bias = read.flag("", "qkv_proj_bias", false);
+    layer.feed_forward().bias = read.flag("", "mlp_fc1_bias", false);
+  }
+}
+
+// ---------------------------------------------------------------- v2, with experts
+// w1 has the rows of all experts' first matrices, and w2 those of their second matrices, transposed. The converter to GGUF leaves out the
+// bias of the experts' sum, and llama.cpp has no such bias.
+constexpr TensorName kMoeOwnNames[] = {
+    {up, "blk.{}.ffn_up", "encoder.layers.{}.mlp.fc1"},
+    {router, "blk.{}.ffn_gate_inp", "encoder.layers.{}.mlp.router.layer"},
+    {expert_up, "blk.{}.ffn_up_exps", "encoder.layers.{}.mlp.experts.mlp.w1", Fused::no, false, Bare::safetensors},
+    {expert_down, "blk.{}.ffn_down_exps", "encoder.layers.{}.mlp.experts.mlp.w2", Fused::no, true, Bare::safetensors},
+    {expert_sum_bias, "", "encoder.layers.{}.mlp.experts.bias", Fused::no, false, Bare::safetensors},
+};
+constexpr std::string_view kMoeGguf[] = {"nomic-bert-moe"};
+
+// Refuses settings of the training code that the released model does not use.
+void refuse_other_experts(const Reader& read) {
+  if (read.flag("", "moe_normalize_expert_weights", false))
+    read.unsupported("moe_normalize_expert_weights is true: not run for nomic-bert");
+  if (read.integer("", "num_shared_experts").value_or(0) != 0)
+    read.unsupported("num_shared_experts: shared experts are not run for nomic-bert");
+  if (read.flag("", "expert_choice_router", false))
+    read.unsupported("expert_choice_router is true: experts that choose their tokens are not run");
+  if (read.integer("", "ffn_div").value_or(1) != 1) read.unsupported("ffn_div other than 1 is not run for nomic-bert");
+}
+
+void configure_moe(const Reader& read, Config& c) {
+  refuse_what_is_not_run(read, "gelu");
+  refuse_other_experts(read);
+  read_encoder(read, c, {.n_ctx = 2048, .eps = 1e-5, .activation = Activation::gelu}, 10000);
+  const bool fc1 = read.biases("blk.0.ffn_up.bias", "mlp_fc1_bias", true), fc2 = read.biases("blk.0.ffn_down.bias", "mlp_fc2_bias", true);
+  if (fc1 != fc2)
+    read.unsupported(c.gguf ? "blk.0.ffn_up.bias and blk.0.ffn_down.bias: only one of them is there, which is"
+                            : "mlp_fc1_bias and mlp_fc2_bias differ, which is",
+                     " not run for nomic-bert");
+  for (Layer& layer : c.layers) {
+    layer.attention().qkv_bias = layer.attention().out_bias = read.biases("blk.0.attn_qkv.bias", "qkv_proj_bias", true);
+    layer.feed_forward().gated = false;
+    layer.feed_forward().activation = Activation::gelu;
+    layer.feed_forward().bias = fc1;
+  }
+  read_mixtures(read, c,
+                {.chosen_key = "moe_top_k",
+                 .width_key = "intermediate_size",
+                 .normalised_key = "",
+                 .normalised = false,
+                 .gguf_normalised = false,
+                 .dense = DenseDefaults{.every_key = "moe_every_n_layers"}});
+  for (Layer& layer : c.layers)
+    if (Mixture* mixture = layer.if_mixture()) mixture->sum_bias = !c.gguf;
 }
 
 }  // namespace
@@ -88,5 +148,14 @@ const Family nomic_bert{.name = "nomic_bert",
                         .names = kNames,
                         .keys = kKeys,
                         .configure = configure};
+const Family nomic_bert_moe{.name = "nomic_bert_moe",
+                            .gguf_names = kMoeGguf,
+                            .model_types = kTypes,
+                            .prefixes = kPrefixes,
+                            .names = kMoeOwnNames,
+                            .more_names = kNames,
+                            .keys = kKeys,
+                            .configure = configure_moe,
+                            .claims = has_experts};
 
 }  // namespace pumice::model::families_in_files::nomic_bert

@@ -37,6 +37,7 @@ std::vector<BranchEnd> MixtureNetwork::write(std::size_t layer, const Mixture& x
   w_.norm(w_.d.at(layer, Role::expert_norm), row, own_);
   const std::vector<BranchEnd> ends = parts(layer, x, in, own_);
   if (ends.size() != 2) fail(ErrorKind::unsupported_model, "a mixture with norms of its own needs a shared expert");
+  if (x.sum_bias) fail(ErrorKind::unsupported_model, "a mixture with norms of its own has no bias of the experts' sum");
   w_.linear(ends[0].rows, sum_, {w_.d.at(layer, *ends[0].product)}, {.scale = ends[0].scale});
   w_.norm(w_.d.at(layer, Role::shared_branch_norm), sum_, sum_);
   Experts op = *ends[1].experts;
@@ -95,7 +96,8 @@ std::vector<BranchEnd> MixtureNetwork::parts(std::size_t layer, const Mixture& x
                                      .activation = x.activation,
                                      .limit = x.limit,
                                      .shift = x.shift,
-                                     .weighs_input = x.weighs_input}});
+                                     .weighs_input = x.weighs_input},
+                  .addend = x.sum_bias ? std::optional(Role::expert_sum_bias) : std::nullopt});
   return ends;
 }
 

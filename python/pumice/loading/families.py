@@ -29,7 +29,6 @@ _NOT_RUN: dict[str, tuple[str, str]] = {
     "mamba falcon_mamba": ("Mamba (Mamba-2 is run), Falcon Mamba", STATE),
     "bailing_moe_linear bailing_hybrid bailingmoe3": ("Ring-linear, Ling 2.5 and 3", "linear attention of their kinds"),
     "mt5 umt5": ("mT5, UMT5", "their defaults, and a table of biases for each layer"),
-    "nomic-bert-moe": ("nomic v2 MoE", EXPERTS),
     "deberta": ("DeBERTa 1 (2 and 3 are run)", DISENTANGLED),
     "rwkv rwkv6 rwkv7 jamba xlstm bitnet phimoe grok dbrx arctic": ("RWKV, Jamba, xLSTM, BitNet, Phi-MoE, Grok, DBRX, Arctic", REFUSED),
 }

@@ -730,7 +730,7 @@ std::set<std::string> fields() {
     FIELDS(SharedExpert, network, opened, averaged);
   }
   {
-    FIELDS(Mixture, router, width, gated, activation, bias, limit, shift, weighs_input, own_norms, shared);
+    FIELDS(Mixture, router, width, gated, activation, bias, limit, shift, weighs_input, sum_bias, own_norms, shared);
   }
   {
     FIELDS(Join, parallel, scale);
@@ -757,6 +757,7 @@ const std::map<std::string, std::string> kNoMutant = {
     {"SharedExpert::network", "its fields have theirs"},
     {"Mixture::router", "its fields have theirs"},
     {"Mixture::width", "the tensors' shapes hold it"},
+    {"Mixture::sum_bias", "encoders alone: nomic_bert_moe in tests/python/families/test_random_models.py"},
     {"LatentAttention::heads", "the tensors' shapes hold it"},
     {"LatentAttention::latent_dim", "the tensors' shapes hold it"},
     {"LatentAttention::plain_dim", "the tensors' shapes hold it"},

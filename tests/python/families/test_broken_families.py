@@ -60,7 +60,7 @@ ANY_POSITIVE = words(
     mscale_all_dim yarn_beta_fast yarn_beta_slow yarn_log_multiplier attn_factor attention_factor original_max_position_embeddings alpha
     attention_multiplier embedding_multiplier residual_multiplier logits_scaling logit_scale embedding_scale residual_scale scale
     attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar scale_depth scale_emb dim_model_base
-    alibi_bias_max max_alibi_bias pad_token_id eos_token_id relative_attention_max_distance
+    alibi_bias_max max_alibi_bias pad_token_id eos_token_id relative_attention_max_distance rotary_emb_base
     llama_4_scaling_beta temperature_scale sliding_window_pattern swiglu_limit original_context_length
     lm_head_multiplier key_multiplier attention_in_multiplier attention_out_multiplier ssm_in_multiplier ssm_out_multiplier
     routed_scaling_factor moe_routed_scaling_factor route_scale expert_weights_scale moe_router_logit_softcapping
@@ -101,7 +101,7 @@ MAY_BE_ABSENT = words(
 # Last parts of keys that say which layers have a feed-forward network in place of experts, or whether all have.
 FIRST_DENSE = words(
     "first_k_dense_replace num_dense_layers moe_layer_start_index moe_layer_end_index mlp_layer_types leading_dense_block_count"
-    " expert_count num_local_experts moe_layers interleave_moe_layer_step"
+    " expert_count num_local_experts moe_layers interleave_moe_layer_step moe_every_n_layers"
 )
 ANY_ROWS = re.compile(
     r"embed_tokens|token_embd|backbone\.embeddings|wte|word_embeddings\.|embed_in|tok_embeddings|position_emb|embed_positions|wpe|token_type"

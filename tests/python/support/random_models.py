@@ -40,6 +40,7 @@ class Variant:
     seed: int | None = None  # seed of the ids; None: the first one whose greedy text is varied and has no near ties
     scale: float = 1.0  # factor of the matrices, if the family's own scaling would give flat logits
     scales: dict[str, float] = dataclasses.field(default_factory=dict)  # part of a name -> factor of such tensors
+    zeros: tuple[str, ...] = ()  # parts of the names of tensors whose values are all 0
     texts: tuple[int, ...] = (37, 5, 1, 150)  # for encoders: lengths of the texts
     bidirectional: bool = False  # for encoders: a decoder's body that is not causal in the code on the Hugging Face hub
     end: int | None = None  # for encoders: the last id of each text, if the family looks for an end token
@@ -59,7 +60,7 @@ def tolerance(name: str) -> float:
     return 5e-4 if VARIANTS[name].family in _DELTA_RULE else 2e-4
 
 
-OWN = ("like", "seed", "bare", "hub_config", "as_given")  # fields that a variant does not inherit from the one it is like
+OWN = ("like", "zeros", "seed", "bare", "hub_config", "as_given")  # fields that a variant does not inherit from the one it is like
 
 
 def read_variants() -> dict[str, Variant]:
@@ -142,7 +143,11 @@ def factor_of(variant: Variant, tensor: str) -> float:
 
 def tensors(name: str) -> dict[str, npt.NDArray[np.float32]]:
     shapes = json.loads(golden_file(name, "shapes.json").read_text())
-    return {tensor: weights(tensor, tuple(shape), factor_of(VARIANTS[name], tensor)) for tensor, shape in shapes.items()}
+    found = {tensor: weights(tensor, tuple(shape), factor_of(VARIANTS[name], tensor)) for tensor, shape in shapes.items()}
+    for tensor, values in found.items():
+        if any(part in tensor for part in VARIANTS[name].zeros):
+            values[:] = 0
+    return found
 
 
 def make_folder(name: str, target: Path) -> Path:
