@@ -189,8 +189,10 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
 std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::string& at, std::int32_t head_dim, double otherwise) {
   const auto said = [&](const std::string& key, double or_else) { return read.number("", key).value_or(or_else); };
   const double partial = otherwise > 0 ? said(at + ".partial_rotary_factor", said("partial_rotary_factor", otherwise)) : 1;
-  if (!(partial > 0 && partial <= 1))
-    read.unsupported(read.key("", "partial_rotary_factor"), " is ", partial, "; it must lie between 0 and 1");
+  if (!(partial > 0 && partial <= 1)) {
+    const std::string inner = at + ".partial_rotary_factor";
+    read.unsupported(read.key("", read.has("", inner) ? inner : "partial_rotary_factor"), " is ", partial, "; it must lie between 0 and 1");
+  }
   // In a GGUF file without the key the whole head is rotated, whatever the default of the family's configuration class.
   const std::int64_t turned = read.gguf() ? head_dim : static_cast<std::int64_t>(head_dim * partial) / 2 * 2;
   if (turned == 0) read.unsupported("partial_rotary_factor ", partial, " of head_dim ", head_dim, " leaves nothing to rotate");
