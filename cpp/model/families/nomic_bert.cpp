@@ -137,6 +137,10 @@ void configure_moe(const Reader& read, Config& c) {
                  .dense = DenseDefaults{.every_key = "moe_every_n_layers"}});
   for (Layer& layer : c.layers)
     if (Mixture* mixture = layer.if_mixture()) mixture->sum_bias = !c.gguf;
+  if (c.gguf)
+    c.notes.push_back(
+        "GGUF files lack the bias of the experts' sum, which llama.cpp's converter leaves out: vectors differ from the "
+        "original's unless it is zero");
 }
 
 }  // namespace
