@@ -48,11 +48,16 @@ std::vector<std::int64_t> Reader::per_layer(std::string_view gguf_key, std::stri
 bool Reader::object(const std::string& where) const {
   const files::Value* held = file_.value(where);
   if (!held) return file_.has(where);
-  const auto* nested = std::get_if<files::Nested>(held);
-  if (std::holds_alternative<std::monostate>(*held) || (nested && !nested->list)) return false;
+  if (std::holds_alternative<std::monostate>(*held) || empty_object(where)) return false;
   throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", files::type_name(*held), "; an object is needed"))
       .in_file(file_.path())
       .at_field(where);
+}
+
+bool Reader::empty_object(const std::string& where) const {
+  const files::Value* held = file_.value(where);
+  const auto* nested = held ? std::get_if<files::Nested>(held) : nullptr;
+  return nested && !nested->list;
 }
 
 std::int32_t Reader::size(std::string_view gguf_key, std::string_view json_key, std::int64_t high,

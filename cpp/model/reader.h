@@ -46,6 +46,8 @@ class Reader {
   bool has(std::string_view gguf_key, std::string_view json_key) const { return file_.has(key(gguf_key, json_key)); }
   // Returns whether config.json has an object at this key that is neither null nor empty. Throws if the value is not an object.
   bool object(const std::string& where) const;
+  // Returns whether config.json has an object without members at this key, which may mean something else than an absent key.
+  bool empty_object(const std::string& where) const;
 
   bool flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const;
   // Returns whether all layers must have a bias. In config.json, a key says so. In GGUF, they must if the file has the tensor `gguf_tensor`

@@ -119,8 +119,7 @@ void read_layer_config(const Reader& read, Config& c, const std::string& at) {
 void read_full_heads(const Reader& read, Config& c, std::optional<std::int64_t> kv_heads) {
   const std::string each = read.key("", "per_layer_config");
   if (read.object(each)) return read_layer_config(read, c, each);
-  const files::Value* said = read.file().value(each);
-  if (said && std::holds_alternative<files::Nested>(*said)) return;  // an empty object: no layer differs
+  if (read.empty_object(each)) return;  // no layer differs
   const std::int64_t head_dim = read.integer("", "global_head_dim").value_or(512);
   for (Layer& layer : c.layers) {
     if (layer.windowed) continue;

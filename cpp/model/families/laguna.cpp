@@ -56,8 +56,7 @@ void refuse_others(const Reader& read, bool by_head) {
 RopeDefaults rope_defaults(const Reader& read, const Config& c) {
   if (c.gguf) return {.window_theta = read.positive("rope.freq_base", "", 10000.0)};
   const std::string object = read.key("", "rope_parameters");
-  const files::Value* empty = read.file().value(object);
-  const bool said = read.object(object) || (empty && std::holds_alternative<files::Nested>(*empty));
+  const bool said = read.object(object) || read.empty_object(object);
   for (const char* kind : {"full_attention", "sliding_attention"}) {
     const bool used = std::ranges::any_of(c.layers, [&](const Layer& layer) { return layer.windowed == (kind[0] == 's'); });
     const std::string where = read.key("", std::string("rope_parameters.") + kind);
