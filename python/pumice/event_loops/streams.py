@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from ..errors import EventLoopError
 from ..generate.generation import Chunk
-from .pump import Call, begin
+from . import pump
 from .workers import running_loop
 
 
@@ -17,19 +17,45 @@ class AsyncStream(AsyncIterator[Chunk]):
     """A Stream for `async for`.
 
     The rest of the generation is cancelled by aclose(), by the end of an `async with` block, when the object is deleted, and when the task
-    that waits for a chunk is cancelled. `result` then has what was generated so far. Only one task at a time may iterate, in the event loop
-    in which the first chunk was requested. Any task of any event loop may close the stream."""
+    that waits for begin() or for a chunk is cancelled. `result` then has what was generated so far. Only one task at a time may iterate or
+    call begin(), in the event loop in which the stream was begun. Any task of any event loop may close the stream."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
-        self._call: Call | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # the event loop in which the first chunk was requested
+        self._call: pump.Call | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # the event loop in which begin() or the first chunk was requested
         self._reading = self._closed = False
 
     def __aiter__(self) -> AsyncStream:
         return self
 
+    async def begin(self) -> AsyncStream:
+        """Checks the arguments, tokenizes the prompts and starts the request. Does not wait for a token. Returns this stream.
+
+        Raises what the first chunk would raise otherwise: the errors of stream() or chat(), OverloadedError, and EventLoopError outside of
+        asyncio. A call is optional, because the first chunk begins the stream too. A call on a stream that was begun or closed does
+        nothing."""
+        with self._used():
+            await self._started()
+        return self
+
     async def __anext__(self) -> Chunk:
+        with self._used():
+            call = await self._started()
+            if call is None:
+                raise StopAsyncIteration
+            await call.wait()
+            chunk = call.take()
+        if chunk is not None:
+            return chunk
+        error, call.error = call.error, None
+        if error is not None:
+            raise error
+        raise StopAsyncIteration
+
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[None]:
+        """Lets one task at a time use the stream, in one event loop. If this task is cancelled, no chunks come any more."""
         loop = running_loop()
         if self._loop is None:
             self._loop = loop
@@ -42,26 +68,31 @@ class AsyncStream(AsyncIterator[Chunk]):
             raise ValueError("another task is reading this stream; chunks come to one task at a time")
         self._reading = True
         try:
-            if self._call is None and not self._closed:
-                call = await begin(self._make, streams=True)
-                if self._closed:  # another task closed the stream meanwhile
-                    call.close()
-                self._call = call
-            if self._call is None:
-                raise StopAsyncIteration
-            await self._call.wait()
-            chunk = self._call.take()
+            yield
         except asyncio.CancelledError:
             self._closed = True
             raise
         finally:
             self._reading = False
-        if chunk is not None:
-            return chunk
-        error, self._call.error = self._call.error, None
-        if error is not None:
-            raise error
-        raise StopAsyncIteration
+
+    async def _started(self) -> pump.Call | None:
+        """Returns the call. Starts it if that was not done before. The result is None if the stream was closed before it began."""
+        if self._call is None and not self._closed:
+            call = await pump.begin(self._make, streams=True)
+            if self._closed:  # another task closed the stream meanwhile
+                call.close()
+            self._call = call
+        return self._call
+
+    @property
+    def prompt_tokens(self) -> tuple[int, ...] | None:
+        """The number of tokens of each prompt, or None before the stream was begun."""
+        return None if self._call is None else tuple(self._call.run.prompt_tokens)
+
+    @property
+    def seeds(self) -> tuple[int, ...] | None:
+        """The seed of each prompt, or None before the stream was begun."""
+        return None if self._call is None else tuple(params.seed or 0 for params in self._call.run.params)
 
     @property
     def result(self) -> Any:

@@ -241,7 +241,7 @@ class Run:
 
         self.engine = engine
         self._device = str(engine.info.get("device", ""))
-        self._prompt_tokens = [len(ids) for ids in prompts]
+        self.prompt_tokens = [len(ids) for ids in prompts]
         each_prompt = [params] * len(prompts) if isinstance(params, SamplingParams) else params
         if isinstance(params, SamplingParams) and not any(grammars):
             self._request = engine.request(list(prompts), [told(params)])
@@ -321,7 +321,7 @@ class Run:
                     text=s.text,
                     ids=np.array(s.ids, np.int32),
                     finish_reason=s.finish_reason,
-                    prompt_tokens=self._prompt_tokens[prompt],
+                    prompt_tokens=self.prompt_tokens[prompt],
                     reused_tokens=int(reused[prompt]),
                     seed=params.seed or 0,
                     params=params,

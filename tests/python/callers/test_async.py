@@ -371,12 +371,109 @@ def test_without_an_asyncio_loop(smollm2: pumice.Model, minilm: pumice.Model) ->
         smollm2.achat("Hi"),
         smollm2.achat("Hi", dry_run=True),
         smollm2.astream("Stones").__anext__(),
+        smollm2.astream("Stones").begin(),
         minilm.aencode("stone"),
         minilm.aencode(TEXTS * 50),
     ]
     for call in calls:
         with pytest.raises(pumice.EventLoopError, match=r"need asyncio.*trio\.to_thread\.run_sync"):
             call.send(None)
+    assert free(smollm2)
+
+
+def test_begin(smollm2: pumice.Model) -> None:
+    """begin() must check and start a stream, say how long its prompts are, and leave all chunks to the reader."""
+    given: dict[str, Any] = {"max_new_tokens": 12, "temperature": 0}
+
+    async def main() -> None:
+        stream = smollm2.astream(["One, two, three,", "Stones"], seed=7, n=2, **given)
+        assert stream.prompt_tokens is None and stream.seeds is None
+        assert await stream.begin() is stream
+        assert stream.prompt_tokens == tuple(len(smollm2.tokenize(text)) for text in ("One, two, three,", "Stones"))
+        assert stream.seeds is not None and len(stream.seeds) == 2
+        assert smollm2.stats()["running"] + smollm2.stats()["waiting"] + smollm2.stats()["lagging"] == 1 and stream.result is None
+        assert await stream.begin() is stream
+        text, result = await collect(stream)
+        assert text and [g.seed for g in result] == [seed for seed in stream.seeds for _ in range(2)]
+        assert await stream.begin() is stream  # a stream that has ended stays as it is
+        talk = await (await smollm2.achat("Hi", stream=True, **given)).begin()
+        assert talk.prompt_tokens == (smollm2.chat("Hi", dry_run=True).prompt_tokens,)
+        text, result = await collect(talk)
+        assert text == result.text == smollm2.chat("Hi", **given).text and talk.seeds == (result.seed,)
+
+    asyncio.run(main())
+    assert free(smollm2)
+
+
+def test_begin_raises_what_the_first_chunk_would(smollm2: pumice.Model) -> None:
+    cases: list[tuple[Any, dict[str, Any], type[Exception]]] = [
+        (["Stones", 7], {}, TypeError),
+        ("Stones", {"top_k": "5"}, TypeError),
+        ("Stones", {"temperature": -1}, ValueError),
+        ("Stones", {"tempereture": 1}, TypeError),
+        ([], {}, ValueError),
+        (np.full(smollm2.info["n_ctx"] + 1, 500, np.int32), {}, pumice.ContextLengthError),
+        ("Stones", {"logits_processor": lambda ids, row: None}, TypeError),
+    ]
+
+    async def main() -> None:
+        for prompt, given, kind in cases:
+            with pytest.raises(kind) as begun:
+                await smollm2.astream(prompt, **given).begin()
+            with pytest.raises(kind) as read:
+                await smollm2.astream(prompt, **given).__anext__()
+            assert str(begun.value) == str(read.value) and type(begun.value) is type(read.value)
+        with pytest.raises(ValueError, match="message 0"):
+            await (await smollm2.achat([{"role": "user"}], stream=True)).begin()
+
+    asyncio.run(main())
+    old = smollm2.set_limits()
+    smollm2.set_limits(running=1, waiting=0)
+
+    async def full() -> None:
+        first = await smollm2.astream("Stones", max_new_tokens=500, ignore_eos=True).begin()
+        with pytest.raises(pumice.OverloadedError):
+            await smollm2.astream("Rivers").begin()
+        await first.aclose()
+
+    try:
+        asyncio.run(full())
+    finally:
+        smollm2.set_limits(**old)
+    assert free(smollm2)
+
+
+def test_begin_that_is_cancelled_or_closed(smollm2: pumice.Model) -> None:
+    """A cancelled begin() must close its stream, wherever the cancellation hits. The rules of loops and readers are those of chunks."""
+    prompt = "Stones. " * 2000
+
+    async def main() -> None:
+        for delay in (0.0, 0.0005, 0.002, 0.01):
+            stream = smollm2.astream(prompt[: smollm2.info["n_ctx"]], max_new_tokens=500, ignore_eos=True)
+            task = asyncio.create_task(stream.begin())
+            await asyncio.sleep(delay)
+            if task.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert [chunk async for chunk in stream] == [] and await stream.begin() is stream
+            await stream.aclose()
+        stream = smollm2.astream(prompt, max_new_tokens=5)
+        begun = asyncio.create_task(stream.begin())
+        await asyncio.sleep(0)
+        with pytest.raises(ValueError, match="another task"):
+            await stream.begin()
+        await begun
+        await stream.aclose()
+        closed = smollm2.astream("Stones")
+        await closed.aclose()
+        assert await closed.begin() is closed and closed.prompt_tokens is None and [chunk async for chunk in closed] == []
+
+    asyncio.run(main())
+    stream = smollm2.astream("One, two, three,", max_new_tokens=500)
+    asyncio.run(stream.begin())  # type: ignore[arg-type]
+    with pytest.raises(pumice.EventLoopError, match="another event loop"):
+        asyncio.run(stream.begin())  # type: ignore[arg-type]
+    asyncio.run(stream.aclose())
     assert free(smollm2)
 
 
