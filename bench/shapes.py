@@ -105,16 +105,19 @@ def attention_keys(hidden: int, heads: int, kv_heads: int | list[int], head: int
 
 
 # ---------------------------------------------------------------- families
-def qwen35(layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, value_heads: int) -> Model:
-    """Three layers of four are delta rules with 16 key heads."""
+def qwen35(layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, value_heads: int, draft: bool = False) -> Model:
+    """Three layers of four are delta rules with 16 key heads. draft: behind them is the layer for draft tokens, with full attention."""
     vocabulary, head, key_heads, width, taps = 248_320, 256, 16, 128, 4
     inner, q, kv = value_heads * width, heads * head, kv_heads * head
     channels = 2 * key_heads * width + inner
     tensors = outer(hidden, vocabulary)
     recurrent = 0
-    for i in range(layers):
+    for i in range(layers + draft):
         more = network(i, hidden, ffn) | vectors(attn_norm=hidden, post_attention_norm=hidden)
-        if i % 4 == 3:
+        if i == layers:
+            more |= matrices(**{"nextn.eh_proj": ("Q4_K", hidden, 2 * hidden)})
+            more |= vectors(**{f"nextn.{name}": hidden for name in ("enorm", "hnorm", "shared_head_norm")})
+        if i % 4 == 3 or i == layers:
             more |= attention(i, hidden, q, kv, 2) | vectors(attn_q_norm=head, attn_k_norm=head)
         else:
             recurrent += 1
@@ -125,10 +128,12 @@ def qwen35(layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, value_
             more |= {"ssm_dt.bias": vector(value_heads), "ssm_a": vector(value_heads, -1), "ssm_norm.weight": vector(width)}
         tensors |= of_layer(i, more)
     keys = attention_keys(hidden, heads, kv_heads, head, 1e-6, 1e7) | {
-        "block_count": layers, "feed_forward_length": ffn, "rope.dimension_count": head // 4, "rope.dimension_sections": [11, 11, 10, 0],
+        "block_count": layers + draft, "feed_forward_length": ffn,
+        "rope.dimension_count": head // 4, "rope.dimension_sections": [11, 11, 10, 0],
         "ssm.conv_kernel": taps, "ssm.state_size": width, "ssm.group_count": key_heads, "ssm.time_step_rank": value_heads,
         "ssm.inner_size": inner, "full_attention_interval": 4, "vocab_size": vocabulary,
     }  # fmt: skip
+    keys |= {"nextn_predict_layers": 1} if draft else {}
     state = recurrent * 4 * (value_heads * width * width + (taps - 1) * channels)
     return Model("qwen35", keys, tensors, state=state, cache=(layers - recurrent) * 2 * 2 * kv)
 

@@ -3,6 +3,8 @@ cache from a file, compared with the time to compute it.
 
     python bench/speculation.py MODEL [--draft MODEL] [--tokenizer PATH] [--parts wrong lookup draft mtp prefix] [--new 96] [--rounds 3]
 
+MODEL may be qwen3.5-0.8b: random weights of its shape, with its layer for draft tokens, which are written to build/bench.
+
 wrong: all guesses are given, and all are wrong.
 lookup: guesses are looked up in a text that repeats itself. The model needs a tokenizer of its own.
 draft: the smaller model computes guesses, which take its time. But they are replaced by given guesses, of which a share a is right. The
@@ -25,6 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from random_weights import written
+from shapes import qwen35
+from turns import WORK
 
 import pumice
 
@@ -72,6 +77,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=4000)
     args = parser.parse_args()
+    if args.model == "qwen3.5-0.8b":
+        args.model = str(written(WORK / "random-qwen3.5-0.8b-draft.gguf", qwen35(24, 1024, 3584, 8, 2, 16, draft=True).write))
     options: dict[str, Any] = {"device": "cpu", "progress": False, "tokenizer": args.tokenizer, "n_ctx": 8192}
     random = np.random.default_rng(1)
     with pumice.load(args.model, **options) as model:
