@@ -36,6 +36,8 @@ class Generation:
     ids: int32 (n,), the generated tokens without the end token and without tokens that a stop string cut off.
     finish_reason: "stop" (a stop string or stop id), "eos" (the model ended the answer), "grammar" (the grammar allows no further token),
     "length" (max_new_tokens or the context length was reached), or "cancelled".
+    stopped_by: the stop string or the stop id that ended the text, else None. If one token completes several stop strings, the one that
+    begins first in the text counts, and of those that begin at the same place the one that was given first.
     logprobs: float32 (n,), the natural log-probability of each token. top_ids: int32 (n, k) and top_logprobs: float32 (n, k), the k most
     likely tokens at each position. Each of these is None if the call did not ask for it.
     timings: tokens, seconds and tokens per second of prefill and decode, for the whole call.
@@ -54,6 +56,7 @@ class Generation:
     timings: Mapping[str, float]
     device: str
     pieces: tuple[str, ...] = ()  # the text of each token
+    stopped_by: str | int | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -117,6 +120,7 @@ class Continuation:
         self.top_ids: list[Any] = []
         self.top_logprobs: list[Any] = []
         self.finish_reason: FinishReason | None = None
+        self.stopped_by: str | int | None = None
         self._sent_text = self._sent_ids = 0
 
     def push(self, news: Mapping[str, Any]) -> None:
@@ -124,7 +128,7 @@ class Continuation:
         ids = np.asarray(news["ids"]).tolist()
         for k, token in enumerate(ids):
             if token in self._stop_ids:
-                self._end("stop")
+                self._end("stop", token)
                 return
             self.ids.append(token)
             self.starts.append(len(self.text))
@@ -140,9 +144,9 @@ class Continuation:
         if self.finish_reason is None:
             self._end("cancelled")
 
-    def _end(self, reason: FinishReason) -> None:
+    def _end(self, reason: FinishReason, stop_id: int | None = None) -> None:
         if not self._extend(self._decoder.flush()):  # flush() returns U+FFFD for bytes that never became a character
-            self.finish_reason = reason
+            self.finish_reason, self.stopped_by = reason, stop_id
 
     def _extend(self, piece: str) -> bool:
         """Adds text. If it completes a stop string, cuts the text off before the stop string and returns True."""
@@ -150,10 +154,10 @@ class Continuation:
             return False
         before = max(0, len(self.text) - self._longest + 1)
         self.text += piece
-        found = [place for stop in self._stops if (place := self.text.find(stop, before)) >= 0]
+        found = [(place, stop) for stop in self._stops if (place := self.text.find(stop, before)) >= 0]
         if not found:
             return False
-        cut = min(found)
+        cut, self.stopped_by = min(found, key=lambda each: each[0])  # min() returns the first of equal ones
         kept = sum(start < cut for start in self.starts)  # a token that begins before the cut stays, even if its end is cut off
         self.text = self.text[:cut]
         for row in (self.ids, self.starts, self.logprobs, self.top_ids, self.top_logprobs):
@@ -331,6 +335,7 @@ class Run:
                     timings=timings,
                     device=self._device,
                     pieces=s.pieces(),
+                    stopped_by=s.stopped_by,
                 )
             )
         return result

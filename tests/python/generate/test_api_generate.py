@@ -90,6 +90,42 @@ def test_stop_ids(model: Any) -> None:
     assert result.params.stop_ids == (ord("."),)
 
 
+def test_stopped_by(model: Any, pumice: Any) -> None:
+    """stopped_by must be the stop that ended the text, also if several are complete at once, and None if none did."""
+    for stop, by in (
+        ("\nUser:", "\nUser:"),
+        ([ord("."), "\n"], ord(".")),
+        (["time", "a t", "upon a time"], "a t"),
+        (["e u", "ce u"], "ce u"),
+        ("zzz", None),
+        (None, None),
+    ):
+        result = model.generate("story", stop=stop)
+        assert result.stopped_by == by and type(result.stopped_by) is type(by)
+        stream = model.stream("story", stop=stop)
+        assert list(stream) and stream.result.stopped_by == by
+    assert model.generate("story", stop="time", max_new_tokens=5).stopped_by is None
+    assert model.chat("Hi", stop="<").stopped_by == "<"
+    both = model.generate(["story", "unicode"], stop=["zz", "n"])
+    assert [(g.text, g.stopped_by) for g in both] == [("O", "n"), ("", "n")]
+    from pumice.generate.generation import Continuation
+    from pumice.generate.settings import SamplingParams
+
+    class Words:
+        pending = False
+
+        def step(self, ids: list[int]) -> str:
+            return "one\n\n"
+
+        def flush(self) -> str:
+            return ""
+
+    for stops, by in ((("\n", "\n\n"), "\n"), (("\n\n", "\n"), "\n\n"), (("\n\n", "ne"), "ne")):  # one token completes both
+        c = Continuation(type("T", (), {"decode_stream": lambda self: Words()})(), SamplingParams(stop=stops))
+        c.push({"ids": np.array([0]), "finish_reason": None})
+        assert c.stopped_by == by
+
+
 def test_stop_at_the_first_token_gives_nothing(model: Any) -> None:
     result = model.generate("story", stop="O", logprobs=1)
     assert (result.text, result.ids.tolist(), result.finish_reason) == ("", [], "stop")
