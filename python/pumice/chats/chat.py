@@ -123,7 +123,7 @@ class Answer(Continuation):
             return [chunk]
         if not events:
             return [replace(chunk, text="", kind=self._parser.kind)]
-        nothing: dict[str, Any] = {"ids": np.empty(0, np.int32), "logprobs": None, "top_ids": None, "top_logprobs": None}
+        nothing: dict[str, Any] = {"ids": np.empty(0, np.int32), "logprobs": None, "top_ids": None, "top_logprobs": None, "pieces": ()}
         result = []
         for i, event in enumerate(events):
             last = chunk.finish_reason if i == len(events) - 1 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
 import os
 import threading
@@ -84,8 +85,9 @@ class Generation:
 class Chunk:
     """A piece of a stream: text that is final, and its tokens. str() of a Chunk is the text.
 
-    index: the sequence (prompt * n + sample). finish_reason: set only in the last chunk of a sequence. ids and log-probabilities: as in
-    Generation, for the tokens of this chunk. kind: "content", "reasoning" or "tool_call", for the text of a chat. calls: the tool calls
+    index: the sequence (prompt * n + sample). finish_reason: set only in the last chunk of a sequence. ids, log-probabilities and pieces:
+    as in Generation, for the tokens of this chunk. A token comes when all of its text is final, so the beginning of its text may be in
+    the chunk before. kind: "content", "reasoning" or "tool_call", for the text of a chat. calls: the tool calls
     that end in this chunk."""
 
     text: str
@@ -97,6 +99,7 @@ class Chunk:
     top_logprobs: Float32 | None
     kind: Kind = "content"
     calls: tuple[ToolCall, ...] = ()
+    pieces: tuple[str, ...] = ()  # the text of each token
 
     def __str__(self) -> str:
         return self.text
@@ -180,13 +183,35 @@ class Continuation:
     def take(self, index: int) -> Chunk | None:
         """Returns the text and tokens that became final since the last chunk, or None."""
         end = max(self._final(), self._sent_text)
-        last = len(self.ids) if self.finish_reason is not None else sum(s < end for s in self.starts[self._sent_ids :]) + self._sent_ids
+        last = self._whole(end)
         if end == self._sent_text and last == self._sent_ids and self.finish_reason is None:
             return None
         rows = slice(self._sent_ids, last)
-        chunk = Chunk(self.text[self._sent_text : end], np.array(self.ids[rows], np.int32), index, self.finish_reason, *self.arrays(rows))
+        chunk = Chunk(
+            self.text[self._sent_text : end],
+            np.array(self.ids[rows], np.int32),
+            index,
+            self.finish_reason,
+            *self.arrays(rows),
+            pieces=self.pieces(rows),
+        )
         self._sent_text, self._sent_ids = end, last
         return chunk
+
+    def _whole(self, end: int) -> int:
+        """Returns the number of tokens whose text is final and ends at `end` or before. A token without text waits for the next text,
+        because it is often the beginning of a character."""
+        if self.finish_reason is not None:
+            return len(self.ids)
+        last = self._sent_ids
+        while last < len(self.ids):
+            newest = last + 1 == len(self.ids)
+            if self.starts[last] >= end or (len(self.text) if newest else self.starts[last + 1]) > end:
+                break
+            if newest and self._decoder.pending:  # flush() may still add text to this token
+                break
+            last += 1
+        return last
 
     def chunks(self, index: int) -> list[Chunk]:
         """Returns the chunk of take() in a list, or an empty list. The subclass for chats splits the chunk by kind."""
@@ -203,10 +228,11 @@ class Continuation:
             np.array(self.top_logprobs[rows], np.float32) if self.top_logprobs else None,
         )
 
-    def pieces(self) -> tuple[str, ...]:
-        """Returns the text of each token."""
-        ends = [*self.starts[1:], len(self.text)]
-        return tuple(self.text[a:b] for a, b in zip(self.starts, ends, strict=False))
+    def pieces(self, rows: slice | None = None) -> tuple[str, ...]:
+        """Returns the text of each token, for some or all tokens."""
+        first, last, _ = (rows or slice(None)).indices(len(self.ids))
+        edges = [*self.starts[first : last + 1], len(self.text)][: last - first + 1]
+        return tuple(self.text[a:b] for a, b in itertools.pairwise(edges))
 
 
 # ---------------------------------------------------------------- one call

@@ -30,7 +30,7 @@ def text_ids(tokenizer: Tokenizer, text: str, add_special: bool = True) -> Int32
 
 
 class TextCalls(ModelBase):
-    """tokenize(), detokenize(), count_tokens() and the tokenizer itself. They work on a closed model too."""
+    """tokenize(), detokenize(), token_bytes(), count_tokens() and the tokenizer itself. They work on a closed model too."""
 
     @checked_keywords()
     def tokenize(self, text: str, add_special: bool = True) -> Int32:
@@ -45,6 +45,17 @@ class TextCalls(ModelBase):
         array = check_ids(ids, self.info["vocab_size"], "ids")
         skip_special = flag("skip_special", skip_special)
         return str(self._tokenizer.decode(array, skip_special=skip_special)) if array.size else ""
+
+    @checked_keywords()
+    def token_bytes(self, ids: Ids) -> list[bytes]:
+        """Returns the bytes of each token. Joined, the bytes of a text's ids are the text in UTF-8, also if a character is split over
+        several tokens.
+
+        The bytes are those that the token has behind another one, so a tokenizer that puts a space before a text shows this space too.
+        The bytes of a control token are its text. An id without a token has those of U+FFFD. A WordPiece tokenizer does not keep spaces:
+        a token that begins a word gets one space, and the bytes of ids are not exactly the text. Raises TypeError or ValueError for ids
+        that the model does not have."""
+        return [self._tokenizer.token_bytes(i) for i in check_ids(ids, self.info["vocab_size"], "ids").tolist()]
 
     def count_tokens(self, text: str) -> int:
         """Returns the number of tokens of a text, special tokens included."""

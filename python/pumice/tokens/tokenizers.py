@@ -269,6 +269,17 @@ class Tokenizer:
         """Returns the bytes of a token, or None if there is no token with this id. Requires has_bytes."""
         return None if self.backend.id_to_token(index) is None else self._decoding.piece(index, strict=True)
 
+    def token_bytes(self, index: int) -> bytes:
+        """Returns the bytes that a token stands for in a text, behind another token. If there is no token with this id, they are those of
+        U+FFFD."""
+        if index in self.special_ids:
+            return self.added[index].content.encode()
+        if self.has_bytes:
+            return self._decoding.piece(index, strict=False)
+        stream = self.decode_stream()
+        stream.step([index])  # a token has another text at the beginning of a text, so the token itself comes before it
+        return stream.step([index]).encode()
+
     def id(self, token: str) -> int | None:
         """Returns the id of a token, spelled as in the vocabulary, or None if the vocabulary has no such token."""
         return self.backend.token_to_id(token)
@@ -562,6 +573,11 @@ class DecodeStream:
             if self._decoding.strip_first and data[:1] == b" ":
                 data = data[1:]
         return self._utf8.decode(data)
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes wait for the rest of their character."""
+        return bool(self._utf8.getstate()[0])
 
     def flush(self) -> str:
         """Returns U+FFFD for bytes that are still waiting for the rest of their character. Must be called after the last id."""

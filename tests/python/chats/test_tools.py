@@ -200,6 +200,8 @@ def test_control_tokens_are_read_and_not_shown() -> None:
     words = {1: "Hi", 2: " there", 3: '[{"name": "now",', 4: ' "arguments": {}}]', 8: "", 9: ""}
 
     class Words:
+        pending = False
+
         def step(self, ids: list[int]) -> str:
             return words[ids[0]]
 
@@ -222,6 +224,7 @@ def test_control_tokens_are_read_and_not_shown() -> None:
             chunks += answer.chunks(0)
         assert answer.text == 'Hi there[{"name": "now", "arguments": {}}]'
         assert [i for chunk in chunks for i in chunk.ids] == ids
+        assert [piece for chunk in chunks for piece in chunk.pieces] == [words[i] for i in ids]
         assert "".join(chunk.text for chunk in chunks if chunk.kind == "content") == "Hi there" == answer.parsed().content
         assert [call.name for call in answer.parsed().calls] == ["now"]
 

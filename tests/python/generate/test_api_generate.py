@@ -57,6 +57,7 @@ def test_stop_inside_of_a_token_keeps_the_token(pumice: Any) -> None:
     from pumice.generate.settings import SamplingParams
 
     class Words:
+        pending = False
         words = ["Hello", " world.\nUs", "er: hi"]
 
         def step(self, ids: list[int]) -> str:
@@ -71,12 +72,12 @@ def test_stop_inside_of_a_token_keeps_the_token(pumice: Any) -> None:
     first = c.take(0)
     assert first is not None
     assert first.text == "Hello world."  # "\nUs" is held back, because it may become the stop string
-    assert first.ids.tolist() == [0, 1]
+    assert first.ids.tolist() == [0] and first.pieces == ("Hello",)  # the text of token 1 is not final yet
     c.push({"ids": np.array([2]), "finish_reason": None, "logprobs": np.array([-3.0])})
     assert (c.text, c.ids, c.logprobs, c.finish_reason) == ("Hello world.", [0, 1], [-1.0, -2.0], "stop")
     last = c.take(0)
     assert last is not None
-    assert (last.text, last.ids.tolist(), last.finish_reason) == ("", [], "stop")
+    assert (last.text, last.ids.tolist(), last.pieces, last.finish_reason) == ("", [1], (" world.",), "stop")
 
 
 def test_the_stop_that_is_complete_first_wins(model: Any) -> None:
@@ -139,6 +140,7 @@ def test_stream_adds_up_to_generate(model: Any, stop: Any) -> None:
     chunks = list(model.stream("story", stop=stop))
     assert "".join(map(str, chunks)) == whole.text
     assert np.concatenate([c.ids for c in chunks]).tolist() == whole.ids.tolist()
+    assert tuple(piece for c in chunks for piece in c.pieces) == whole.pieces and "".join(whole.pieces) == whole.text
     assert [c.finish_reason for c in chunks if c.finish_reason] == [whole.finish_reason]
     assert chunks[-1].finish_reason == whole.finish_reason
 
@@ -150,7 +152,10 @@ def test_stream_holds_back_only_what_may_stop(model: Any) -> None:
 
 
 def test_stream_gives_whole_characters(model: Any) -> None:
-    texts = [chunk.text for chunk in model.stream("unicode")]
+    chunks = list(model.stream("unicode"))
+    texts = [chunk.text for chunk in chunks]
+    assert all(len(chunk.pieces) == len(chunk.ids) for chunk in chunks)
+    assert [chunk.pieces for chunk in chunks if chunk.text == "🎉"] == [("", "", "", "🎉")]
     assert "".join(texts) == "naïve 日本 🎉 done"
     assert "🎉" in texts
     assert "\N{REPLACEMENT CHARACTER}" not in "".join(texts)
@@ -158,7 +163,9 @@ def test_stream_gives_whole_characters(model: Any) -> None:
 
 def test_bytes_that_never_become_a_character_are_shown_at_the_end(model: Any) -> None:
     assert model.generate("broken").text == "ab\N{REPLACEMENT CHARACTER}"
-    assert "".join(map(str, model.stream("broken"))) == "ab\N{REPLACEMENT CHARACTER}"
+    chunks = list(model.stream("broken"))
+    assert "".join(map(str, chunks)) == "ab\N{REPLACEMENT CHARACTER}"
+    assert [piece for chunk in chunks for piece in chunk.pieces] == ["a", "b", "\N{REPLACEMENT CHARACTER}"]
 
 
 def test_closing_a_stream_cancels(model: Any) -> None:

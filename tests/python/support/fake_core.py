@@ -49,6 +49,10 @@ class DecodeStream:
             return text
         return ""
 
+    @property
+    def pending(self) -> bool:
+        return bool(self.held)
+
     def flush(self) -> str:
         text, self.held = self.held.decode(errors="replace"), b""
         return text

@@ -1005,6 +1005,30 @@ def test_decoding_gives_the_text_back(name: str, request: pytest.FixtureRequest)
         assert back == (line.replace(SPACE, " ") if name == "gemma" else line)  # Gemma writes a space as SPACE
 
 
+@pytest.mark.parametrize("name", ["smol", "gemma", "gemma_prefix"])
+def test_bytes_of_tokens_make_the_text(name: str, gemma_file: File, request: pytest.FixtureRequest) -> None:
+    tokenizer = load_tokenizer(with_keys(gemma_file, add_space_prefix=True)) if name == "gemma_prefix" else request.getfixturevalue(name)
+    split = 0
+    for line in [*LINES, "🦩🪨 naïve 日本", "a" + "\U0001fae8" * 3]:
+        pieces = [tokenizer.token_bytes(i) for i in tokenizer.encode(line, add_special=False).tolist()]
+        text = line if name == "smol" else line.replace(SPACE, " ")
+        assert b"".join(pieces).decode() in ((text, " " + text) if name == "gemma_prefix" else (text,))  # SentencePiece's own space
+        split += sum(piece.decode(errors="replace").encode() != piece for piece in pieces)
+    assert split > 10  # parts of characters were among them
+    for i in tokenizer.special_ids:
+        assert tokenizer.token_bytes(i) == tokenizer.added[i].content.encode()
+    assert tokenizer.token_bytes(tokenizer.vocab_size + 5) == "\ufffd".encode()
+
+
+def test_bytes_of_wordpiece_tokens(minilm: Tokenizer) -> None:
+    ids = minilm.encode("pumice floats, unknown🦩 1.5").tolist()
+    pieces = [minilm.token_bytes(i) for i in ids]
+    assert pieces[0] == b"[CLS]" and pieces[-1] == b"[SEP]"
+    assert pieces[1:5] == [b" pu", b"mic", b"e", b" floats"]
+    assert minilm.token_bytes(minilm.id("##ing") or 0) == b"ing" and minilm.token_bytes(minilm.id("hello") or 0) == b" hello"
+    assert minilm.token_bytes(minilm.vocab_size) == "\ufffd".encode()
+
+
 def test_decoding_is_that_of_the_backend(smol: Tokenizer, gemma: Tokenizer, minilm: Tokenizer) -> None:
     for tokenizer in (smol, gemma, minilm):
         for line in LINES:
