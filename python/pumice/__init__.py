@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .encode.token_labels import LabeledSpan, TokenLabels
     from .encode.vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
     from .event_loops.streams import AsyncStream
-    from .generate.answers import ToolCall
+    from .generate.answers import CallDelta, ToolCall
     from .generate.generation import Chunk, Generation, Stream
     from .generate.grammar import Grammar
     from .generate.settings import SamplingParams
@@ -66,6 +66,7 @@ _HOME = {
     "Generation": "generate.generation",
     "ChatResult": "chats.chat",
     "ToolCall": "generate.answers",
+    "CallDelta": "generate.answers",
     "Chunk": "generate.generation",
     "Stream": "generate.generation",
     "SamplingParams": "generate.settings",
@@ -90,6 +91,7 @@ _HOME = {
 
 __all__ = [
     "AsyncStream",
+    "CallDelta",
     "ChatResult",
     "ChatTemplateError",
     "Chunk",

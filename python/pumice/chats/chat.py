@@ -118,7 +118,7 @@ class Answer(Continuation):
         chunk = self.take(index)
         if chunk is None:
             return []
-        events = [event for event in self._events(self._sent_text, chunk.finish_reason is not None) if event.text or event.calls]
+        events = [event for event in self._events(self._sent_text, chunk.finish_reason is not None) if event]
         if len(events) == 1 and events[0] == Event("content", chunk.text):  # most chunks are like this
             return [chunk]
         if not events:
@@ -128,7 +128,8 @@ class Answer(Continuation):
         for i, event in enumerate(events):
             last = chunk.finish_reason if i == len(events) - 1 else None
             tokens = {} if i == 0 else nothing  # the first chunk gets all of the tokens
-            result.append(replace(chunk, text=event.text, kind=event.kind, calls=event.calls, finish_reason=last, **tokens))
+            said = {"text": event.text, "kind": event.kind, "calls": event.calls, "call_deltas": event.deltas, "call_errors": event.failed}
+            result.append(replace(chunk, finish_reason=last, **said, **tokens))
         return result
 
     def _events(self, end: int, over: bool) -> list[Event]:

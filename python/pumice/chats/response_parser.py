@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.arguments import did_you_mean, shown
-from ..generate.answers import DECODER, Kind, ToolCall
+from ..generate.answers import DECODER, CallDelta, Kind, ToolCall
+from .arriving_calls import ArrivingCalls, Plan, plan_of
 from .markers import Found, Pattern, Scanner, Watch
 from .python_calls import python_calls
 from .tool_schemas import typed
@@ -41,13 +42,22 @@ class Event:
 
     If kind is "content" or "reasoning", `text` is the next piece of it. If kind is "tool_call", the event is one of three. A call begins:
     `begun` is true, and `name` is set if the opening marker contains the name. A call continues: `text` is the next piece of the call as
-    the model wrote it. A call has ended: `calls` holds the call, or several calls if the marker opened a list."""
+    the model wrote it. A call has ended: `calls` holds the call, or several calls if the marker opened a list.
+
+    deltas: what these events add to the calls of the answer.  failed: (index, reason) for each call whose deltas were sent and which turned
+    out to be no call. If the region of a call cannot be parsed, this comes with the event of its text as content."""
 
     kind: Kind
     text: str = ""
     begun: bool = False
     name: str | None = None
     calls: tuple[ToolCall, ...] = ()
+    deltas: tuple[CallDelta, ...] = ()
+    failed: tuple[tuple[int, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether the event says anything that a chunk of a stream has."""
+        return bool(self.text or self.calls or self.deltas or self.failed)
 
 
 # ---- templates -------------------------------------------------------------------------------------------------
@@ -66,6 +76,7 @@ class Field:
     join: str
     transform: Any
     each: bool
+    arrives: Plan | None  # how calls arrive piece by piece, or None if they come whole
 
 
 class ResponseTemplate:
@@ -197,7 +208,8 @@ def _field(name: str, given: Any) -> Field:
     field_open, close = _marker(given, "open", where), _marker(given, "close", where)
     if field_open is not None and field_open.takes_nothing():
         raise ValueError(f"{where}: open_pattern takes nothing: it begins with (?=")
-    return Field(name, kind, field_open, close, content, arguments, _BETWEEN if join is None else join, transform, each)
+    arrives = plan_of(content, arguments, transform, each)
+    return Field(name, kind, field_open, close, content, arguments, _BETWEEN if join is None else join, transform, each, arrives)
 
 
 # ---- parsing of a tool call's region ----------------------------------------------------------------------------
@@ -505,7 +517,9 @@ class ResponseParser:
         calls: bool = True,
         id_prefix: str = "call_",
     ) -> None:
-        self._template, self._calls, self._prefix = template, calls, id_prefix
+        self._template, self._calls = template, calls
+        self._arriving = ArrivingCalls(lambda: call_id(id_prefix))
+        self._arrived: list[CallDelta] = []  # deltas of a call whose beginning is already part of the prompt
         self._schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
         self._scanner = Scanner()
         self._inside: Field | None = None
@@ -522,6 +536,10 @@ class ResponseParser:
             self.feed(prompt)
             self._texts = {kind: _Text(**_edges(template, kind)) for kind in self._texts}
             self.calls, self.errors = [], []
+            self._arriving = ArrivingCalls(lambda: call_id(id_prefix))
+            if self._inside is not None and self._inside.kind == "tool_call":
+                self._arrived = self._arriving.begin(self._inside.arrives, self._groups.get("name"))
+                self._arrived += self._arriving.text("".join(self._body))
 
     @property
     def kind(self) -> Kind:
@@ -550,7 +568,8 @@ class ResponseParser:
         return events
 
     def _read(self, final: bool) -> list[Event]:
-        events: list[Event] = []
+        events: list[Event] = [Event("tool_call", deltas=tuple(self._arrived))] if self._arrived else []
+        self._arrived = []
         while True:
             before = self._scanner.gave_up
             text, found = self._scanner.next(final)
@@ -582,7 +601,8 @@ class ResponseParser:
             self._raw, self._body, self._groups = [found.text], [], found.groups
             quotes = _QUOTES.get(opens.content)
             self._open_text, self._heard = _OpenText(quotes, opens.arguments) if quotes else None, 0
-            events.append(Event("tool_call", begun=True, name=found.groups.get("name")))
+            name = found.groups.get("name")
+            events.append(Event("tool_call", begun=True, name=name, deltas=tuple(self._arriving.begin(opens.arrives, name))))
 
     def _enter(self, inside: Field | None) -> None:
         self._inside = inside
@@ -595,7 +615,7 @@ class ResponseParser:
         if where.kind == "tool_call":
             self._raw.append(text)
             self._body.append(text)
-            events.append(Event("tool_call", text))
+            events.append(Event("tool_call", text, deltas=tuple(self._arriving.text(text))))
             return
         if sure := self._texts[where.kind].add(text):
             events.append(Event(where.kind, sure))
@@ -614,11 +634,12 @@ class ResponseParser:
             text = self._texts["content"]
             sure = text.add(raw)
             text.end()
-            events.append(Event("content", sure))
+            events.append(Event("content", sure, failed=tuple(self._arriving.fail(f"the call could not be read: {error}"))))
             return
-        calls = tuple(ToolCall(call_id(self._prefix), name, arguments, raw) for name, arguments in found)
+        ids, deltas, failed = self._arriving.end(found)
+        calls = tuple(ToolCall(ident, name, arguments, raw) for ident, (name, arguments) in zip(ids, found, strict=True))
         self.calls += calls
-        events.append(Event("tool_call", calls=calls))
+        events.append(Event("tool_call", calls=calls, deltas=tuple(deltas), failed=tuple(failed)))
 
     def _called(self, region: Field, body: str) -> list[tuple[str, dict[str, Any]]]:
         value = _READERS[region.content](body, region.arguments)

@@ -1,4 +1,4 @@
-"""The tool calls of an answer, and strict JSON, which has no NaN and no Infinity."""
+"""The tool calls of an answer, whole and while they arrive, and strict JSON, which has no NaN and no Infinity."""
 
 from __future__ import annotations
 
@@ -56,3 +56,17 @@ class ToolCall:
         if (found := not_finite(self.arguments)) is not None:
             raise ValueError(f"the arguments of {self.name!r} have {found[1]!r}, which is no JSON")
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": json_text(self.arguments)}}
+
+
+@dataclass(frozen=True)
+class CallDelta:
+    """New text of a tool call while the model writes it.
+
+    index: which call of the answer (0, 1, ...). id: the id that the result's ToolCall has. name: the function's name in the first delta of
+    a call, and None in later ones. arguments: new text of the arguments as JSON. The arguments of all deltas of one call, concatenated, are
+    JSON whose value is the ToolCall's arguments."""
+
+    index: int
+    id: str
+    name: str | None
+    arguments: str

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..common.display import html_lines, token_span
-from .answers import Kind, ToolCall
+from .answers import CallDelta, Kind, ToolCall
 from .settings import SamplingParams, engine_params
 
 if TYPE_CHECKING:
@@ -87,8 +87,9 @@ class Chunk:
 
     index: the sequence (prompt * n + sample). finish_reason: set only in the last chunk of a sequence. ids, log-probabilities and pieces:
     as in Generation, for the tokens of this chunk. A token comes when all of its text is final, so the beginning of its text may be in
-    the chunk before. kind: "content", "reasoning" or "tool_call", for the text of a chat. calls: the tool calls
-    that end in this chunk."""
+    the chunk before. kind: "content", "reasoning" or "tool_call", for the text of a chat. calls: the tool calls that end in this chunk.
+    call_deltas: new text of the calls that the model writes now. call_errors: (index, reason) for each call whose deltas came and which
+    turned out to be no call. Its index and id are not used again, and the result's tool_calls does not have it."""
 
     text: str
     ids: Int32
@@ -100,6 +101,8 @@ class Chunk:
     kind: Kind = "content"
     calls: tuple[ToolCall, ...] = ()
     pieces: tuple[str, ...] = ()  # the text of each token
+    call_deltas: tuple[CallDelta, ...] = ()
+    call_errors: tuple[tuple[int, str], ...] = ()
 
     def __str__(self) -> str:
         return self.text

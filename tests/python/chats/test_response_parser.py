@@ -9,27 +9,18 @@ import os
 import random
 import re
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tool_templates import ANSWERS, ENDS, NO_CONTENT_BESIDE_CALLS, NO_REASONING, TEMPLATES, TOOLS, USER, chats, golden, reasons_as
+from tool_answers import GOLDEN, SHAPES, answers, expected, shape_of, without_end
+from tool_templates import ENDS, TEMPLATES, TOOLS, USER, chats, reasons_as
 
 from pumice.chats import response_templates
 from pumice.chats.chat_templates import ChatTemplate
 from pumice.chats.markers import MAX_MARKER, Pattern, Scanner, Watch
 from pumice.chats.response_parser import Event, ResponseParser, ResponseTemplate
 from pumice.errors import ChatTemplateError
-
-GOLDEN = list(golden())
-SHAPES = {row.name: ResponseTemplate(row.template) for row in response_templates.ROWS}
-
-
-def shape_of(source: str) -> ResponseTemplate:
-    row = response_templates.row_of(source)
-    assert row is not None
-    return SHAPES[row.name]
 
 
 def parse(shape: ResponseTemplate, pieces: list[str], prompt: str = "", **options: Any) -> tuple[ResponseParser, list[Event]]:
@@ -59,43 +50,13 @@ def outcome(parser: ResponseParser, events: list[Event]) -> Any:
 
 def test_prompts_are_those_of_transformers() -> None:
     compiled = {name: ChatTemplate(source, "<bos>", "</s>") for name, source in TEMPLATES.items()}
-    for (name, _, messages, variables), expected in zip(chats(), GOLDEN, strict=True):
+    for (name, _, messages, variables), prompt in zip(chats(), GOLDEN, strict=True):
         variables = {"add_generation_prompt": False, **variables}
-        if expected is None:
+        if prompt is None:
             with pytest.raises(ChatTemplateError):
                 compiled[name].render(messages, tools=TOOLS, **variables)
         else:
-            assert compiled[name].render(messages, tools=TOOLS, **variables) == expected
-
-
-@cache
-def answers(name: str) -> dict[str, tuple[str, str]]:
-    """Returns a dict from each kind of answer to two texts as the template writes them: the beginning of the answer that is already part of
-    the prompt, and the rest of the answer."""
-    found: dict[str, tuple[str, str]] = {}
-    prompts = []
-    for (template, kind, messages, variables), text in zip(chats(), GOLDEN, strict=True):
-        if template != name or text is None:
-            continue
-        if not kind:
-            prompts.append(text)
-        elif not variables:
-            prompt = max((p for p in prompts if text.startswith(p)), key=len)
-            before = ChatTemplate(TEMPLATES[name], "<bos>", "</s>").render(messages[:1], False, tools=TOOLS)
-            body = text[len(prompt) :].removesuffix("\n")
-            found[kind] = prompt[len(before) :] if prompt.startswith(before) else "", _without_end(body)
-    return found
-
-
-def _without_end(text: str) -> str:
-    return next((text.removesuffix(end) for end in ENDS if text.endswith(end)), text)
-
-
-def expected(name: str, kind: str) -> tuple[str, str | None, list[tuple[str, Any]]]:
-    answer = ANSWERS[kind]
-    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in answer.get("tool_calls", [])]
-    content = "" if calls and name in NO_CONTENT_BESIDE_CALLS else answer["content"]
-    return content, None if name in NO_REASONING else answer.get("reasoning_content"), calls
+            assert compiled[name].render(messages, tools=TOOLS, **variables) == prompt
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -149,7 +110,7 @@ def test_markers_in_a_string_end_no_call(name: str) -> None:
         before, answer = template.render(messages[:1], True, tools=TOOLS), template.render(messages, False, tools=TOOLS)
         if not answer.startswith(before):
             before = template.render(messages[:1], False, tools=TOOLS)
-        said = _without_end(answer.removeprefix(before).removesuffix("\n"))
+        said = without_end(answer.removeprefix(before).removesuffix("\n"))
         parser, events = parse(shape, [said], prompt)
         assert [(call.name, call.arguments) for call in parser.calls] == [("now", {"code": text, "more": ["x"]})], said
         assert (parser.content, parser.errors) == ("", [])

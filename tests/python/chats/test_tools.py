@@ -87,6 +87,28 @@ def test_a_stream_says_what_its_text_is(monkeypatch: pytest.MonkeyPatch, tooled:
     assert [c.finish_reason for c in chunks if c.finish_reason] == ["eos"] == [chunks[-1].finish_reason]
 
 
+def test_a_stream_has_calls_while_they_are_written(monkeypatch: pytest.MonkeyPatch, tooled: Any) -> None:
+    says(monkeypatch, tooled, THOUGHT_AND_CALLS, tools=[weather, now])
+    stream = tooled.chat("Hi", tools=[weather, now], stream=True)
+    chunks = list(stream)
+    deltas = [delta for chunk in chunks for delta in chunk.call_deltas]
+    assert [(delta.index, delta.name) for delta in deltas if delta.name] == [(0, "weather"), (1, "now")]
+    assert {chunk.kind for chunk in chunks if chunk.call_deltas} == {"tool_call"}
+    for i, call in enumerate(stream.result.tool_calls):
+        assert json.loads("".join(delta.arguments for delta in deltas if delta.index == i)) == call.arguments
+        assert {delta.id for delta in deltas if delta.index == i} == {call.id}
+    assert len(deltas) > 10
+    assert not any(chunk.call_errors for chunk in chunks)
+    begun = THOUGHT_AND_CALLS.split("ln")[0]
+    cut = tooled.chat("Hi", tools=[weather, now], max_tokens=len(begun.encode()), stream=True)
+    chunks = list(cut)
+    assert any(delta.index == 0 for chunk in chunks for delta in chunk.call_deltas)
+    (index, reason) = next(error for chunk in chunks for error in chunk.call_errors)
+    assert index == 0 and "no JSON" in reason
+    assert cut.result.tool_calls == ()
+    assert cut.result.content == "".join(chunk.text for chunk in chunks if chunk.kind == "content")
+
+
 def test_a_closed_stream_and_a_short_answer(monkeypatch: pytest.MonkeyPatch, tooled: Any) -> None:
     says(monkeypatch, tooled, THOUGHT_AND_CALLS, tools=[weather])
     with tooled.chat("Hi", tools=[weather], stream=True) as stream:

@@ -1,0 +1,271 @@
+"""The tool calls of an answer while the model writes them: each call's name as soon as it is complete, and its arguments as they grow.
+
+The response parser tells an ArrivingCalls object where the region of a call begins, what text it has and how it ends. Arguments come piece
+by piece if the answer's format writes them as plain JSON. plan_of() says whether it does. The calls of other formats come whole when their
+region ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..generate.answers import CallDelta, json_text
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the names and the arguments of a region's calls are in its text, which is JSON.
+
+    name: the key of the name. None means that the marker which opens the region has the name.  arguments: the key of the arguments. None
+    means that the whole text is one call's arguments.  listed: the calls must be in a list.  wrapped: a call may be inside of an object
+    with the key "function"."""
+
+    name: str | None
+    arguments: str | None
+    listed: bool = False
+    wrapped: bool = False
+
+
+_ALONE = re.compile(r"\{(\w+)\}")
+
+
+def plan_of(content: str, options: Mapping[str, Any], transform: Any, each: bool) -> Plan | None:
+    """Returns the Plan of a response template's field, or None if its calls come whole. The arguments are the field's content,
+    content_args, transform and transform_each."""
+    if content != "json" or options:  # options describe JSON that is not standard
+        return None
+    if transform is None:
+        return Plan("name", "arguments", wrapped=True)
+    function = transform.get("function", transform) if isinstance(transform, Mapping) else {}
+    places = [function.get(key) for key in ("name", "arguments")] if isinstance(function, Mapping) else []
+    found = [_ALONE.fullmatch(place) if isinstance(place, str) else None for place in places]
+    if len(found) != 2 or found[0] is None or found[1] is None:
+        return None
+    name, arguments = found[0][1], found[1][1]
+    if each:
+        return Plan(name, arguments, listed=True)
+    return Plan(None, None) if (name, arguments) == ("name", "content") else None
+
+
+class _Reader:
+    """Reads the JSON of one region. After feed(), `news` has (call, name, text) for each new piece: which call of the region it belongs to,
+    the call's name if it has just become known, and new text of its arguments.
+
+    The calls are reported in their order. If a call ends and its arguments were not found in the expected form, `stalled` is set, and no
+    later call is reported."""
+
+    _STEP = re.compile(r'["{}\[\],:]')
+    _IN_STRING = re.compile(r'["\\]')
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.news: list[tuple[int, str | None, str]] = []
+        self.call = 0
+        self.stalled = False
+        self._depth = 0
+        self._string = False
+        self._escaped = False  # the next character belongs to an escape sequence
+        self._spelt: list[str] | None = None  # the text of a string that is kept, because it is a key or a name
+        self._key = ""
+        self._value = False  # whether the current position is behind a key
+        self._keys_at = 0  # the depth of the keys of the current call, or 0 outside of a call
+        self._outer = 0  # the depth at which the current call begins
+        self._listed = False
+        self._named = False
+        self._arguments_at = 0  # the depth of the arguments that are being read, or 0
+        self._complete = False  # the arguments of the current call are complete
+        self._early: list[str] = []  # arguments that came before the name
+
+    def feed(self, text: str) -> None:
+        at = start = 0  # start: where the text begins that was not reported yet
+        while at < len(text) and not self.stalled:
+            if self._escaped:
+                self._escaped, before, at = False, at, at + 1
+                self._keep(text[before:at])
+                continue
+            found = (self._IN_STRING if self._string else self._STEP).search(text, at)
+            self._keep(text[at : found.end() if found else len(text)])
+            if found is None:
+                break
+            at = found.end()
+            if self._string:
+                if found[0] == "\\":
+                    self._escaped = True
+                else:
+                    self._string = False
+                    self._end_string()
+            elif found[0] == '"':
+                self._string = True
+                wanted = not self._arguments_at and self._keys_at == self._depth > 0
+                self._spelt = ['"'] if wanted and (not self._value or self._key == self._plan.name) else None
+            elif found[0] in "{[":
+                if self._open(found[0]):
+                    start = found.start()
+            elif found[0] in "}]":
+                if self._arguments_at and self._depth == self._arguments_at:
+                    self._report(text[start:at])
+                    self._arguments_at, self._complete = 0, True
+                self._close()
+            elif self._depth == self._keys_at:
+                self._value = found[0] == ":"
+        if self._arguments_at and start < len(text):
+            self._report(text[start:])
+
+    def _keep(self, text: str) -> None:
+        if self._spelt is not None:
+            self._spelt.append(text)
+
+    def _open(self, bracket: str) -> bool:
+        """Goes one level deeper. Returns whether the arguments of a call begin here."""
+        self._depth += 1
+        if self._arguments_at:
+            return False
+        plan = self._plan
+        if plan.arguments is None:
+            begins = bracket == "{" and self._depth == 1
+            self._keys_at = self._outer = 1
+        elif not self._keys_at:
+            self._listed = self._listed or (bracket == "[" and self._depth == 1)
+            if bracket == "{" and self._depth == 1 + self._listed and (self._listed or not plan.listed):
+                self._keys_at = self._outer = self._depth
+                self._value = False
+            return False
+        elif self._depth != self._keys_at + 1 or not self._value:
+            return False
+        elif plan.wrapped and self._key == "function" and bracket == "{" and self._keys_at == self._outer:
+            self._keys_at, self._value = self._depth, False
+            return False
+        else:
+            begins = bracket == "{" and self._key == plan.arguments
+        if begins and not self._complete:
+            self._arguments_at = self._depth
+            return True
+        return False
+
+    def _close(self) -> None:
+        self._depth -= 1
+        if self._keys_at > self._depth >= self._outer:  # the object under "function" has ended
+            self._keys_at = self._outer
+        if self._keys_at and self._depth < self._outer:
+            if not (self._complete and (self._named or self._plan.name is None)):
+                self.stalled = True
+                return
+            self.call += 1
+            self._keys_at, self._named, self._complete = 0, False, False
+
+    def _end_string(self) -> None:
+        if self._spelt is None:
+            return
+        spelt, self._spelt = "".join(self._spelt), None
+        try:
+            said = json.loads(spelt)
+        except ValueError:
+            self.stalled = True
+            return
+        if not self._value:
+            self._key = said
+        elif not self._named and (name := said.strip()):
+            self._named = True
+            self.news.append((self.call, name, "".join(self._early)))
+            self._early = []
+
+    def _report(self, text: str) -> None:
+        if self._plan.name is None or self._named:
+            self.news.append((self.call, None, text))
+        else:
+            self._early.append(text)
+
+
+@dataclass
+class _Sent:
+    """A call whose deltas were sent: its name, and the text of its arguments."""
+
+    delta: CallDelta  # the first one
+    name: str
+    arguments: list[str]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.arguments)
+
+    def says(self, name: str, arguments: dict[str, Any]) -> bool:
+        """Returns whether the deltas say this name and these arguments, or no arguments yet."""
+        try:
+            return self.name == name and (not self.text or json_text(json.loads(self.text)) == json_text(arguments))
+        except (ValueError, RecursionError):
+            return False
+
+
+class ArrivingCalls:
+    """The calls of one answer. Each call gets its index and its id when its first delta is made. `make_id` returns a new id."""
+
+    def __init__(self, make_id: Callable[[], str]) -> None:
+        self._make_id = make_id
+        self._next = 0
+        self._sent: list[_Sent] = []  # the calls of the current region
+        self._reader: _Reader | None = None
+
+    def begin(self, plan: Plan | None, name: str | None) -> list[CallDelta]:
+        """Begins a region. name: the name that the opening marker has, if any."""
+        self._sent = []
+        name = (name or "").strip()
+        if plan is None or (plan.name is None and not name):
+            self._reader = None
+            return []
+        self._reader = _Reader(plan)
+        return [self._first(name)] if plan.name is None else []
+
+    def text(self, text: str) -> list[CallDelta]:
+        """Takes new text of the region. Returns one delta for each call that it adds to."""
+        reader = self._reader
+        if reader is None or reader.stalled:
+            return []
+        reader.feed(text)
+        news, reader.news = reader.news, []
+        deltas: list[CallDelta] = []
+        for call, name, arguments in news:
+            if call >= len(self._sent):
+                if name is None:  # a second value follows a whole text of arguments; the parser refuses the region
+                    break
+                deltas.append(self._first(name, arguments))
+                continue
+            sent = self._sent[call]
+            sent.arguments.append(arguments)
+            if deltas and deltas[-1].index == sent.delta.index:
+                last = deltas.pop()
+                deltas.append(CallDelta(last.index, last.id, last.name, last.arguments + arguments))
+            else:
+                deltas.append(CallDelta(sent.delta.index, sent.delta.id, None, arguments))
+        return deltas
+
+    def end(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> tuple[list[str], list[CallDelta], list[tuple[int, str]]]:
+        """Ends the region with its calls, (name, arguments) each. Returns the ids of the calls, the deltas that complete them, and (index,
+        reason) for each call whose deltas differ from what the whole text says. Such a call and those after it are sent again."""
+        kept = 0
+        while kept < min(len(self._sent), len(calls)) and self._sent[kept].says(*calls[kept]):
+            kept += 1
+        errors = self.fail("the whole text of the call says something else than its beginning, because it has a key twice", kept)
+        deltas = [
+            CallDelta(sent.delta.index, sent.delta.id, None, json_text(arguments))
+            for sent, (_, arguments) in zip(self._sent, calls, strict=False)
+            if not sent.text
+        ]
+        deltas += [self._first(name, json_text(arguments)) for name, arguments in calls[kept:]]
+        return [sent.delta.id for sent in self._sent], deltas, errors
+
+    def fail(self, reason: str, first: int = 0) -> list[tuple[int, str]]:
+        """Returns (index, reason) for each call of the region, from the call `first` on, whose deltas were sent. They turned out to be no
+        calls of the answer."""
+        failed = [(sent.delta.index, reason) for sent in self._sent[first:]]
+        del self._sent[first:]
+        self._reader = None
+        return failed
+
+    def _first(self, name: str, arguments: str = "") -> CallDelta:
+        delta = CallDelta(self._next, self._make_id(), name, arguments)
+        self._next += 1
+        self._sent.append(_Sent(delta, name, [arguments]))
+        return delta
