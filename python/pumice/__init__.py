@@ -40,7 +40,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .chats.chat import ChatResult
-    from .encode.encoding import Prediction, RankHit
+    from .encode.encoding import Encoded, Prediction, RankHit
     from .encode.token_labels import LabeledSpan, TokenLabels
     from .encode.vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
     from .event_loops.streams import AsyncStream
@@ -71,6 +71,7 @@ _HOME = {
     "Stream": "generate.generation",
     "SamplingParams": "generate.settings",
     "Grammar": "generate.grammar",
+    "Encoded": "encode.encoding",
     "RankHit": "encode.encoding",
     "Prediction": "encode.encoding",
     "LabeledSpan": "encode.token_labels",
@@ -101,6 +102,7 @@ __all__ = [
     "DeviceList",
     "DeviceLostError",
     "DeviceNotFoundError",
+    "Encoded",
     "EventLoopError",
     "FallbackWarning",
     "ForkedDeviceError",

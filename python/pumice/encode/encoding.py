@@ -46,6 +46,22 @@ FEW_TEXTS = 64  # maximum number of texts that EncodeOptions.takes_few() accepts
 _LOGITS_PER_CALL = 1 << 24  # maximum number of logits of tokens in one call of the engine; they take 64 MiB
 
 
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """The result of encode(details=True): the vectors, and how many tokens the texts have.
+
+    vectors: what encode() returns without details.
+    tokens: int32 (n,), the number of tokens of each text that the model was given, special tokens and prompt included. It does not count
+        tokens that were cut off.
+    cut: int32 (n,), the number of tokens of each text that were cut off, because the text was too long; 0 for a whole text.
+
+    For one string, `tokens` and `cut` are of type int."""
+
+    vectors: Any
+    tokens: Any
+    cut: Any
+
+
 @dataclass(frozen=True)
 class RankHit:
     """One document in the result of rank(): its index in the given list of documents, its score, its text."""
@@ -80,6 +96,7 @@ class EncodeKeywords(TypedDict, total=False):
     truncate: Literal[True, "error"]
     show_progress_bar: bool | None
     out: Float32 | None
+    details: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +115,7 @@ class EncodeOptions:
     truncate: Literal[True, "error"] = True
     show_progress_bar: bool | None = None
     out: Float32 | None = None
+    details: bool = False
 
     def takes_few(self, inputs: Any) -> bool:
         """Returns whether Encoder.prepare() accepts these inputs. It accepts a short list of short texts, if the call asks for one vector
@@ -143,11 +161,19 @@ class _Call:
     skipped: int  # number of tokens at the beginning of each text that belong to the prompt and are left out of the vector
     role: str | None
     budget: int  # maximum tokens per micro-batch, or 0 if the engine chooses
+    details: bool
     cuts: Cuts
 
-    def result(self, rows: Float32) -> Any:
-        """Returns the result of the call. rows: one vector per text. They are packed if the call asks for another precision than
-        float32."""
+    def result(self, vectors: Any) -> Any:
+        """Returns the result of the call, which is `vectors` or an Encoded with them. Without details, warns of cut texts."""
+        if not self.details:
+            self.cuts.warn()
+            return vectors
+        tokens, cut = self.cuts.details()
+        return Encoded(vectors, int(tokens[0]), int(cut[0])) if self.single else Encoded(vectors, tokens, cut)
+
+    def packed(self, rows: Float32) -> Any:
+        """Returns one vector per text, packed if the call asks for another precision than float32."""
         if self.out is not None:
             return self.out
         if self.codes and self.precision == "int8":
@@ -197,12 +223,11 @@ class Encoder:
                 rows = self._sentence_rows(call, bar, cancel)
             if call.output != "sentence":
                 hidden = self._token_rows(call, options.truncate, bar, cancel)
-        call.cuts.warn()
         if call.output != "tokens":
-            rows = call.result(rows)
+            rows = call.packed(rows)
         if call.output != "sentence" and call.single:
             hidden = hidden[0]
-        return rows if call.output == "sentence" else hidden if call.output == "tokens" else (rows, hidden)
+        return call.result(rows if call.output == "sentence" else hidden if call.output == "tokens" else (rows, hidden))
 
     def prepare(self, inputs: Any, options: EncodeOptions, role: str | None = None) -> Prepared:
         """Checks the arguments and tokenizes the texts of a call. Requires `options.takes_few(inputs)`."""
@@ -212,15 +237,15 @@ class Encoder:
         tokens = self._windows.window(texts, 0, call.prompt, call.cuts, role)
 
         def finish() -> Any:
-            call.cuts.warn()
             call.code(rows)
-            return call.result(rows)
+            return call.result(call.packed(rows))
 
         return Prepared(self._engine, self._piece(call, tokens, 0, rows), finish)
 
     def _checked(self, inputs: Any, options: EncodeOptions, role: str | None) -> _Call:
         output, precision, out = options.output, options.precision, options.out
         normalize = None if options.normalize is None else flag("normalize", options.normalize)
+        details = flag("details", options.details)
         choice("output", output, OUTPUTS)
         choice("precision", precision, PRECISIONS)
         if output != "tokens" and not self._config.pools:
@@ -265,7 +290,8 @@ class Encoder:
             skipped=self._windows.prompt_tokens(prompt),
             role=role,
             budget=self._budget(options.batch_size, options.token_budget),
-            cuts=self._windows.cuts(role, options.truncate),
+            details=details,
+            cuts=self._windows.cuts(role, options.truncate, details),
         )
 
     def _width(self, truncate_dim: int | None) -> int:

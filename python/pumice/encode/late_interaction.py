@@ -257,7 +257,7 @@ class Reader:
             np.insert(batch.ids, ends, self._expansion_id).astype(np.int32),
             offsets,
             None if batch.types is None else np.insert(batch.types, ends, 0).astype(np.int32),
-            batch.lengths_before_cut,
+            batch.lengths_before_cut + more,
         )
         counts = self._late.masked or expansion.attend
         return Read(longer, unseen if expansion.attend else more.astype(np.int32), np.insert(kept, ends, counts))

@@ -41,6 +41,7 @@ class Tokens:
     unseen: Int32 | None = None  # for each text, the number of tokens at its end to which no token attends
     kept: npt.NDArray[np.bool_] | None = None  # for each token, whether it has a vector in the result
     places: Int32 | None = None  # as in TokenBatch
+    cut: Int32 | None = None  # for each text, the number of tokens that were cut off; None if no text was cut
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -67,26 +68,29 @@ class Tokens:
         """Returns these texts without the tokens whose id is `unwanted`."""
         kept = self.ids != unwanted
         before = np.concatenate([[0], np.cumsum(kept)])
-        return Tokens(self.ids[kept], before[self.offsets].astype(np.int64), None)
+        return Tokens(self.ids[kept], before[self.offsets].astype(np.int64), None, cut=self.cut)
 
 
 class Cuts:
-    """Counts the texts of a call that are too long. They are cut, or raise an error with truncate="error"."""
+    """Counts the texts of a call that are too long. They are cut, or raise an error with truncate="error". With `details`, also keeps the
+    number of tokens of each text."""
 
-    def __init__(self, limit: int, truncate: bool | str, what: str = "text") -> None:
+    def __init__(self, limit: int, truncate: bool | str, what: str = "text", details: bool = False) -> None:
         if isinstance(truncate, np.bool_):
             truncate = bool(truncate)
         if truncate is not True and not (isinstance(truncate, str) and truncate == "error"):
             raise ValueError(f'truncate={shown(truncate)} is neither True (cut and warn) nor "error"')
         self.limit, self.fail, self.what = limit, truncate == "error", what
         self.cut = self.longest = self.seen = 0
+        self._details: list[tuple[Int32, Int32]] | None = [] if details else None  # tokens and cut tokens of each text, window by window
 
-    def see(self, lengths: npt.NDArray[Any], first: int) -> None:
-        """Counts these texts, and how many of them are too long. lengths: the number of tokens of each text before it is cut.  first: the
-        index of the first of these texts in the call. With truncate="error", raises ContextLengthError if a text is too long."""
+    def see(self, lengths: npt.NDArray[Any], first: int) -> bool:
+        """Counts these texts, and how many of them are too long. Returns whether any of them is. lengths: the number of tokens of each text
+        before it is cut.  first: the index of the first of these texts in the call. With truncate="error", raises ContextLengthError if a
+        text is too long."""
         self.seen += len(lengths)
         if not len(lengths) or lengths.max() <= self.limit:
-            return
+            return False
         long = np.flatnonzero(lengths > self.limit)
         if self.fail:
             i = int(long[0])
@@ -96,10 +100,24 @@ class Cuts:
             )
         self.cut += int(long.size)
         self.longest = max(self.longest, int(lengths.max()))
+        return True
+
+    def keep(self, tokens: Tokens) -> Tokens:
+        """Keeps the numbers of tokens of a window, if the call asks for details. Returns the window."""
+        if self._details is not None:
+            counts = np.diff(tokens.offsets).astype(np.int32)
+            self._details.append((counts, np.zeros_like(counts) if tokens.cut is None else tokens.cut))
+        return tokens
+
+    def details(self) -> tuple[Int32, Int32]:
+        """Returns for each text its number of tokens, and how many tokens were cut off. Requires `details`."""
+        none = np.empty(0, np.int32)
+        tokens, cut = zip((none, none), *(self._details or ()), strict=True)
+        return np.concatenate(tokens), np.concatenate(cut)
 
     def warn(self) -> None:
-        """Issues one TruncationWarning if texts were cut."""
-        if self.cut:
+        """Issues one TruncationWarning if texts were cut, unless the call asks for details, which say it for each text."""
+        if self.cut and self._details is None:
             warn(
                 TruncationWarning,
                 f"{self.cut} of {self.seen} {self.what}s were cut to the model's {self.limit} tokens; the longest has {self.longest}. "
@@ -225,9 +243,9 @@ class WindowTokenizer:
         text = prompt.lower() if self._config.lower_case else prompt
         return len(self._tokenizer.encode(text, add_special=True)) - len(self._tokenizer.around[1])
 
-    def cuts(self, role: str | None, truncate: bool | str) -> Cuts:
+    def cuts(self, role: str | None, truncate: bool | str, details: bool = False) -> Cuts:
         """Returns a new count of cut texts for a call in this role."""
-        return Cuts(self.max_tokens if self._late is None else self._late.limit(role), truncate)
+        return Cuts(self.max_tokens if self._late is None else self._late.limit(role), truncate, details=details)
 
     # ------------------------------------------------------------ texts
     def texts(
@@ -267,6 +285,9 @@ class WindowTokenizer:
 
     def window(self, window: Sequence[Any], first: int, prompt: str, cuts: Cuts, role: str | None = None) -> Tokens:
         """Returns the tokens of one window. first: the index of its first text among all texts of the call."""
+        return cuts.keep(self._window(window, first, prompt, cuts, role))
+
+    def _window(self, window: Sequence[Any], first: int, prompt: str, cuts: Cuts, role: str | None) -> Tokens:
         if self._late is not None:
             texts = [check_text(text, f"text {first + i}") for i, text in enumerate(window)]
             read = self._late.read(texts, prompt, role, self._config.lower_case)
@@ -285,7 +306,8 @@ class WindowTokenizer:
             raise ValueError(
                 f"{cuts.what} {first + int(empty.argmax())} is empty and this model's tokenizer adds no special tokens: nothing to encode"
             )
-        cuts.see(np.asarray(batch.lengths_before_cut), first)
+        if cuts.see(np.asarray(batch.lengths_before_cut), first):
+            tokens = replace(tokens, cut=(batch.lengths_before_cut - np.diff(batch.offsets)).astype(np.int32))
         return tokens
 
     # ------------------------------------------------------------ pairs
@@ -303,6 +325,9 @@ class WindowTokenizer:
     def _window_of_pairs(self, window: list[Any], first: int, cuts: Cuts) -> Tokens:
         if all(isinstance(text, str) for text in window) and self._render is None:
             return self.window(window, first, "", cuts)
+        return cuts.keep(self._pairs(window, first, cuts))
+
+    def _pairs(self, window: list[Any], first: int, cuts: Cuts) -> Tokens:
         pairs: list[Pair] = []
         for i, pair in enumerate(window):
             parts = listed(itertools.islice(pair, 3)) if isinstance(pair, Sequence) and not isinstance(pair, str) else []
@@ -320,13 +345,14 @@ class WindowTokenizer:
         """Returns the tokens of pairs, rendered by a causal reranker's template. If a pair is too long, its document loses its end, but the
         template's text after the document stays."""
         rows = [render(query, document) for query, document in pairs]
-        cuts.see(np.array([len(row) for row in rows]), first)
-        if any(len(row) > self.max_tokens for row in rows):
+        lengths = np.array([len(row) for row in rows])
+        if long := cuts.see(lengths, first):
             tail = self._template_tail(render)
             keep = max(0, self.max_tokens - len(tail))
             rows = [row if len(row) <= self.max_tokens else np.concatenate([row[:keep], tail])[-self.max_tokens :] for row in rows]
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-        return Tokens(np.concatenate(rows).astype(np.int32), offsets, None)
+        cut = (lengths - np.diff(offsets)).astype(np.int32) if long else None
+        return Tokens(np.concatenate(rows).astype(np.int32), offsets, None, cut=cut)
 
     def _template_tail(self, render: Render) -> Int32:
         """Returns the ids after the document in a rendered pair. They are the longest common end of the renderings of two different

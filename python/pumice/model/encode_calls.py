@@ -50,6 +50,8 @@ class EncodeCalls(ModelBase):
             ContextLengthError.
         show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
         out: a float32 array of the result's shape, which is filled and returned. It may be a memmap.
+        details: True returns an Encoded, which has the vectors, and for each text how many tokens it has and how many were cut off. No
+            warning is issued then.
 
         Raises UnsupportedTaskError, and TypeError or ValueError, whose message names the argument or the text. A KeyboardInterrupt has the
         rows done so far as .partial.

@@ -1,0 +1,135 @@
+"""encode(details=True) and its kin must give the results of the same calls without details, and the exact numbers of tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from module_models import TEXTS, make_folder
+
+import pumice
+
+SENTENCES = ["dense", "poolings", "residual", "prompt", "decoder", "clip", "static", "model2vec", "model2vec_mapped", "router"]
+TOKENS = ["colbert", "late", "late_attended", "pylate"]
+LONG = "one two three four five six " * 30
+SOME = [*TEXTS[:3], LONG, "a stone"]
+
+
+@pytest.fixture(autouse=True)
+def _silent() -> Iterator[None]:
+    """Turns each TruncationWarning into an error, because a call with details must issue none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pumice.TruncationWarning)
+        yield
+
+
+def loaded(name: str, folder: Path, **options: Any) -> pumice.Model:
+    return pumice.load(make_folder(name, folder), **{"device": "cpu", "threads": 2, "progress": False, **options})
+
+
+def quietly(call: Any, *args: Any, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pumice.TruncationWarning)
+        return call(*args, **options)
+
+
+def whole_lengths(model: Any, texts: list[str], prompt: str = "") -> list[int]:
+    """Returns the numbers of tokens of texts that are not cut. A table of vectors gets no special tokens, and leaves out unknown ones if
+    its files say so."""
+    static, unknown = model.info["architecture"] == "static", model._encoder._windows._unknown
+    lower = model._config.lower_case
+    rows = [model.tokenize((prompt + text).lower() if lower else prompt + text, add_special=not static) for text in texts]
+    return [int((row != unknown).sum()) if unknown is not None else len(row) for row in rows]
+
+
+def assert_details(found: Any, vectors: Any, whole: list[int], limit: int) -> None:
+    assert type(found) is pumice.Encoded
+    assert np.array_equal(found.vectors, vectors) and found.vectors.dtype == vectors.dtype
+    assert found.tokens.dtype == found.cut.dtype == np.int32
+    assert found.tokens.tolist() == [min(n, limit) for n in whole]
+    assert found.cut.tolist() == [max(0, n - limit) for n in whole]
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_vectors_of_texts(name: str, tmp_path: Path) -> None:
+    with loaded(name, tmp_path) as model:
+        for role in ("query", "document") if name == "router" else ("",):
+            route: Any = model._routes[role] if role else model
+            call: Any = getattr(model, f"encode_{role}") if role else model.encode
+            limit = route.info["max_tokens"]
+            default = route.info["prompts"].get(role or route._config.default_prompt or "", "")
+            for prompt, given in ((default, {}), ("of ", {"prompt": "of "})):
+                whole = whole_lengths(route, SOME, prompt)
+                wanted = quietly(call, SOME, **given)
+                assert_details(call(SOME, details=True, **given), wanted, whole, limit)
+                assert_details(call(iter(SOME), details=True, **given), wanted, whole, limit)
+                one = call(LONG, details=True, **given)
+                assert np.array_equal(one.vectors, wanted[3]) and (one.tokens, one.cut) == (min(whole[3], limit), max(0, whole[3] - limit))
+                assert type(one.tokens) is type(one.cut) is int
+            packed = call(SOME, details=True, precision="ubinary")
+            assert_details(packed, quietly(call, SOME, precision="ubinary"), whole_lengths(route, SOME, default), limit)
+            out = np.zeros((len(SOME), route.info["vector_size"]), np.float32)
+            assert call(SOME, details=True, out=out).vectors is out
+            nothing = call([], details=True)
+            assert nothing.vectors.shape == (0, route.info["vector_size"]) and nothing.tokens.shape == nothing.cut.shape == (0,)
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_vectors_of_tokens(name: str, tmp_path: Path) -> None:
+    with loaded(name, tmp_path) as model:
+        for call, role in ((model.encode, None), (model.encode_query, "query"), (model.encode_document, "document")):
+            found, wanted = call(SOME, details=True, output="tokens"), quietly(call, SOME, output="tokens")
+            assert all(np.array_equal(a, b) for a, b in zip(found.vectors, wanted, strict=True))
+            windows = model._encoder._windows
+            prompt = windows.prompt_text(None, role if role in model.info["prompts"] else None)
+            cuts = windows.cuts(role, True)
+            tokens = [windows.window([text], 0, prompt, cuts, role) for text in SOME]
+            assert found.tokens.tolist() == [len(window.ids) for window in tokens]
+            # A text that is doubled loses twice its own words, and the special tokens around it only once.
+            twice = call([f"{LONG} {LONG}"], details=True, output="tokens")
+            words = len(model.tokenize(LONG, add_special=False))
+            assert found.cut[3] > 0 and twice.cut[0] - found.cut[3] == words
+            assert found.cut[4] == 0 and twice.tokens[0] == found.tokens[3]
+
+
+def test_both_outputs_count_once(minilm: pumice.Model) -> None:
+    found = minilm.encode(TEXTS[:3], output="both", details=True)
+    rows, hidden = found.vectors
+    assert np.array_equal(rows, minilm.encode(TEXTS[:3]))
+    assert found.tokens.tolist() == [len(row) for row in hidden] and found.cut.tolist() == [0, 0, 0]
+
+
+def test_many_windows(minilm: pumice.Model) -> None:
+    texts = ["a " * (i % 5 + 1) for i in range(9000)]
+    found = minilm.encode(iter(texts), details=True, truncate_dim=8)
+    assert found.tokens.tolist() == [i % 5 + 3 for i in range(9000)] and not found.cut.any()
+    assert found.vectors.shape == (9000, 8)
+
+
+def test_wrong_arguments(minilm: pumice.Model) -> None:
+    with pytest.raises(TypeError, match="details must be True or False"):
+        minilm.encode("a", details="yes")  # type: ignore[arg-type]
+    with pytest.raises(pumice.ContextLengthError, match="text 0 has"):
+        minilm.encode(LONG * 20, details=True, truncate="error")
+
+
+@pytest.mark.parametrize("name", ["dense", "prompt", "static", "model2vec", "decoder", "late"])
+def test_calls_of_one_moment(name: str, tmp_path: Path) -> None:
+    """Each call that is computed together with others must count its own texts."""
+    output: Any = "tokens" if name == "late" else "sentence"
+    with loaded(name, tmp_path) as model:
+        cases = [SOME[i % 5 : i % 5 + 1 + i % 3] for i in range(40)] + [LONG, "a stone", SOME * 40]
+        wanted = [model.encode(inputs, details=True, output=output) for inputs in cases]
+
+        async def main() -> list[Any]:
+            return await asyncio.gather(*(model.aencode(inputs, details=True, output=output) for inputs in cases))
+
+        for found, expected in zip(asyncio.run(main()), wanted, strict=True):
+            assert np.array_equal(found.tokens, expected.tokens) and np.array_equal(found.cut, expected.cut)
+            if output == "sentence":
+                assert np.array_equal(found.vectors, expected.vectors)
