@@ -88,9 +88,9 @@ class SpanReader:
         """The aggregation for aggregation=None: "viterbi" if the labels say where spans end, and otherwise "simple"."""
         return "simple" if self._steps is None else "viterbi"
 
-    def known(self, label: object) -> bool:
-        """Returns whether spans may have this label."""
-        return label in (OUTSIDE, *self.labels, *self._names)
+    def names(self, aggregation: Aggregation) -> tuple[str, ...]:
+        """Returns the labels that spans may have."""
+        return self.labels if aggregation == "none" else tuple(dict.fromkeys(self._names))
 
     def check(self, aggregation: str) -> None:
         """Raises ValueError if the model's labels do not fit the aggregation."""

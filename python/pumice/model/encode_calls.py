@@ -206,7 +206,8 @@ class EncodeCalls(ModelBase):
             S), with the numbers of viterbi_calibration.json if the model has this file. None means "viterbi" if the labels begin with B-,
             I-, E- and S-, and otherwise "simple".
         threshold: spans with a smaller score are left out.
-        ignore_labels: spans with these labels are left out.
+        ignore_labels: spans with these labels are left out. A label is named as the aggregation gives it: with "none" as in
+            info["labels"], such as B-PER, and otherwise without the part up to its first "-", such as PER.
         output: "spans", or "tokens", which returns a TokenLabels for each text, with the probabilities of all labels for each token.
         truncate: True cuts texts that are longer than the model's limit, and issues a warning that counts them. "error" raises
             ContextLengthError.
@@ -237,9 +238,14 @@ class EncodeCalls(ModelBase):
         if isinstance(ignore_labels, str) or not isinstance(ignore_labels, Iterable):
             raise TypeError(f"ignore_labels must be a list of labels, not {shown(ignore_labels)}")
         ignored = listed(ignore_labels)
+        names = reader.names(how)
         for label in ignored:
-            if not reader.known(label):
-                raise ValueError(f"ignore_labels: {shown(label)} is not a label of this model{did_you_mean(label, self.info['labels'])}")
+            if label != OUTSIDE and label not in names:
+                found = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+                raise ValueError(
+                    f"ignore_labels: with aggregation={how!r} no span has the label {shown(label)}, but one of {found}"
+                    f"{did_you_mean(label, names)}"
+                )
 
         def read(text: str, tokens: TokenLabels) -> list[LabeledSpan] | TokenLabels:
             if output == "tokens":
