@@ -73,8 +73,7 @@ class SpanReader:
         self._tokenizer = tokenizer
         model = tokenizer.backend.model
         self._marks_subwords = bool(getattr(model, "continuing_subword_prefix", None))  # "##" of WordPiece
-        unknown = tokenizer.special.get("unk")
-        self._unknown = tokenizer.unknown_id if unknown is None else unknown
+        self._unknown = tokenizer.special.get("unk")
         self._steps = _steps(self.labels, biases)
         # The labels without B- and I-, by which neighbours are joined, and whether a label begins a span.
         stems = [label[2:] if label.startswith(("B-", "I-")) else label for label in self.labels]

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Backend
 
 from ..common.address_space import check_memory
 from ..common.arguments import plain, shown, shown_path
-from ..common.side_files import read_object, read_text
+from ..common.side_files import field, read_object, read_text
 from ..errors import ModelFormatError, TokenizerError
 from . import gguf_tokenizer
 from .gguf_tokenizer import BYTE, Built, Vocabulary, end_ids
-from .tokenizers import Tokenizer, check_template, copy_of, layouts_of, no_panic
+from .tokenizers import Tokenizer, check_template, copy_of, layouts_of, no_panic, unknown_id
 
 if TYPE_CHECKING:
     from .._core import ModelFile
@@ -90,7 +90,7 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
             return _bert(named, folder)
         # A file that exists but cannot be read is an error, because the next file in the list may make a different tokenizer.
         if os.path.lexists(path):
-            return _backend_of(_read_bytes(path), path)
+            return _cased(_backend_of(_read_bytes(path), path), folder)
         if os.path.lexists(folder / "vocab.txt"):
             return _bert(folder / "vocab.txt", folder)
         if os.path.lexists(folder / "tokenizer.model"):
@@ -148,19 +148,64 @@ def _backend_of(data: bytes, path: Path) -> Backend:
     return Backend.from_buffer(data)
 
 
+# Classes of transformers whose normalizer has the settings of tokenizer_config.json, whatever tokenizer.json says, and model types whose
+# folders have such a class if they name none. Names are without "Fast".
+_CASED_CLASSES = frozenset(
+    f"{name}Tokenizer"
+    for name in ("Bert", "DistilBert", "Electra", "Funnel", "LayoutLM", "Lxmert", "MPNet", "MobileBert", "Splinter", "SqueezeBert")
+)
+_CASED_TYPES = frozenset(
+    ["bert", "convbert", "distilbert", "electra", "funnel", "layoutlm", "lxmert", "megatron-bert", "mobilebert", "mpnet", "nomic_bert"]
+)
+# Classes that take everything from tokenizer.json, and model types whose folders have such a class, whichever they name.
+_PLAIN_CLASSES = frozenset(["PreTrainedTokenizer", "TokenizersBackend"])
+_PLAIN_TYPES = frozenset(["modernbert", "modernbert-decoder", "nystromformer"])
+
+
+def _class_of(folder: Path) -> str:
+    """Returns the class that transformers takes for the folder's tokenizer, without "Fast". If no file names a class, the class is that of
+    the model type: BertTokenizer for those of _CASED_TYPES, and "" for others."""
+    config = read_object(folder / "config.json")
+    kind = str(config.get("model_type"))
+    if kind in _PLAIN_TYPES:
+        return "TokenizersBackend"
+    for each in (read_object(folder / "tokenizer_config.json"), config):
+        if isinstance(name := each.get("tokenizer_class"), str):
+            return name.removesuffix("Fast")
+    return "BertTokenizer" if kind in _CASED_TYPES else ""
+
+
+def _cased(backend: Backend, folder: Path) -> Backend:
+    """Returns the tokenizer with the settings of tokenizer_config.json for case, accents and Chinese characters if transformers takes them
+    from there. Settings that the file lacks have transformers' defaults."""
+    old = backend.normalizer
+    if not isinstance(old, normalizers.BertNormalizer) or _class_of(folder) not in _CASED_CLASSES:
+        return backend
+    lowercase, strip_accents, chinese_characters = _case_settings(folder)
+    if (old.lowercase, old.strip_accents, old.handle_chinese_chars) == (lowercase, strip_accents, chinese_characters):
+        return backend
+    backend.normalizer = normalizers.BertNormalizer(old.clean_text, chinese_characters, strip_accents, lowercase)
+    return copy_of(backend)  # a copy also matches the added tokens by the new normalizer
+
+
+def _case_settings(folder: Path) -> tuple[bool, bool | None, bool]:
+    """Returns do_lower_case, strip_accents and tokenize_chinese_chars of tokenizer_config.json."""
+    path = folder / "tokenizer_config.json"
+    config = read_object(path)
+    return (
+        field(config, "do_lower_case", bool, path, True),
+        field(config, "strip_accents", bool, path),
+        field(config, "tokenize_chinese_chars", bool, path, True),
+    )
+
+
 def _bert(vocabulary: Path, folder: Path) -> Backend:
     text = read_text(vocabulary)
     config = read_object(folder / "tokenizer_config.json")
     tokens = (text or "").removesuffix("\n").replace("\r\n", "\n").split("\n")
     ids = {token: i for i, token in enumerate(tokens)}
     names = {role: _content(config.get(f"{role}_token")) or f"[{role.upper()}]" for role in ("unk", "cls", "sep", "pad", "mask")}
-    backend = gguf_tokenizer.word_piece(
-        ids,
-        names["unk"],
-        bool(config.get("do_lower_case", True)),
-        config.get("strip_accents"),
-        bool(config.get("tokenize_chinese_chars", True)),
-    )
+    backend = gguf_tokenizer.word_piece(ids, names["unk"], *_case_settings(folder))
     for role in ("cls", "sep"):
         if names[role] not in ids:
             raise TokenizerError(f"{vocabulary} has no token {names[role]!r}. {gguf_tokenizer.FIX}")
@@ -229,6 +274,9 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
     with no_panic("adding special tokens"), _typed(str(folder)):
         special = {**built.special, **_add_special(backend, names)}
         _add_ends(backend, config, special)
+        # Every class of transformers has a name for the unknown token if the files do not name it, but those of _PLAIN_CLASSES.
+        if "unk" not in special and _class_of(folder) not in _PLAIN_CLASSES and (unknown := unknown_id(backend)) is not None:
+            special["unk"] = unknown
     ends = set(built.eos_ids)
     if "eos" in special:
         ends.add(special["eos"])

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import AddedToken
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Backend
 
 from ..common.address_space import check_memory
@@ -39,6 +39,15 @@ def copy_of(backend: Backend) -> Backend:
     the original, it would share these parts."""
     with exit_waits:
         return Backend.from_str(backend.to_str())
+
+
+def unknown_id(backend: Backend) -> int | None:
+    """Returns the id of the token for text that no other token spells, or None if this kind of tokenizer has no such token."""
+    with exit_waits:
+        token = getattr(backend.model, "unk_token", None)
+        if token is not None:
+            return backend.token_to_id(token)
+        return json.loads(backend.to_str())["model"].get("unk_id") if isinstance(backend.model, models.Unigram) else None
 
 
 @dataclass(frozen=True)
@@ -256,9 +265,7 @@ class Tokenizer:
     @property
     def unknown_id(self) -> int | None:
         """The id of the token for text that no other token spells, or None if this kind of tokenizer has no such token."""
-        with exit_waits:
-            token = getattr(self.backend.model, "unk_token", None)
-            return json.loads(self.backend.to_str())["model"].get("unk_id") if token is None else self.backend.token_to_id(token)
+        return unknown_id(self.backend)
 
     @property
     def has_bytes(self) -> bool:

@@ -93,7 +93,6 @@ class Words:
     """A tokenizer of which only the parts that SpanReader reads are there."""
 
     special: dict[str, int] = {}
-    unknown_id = None
     backend = type("Backend", (), {"model": None})
 
 
@@ -191,6 +190,25 @@ def test_the_calibration_is_read(tmp_path: Path) -> None:
     (folder / "viterbi_calibration.json").write_text('{"operating_points": {"high_recall": {}}}')
     with pumice.load(folder, device="cpu", progress=False) as model, pytest.raises(pumice.ModelFormatError, match="default is missing"):
         model.label_tokens(text)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_unknown_token_is_a_word_of_its_own_if_a_file_names_it(tmp_path: Path, named: bool) -> None:
+    """In transformers a tokenizer without a name for its unknown token joins such tokens to words as it does others."""
+    folder = make_folder("bert_tokens", tmp_path)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["continuing_subword_prefix"] = ""  # so that words are what spaces separate
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    if not named:
+        del config["unk_token"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with pumice.load(folder, device="cpu", progress=False) as model:
+        (tokens,) = model.label_tokens(["(\N{SNOWMAN})"], output="tokens")
+        unknown = [model.tokenizer.id_to_token(i) for i in tokens.ids.tolist()].index("[UNK]")
+        assert 0 < unknown < len(tokens.ids) - 1
+        continues = model._spans._continues("(\N{SNOWMAN})", tokens)
+        assert continues[unknown] == (not named) and continues[unknown + 1]
 
 
 # ---------------------------------------------------------------- arguments

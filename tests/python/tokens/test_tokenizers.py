@@ -321,6 +321,76 @@ def test_bert_from_vocab_txt(tmp_path: Path, minilm: Tokenizer) -> None:
     assert tokenizer.max_length == minilm.max_length == 512
 
 
+# Class and settings in tokenizer_config.json, model type -> whether the normalizer lowers case, strips accents and spaces Chinese
+# characters, with a tokenizer.json that says (False, False, False). These are the results of transformers 5.24.
+CASED = [
+    ({"tokenizer_class": "BertTokenizer"}, "bert", (True, None, True)),
+    ({"tokenizer_class": "BertTokenizerFast", "do_lower_case": False}, "bert", (False, None, True)),
+    (
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": False},
+        "bert",
+        (True, False, False),
+    ),
+    ({"tokenizer_class": "MPNetTokenizer", "strip_accents": True}, "mpnet", (True, True, True)),
+    ({"tokenizer_class": "DistilBertTokenizerFast", "strip_accents": None}, "distilbert", (True, None, True)),
+    ({"do_lower_case": False}, "electra", (False, None, True)),
+    (None, "bert", (True, None, True)),
+    ({"tokenizer_class": "BertTokenizer"}, None, (True, None, True)),
+    ({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, "bert", (False, False, False)),
+    ({"tokenizer_class": "TokenizersBackend", "do_lower_case": True}, "bert", (False, False, False)),
+    ({"tokenizer_class": "BertTokenizer", "do_lower_case": True}, "modernbert", (False, False, False)),
+    ({"do_lower_case": True}, "unknown", (False, False, False)),
+]
+
+
+@pytest.mark.parametrize(("config", "kind", "expected"), CASED)
+def test_case_and_accents_are_those_of_tokenizer_config(tmp_path: Path, config: Any, kind: str | None, expected: Any) -> None:
+    words = ["[UNK]", "[CLS]", "[SEP]", "é", "e", "É", "E", "中", "中a", "##a", "a", "[MASK]"]
+    backend = gguf_tokenizer.word_piece({word: i for i, word in enumerate(words)}, "[UNK]", False, False, False)
+    backend.add_tokens([AddedToken("Éa", normalized=True)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    for name, values in (("tokenizer_config.json", config), ("config.json", kind and {"model_type": kind})):
+        if values is not None:
+            (tmp_path / name).write_text(json.dumps(values))
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    found = tokenizer.backend.normalizer
+    assert (found.lowercase, found.strip_accents, found.handle_chinese_chars) == expected
+    lowered, stripped, spaced = expected
+    stripped = lowered if stripped is None else stripped
+    letter = ("e" if lowered else "E") if stripped else ("é" if lowered else "É")
+    pieces = [tokenizer.token(i) for i in tokenizer.encode("É 中a").tolist()]
+    assert pieces == [letter, *(["中", "a"] if spaced else ["中a"])]
+    # An added token is matched after both it and the text are normalized.
+    assert tokenizer.encode("éa" if lowered else "Éa").tolist() == [len(words)]
+
+
+def test_settings_of_case_that_are_no_flags_are_named(tmp_path: Path) -> None:
+    gguf_tokenizer.word_piece({"[UNK]": 0, "a": 1}, "[UNK]", True, None).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": "false"}')
+    with pytest.raises(ModelFormatError, match="tokenizer_config.json: do_lower_case is 'false', not bool"):
+        load_tokenizer(File({}, str(tmp_path), "safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "expected"),
+    [
+        ({"tokenizer_class": "BertTokenizer"}, "bert", 0),
+        ({}, "bert", 0),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, "bert", None),
+        ({"tokenizer_class": "TokenizersBackend"}, "bert", None),
+        ({"tokenizer_class": "TokenizersBackend", "unk_token": "[UNK]"}, "bert", 0),
+        ({}, "modernbert", None),
+    ],
+)
+def test_which_folders_name_an_unknown_token(tmp_path: Path, config: Any, kind: str, expected: int | None) -> None:
+    """As `unk_token_id` in transformers 5.24."""
+    gguf_tokenizer.word_piece({"[UNK]": 0, "a": 1}, "[UNK]", True, None).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    tokenizer = load_tokenizer(File({}, str(tmp_path), "safetensors"))
+    assert tokenizer.special.get("unk") == expected and tokenizer.unknown_id == 0
+
+
 def random_spm(rng: random.Random, size: int) -> tuple[list[str], np.ndarray]:
     tokens = list("abcd" + SPACE)
     while len(tokens) < size:
