@@ -6,10 +6,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..common.arguments import check_text, flag, listed, plain, shown, shown_path
 from ..common.side_files import read_object
 from ..errors import ChatTemplateError, ModelFormatError
-from ..generate.answers import ToolCall
+from ..generate.answers import Kind, ToolCall
 from ..generate.generation import Chunk, Continuation, Generation
 from ..generate.grammar import Grammar, check_grammars, is_there
 from ..generate.prompts import prompt_ids
@@ -41,13 +41,19 @@ _OPENED = 256
 
 
 # ---------------------------------------------------------------- results
+def _kind_tokens(kinds: Sequence[Kind]) -> dict[str, int]:
+    return {kind: kinds.count(kind) for kind in get_args(Kind)}
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class ChatResult(Generation):
     """A Generation that answers a conversation.
 
     prompt: the text that the chat template rendered. content: the answer without reasoning and tool calls. reasoning: the model's
     reasoning, or None. tool_calls: the calls that the model asks for. tool_errors: one message for each call that cannot be parsed; the
-    text of such a call stays in content. text: the whole answer as the model wrote it, without control tokens."""
+    text of such a call stays in content. text: the whole answer as the model wrote it, without control tokens. kind_tokens: the number of
+    tokens of "content", "reasoning" and "tool_call", together len(ids). A token counts for the kind of its first character, and a marker
+    for the kind that it opens or closes."""
 
     prompt: str = ""
     content: str = ""
@@ -56,6 +62,7 @@ class ChatResult(Generation):
     tool_errors: tuple[str, ...] = ()
     reasoning_key: str = "reasoning_content"  # the key under which the chat template expects reasoning
     parser: Callable[[str], Any] = answer_grammars.json_of  # turns .content into .parsed
+    kind_tokens: Mapping[str, int] = field(default_factory=lambda: _kind_tokens(()))
 
     @property
     def parsed(self) -> Any:
@@ -105,13 +112,18 @@ class Answer(Continuation):
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, parser: ResponseParser, heard: Mapping[int, str]) -> None:
         super().__init__(tokenizer, params)
         self._parser, self._heard = parser, heard
-        self._read_text = self._read_ids = 0
+        self._read_text = 0
+        self._places: list[int] = []  # for each token that was read, how many characters the parser was fed before it
         self._over = False
 
     def parsed(self) -> ResponseParser:
         """Parses the rest of the text and returns the parser. Must be called after the sequence has ended."""
         self._events(len(self.text), over=True)
         return self._parser
+
+    def kind_tokens(self) -> dict[str, int]:
+        """Returns the number of tokens of each kind. Must be called after the sequence has ended."""
+        return _kind_tokens(self.parsed().kinds_at(self._places[: len(self.ids)]))  # a stop may have cut off tokens that were read
 
     def chunks(self, index: int) -> list[Chunk]:
         """Returns the chunk of take() split into chunks of one kind each: content, reasoning or tool calls."""
@@ -136,13 +148,17 @@ class Answer(Continuation):
         """Parses the text between the last parsed position and `end`, and returns the events. over: the answer ends at `end`."""
         if self._over:
             return []
-        pieces, at = [], self._read_text
-        while self._read_ids < len(self.ids) and self.starts[self._read_ids] <= end:
-            if (token := self._heard.get(self.ids[self._read_ids])) is not None:
-                start = max(self.starts[self._read_ids], at)
-                pieces += [self.text[at:start], token]
-                at = start
-            self._read_ids += 1
+        pieces, at, fed = [], self._read_text, self._parser.length
+        while len(self._places) < len(self.ids) and self.starts[len(self._places)] <= end:
+            index = len(self._places)
+            start = max(self.starts[index], at)
+            fed += start - at
+            pieces.append(self.text[at:start])
+            self._places.append(fed)
+            if (token := self._heard.get(self.ids[index])) is not None:
+                pieces.append(token)
+                fed += len(token)
+            at = start
         pieces.append(self.text[at:end])
         self._read_text, self._over = max(at, end), over
         events = self._parser.feed("".join(pieces))
@@ -194,7 +210,8 @@ class Asked:
     def result(self, generation: Generation, answer: Continuation) -> ChatResult:
         """Returns the ChatResult for an answer. `answer` is the object that continuation() returned."""
         if not isinstance(answer, Answer):
-            return ChatResult(**vars(generation), prompt=self.prompt, content=generation.text, parser=self.parser)
+            kinds = _kind_tokens(["content"] * len(generation.ids))
+            return ChatResult(**vars(generation), prompt=self.prompt, content=generation.text, parser=self.parser, kind_tokens=kinds)
         found = answer.parsed()
         return ChatResult(
             **vars(generation),
@@ -205,6 +222,7 @@ class Asked:
             tool_errors=tuple(found.errors),
             reasoning_key=response_templates.reasoning_key(self.chat_template),
             parser=self.parser,
+            kind_tokens=answer.kind_tokens(),
         )
 
     def nothing(self, **known: Any) -> ChatResult:

@@ -531,6 +531,9 @@ class ResponseParser:
         self._heard = 0  # the number of parts of the body that _open_text has seen
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
+        self.length = 0  # the number of characters that were fed
+        self._parts: list[tuple[Kind, int]] = []  # of the text that was parsed: kind and number of characters of each part, in order
+        self._call_part = 0  # the index in _parts at which the current call begins
         self._enter(None)
         if prompt:
             self.feed(prompt)
@@ -558,8 +561,22 @@ class ResponseParser:
 
     def feed(self, text: str) -> list[Event]:
         """Parses more of the answer's text. Returns the Events that are now certain."""
+        self.length += len(text)
         self._scanner.feed(text)
         return self._read(final=False)
+
+    def kinds_at(self, places: Sequence[int]) -> list[Kind]:
+        """Returns the kind of the text at each place. A place is a number of characters that were fed before, and the places ascend. A
+        marker has the kind of the region that it opens or closes. A call that cannot be parsed is content. Must be called after
+        finish()."""
+        result: list[Kind] = []
+        parts = iter(self._parts)
+        kind, end = next(parts, (self.kind, 0))
+        for place in places:
+            while place >= end and (part := next(parts, None)) is not None:
+                kind, end = part[0], end + part[1]
+            result.append(kind)
+        return result
 
     def finish(self) -> list[Event]:
         """Ends the answer. Returns the Events for the text that was held back."""
@@ -595,6 +612,9 @@ class ResponseParser:
                 return
             self._open_text = None
         opens = found.mark if self._inside is None else None
+        if opens is not None and opens.kind == "tool_call":
+            self._call_part = len(self._parts)
+        self._count(self.kind if opens is None else opens.kind, found.text)
         self._leave(events, found.text if self._inside is not None else "")
         self._enter(opens)
         if opens is not None and opens.kind == "tool_call":
@@ -608,7 +628,12 @@ class ResponseParser:
         self._inside = inside
         self._scanner.watch(self._template.watch(inside, self._calls))
 
+    def _count(self, kind: Kind, text: str) -> None:
+        if text:
+            self._parts.append((kind, len(text)))
+
     def _take(self, events: list[Event], text: str) -> None:
+        self._count(self.kind, text)
         where = self._inside or self._template.sink
         if where is None:  # between fields, and the template has no field for other text
             return
@@ -631,6 +656,7 @@ class ResponseParser:
         except ValueError as error:
             if len(self.errors) < _MOST_ERRORS:
                 self.errors.append(f"a tool call could not be read: {error}. It stands in the text: {shown(raw)}")
+            self._parts[self._call_part :] = [("content", sum(length for _, length in self._parts[self._call_part :]))]
             text = self._texts["content"]
             sure = text.add(raw)
             text.end()

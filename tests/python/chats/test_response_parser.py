@@ -42,7 +42,7 @@ def outcome(parser: ResponseParser, events: list[Event]) -> Any:
     for kind, text in (("content", parser.content), ("reasoning", parser.reasoning or "")):
         assert "".join(event.text for event in events if event.kind == kind) == text
     assert [call for event in events for call in event.calls] == parser.calls
-    return joined, parser.content, parser.reasoning, parser.errors
+    return joined, parser.content, parser.reasoning, parser.errors, parser.kinds_at(range(parser.length))
 
 
 # ---- every shape -----------------------------------------------------------------------------------------------
@@ -70,6 +70,12 @@ def test_answers_come_back_as_they_went_in(name: str) -> None:
         assert parser.errors == []
         assert all(call.raw and call.raw.removeprefix(prompt) in text for call in parser.calls)
         whole = outcome(parser, events)
+        by_kind = {"content": "", "reasoning": "", "tool_call": ""}
+        for character, its in zip(prompt + text, parser.kinds_at(range(parser.length)), strict=True):
+            by_kind[its] += character
+        for its, of_kind in (("content", parser.content), ("reasoning", parser.reasoning or "")):
+            assert "".join(of_kind.split()) in "".join(by_kind[its].split())
+        assert all(call.raw in by_kind["tool_call"] for call in parser.calls) and bool(by_kind["tool_call"]) == bool(parser.calls)
         assert outcome(*parse(shape, list(text), prompt)) == whole
         for cut in range(1, len(text), 1 if kind == "all" else 7):
             assert outcome(*parse(shape, [text[:cut], text[cut:]], prompt)) == whole, (kind, cut)
@@ -142,6 +148,23 @@ def test_what_is_no_call_stays_text() -> None:
         assert parser.content == f"<tool_call>{inner}</tool_call>"
     parser, _ = parse(HERMES, ['<tool_call>{"name": "f", "arguments": {}}'])  # a call without its end marker is still read
     assert [call.name for call in parser.calls] == ["f"]
+
+
+def test_kinds_of_a_text() -> None:
+    """A marker must have the kind of the region that it opens or closes, and a call that is not read the kind of the content it becomes."""
+    for text, expected in (
+        ("<think>ab</think>cd", "rrrrrrrrrrrrrrrrrcc"),
+        ('ab<tool_call>{"name": "f"}</tool_call>', "cc" + "t" * 36),
+        ("a<tool_call>{no}</tool_call>b", "c" * 29),
+        ('a<tool_call>{"name": "f"', "c" * 24),
+    ):
+        for pieces in ([text], list(text)):
+            parser, _ = parse(HERMES, pieces)
+            assert "".join(kind[0] for kind in parser.kinds_at(range(len(text)))) == expected
+            assert parser.kinds_at([0, 0, len(text)]) == [parser.kinds_at([0])[0]] * 2 + parser.kinds_at([len(text) - 1])
+    parser, _ = parse(HERMES, ["ab</think>c"], "<think>")
+    assert "".join(kind[0] for kind in parser.kinds_at(range(7, 18))) == "rrrrrrrrrrc"
+    assert parse(HERMES, [""])[0].kinds_at([0]) == ["content"]
 
 
 def test_a_prompt_may_have_opened_the_reasoning() -> None:

@@ -192,10 +192,16 @@ def test_response_template_of_load_and_of_the_model(monkeypatch: pytest.MonkeyPa
             says(monkeypatch, model, '(x) y CALL {"name": "now"}; z', tools=[now])
             answer = model.chat("Hi", tools=[now])
             assert (answer.content, answer.reasoning, answer.tool_calls[0].name) == ("y\nz", "x", "now")
+            assert answer.kind_tokens == {"content": 5, "reasoning": 3, "tool_call": len(answer.ids) - 8}
+            assert model.chat("Hi", dry_run=True).kind_tokens == {"content": 0, "reasoning": 0, "tool_call": 0}
+            with model.chat("Hi", tools=[now], stream=True) as stream:
+                assert list(stream) and stream.result.kind_tokens == answer.kind_tokens
             assert pickle.loads(pickle.dumps(model)).chat("Hi", tools=[now]).content == "y\nz"
     with pumice.load(folder, response_template=False) as model:
         says(monkeypatch, model, '(x) y CALL {"name": "now"}; z', tools=[now])
-        assert model.chat("Hi", tools=[now]).content == '(x) y CALL {"name": "now"}; z'
+        answer = model.chat("Hi", tools=[now])
+        assert answer.content == '(x) y CALL {"name": "now"}; z'
+        assert answer.kind_tokens == {"content": len(answer.ids), "reasoning": 0, "tool_call": 0}
     (folder / "tokenizer_config.json").write_text(json.dumps({"response_template": {"fields": {"content": {"open_pattern": "(a+)+"}}}}))
     with (
         pumice.load(folder) as model,
@@ -249,6 +255,7 @@ def test_control_tokens_are_read_and_not_shown() -> None:
         assert [piece for chunk in chunks for piece in chunk.pieces] == [words[i] for i in ids]
         assert "".join(chunk.text for chunk in chunks if chunk.kind == "content") == "Hi there" == answer.parsed().content
         assert [call.name for call in answer.parsed().calls] == ["now"]
+        assert answer.kind_tokens() == {"content": 3, "reasoning": 0, "tool_call": 3}
 
 
 # ---- functions as tools ------------------------------------------------------------------------------------------
