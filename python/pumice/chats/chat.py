@@ -523,11 +523,12 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
                 raise TypeError(f'message {i}: "role" is {shown(message["role"])}; it must be a string such as "user"')
             raise ValueError(f'message {i} has no "role" (a string such as "user"); it has {shown(list(message))}')
         check_text(message["role"], f"the role of message {i}")
-        if "content" not in message:
+        if "content" not in message and not message.get("tool_calls"):
             raise ValueError(f'message {i} has no "content"; it has {shown(list(message))}')
     checked = []
     for i, message in enumerate(messages):
-        calls_tools = message["content"] is None and message.get("tool_calls")  # a message with calls may have no content
-        content = None if calls_tools else check_content(message["content"], f"the content of message {i}")
+        content = message.get("content")
+        if content is not None or not message.get("tool_calls"):  # a message with calls may have no content
+            content = check_content(content, f"the content of message {i}")
         checked.append({**message, "role": plain(message["role"]), "content": content})
     return checked

@@ -484,6 +484,7 @@ def test_forms_without_their_package(model: Any) -> None:
         (["Hi"], TypeError, "message 0 is a str"),
         ([{"content": "x"}], ValueError, 'message 0 has no "role"'),
         ([{"role": "user"}], ValueError, 'message 0 has no "content"'),
+        ([{"role": "assistant", "tool_calls": []}], ValueError, 'message 0 has no "content"'),
         ([{"role": "user", "content": "\udc00"}], ValueError, "the content of message 0"),
     ],
 )
@@ -556,3 +557,9 @@ def test_encoders_do_not_generate(pumice: Any, tmp_path: Path) -> None:
 def test_prompts_over_the_context(model: Any, pumice: Any) -> None:
     with pytest.raises(pumice.ContextLengthError, match="102 tokens and the context 64"):
         model.generate("a" * 100)
+
+
+def test_a_message_with_calls_needs_no_content(model: Any) -> None:
+    call = {"function": {"name": "f", "arguments": {}}}
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call]}]
+    assert model.chat(talk, dry_run=True).prompt == model.chat([talk[0], {**talk[1], "content": None}], dry_run=True).prompt
