@@ -6,7 +6,12 @@ _LONGEST = 4000  # maximum length of a message in characters, because a text fro
 
 
 class PumiceError(Exception):
-    """The base class of all errors that pumice defines."""
+    """The base class of all errors that pumice defines.
+
+    `argument`: the keyword that the error is about ("temperature", "messages"), or None. The TypeErrors and ValueErrors that methods of a
+    Model raise have it too."""
+
+    argument: str | None = None
 
     def __init__(self, *args: object) -> None:
         if args and isinstance(args[0], str) and len(args[0]) > _LONGEST:  # cuts the middle out, because the end says what to do

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ..common.arguments import check_text, flag, listed, plain, shown, shown_path
+from ..common.arguments import argument, check_text, flag, listed, plain, shown, shown_path
 from ..common.side_files import read_object
-from ..errors import ChatTemplateError, ModelFormatError
+from ..errors import ChatTemplateError, GrammarError, ModelFormatError
 from ..generate.answers import Kind, ToolCall
 from ..generate.generation import Chunk, Continuation, Generation
 from ..generate.grammar import Grammar, check_grammars, is_there
@@ -350,7 +350,9 @@ class Chats:
             opened=inside,
             thinks=thought is not None and not off and thought.close not in opened,
         )
-        return answer_grammars.answer_grammar(self._tokenizer, asking, thought, written)
+        enforcing = "tool_choice" if question.must_call else "parallel_tool_calls"
+        with argument(enforcing if isinstance(written, str) else "tools", GrammarError):
+            return answer_grammars.answer_grammar(self._tokenizer, asking, thought, written)
 
     def _heard(self, shape: ResponseTemplate, calls: bool) -> Mapping[int, str]:
         """Returns the control tokens (id -> text) that occur in the response template's markers. A vocabulary may have thousands of other
@@ -396,7 +398,8 @@ class Chats:
         if not prompt.text:
             raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
         ids = self._tokenizer.encode_parts(prompt.parts, add_special=False)
-        return prompt.text, prompt_ids(ids, self._tokenizer, self._vocab_size, name="the rendered conversation")
+        with argument("messages"):
+            return prompt.text, prompt_ids(ids, self._tokenizer, self._vocab_size, name="the rendered conversation")
 
 
 def is_conversation(given: Any) -> bool:
@@ -432,10 +435,15 @@ def check_question(
     parse_special: Any,
     response_format: Any = None,
     grammar: Any = None,
+    name: str = "messages",
 ) -> Question:
-    """Checks the arguments of chat() and save_prefix(). Raises TypeError or ValueError that names the wrong argument."""
-    conversation, variables = check_messages(messages), check_template_kwargs(template_kwargs)
-    known = check_tools(tools)
+    """Checks the arguments of chat() and save_prefix(). Raises TypeError or ValueError that names the wrong argument. name: what the
+    argument with the messages is called."""
+    with argument(name):
+        conversation = check_messages(messages)
+    variables = check_template_kwargs(template_kwargs)
+    with argument("tools"):
+        known = check_tools(tools)
     if known and variables.get("tools") is not None:
         raise TypeError("tools was given twice: as tools= and in template_kwargs")
     chosen = _check_choice(tool_choice, known)
@@ -444,9 +452,11 @@ def check_question(
         known, chosen = [], "auto"
     if grammar is not None and response_format is not None:
         raise TypeError("response_format and grammar were both given; an answer has one form")
-    form = answer_grammars.check_response_format(response_format)
+    with argument("response_format"):
+        form = answer_grammars.check_response_format(response_format)
     if grammar is not None:
-        only = check_grammars(grammar, 1, True)[0]
+        with argument("grammar"):
+            only = check_grammars(grammar, 1, True)[0]
         form = None if only is None else answer_grammars.Format(only)
     if form is not None and chosen != "auto":
         asked = "grammar" if grammar is not None else "response_format"

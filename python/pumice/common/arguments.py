@@ -3,21 +3,27 @@ range."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
 import math
 import operator
 import os
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from ..errors import ModelFormatError, UnsupportedTaskError
+
 # texts up to this length are tokenised in the caller's thread, because that takes less time than starting a thread
 DIRECT_CHARACTERS = 1 << 14
+
+_FIRST_WORD = re.compile(r"[A-Za-z_]\w*")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,14 +86,43 @@ def unknown_keyword(function: str, name: str, valid: Iterable[str]) -> TypeError
     """Returns the TypeError for an unknown keyword argument. The message suggests the nearest valid keyword or, if the name comes from
     another package (KNOWN_ELSEWHERE), the keyword that means the same here."""
     valid = [v for v in valid if v != "self"]
+    error = TypeError(_unknown(function, name, valid))
+    _set_argument(error, name)
+    return error
+
+
+def _unknown(function: str, name: str, valid: list[str]) -> str:
     elsewhere = KNOWN_ELSEWHERE.get(name)
     hint = f"; here it is {elsewhere}" if elsewhere and elsewhere.split()[0] in valid else did_you_mean(name, valid)
-    return TypeError(f"{function}() has no argument {shown(name)}{hint or ' (valid: ' + ', '.join(valid) + ')'}")
+    return f"{function}() has no argument {shown(name)}{hint or ' (valid: ' + ', '.join(valid) + ')'}"
+
+
+@contextlib.contextmanager
+def argument(name: str, kind: type[Exception] | None = None) -> Iterator[None]:
+    """Within this block, errors are about the argument `name`: their attribute `argument` is set to it. checked_keywords() prefers the
+    argument with which a message begins, so this is needed only for other messages, such as "message 3 has no role".
+
+    kind: the class of these errors. The default is every TypeError and ValueError that is not about the model or its files."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if isinstance(error, kind) if kind is not None else not isinstance(error, (UnsupportedTaskError, ModelFormatError)):
+            _set_argument(error, name)
+        raise
+
+
+def _set_argument(error: Exception, name: str | None) -> None:
+    with contextlib.suppress(AttributeError, TypeError):  # the caller's own code may raise an error whose class refuses attributes
+        error.argument = name  # type: ignore[attr-defined]
 
 
 def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Returns a decorator that raises a TypeError for an unknown keyword. The error suggests the nearest valid keyword. For a coroutine
     function, the error is raised when the coroutine is awaited.
+
+    Each TypeError and ValueError that leaves the function has the attribute `argument`: the keyword that the error is about, or None. Most
+    messages about an argument begin with its name ("top_k=-1 is out of range", "sampling[2] must be ..."), and the name is taken from
+    there. For other messages, argument() sets it.
 
     extra: names and defaults of the keywords that the function takes through its ** parameter. The decorator shows them in the function's
     signature."""
@@ -103,15 +138,27 @@ def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callab
                 if name not in names:
                     raise unknown_keyword(function.__name__, name, names)
 
+        @contextlib.contextmanager
+        def named_errors() -> Iterator[None]:
+            try:
+                yield
+            except (TypeError, ValueError) as error:
+                first = _FIRST_WORD.match(str(error))
+                named = first is not None and first[0] != "self" and first[0] in names
+                _set_argument(error, first[0] if first is not None and named else getattr(error, "argument", None))
+                raise
+
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            check(kwargs)
-            return function(*args, **kwargs)
+            with named_errors():
+                check(kwargs)
+                return function(*args, **kwargs)
 
         @functools.wraps(function)
         async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
-            check(kwargs)
-            return await function(*args, **kwargs)  # type: ignore[misc]
+            with named_errors():
+                check(kwargs)
+                return await function(*args, **kwargs)  # type: ignore[misc]
 
         if inspect.iscoroutinefunction(function):
             call = awaited  # type: ignore[assignment]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
-from ..common.arguments import flag
+from ..common.arguments import argument, flag
 from ..encode.encoding import EncodeOptions
 from ..errors import DeviceLostError
 from ..generate.prompts import prompt_list
@@ -48,7 +48,9 @@ async def generate(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> An
     model._need("generate", "agenerate()")
 
     def make() -> Any:
-        return (model.stream if prompt_list(prompt)[0] else model.generate)(prompt, **sampling)
+        with argument("prompt"):
+            some = bool(prompt_list(prompt)[0])
+        return (model.stream if some else model.generate)(prompt, **sampling)
 
     return await _surviving(model, lambda: to_end(make))
 
@@ -62,7 +64,8 @@ def stream(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> AsyncStrea
 async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
     """Implements Model.achat()."""
     model._need("generate", "achat()")
-    streamed, dry = flag("stream", options.get("stream", False)), options.get("dry_run", False)
+    with argument("stream"):
+        streamed, dry = flag("stream", options.get("stream", False)), options.get("dry_run", False)
     if streamed and not dry:
         return AsyncStream(lambda: model.chat(messages, **options))
     # With stream=True, chat() computes nothing yet and returns a Stream, which to_end() then runs to its end.

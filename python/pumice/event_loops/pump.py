@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import _core
+from ..common.arguments import argument
 from ..common.exits import exit_waits
 from ..generate.generation import READ_AHEAD, Chunk, Stream
 from . import workers
@@ -219,10 +220,11 @@ async def begin(make: Callable[[], Any], streams: bool) -> Any:
         call = Call(made, loop, streams)
         try:
             if any(params.logits_processor is not None for params in call.run.params):
-                raise TypeError(
-                    "logits_processor= runs in the thread that waits for its tokens, and an event loop must not wait: call generate() in "
-                    "asyncio.to_thread()"
-                )
+                with argument("logits_processor"):
+                    raise TypeError(
+                        "logits_processor= runs in the thread that waits for its tokens, and an event loop must not wait: call generate() "
+                        "in asyncio.to_thread()"
+                    )
             Pump.of(call.run.engine).add(call, 1 if streams else STEPS)
         except BaseException:
             call.close()

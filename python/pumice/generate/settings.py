@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from .. import _core
-from ..common.arguments import check_text, flag, integer, shown
+from ..common.arguments import argument, check_text, flag, integer, shown
 from ..common.side_files import read_object
 from ..errors import ModelFormatError
 from .token_settings import LogitsProcessor, bad_words, dry_breakers, logits_processor
@@ -266,6 +266,14 @@ def _checked_settings(found: dict[str, Any], file: str) -> dict[str, Any]:
     return checked
 
 
+def check_setting(name: str, value: Any, alias: str) -> None:
+    """Checks the value of a numeric setting that the caller has given under another name, which an error's message then has."""
+    try:
+        _numbers({name: value})
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace(name, alias, 1)) from None
+
+
 def _numbers(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the given numeric settings after the engine has checked and rounded them."""
     told = _core.GenerateParams()
@@ -288,13 +296,16 @@ def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tok
         values["temperature"] = 1.0
     values["ignore_eos"] = flag("ignore_eos", call["ignore_eos"]) if call.get("ignore_eos") is not None else False
     suppressed = {i: -math.inf for i in model.suppressed if i < vocab_size}
-    values["logit_bias"] = suppressed | _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
+    with argument("logit_bias"):
+        values["logit_bias"] = suppressed | _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
     values["logits_processor"] = logits_processor(call.get("logits_processor"))
     if values.get("dry_multiplier", 0.0) > 0:
         values["dry_breakers"] = dry_breakers(call.get("dry_breakers"), tokenizer, vocab_size)
     of_the_model = tuple(word for word in model.bad_words if max(word) < vocab_size)
-    values["bad_words"] = bad_words(call["bad_words"], tokenizer, vocab_size) if call.get("bad_words") is not None else of_the_model
-    values["stop"], values["stop_ids"] = _stops(call.get("stop"), vocab_size)
+    with argument("bad_words"):
+        values["bad_words"] = bad_words(call["bad_words"], tokenizer, vocab_size) if call.get("bad_words") is not None else of_the_model
+    with argument("stop"):
+        values["stop"], values["stop_ids"] = _stops(call.get("stop"), vocab_size)
     logprobs = call.get("logprobs")
     values["logprobs"] = None if logprobs is None or logprobs is False else 0 if logprobs is True else logprobs
     told = engine_params(SamplingParams(**values))

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..chats.chat import check_question, is_conversation
-from ..common.arguments import checked_keywords, flag, path_of, shown_path, warn
+from ..common.arguments import argument, checked_keywords, flag, path_of, shown_path, warn
 from ..common.interruptible import interruptible
-from ..errors import FallbackWarning
+from ..errors import ContextLengthError, FallbackWarning, GrammarError, UnsupportedTaskError
 from ..generate.generation import Continuation, Generation
 from ..generate.prompts import Prompt, prompt_list
-from ..generate.settings import SAMPLING_DEFAULTS, Sampling
+from ..generate.settings import SAMPLING_DEFAULTS, Sampling, check_setting
 from .base import ModelBase, survives_its_device
 from .speculation import speculation
 
@@ -71,13 +71,15 @@ class ChatCalls(ModelBase):
         if (max_tokens := options.pop("max_tokens", None)) is not None:
             if "max_new_tokens" in options:
                 raise TypeError("max_tokens and max_new_tokens were both given; they are the same")
+            check_setting("max_new_tokens", max_tokens, "max_tokens")
             options["max_new_tokens"] = max_tokens
         engine = self._decoder("chat()")
         if flag("dry_run", dry_run) and flag("stream", stream):
             raise ValueError("dry_run=True and stream=True were both given; there is nothing to stream when nothing is generated")
         stream = flag("stream", stream)
+        grammar = options.pop("grammar", None)
         question = check_question(
-            messages, tools, tool_choice, parallel_tool_calls, template_kwargs, parse_special, response_format, options.pop("grammar", None)
+            messages, tools, tool_choice, parallel_tool_calls, template_kwargs, parse_special, response_format, grammar
         )
         params, guesses = self._generator.params(options), speculation(self, options)
         asked = interruptible(lambda: self._chats.asked(question))
@@ -94,7 +96,9 @@ class ChatCalls(ModelBase):
             results = [asked.result(g, answer) for g, answer in zip(found, answers, strict=True)]
             return results[0] if params.n == 1 else results
 
-        return self._generator.start(engine, [asked.ids], params, finish, stream, begin, guesses, [asked.grammar])
+        form = "grammar" if grammar is not None else "response_format" if response_format is not None else "tools"
+        with argument("messages", ContextLengthError), argument(form, GrammarError), argument("speculate", UnsupportedTaskError):
+            return self._generator.start(engine, [asked.ids], params, finish, stream, begin, guesses, [asked.grammar])
 
     @checked_keywords()
     @survives_its_device
@@ -116,16 +120,18 @@ class ChatCalls(ModelBase):
         Raises OSError, ContextLengthError, MemoryError, and what generate() and chat() raise for a prompt."""
         engine, target = self._decoder("save_prefix()"), path_of(path)
         if is_conversation(prompt_or_messages):
-            question = check_question(prompt_or_messages, tools, None, True, template_kwargs, False)
+            question = check_question(prompt_or_messages, tools, None, True, template_kwargs, False, name="prompt_or_messages")
             ids = interruptible(lambda: self._chats.asked(question)).ids
         elif tools is not None or template_kwargs is not None:
             raise TypeError("tools and template_kwargs belong to a conversation: give a list of messages, each a dict")
         else:
-            prompts, single = prompt_list(prompt_or_messages)
-            if not single:
-                raise TypeError("prompt must be one string, one row of token ids or one list of messages: a file holds one prefix")
-            ids = self._generator.prompt_ids(prompts, ["prompt"])[0]
-        engine.save_prefix(target, ids)
+            with argument("prompt_or_messages"):
+                prompts, single = prompt_list(prompt_or_messages)
+                if not single:
+                    raise TypeError("prompt must be one string, one row of token ids or one list of messages: a file holds one prefix")
+                ids = self._generator.prompt_ids(prompts, ["prompt"])[0]
+        with argument("prompt_or_messages", ContextLengthError):
+            engine.save_prefix(target, ids)
         return ids
 
     @checked_keywords()

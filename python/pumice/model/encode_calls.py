@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..common.arguments import check_text, checked_keywords, choice, did_you_mean, integer, listed, real, shown
+from ..common.arguments import argument, check_text, checked_keywords, choice, did_you_mean, integer, listed, real, shown
 from ..encode import vectors
 from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Prediction, Prepared, RankHit
 from ..encode.rows import Precision
@@ -69,12 +69,14 @@ class EncodeCalls(ModelBase):
         """Does the work of encode(), encode_query() and encode_document(). role: "query" or "document" if the caller has already chosen
         this model as the route for that role, else None."""
         self._check_encode(role)
-        return self._encoder.encode(inputs, options, role, cancel)
+        with argument("inputs"):
+            return self._encoder.encode(inputs, options, role, cancel)
 
     def _prepare_encode(self, inputs: Any, options: EncodeOptions) -> Prepared:
         """Does the part of encode() that does not need the engine. Requires `options.takes_few(inputs)`."""
         self._check_encode(None)
-        return self._encoder.prepare(inputs, options)
+        with argument("inputs"):
+            return self._encoder.prepare(inputs, options)
 
     def _check_encode(self, role: str | None) -> None:
         if role is None and self._routes and self._default_route is None and len({id(route) for route in self._routes.values()}) > 1:
@@ -105,6 +107,7 @@ class EncodeCalls(ModelBase):
             return route._encode_as(names, inputs, options)
         return self._encode(inputs, options, names[0])
 
+    @checked_keywords()
     def similarity(self, a: Any, b: Any) -> Float32:
         """Returns the similarity of each row of `a` to each row of `b`, float32 (n, m). Larger is nearer. The measure is the model's own,
         info["similarity"]. If it is "maxsim" or "meanmaxsim", `a` and `b` are lists of token vectors, as encode_query() and
@@ -173,7 +176,8 @@ class EncodeCalls(ModelBase):
         if output == "labels" and activation is None:
             several = len(self.info["labels"]) > 1 and self._file.get("problem_type") != "multi_label_classification"
             activation = "softmax" if several else "sigmoid"
-        scores = self._encoder.classify(items, truncate, show_progress_bar, activation)
+        with argument("pairs"):
+            scores = self._encoder.classify(items, truncate, show_progress_bar, activation)
         if output == "labels":
             found = [self._prediction(row) for row in scores.tolist()]
             return found[0] if single else found
@@ -253,7 +257,8 @@ class EncodeCalls(ModelBase):
             return [span for span in reader.read(text, tokens, how) if span.label not in ignored and span.score >= least]
 
         single = isinstance(texts, str)
-        found = self._encoder.label_tokens([texts] if single else texts, truncate, show_progress_bar, read, cancel)
+        with argument("texts"):
+            found = self._encoder.label_tokens([texts] if single else texts, truncate, show_progress_bar, read, cancel)
         return found[0] if single else found
 
     @cached_property
@@ -293,7 +298,8 @@ class EncodeCalls(ModelBase):
         query = check_text(query, "query")
         texts = listed(items_of(documents, "documents")[0])
         limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
-        scores = self._encoder.classify([(query, text) for text in texts], truncate, show_progress_bar, cancel=cancel)
+        with argument("documents"):
+            scores = self._encoder.classify([(query, text) for text in texts], truncate, show_progress_bar, cancel=cancel)
         if scores.shape[1] != 1:
             raise UnsupportedTaskError(f"rank() needs one score per pair; this model has {scores.shape[1]} labels. predict() gives them")
         order = np.argsort(-scores[:, 0], kind="stable")[:limit]

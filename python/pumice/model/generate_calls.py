@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..common.arguments import checked_keywords, integer, real
+from ..common.arguments import argument, checked_keywords, integer, real
+from ..errors import ContextLengthError, GrammarError, UnsupportedTaskError
 from ..generate.generation import Stream
 from ..generate.grammar import check_grammars
 from ..generate.prompts import Prompt, prompt_list
@@ -80,21 +81,23 @@ class GenerateCalls(ModelBase):
         prompts, single = prompt_list(prompt)
         names = ["prompt"] if single else [f"prompt {i}" for i in range(len(prompts))]
         settings = None if sampling is None else each_prompt(options, sampling, len(prompts), single, SAMPLING_DEFAULTS)
-        grammars = check_grammars(options.get("grammar"), len(prompts), single, sampling)
+        with argument("grammar"):
+            grammars = check_grammars(options.get("grammar"), len(prompts), single, sampling)
         generator = self._generator
         ids = generator.prompt_ids(prompts, names)
         params = generator.params(options)
         single = single and params.n == 1
         each = params if settings is None else [generator.params(s, f"sampling[{i}]: ") for i, s in enumerate(settings)]
-        return generator.start(
-            engine,
-            ids,
-            each,
-            lambda found: found[0] if single else found,
-            stream,
-            speculation=speculation(self, options),
-            grammars=grammars,
-        )
+        with argument("prompt", ContextLengthError), argument("grammar", GrammarError), argument("speculate", UnsupportedTaskError):
+            return generator.start(
+                engine,
+                ids,
+                each,
+                lambda found: found[0] if single else found,
+                stream,
+                speculation=speculation(self, options),
+                grammars=grammars,
+            )
 
     def cache_stats(self) -> dict[str, int]:
         """Returns counts of the prefix cache: prompt_tokens and reused_tokens (of all prompts since load()), pages_in_use, pages_cached,

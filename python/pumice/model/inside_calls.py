@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..common.arguments import checked_keywords, choice, integer
+from ..common.arguments import argument, checked_keywords, choice, integer
 from ..errors import ContextLengthError
 from ..generate.prompts import Ids, check_ids
 from .base import ModelBase, survives_its_device
@@ -25,7 +25,8 @@ class InsideCalls(ModelBase):
 
     def _some_ids(self, given: str | Ids) -> Int32:
         """Returns the ids of a text, with the model's special tokens around it. If ids are given, checks and returns them."""
-        return text_ids(self._tokenizer, given) if isinstance(given, str) else check_ids(given, self.info["vocab_size"], "ids")
+        with argument("ids"):
+            return text_ids(self._tokenizer, given) if isinstance(given, str) else check_ids(given, self.info["vocab_size"], "ids")
 
     @checked_keywords()
     @survives_its_device
@@ -39,7 +40,8 @@ class InsideCalls(ModelBase):
         Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError."""
         engine = self._decoder("logits()")
         choice("positions", positions, ("last", "all"))
-        return engine.logits(self._generator.prompt_ids([ids], ["ids"])[0], positions == "all")
+        with argument("ids", ContextLengthError):
+            return engine.logits(self._generator.prompt_ids([ids], ["ids"])[0], positions == "all")
 
     @checked_keywords()
     @survives_its_device
@@ -50,7 +52,9 @@ class InsideCalls(ModelBase):
         text_or_ids: a text, which is tokenized like a prompt, or token ids.
 
         Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError."""
-        return self._decoder("score()").score(self._generator.prompt_ids([text_or_ids], ["text_or_ids"])[0])
+        engine = self._decoder("score()")
+        with argument("text_or_ids", ContextLengthError):
+            return engine.score(self._generator.prompt_ids([text_or_ids], ["text_or_ids"])[0])
 
     @checked_keywords()
     @survives_its_device
@@ -70,7 +74,8 @@ class InsideCalls(ModelBase):
         else:
             wanted = [integer("layers", layer, -count - 1, count) for layer in ([layers] if isinstance(layers, int) else layers)]
         at = np.array([layer % (count + 1) for layer in wanted], np.int32)
-        rows = self._layers("hidden_states()").hidden_states(self._some_ids(ids), at)
+        with argument("ids", ContextLengthError):
+            rows = self._layers("hidden_states()").hidden_states(self._some_ids(ids), at)
         return rows[0] if isinstance(layers, int) else rows
 
     @checked_keywords()
@@ -90,8 +95,10 @@ class InsideCalls(ModelBase):
         if number == 0:
             raise ValueError(f"layer=0 are the embeddings, which look at nothing; layers are 1 to {count}, or -1 to {-count} from the end")
         text = self._some_ids(ids)
-        if len(text) > _MOST_ATTENTION:
-            raise ContextLengthError(
-                f"attentions() of {len(text)} tokens would take {len(text)} x {len(text)} numbers a head; {_MOST_ATTENTION} are the most"
-            )
-        return self._layers("attentions()").attentions(text, number - 1 if number > 0 else count + number)
+        with argument("ids", ContextLengthError):
+            if len(text) > _MOST_ATTENTION:
+                raise ContextLengthError(
+                    f"attentions() of {len(text)} tokens would take {len(text)} x {len(text)} numbers a head; {_MOST_ATTENTION} are the "
+                    f"most"
+                )
+            return self._layers("attentions()").attentions(text, number - 1 if number > 0 else count + number)

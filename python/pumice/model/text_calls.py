@@ -57,6 +57,7 @@ class TextCalls(ModelBase):
         that the model does not have."""
         return [self._tokenizer.token_bytes(i) for i in check_ids(ids, self.info["vocab_size"], "ids").tolist()]
 
+    @checked_keywords()
     def count_tokens(self, text: str) -> int:
         """Returns the number of tokens of a text, special tokens included."""
         return len(text_ids(self._tokenizer, text))

@@ -559,6 +559,167 @@ def test_prompts_over_the_context(model: Any, pumice: Any) -> None:
         model.generate("a" * 100)
 
 
+# ---------------------------------------------------------------- errors name the argument
+WRONG: dict[str, Any] = {  # for each setting of SAMPLING_DEFAULTS, a wrong value
+    "max_new_tokens": 0,
+    "min_new_tokens": 5,  # more than max_new_tokens=2
+    "ignore_eos": "no",
+    "bad_words": [[999]],
+    "logits_processor": 3,
+    "temperature": -1,
+    "top_k": "many",
+    "top_p": 2,
+    "min_p": -0.5,
+    "typical_p": math.nan,
+    "repetition_penalty": 0,
+    "presence_penalty": 1e9,
+    "frequency_penalty": None.__class__,
+    "dry_multiplier": -1,
+    "dry_base": 2.0,  # does nothing without dry_multiplier
+    "dry_allowed_length": 1.5,
+    "dry_range": -5,
+    "dry_breakers": "abc",
+    "top_n_sigma": -1,
+    "xtc_probability": 2,
+    "xtc_threshold": 0.2,  # does nothing without xtc_probability
+    "mirostat_tau": -1,
+    "mirostat_eta": "x",
+    "logit_bias": {999: 1},
+    "seed": -1,
+    "stop": [999],
+    "n": 0,
+    "logprobs": 10**6,
+    "grammar": 5,
+    "priority": "high",
+    "max_seconds": -1,
+    "speculate": "guess",
+    "draft": "model",
+}
+
+
+def argument_of(call: Any) -> tuple[str | None, str]:
+    """Returns the argument that the error of a call is about, and its message."""
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    return caught.value.argument, str(caught.value)  # type: ignore[attr-defined]
+
+
+def test_errors_name_the_sampling_argument(model: Any, pumice: Any) -> None:
+    from pumice.generate.settings import SAMPLING_DEFAULTS
+
+    assert set(WRONG) == set(SAMPLING_DEFAULTS)
+    for name, value in WRONG.items():
+        given = {name: value, **({"max_new_tokens": 2} if name == "min_new_tokens" else {})}
+        if name == "dry_breakers":
+            given["dry_multiplier"] = 1.0
+        for call in (model.generate, model.stream):
+            assert argument_of(lambda: call("abc", **given))[0] == name, name  # noqa: B023
+        assert argument_of(lambda: model.chat("abc", **given))[0] == name, name  # noqa: B023
+        of_prompt = argument_of(lambda: model.generate(["abc"], sampling=[given]))[0]  # noqa: B023
+        assert of_prompt == "sampling", name
+    for name, value in (
+        ("stop", ""),
+        ("stop", [1.5]),
+        ("stop", "\ud800"),
+        ("logit_bias", {"AB": 1}),
+        ("logit_bias", {1: math.nan}),
+        ("bad_words", ["\ud800"]),
+        ("logprobs", "all"),
+        ("grammar", ["a", "b"]),
+        ("grammar", ""),
+        ("speculate", {"lookup": 0}),
+        ("speculate", {"lookup": 3, "gueses": 1}),
+        ("sampling", [None]),
+        ("temprature", 1.0),
+    ):
+        assert argument_of(lambda: model.generate("abc", **{name: value}))[0] == name, name  # noqa: B023
+    for prompt in (None, 5, [], ["a", 5], [999], "\ud800", b"abc", "x" * 100):
+        assert argument_of(lambda: model.stream(prompt))[0] == "prompt", prompt  # noqa: B023
+    assert isinstance(pumice.OverloadedError("x").argument, type(None))
+    with pytest.raises(ValueError, match="is closed") as closed:
+        model.close()
+        model.generate("abc")
+    assert closed.value.argument is None  # type: ignore[attr-defined]
+
+
+def test_errors_name_the_argument_of_chat(model: Any) -> None:
+    user = {"role": "user", "content": "Hi"}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    for name, value in (
+        ("messages", 5),
+        ("messages", []),
+        ("messages", "x" * 100),
+        ("stream", "yes"),
+        ("dry_run", 1),
+        ("response_format", {"type": "yaml"}),
+        ("response_format", {"type": "json_schema", "json_schema": {}}),
+        ("response_format", 3),
+        ("tools", 5),
+        ("tools", [tool, tool]),
+        ("tools", [lambda: 1]),
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "f"),
+        ("tool_choice", 5),
+        ("parallel_tool_calls", "no"),
+        ("template_kwargs", 5),
+        ("template_kwargs", {"messages": 1}),
+        ("parse_special", "no"),
+        ("max_tokens", 0),
+        ("max_tokens", "many"),
+        ("grammar", 5),
+        ("max_token", 5),
+    ):
+        found, text = argument_of(lambda: model.chat(**{"messages": [user], name: value}))  # noqa: B023
+        assert found == name, (name, value)
+        assert "max_new_tokens" not in text
+    for message in (5, {}, {"role": 5}, {"role": "user"}, {"role": "user", "content": 5}, {"role": "user", "content": [{"type": "image"}]}):
+        found, text = argument_of(lambda: model.chat([user, message]))  # noqa: B023
+        assert found == "messages" and "message 1" in text
+    for options in ({"max_tokens": 5, "max_new_tokens": 5}, {"dry_run": True, "stream": True}, {"grammar": "a", "response_format": {}}):
+        assert argument_of(lambda: model.chat([user], **options))[0] in options  # noqa: B023
+
+
+def test_errors_name_the_argument_of_encode(model: Any) -> None:
+    from pumice.encode.encoding import ENCODE_DEFAULTS
+
+    wrong: dict[str, Any] = {
+        "prompt": 5,
+        "prompt_name": "none",
+        "batch_size": 0,
+        "token_budget": "x",
+        "normalize": "yes",
+        "truncate_dim": 10**6,
+        "precision": "float16",
+        "precision_ranges": [[0], [1]],
+        "output": "words",
+        "truncate": "no",
+        "show_progress_bar": "yes",
+        "out": [1],
+    }
+    assert set(wrong) == set(ENCODE_DEFAULTS)
+    for name, value in wrong.items():
+        for call in (model.encode, model.encode_query, model.encode_document):
+            assert argument_of(lambda: call(["abc"], **{name: value}))[0] == name, name  # noqa: B023
+    for inputs in (None, 5, ["a", 5], "\ud800", [None], b"abc", np.zeros((2, 2))):
+        assert argument_of(lambda: model.encode(inputs))[0] == "inputs", inputs  # noqa: B023
+    assert argument_of(lambda: model.encode(["x" * 1000], truncate="error"))[0] == "inputs"
+    for name, call in (
+        ("text", lambda: model.tokenize(5)),
+        ("add_special", lambda: model.tokenize("a", "yes")),
+        ("text", lambda: model.count_tokens(5)),
+        ("ids", lambda: model.detokenize([999])),
+        ("ids", lambda: model.token_bytes(5)),
+        ("ids", lambda: model.logits([999])),
+        ("positions", lambda: model.logits("a", "first")),
+        ("text_or_ids", lambda: model.score(5)),
+        ("path", lambda: model.save_prefix("", "abc")),
+        ("prompt_or_messages", lambda: model.save_prefix("x", ["a", "b"])),
+        ("prompt_or_messages", lambda: model.save_prefix("x", [{"role": 5}])),
+        ("a", lambda: model.similarity(np.zeros((2, 3)), np.zeros((2, 4)))),
+    ):
+        assert argument_of(call)[0] == name, name
+
+
 def test_a_message_with_calls_needs_no_content(model: Any) -> None:
     call = {"function": {"name": "f", "arguments": {}}}
     talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call]}]
