@@ -23,7 +23,7 @@ from ..generate.grammar import Grammar, check_grammars, is_there
 from ..generate.prompts import prompt_ids
 from ..generate.settings import SamplingParams
 from . import answer_grammars, response_templates
-from .response_parser import Event, ResponseParser, ResponseTemplate
+from .response_parser import FIELDS, Event, ResponseParser, ResponseTemplate
 from .tool_schemas import check_tools
 
 if TYPE_CHECKING:
@@ -177,6 +177,16 @@ class Question:
     choice: str = "auto"  # "auto", "required", or the name of a tool
     parallel: bool = True
     format: answer_grammars.Format | None = None
+    continues: bool = False  # the answer goes on from the last message
+
+    @property
+    def continued(self) -> tuple[str, ...]:
+        """The keys of the last message whose text the answer continues: its content or, if that is empty, its reasoning."""
+        if not self.continues:
+            return ()
+        last = self.messages[-1]
+        reasoning = tuple(key for key, kind in FIELDS.items() if kind == "reasoning" and isinstance(last.get(key), str) and last[key])
+        return reasoning if reasoning and not last["content"] else ("content",)
 
     @property
     def must_call(self) -> bool:
@@ -196,6 +206,7 @@ class Asked:
     calls: bool
     heard: Mapping[int, str]  # control tokens that the parser sees: id -> text
     chat_template: str
+    continues: bool = False  # `opened` ends with text that the answer continues
     grammar: Grammar | None = None
     parser: Callable[[str], Any] = answer_grammars.json_of
 
@@ -204,7 +215,7 @@ class Asked:
         if self.shape is None:
             return Continuation(tokenizer, params)
         prefix = response_templates.id_prefix(self.chat_template)
-        parser = ResponseParser(self.shape, self.tools, prompt=self.opened, calls=self.calls, id_prefix=prefix)
+        parser = ResponseParser(self.shape, self.tools, prompt=self.opened, continues=self.continues, calls=self.calls, id_prefix=prefix)
         return Answer(tokenizer, params, parser, self.heard)
 
     def result(self, generation: Generation, answer: Continuation) -> ChatResult:
@@ -312,7 +323,7 @@ class Chats:
             )
         if tools:
             variables = {**variables, "tools": tools}
-        text, ids = self.rendered(question.messages, variables, question.parse_special)
+        text, ids = self.rendered(question.messages, variables, question.parse_special, question.continued)
         if tools and self._same_without(template, question, text):
             raise ChatTemplateError(
                 f"the chat template of {shown_path(Path(self._file.path).name)} leaves tools out: the model would not know of them. "
@@ -320,10 +331,14 @@ class Chats:
             )
         calls = bool(variables.get("tools")) and shape is not None and shape.calls
         heard = {} if shape is None else self._heard(shape, calls)
+        if question.continues:
+            opened = "" if shape is None else self._continued(shape, template, question, variables, text, calls)
+            begun = any(question.messages[-1][key].strip() for key in question.continued)
+            return Asked(text, ids, shape, opened, tools, calls, heard, template.text, begun)
         opened = "" if shape is None else self._opened(shape, template, question.messages, variables, text)
         grammar = self._grammar(question, template.text, shape, opened, variables)
         parser = answer_grammars.json_of if question.format is None else question.format.parse
-        return Asked(text, ids, shape, opened, tools, calls, heard, template.text, grammar, parser)
+        return Asked(text, ids, shape, opened, tools, calls, heard, template.text, False, grammar, parser)
 
     def _grammar(
         self, question: Question, chat_template: str, shape: ResponseTemplate | None, opened: str, variables: Mapping[str, Any]
@@ -365,9 +380,43 @@ class Chats:
     @staticmethod
     def _same_without(template: ChatTemplate, question: Question, text: str) -> bool:
         try:
+            if question.continues:
+                return template.continued(question.messages, None, question.continued, **question.variables).text == text
             return template.render(question.messages, True, **question.variables) == text
         except ChatTemplateError:
             return False
+
+    @staticmethod
+    def _continued(
+        shape: ResponseTemplate, template: ChatTemplate, question: Question, variables: dict[str, Any], text: str, calls: bool
+    ) -> str:
+        """Returns the part of the prompt that belongs to the answer if the answer continues the last message. Raises ChatTemplateError if
+        the response template does not find the message's text in it as what it is, content or reasoning."""
+        *before, last = question.messages
+        try:
+            if shape.anchor is not None:
+                opened = shape.last_part(text)
+            else:
+                # The prompt without the last message. If it is not the beginning of the prompt, the part that both share is used.
+                opened = text[len(os.path.commonprefix([template.render(before, False, **variables), text])) :]
+        except ChatTemplateError:  # the template refuses a conversation without the last message
+            opened = text
+        except ValueError as error:
+            raise ChatTemplateError(
+                f"the response template, over this prompt: {error}. load(response_template=) takes another one"
+            ) from None
+        key = question.continued[0]
+        found = ResponseParser(shape, prompt=opened, calls=calls).kind
+        # Content may itself contain the markers of reasoning, for models whose chat templates have no place for it.
+        meant = "reasoning" if key != "content" else ResponseParser(shape, prompt=last["content"], calls=calls).kind
+        if found == "tool_call":
+            raise ChatTemplateError("continue_final=True: the last message ends inside of a tool call, which cannot be continued")
+        if found != meant:
+            raise ChatTemplateError(
+                f"continue_final=True: the response template reads the end of the last message ({key!r}) as {found}, so that the answer "
+                f"could not be read. load(response_template=) takes another one, or False for answers as they come"
+            )
+        return opened
 
     @staticmethod
     def _opened(
@@ -390,11 +439,16 @@ class Chats:
             return ""
         return text[len(before) :] if text.startswith(before) else ""
 
-    def rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool) -> tuple[str, Int32]:
+    def rendered(
+        self, messages: list[dict[str, Any]], variables: dict[str, Any], parse_special: bool, continued: Sequence[str] = ()
+    ) -> tuple[str, Int32]:
         """Renders a conversation and returns its text and its token ids. No special tokens are added, because the template writes them
-        itself."""
+        itself. continued: the keys of the last message whose text the answer continues, if it does."""
         control = None if parse_special else self._tokenizer.control
-        prompt = self.template().prompt(messages, control, add_generation_prompt=True, **variables)
+        if continued:
+            prompt = self.template().continued(messages, control, continued, **variables)
+        else:
+            prompt = self.template().prompt(messages, control, add_generation_prompt=True, **variables)
         if not prompt.text:
             raise ChatTemplateError("the chat template renders nothing for these messages, and a model continues at least one token")
         ids = self._tokenizer.encode_parts(prompt.parts, add_special=False)
@@ -435,6 +489,7 @@ def check_question(
     parse_special: Any,
     response_format: Any = None,
     grammar: Any = None,
+    continue_final: Any = False,
     name: str = "messages",
 ) -> Question:
     """Checks the arguments of chat() and save_prefix(). Raises TypeError or ValueError that names the wrong argument. name: what the
@@ -461,7 +516,30 @@ def check_question(
     if form is not None and chosen != "auto":
         asked = "grammar" if grammar is not None else "response_format"
         raise ValueError(f"tool_choice={shown(tool_choice)} and {asked} were both given: the answer would have to be both")
-    return Question(conversation, known, variables, flag("parse_special", parse_special), chosen, parallel or not known, form)
+    continues = flag("continue_final", continue_final)
+    special = flag("parse_special", parse_special)
+    question = Question(conversation, known, variables, special, chosen, parallel or not known, form, continues)
+    if continues:
+        _check_continued(question, "grammar" if grammar is not None else "response_format")
+    return question
+
+
+def _check_continued(question: Question, form: str) -> None:
+    """Raises ValueError if an answer cannot continue the last message. form: the name of the argument that gave question.format."""
+    last = question.messages[-1]
+    if last["role"] != "assistant":
+        raise ValueError(
+            f"continue_final=True: the answer continues the last message, which must be the assistant's; its role is {shown(last['role'])}"
+        )
+    if last.get("tool_calls"):
+        raise ValueError("continue_final=True: the last message has tool_calls, and calls cannot be continued")
+    whole = {form: question.format is not None, "tool_choice": question.must_call, "parallel_tool_calls": not question.parallel}
+    for name, given in whole.items():
+        if given:
+            raise ValueError(
+                f"continue_final=True and {name} were both given: {name} describes a whole answer, and the beginning of this one is there "
+                f"already"
+            )
 
 
 def _check_choice(given: Any, tools: Sequence[Mapping[str, Any]]) -> str:

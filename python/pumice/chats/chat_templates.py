@@ -64,6 +64,11 @@ _WAYS_OF_MARKING: tuple[Callable[[dict[str, Any], Marks], dict[str, Any]], ...] 
 )
 
 
+_UNCERTAIN = (
+    "continue_final=True: the chat template {}, so that it is not certain where the answer goes on. "
+    "Use generate() with a prompt of your own"
+)
+
 # ---- templates -------------------------------------------------------------------------------------------------
 
 
@@ -105,14 +110,56 @@ class ChatTemplate:
         out messages with the role "developer"."""
         if self._tool_use is not None and kwargs.get("tools") is not None:
             return self._with_tools.prompt(messages, control, add_generation_prompt, **kwargs)
+        return self._prompt(self._variables(messages, add_generation_prompt, kwargs), control, datetime.now())[0]
+
+    def continued(
+        self, messages: Sequence[Mapping[str, Any]], control: ControlTokens | None, keys: Sequence[str], /, **kwargs: Any
+    ) -> Prompt:
+        """Renders the prompt up to the end of the text that the last message has under one of `keys`. The model's answer continues this
+        text. If the template drops blanks at the end of the text, the prompt ends before them.
+
+        Raises ChatTemplateError as prompt() does, and also if the template does not print the text exactly once, or changes its end."""
+        if self._tool_use is not None and kwargs.get("tools") is not None:
+            return self._with_tools.continued(messages, control, keys, **kwargs)
         now = datetime.now()
-        variables = self._variables(messages, add_generation_prompt, kwargs)
+        prompt, variables = self._prompt(self._variables(messages, False, kwargs), control, now)
+        return prompt.before(self._end_of_last(prompt.text, variables, keys, now))
+
+    def _end_of_last(self, text: str, variables: dict[str, Any], keys: Sequence[str], now: datetime) -> int:
+        """Returns where the last message's text ends in the rendered `text`. Two other renderings show it. In one the message's text has a
+        mark at its end, and in the other the mark is in front of its last character."""
+        *others, last = variables["messages"]
+        mark = next(ControlTokens.unused("".join([text, *texts_of(variables["messages"])])))
+
+        def parts(change: Callable[[str], str]) -> list[str]:
+            changed = {**last, **{key: change(last[key]) for key in keys}}
+            return run_template(self._template, {**variables, "messages": [*others, changed]}, now).split(mark)
+
+        def inside(said: str) -> str:
+            last_one = len(said.rstrip()) - 1
+            return said[:last_one] + mark + said[last_one:]
+
+        whose = f"the last message's text ({' or '.join(map(repr, keys))})"
+        before, *after = parts(lambda said: said + mark)
+        if not after:
+            raise ChatTemplateError(_UNCERTAIN.format(f"leaves {whose} out"))
+        end = len(text) - len(after[0])
+        certain = len(after) == 1 and end >= 0 and text.endswith(after[0]) and before.startswith(text[:end]) and not before[end:].strip()
+        if certain and last[keys[0]].strip():
+            sooner, *more = parts(inside)
+            certain = len(more) == 1 and len(sooner) < end and text.startswith(sooner)
+        if not certain:
+            raise ChatTemplateError(_UNCERTAIN.format(f"changes or repeats {whose}"))
+        return end
+
+    def _prompt(self, variables: dict[str, Any], control: ControlTokens | None, now: datetime) -> tuple[Prompt, dict[str, Any]]:
+        """Returns the prompt, and the variables with which it was rendered."""
         text, variables = self._run(variables, now)
         self._check_left_out(variables, text, now)
         given = {name: variables[name] for name in _GIVEN}
         said = [_without_roles(variables["messages"]), given["tools"], given["documents"]]
         if control is None or not control.possible(texts_of(said)):
-            return Prompt(text, ((text, True),))
+            return Prompt(text, ((text, True),)), variables
         marks = control.marks(text)
         for change in _WAYS_OF_MARKING:
             try:
@@ -122,7 +169,7 @@ class ChatTemplate:
             if marks.unmarked(marked) == text:
                 # True if no control token contains a character of a message. Then the whole text can be tokenized as one part.
                 own = control.find(marked) == control.find(text)
-                return Prompt(text, ((text, True),) if own else tuple(marks.parts(marked)))
+                return Prompt(text, ((text, True),) if own else tuple(marks.parts(marked))), variables
         raise ChatTemplateError(
             "the chat template takes control tokens apart that stand in the messages, so that it cannot be told which of those in the "
             "prompt are its own. Take them out of the messages, or pass parse_special=True: they then mean what they mean to the model"

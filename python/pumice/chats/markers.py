@@ -557,6 +557,11 @@ class Scanner:
         self.gave_up = ""
         self._forget()
 
+    @property
+    def held(self) -> int:
+        """The number of characters that were fed and not yet returned, because they may be the beginning of a marker."""
+        return len(self._text) - self._at
+
     def watch(self, watch: Watch) -> None:
         """Sets the patterns to look for from the current position on."""
         self._watch = watch

@@ -506,7 +506,8 @@ class ResponseParser:
     """Parses one answer. feed() and finish() return Events. content, reasoning, calls and errors hold what was parsed so far.
 
     tools: the tools of the chat() call. Arguments that arrive as text get the types in their schemas.  calls: if False, calls are treated
-    as text.  prompt: the beginning of the answer that the prompt already contains, such as "<think>"."""
+    as text.  prompt: the beginning of the answer that the prompt already contains, such as "<think>".  continues: whether `prompt` ends
+    with text of the answer, which goes on. Blanks at the beginning of the new text then belong to it."""
 
     def __init__(
         self,
@@ -514,6 +515,7 @@ class ResponseParser:
         tools: Sequence[Mapping[str, Any]] = (),
         *,
         prompt: str = "",
+        continues: bool = False,
         calls: bool = True,
         id_prefix: str = "call_",
     ) -> None:
@@ -534,10 +536,13 @@ class ResponseParser:
         self.length = 0  # the number of characters that were fed
         self._parts: list[tuple[Kind, int]] = []  # of the text that was parsed: kind and number of characters of each part, in order
         self._call_part = 0  # the index in _parts at which the current call begins
+        self._skipped = 0  # the number of characters of `prompt` that may begin a marker. If they do not, they are no new text.
         self._enter(None)
         if prompt:
             self.feed(prompt)
             self._texts = {kind: _Text(**_edges(template, kind)) for kind in self._texts}
+            if continues and (text := self._texts.get(self.kind)) is not None:
+                text.begun, self._skipped = True, self._scanner.held
             self.calls, self.errors = [], []
             self._arriving = ArrivingCalls(lambda: call_id(id_prefix))
             if self._inside is not None and self._inside.kind == "tool_call":
@@ -611,6 +616,7 @@ class ResponseParser:
                 self._scanner.go_on(found)
                 return
             self._open_text = None
+        self._skipped = 0
         opens = found.mark if self._inside is None else None
         if opens is not None and opens.kind == "tool_call":
             self._call_part = len(self._parts)
@@ -634,6 +640,11 @@ class ResponseParser:
 
     def _take(self, events: list[Event], text: str) -> None:
         self._count(self.kind, text)
+        if self._skipped:
+            skipped = min(self._skipped, len(text))
+            text, self._skipped = text[skipped:], self._skipped - skipped
+            if not text:
+                return
         where = self._inside or self._template.sink
         if where is None:  # between fields, and the template has no field for other text
             return

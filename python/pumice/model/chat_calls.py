@@ -41,6 +41,7 @@ class ChatCalls(ModelBase):
         tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
         tool_choice: str | Mapping[str, Any] | None = None,
         parallel_tool_calls: bool = True,
+        continue_final: bool = False,
         dry_run: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         parse_special: bool = False,
@@ -58,14 +59,17 @@ class ChatCalls(ModelBase):
         parallel_tool_calls: False allows one call at most.
         response_format: the form that the answer must have, which is also the form of the result's .parsed. {"type": "json_object"},
             {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}, a pydantic model, a TypeAdapter or a Grammar.
+        continue_final: True means that the last message is the assistant's and that the answer continues it. The prompt ends with the text
+            of this message: its content or, if that is empty, its reasoning. The result has only the new text.
         dry_run: True only renders the prompt. The ChatResult then has .prompt and .prompt_tokens, and no text.
         template_kwargs: further variables for the template, such as documents or enable_thinking.
         parse_special: False (the default) means that control tokens are only made from the template's own text. Where messages, tools or
             documents spell a control token, it is plain text.
         max_tokens: another name of max_new_tokens.
 
-        All other keywords are those of generate(). Raises ChatTemplateError, GrammarError if the demands on the answer cannot be enforced,
-        and what generate() raises.
+        All other keywords are those of generate(). Raises ChatTemplateError (also if continue_final=True and it is not certain
+        where the last message's text ends in the prompt), GrammarError if the demands on the answer cannot be enforced, and what generate()
+        raises.
         """
         options: dict[str, Any] = dict(sampling)
         if (max_tokens := options.pop("max_tokens", None)) is not None:
@@ -79,7 +83,15 @@ class ChatCalls(ModelBase):
         stream = flag("stream", stream)
         grammar = options.pop("grammar", None)
         question = check_question(
-            messages, tools, tool_choice, parallel_tool_calls, template_kwargs, parse_special, response_format, grammar
+            messages,
+            tools,
+            tool_choice,
+            parallel_tool_calls,
+            template_kwargs,
+            parse_special,
+            response_format,
+            grammar,
+            continue_final,
         )
         params, guesses = self._generator.params(options), speculation(self, options)
         asked = interruptible(lambda: self._chats.asked(question))

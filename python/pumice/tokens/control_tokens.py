@@ -32,6 +32,15 @@ class Prompt:
     text: str
     parts: tuple[tuple[str, bool], ...]
 
+    def before(self, end: int) -> Prompt:
+        """Returns the first `end` characters as a Prompt."""
+        parts, at = [], 0
+        for piece, own in self.parts:
+            if at < end:
+                parts.append((piece[: end - at], own))
+            at += len(piece)
+        return Prompt(self.text[:end], tuple(parts))
+
 
 class ControlTokens:
     """Finds the special tokens of a tokenizer in texts."""

@@ -407,3 +407,53 @@ def test_parsed_is_json(number: str, pumice: Any) -> None:
     for deep in ("[" * 100_000, "1" * 5000):
         with pytest.raises(ValueError, match="the answer"):
             json_of(deep)
+
+
+# ---- continue_final -------------------------------------------------------------------------------------------------
+
+
+def talk(**last: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "", **last}]
+
+
+def test_chat_goes_on(monkeypatch: pytest.MonkeyPatch, tooled: Any) -> None:
+    monkeypatch.setattr(toy, "CONTEXT", 4096)
+    monkeypatch.setitem(toy.CONTINUATIONS, "<user>Hi<assistant>It is", " fine.\n")
+    monkeypatch.setitem(toy.CONTINUATIONS, "<user>Hi<assistant><think>Well", ", yes.</think>\nFine.")
+    asked = tooled.chat(talk(content="It is"), continue_final=True, dry_run=True)
+    assert (asked.prompt, asked.prompt_tokens, asked.text) == ("<user>Hi<assistant>It is", len("<user>Hi<assistant>It is"), "")
+    answer = tooled.chat(talk(content="It is"), continue_final=True)
+    assert (answer.content, answer.reasoning, answer.text) == (" fine.", None, " fine.\n")
+    assert answer.prompt == asked.prompt
+    both = tooled.chat(talk(content="It is"), continue_final=True, n=2)
+    assert [one.content for one in both] == [" fine.", " fine."]
+    stream = tooled.chat(talk(content="It is"), continue_final=True, stream=True)
+    assert "".join(chunk.text for chunk in stream if chunk.kind == "content") == " fine." == stream.result.content
+    stream = tooled.chat(talk(reasoning_content="Well"), continue_final=True, stream=True)
+    said = [(chunk.kind, chunk.text) for chunk in stream if chunk.text]
+    assert "".join(text for kind, text in said if kind == "reasoning") == ", yes." == stream.result.reasoning
+    assert "".join(text for kind, text in said if kind == "content") == "Fine." == stream.result.content
+
+
+def test_what_cannot_be_continued(pumice: Any, tooled: Any) -> None:
+    def tool() -> None:
+        """Nothing."""
+
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for messages, options, says in (
+        ("Hi", {}, "which must be the assistant's; its role is 'user'"),
+        (talk()[:1], {}, "which must be the assistant's"),
+        (talk(content="It is", tool_calls=[call]), {}, "has tool_calls"),
+        (talk(content=None, tool_calls=[call]), {}, "has tool_calls"),
+        (talk(content="It is"), {"response_format": {"type": "json_object"}}, "and response_format were both given"),
+        (talk(content="It is"), {"grammar": pumice.Grammar.regex("a")}, "and grammar were both given"),
+        (talk(content="It is"), {"tools": [tool], "tool_choice": "required"}, "and tool_choice were both given"),
+        (talk(content="It is"), {"tools": [tool], "parallel_tool_calls": False}, "and parallel_tool_calls were both given"),
+    ):
+        with pytest.raises(ValueError, match="continue_final=True") as caught:
+            tooled.chat(messages, continue_final=True, **options)
+        assert says in str(caught.value)
+    with pytest.raises(TypeError, match="continue_final"):
+        tooled.chat(talk(content="It is"), continue_final="yes")
+    asked = tooled.chat(talk(content="It is"), continue_final=True, tools=[tool], dry_run=True)
+    assert json.dumps("tool") in asked.prompt.replace("'", '"')

@@ -109,6 +109,10 @@ class ChatTemplate:
         text = self.render(messages, **more)
         return types.SimpleNamespace(text=text, parts=((text, True),))
 
+    def continued(self, messages: list[dict[str, Any]], control: Any, keys: Any, **more: Any) -> Any:
+        text = self.render(messages[:-1], False, **more) + f"<assistant>{'<think>' if keys != ('content',) else ''}{messages[-1][keys[0]]}"
+        return types.SimpleNamespace(text=text, parts=((text, True),))
+
     def render(self, messages: list[dict[str, Any]], add_generation_prompt: bool = True, **more: Any) -> str:
         text = "".join(f"<{m['role']}>{m['content']}" for m in messages)
         if "deaf" in self.text:
