@@ -40,7 +40,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from .chats.chat import ChatResult
-    from .encode.encoding import Encoded, Prediction, RankHit
+    from .encode.encoding import Encoded, Predicted, Prediction, Ranked, RankHit
     from .encode.token_labels import LabeledSpan, TokenLabels
     from .encode.vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
     from .event_loops.streams import AsyncStream
@@ -73,6 +73,8 @@ _HOME = {
     "Grammar": "generate.grammar",
     "Encoded": "encode.encoding",
     "RankHit": "encode.encoding",
+    "Ranked": "encode.encoding",
+    "Predicted": "encode.encoding",
     "Prediction": "encode.encoding",
     "LabeledSpan": "encode.token_labels",
     "TokenLabels": "encode.token_labels",
@@ -118,9 +120,11 @@ __all__ = [
     "OutOfDeviceMemoryError",
     "OverloadedError",
     "Plan",
+    "Predicted",
     "Prediction",
     "PumiceError",
     "RankHit",
+    "Ranked",
     "Report",
     "SamplingParams",
     "SearchResult",

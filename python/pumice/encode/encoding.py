@@ -35,6 +35,7 @@ from .windows import TOKENS_PER_CALL, Cuts, Render, Tokens, WindowTokenizer, ite
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
 
+Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 R = TypeVar("R")
 Output = Literal["sentence", "tokens", "both"]
@@ -71,6 +72,32 @@ class RankHit:
     document: str
 
 
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """The result of rank(details=True): the documents, and how many tokens the pairs have.
+
+    hits: what rank() returns without details.
+    tokens: int32 (n,), the number of tokens of each pair that the model was given, special tokens and the query included, in the order in
+        which the documents were given. It does not count tokens that were cut off.
+    cut: int32 (n,), the number of tokens of each pair that were cut off, also by max_document_tokens; 0 for a whole pair."""
+
+    hits: list[RankHit]
+    tokens: Int32
+    cut: Int32
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """The result of predict(details=True): the scores, and how many tokens the pairs or texts have.
+
+    scores: what predict() returns without details.
+    tokens, cut: int32 (n,), as in Ranked. For one pair or text, both are of type int."""
+
+    scores: Any
+    tokens: Any
+    cut: Any
+
+
 @dataclass(frozen=True)
 class Prediction:
     """A classifier's answer for one text or pair: the likeliest label, its probability, and the probabilities of all labels by name."""
@@ -82,7 +109,7 @@ class Prediction:
 
 # ---------------------------------------------------------------- one call
 class EncodeKeywords(TypedDict, total=False):
-    """The keywords of encode(), encode_query(), encode_document() and aencode()."""
+    """The keywords of encode(), encode_query(), encode_document() and their asynchronous forms."""
 
     prompt: str | None
     prompt_name: str | None
@@ -368,15 +395,18 @@ class Encoder:
         show_progress_bar: bool | None,
         activation: str | None = None,
         cancel: _core.Cancel | None = None,
-    ) -> Float32:
-        """Returns the scores of text pairs or of single texts, float32 (n, labels)."""
+        details: bool = False,
+        document_tokens: int | None = None,
+    ) -> tuple[Float32, Cuts]:
+        """Returns the scores of text pairs or of single texts, float32 (n, labels), and the Cuts, which have the numbers of tokens if
+        `details` is true. document_tokens: the number of tokens to which the second text of each pair is cut first."""
         if activation is not None:
             choice("activation", activation, ACTIVATIONS)
         items, expected = items_of(pairs, "pairs")
-        cuts = Cuts(self.max_tokens, truncate, "pair")
+        cuts = Cuts(self.max_tokens, truncate, "pair", details)
         scores: list[Float32] = []
         with Progress(show_progress_bar, expected, "pair") as bar:
-            for tokens in self._windows.pairs(items, cuts, cancel):
+            for tokens in self._windows.pairs(items, cuts, cancel, document_tokens):
                 for part in tokens.batches():
                     scores.append(self._engine.classify(part.ids, part.offsets, part.types, cancel))
                     bar.add(len(part))
@@ -385,7 +415,7 @@ class Encoder:
         logits: Float32 = np.concatenate(scores) if scores else np.empty((0, labels), np.float32)
         if len(self._config.score_ids) == 2:
             logits = logits[:, :1] - logits[:, 1:]
-        return activate(logits, activation or self._activation)
+        return activate(logits, activation or self._activation), cuts
 
     # ------------------------------------------------------------ labels of tokens
     def label_tokens(

@@ -311,23 +311,31 @@ class WindowTokenizer:
         return tokens
 
     # ------------------------------------------------------------ pairs
-    def pairs(self, pairs: Iterable[Any], cuts: Cuts, cancel: _core.Cancel | None = None) -> Iterator[Tokens]:
-        """Yields the tokens of an iterable of pairs, or of texts, window by window."""
+    def pairs(
+        self, pairs: Iterable[Any], cuts: Cuts, cancel: _core.Cancel | None = None, document_tokens: int | None = None
+    ) -> Iterator[Tokens]:
+        """Yields the tokens of an iterable of pairs, or of texts, window by window. document_tokens: the number of tokens to which the
+        second text of each pair is cut first."""
 
         def jobs() -> Iterator[tuple[int, Callable[[], Tokens]]]:
             first = 0
             for window in windows(pairs, _characters):
-                yield sum(map(_characters, window)), functools.partial(self._window_of_pairs, window, first, cuts)
+                yield sum(map(_characters, window)), functools.partial(self._window_of_pairs, window, first, cuts, document_tokens)
                 first += len(window)
 
         return ahead(jobs(), cancel)
 
-    def _window_of_pairs(self, window: list[Any], first: int, cuts: Cuts) -> Tokens:
+    def _window_of_pairs(self, window: list[Any], first: int, cuts: Cuts, document_tokens: int | None) -> Tokens:
         if all(isinstance(text, str) for text in window) and self._render is None:
             return self.window(window, first, "", cuts)
-        return cuts.keep(self._pairs(window, first, cuts))
+        pairs = self._checked_pairs(window, first)
+        if document_tokens is None:
+            return cuts.keep(self._pairs(pairs, first, cuts))
+        pairs, lost = self._shortened(pairs, document_tokens)
+        tokens = self._pairs(pairs, first, cuts)
+        return cuts.keep(replace(tokens, cut=lost if tokens.cut is None else lost + tokens.cut))
 
-    def _pairs(self, window: list[Any], first: int, cuts: Cuts) -> Tokens:
+    def _checked_pairs(self, window: list[Any], first: int) -> list[Pair]:
         pairs: list[Pair] = []
         for i, pair in enumerate(window):
             parts = listed(itertools.islice(pair, 3)) if isinstance(pair, Sequence) and not isinstance(pair, str) else []
@@ -335,8 +343,29 @@ class WindowTokenizer:
                 raise TypeError(f"pair {first + i} is {shown(pair)}; it must be two strings (query, document), or each of all one string")
             query, document = (check_text(text, f"text {k} of pair {first + i}") for k, text in enumerate(parts))
             pairs.append((query, document))
-        if self._config.lower_case:
-            pairs = [(a.lower(), b.lower()) for a, b in pairs]
+        return [(a.lower(), b.lower()) for a, b in pairs] if self._config.lower_case else pairs
+
+    def _shortened(self, pairs: list[Pair], most: int) -> tuple[list[Pair], Int32]:
+        """Cuts off the end of each second text that has more than `most` tokens, special tokens not counted. Returns the pairs, and for
+        each pair the number of tokens that its second text has lost.
+
+        The text is cut, not its ids, because a template may be rendered around it. A character of which only some tokens would stay is cut
+        off as a whole. The tokens before the cut are those of the whole text."""
+        documents = list(dict.fromkeys(document for _, document in pairs))  # a document may be in several pairs
+        batch = self._tokenizer.encode_placed(documents)
+        assert batch.places is not None
+        short: dict[str, tuple[str, int]] = {}  # the text that stays, and the number of tokens that are lost
+        for document, a, b in zip(documents, batch.offsets[:-1], batch.offsets[1:], strict=True):
+            starts, ends = (places := batch.places[a:b])[places[:, 0] >= 0].T
+            if len(ends) <= most:
+                short[document] = document, 0
+                continue
+            end = min(int(ends[most - 1]), int(starts[most]))
+            short[document] = document[:end], int((ends > end).sum())
+        lost = np.array([short[document][1] for _, document in pairs], np.int32)
+        return [(query, short[document][0]) for query, document in pairs], lost
+
+    def _pairs(self, pairs: list[Pair], first: int, cuts: Cuts) -> Tokens:
         if self._render is not None:
             return self.rendered(self._render, pairs, first, cuts)
         return self._checked(self._tokenizer.encode_pairs(pairs, truncate_to=self.max_tokens), first, cuts)

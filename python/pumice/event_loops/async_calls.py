@@ -1,4 +1,4 @@
-"""Implements the asynchronous calls agenerate(), achat(), astream(), aencode(), arank() and alabel_tokens().
+"""Implements the asynchronous calls: agenerate(), achat(), astream(), and those of encoders.
 
 An event loop only picks up finished results. Templates, tokenizing and encoders run in threads of workers.py. Generated tokens come from
 one thread per model (pump.py), which decodes their text and wakes each event loop once per step. Calls of aencode() with few texts are
@@ -24,6 +24,7 @@ from .streams import AsyncStream
 from .workers import in_thread, running_loop
 
 if TYPE_CHECKING:
+    from ..model.encode_calls import EncodeCalls
     from ..model.model import Model
 
 T = TypeVar("T")
@@ -73,11 +74,11 @@ async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
     return await _surviving(model, lambda: to_end(lambda: model.chat(messages, **given)))
 
 
-async def encode(model: Model, inputs: Any, options: EncodeOptions) -> Any:
-    """Implements Model.aencode()."""
+async def encode(model: EncodeCalls, inputs: Any, options: EncodeOptions, role: str | None = None) -> Any:
+    """Implements aencode(), aencode_query() and aencode_document() of a Model. role: as in _encode()."""
     if not options.takes_few(inputs):
-        return await stoppable(lambda cancel: model._encode(inputs, options, cancel=cancel))
-    call = Small(running_loop(), model, inputs, options)
+        return await stoppable(lambda cancel: model._encode(inputs, options, role, cancel))
+    call = Small(running_loop(), model, inputs, options, role)
     Together.of(model).add(call)
     try:
         return await call.future

@@ -19,28 +19,28 @@ from . import workers
 from .workers import Told
 
 if TYPE_CHECKING:
-    from ..model.model import Model
+    from ..model.encode_calls import EncodeCalls
 
 
 class Small(Told):
-    """One aencode() call with few texts."""
+    """One call of aencode(), aencode_query() or aencode_document() with few texts."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, model: Model, inputs: Any, options: EncodeOptions) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, model: EncodeCalls, inputs: Any, options: EncodeOptions, role: str | None) -> None:
         super().__init__(loop)
-        self._model, self._inputs, self._options = model, inputs, options
+        self._model, self._inputs, self._options, self._role = model, inputs, options, role
         self.cancel = _core.Cancel()
         self.prepared: Prepared | None = None  # None before prepare(), or if prepare() has set `error`
 
     def prepare(self) -> None:
         """Checks the arguments and tokenizes the texts. This is all work that does not need the engine."""
         try:
-            self.prepared = self._model._prepare_encode(self._inputs, self._options)
+            self.prepared = self._model._prepare_encode(self._inputs, self._options, self._role)
         except BaseException as error:
             self.error = error
 
     def alone(self) -> None:
         """Computes this call by itself, so that it cannot fail because of another call."""
-        self.take(lambda: self._model._encode(self._inputs, self._options, cancel=self.cancel))
+        self.take(lambda: self._model._encode(self._inputs, self._options, self._role, self.cancel))
         _tell_loops([self])
 
 
@@ -66,7 +66,7 @@ class Together:
     An earlier version had one thread per call. A text then went through five threads and waited some milliseconds in each of them, because
     other calls were computing. 8 callers of aencode() reached only 0.66 of the speed of one encode() with all of their texts."""
 
-    _all: weakref.WeakKeyDictionary[Model, Together] = weakref.WeakKeyDictionary()
+    _all: weakref.WeakKeyDictionary[EncodeCalls, Together] = weakref.WeakKeyDictionary()
     _guard = threading.Lock()
     MOST = 1024  # maximum number of waiting calls
     AT_ONCE = 64  # maximum number of calls that are computed together
@@ -81,7 +81,7 @@ class Together:
         self._running = False
 
     @classmethod
-    def of(cls, model: Model) -> Together:
+    def of(cls, model: EncodeCalls) -> Together:
         """Returns the Together of a model. Makes it at the first call."""
         with cls._guard:
             return cls._all.setdefault(model, Together())

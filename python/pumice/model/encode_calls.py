@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..common.arguments import argument, check_text, checked_keywords, choice, did_you_mean, integer, listed, real, shown
+from ..common.arguments import argument, check_text, checked_keywords, choice, did_you_mean, flag, integer, listed, real, shown
 from ..encode import vectors
-from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Prediction, Prepared, RankHit
+from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Predicted, Prediction, Prepared, Ranked, RankHit
 from ..encode.rows import Precision
 from ..encode.token_labels import AGGREGATIONS, OUTSIDE, Aggregation, LabeledSpan, SpanReader, TokenLabels
 from ..encode.windows import items_of
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Float32 = npt.NDArray[np.float32]
+
+# The names of the routes and prompts of encode_query() and encode_document(), those that are looked for first at the beginning.
+QUERY = ("query",)
+DOCUMENT = ("document", "passage", "corpus")
 
 
 class EncodeCalls(ModelBase):
@@ -72,11 +76,11 @@ class EncodeCalls(ModelBase):
         with argument("inputs"):
             return self._encoder.encode(inputs, options, role, cancel)
 
-    def _prepare_encode(self, inputs: Any, options: EncodeOptions) -> Prepared:
-        """Does the part of encode() that does not need the engine. Requires `options.takes_few(inputs)`."""
-        self._check_encode(None)
+    def _prepare_encode(self, inputs: Any, options: EncodeOptions, role: str | None) -> Prepared:
+        """Does the part of _encode() that does not need the engine. Requires `options.takes_few(inputs)`."""
+        self._check_encode(role)
         with argument("inputs"):
-            return self._encoder.prepare(inputs, options)
+            return self._encoder.prepare(inputs, options, role)
 
     def _check_encode(self, role: str | None) -> None:
         if role is None and self._routes and self._default_route is None and len({id(route) for route in self._routes.values()}) > 1:
@@ -89,23 +93,29 @@ class EncodeCalls(ModelBase):
     @checked_keywords(ENCODE_DEFAULTS)
     def encode_query(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
         """Like encode(), with the same arguments, but uses the model's route "query" and its prompt "query" if it has them."""
-        return self._encode_as(("query",), inputs, EncodeOptions(**options))
+        return self._encode_as(QUERY, inputs, EncodeOptions(**options))
 
     @checked_keywords(ENCODE_DEFAULTS)
     def encode_document(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
         """Like encode(), with the same arguments, but uses the model's route "document" and its prompt "document", "passage" or "corpus" if
         it has them."""
-        return self._encode_as(("document", "passage", "corpus"), inputs, EncodeOptions(**options))
+        return self._encode_as(DOCUMENT, inputs, EncodeOptions(**options))
 
     def _encode_as(self, names: Sequence[str], inputs: Any, options: EncodeOptions) -> Any:
+        model, options, role = self._for_role(names, options)
+        return model._encode(inputs, options, role)
+
+    def _for_role(self, names: Sequence[str], options: EncodeOptions) -> tuple[EncodeCalls, EncodeOptions, str | None]:
+        """Returns the arguments of _encode() for encode_query() or encode_document(): the model (of the route, if this model has one for
+        the role), the options with the prompt of the role, and the role. names: QUERY or DOCUMENT."""
         if options.prompt is None and options.prompt_name is None:
             options = replace(options, prompt_name=next((name for name in names if name in self._config.prompts), None))
         route = next((self._routes[name] for name in names if name in self._routes), None)
         if route is None and self._routes:
-            return self._encode(inputs, options)
+            return self, options, None
         if route is not None and route is not self:
-            return route._encode_as(names, inputs, options)
-        return self._encode(inputs, options, names[0])
+            return route._for_role(names, options)  # type: ignore[no-any-return]
+        return self, options, names[0]
 
     @checked_keywords()
     def similarity(self, a: Any, b: Any) -> Float32:
@@ -144,7 +154,6 @@ class EncodeCalls(ModelBase):
         )
 
     @checked_keywords()
-    @survives_its_device
     def predict(
         self,
         pairs: str | Sequence[str] | Iterable[tuple[str, str] | str],
@@ -153,6 +162,7 @@ class EncodeCalls(ModelBase):
         output: Literal["scores", "labels"] = "scores",
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
+        details: bool = False,
     ) -> Any:
         """Returns a classifier's scores of (query, document) pairs or of single texts: float32 (n,), or (n, labels) if it has several
         labels.
@@ -166,9 +176,25 @@ class EncodeCalls(ModelBase):
             sigmoid of each label if there is only one or if config.json says multi_label_classification.
         truncate: True cuts texts that are too long, with one TruncationWarning. "error" raises ContextLengthError.
         show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
+        details: True returns a Predicted, which has the scores, and for each pair how many tokens it has and how many were cut off. No
+            warning is issued then.
 
         Raises UnsupportedTaskError, ContextLengthError, NumericError, TypeError and ValueError."""
+        return self._predict(pairs, activation, output, truncate, show_progress_bar, details)
+
+    @survives_its_device
+    def _predict(
+        self,
+        pairs: Any,
+        activation: str | None,
+        output: str,
+        truncate: Literal[True, "error"],
+        show_progress_bar: bool | None,
+        details: bool,
+        cancel: _core.Cancel | None = None,
+    ) -> Any:
         self._need("classify", "predict()")
+        flag("details", details)
         choice("output", output, ("scores", "labels"))
         pair = isinstance(pairs, (tuple, list)) and len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
         single = pair or isinstance(pairs, str)
@@ -177,12 +203,16 @@ class EncodeCalls(ModelBase):
             several = len(self.info["labels"]) > 1 and self._file.get("problem_type") != "multi_label_classification"
             activation = "softmax" if several else "sigmoid"
         with argument("pairs"):
-            scores = self._encoder.classify(items, truncate, show_progress_bar, activation)
+            scores, cuts = self._encoder.classify(items, truncate, show_progress_bar, activation, cancel, details)
+        result: Any = scores[:, 0] if scores.shape[1] == 1 else scores
         if output == "labels":
-            found = [self._prediction(row) for row in scores.tolist()]
-            return found[0] if single else found
-        result: Float32 = scores[:, 0] if scores.shape[1] == 1 else scores
-        return result[0] if single else result
+            result = [self._prediction(row) for row in scores.tolist()]
+        if single:
+            result = result[0]
+        if not details:
+            return result
+        tokens, cut = cuts.details()
+        return Predicted(result, int(tokens[0]), int(cut[0])) if single else Predicted(result, tokens, cut)
 
     def _prediction(self, row: list[float]) -> Prediction:
         by_name = dict(zip(self.info["labels"], row, strict=True))
@@ -272,17 +302,23 @@ class EncodeCalls(ModelBase):
         documents: Iterable[str],
         top_k: int | None = None,
         *,
+        max_document_tokens: int | None = None,
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
-    ) -> list[RankHit]:
-        """Returns the documents as RankHit(index, score, document), sorted by a cross-encoder's score for the query, best first. Documents
-        with equal scores keep their order.
+        details: bool = False,
+    ) -> Any:
+        """Returns a list of the documents as RankHit(index, score, document), sorted by a cross-encoder's score for the query, best first.
+        Documents with equal scores keep their order.
 
         query: a text.  documents: an iterable of texts.  top_k: maximum number of documents to return; None means all.
-        truncate, show_progress_bar: as in predict().
+        max_document_tokens: the end of each document with more tokens is cut off before the pair is made, without a warning. Special
+            tokens are not counted. A character of which only some tokens would stay is cut off as a whole.
+        truncate, show_progress_bar: as in predict(), for the pair.
+        details: True returns a Ranked, which has this list, and for each pair how many tokens it has and how many were cut off. No warning
+            is issued then.
 
         Raises UnsupportedTaskError (also for a model with several labels), ContextLengthError, TypeError and ValueError."""
-        return self._rank(query, documents, top_k, truncate, show_progress_bar)
+        return self._rank(query, documents, top_k, max_document_tokens, truncate, show_progress_bar, details)
 
     @survives_its_device
     def _rank(
@@ -290,17 +326,23 @@ class EncodeCalls(ModelBase):
         query: str,
         documents: Iterable[str],
         top_k: int | None,
+        max_document_tokens: int | None,
         truncate: Literal[True, "error"],
         show_progress_bar: bool | None,
+        details: bool,
         cancel: _core.Cancel | None = None,
-    ) -> list[RankHit]:
+    ) -> Any:
         self._need("classify", "rank()")
+        flag("details", details)
+        most = None if max_document_tokens is None else integer("max_document_tokens", max_document_tokens, 1)
         query = check_text(query, "query")
         texts = listed(items_of(documents, "documents")[0])
         limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
+        pairs = [(query, text) for text in texts]
         with argument("documents"):
-            scores = self._encoder.classify([(query, text) for text in texts], truncate, show_progress_bar, cancel=cancel)
+            scores, cuts = self._encoder.classify(pairs, truncate, show_progress_bar, None, cancel, details, most)
         if scores.shape[1] != 1:
             raise UnsupportedTaskError(f"rank() needs one score per pair; this model has {scores.shape[1]} labels. predict() gives them")
         order = np.argsort(-scores[:, 0], kind="stable")[:limit]
-        return [RankHit(int(i), float(scores[i, 0]), texts[i]) for i in order]
+        hits = [RankHit(int(i), float(scores[i, 0]), texts[i]) for i in order]
+        return Ranked(hits, *cuts.details()) if details else hits

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..common.arguments import checked_keywords, shown_path
 from ..common.display import count, formats, html_lines, size
-from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, RankHit
+from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions
 from ..encode.token_labels import OUTSIDE, Aggregation
 from ..errors import ChatTemplateError
 from ..generate.prompts import Prompt
@@ -16,7 +16,7 @@ from ..generate.settings import Sampling
 from ..loading.placement import Plan
 from .base import TASK_CALLS
 from .chat_calls import ChatCalls
-from .encode_calls import EncodeCalls
+from .encode_calls import DOCUMENT, QUERY, EncodeCalls
 from .generate_calls import GenerateCalls
 from .inside_calls import InsideCalls
 from .text_calls import TextCalls
@@ -77,6 +77,41 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
 
         return await async_calls.encode(self, inputs, EncodeOptions(**options))
 
+    @checked_keywords(ENCODE_DEFAULTS)
+    async def aencode_query(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
+        """Like encode_query(), with the same arguments, but awaited in an asyncio event loop, as aencode() is."""
+        from ..event_loops import async_calls
+
+        model, given, role = self._for_role(QUERY, EncodeOptions(**options))
+        return await async_calls.encode(model, inputs, given, role)
+
+    @checked_keywords(ENCODE_DEFAULTS)
+    async def aencode_document(self, inputs: str | Iterable[str], **options: Unpack[EncodeKeywords]) -> Any:
+        """Like encode_document(), with the same arguments, but awaited in an asyncio event loop, as aencode() is."""
+        from ..event_loops import async_calls
+
+        model, given, role = self._for_role(DOCUMENT, EncodeOptions(**options))
+        return await async_calls.encode(model, inputs, given, role)
+
+    @checked_keywords()
+    async def apredict(
+        self,
+        pairs: str | Sequence[str] | Iterable[tuple[str, str] | str],
+        *,
+        activation: Literal["none", "sigmoid", "softmax", "tanh"] | None = None,
+        output: Literal["scores", "labels"] = "scores",
+        truncate: Literal[True, "error"] = True,
+        show_progress_bar: bool | None = None,
+        details: bool = False,
+    ) -> Any:
+        """Like predict(), with the same arguments, but awaited in an asyncio event loop.
+
+        Raises what predict() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
+        from ..event_loops import async_calls
+
+        given = (pairs, activation, output, truncate, show_progress_bar, details)
+        return await async_calls.stoppable(lambda cancel: self._predict(*given, cancel))
+
     @checked_keywords()
     async def arank(
         self,
@@ -84,15 +119,18 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         documents: Iterable[str],
         top_k: int | None = None,
         *,
+        max_document_tokens: int | None = None,
         truncate: Literal[True, "error"] = True,
         show_progress_bar: bool | None = None,
-    ) -> list[RankHit]:
+        details: bool = False,
+    ) -> Any:
         """Like rank(), with the same arguments, but awaited in an asyncio event loop.
 
         Raises what rank() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
         from ..event_loops import async_calls
 
-        return await async_calls.stoppable(lambda cancel: self._rank(query, documents, top_k, truncate, show_progress_bar, cancel))
+        given = (query, documents, top_k, max_document_tokens, truncate, show_progress_bar, details)
+        return await async_calls.stoppable(lambda cancel: self._rank(*given, cancel))
 
     @checked_keywords()
     async def alabel_tokens(

@@ -1,4 +1,4 @@
-"""aencode() and arank() of every kind of encoder must give the bits, errors and warnings of encode() and rank(). Cancelled calls must
+"""The asynchronous calls of every kind of encoder must give the bits, errors and warnings of their blocking twins. Cancelled calls must
 stop."""
 
 from __future__ import annotations
@@ -163,6 +163,35 @@ def test_rank(name: str, tmp_path: Path) -> None:
             warnings.simplefilter("ignore", pumice.TruncationWarning)
             for found in together(*(model.arank("a stone", documents) for _ in range(8))):
                 assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["dense", "prompt", "static", "decoder", "router", "late"])
+def test_queries_and_documents(name: str, tmp_path: Path) -> None:
+    with loaded(name, tmp_path) as model:
+        output: Any = "tokens" if name == "late" else "sentence"
+        for inputs in (TEXTS[0], TEXTS, MANY, 7):
+            for given in ({}, {"prompt": "about "}, {"normalize": True}, {"prompt_name": "none of them"}, {"truncat": True}):
+                keywords = {"output": output, **given}
+                assert_twins(
+                    lambda i=inputs, k=keywords: model.encode_query(i, **k), lambda i=inputs, k=keywords: model.aencode_query(i, **k)
+                )
+                assert_twins(
+                    lambda i=inputs, k=keywords: model.encode_document(i, **k), lambda i=inputs, k=keywords: model.aencode_document(i, **k)
+                )
+        cases = [(i % 2, TEXTS[i % 3 : i % 3 + 2]) for i in range(30)]
+        wanted = [outcome(lambda d=d, t=t: (model.encode_document if d else model.encode_query)(t, output=output))[0] for d, t in cases]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pumice.TruncationWarning)
+            found = together(*((model.aencode_document if d else model.aencode_query)(t, output=output) for d, t in cases))
+        assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("name", [*RANKERS, "labels"])
+def test_predict(name: str, tmp_path: Path) -> None:
+    with loaded(name, tmp_path) as model:
+        for given in ({}, {"activation": "tanh"}, {"output": "labels"}, {"truncate": "error"}, {"output": "words"}, {"truncat": True}):
+            for pairs in (PAIRS, PAIRS[0], [], PAIRS * 40, "a stone", ["a", None], 7):
+                assert_twins(lambda p=pairs, g=given: model.predict(p, **g), lambda p=pairs, g=given: model.apredict(p, **g))
 
 
 @pytest.mark.parametrize("name", ["dense", "prompt", "static", "model2vec", "router"])

@@ -133,3 +133,74 @@ def test_calls_of_one_moment(name: str, tmp_path: Path) -> None:
             assert np.array_equal(found.tokens, expected.tokens) and np.array_equal(found.cut, expected.cut)
             if output == "sentence":
                 assert np.array_equal(found.vectors, expected.vectors)
+
+
+# ---------------------------------------------------------------- pairs
+DOCUMENTS = ["six five four three two", "", LONG, "a stone", "one two three", "one two three four"]
+
+
+@pytest.mark.parametrize("name", ["tanh", "logit_score"])
+def test_rank_and_predict(name: str, tmp_path: Path) -> None:
+    with loaded(name, tmp_path) as model:
+        limit, pairs = model.info["max_tokens"], [("a stone", document) for document in DOCUMENTS]
+        found = model.rank("a stone", DOCUMENTS, 3, details=True)
+        assert type(found) is pumice.Ranked
+        assert found.hits == quietly(model.rank, "a stone", DOCUMENTS, 3)
+        whole = [len(ids) for ids in _pair_ids(model, pairs)]
+        assert max(whole) > limit > min(whole)
+        assert found.tokens.tolist() == [min(n, limit) for n in whole] and found.tokens.dtype == np.int32
+        assert found.cut.tolist() == [max(0, n - limit) for n in whole] and found.cut.dtype == np.int32
+        scores = model.predict(pairs, details=True)
+        assert type(scores) is pumice.Predicted
+        assert np.array_equal(scores.scores, quietly(model.predict, pairs))
+        assert np.array_equal(scores.tokens, found.tokens) and np.array_equal(scores.cut, found.cut)
+        one = model.predict(pairs[2], details=True)
+        assert one.scores == scores.scores[2] and (one.tokens, one.cut) == (limit, whole[2] - limit)
+        labels = model.predict(pairs, output="labels", details=True)
+        assert labels.scores == quietly(model.predict, pairs, output="labels")
+        nothing = model.rank("a stone", [], details=True)
+        assert nothing.hits == [] and nothing.tokens.shape == nothing.cut.shape == (0,)
+        with pytest.raises(TypeError, match="details must be True or False"):
+            model.rank("a", ["b"], details=1)
+        with pytest.raises(pumice.ContextLengthError, match="pair 2 has"):
+            model.rank("a stone", DOCUMENTS, truncate="error", details=True)
+
+
+def _pair_ids(model: Any, pairs: list[tuple[str, str]]) -> list[Any]:
+    """Returns the ids of pairs that are not cut."""
+    if model._config.score_ids:
+        return [model._pair_ids(*pair) for pair in pairs]
+    batch = model._tokenizer.encode_pairs(pairs)
+    return np.split(batch.ids, batch.offsets[1:-1])
+
+
+@pytest.mark.parametrize("name", ["tanh", "logit_score"])
+def test_max_document_tokens(name: str, tmp_path: Path) -> None:
+    with loaded(name, tmp_path) as model:
+        own = [len(model.tokenize(document, add_special=False)) for document in DOCUMENTS]
+        for most in (1, 3, 4, 1000):
+            found = model.rank("a stone", DOCUMENTS, max_document_tokens=most, truncate="error" if most < 9 else True, details=True)
+            shorter = [" ".join(document.split()[:most]) if n > most else document for document, n in zip(DOCUMENTS, own, strict=True)]
+            same = quietly(model.rank, "a stone", shorter, details=True)
+            assert [(hit.index, hit.score) for hit in found.hits] == [(hit.index, hit.score) for hit in same.hits]
+            assert found.tokens.tolist() == same.tokens.tolist()
+            assert found.cut.tolist() == [max(0, n - most) + int(cut) for n, cut in zip(own, same.cut, strict=True)]
+            assert all(hit.document == DOCUMENTS[hit.index] for hit in found.hits)
+        for wrong in (0, -1, 2.5, "3"):
+            with pytest.raises((TypeError, ValueError), match="max_document_tokens"):
+                model.rank("a", ["b"], max_document_tokens=wrong)
+
+
+def test_characters_of_several_tokens_are_cut_as_a_whole(smollm2: pumice.Model) -> None:
+    """A tokenizer of bytes writes some characters as several tokens. A document that would end inside of such a character ends before
+    it."""
+
+    def count(text: str) -> int:
+        return len(smollm2.tokenize(text, add_special=False))
+
+    text, windows = "a stone 𒀀𒀁 ཉིན་ end", smollm2._encoder._windows
+    assert count("𒀀") > 2
+    for most in range(1, count(text) + 2):
+        ((_, short),), lost = windows._shortened([("q", text)], most)
+        assert text.startswith(short) and count(short) <= most and count(short) + lost[0] == count(text)
+        assert most - count(short) < count("𒀀")
