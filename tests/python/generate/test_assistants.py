@@ -1,5 +1,5 @@
-"""An assistant (load(mtp=path); Gemma 4) must guess as transformers' assistant does, and its guesses must not change the generated tokens:
-on each device, alone and in batches, for several samples of a prompt, in later turns of a chat, and where pages are short."""
+"""An assistant (load(mtp=path); Gemma 4) must guess as transformers' assistant does. That its guesses change no tokens is tested in
+test_guessed_tokens.py."""
 
 from __future__ import annotations
 
@@ -15,26 +15,12 @@ import numpy as np
 import pytest
 import random_gguf
 import random_models
+from guesses import DEVICE, EXACT, NEW, PLACES, WAYS, load, prompts, start
 from op_cases import kept_open
 
 import pumice
 
-DEVICE = f"vulkan:{os.environ.get('PUMICE_TEST_VULKAN', '0')}"
-PLACES: dict[str, dict[str, Any]] = {
-    "cpu": {"device": "cpu"},
-    "vulkan": {"device": DEVICE},
-    "split": {"device": DEVICE, "gpu_layers": 3},
-    "last layer": {"device": DEVICE, "gpu_layers": 1},  # the keys and values of the last layer with a window come from the CPU
-}
-EXACT: dict[str, Any] = {"compute": "float32", "kv_dtype": "f32", "progress": False}
-WAYS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0},
-    "sampled": {"temperature": 0.3, "seed": 5},
-    "penalties": {"temperature": 0.3, "top_k": 20, "repetition_penalty": 1.2, "seed": 1},
-    "logprobs": {"temperature": 0, "frequency_penalty": 0.5, "logprobs": 2},
-}
 CPU = PLACES["cpu"]
-NEW = assistants.NEW
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,21 +36,6 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def folder(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return assistants.write_folder(name, tmp_path_factory.mktemp("assisted"))
-
-
-def load(folder: Path, **options: Any) -> pumice.Model:
-    return pumice.load(folder, **{"mtp": folder / "assistant"} | EXACT | options)
-
-
-def prompts(count: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(4)
-    return [rng.integers(5, 500, int(rng.integers(1, 60))).astype(np.int32) for _ in range(count)]
-
-
-def start(model: pumice.Model, ids: list[np.ndarray], way: dict[str, Any], **guesses: Any) -> list[Any]:
-    """Generates with the engine's own options for guesses, "always" among them."""
-    params = model._generator.params({"max_new_tokens": NEW, **way})
-    return model._generator.start(model._core, ids, params, lambda found: found, False, speculation=guesses)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------- the guesses
@@ -111,55 +82,6 @@ def test_guesses_of_a_gguf_file(folder: Path, name: str, tmp_path: Path) -> None
 
 
 # ---------------------------------------------------------------- the same tokens
-@pytest.fixture(scope="module", params=["cpu", "vulkan", "last layer"])
-def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[pumice.Model]:
-    with load(folder, **PLACES[request.param]) as loaded:
-        yield loaded
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_same_tokens_in_batches(model: pumice.Model, way: str) -> None:
-    fast = model.info["device"] == "cpu"  # software Vulkan gets fewer texts
-    texts = prompts(16 if fast else 5)
-    plain = start(model, texts, WAYS[way], mtp="off")
-    drafted = accepted = 0.0
-    for guesses in ({"mtp": "on", "always": True, "guesses": 4}, {"mtp": "on"}, {})[: 3 if fast else 1]:
-        found = start(model, texts, WAYS[way], **guesses)
-        assert [r.ids.tolist() for r in found] == [r.ids.tolist() for r in plain], guesses
-        if "always" in guesses:
-            drafted, accepted = found[0].timings["drafted_tokens"], found[0].timings["accepted_tokens"]
-        if plain[0].top_ids is not None:
-            assert all(np.allclose(a.logprobs, b.logprobs, atol=1e-5) for a, b in zip(plain, found, strict=True))
-    assert drafted > accepted > 0
-    stats = model.cache_stats()
-    assert stats["pages_in_use"] == stats["states_in_use"] == 0
-
-
-def test_samples_of_one_prompt_and_later_turns(model: pumice.Model) -> None:
-    way = {"temperature": 1, "seed": 3, "n": 3}
-    ids = prompts(6)[5]
-    plain = start(model, [ids], way, mtp="off")
-    assert [r.ids.tolist() for r in start(model, [ids], way, mtp="on", always=True)] == [r.ids.tolist() for r in plain]
-    turn = np.concatenate([ids, plain[0].ids, ids]).astype(np.int32)
-    wanted = start(model, [turn], WAYS["greedy"], mtp="off")[0]
-    found = start(model, [turn], WAYS["greedy"], mtp="on", always=True)[0]
-    assert found.ids.tolist() == wanted.ids.tolist() and found.reused_tokens > 0
-
-
-@pytest.mark.parametrize("place", ["cpu", "vulkan"])
-def test_where_pages_are_short(place: str, folder: Path) -> None:
-    """Sequences lose their pages to others and are computed again. Guesses begin again after that."""
-    texts, way = [ids[:20] for ids in prompts(12)], WAYS["sampled"] | {"max_new_tokens": 70}
-    with load(folder, **PLACES[place]) as model:
-        wanted = [r.ids.tolist() for r in start(model, texts, way, mtp="off")]
-        budget = 10 * model._core.placement()["kv_page"]
-    with load(folder, kv_budget=budget, n_ctx=96, **PLACES[place]) as model:
-        found = start(model, texts, way, mtp="on", always=True, guesses=3)
-        assert [r.ids.tolist() for r in found] == wanted
-        assert found[0].timings["accepted_tokens"] > 0
-        assert model.stats()["preempted"] > 0
-
-
 def test_a_prefix_from_a_file(folder: Path, tmp_path: Path) -> None:
     """An assistant changes no pages, so a file that was made without it counts with it, and guesses are those of a text that was computed
     at once."""

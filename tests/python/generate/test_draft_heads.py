@@ -1,10 +1,9 @@
-"""The draft head of a model (speculate="mtp") must guess as the original does, and its guesses must not change the generated tokens: on
-each device, alone and in batches, for several samples of a prompt, in later turns of a chat, and where pages are short."""
+"""The draft head of a model (speculate="mtp") must guess as the original does. That its guesses change no tokens is tested in
+test_guessed_tokens.py."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,39 +14,16 @@ import numpy as np
 import pytest
 import random_gguf
 import random_models
+from guesses import DEVICE, EXACT, PLACES, WAYS, folder_with, prompts, start
+from guesses import HEAD as NAME
 from op_cases import kept_open
 
 import pumice
-
-DEVICE = f"vulkan:{os.environ.get('PUMICE_TEST_VULKAN', '0')}"
-NAME = "qwen3_5_hub"
-PLACES: dict[str, dict[str, Any]] = {
-    "cpu": {"device": "cpu"},
-    "vulkan": {"device": DEVICE},
-    "split": {"device": DEVICE, "gpu_layers": 3},
-}
-EXACT: dict[str, Any] = {"compute": "float32", "kv_dtype": "f32", "progress": False}
-WAYS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0},
-    "sampled": {"temperature": 0.3, "seed": 5},
-    "penalties": {"temperature": 0.3, "top_k": 20, "repetition_penalty": 1.2, "seed": 1},
-    "logprobs": {"temperature": 0, "frequency_penalty": 0.5, "logprobs": 2},
-}
-NEW = 24  # number of generated ids
 
 
 @pytest.fixture(scope="module", autouse=True)
 def opened() -> Iterator[None]:
     yield from kept_open(DEVICE)
-
-
-def folder_with(tensors: dict[str, np.ndarray], target: Path, name: str = NAME, **config: Any) -> Path:
-    """Writes the model's folder with other tensors, and with other values in config.json."""
-    folder = random_models.make_folder(name, target)
-    random_models.write_safetensors(folder / "model.safetensors", tensors)
-    known = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(known | config))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +34,6 @@ def tensors() -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def folder(tensors: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder_with(tensors, tmp_path_factory.mktemp("agreeing"))
-
-
-def prompts(count: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(4)
-    return [rng.integers(5, 500, int(rng.integers(1, 60))).astype(np.int32) for _ in range(count)]
-
-
-def start(model: pumice.Model, ids: list[np.ndarray], way: dict[str, Any], **guesses: Any) -> list[Any]:
-    """Generates with the engine's own options for guesses, "always" among them."""
-    params = model._generator.params({"max_new_tokens": NEW, **way})
-    return model._generator.start(model._core, ids, params, lambda found: found, False, speculation=guesses)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------- the guesses
@@ -87,7 +52,7 @@ def check_counts(model: pumice.Model, tensors: dict[str, np.ndarray], config: di
     return int(sums[0]), int(sums[1])
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["cpu", "vulkan", "split"])
 def test_guesses_are_those_of_the_reference(place: str, folder: Path, tensors: dict[str, np.ndarray]) -> None:
     config = json.loads((folder / "config.json").read_text())
     with pumice.load(folder, **EXACT, **PLACES[place]) as model:
@@ -141,61 +106,6 @@ def test_guesses_of_mixtures(name: str, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- the same tokens
-@pytest.fixture(scope="module", params=PLACES)
-def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[pumice.Model]:
-    with pumice.load(folder, **EXACT, **PLACES[request.param]) as loaded:
-        yield loaded
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_same_tokens_in_batches(model: pumice.Model, way: str) -> None:
-    fast = model.info["device"] == "cpu"  # software Vulkan gets fewer texts
-    texts = prompts(20 if fast else 5)
-    plain = start(model, texts, WAYS[way], mtp="off")
-    drafted = accepted = 0.0
-    for guesses in ({"mtp": "on", "always": True, "guesses": 4}, {"mtp": "on"}, {})[: 3 if fast else 1]:
-        found = start(model, texts, WAYS[way], **guesses)
-        assert [r.ids.tolist() for r in found] == [r.ids.tolist() for r in plain], guesses
-        if "always" in guesses:
-            drafted, accepted = found[0].timings["drafted_tokens"], found[0].timings["accepted_tokens"]
-        if plain[0].top_ids is not None:
-            assert all(np.allclose(a.logprobs, b.logprobs, atol=1e-5) for a, b in zip(plain, found, strict=True))
-    assert drafted > accepted > 0
-    for ids in texts[: 4 if fast else 1]:
-        alone = start(model, [ids], WAYS[way], mtp="on", always=True)
-        assert alone[0].ids.tolist() == start(model, [ids], WAYS[way], mtp="off")[0].ids.tolist()
-    stats = model.cache_stats()
-    assert stats["pages_in_use"] == stats["states_in_use"] == 0
-
-
-def test_samples_of_one_prompt_and_later_turns(model: pumice.Model) -> None:
-    """Samples continue from the state of one prompt. A later turn begins with pages and a state of the first one, in which the head's own
-    keys and values are, too."""
-    way = {"temperature": 1, "seed": 3, "n": 3}
-    ids = prompts(6)[5]
-    plain = start(model, [ids], way, mtp="off")
-    assert [r.ids.tolist() for r in start(model, [ids], way, mtp="on", always=True)] == [r.ids.tolist() for r in plain]
-    turn = np.concatenate([ids, plain[0].ids, ids]).astype(np.int32)
-    wanted = start(model, [turn], WAYS["greedy"], mtp="off")[0]
-    found = start(model, [turn], WAYS["greedy"], mtp="on", always=True)[0]
-    assert found.ids.tolist() == wanted.ids.tolist() and found.reused_tokens > 0
-
-
-@pytest.mark.parametrize("place", ["cpu", "vulkan"])
-def test_where_pages_are_short(place: str, folder: Path) -> None:
-    """Sequences lose their pages to others and are computed again. Guesses begin again after that."""
-    texts, way = [ids[:20] for ids in prompts(12)], WAYS["sampled"] | {"max_new_tokens": 70}
-    with pumice.load(folder, **EXACT, **PLACES[place]) as model:
-        wanted = [r.ids.tolist() for r in start(model, texts, way, mtp="off")]
-        placement = model._core.placement()
-        budget = 10 * placement["kv_page"] + 16 * placement["state"]
-    with pumice.load(folder, kv_budget=budget, n_ctx=96, **EXACT, **PLACES[place]) as model:
-        found = start(model, texts, way, mtp="on", always=True, guesses=3)
-        assert [r.ids.tolist() for r in found] == wanted
-        assert found[0].timings["accepted_tokens"] > 0
-        assert model.stats()["preempted"] > 0
-
-
 def test_a_prefix_from_a_file(folder: Path, tmp_path: Path) -> None:
     """The file has the head's keys and values and the hidden row before the next id. So the guesses are those of a text that was computed
     at once."""
