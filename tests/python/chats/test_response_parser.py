@@ -152,7 +152,7 @@ def test_what_is_no_call_stays_text() -> None:
 
 def test_kinds_of_a_text() -> None:
     """A marker must have the kind of the region that it opens or closes, and a call that is not read the kind of the content it becomes."""
-    for text, expected in (
+    for text, kinds in (
         ("<think>ab</think>cd", "rrrrrrrrrrrrrrrrrcc"),
         ('ab<tool_call>{"name": "f"}</tool_call>', "cc" + "t" * 36),
         ("a<tool_call>{no}</tool_call>b", "c" * 29),
@@ -160,7 +160,7 @@ def test_kinds_of_a_text() -> None:
     ):
         for pieces in ([text], list(text)):
             parser, _ = parse(HERMES, pieces)
-            assert "".join(kind[0] for kind in parser.kinds_at(range(len(text)))) == expected
+            assert "".join(kind[0] for kind in parser.kinds_at(range(len(text)))) == kinds
             assert parser.kinds_at([0, 0, len(text)]) == [parser.kinds_at([0])[0]] * 2 + parser.kinds_at([len(text) - 1])
     parser, _ = parse(HERMES, ["ab</think>c"], "<think>")
     assert "".join(kind[0] for kind in parser.kinds_at(range(7, 18))) == "rrrrrrrrrrc"
