@@ -140,7 +140,8 @@ class Answer(Continuation):
         for i, event in enumerate(events):
             last = chunk.finish_reason if i == len(events) - 1 else None
             tokens = {} if i == 0 else nothing  # the first chunk gets all of the tokens
-            said = {"text": event.text, "kind": event.kind, "calls": event.calls, "call_deltas": event.deltas, "call_errors": event.failed}
+            said: dict[str, Any] = {"text": event.text, "kind": event.kind, "calls": event.calls}
+            said |= {"call_deltas": event.deltas, "call_errors": event.failed}
             result.append(replace(chunk, finish_reason=last, **said, **tokens))
         return result
 

@@ -275,9 +275,9 @@ class EncodeCalls(ModelBase):
         names = reader.names(how)
         for label in ignored:
             if label != OUTSIDE and label not in names:
-                found = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+                some = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
                 raise ValueError(
-                    f"ignore_labels: with aggregation={how!r} no span has the label {shown(label)}, but one of {found}"
+                    f"ignore_labels: with aggregation={how!r} no span has the label {shown(label)}, but one of {some}"
                     f"{did_you_mean(label, names)}"
                 )
 
