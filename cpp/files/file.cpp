@@ -27,9 +27,13 @@ Descriptor open_at(int folder, const std::string& name, int flags) {
   return Descriptor(fd);
 }
 
+bool same_inode(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
+
+bool same_time(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
+
 bool same_folder(int a, int b) {
   struct stat of_a, of_b;
-  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+  return ::fstat(a, &of_a) == 0 && ::fstat(b, &of_b) == 0 && same_inode(of_a, of_b);
 }
 
 }  // namespace
@@ -62,11 +66,8 @@ Descriptor::~Descriptor() {
 }
 
 File::File(Descriptor descriptor, std::string path) : descriptor_(std::move(descriptor)), path_(std::move(path)) {
-  struct stat status;
-  if (::fstat(descriptor_.get(), &status) != 0) fail_io(path_, "cannot be read", errno);
-  if (!S_ISREG(status.st_mode)) fail_at(ErrorKind::io, path_, "", std::nullopt, "is not a regular file but ", kind_of(status.st_mode));
-  size_ = static_cast<std::uint64_t>(status.st_size);
-  changed_ = status.st_mtim;
+  if (::fstat(descriptor_.get(), &opened_) != 0) fail_io(path_, "cannot be read", errno);
+  if (!S_ISREG(opened_.st_mode)) fail_at(ErrorKind::io, path_, "", std::nullopt, "is not a regular file but ", kind_of(opened_.st_mode));
   ::fcntl(descriptor_.get(), F_SETFL, 0);  // clears O_NONBLOCK, because reads from network file systems may wait
 }
 
@@ -87,15 +88,15 @@ void File::read(std::uint64_t offset, std::size_t count, void* out) const {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_io(path_, str("cannot be read at byte ", *at), errno);
     if (got == 0) {
-      fail_at(ErrorKind::io, path_, "", *at, "ends here now, but had ", size_, " bytes when it was opened; it was changed meanwhile");
+      fail_at(ErrorKind::io, path_, "", *at, "ends here now, but had ", size(), " bytes when it was opened; it was changed meanwhile");
     }
     done += static_cast<std::size_t>(got);
   }
 }
 
 std::string File::read_all(std::uint64_t limit) const {
-  if (size_ > limit) fail_at(ErrorKind::model_format, path_, "", std::nullopt, "has ", size_, " bytes; at most ", limit, " are allowed");
-  std::string text(size_, '\0');
+  if (size() > limit) fail_at(ErrorKind::model_format, path_, "", std::nullopt, "has ", size(), " bytes; at most ", limit, " are allowed");
+  std::string text(size(), '\0');
   read(0, text.size(), text.data());
   return text;
 }
@@ -103,8 +104,15 @@ std::string File::read_all(std::uint64_t limit) const {
 void File::require_unchanged() const {
   struct stat now;
   if (::fstat(descriptor_.get(), &now) != 0) fail_io(path_, "cannot be read", errno);
-  if (static_cast<std::uint64_t>(now.st_size) == size_ && now.st_mtim.tv_sec == changed_.tv_sec && now.st_mtim.tv_nsec == changed_.tv_nsec)
-    return;
+  const auto same_contents = [&] {
+    if (now.st_size != opened_.st_size || !same_time(now.st_mtim, opened_.st_mtim)) return false;
+    if (same_time(now.st_ctim, opened_.st_ctim)) return true;
+    if (now.st_nlink != opened_.st_nlink || now.st_mode != opened_.st_mode || now.st_uid != opened_.st_uid || now.st_gid != opened_.st_gid)
+      return true;
+    struct stat named;
+    return ::stat(path_.c_str(), &named) != 0 || !same_inode(named, now);  // it was renamed
+  };
+  if (same_contents()) return;
   fail_at(ErrorKind::io, path_, "", std::nullopt, "was changed after it was opened: load it again once it is whole");
 }
 

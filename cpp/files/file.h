@@ -2,10 +2,10 @@
 // because a mapped file that shrinks would kill the process with SIGBUS.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstdint>
-#include <ctime>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,13 +38,15 @@ class File {
   static File open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  std::uint64_t size() const { return size_; }  // bytes, at the time of opening
+  std::uint64_t size() const { return static_cast<std::uint64_t>(opened_.st_size); }  // bytes, at the time of opening
 
   // Reads `count` bytes, beginning at `offset`, to `out`. Throws io if the file cannot be read or has become too short.
   void read(std::uint64_t offset, std::size_t count, void* out) const;
   // Returns the whole file as text. Throws model_format if it is larger than `limit`.
   std::string read_all(std::uint64_t limit) const;
-  // Throws io if the file's size or time of last change differs from that at the time of opening.
+  // Throws io if the file's contents may have changed since it was opened: its size or modification time differs, or its inode was changed
+  // (st_ctime) by something other than a new link, name, owner or mode. So a file that is rewritten in place and gets its old
+  // modification time back is noticed.
   void require_unchanged() const;
 
  private:
@@ -53,8 +55,7 @@ class File {
 
   Descriptor descriptor_;
   std::string path_;
-  std::uint64_t size_ = 0;
-  timespec changed_{};  // time of the file's last change, as it was when the file was opened
+  struct stat opened_{};  // as it was when the file was opened
 };
 
 // A model's folder, kept open. Its files are opened by their bare names, relative to the open folder.

@@ -135,5 +135,31 @@ TEST(SummedFiles, SeeThatAFileWasChanged) {
   replaced->require_unchanged();  // another file now has the name, but the open file is unchanged
 }
 
+TEST(SummedFiles, SeeAFileThatWasRewrittenWithItsOldTime) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.gguf", sample_gguf(3).build());
+  const auto file = ModelFile::open(path);
+  const auto time = std::filesystem::last_write_time(path);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(-1, std::ios::end).put('x');
+  std::filesystem::last_write_time(path, time);
+  expect_error(ErrorKind::io, "was changed after it was opened", [&] { file->require_unchanged(); });
+}
+
+TEST(SummedFiles, MayGetOtherNamesLinksAndModes) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.gguf", sample_gguf(3).build()), other = path + ".other", third = path + ".third";
+  const auto changed = [&](const std::string& from, const auto& change) {
+    const auto file = ModelFile::open(from);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    change();
+    file->require_unchanged();
+  };
+  changed(path, [&] { std::filesystem::rename(path, other); });
+  changed(other, [&] { std::filesystem::create_hard_link(other, third); });
+  changed(other, [&] { std::filesystem::permissions(other, std::filesystem::perms::owner_read); });
+  changed(other, [&] { std::filesystem::remove(other); });
+}
+
 }  // namespace
 }  // namespace pumice::files::testing
