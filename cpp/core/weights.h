@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/cancel.h"
 #include "core/formats.h"
 
 namespace pumice {
@@ -39,6 +40,9 @@ struct Matrix {
   std::function<void(std::int64_t first, std::int64_t count, float* out)> read_floats = {};
   // Number of matrices of equal shape whose rows lie one after another (Experts, HeadLinear).
   std::int32_t experts = 1;
+  // Computes what `read` needs of all rows, before the first of them is read. `read` does this itself if it was not done, but cannot be
+  // cancelled then. Throws `cancelled`. Empty for most matrices.
+  std::function<void(const Cancel& cancel)> prepare = {};
 };
 
 // Returns whether products with a matrix of this format and rounding may round their activations to 8 bits.

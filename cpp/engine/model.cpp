@@ -159,6 +159,8 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     for (const auto& file : files) file->require_unchanged();
   };
   parts_ = std::make_unique<const StageParts>(programs_, placement_);
+  for (const Matrix& matrix : description_.weights.matrices)
+    if (matrix.prepare) matrix.prepare(cancel);
   const auto programs = programs_by_device(programs_, placement_, *parts_);
   const Foresight foresight(programs_, placement_, *parts_, options.compute);
   compute_ = options.compute;

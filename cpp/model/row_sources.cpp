@@ -187,23 +187,26 @@ void divide_by_lengths_of_columns(Matrix& matrix, Format to, float floor) {
     std::vector<float> values;
   };
   const auto lengths = std::make_shared<Lengths>();
-  const auto length = [floats = floats_of(matrix), rows = matrix.rows, cols = static_cast<std::size_t>(matrix.cols), floor] {
+  const auto length = [floats = floats_of(matrix), rows = matrix.rows, cols = static_cast<std::size_t>(matrix.cols),
+                       floor](const Cancel& cancel) {
     std::vector<double> squares(cols);
     std::vector<float> row(cols), found(cols);
     for (std::int64_t i = 0; i < rows; ++i) {
+      cancel.check();
       floats(i, 1, row.data());
       for (std::size_t col = 0; col < cols; ++col) squares[col] += static_cast<double>(row[col]) * static_cast<double>(row[col]);
     }
     for (std::size_t col = 0; col < cols; ++col) found[col] = static_cast<float>(std::sqrt(squares[col])) + floor;
     return found;
   };
-  repack(matrix, to, [lengths, length](std::int64_t, float* row) {
-    {
-      // The lengths of a thread that a fork interrupted may be half written. They are computed again, and the old ones are never freed.
-      if (!lengths->lock.lock()) static_cast<void>(new std::vector<float>(std::exchange(lengths->values, {})));
-      const std::unique_lock lock(lengths->lock, std::adopt_lock);
-      if (lengths->values.empty()) lengths->values = length();
-    }
+  matrix.prepare = [lengths, length](const Cancel& cancel) {
+    // The lengths of a thread that a fork interrupted may be half written. They are computed again, and the old ones are never freed.
+    if (!lengths->lock.lock()) static_cast<void>(new std::vector<float>(std::exchange(lengths->values, {})));
+    const std::unique_lock lock(lengths->lock, std::adopt_lock);
+    if (lengths->values.empty()) lengths->values = length(cancel);
+  };
+  repack(matrix, to, [lengths, prepare = matrix.prepare](std::int64_t, float* row) {
+    prepare(Cancel());
     for (std::size_t col = 0; col < lengths->values.size(); ++col) row[col] /= lengths->values[col];
   });
 }

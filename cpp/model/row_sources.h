@@ -61,7 +61,7 @@ ReadRows read_floats(std::vector<float> values, std::int64_t cols);
 void repack(Matrix& matrix, Format to, AddRow change = {});
 
 // Changes how `matrix` is read: each column is divided by its length, which is the root of the sum of the squares of its weights, plus
-// `floor`. The rows are packed in format `to`. The lengths are computed when the first rows are read, for which all rows are read.
+// `floor`. The rows are packed in format `to`. Matrix::prepare reads all rows to compute the lengths.
 void divide_by_lengths_of_columns(Matrix& matrix, Format to, float floor);
 
 // Returns a matrix of one F32 row: the first row of `rows` minus the second.
