@@ -114,8 +114,8 @@ void read_layers2(const Reader& read, Config& c) {
     read.unsupported(read.key("attention.sliding_window", ""), " (windows) is not run for ", c.family->name, "; it must be 0 or absent");
   if (read.gguf() && read.file().find("dense_2.weight"))
     read.unsupported(
-        "dense_2.weight (LFM2.5-ColBERT as GGUF) is not run: the file does not say how queries and documents are read, and the "
-        "model's folder of safetensors is needed");
+        "dense_2.weight (LFM2.5-ColBERT as GGUF) is not run: the file does not say how queries and documents are read. "
+        "Load the model's folder of safetensors instead");
   read_sizes(read, c, {.heads = 32, .kv_heads = 8, .n_ctx = 128000, .eps = 1e-5, .some_attend = true});
   read_mixers(read, c);
   read_ropes(read, c, {.theta = 1e6});
