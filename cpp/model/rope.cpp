@@ -268,8 +268,11 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   if (std::ranges::all_of(c.layers, [](const Layer& layer) { return layer.attention_heads() == 0; })) return;
   const std::string full = rope_object(read);
   const bool per_type = full == "rope_parameters.full_attention", scaled = object("rope_scaling");
-  object("rope_parameters.sliding_attention");  // throws if it exists and is not an object
-  const double theta = read.positive("rope.freq_base", full + ".rope_theta", read.positive("", "rope_theta", defaults.theta));
+  object("rope_parameters.sliding_attention");                 // throws if it exists and is not an object
+  const auto otherwise = [&](const char* key, double value) {  // the base of layers for which `full` or `local` has none
+    return defaults.by_kind ? value : read.positive("", key, value);
+  };
+  const double theta = read.positive("rope.freq_base", full + ".rope_theta", otherwise("rope_theta", defaults.theta));
   const std::int32_t head_dim = head_dim_of(c, false), of_windowed = head_dim_of(c, true);
   const auto said = static_cast<double>(c.n_ctx);
   RopeScaling scaling = scaling_at(read, full, said);
@@ -289,8 +292,7 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   if (defaults.window_theta == 0) return;
   // Layers with a window have a base of their own. Their rope is scaled only if this object has a scaling.
   const std::string local = "rope_parameters.sliding_attention";
-  const double base =
-      read.positive("rope.freq_base_swa", local + ".rope_theta", read.positive("", "rope_local_base_freq", defaults.window_theta));
+  const double base = read.positive("rope.freq_base_swa", local + ".rope_theta", otherwise("rope_local_base_freq", defaults.window_theta));
   const bool own = of_windowed != head_dim || read.has("rope.dimension_count_swa", "");
   const char* const columns = own ? "rope.dimension_count_swa" : "rope.dimension_count";
   RopeDefaults of_window = defaults;

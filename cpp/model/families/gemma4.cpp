@@ -242,7 +242,7 @@ void configure(const Reader& read, Config& c) {
   }
   read_layer_kinds(read, c, unified ? 1024 : 512);
   read_heads(read, c);
-  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25});
+  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25, .by_kind = true});
   if (c.gguf && !read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");  // needed: says which pairs rotate
   read_shared_layers(read, c);
   read_layer_inputs(read, c);
@@ -282,7 +282,7 @@ void configure_assistant(const Reader& read, Config& c) {
   }
   read_layer_kinds(read, c, unified ? 1024 : 512);
   read_heads(read, c);
-  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25});
+  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25, .by_kind = true});
   const std::string shared = read.key("attention.shared_kv_layers", "num_kv_shared_layers");
   const std::int64_t count = read.integer("attention.shared_kv_layers", "num_kv_shared_layers").value_or(0);
   if (count != 0 && count != static_cast<std::int64_t>(c.layers.size()))
@@ -332,7 +332,7 @@ void configure_embedder(const Reader& read, Config& c) {
   c.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   read_layer_kinds(read, c, 512);
   read_full_heads(read, c, read.integer("", "num_global_key_value_heads").value_or(1));
-  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000});
+  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .by_kind = true});
   read_attention_bias(read, c);
   const std::int64_t width = read.integer("", "hidden_size_per_layer_input").value_or(512);
   read.in_range(width, 1, most_inputs(c), read.key("", "hidden_size_per_layer_input"));

@@ -62,7 +62,7 @@ RopeDefaults rope_defaults(const Reader& read, const Config& c) {
     const std::string where = read.key("", std::string("rope_parameters.") + kind);
     if (said && used && !read.object(where)) read.missing(where);
   }
-  return {.theta = 500000, .partial = said ? 1 : 0.5, .window_partial = 1, .window_theta = 10000};
+  return {.theta = 500000, .partial = said ? 1 : 0.5, .window_partial = 1, .window_theta = 10000, .by_kind = true};
 }
 
 void configure(const Reader& read, Config& c) {

@@ -180,7 +180,7 @@ void configure3(const Reader& read, Config& c) {
     a.qk_norm = QkNorm::head;
     if (gated) a.gate = {.by_head = true};
   }
-  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.5});
+  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.5, .by_kind = !read.object(read.key("", "rope_parameters"))});
   read_attention_bias(read, c);
 }
 

@@ -15,7 +15,7 @@ void configure(const Reader& read, Config& c) {
   read_windows(read, c, {.window = c.gguf ? 0 : 1024, .full_every = c.gguf ? 4 : 1});
   // llama.cpp gives layers with windows the base of the others if a GGUF file has none for them.
   const double base = c.gguf ? read.positive("rope.freq_base", "", 10000.0) : 10000;
-  read_ropes(read, c, {.theta = c.gguf ? 10000.0 : 500000, .partial = c.gguf ? 0.0 : 1, .window_theta = base});
+  read_ropes(read, c, {.theta = c.gguf ? 10000.0 : 500000, .partial = c.gguf ? 0.0 : 1, .window_theta = base, .by_kind = true});
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) layer.attention().qk_norm = QkNorm::head;
   read_mixtures(read, c,

@@ -1133,6 +1133,20 @@ def test_a_default_of_an_encoder_may_be_left_out(name: str, key: str, tmp_path: 
     assert np.abs(first_rows(folder, golden) - golden["hidden"]).max() <= 2e-4
 
 
+@pytest.mark.parametrize("name", ["gemma4_12b", "laguna", "lfm3", "mellum"])
+def test_a_base_outside_rope_parameters_is_ignored(name: str, tmp_path: Path) -> None:
+    """transformers gives these models a base for each kind of layer in rope_parameters. Without that object, it takes its defaults."""
+    folder = random_models.make_folder(name, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    del config.get("text_config", config)["rope_parameters"]
+    found = []
+    for bases in ({}, {"rope_theta": 100.0, "rope_local_base_freq": 50.0}):
+        more = {"text_config": config["text_config"] | bases} if "text_config" in config else bases
+        (folder / "config.json").write_text(json.dumps(config | more))
+        found.append(first_logits(folder, random_models.golden(name)["ids"]))
+    assert np.array_equal(*found)
+
+
 # The first model finds the end token by its id, and the second takes the largest id of a text as the end token.
 @pytest.mark.parametrize("name", ["clip_text_projection", "clip_text_gelu"])
 def test_what_follows_the_end_token_changes_no_vector(name: str, tmp_path: Path) -> None:
