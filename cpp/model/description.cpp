@@ -1,6 +1,7 @@
 #include "model/description.h"
 
 #include <algorithm>
+#include <span>
 
 #include "files/model_file.h"
 #include "model/mixers/places.h"
@@ -20,6 +21,8 @@ class Resolver {
       : file_(std::move(file)),
         options_(options),
         d_{.config = read_config(*file_, model != nullptr), .weights = model ? model->weights : Weights()},
+        model_matrices_(d_.weights.matrices.size()),
+        model_vectors_(d_.weights.vectors.size()),
         names_(*file_, d_.config),
         reader_(file_, names_, d_, options) {
     if (!options.draft) drop_draft("it was loaded with mtp=False");
@@ -143,9 +146,9 @@ class Resolver {
       d_.incomplete.push_back(str("lacks the dense layer before the classifier (", names_.first_name(Role::head_dense, 0, "weight"),
                                   "): scores are not the original model's, neither in scale nor always in order. Load its folder"));
     }
-    for (const Matrix& matrix : d_.weights.matrices)
+    for (const Matrix& matrix : std::span(d_.weights.matrices).subspan(model_matrices_))
       d_.parameters += static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols);
-    for (const Vector& vector : d_.weights.vectors) d_.parameters += vector.values.size();
+    for (const Vector& vector : std::span(d_.weights.vectors).subspan(model_vectors_)) d_.parameters += vector.values.size();
     if (config().draft) {
       const auto width = static_cast<std::size_t>(config().hidden_size);
       std::vector<float> taps(2 * width, 0.0f);
@@ -166,6 +169,7 @@ class Resolver {
   std::shared_ptr<const files::ModelFile> file_;
   const DescribeOptions& options_;
   Description d_;
+  const std::size_t model_matrices_, model_vectors_;  // of an assistant: numbers of the model's weights, which come first
   TensorNames names_;
   WeightReader reader_;
 };

@@ -153,8 +153,8 @@ def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], N
 
 class Model:
     info: dict[str, Any]
-    """architecture, tasks (subset of ["encode", "generate", "classify", "label"]), parameters, layers, hidden_size, vector_size (of a
-    pooled row behind its modules), vocab_size, heads, kv_heads, head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes,
+    """architecture, tasks (subset of ["encode", "generate", "classify", "label"]), parameters (without the assistant's),
+    assistant_parameters, layers, hidden_size, vector_size (of a pooled row behind its modules), vocab_size, heads, kv_heads, head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes,
     labels, pooling, isa, threads (None: no layer is on the CPU), device ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name,
     layers), gpu_layers and gpu_experts (numbers of layers)."""
 

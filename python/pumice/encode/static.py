@@ -99,6 +99,7 @@ class StaticEngine:
             "architecture": "static",
             "tasks": ["encode"],
             "parameters": count * width,
+            "assistant_parameters": 0,
             "layers": 0,
             "hidden_size": width,
             "vector_size": width,

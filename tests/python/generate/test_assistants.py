@@ -139,6 +139,14 @@ def test_memory_counts_the_assistant(place: str, folder: Path, name: str) -> Non
         assert "assistant" in str(model.summary())
 
 
+def test_parameters_of_an_assistant_are_counted_apart(folder: Path, name: str) -> None:
+    written = assistants.assistant_tensors(name, assistants.golden(name)["shapes"])
+    with load(folder, **CPU) as model, load(folder, mtp=False, **CPU) as alone:
+        assert model.info["parameters"] == alone.info["parameters"] > 0
+        assert alone.info["assistant_parameters"] == 0
+        assert model.info["assistant_parameters"] == sum(tensor.size for tensor in written.values())
+
+
 def test_experts_on_another_device(tmp_path: Path) -> None:
     """Then the keys and values of the model's last stage are in several stores, and the assistant is not used."""
     folder = random_models.make_folder("gemma4_26b", tmp_path)

@@ -170,6 +170,7 @@ class Model:
             "architecture": file.architecture,
             "tasks": file.tasks,
             "parameters": 2_072_000,
+            "assistant_parameters": 0,
             "layers": 4,
             "hidden_size": HIDDEN,
             "vector_size": HIDDEN,
