@@ -1,9 +1,9 @@
 """Implements the asynchronous calls: agenerate(), achat(), astream(), and those of encoders.
 
-An event loop only picks up finished results. Templates, tokenizing and encoders run in threads of workers.py. Generated tokens come from
-one thread per model (pump.py), which decodes their text and wakes each event loop once per step. Calls of aencode() with few texts are
-computed by another thread per model (small_encodes.py), all waiting calls at once. If a task is cancelled, its request is closed or its
-encode() is stopped; other calls in the same batch go on.
+An event loop only picks up finished results. Templates, tokenizing and encoders run in threads of workers.py, of which each model has its
+own. Generated tokens come from one thread per model (pump.py), which decodes their text and wakes each event loop once per step. Calls of
+aencode() with few texts are computed by another thread per model (small_encodes.py), all waiting calls at once. If a task is cancelled,
+its request is closed or its encode() is stopped; other calls in the same batch go on.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from ..common.arguments import argument, flag
 from ..encode.encoding import EncodeOptions
 from ..errors import DeviceLostError
 from ..generate.prompts import prompt_list
-from . import workers
 from .pump import to_end
 from .small_encodes import Small, Together
 from .streams import AsyncStream
-from .workers import in_thread, running_loop
+from .workers import Pools, in_thread, running_loop
 
 if TYPE_CHECKING:
     from ..model.encode_calls import EncodeCalls
@@ -40,7 +39,7 @@ async def _surviving(model: Model, attempt: Callable[[], Awaitable[T]]) -> T:
         if model._options["device"] != "auto":
             raise
         error = lost
-    await in_thread(workers.prepare, lambda: model._move_to_cpu(engine, error))
+    await in_thread(Pools.of(model).prepare, lambda: model._move_to_cpu(engine, error))
     return await attempt()
 
 
@@ -53,13 +52,13 @@ async def generate(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> An
             some = bool(prompt_list(prompt)[0])
         return (model.stream if some else model.generate)(prompt, **sampling)
 
-    return await _surviving(model, lambda: to_end(make))
+    return await _surviving(model, lambda: to_end(Pools.of(model), make))
 
 
 def stream(model: Model, prompt: Any, sampling: Mapping[str, Any]) -> AsyncStream:
     """Implements Model.astream()."""
     model._need("generate", "astream()")
-    return AsyncStream(lambda: model.stream(prompt, **sampling))
+    return AsyncStream(Pools.of(model), lambda: model.stream(prompt, **sampling))
 
 
 async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
@@ -68,16 +67,16 @@ async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
     with argument("stream"):
         streamed, dry = flag("stream", options.get("stream", False)), options.get("dry_run", False)
     if streamed and not dry:
-        return AsyncStream(lambda: model.chat(messages, **options))
+        return AsyncStream(Pools.of(model), lambda: model.chat(messages, **options))
     # With stream=True, chat() computes nothing yet and returns a Stream, which to_end() then runs to its end.
     given = dict(options) if dry else {**options, "stream": True}
-    return await _surviving(model, lambda: to_end(lambda: model.chat(messages, **given)))
+    return await _surviving(model, lambda: to_end(Pools.of(model), lambda: model.chat(messages, **given)))
 
 
 async def encode(model: EncodeCalls, inputs: Any, options: EncodeOptions, role: str | None = None) -> Any:
     """Implements aencode(), aencode_query() and aencode_document() of a Model. role: as in _encode()."""
     if not options.takes_few(inputs):
-        return await stoppable(lambda cancel: model._encode(inputs, options, role, cancel))
+        return await stoppable(model, lambda cancel: model._encode(inputs, options, role, cancel))
     call = Small(running_loop(), model, inputs, options, role)
     Together.of(model).add(call)
     try:
@@ -87,7 +86,8 @@ async def encode(model: EncodeCalls, inputs: Any, options: EncodeOptions, role: 
         raise
 
 
-async def stoppable(work: Callable[[_core.Cancel], T]) -> T:
-    """Has a thread call work(cancel), which calls an encoder, and returns the result. If the task is cancelled, the encoder stops."""
+async def stoppable(model: Model, work: Callable[[_core.Cancel], T]) -> T:
+    """Has a thread of the model call work(cancel), which calls an encoder, and returns the result. If the task is cancelled, the encoder
+    stops."""
     cancel = _core.Cancel()
-    return await in_thread(workers.encode, lambda: work(cancel), stop=cancel.request)
+    return await in_thread(Pools.of(model).encode, lambda: work(cancel), stop=cancel.request)

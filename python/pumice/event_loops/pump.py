@@ -17,8 +17,7 @@ from .. import _core
 from ..common.arguments import argument
 from ..common.exits import exit_waits
 from ..generate.generation import READ_AHEAD, Chunk, Stream
-from . import workers
-from .workers import in_thread, running_loop
+from .workers import Pools, in_thread, running_loop
 
 # A Pump's thread ends after this time without calls. Until then it keeps the model in memory, unless the model is closed.
 PUMP_MS = 1000.0
@@ -208,9 +207,9 @@ if hasattr(os, "register_at_fork"):
 atexit.register(Pump.stop_all)
 
 
-async def begin(make: Callable[[], Any], streams: bool) -> Any:
-    """Has a thread call make(), and starts the Stream that it returns. Returns the stream's Call. If make() returns another object, returns
-    that object."""
+async def begin(pools: Pools, make: Callable[[], Any], streams: bool) -> Any:
+    """Has a thread of `pools` call make(), and starts the Stream that it returns. Returns the stream's Call. If make() returns another
+    object, returns that object."""
     loop = running_loop()
 
     def work() -> Any:
@@ -231,13 +230,13 @@ async def begin(make: Callable[[], Any], streams: bool) -> Any:
             raise
         return call
 
-    return await in_thread(workers.prepare, work, discard=lambda made: made.close() if isinstance(made, Call) else None)
+    return await in_thread(pools.prepare, work, discard=lambda made: made.close() if isinstance(made, Call) else None)
 
 
-async def to_end(make: Callable[[], Any]) -> Any:
-    """Has a thread call make(), and runs the Stream that it returns to its end. Returns the stream's result. If make() returns another
-    object, returns that object."""
-    call = await begin(make, streams=False)
+async def to_end(pools: Pools, make: Callable[[], Any]) -> Any:
+    """Has a thread of `pools` call make(), and runs the Stream that it returns to its end. Returns the stream's result. If make() returns
+    another object, returns that object."""
+    call = await begin(pools, make, streams=False)
     if not isinstance(call, Call):
         return call
     try:

@@ -15,8 +15,7 @@ from .. import _core
 from ..encode.encoding import EncodeOptions, Prepared
 from ..encode.engine import Engine
 from ..errors import OverloadedError, PumiceError
-from . import workers
-from .workers import Told
+from .workers import Pools, Told
 
 if TYPE_CHECKING:
     from ..model.encode_calls import EncodeCalls
@@ -71,7 +70,8 @@ class Together:
     MOST = 1024  # maximum number of waiting calls
     AT_ONCE = 64  # maximum number of calls that are computed together
 
-    def __init__(self) -> None:
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
         self.forget()
 
     def forget(self) -> None:
@@ -84,7 +84,9 @@ class Together:
     def of(cls, model: EncodeCalls) -> Together:
         """Returns the Together of a model. Makes it at the first call."""
         with cls._guard:
-            return cls._all.setdefault(model, Together())
+            if (found := cls._all.get(model)) is None:
+                found = cls._all[model] = Together(Pools.of(model))
+            return found
 
     @classmethod
     def forget_all(cls) -> None:
@@ -103,7 +105,7 @@ class Together:
                 return
             self._running = True
         try:
-            workers.together.run(self._run_all)
+            self._pools.together.run(self._run_all)
         except BaseException:
             with self._lock:
                 self._waiting.remove(call)
@@ -119,8 +121,7 @@ class Together:
                     return
             self._run([call for call in calls if not call.future.cancelled()])
 
-    @staticmethod
-    def _run(calls: list[Small]) -> None:
+    def _run(self, calls: list[Small]) -> None:
         by_engine: dict[Engine, list[tuple[Small, Prepared]]] = {}
         for call in calls:
             call.prepare()
@@ -128,12 +129,12 @@ class Together:
                 by_engine.setdefault(call.prepared.engine, []).append((call, call.prepared))
         alone: list[Small] = []
         for engine, some in by_engine.items():
-            alone += Together._compute(engine, some)
+            alone += self._compute(engine, some)
         for call in alone:
             if call.future.cancelled():
                 continue
             try:
-                workers.encode.run(call.alone)
+                self._pools.encode.run(call.alone)
             except OverloadedError as error:
                 call.error = error
                 _tell_loops([call])

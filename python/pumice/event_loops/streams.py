@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import EventLoopError
 from ..generate.generation import Chunk
 from . import pump
-from .workers import running_loop
+from .workers import Pools, running_loop
 
 
 class AsyncStream(AsyncIterator[Chunk]):
@@ -20,8 +20,8 @@ class AsyncStream(AsyncIterator[Chunk]):
     that waits for begin() or for a chunk is cancelled. `result` then has what was generated so far. Only one task at a time may iterate or
     call begin(), in the event loop in which the stream was begun. Any task of any event loop may close the stream."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, pools: Pools, make: Callable[[], Any]) -> None:
+        self._pools, self._make = pools, make
         self._call: pump.Call | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # the event loop in which begin() or the first chunk was requested
         self._reading = self._closed = False
@@ -78,7 +78,7 @@ class AsyncStream(AsyncIterator[Chunk]):
     async def _started(self) -> pump.Call | None:
         """Returns the call. Starts it if that was not done before. The result is None if the stream was closed before it began."""
         if self._call is None and not self._closed:
-            call = await pump.begin(self._make, streams=True)
+            call = await pump.begin(self._pools, self._make, streams=True)
             if self._closed:  # another task closed the stream meanwhile
                 call.close()
             self._call = call

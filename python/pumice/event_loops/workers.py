@@ -7,11 +7,15 @@ import asyncio
 import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..common.exits import start_thread
 from ..errors import EventLoopError, OverloadedError
+
+if TYPE_CHECKING:
+    from ..model.base import ModelBase
 
 T = TypeVar("T")
 
@@ -35,12 +39,13 @@ class Workers:
 
     def __init__(self, threads: int, waiting: int) -> None:
         self._most, self._most_waiting = threads, waiting
+        self._idle_seconds = IDLE_SECONDS
         self.forget()
 
     def forget(self) -> None:
         """Resets this object in the child of a fork, because its threads exist only in the parent process."""
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # None wakes a thread, so that it can end
+        self._lock = threading.RLock()  # reentrant, because the garbage collector may run end() in the thread that holds the lock
         self._threads = 0
         self._free = 0  # the number of threads without a job minus the number of jobs without a thread
 
@@ -63,7 +68,17 @@ class Workers:
                     self._free -= 1
                     alone = self._threads == 0
                 if alone:
-                    self._do(self._jobs.get())
+                    while (waiting := self._jobs.get()) is None:  # left over from end()
+                        pass
+                    self._do(waiting)
+
+    def end(self) -> None:
+        """Ends the threads as soon as they have no job. Jobs still run afterwards, and each thread then ends with its last one."""
+        with self._lock:
+            self._idle_seconds = 0.0
+            threads = self._threads
+        for _ in range(threads):
+            self._jobs.put(None)
 
     def _do(self, job: Callable[[], None]) -> None:
         try:
@@ -75,8 +90,10 @@ class Workers:
     def _work(self) -> None:
         while True:
             try:
-                job = self._jobs.get(timeout=IDLE_SECONDS)
+                job = self._jobs.get(timeout=self._idle_seconds)
             except queue.Empty:
+                job = None
+            if job is None:
                 with self._lock:
                     if self._free <= 0:  # run() has counted a job for this thread and is about to put it into the queue
                         continue
@@ -87,19 +104,49 @@ class Workers:
             del job
 
 
-prepare = Workers(8, 4096)  # for rendering templates and tokenizing, which take little time
-encode = Workers(64, 1024)  # for calls of an encoder; most of these threads wait while the engine computes other calls
-together = Workers(64, 1024)  # for objects of the class Together (small_encodes.py), each of which uses one thread
+class Pools:
+    """The threads of one model's asynchronous calls. They are its own, so that a model whose calls fill its pools holds up no other
+    model."""
 
+    _all: weakref.WeakSet[Pools] = weakref.WeakSet()
+    _guard = threading.Lock()
 
-def _forget() -> None:
-    """Resets all pools. Called in the child of a fork."""
-    for workers in (prepare, encode, together):
-        workers.forget()
+    def __init__(self) -> None:
+        self.prepare = Workers(8, 4096)  # for rendering templates and tokenizing, which take little time
+        self.encode = Workers(64, 1024)  # for calls of an encoder; most of these threads wait while the engine computes other calls
+        self.together = Workers(1, 1)  # for the model's object of the class Together (small_encodes.py)
+
+    @classmethod
+    def of(cls, model: ModelBase) -> Pools:
+        """Returns the pools of a model. The first call makes them. They end with the model."""
+        with cls._guard:
+            if model._pools is None:
+                model._pools = pools = cls()
+                cls._all.add(pools)
+                end = weakref.finalize(model, pools.end)
+                end.atexit = False  # type: ignore[misc]  # typeshed calls the property a method
+            return model._pools
+
+    @property
+    def each(self) -> tuple[Workers, ...]:
+        return self.prepare, self.encode, self.together
+
+    def end(self) -> None:
+        """Ends the threads that have no job. Called when the model is closed or deleted."""
+        for workers in self.each:
+            workers.end()
+
+    @classmethod
+    def forget_all(cls) -> None:
+        """Resets all pools. Called in the child of a fork."""
+        cls._guard = threading.Lock()
+        for pools in list(cls._all):
+            for workers in pools.each:
+                workers.forget()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=Pools.forget_all)
 
 
 class Told:
@@ -148,6 +195,7 @@ async def in_thread(
         def tell() -> None:
             if not told.tell():
                 drop()
+            told.value = told.error = None  # an error refers to the frames of work(), and with them to its memory
 
         try:
             told.loop.call_soon_threadsafe(tell)
@@ -161,4 +209,8 @@ async def in_thread(
     except asyncio.CancelledError:
         if stop is not None:
             stop()
+        # The task may have been cancelled after tell() had given it the result, and before it ran again.
+        future = told.future
+        if discard is not None and future.done() and not future.cancelled() and future.exception() is None:
+            discard(future.result())
         raise

@@ -27,6 +27,7 @@ from ..loading.files import has_types, incomplete_parts, labels_of
 from ..loading.options import engine_options
 
 if TYPE_CHECKING:
+    from ..event_loops.workers import Pools
     from ..tokens.tokenizers import Tokenizer
 
 Int32 = npt.NDArray[np.int32]
@@ -91,6 +92,7 @@ class ModelBase:
         self._chats = Chats(file, tokenizer, vocab_size, options["chat_template"], options["response_template"])
         self._drafts: weakref.WeakSet[ModelBase] = weakref.WeakSet()  # models whose vocabulary was compared with this model's and is equal
         self._moving = threading.Lock()
+        self._pools: Pools | None = None  # the threads of asynchronous calls. The first such call makes them.
         self.info: dict[str, Any] = {
             **engine.info,
             "lora": [*options["lora"]],

@@ -110,7 +110,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         from ..event_loops import async_calls
 
         given = (pairs, activation, output, truncate, show_progress_bar, details)
-        return await async_calls.stoppable(lambda cancel: self._predict(*given, cancel))
+        return await async_calls.stoppable(self, lambda cancel: self._predict(*given, cancel))
 
     @checked_keywords()
     async def arank(
@@ -130,7 +130,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         from ..event_loops import async_calls
 
         given = (query, documents, top_k, max_document_tokens, truncate, show_progress_bar, details)
-        return await async_calls.stoppable(lambda cancel: self._rank(*given, cancel))
+        return await async_calls.stoppable(self, lambda cancel: self._rank(*given, cancel))
 
     @checked_keywords()
     async def alabel_tokens(
@@ -150,7 +150,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         from ..event_loops import async_calls
 
         given = (texts, aggregation, threshold, ignore_labels, output, truncate, show_progress_bar)
-        return await async_calls.stoppable(lambda cancel: self._label_tokens(*given, cancel))
+        return await async_calls.stoppable(self, lambda cancel: self._label_tokens(*given, cancel))
 
     # ------------------------------------------------------------ the model itself
     def memory(self) -> dict[str, int]:
@@ -230,6 +230,8 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         if not self._closed:
             self._closed = True
             self._core.close()
+            if self._pools is not None:
+                self._pools.end()
             for route in self._routes.values():
                 route.close()
 

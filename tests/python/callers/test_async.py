@@ -5,6 +5,7 @@ A caller may cancel or close them at any point."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -24,6 +25,7 @@ import storm
 from children import FORK, run
 
 import pumice
+from pumice.event_loops.workers import Pools, Workers, in_thread
 
 TEXTS = [f"text {i} about {'stones ' * (i % 7)}" for i in range(24)]
 
@@ -531,6 +533,108 @@ def test_a_stream_whose_prompt_is_still_read_is_closed_in_another_loop(smollm2: 
     assert not thread.is_alive()
     assert time.monotonic() - begin < 2
     assert free(smollm2, 20)
+
+
+# ---------------------------------------------------------------- threads
+def os_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def within(seconds: float, true: Callable[[], bool]) -> bool:
+    """Waits at most `seconds` until true() is true. Returns whether that happened."""
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.005)
+    return true()
+
+
+def test_a_model_whose_calls_block_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls of one decoder and of one encoder block in every thread that their models may have. The calls of two other models must
+    answer, and when the blocked calls go on and their models are closed, their threads must end."""
+    load = {"device": "cpu", "threads": 2, "progress": False}
+    decoders = [pumice.load(samples.smollm2(), n_ctx=256, **load) for _ in range(2)]
+    encoders = [pumice.load(samples.minilm(), **load) for _ in range(2)]
+    (stuck, other), (stuck_too, other_too) = decoders, encoders
+    go_on = threading.Event()
+
+    def blocking(method: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            assert go_on.wait(300)
+            return method(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(stuck._chats, "asked", blocking(stuck._chats.asked))  # renders templates
+    monkeypatch.setattr(stuck_too, "_encode", blocking(stuck_too._encode))  # large calls of aencode()
+    monkeypatch.setattr(stuck_too, "_prepare_encode", blocking(stuck_too._prepare_encode))  # small calls of aencode()
+    large: dict[str, Any] = {"batch_size": 1}  # with it, even a short text is computed as those of large calls are
+
+    async def main() -> None:
+        await asyncio.gather(other.achat("Hi", max_tokens=1), other_too.aencode("stone"))
+        before = os_threads()
+        calls = [stuck.achat("Hi", max_tokens=1) for _ in range(12)]
+        calls += [stuck_too.aencode("stone", **large) for _ in range(70)] + [stuck_too.aencode("stone") for _ in range(3)]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        pools, pools_too = Pools.of(stuck), Pools.of(stuck_too)
+        while pools.prepare._free > -4 or pools_too.encode._free > -6 or pools_too.together._threads < 1:
+            await asyncio.sleep(0.005)
+        assert (pools.prepare._threads, pools_too.encode._threads) == (8, 64)
+        assert os_threads() > before + 64
+        answers = asyncio.gather(
+            other.achat("Hi", max_tokens=2),
+            other.agenerate("One", max_new_tokens=2),
+            other_too.aencode("stone"),
+            other_too.aencode("stone", **large),
+        )
+        answer, _, row, other_row = await asyncio.wait_for(answers, 60)
+        assert len(answer.ids) == 2 and np.array_equal(row, other_row)
+        assert not any(task.done() for task in tasks)
+        go_on.set()
+        done = await asyncio.gather(*tasks)
+        assert all(len(answer.ids) == 1 for answer in done[:12])
+        assert all(np.array_equal(vector, row) for vector in done[12:])
+        stuck.close()
+        stuck_too.close()
+        ended = [each for pools in (pools, pools_too) for each in pools.each]
+        assert await asyncio.to_thread(within, 5, lambda: not any(each._threads for each in ended))
+        with pytest.raises(ValueError, match="closed"):
+            await stuck_too.aencode("stone")
+        with pytest.raises(ValueError, match="closed"):
+            await stuck.achat("Hi")
+        assert await asyncio.to_thread(within, 5, lambda: os_threads() <= before + 1)  # the loop has one thread for to_thread()
+
+    asyncio.run(main())
+    for model in (other, other_too):
+        model.close()
+
+
+def test_a_result_that_comes_with_the_cancellation_is_discarded() -> None:
+    """The result must not be lost if the task is cancelled after the result has come and before the task runs again."""
+    dropped: list[int] = []
+
+    async def main() -> None:
+        done = threading.Event()
+        task = asyncio.create_task(in_thread(Workers(1, 1), lambda: done.set() or 3, discard=dropped.append))
+        await asyncio.sleep(0)
+        assert done.wait(30)
+        time.sleep(0.1)  # the thread passes the result on, while the event loop stands still
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert dropped == [3]
+
+
+def test_threads_end_with_their_model() -> None:
+    model = pumice.load(samples.minilm(), device="cpu", threads=2, progress=False)
+    asyncio.run(model.aencode("stone", batch_size=1))
+    pools = Pools.of(model)
+    assert pools.encode._threads == 1
+    del model
+    gc.collect()
+    assert within(5, lambda: pools.encode._threads == 0)
 
 
 # ---------------------------------------------------------------- Ctrl-C, close, exit, fork

@@ -17,7 +17,7 @@ import pytest
 from module_models import PAIRS, TEXTS, make_folder
 
 import pumice
-from pumice.event_loops import workers as loop_workers
+from pumice.event_loops.workers import Pools
 
 Call = Coroutine[Any, Any, Any]
 # Models of tests/goldens/modules. Those in TOKENS have one vector per token and none for a whole text.
@@ -217,10 +217,10 @@ def test_calls_of_one_moment(name: str, tmp_path: Path) -> None:
             asyncio.run(main())
 
 
-def idle(seconds: float) -> bool:
-    """Waits at most `seconds` until no thread works for an event loop. Returns whether that happened."""
+def idle(model: pumice.Model, seconds: float) -> bool:
+    """Waits at most `seconds` until no thread encodes for an event loop. Returns whether that happened."""
     end = time.monotonic() + seconds
-    workers = loop_workers.encode
+    workers = Pools.of(model).encode
     while workers._free < workers._threads and time.monotonic() < end:
         time.sleep(0.005)
     return workers._free == workers._threads
@@ -246,7 +246,7 @@ def test_a_cancelled_aencode_reads_no_more_texts(name: str, tmp_path: Path) -> N
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert idle(5)
+            assert idle(model, 5)
 
         asyncio.run(main())
         assert_same(model.encode("a stone", output=output), wanted)
@@ -261,11 +261,11 @@ def test_a_cancelled_arank_stops(name: str, tmp_path: Path) -> None:
             task = asyncio.create_task(model.arank("a stone", documents))
             await asyncio.sleep(0.3)
             begin = time.monotonic()
-            assert not idle(0)
+            assert not idle(model, 0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert idle(5)
+            assert idle(model, 5)
             return time.monotonic() - begin
 
         took = asyncio.run(main())
