@@ -143,7 +143,8 @@ def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callab
             try:
                 yield
             except (TypeError, ValueError) as error:
-                first = _FIRST_WORD.match(str(error))
+                message = error.args[0] if error.args and isinstance(error.args[0], str) else ""
+                first = _FIRST_WORD.match(message)
                 named = first is not None and first[0] != "self" and first[0] in names
                 _set_argument(error, first[0] if first is not None and named else getattr(error, "argument", None))
                 raise
