@@ -1,6 +1,7 @@
 #include "engine/commit.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "engine/admission.h"
@@ -119,6 +120,7 @@ void Commit::take_choice(Sequence& s, const Choice& choice) {
 void Commit::take_token(Sequence& s, const Choice& choice) {
   const GenerateParams& params = *s.params;
   s.request->share.sampled = true;
+  if (!std::exchange(s.answered, true)) s.request->timings.first_token_seconds = s.request->seconds_to(Clock::now());
   if (std::ranges::find(params.eos_ids, choice.id) != params.eos_ids.end()) return roster_.end(s, Finish::eos);
   s.news.ids.push_back(choice.id);
   if (params.sampling.logprobs >= 0) {

@@ -43,6 +43,7 @@ class Prompt {
   const std::vector<std::uint64_t>& page_hashes(std::span<const std::int32_t> ids);
 
   const std::int32_t tokens;
+  bool begun = false;        // a step has computed, or computes, its first row
   std::int32_t reused = -1;  // number of tokens found in the prefix cache when pages were first acquired; -1: not yet acquired
 
  private:

@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct Timings {
   // Number of guesses (draft tokens), and number of guesses that were right. decode_tokens includes the right guesses.
   std::int64_t drafted_tokens = 0, accepted_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
+  // Seconds from the request's start. Each is the latest of several; empty: it has not happened.
+  std::optional<double> queued_seconds;       // to the start of the step that computes the first row of a prompt
+  std::optional<double> first_token_seconds;  // to the moment when the first token of a sequence is known
 };
 
 // Returns a copy of the exception that has its own Error object, so that threads of several callers do not use and free the same object.
@@ -63,8 +67,9 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   bool shows() const;  // returns true if the logits of a sequence wait for the caller's answer
   bool held() const;   // returns true if the caller may read or write the pages of a text (TextTask) now
   bool ready() const { return closed() || ended() || unread_steps >= wanted_steps || shows() || held(); }
-  bool told_all() const;                // returns true if neither news nor an error are left for the caller
-  void want(std::int32_t steps);        // sets wanted_steps to `steps`, or to read_ahead if that is smaller and not 0
+  bool told_all() const;          // returns true if neither news nor an error are left for the caller
+  void want(std::int32_t steps);  // sets wanted_steps to `steps`, or to read_ahead if that is smaller and not 0
+  double seconds_to(Clock::time_point moment) const { return std::chrono::duration<double>(moment - start).count(); }
   std::vector<News> collect();          // returns all unread news, and marks them as read
   Sequence& at(std::int32_t sequence);  // throws invalid_argument if there is no such sequence
 
@@ -74,7 +79,8 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   std::deque<Sequence> sequences;
 
   Life life = Life::resting;
-  Clock::time_point deadline = Clock::time_point::max();  // set when the request joins the batch for the first time
+  Clock::time_point start = Clock::time_point::max();     // set when the request joins the batch for the first time
+  Clock::time_point deadline = Clock::time_point::max();  // set with `start`
   std::exception_ptr error;                               // the error that ended the request; thrown when all news have been taken
   Timings timings;
 

@@ -17,8 +17,11 @@ void Roster::join(RequestState& request) {
   const auto behind = std::ranges::find_if(requests_, [&](const auto& each) { return each->priority() < request.priority(); });
   requests_.insert(behind, request.shared_from_this());
   request.life = RequestState::Life::joined;
-  if (request.max_seconds() > 0 && request.deadline == Clock::time_point::max())
-    request.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(request.max_seconds()));
+  if (request.start == Clock::time_point::max()) {
+    request.start = Clock::now();
+    if (request.max_seconds() > 0)
+      request.deadline = request.start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(request.max_seconds()));
+  }
   work_.raise();
 }
 

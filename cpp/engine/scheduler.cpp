@@ -201,6 +201,10 @@ void Scheduler::plan_snapshots(const Step::Part& part) {
 
 void Scheduler::run_step(Lock& lock) {
   const auto start = Clock::now();
+  for (const Step::Part& part : step_->parts()) {
+    const Sequence& s = *part.sequence;
+    if (!std::exchange(s.prompt->begun, true)) s.request->timings.queued_seconds = s.request->seconds_to(start);
+  }
   cancel_.emplace();
   std::exception_ptr failure;
   bool ran = false, lost = false;

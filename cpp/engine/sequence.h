@@ -80,6 +80,7 @@ struct Sequence {
   PageTable table;
 
   TokenCounts seen;
+  bool answered = false;    // its first token, or its end token, was chosen
   std::optional<float> mu;  // mirostat's mu; empty before the first token
   bool from_top = false;    // tokens are chosen from the device's ranking (Top), which needs the list `changed`
   ChangedIds changed;

@@ -93,10 +93,13 @@ class RequestHandle {
       const WithoutGil released;
       return request_->timings();
     }();
-    return py::dict("prefill_tokens"_a = static_cast<double>(t.prefill_tokens), "prefill_seconds"_a = t.prefill_seconds,
+    py::dict result("prefill_tokens"_a = static_cast<double>(t.prefill_tokens), "prefill_seconds"_a = t.prefill_seconds,
                     "decode_tokens"_a = static_cast<double>(t.decode_tokens), "decode_seconds"_a = t.decode_seconds,
                     "drafted_tokens"_a = static_cast<double>(t.drafted_tokens),
                     "accepted_tokens"_a = static_cast<double>(t.accepted_tokens));
+    if (t.queued_seconds) result["queued_seconds"] = *t.queued_seconds;
+    if (t.first_token_seconds) result["first_token_seconds"] = *t.first_token_seconds;
+    return result;
   }
 
  private:

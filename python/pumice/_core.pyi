@@ -342,6 +342,7 @@ class Request:
     @property
     def done(self) -> bool: ...
     def timings(self) -> dict[str, float]:
-        """Returns prefill_tokens, prefill_seconds, decode_tokens, decode_seconds, drafted_tokens and accepted_tokens."""
+        """Returns prefill_tokens, prefill_seconds, decode_tokens, decode_seconds, drafted_tokens and accepted_tokens, and once they are
+        known queued_seconds and first_token_seconds."""
 
     def close(self) -> None: ...

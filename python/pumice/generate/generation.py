@@ -41,7 +41,9 @@ class Generation:
     begins first in the text counts, and of those that begin at the same place the one that was given first.
     logprobs: float32 (n,), the natural log-probability of each token. top_ids: int32 (n, k) and top_logprobs: float32 (n, k), the k most
     likely tokens at each position. Each of these is None if the call did not ask for it.
-    timings: tokens, seconds and tokens per second of prefill and decode, for the whole call.
+    timings: tokens, seconds and tokens per second of prefill and decode, for the whole call. queued_seconds: from the call's start to the
+    step that computes the first row of its prompt. first_token_seconds: from the call's start to its first token, which may be the end
+    token. With several prompts or samples, both are those of the last one. They are absent if the call ended before.
     """
 
     text: str

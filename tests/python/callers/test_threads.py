@@ -6,9 +6,12 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import random_models
 import samples
 
 import pumice
@@ -55,6 +58,43 @@ def test_two_streams_zipped(smollm2: pumice.Model) -> None:
     for stream in both:
         stream.close()
     assert all(whole.startswith(text) and text for whole, text in zip(alone, texts))
+
+
+def test_times_of_the_queue_and_of_the_first_token(tmp_path: Path) -> None:
+    """The times of a call must count from its start, also where it waits for another one, and must be absent for what did not happen."""
+    names = ("queued_seconds", "first_token_seconds")
+    given: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+    prompt = np.arange(40, dtype=np.int32)
+    with pumice.load(random_models.make_folder("llama3", tmp_path), device="cpu", progress=False) as model:
+        for prompts, more in ((prompt, {}), ([prompt, prompt[:9]], {"n": 3})):
+            begin = time.perf_counter()
+            found = model.generate(prompts, max_new_tokens=8, **given, **more)
+            took = time.perf_counter() - begin
+            timings = (found[0] if isinstance(found, list) else found).timings
+            assert 0 <= timings["queued_seconds"] < timings["first_token_seconds"] < took
+        stream = model.stream(prompt, max_new_tokens=8, **given)
+        stream.close()
+        assert not set(names) & set(stream.result.timings)
+
+        def waiting(wanted: int) -> float:
+            """Returns when `wanted` calls began to wait, or the last moment before they stopped to wait."""
+            end = last = time.perf_counter()
+            while model.stats()["waiting"] != wanted:
+                last = time.perf_counter()
+                assert last < end + 60
+                time.sleep(0.001)
+            return time.perf_counter() if wanted else last
+
+        model.set_limits(running=1)
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(lambda: model.generate([prompt + i for i in range(16)], max_new_tokens=100, **given))
+            while model.stats()["running"] == 0:
+                time.sleep(0.001)
+            second = pool.submit(lambda: model.generate(prompt[::-1].copy(), max_new_tokens=2, **given))
+            waited = -waiting(1) + waiting(0)
+        later = second.result().timings
+        assert later["first_token_seconds"] > later["queued_seconds"] >= waited > 0
+        assert first.result()[0].timings["queued_seconds"] < later["queued_seconds"]
 
 
 def test_generate_goes_on_during_a_long_encode(minilm: pumice.Model, smollm2: pumice.Model) -> None:
