@@ -724,3 +724,21 @@ def test_a_message_with_calls_needs_no_content(model: Any) -> None:
     call = {"function": {"name": "f", "arguments": {}}}
     talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call]}]
     assert model.chat(talk, dry_run=True).prompt == model.chat([talk[0], {**talk[1], "content": None}], dry_run=True).prompt
+
+
+def test_an_error_of_the_caller_passes_as_it_is(model: Any) -> None:
+    """checked_keywords() must not call methods of an error that a generator of texts raises, because they may fail."""
+
+    class Odd(ValueError):
+        __slots__ = ()
+
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def texts() -> Any:
+        yield "abc"
+        raise Odd
+
+    with pytest.raises(Odd) as caught:
+        model.encode(texts())
+    assert caught.value.argument == "inputs"  # type: ignore[attr-defined]
