@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -106,18 +107,25 @@ py::dict memory(const ModelHandle& handle) {
 }
 
 // ---------------------------------------------------------------- load
-std::unique_ptr<ModelHandle> load(std::shared_ptr<files::ModelFile> file, const LoadOptions& options,
-                                  std::optional<py::function> progress) {
+std::unique_ptr<ModelHandle> load(std::shared_ptr<files::ModelFile> file, const LoadOptions& options, std::optional<py::function> progress,
+                                  const std::shared_ptr<Cancel>& stop) {
   Counter counter(std::move(progress));
   std::atomic<std::uint64_t> total{0};
   const auto arguments = [&](std::uint64_t done) { return py::make_tuple(done, std::max(done, total.load())); };
   std::shared_ptr<engine::Model> model;
+  std::function<void()> poll = counter.poll(arguments);
+  if (stop) {
+    poll = [stop, counts = std::move(poll)] {
+      stop->check();
+      if (counts) counts();
+    };
+  }
   interruptible(
       [&](const Cancel& cancel) {
         total = file->size_bytes() + (options.assistant ? options.assistant->size_bytes() : 0);
         model = engine::Model::load(file, options, [&](std::uint64_t bytes) { counter.set(bytes); }, cancel);
       },
-      counter.poll(arguments));
+      poll);
   counter.finish(total, [](std::uint64_t bytes) { return py::make_tuple(bytes, bytes); });
   return std::make_unique<ModelHandle>(std::move(model));
 }
@@ -197,7 +205,7 @@ void bind_model(py::module_& module, py::class_<ModelHandle>& model) {
       .def("score", &score, "ids"_a)
       .def("close", &ModelHandle::close);
   module.def("plan", &plan, "file"_a, "options"_a);
-  module.def("load", &load, "file"_a, "options"_a, "progress"_a = py::none());
+  module.def("load", &load, "file"_a, "options"_a, "progress"_a = py::none(), "stop"_a = py::none());
 }
 
 }  // namespace pumice::bindings

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from .loading.placement import Plan, plan
     from .machine.diagnostics import Report, doctor
     from .machine.hardware import DeviceInfo, DeviceList, devices
-    from .model.load import load
+    from .model.load import aload, load
     from .model.model import Model
 
 _core.set_error_types(errors.BY_KIND)
@@ -61,6 +61,7 @@ __version__: str = _core.__version__
 # the module would hide the function.
 _HOME = {
     "load": "model.load",
+    "aload": "model.load",
     "Model": "model.model",
     "AsyncStream": "event_loops.streams",
     "Generation": "generate.generation",
@@ -136,6 +137,7 @@ __all__ = [
     "UnsupportedModelError",
     "UnsupportedTaskError",
     "__version__",
+    "aload",
     "build_info",
     "devices",
     "doctor",

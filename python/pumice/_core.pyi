@@ -148,8 +148,9 @@ def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:
     run. fallback: a str that says why a GPU of this machine is not used.
     problem: None, or what load() would raise."""
 
-def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], None] | None = None) -> Model:
-    """Loads a model. progress(bytes_done, bytes_total) is called in the calling thread, about ten times per second."""
+def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], None] | None = None, stop: Cancel | None = None) -> Model:
+    """Loads a model. progress(bytes_done, bytes_total) is called in the calling thread, about ten times per second. If `stop` is requested,
+    the call raises KeyboardInterrupt after 20 ms at most."""
 
 class Model:
     info: dict[str, Any]

@@ -56,6 +56,11 @@ class Task(Generic[T]):
             pass
         return self not in _running or self._done.is_set()
 
+    def watch(self, check: Callable[[], object]) -> None:
+        """Waits for the work to end, and calls check() every 20 ms. If check() raises an error, raises it at once."""
+        while not self.wait(POLL_SECONDS):
+            check()
+
     def result(self) -> T:
         """Waits for the work to end, and returns its value or raises its error."""
         self.wait()
@@ -71,6 +76,14 @@ def interruptible(work: Callable[[], T]) -> T:
     if threading.current_thread() is not threading.main_thread():
         return work()
     return Task(work).result()
+
+
+def watched(work: Callable[[], T], check: Callable[[], object]) -> T:
+    """Calls work() in a thread of its own and returns its value. Meanwhile calls check() every 20 ms. If check() raises an error, raises
+    it at once; the work continues then, and its result is dropped."""
+    task = Task(work)
+    task.watch(check)
+    return task.result()
 
 
 def left_behind() -> bool:

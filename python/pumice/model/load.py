@@ -1,4 +1,4 @@
-"""pumice.load(), which loads a model."""
+"""pumice.load() and pumice.aload(), which load a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from ..common.arguments import checked_keywords, shown, shown_path, warn
 from ..common.exits import exit_waits
-from ..common.interruptible import Task
+from ..common.interruptible import Task, watched
 from ..common.progress import LateBar
 from ..encode.sentence_config import Layout, SentenceConfig, for_task, read_layout
 from ..encode.static import StaticEngine
@@ -76,15 +76,49 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     OutOfDeviceMemoryError (whose message has the number of layers that would fit), and TypeError or ValueError, whose message names the
     argument. If device="auto" does not use a GPU that is there, a FallbackWarning says why. Ctrl-C ends the call within 100 ms.
     """
-    checked = check_load_options("load", options)
-    path = resolve(source)
+    return _loaded("load", source, options, None)
+
+
+@checked_keywords(LOAD_DEFAULTS)
+async def aload(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Model:
+    """Like load(), with the same arguments, but awaited in an asyncio event loop. The model is loaded in a thread, which also calls
+    `progress`.
+
+    Cancelling the task stops the load: its thread ends and its memory is free 100 ms later, but for a tokenizer that is being opened or a
+    file that is being downloaded, whose work goes on in a thread and is dropped.
+
+    Raises what load() raises, and EventLoopError outside of asyncio."""
+    from ..event_loops.workers import Workers, in_thread
+
+    stop, thread = _core.Cancel(), Workers(1, 1)
+
+    def work() -> Model:
+        model = _loaded("aload", source, options, stop)
+        try:
+            stop.check()
+        except BaseException:
+            model.close()
+            raise
+        return model
+
+    try:
+        return await in_thread(thread, work, stop=stop.request, discard=Model.close)
+    finally:
+        thread.end()
+
+
+def _loaded(call: str, source: str | os.PathLike[str], options: Mapping[str, Any], stop: _core.Cancel | None) -> Model:
+    """Loads a model. call: the name of the public function, for error messages.  stop: ends the load with a KeyboardInterrupt when it is
+    requested, and None means that only Ctrl-C ends the load."""
+    checked = check_load_options(call, options)
+    path = resolve(source) if stop is None else watched(lambda: resolve(source), stop.check)
     layout = read_layout(path, checked["prompts"])
     if not layout.routes:
-        return _load(path, layout, checked)
-    return _load_routes(path, layout, checked)
+        return _load(path, layout, checked, stop)
+    return _load_routes(path, layout, checked, stop)
 
 
-def _load_routes(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
+def _load_routes(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cancel | None) -> Model:
     """Loads the model of each route. Returns the model of the default route, which holds the other models. If no route is the default,
     takes the route "document", or else the first one."""
     routes: dict[str, Model] = {}
@@ -93,7 +127,7 @@ def _load_routes(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
         for name, route in layout.routes.items():
             model = next((model for known, model in loaded if known == route), None)
             if model is None:
-                model = _load(path, route, checked)
+                model = _load(path, route, checked, stop)
                 loaded.append((route, model))
             routes[name] = model
     except BaseException:
@@ -105,7 +139,7 @@ def _load_routes(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     return base
 
 
-def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
+def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cancel | None) -> Model:
     started = time.perf_counter()
     file = open_layout(layout)
     config = for_task(layout.config, checked["task"])
@@ -124,13 +158,18 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any]) -> Model:
     bar = LateBar(checked["progress"], path.name, unit="B", unit_scale=True, unit_divisor=1024)
     try:
         engine: _core.Model | StaticEngine
-        engine, lost = (_static_engine(file, checked), None) if layout.static else _load_engine(file, checked, config, bar.update)
+        if layout.static:
+            engine, lost = _static_engine(file, checked), None
+        else:
+            engine, lost = _load_engine(file, checked, config, bar.update, stop)
     except Exception:
         tokenizer_task.wait()  # so that no thread is left after an error; a Ctrl-C does not wait, because it is not an Exception
         raise
     finally:
         bar.close()
     try:
+        if stop is not None:
+            tokenizer_task.watch(stop.check)
         tokenizer = tokenizer_task.result()
         model = Model(path, file, engine, tokenizer, config, settings, checked)
         model._chats.check_given()  # so that errors in templates that were passed come from load(), and not from the first chat()
@@ -169,18 +208,22 @@ def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> StaticE
 
 
 def _load_engine(
-    file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig, progress: Callable[[int, int], None] | None
+    file: _core.ModelFile,
+    options: Mapping[str, Any],
+    config: SentenceConfig,
+    progress: Callable[[int, int], None] | None,
+    stop: _core.Cancel | None,
 ) -> tuple[_core.Model, str | None]:
     """Loads the engine and returns (engine, None). If device="auto" has chosen a GPU and it fails, loads the engine on the CPU and returns
     (engine, a sentence that says so)."""
     try:
-        return _core.load(file, engine_options(file, options, config), progress), None
+        return _core.load(file, engine_options(file, options, config), progress, stop), None
     except ForkedDeviceError:  # this process is the child of a fork, which lacks its parent's threads; the GPU has not failed
         raise
     except DeviceError as error:
         if options["device"] != "auto" or options["gpu_layers"] != "auto" or options["gpu_experts"] != "auto":
             raise  # what the user puts on a GPU never goes to the CPU
-        engine = _core.load(file, engine_options(file, {**options, "device": "cpu"}, config), progress)
+        engine = _core.load(file, engine_options(file, {**options, "device": "cpu"}, config), progress, stop)
         return engine, f'device="auto" was asked for; the model runs on the CPU, because its GPU failed: {error}'
 
 

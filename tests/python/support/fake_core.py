@@ -374,7 +374,7 @@ def make_core() -> types.ModuleType:
     core = types.ModuleType("pumice._core")
     opened: list[Model] = []
 
-    def load(file: ModelFile, options: LoadOptions, progress: Any = None) -> Model:
+    def load(file: ModelFile, options: LoadOptions, progress: Any = None, stop: Any = None) -> Model:
         if options.device.startswith("vulkan"):
             raise ERRORS["device_not_found"]("This version has no Vulkan: use device='cpu'")
         if progress:

@@ -1,0 +1,188 @@
+"""pumice.aload(): load() for event loops. A cancelled task must stop its load and give the memory and the threads back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import samples
+
+import pumice
+from pumice.common.interruptible import watched
+
+STOPS_SECONDS = 0.5  # five times the 100 ms that docs/python.md promises
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def seconds_until(true: Callable[[], bool], most: float) -> float:
+    begin = time.perf_counter()
+    while not true() and time.perf_counter() - begin < most:
+        time.sleep(0.002)
+    return time.perf_counter() - begin
+
+
+def test_aload_is_load(minilm: pumice.Model) -> None:
+    told: list[tuple[int, int]] = []
+
+    async def main() -> list[pumice.Model]:
+        first = pumice.aload(samples.minilm(), device="cpu", threads=2, progress=lambda done, total: told.append((done, total)))
+        return await asyncio.gather(first, pumice.aload(str(samples.smollm2()), device="cpu", n_ctx=64, progress=False))
+
+    encoder, decoder = asyncio.run(main())
+    with encoder, decoder:
+        assert told[-1][0] == told[-1][1] > 0
+        assert np.array_equal(encoder.encode("stone"), minilm.encode("stone"))
+        assert decoder.info["n_ctx"] == 64
+        assert decoder.generate("One, two,", max_new_tokens=3, temperature=0).ids.size == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        ("nowhere.gguf", {}), ("nowhere.gguf", {"device": "tpu"}), ("nowhere.gguf", {"n_ctx": "many"}), (3, {}),
+        (__file__, {}), (None, {"tokenizer": "nowhere.json"}), (None, {"chat_template": "{% if"}), (None, {"device": "vulkan:99"}),
+    ],
+)  # fmt: skip
+def test_errors_are_those_of_load(source: Any, options: dict[str, Any]) -> None:
+    source = samples.smollm2() if source is None else source
+    with pytest.raises(Exception) as expected:
+        pumice.load(source, **options)
+    with pytest.raises(type(expected.value)) as found:
+        asyncio.run(pumice.aload(source, **options))
+    assert str(found.value) == str(expected.value)
+    with pytest.raises(TypeError, match=r"aload\(\).*devise.*device"):
+        asyncio.run(pumice.aload(source, devise="cpu"))  # type: ignore[call-arg]
+
+
+def test_without_an_asyncio_loop() -> None:
+    waiting = pumice.aload(samples.minilm())
+    with pytest.raises(pumice.EventLoopError, match="no asyncio event loop runs here"):
+        waiting.send(None)
+
+
+@pytest.mark.parametrize("quantize", [None, "q8_0"])
+def test_a_cancelled_aload_stops(quantize: str | None) -> None:
+    """The load is cancelled at random moments. The task must end at once, the thread and the memory of the weights within STOPS_SECONDS,
+    and the thread that opens the tokenizer a little later."""
+    rng = random.Random(9)
+    load: dict[str, Any] = {"device": "cpu", "threads": 2, "progress": False, "quantize": quantize}
+    path = samples.minilm() if quantize else samples.smollm2()
+    whole = []
+    for _ in range(2):
+        begin = time.perf_counter()
+        asyncio.run(pumice.aload(path, **load)).close()
+        whole.append(time.perf_counter() - begin)
+    time.sleep(0.1)  # the thread of aload() ends just after the task
+    at_rest = threads()
+    before = resident()
+
+    async def main() -> list[float]:
+        stopped: list[float] = []
+        for _ in range(40):
+            task = asyncio.create_task(pumice.aload(path, **load))
+            await asyncio.sleep(rng.uniform(0.05, 0.6) * min(whole))
+            if task.done():  # on a busy machine, some loads are much faster than others
+                (await task).close()
+                continue
+            task.cancel()
+            begin = time.perf_counter()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            stopped.append(time.perf_counter() - begin)
+            await asyncio.to_thread(
+                seconds_until, lambda: threads() <= at_rest + 1, max(10 * min(whole), 30)
+            )  # one thread is that of to_thread()
+            assert threads() <= at_rest + 1
+            if len(stopped) == 6:
+                break
+        return stopped
+
+    stopped = asyncio.run(main())
+    assert len(stopped) == 6
+    assert max(stopped) <= STOPS_SECONDS
+    assert resident() - before < 48 << 20  # the weights of SmolLM2 are 90 MiB
+    with pumice.load(path, **load) as model:
+        assert model.info["file_bytes"] > 0
+
+
+def test_memory_is_free_soon_after_a_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's part of a load must stop within STOPS_SECONDS, whatever the tokenizer does."""
+    from pumice import _core
+
+    ended = threading.Event()
+    real = _core.load
+
+    def load(*args: Any) -> Any:
+        try:
+            return real(*args)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(_core, "load", load)
+
+    async def main() -> float:
+        begun = threading.Event()
+        ended.clear()
+        task = asyncio.create_task(pumice.aload(samples.smollm2(), device="cpu", progress=lambda *_: begun.set()))
+        await asyncio.to_thread(begun.wait, 30)
+        task.cancel()
+        begin = time.perf_counter()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(ended.wait, 30)
+        return time.perf_counter() - begin
+
+    assert min(asyncio.run(main()) for _ in range(3)) <= STOPS_SECONDS  # the best of three, because other processes may take the cores
+
+
+def test_a_timeout() -> None:
+    async def main() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(pumice.aload(samples.smollm2(), device="cpu", progress=False), 0.01)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(main())
+
+
+def test_watched_work_is_left_when_the_check_fails() -> None:
+    go_on, done = threading.Event(), threading.Event()
+    checks = 0
+
+    def work() -> int:
+        go_on.wait(30)
+        done.set()
+        return 3
+
+    def check() -> None:
+        nonlocal checks
+        checks += 1
+        if checks == 3:
+            raise ZeroDivisionError
+
+    begin = time.perf_counter()
+    with pytest.raises(ZeroDivisionError):
+        watched(work, check)
+    assert time.perf_counter() - begin < STOPS_SECONDS
+    assert not done.is_set()
+    go_on.set()
+    assert done.wait(5)
+    assert watched(lambda: 4, lambda: None) == 4
+    with pytest.raises(KeyError):
+        watched(lambda: {}["x"], lambda: None)
