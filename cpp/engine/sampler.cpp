@@ -501,15 +501,22 @@ void Sampler::check_left() const {
   require(max_ > kBanned || params_->logit_bias.empty(), "logit_bias forbids every token: there is nothing left to draw");
 }
 
-void Sampler::log_probs(std::span<const float> logits, Choice& choice) {
+void Sampler::score(std::span<const float> logits, std::int32_t id, std::int32_t count, Choice& choice) {
+  allowed_ = {};
+  choice.id = id;
+  log_probs(logits, count, choice);
+}
+
+// Computes the log-probability of choice.id, and those of the `count` likeliest tokens.
+void Sampler::log_probs(std::span<const float> logits, std::int32_t count, Choice& choice) {
   scan(logits);
   const double log_total = std::log(weigh(logits, kLog2e));
   const auto log_prob = [&](float logit) { return static_cast<float>(static_cast<double>(logit) - max_ - log_total); };
   choice.logprob = log_prob(logits[choice.id]);
   choice.top_ids.clear();
   choice.top_logprobs.clear();
-  if (params_->logprobs == 0) return;
-  collect_top(logits, static_cast<std::size_t>(params_->logprobs), kLog2e);
+  if (count == 0) return;
+  collect_top(logits, static_cast<std::size_t>(count), kLog2e);
   std::sort(candidates_.begin(), candidates_.end(), better);
   for (const Candidate& c : candidates_) {
     choice.top_ids.push_back(c.id);
@@ -593,7 +600,7 @@ void Sampler::choose(const SamplingParams& params, std::span<float> logits, cons
     choice.mu = mu_;
   }
   allowed_ = {};  // log-probabilities are computed over the whole row
-  if (params_->logprobs >= 0) log_probs(around.raw.empty() ? logits : around.raw, choice);
+  if (params_->logprobs >= 0) log_probs(around.raw.empty() ? logits : around.raw, params_->logprobs, choice);
 }
 
 }  // namespace pumice::engine

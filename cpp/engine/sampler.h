@@ -136,6 +136,8 @@ class Sampler {
   void choose(const SamplingParams& params, std::span<float> logits, const TokenCounts& seen, const Draw& draw, Choice& choice,
               const Around& around = {});
   static void check(std::span<const float> logits);  // throws numeric if there is a NaN or an infinity
+  // Computes Choice::logprob of token `id`, and of the `count` likeliest tokens, from a row of logits. Throws numeric as above.
+  void score(std::span<const float> logits, std::int32_t id, std::int32_t count, Choice& choice);
   // Makes exactly the same choice from `top`, the result of Top for a row of `vocab` logits. Top must have had the same allowed ids.
   // `reported` has the ids whose logits Top has reported separately, which must include all ids whose logits penalties or a bias change.
   // May be called only if SamplingParams::needs_only_top(top.k) is true.
@@ -179,7 +181,7 @@ class Sampler {
   void check_left() const;
   std::int32_t pick(std::span<const float> logits, const Draw& draw);
   std::int32_t filter_and_draw(bool nucleus_done, const Draw& draw);
-  void log_probs(std::span<const float> logits, Choice& choice);
+  void log_probs(std::span<const float> logits, std::int32_t count, Choice& choice);
 
   const SamplingParams* params_ = nullptr;  // the parameters of the current choice
   std::span<const std::uint32_t> allowed_;  // the mask of the current pass; empty: all ids are allowed

@@ -7,6 +7,7 @@
 
 #include "core/cancel.h"
 #include "engine/scheduler.h"
+#include "engine/text_task.h"
 
 namespace pumice::engine {
 
@@ -15,7 +16,8 @@ namespace pumice::engine {
 void logits(Scheduler& scheduler, std::span<const std::int32_t> ids, bool all, std::span<float> out, const Cancel& cancel);
 
 // Computes the log-probability of each token but the first: out[i] is that of ids[i + 1] after ids[0 .. i]. An array of tokens x vocabulary
-// is never built.
-void score(Scheduler& scheduler, std::span<const std::int32_t> ids, std::span<float> out, const Cancel& cancel);
+// is never built. If likeliest.count is not 0, also computes the likeliest tokens at each place.
+void score(Scheduler& scheduler, std::span<const std::int32_t> ids, std::span<float> out, const Cancel& cancel,
+           const Likeliest& likeliest = {});
 
 }  // namespace pumice::engine

@@ -11,7 +11,7 @@ namespace {
 constexpr double kLookAtCancel = 20;  // milliseconds between two checks of a Cancel, which wakes no thread
 
 std::shared_ptr<RequestState> make_text_request(const Runtime& runtime, std::span<const std::int32_t> ids, TextTask::Wants wants,
-                                                std::span<float> out) {
+                                                std::span<float> out, const Likeliest& likeliest) {
   check_text(runtime, ids);
   const auto request = std::make_shared<RequestState>();
   request->params.emplace_back();
@@ -24,7 +24,7 @@ std::shared_ptr<RequestState> make_text_request(const Runtime& runtime, std::spa
   s.ids.assign(ids.begin(), ids.end());
   s.length = s.prompt->tokens;
   s.context = s.prompt->tokens;
-  s.task = std::make_unique<TextTask>(wants, out);
+  s.task = std::make_unique<TextTask>(wants, out, likeliest);
   return request;
 }
 
@@ -41,8 +41,9 @@ void check_text(const Runtime& runtime, std::span<const std::int32_t> ids) {
   runtime.pages->check_fits(count);
 }
 
-TextRequest::TextRequest(Scheduler& scheduler, std::span<const std::int32_t> ids, TextTask::Wants wants, std::span<float> out)
-    : scheduler_(scheduler), state_(make_text_request(scheduler.runtime(), ids, wants, out)), request_(scheduler, state_) {}
+TextRequest::TextRequest(Scheduler& scheduler, std::span<const std::int32_t> ids, TextTask::Wants wants, std::span<float> out,
+                         const Likeliest& likeliest)
+    : scheduler_(scheduler), state_(make_text_request(scheduler.runtime(), ids, wants, out, likeliest)), request_(scheduler, state_) {}
 
 TextRequest::~TextRequest() { state_->sequences.front().task->close(); }
 

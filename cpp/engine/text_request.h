@@ -18,7 +18,8 @@ void check_text(const Runtime& runtime, std::span<const std::int32_t> ids);
 class TextRequest {
  public:
   // Throws as check_text() does.
-  TextRequest(Scheduler& scheduler, std::span<const std::int32_t> ids, TextTask::Wants wants, std::span<float> out = {});
+  TextRequest(Scheduler& scheduler, std::span<const std::int32_t> ids, TextTask::Wants wants, std::span<float> out = {},
+              const Likeliest& likeliest = {});
   ~TextRequest();  // does not wait for a running step; a step that still computes the text no longer writes to `out`
   TextRequest(const TextRequest&) = delete;
   TextRequest& operator=(const TextRequest&) = delete;

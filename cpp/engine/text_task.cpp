@@ -37,7 +37,7 @@ TextTask::Rows TextTask::wanted(std::int64_t past, std::int32_t rows, std::int64
 void TextTask::take(Runtime& runtime, RunSpace& space, std::span<const std::int32_t> ids, std::int64_t first, std::span<const float> hidden,
                     std::vector<float>& scratch, const Cancel& cancel) {
   const Pipeline& pipeline = runtime.pipeline;
-  const bool scores = wants_ == Wants::scores;
+  const bool ranks = likeliest_.count > 0, scores = wants_ == Wants::scores && !ranks;
   const std::size_t width = static_cast<std::size_t>(pipeline.hidden_size()), rows = hidden.size() / width,
                     block = static_cast<std::size_t>(runtime.head_rows()),
                     values = scores ? 1 : static_cast<std::size_t>(pipeline.vocab_size());
@@ -54,10 +54,31 @@ void TextTask::take(Runtime& runtime, RunSpace& space, std::span<const std::int3
       pipeline.head(space, from, found, cancel);
     }
     check_finite(found, static_cast<std::int64_t>(at), values, scores ? "log-probability" : "logit");
+    if (ranks) {
+      rank(pipeline, found, ids.subspan(at + 1, count), cancel);
+      give_choices(at, count);
+      continue;
+    }
     give(wants_ == Wants::last_logits ? 0 : at * values, found);
   }
   runtime.pace.measured_heads(static_cast<std::int32_t>(rows),
                               std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+}
+
+// Computes the log-probability of each row's target, and the row's likeliest tokens. The rows are divided among the workers of a device.
+void TextTask::rank(const Pipeline& pipeline, std::span<const float> logits, std::span<const std::int32_t> targets, const Cancel& cancel) {
+  const std::size_t width = logits.size() / targets.size();
+  samplers_.resize(static_cast<std::size_t>(std::max(1, pipeline.widest().workers())));
+  if (choices_.size() < targets.size()) choices_.resize(targets.size());
+  pipeline.widest().parallel(
+      static_cast<std::int64_t>(targets.size()),
+      [&](std::int64_t job, int worker) {
+        std::unique_ptr<Sampler>& sampler = samplers_[static_cast<std::size_t>(worker)];
+        if (!sampler) sampler = std::make_unique<Sampler>();
+        const auto row = static_cast<std::size_t>(job);
+        sampler->score(logits.subspan(row * width, width), targets[row], likeliest_.count, choices_[row]);
+      },
+      cancel);
 }
 
 void TextTask::close() {
@@ -73,6 +94,18 @@ bool TextTask::closed() const {
 void TextTask::give(std::size_t at, std::span<const float> values) {
   const std::lock_guard lock(mutex_);
   if (!closed_) std::ranges::copy(values, out_.subspan(at, values.size()).begin());
+}
+
+void TextTask::give_choices(std::size_t at, std::size_t count) {
+  const auto width = static_cast<std::size_t>(likeliest_.count);
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;
+  for (std::size_t row = 0; row < count; ++row) {
+    const Choice& choice = choices_[row];
+    out_[at + row] = choice.logprob;
+    std::ranges::copy(choice.top_ids, likeliest_.ids.subspan((at + row) * width, width).begin());
+    std::ranges::copy(choice.top_logprobs, likeliest_.log_probs.subspan((at + row) * width, width).begin());
+  }
 }
 
 }  // namespace pumice::engine

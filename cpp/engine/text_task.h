@@ -3,14 +3,23 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "core/cancel.h"
 #include "engine/lock_order.h"
 #include "engine/runtime.h"
+#include "engine/sampler.h"
 
 namespace pumice::engine {
+
+// The caller's memory for the `count` likeliest tokens at each place of a text with scores, likeliest first, in the order of the scores.
+struct Likeliest {
+  std::int32_t count = 0;
+  std::span<std::int32_t> ids = {};  // scores x count
+  std::span<float> log_probs = {};   // scores x count
+};
 
 class TextTask {
  public:
@@ -27,8 +36,9 @@ class TextTask {
     std::int32_t first = 0, count = 0;
   };
 
-  // `out` is the caller's memory for all results. No step touches it after close().
-  TextTask(Wants wants, std::span<float> out) : wants_(wants), out_(out) {}
+  // `out` and `likeliest` are the caller's memory for all results. No step touches it after close(). `likeliest` may have a count only with
+  // Wants::scores. The scores then come from whole rows of logits, like the log-probabilities of generated tokens.
+  TextTask(Wants wants, std::span<float> out, const Likeliest& likeliest = {}) : wants_(wants), out_(out), likeliest_(likeliest) {}
 
   bool wants_each_row() const { return wants_ == Wants::all_logits || wants_ == Wants::scores; }
   bool wants_room() const { return wants_ == Wants::room; }
@@ -51,10 +61,15 @@ class TextTask {
  private:
   bool closed() const;
   void give(std::size_t at, std::span<const float> values);
+  void rank(const Pipeline& pipeline, std::span<const float> logits, std::span<const std::int32_t> targets, const Cancel& cancel);
+  void give_choices(std::size_t at, std::size_t count);
 
   const Wants wants_;
-  mutable OrderedMutex<LockRank::text> mutex_;  // guards out_ and closed_, because the caller may give up while a step computes
+  mutable OrderedMutex<LockRank::text> mutex_;  // guards the caller's memory and closed_, because the caller may give up during a step
   std::span<float> out_;
+  const Likeliest likeliest_;
+  std::vector<std::unique_ptr<Sampler>> samplers_;  // one per worker of the device
+  std::vector<Choice> choices_;                     // of the rows that were computed last
   bool closed_ = false;
 };
 

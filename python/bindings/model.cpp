@@ -183,14 +183,30 @@ py::array_t<float> logits(const ModelHandle& handle, const py::array& ids, bool 
   return out;
 }
 
-py::array_t<float> score(const ModelHandle& handle, const py::array& ids) {
+// Returns the log-probabilities. If `top` is given, returns a tuple of these, the `top` likeliest ids at each place, and the
+// log-probabilities of those.
+py::object score(const ModelHandle& handle, const py::array& ids, std::optional<std::int32_t> top, const std::shared_ptr<Cancel>& cancel) {
   const auto m = handle.get();
   const auto tokens = ids_of(ids);
   require(!tokens.empty(), "ids is empty; a score needs at least one token");
-  py::array_t<float> out(static_cast<py::ssize_t>(tokens.size()) - 1);
+  const std::int32_t vocab = m->decoder().pipeline.vocab_size();
+  if (top) require(*top >= 1 && *top <= vocab, "top is ", *top, "; it must be 1 to ", vocab, ", the size of the vocabulary");
+  const auto rows = static_cast<py::ssize_t>(tokens.size()) - 1, count = static_cast<py::ssize_t>(top.value_or(0));
+  py::array_t<float> out(rows), log_probs({rows, count});
+  py::array_t<std::int32_t> top_ids({rows, count});
   const auto target = writable(out);
-  interruptible([&](const Cancel& cancel) { engine::score(m->scheduler(), tokens, target, cancel); });
-  return out;
+  const engine::Likeliest likeliest{.count = top.value_or(0),
+                                    .ids = {top_ids.mutable_data(), static_cast<std::size_t>(top_ids.size())},
+                                    .log_probs = writable(log_probs)};
+  const auto compute = [&](const Cancel& stop) { engine::score(m->scheduler(), tokens, target, stop, likeliest); };
+  if (cancel) {
+    const WithoutGil released;
+    compute(*cancel);
+  } else {
+    interruptible(compute);
+  }
+  if (!top) return out;
+  return py::make_tuple(out, top_ids, log_probs);
 }
 
 }  // namespace
@@ -202,7 +218,7 @@ void bind_model(py::module_& module, py::class_<ModelHandle>& model) {
       .def("hidden_states", &hidden_states, "ids"_a, "layers"_a)
       .def("attentions", &attentions, "ids"_a, "layer"_a)
       .def("logits", &logits, "ids"_a, "all_positions"_a)
-      .def("score", &score, "ids"_a)
+      .def("score", &score, "ids"_a, "top"_a = py::none(), "cancel"_a = py::none())
       .def("close", &ModelHandle::close);
   module.def("plan", &plan, "file"_a, "options"_a);
   module.def("load", &load, "file"_a, "options"_a, "progress"_a = py::none(), "stop"_a = py::none());

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .loading.placement import Plan, plan
     from .machine.diagnostics import Report, doctor
     from .machine.hardware import DeviceInfo, DeviceList, devices
+    from .model.inside_calls import Scores
     from .model.load import aload, load
     from .model.model import Model
 
@@ -63,6 +64,7 @@ _HOME = {
     "load": "model.load",
     "aload": "model.load",
     "Model": "model.model",
+    "Scores": "model.inside_calls",
     "AsyncStream": "event_loops.streams",
     "Generation": "generate.generation",
     "ChatResult": "chats.chat",
@@ -128,6 +130,7 @@ __all__ = [
     "Ranked",
     "Report",
     "SamplingParams",
+    "Scores",
     "SearchResult",
     "Stream",
     "TokenLabels",

@@ -235,8 +235,9 @@ class Model:
     def logits(self, ids: _Int32, all_positions: bool) -> _Float32:
         """Returns the logits after the last id (V,), or after each id (T, V)."""
 
-    def score(self, ids: _Int32) -> _Float32:
-        """Returns the log-probability of each token after the first, (T - 1,)."""
+    def score(self, ids: _Int32, top: int | None = None, cancel: Cancel | None = None) -> Any:
+        """Returns the log-probability of each token after the first, (T - 1,). If `top` is given, returns a tuple of these, the ids of the
+        `top` likeliest tokens at each place (T - 1, top), likeliest first, and their log-probabilities (T - 1, top)."""
 
     def request(self, prompts: Sequence[_Int32], params: Sequence[GenerateParams]) -> Request:
         """Makes a request. params: one element for all prompts, or one for each prompt. n, read_ahead, priority and max_seconds must be the

@@ -24,6 +24,7 @@ from .workers import Pools, in_thread, running_loop
 
 if TYPE_CHECKING:
     from ..model.encode_calls import EncodeCalls
+    from ..model.inside_calls import InsideCalls
     from ..model.model import Model
 
 T = TypeVar("T")
@@ -86,8 +87,8 @@ async def encode(model: EncodeCalls, inputs: Any, options: EncodeOptions, role: 
         raise
 
 
-async def stoppable(model: Model, work: Callable[[_core.Cancel], T]) -> T:
-    """Has a thread of the model call work(cancel), which calls an encoder, and returns the result. If the task is cancelled, the encoder
-    stops."""
+async def stoppable(model: EncodeCalls | InsideCalls, work: Callable[[_core.Cancel], T]) -> T:
+    """Has a thread of the model call work(cancel), which calls the engine, and returns the result. If the task is cancelled, the engine's
+    call stops."""
     cancel = _core.Cancel()
     return await in_thread(Pools.of(model).encode, lambda: work(cancel), stop=cancel.request)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
 from ..common.arguments import argument, checked_keywords, choice, integer
 from ..errors import ContextLengthError
 from ..generate.prompts import Ids, check_ids
@@ -18,6 +20,24 @@ Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 
 _MOST_ATTENTION = 4096  # maximum number of tokens in attentions()
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The result of score(top=k): the log-probabilities of a text's tokens, and the k likeliest tokens at each place.
+
+    Row i belongs to the token at place i + 1 of the text. The first token has no log-probability, so n is one less than the number of
+    tokens.
+
+    ids: int32 (n,), the text's tokens from the second one on.
+    logprobs: float32 (n,), the natural log-probability of each of them, given all tokens before it.
+    top_ids: int32 (n, k), the k likeliest tokens at each place, likeliest first. Equally likely tokens are in the order of their ids.
+    top_logprobs: float32 (n, k), their natural log-probabilities."""
+
+    ids: Int32
+    logprobs: Float32
+    top_ids: Int32
+    top_logprobs: Float32
 
 
 class InsideCalls(ModelBase):
@@ -44,17 +64,25 @@ class InsideCalls(ModelBase):
             return engine.logits(self._generator.prompt_ids([ids], ["ids"])[0], positions == "all")
 
     @checked_keywords()
-    @survives_its_device
-    def score(self, text_or_ids: str | Ids) -> Float32:
+    def score(self, text_or_ids: str | Ids, *, top: int | None = None) -> Any:
         """Returns the natural log-probability of each token after the first, given the tokens before it, float32 (T - 1,). Needs no memory
         for an array of tokens x vocabulary.
 
         text_or_ids: a text, which is tokenized like a prompt, or token ids.
+        top: if given, the result is a Scores, which also has this many likeliest tokens at each place. Its log-probabilities are computed
+            like those of generated tokens, and may differ in their last bits from those of a call without `top`.
 
         Raises ContextLengthError, UnsupportedTaskError, TypeError and ValueError."""
+        return self._score(text_or_ids, top)
+
+    @survives_its_device
+    def _score(self, text_or_ids: str | Ids, top: int | None, cancel: _core.Cancel | None = None) -> Any:
         engine = self._decoder("score()")
+        count = None if top is None else integer("top", top, 1, int(engine.info["vocab_size"]))
         with argument("text_or_ids", ContextLengthError):
-            return engine.score(self._generator.prompt_ids([text_or_ids], ["text_or_ids"])[0])
+            ids = self._generator.prompt_ids([text_or_ids], ["text_or_ids"])[0]
+            found = engine.score(ids, count, cancel)
+        return found if count is None else Scores(ids[1:].copy(), *found)
 
     @checked_keywords()
     @survives_its_device

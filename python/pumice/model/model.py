@@ -11,7 +11,7 @@ from ..common.display import count, formats, html_lines, size
 from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions
 from ..encode.token_labels import OUTSIDE, Aggregation
 from ..errors import ChatTemplateError
-from ..generate.prompts import Prompt
+from ..generate.prompts import Ids, Prompt
 from ..generate.settings import Sampling
 from ..loading.placement import Plan
 from .base import TASK_CALLS
@@ -151,6 +151,16 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
 
         given = (texts, aggregation, threshold, ignore_labels, output, truncate, show_progress_bar)
         return await async_calls.stoppable(self, lambda cancel: self._label_tokens(*given, cancel))
+
+    @checked_keywords()
+    async def ascore(self, text_or_ids: str | Ids, *, top: int | None = None) -> Any:
+        """Like score(), with the same arguments, but awaited in an asyncio event loop. If the task is cancelled, its text is computed no
+        further.
+
+        Raises what score() raises, OverloadedError if too many calls wait, and EventLoopError outside of asyncio."""
+        from ..event_loops import async_calls
+
+        return await async_calls.stoppable(self, lambda cancel: self._score(text_or_ids, top, cancel))
 
     # ------------------------------------------------------------ the model itself
     def memory(self) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "engine/text_request.h"
@@ -46,6 +48,41 @@ TEST(Scorer, LogProbabilityOfEachToken) {
   }
   EXPECT_LE(m.seen->most_head_rows, 128);
   EXPECT_EQ(m.leaked(), 0);
+}
+
+TEST(Scorer, LikeliestTokensAtEachPlace) {
+  for (const std::int64_t pages : {25, 1000}) {
+    toy::Model m(pages);
+    for (const std::size_t length : {1u, 2u, 129u, 600u}) {
+      for (const std::int32_t k : {1, 5, toy::kVocab}) {
+        const Ids ids = toy::text(2, length);
+        std::vector<float> scores(length - 1), likely((length - 1) * static_cast<std::size_t>(k));
+        Ids top(likely.size());
+        score(*m.scheduler, ids, scores, m.cancel, {.count = k, .ids = top, .log_probs = likely});
+        for (std::size_t i = 0; i + 1 < length; i += 1 + length / 20) {
+          const auto row = toy::logits_after(first(ids, i + 1));
+          double total = 0;
+          for (const float x : row) total += std::exp(x);
+          const auto log_prob = [&](std::int32_t id) { return static_cast<float>(row[id] - std::log(total)); };
+          EXPECT_NEAR(scores[i], log_prob(ids[i + 1]), 1e-5);
+          Ids order(row.size());
+          std::iota(order.begin(), order.end(), 0);
+          std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return row[a] > row[b]; });
+          for (std::size_t j = 0; j < static_cast<std::size_t>(k); ++j) {
+            const std::size_t at = i * static_cast<std::size_t>(k) + j;
+            EXPECT_EQ(top[at], order[j]);
+            EXPECT_NEAR(likely[at], log_prob(order[j]), 1e-5);
+          }
+        }
+      }
+    }
+    EXPECT_LE(m.seen->most_head_rows, 128);
+    EXPECT_EQ(m.leaked(), 0);
+    std::vector<float> scores(1), likely(2);
+    Ids top(1);
+    EXPECT_EQ(toy::error_of([&] { score(*m.scheduler, toy::text(1, 2), scores, m.cancel, {.count = 2, .ids = top, .log_probs = likely}); }),
+              ErrorKind::invalid_argument);
+  }
 }
 
 TEST(Scorer, CancelAndGoOn) {

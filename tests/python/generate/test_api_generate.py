@@ -527,6 +527,7 @@ def test_logits_and_score(model: Any) -> None:
     assert model.logits([1, 2]).argmax() == 3
     assert model.logits("ab", positions="all").shape == (4, 258)
     assert model.score("ab").shape == (3,)
+    assert model.score("ab", top=2).top_ids.tolist() == [[97, 97], [98, 98], [257, 257]]
     with pytest.raises(ValueError, match="positions='al' is not one of 'last', 'all'; did you mean 'all'"):
         model.logits([1], positions="al")
 

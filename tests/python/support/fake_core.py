@@ -203,6 +203,9 @@ class Model:
             ("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted", "states_in_use", "states_cached"), 0
         )
 
+    def encode_stats(self) -> dict[str, Any]:
+        return {"waiting": 0, "texts": 0, "tokens": 0, "runs": 0, "busy_seconds": 0.0}
+
     @staticmethod
     def rows(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         assert ids.dtype == np.int32
@@ -260,8 +263,11 @@ class Model:
         rows = np.eye(VOCAB, dtype=np.float32)[(ids + 1) % VOCAB]
         return rows if all_positions else rows[-1]
 
-    def score(self, ids: np.ndarray) -> np.ndarray:
-        return -np.abs(np.diff(ids)).astype(np.float32)
+    def score(self, ids: np.ndarray, top: int | None = None, cancel: Any = None) -> Any:
+        scores = -np.abs(np.diff(ids)).astype(np.float32)
+        if top is None:
+            return scores
+        return scores, np.repeat(ids[1:, None], top, axis=1), np.repeat(scores[:, None], top, axis=1)
 
     def request(self, prompts: list[np.ndarray], params: Any) -> Request:
         for ids in prompts:

@@ -188,6 +188,20 @@ def test_split_random_models_say_the_same(gpu_layers: int, tmp_path: Path) -> No
         assert model.generate(golden["ids"][:20], max_new_tokens=32, temperature=0).ids.tolist() == golden["greedy"][:32].tolist()
 
 
+@pytest.mark.parametrize("gpu_layers", [1, "all"])
+def test_likeliest_tokens_are_those_of_the_logits(gpu_layers: Any, tmp_path: Path) -> None:
+    ids = random_models.golden("mistral")["ids"]
+    with pumice.load(
+        random_models.make_folder("mistral", tmp_path), device=DEVICE, gpu_layers=gpu_layers, compute="float32", kv_dtype="f32"
+    ) as model:
+        found, logits = model.score(ids, top=5), model.logits(ids, positions="all")[:-1].astype(np.float64)
+        logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        assert np.abs(np.take_along_axis(logprobs, found.top_ids, 1) - found.top_logprobs).max() <= 1e-4
+        assert np.abs(-np.sort(-logprobs, axis=1)[:, :5] - found.top_logprobs).max() <= 1e-4
+        assert np.abs(logprobs[np.arange(len(logprobs)), ids[1:]] - found.logprobs).max() <= 1e-4
+        assert np.abs(model.score(ids) - found.logprobs).max() <= 1e-4
+
+
 @pytest.fixture(scope="module")
 def decoder() -> Iterator[pumice.Model]:
     with pumice.load(samples.smollm2(), device=DEVICE, n_ctx=512) as model:
