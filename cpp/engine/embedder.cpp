@@ -157,8 +157,8 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
 //
 // Only an attempt shows whether a micro-batch fits into the memory of a GPU, because other processes use that memory too. If a micro-batch
 // does not fit, it and all later ones are divided anew, into micro-batches of half its tokens at most.
-void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit, const Deliver& deliver, const TextsDone& progress,
-             const Cancel& cancel) {
+void run_all(Runtime& runtime, EncodeCounts::Turn& turn, const Texts& texts, MicroBatches plan, Rows unit, const Deliver& deliver,
+             const TextsDone& progress, const Cancel& cancel) {
   Backend& device = runtime.pipeline.narrowest();
   const std::int64_t workers = std::max(1, device.workers());
   std::vector<Scratch> scratch(static_cast<std::size_t>(workers));
@@ -170,6 +170,7 @@ void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit,
     std::int64_t round = 1;
     if (workers == 1 || plan.batches() - next < workers) {
       const auto lease = runtime.spaces.take(Crew::team, cancel);
+      const EncodeCounts::Run run(turn);
       try {
         run_batch(runtime, texts, plan.members(next), unit, lease[0], scratch[0], deliver, cancel);
       } catch (const Error& error) {
@@ -181,6 +182,7 @@ void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit,
       const double fit = seconds_per_batch > 0 ? kRoundSeconds / seconds_per_batch * static_cast<double>(workers) : 0;
       round = std::clamp(static_cast<std::int64_t>(std::min(fit, 65536.0)) / workers * workers, workers, plan.batches() - next);
       const auto lease = runtime.spaces.take(Crew::solo, cancel);
+      const EncodeCounts::Run run(turn);
       device.parallel(
           round,
           [&](std::int64_t job, int worker) {
@@ -191,6 +193,9 @@ void run_all(Runtime& runtime, const Texts& texts, MicroBatches plan, Rows unit,
       const std::int64_t turns = (round + workers - 1) / workers;  // micro-batches per worker
       seconds_per_batch = seconds / static_cast<double>(turns);
     }
+    std::int64_t tokens = 0;
+    for (std::int64_t i = plan.first[next]; i < plan.first[next + round]; ++i) tokens += length(texts, plan.order[i]);
+    runtime.encode_counts->done(plan.first[next + round] - plan.first[next], tokens, round);
     next += round;
     if (progress) progress(plan.first[next]);
   }
@@ -258,6 +263,7 @@ bool take_row(std::span<const float> row, bool normalize, std::span<float> out) 
 
 void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int32_t d, bool normalize, std::int64_t token_budget,
             const TextsDone& progress, const Cancel& cancel) {
+  EncodeCounts::Turn turn(*runtime.encode_counts);
   check(runtime, given);
   const EndedTexts ended(given, runtime.text_end);
   const Texts& texts = ended.get();
@@ -270,7 +276,7 @@ void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int
   const auto deliver = [&](std::int64_t text, std::span<const float> row) {
     if (!take_row(row, normalize, out.subspan(static_cast<std::size_t>(text) * width, width))) not_a_number(text);
   };
-  run_all(runtime, texts, pack(runtime, texts, token_budget), Rows::segments, deliver, progress, cancel);
+  run_all(runtime, turn, texts, pack(runtime, texts, token_budget), Rows::segments, deliver, progress, cancel);
 }
 
 void check_call(const Runtime& runtime, const EncodeCall& call) {
@@ -280,7 +286,7 @@ void check_call(const Runtime& runtime, const EncodeCall& call) {
   check_out(runtime, call.texts, call.out, call.d);
 }
 
-void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, const Cancel& cancel) {
+void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, EncodeCounts::Turn& turn, const Cancel& cancel) {
   std::vector<std::int32_t> ids, types;
   std::vector<std::int64_t> offsets{0};
   std::vector<std::int64_t> first;  // index of the first text of each call
@@ -314,10 +320,11 @@ void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, const
       call.error = std::current_exception();
     }
   };
-  run_all(runtime, texts, pack(runtime, texts, 0), Rows::segments, deliver, {}, cancel);
+  run_all(runtime, turn, texts, pack(runtime, texts, 0), Rows::segments, deliver, {}, cancel);
 }
 
 void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, const TextsDone& progress, const Cancel& cancel) {
+  EncodeCounts::Turn turn(*runtime.encode_counts);
   check(runtime, texts);
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
   const auto tokens = static_cast<std::size_t>(texts.offsets.back() - texts.offsets.front());
@@ -327,7 +334,7 @@ void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, c
     if (!std::all_of(rows.begin(), rows.end(), [](float x) { return std::isfinite(x); })) not_a_number(text);
     std::copy(rows.begin(), rows.end(), out.begin() + (texts.offsets[text] - texts.offsets.front()) * static_cast<std::int64_t>(width));
   };
-  run_all(runtime, texts, pack(runtime, texts, 0), Rows::tokens, deliver, progress, cancel);
+  run_all(runtime, turn, texts, pack(runtime, texts, 0), Rows::tokens, deliver, progress, cancel);
 }
 
 }  // namespace pumice::engine

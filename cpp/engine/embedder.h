@@ -42,8 +42,8 @@ struct EncodeCall {
 };
 void check_call(const Runtime& runtime, const EncodeCall& call);  // throws if encode() would reject the arguments of the call
 // Runs the texts of several calls together. check_call() must have accepted each call. Either all calls have type ids or none has, and
-// Texts::prompt is the same in all calls. Throws only errors that end all calls, such as the loss of a device.
-void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, const Cancel& cancel);
+// Texts::prompt is the same in all calls. `turn` counts the calls. Throws only errors that end all calls, such as the loss of a device.
+void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, EncodeCounts::Turn& turn, const Cancel& cancel);
 
 // Computes one row per token and stores the rows in `out` (tokens x width of the pipeline's rows) in the order of the ids. The runtime's
 // pipeline must compute one row per token: hidden rows, or the logits of a classifier of tokens.

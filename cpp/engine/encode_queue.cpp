@@ -73,6 +73,7 @@ void EncodeQueue::encode(std::span<EncodeCall> calls, std::span<const Cancel* co
 void EncodeQueue::wait_for(std::span<Call> mine) {
   const auto give_up = [this](Call& call) {
     std::erase(waiting_, &call);
+    runtime_.encode_counts->wait(-1);
     call.state = Call::State::done;
     try {
       call.cancel->check();
@@ -82,6 +83,7 @@ void EncodeQueue::wait_for(std::span<Call> mine) {
   };
   Lock lock(mutex_);
   for (Call& call : mine) waiting_.push_back(&call);
+  runtime_.encode_counts->wait(static_cast<std::int64_t>(mine.size()));
   while (std::ranges::any_of(mine, [](const Call& call) { return call.state != Call::State::done; })) {
     for (Call& call : mine)
       if (call.state == Call::State::waits && call.cancel->requested()) give_up(call);
@@ -123,7 +125,8 @@ void EncodeQueue::lead(Lock& lock) {
   std::exception_ptr failure;
   lock.unlock();
   try {
-    encode_together(runtime_, calls, calls.size() == 1 ? *running_.front()->cancel : *cancel_);
+    EncodeCounts::Turn turn(*runtime_.encode_counts, static_cast<std::int64_t>(calls.size()), true);
+    encode_together(runtime_, calls, turn, calls.size() == 1 ? *running_.front()->cancel : *cancel_);
   } catch (...) {
     failure = std::current_exception();
   }

@@ -30,7 +30,8 @@ enum class LockRank : std::uint8_t {
   run_spaces,    // RunSpaces: guards the lists of free spaces; a step takes a space without the scheduler's lock
   pool,          // PagePool: guards the state of pages; comes after `scheduler`, which is held while a scheduler takes pages
   storage,       // PagePool: guards the bytes of pages; comes after `pool`, which is held while the storage grows
-  text           // TextTask: guards the caller's memory while a step writes to it
+  text,          // TextTask: guards the caller's memory while a step writes to it
+  encode_counts  // EncodeCounts: guards the counts; comes after `encode_queue`, which is held while calls are counted
 };
 
 #ifdef PUMICE_CHECK_LOCKS

@@ -204,6 +204,7 @@ std::unique_ptr<Model::Runner> Model::make_runner(Pipeline pipeline, PagePool* p
   const std::int32_t type_count = types.present() ? static_cast<std::int32_t>(d.matrix(types.matrix).rows) : 1;
   auto runner = std::make_unique<Runner>(std::move(pipeline), pages, static_cast<std::int32_t>(placement_.n_ctx), d.vocab_size, type_count,
                                          d.config.ropes);
+  runner->runtime.encode_counts = encode_counts_;
   for (const model::Layer& layer : d.config.layers) {
     if (const model::Mixture* mixture = layer.if_mixture())
       runner->runtime.pace.at_least(rows_of_mixture(mixture->router.experts, mixture->router.chosen));

@@ -50,6 +50,7 @@ class Model {
     std::uint64_t hits = 0, reads = 0;
   };
   ExpertCounts expert_counts() const;
+  EncodeCounts::Stats encode_stats() const { return encode_counts_->stats(); }
   bool generates() const { return decoder_ != nullptr; }
   bool encodes_first() const { return placement_.encodes_first; }
 
@@ -109,6 +110,7 @@ class Model {
   Compute compute_ = Compute::automatic;
   std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device index
   std::unique_ptr<PagePool> pages_;
+  const std::shared_ptr<EncodeCounts> encode_counts_ = std::make_shared<EncodeCounts>();
   std::unique_ptr<Runner> decoder_;
   std::unique_ptr<Scheduler> scheduler_;
   mutable std::mutex preparing_;

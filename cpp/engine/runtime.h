@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/at_fork.h"
+#include "engine/encode_counts.h"
 #include "engine/lock_order.h"
 #include "engine/page_pool.h"
 #include "engine/pipeline.h"
@@ -120,6 +121,7 @@ struct Runtime {
   model::TextEnd text_end;   // how the end of a text is found, for pooling
   RunSpaces spaces;
   Pace pace;
+  std::shared_ptr<EncodeCounts> encode_counts = std::make_shared<EncodeCounts>();  // of all encode calls of the model
 
   // Throws invalid_argument if an id is not a token of the model. `what` and `index` name the text in the message, as in "prompt 3".
   void check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const;

@@ -135,6 +135,13 @@ py::array_t<float> classify(const ModelHandle& handle, const py::array& ids, con
   return out;
 }
 
+py::dict encode_stats(const ModelHandle& handle) {
+  const auto m = handle.get();
+  const engine::EncodeCounts::Stats s = m->encode_stats();
+  return py::dict("waiting"_a = s.waiting, "texts"_a = s.texts, "tokens"_a = s.tokens, "runs"_a = s.runs,
+                  "busy_seconds"_a = s.busy_seconds);
+}
+
 }  // namespace
 
 void bind_encoders(py::module_& module, py::class_<ModelHandle>& model) {
@@ -142,7 +149,7 @@ void bind_encoders(py::module_& module, py::class_<ModelHandle>& model) {
       .def(py::init<>())
       .def("request", &Cancel::request)
       .def("check", &Cancel::check);
-  model
+  model.def("encode_stats", &encode_stats)
       .def("encode", &encode, "ids"_a, "offsets"_a, "types"_a.none(true), "out"_a, "normalize"_a, "token_budget"_a,
            "progress"_a = py::none(), "prompt"_a = 0, "cancel"_a = py::none())
       .def("encode_several", &encode_several, "calls"_a, "cancels"_a)

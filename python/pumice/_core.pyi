@@ -177,6 +177,10 @@ class Model:
     def set_limits(self, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:
         """Sets the limits that are given. Returns all limits."""
 
+    def encode_stats(self) -> dict[str, Any]:
+        """Returns counts of all calls of the methods below. waiting: calls that have not begun to run, because other calls run. Since
+        load(): texts, tokens, runs (micro-batches), and busy_seconds, the time during which at least one run went on."""
+
     def encode(
         self,
         ids: _Int32,

@@ -73,5 +73,8 @@ class Engine(Protocol):
     def cache_stats(self) -> dict[str, int]:
         """Returns counts of the prefix cache."""
 
+    def encode_stats(self) -> dict[str, Any]:
+        """Returns counts of all calls of the methods above: waiting, texts, tokens, runs and busy_seconds."""
+
     def close(self) -> None:
         """Frees the memory. Later calls raise ValueError."""

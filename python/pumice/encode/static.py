@@ -3,7 +3,12 @@ tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +92,65 @@ class Table:
         raise ModelFormatError(f"{self._file.path}: {field} {what}", file=self._file.path, field=field)
 
 
+class Counts:
+    """Counts what a StaticEngine computes. Any number of threads may use it."""
+
+    _all: weakref.WeakSet[Counts] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self._texts = self._tokens = self._runs = 0
+        self._busy = 0.0  # seconds, without the time since _since
+        self.forget()
+        Counts._all.add(self)
+
+    def forget(self) -> None:
+        """Resets the lock and forgets running calls in the child of a fork, because they belong to threads of the parent process."""
+        self._lock = threading.Lock()
+        self._active, self._since = 0, 0.0
+
+    @classmethod
+    def forget_all(cls) -> None:
+        """Calls forget() of all objects of this class. Called in the child of a fork."""
+        for each in list(cls._all):
+            each.forget()
+
+    @contextlib.contextmanager
+    def run(self, texts: int, tokens: int) -> Iterator[None]:
+        """Counts a run of this size if it does not raise, and its duration in any case."""
+        done = False
+        with self._lock:
+            if self._active == 0:
+                self._since = time.monotonic()
+            self._active += 1
+        try:
+            yield
+            done = True
+        finally:
+            with self._lock:
+                self._active -= 1
+                if self._active == 0:
+                    self._busy += time.monotonic() - self._since
+                if done:
+                    self._texts, self._tokens, self._runs = self._texts + texts, self._tokens + tokens, self._runs + 1
+
+    def stats(self) -> dict[str, Any]:
+        """Returns the counts, in the form of _core.Model.encode_stats()."""
+        with self._lock:
+            busy = self._busy + (time.monotonic() - self._since if self._active else 0.0)
+            return {"waiting": 0, "texts": self._texts, "tokens": self._tokens, "runs": self._runs, "busy_seconds": busy}
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Counts.forget_all)
+
+
 class StaticEngine:
     """The Engine of a table of vectors. It adds a text's table rows in the order of the tokens, in float32, so the bits of the result do
     not depend on the batch."""
 
     def __init__(self, file: _core.ModelFile) -> None:
         self._table: Float32 | None = Table(file).rows  # None after close()
+        self._counts = Counts()
         count, width = self._rows().shape
         self._device = next(device for device in _core.devices() if device["id"] == "cpu")
         self.info: dict[str, Any] = {
@@ -141,7 +199,8 @@ class StaticEngine:
             if cancel is not None:
                 cancel.check()
             texts = order[first : first + TEXTS]
-            out[texts] = _means(table, ids, offsets[texts], lengths[texts])[:, :width]
+            with self._counts.run(len(texts), int(lengths[texts].sum())):
+                out[texts] = _means(table, ids, offsets[texts], lengths[texts])[:, :width]
         if normalize:
             norms = np.sqrt(np.einsum("ij,ij->i", out, out, dtype=np.float64))
             out /= np.where(norms > 0, norms, 1).astype(np.float32)[:, None]
@@ -166,7 +225,8 @@ class StaticEngine:
         """Like _core.Model.encode_tokens()."""
         if cancel is not None:
             cancel.check()
-        return self._rows(ids)[ids]
+        with self._counts.run(len(offsets) - 1, len(ids)):
+            return self._rows(ids)[ids]
 
     def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
         """Raises UnsupportedTaskError, because a table of vectors has no classifier head."""
@@ -198,6 +258,11 @@ class StaticEngine:
         """Like _core.Model.cache_stats(). All counts are 0, because nothing is cached."""
         pages = ("prompt_tokens", "reused_tokens", "pages_in_use", "pages_cached", "pages_evicted", "states_in_use", "states_cached")
         return dict.fromkeys((*pages, "expert_hits", "expert_reads"), 0)
+
+    def encode_stats(self) -> dict[str, Any]:
+        """Like _core.Model.encode_stats(). No call waits, because calls run side by side. A run computes up to 256 texts."""
+        self._rows()
+        return self._counts.stats()
 
     def close(self) -> None:
         """Frees the table's memory. Later calls raise ValueError."""

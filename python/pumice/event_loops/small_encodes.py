@@ -86,6 +86,7 @@ class Together:
         with cls._guard:
             if (found := cls._all.get(model)) is None:
                 found = cls._all[model] = Together(Pools.of(model))
+            model._small_calls = found
             return found
 
     @classmethod
@@ -94,6 +95,10 @@ class Together:
         cls._guard = threading.Lock()
         for each in list(cls._all.values()):
             each.forget()
+
+    def __len__(self) -> int:
+        """Returns the number of calls that wait to be tokenized."""
+        return len(self._waiting)
 
     def add(self, call: Small) -> None:
         """Adds a call to the waiting ones. Raises OverloadedError if too many wait."""

@@ -113,7 +113,8 @@ class Pools:
 
     def __init__(self) -> None:
         self.prepare = Workers(8, 4096)  # for rendering templates and tokenizing, which take little time
-        self.encode = Workers(64, 1024)  # for calls of an encoder, and for scores; most of these threads wait while the engine computes other calls
+        # For calls of an encoder, and for scores. Most of these threads wait while the engine computes other calls.
+        self.encode = Workers(64, 1024)
         self.together = Workers(1, 1)  # for the model's object of the class Together (small_encodes.py)
 
     @classmethod

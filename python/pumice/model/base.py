@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -93,6 +93,7 @@ class ModelBase:
         self._drafts: weakref.WeakSet[ModelBase] = weakref.WeakSet()  # models whose vocabulary was compared with this model's and is equal
         self._moving = threading.Lock()
         self._pools: Pools | None = None  # the threads of asynchronous calls. The first such call makes them.
+        self._small_calls: Sized = ()  # the calls of aencode() that wait to be tokenized; event_loops/small_encodes.py sets it
         self.info: dict[str, Any] = {
             **engine.info,
             "lora": [*options["lora"]],

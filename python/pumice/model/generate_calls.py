@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GenerateCalls(ModelBase):
-    """generate() and stream(), and the statistics and limits of the batch in which all calls run."""
+    """generate() and stream(), and the prefix cache and limits of the batch in which all calls run."""
 
     @checked_keywords(SAMPLING_DEFAULTS)
     @survives_its_device
@@ -106,15 +106,6 @@ class GenerateCalls(ModelBase):
         If not all experts of a mixture are in memory (expert_cache=), also counts how often a step found an expert that it needed in memory
         (expert_hits), and how often it read one from the file (expert_reads)."""
         return self._core.cache_stats()
-
-    def stats(self) -> dict[str, Any]:
-        """Returns the state of the batch in which all calls run.
-
-        Numbers of requests: running (they have pages), waiting, lagging (paused, because their stream is not read). Rows in the last step:
-        step_rows. Totals since load(): steps, prompt_tokens (computed ones), decoded_tokens, preempted (sequences that gave up their
-        pages), busy_seconds. Numbers of pages, each for 32 positions: pages_in_use, pages_cached, pages_budget. Numbers of states of
-        recurrent layers: states_in_use, states_cached, states_budget (0 in a model without such layers)."""
-        return self._decoder("stats()").stats()
 
     @checked_keywords()
     def set_limits(self, *, running: int | None = None, waiting: int | None = None, step_seconds: float | None = None) -> dict[str, Any]:

@@ -167,6 +167,30 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         """Returns the number of bytes for each use: weights, kv_budget, kv_reserved, kv_used, scratch (planned for one run)."""
         return self._core.memory()
 
+    def stats(self) -> dict[str, Any]:
+        """Returns counts of all calls on this model, and on the models of its routes. Totals are those since load().
+
+        Of every model that encodes: waiting (number of calls of encode(), predict(), rank(), label_tokens() and their asynchronous forms
+        that have not begun to run, because other calls run), texts and tokens (totals that were computed; a pair is one text), runs (total
+        number of runs of the model; a run computes one micro-batch), busy_seconds (total time during which at least one run went on).
+
+        Of a model that generates, also the state of the batch in which all calls run. Numbers of requests: running (they have pages),
+        lagging (paused, because their stream is not read). Rows in the last step: step_rows. Totals: steps, prompt_tokens (computed ones),
+        decoded_tokens, preempted (sequences that gave up their pages). Numbers of pages, each for 32 positions: pages_in_use, pages_cached,
+        pages_budget. Numbers of states of recurrent layers: states_in_use, states_cached, states_budget (0 in a model without such
+        layers). waiting also counts requests that wait, and busy_seconds is the time of steps plus that of runs.
+
+        Raises ValueError if the model is closed."""
+        if self._closed:
+            raise ValueError(f"This model ({shown_path(self.path.name)}) is closed")
+        found: dict[str, Any] = self._layers("stats()").stats() if "generate" in self.info["tasks"] else {}
+        for model in {id(each): each for each in (self, *self._routes.values())}.values():
+            counts = model._core.encode_stats()
+            counts["waiting"] += len(model._small_calls)
+            for name, value in counts.items():
+                found[name] = found.get(name, 0) + value
+        return found
+
     def _headline(self) -> str:
         i = self.info
         return f"{shown_path(self.path.name)}: {i['architecture']}, {count(i['parameters'])} parameters, {formats(i['formats'])}"

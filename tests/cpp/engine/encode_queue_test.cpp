@@ -106,6 +106,40 @@ TEST(EncodeQueue, SeveralCallsOfOneThreadRunTogether) {
   EXPECT_EQ(e.queue.runs(), 1);
 }
 
+TEST(EncodeQueue, CountsCallsThatWaitAndWhatWasComputed) {
+  Encoder e;
+  const EncodeCounts& counts = *e.m.runtime->encode_counts;
+  EXPECT_EQ(counts.stats().busy_seconds, 0);
+  Gate gate(e);
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { e.encode({toy::text(1, 10), toy::text(2, 20)}); });
+  while (!gate.inside) std::this_thread::yield();
+  EXPECT_EQ(counts.stats().waiting, 0);
+  Cancel cancel;
+  for (std::uint64_t i = 0; i < 3; ++i) threads.emplace_back([&, i] { e.encode({toy::text(i, 7)}); });
+  threads.emplace_back([&] { EXPECT_EQ(toy::error_of([&] { e.encode({toy::text(9, 5)}, cancel); }), ErrorKind::cancelled); });
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto wait_for = [&](std::int64_t waiting) {
+    while (counts.stats().waiting != waiting && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    EXPECT_EQ(counts.stats().waiting, waiting);
+  };
+  wait_for(4);
+  cancel.request();
+  wait_for(3);
+  const EncodeCounts::Stats before = counts.stats();
+  EXPECT_EQ(before.texts + before.tokens + before.runs, 0);  // the first run goes on
+  EXPECT_GT(before.busy_seconds, 0);
+  gate.open = true;
+  for (std::thread& t : threads) t.join();
+  const EncodeCounts::Stats after = counts.stats();
+  EXPECT_EQ(after.waiting, 0);
+  EXPECT_EQ(after.texts, 5);
+  EXPECT_EQ(after.tokens, 10 + 20 + 3 * 7);
+  EXPECT_GE(after.runs, 2);
+  EXPECT_GT(after.busy_seconds, before.busy_seconds);
+  EXPECT_EQ(counts.stats().busy_seconds, after.busy_seconds);  // nothing runs
+}
+
 TEST(EncodeQueue, AnErrorIsItsCallersAlone) {
   Encoder e;
   Gate gate(e);
