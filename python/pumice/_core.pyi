@@ -155,9 +155,9 @@ def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], N
 class Model:
     info: dict[str, Any]
     """architecture, tasks (subset of ["encode", "generate", "classify", "label"]), parameters (without the assistant's),
-    assistant_parameters, layers, hidden_size, vector_size (of a pooled row behind its modules), vocab_size, heads, kv_heads, head_dim, n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes,
-    labels, pooling, isa, threads (None: no layer is on the CPU), device ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name,
-    layers), gpu_layers and gpu_experts (numbers of layers)."""
+    assistant_parameters, layers, hidden_size, vector_size (of a pooled row behind its modules), vocab_size, heads, kv_heads, head_dim,
+    n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels, pooling, isa, threads (None: no layer is on the CPU), device
+    ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name, layers), gpu_layers and gpu_experts (numbers of layers)."""
 
     def placement(self) -> dict[str, Any]:
         """Returns the placement of the loaded model, in the form of plan()."""
