@@ -130,6 +130,7 @@ class Pools:
 
     @property
     def each(self) -> tuple[Workers, ...]:
+        """All pools of the model."""
         return self.prepare, self.encode, self.together
 
     def end(self) -> None:
