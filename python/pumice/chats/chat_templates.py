@@ -16,7 +16,7 @@ from ..common.side_files import read_json, read_object, read_text
 from ..errors import ChatTemplateError
 from ..generate.answers import DECODER, json_text, not_finite
 from ..tokens.control_tokens import ControlTokens, Marks, Prompt, texts_of, with_texts
-from .template_sandbox import FIX, compile_template, run_template
+from .template_sandbox import FIX, compile_template, run_template, variables_of
 
 if TYPE_CHECKING:
     from .._core import ModelFile
@@ -92,6 +92,11 @@ class ChatTemplate:
     def text(self) -> str:
         """The texts of the template and of the separate template for tools, if any, joined."""
         return self.source + (self._tool_use or "")
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names of the variables that the template reads and does not set itself. A variable that is not here has no effect."""
+        return variables_of(self.source) | (variables_of(self._tool_use) if self._tool_use else frozenset())
 
     def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **kwargs: Any) -> str:
         """Renders the prompt of a conversation. kwargs: further variables of the template, such as tools or enable_thinking. Raises

@@ -20,7 +20,7 @@ from types import BuiltinMethodType
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import ext, filters, nodes, runtime, sandbox, tests, visitor
+from jinja2 import ext, filters, meta, nodes, runtime, sandbox, tests, visitor
 from jinja2.exceptions import SecurityError
 from markupsafe import escape
 
@@ -555,6 +555,12 @@ _ENVIRONMENT = _Environment()
 # ---- compiling and running ------------------------------------------------------------------------------------
 
 _FILE = "<chat template>"
+
+
+def variables_of(source: str) -> frozenset[str]:
+    """Returns the names of the variables that a template reads and does not set itself. The template must be one that compile_template()
+    accepts."""
+    return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(source)))
 
 
 def compile_template(source: str) -> jinja2.Template:

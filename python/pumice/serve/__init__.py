@@ -1,0 +1,25 @@
+"""A server for models: `pumice serve` on the command line, app() for an ASGI server of one's own. Needs the extra [serve]."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .application import app
+    from .settings import Settings
+
+__all__ = ["Settings", "app"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Settings":
+        from .settings import Settings
+
+        return Settings
+    try:
+        from .application import app
+    except ImportError as error:
+        raise ImportError(f"pumice.serve needs the packages of its extra: pip install 'pumice[serve]' ({error})") from None
+    return app

@@ -1,0 +1,74 @@
+"""The ASGI application: paths, and what stands before all of them (keys, Host, browsers)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
+
+from . import chat_completions, completions, embeddings, listings, rerank
+from .calls import Endpoint, Handler
+from .failures import Dialect
+from .guard import Guard
+from .server import Server
+from .settings import Settings
+
+# Each path: methods, handler, dialect of its errors.
+PATHS: tuple[tuple[str, str, Handler, Dialect], ...] = (
+    ("POST", "/v1/chat/completions", chat_completions.chat, "openai"),
+    ("POST", "/v1/completions", completions.complete, "openai"),
+    ("POST", "/v1/embeddings", embeddings.embed, "openai"),
+    ("POST", "/v1/rerank", rerank.rerank, "openai"),
+    ("POST", "/rerank", rerank.rerank, "openai"),
+    ("POST", "/v2/rerank", rerank.rerank, "openai"),
+    ("POST", "/tokenize", listings.tokenize, "openai"),
+    ("POST", "/detokenize", listings.detokenize, "openai"),
+    ("POST", "/apply-template", listings.apply_template, "openai"),
+    ("GET", "/v1/models", listings.models, "openai"),
+    ("GET", "/v1/models/{name:path}", listings.model, "openai"),
+    ("GET", "/health", listings.health, "openai"),
+    ("GET", "/ready", listings.ready, "openai"),
+    ("GET", "/metrics", listings.metrics, "openai"),
+    ("GET", "/openapi.json", listings.openapi, "openai"),
+)
+
+
+def app(models: Mapping[str, Any], *, load: Mapping[str, Mapping[str, Any]] | None = None, **settings: Any) -> Starlette:
+    """Returns the ASGI application that serves models.
+
+    models: by name, a Model, or what load() takes (a path or a hub id).
+    load: by name, the keywords of load() for models that are not loaded yet.
+    settings: the fields of pumice.serve.Settings."""
+    known = {each.name for each in fields(Settings)}
+    for name in settings:
+        if name not in known:
+            from ..common.arguments import unknown_keyword
+
+            raise unknown_keyword("app", name, ["models", "load", *sorted(known)])
+    if not models:
+        raise ValueError("models is empty: a server needs one model at least")
+    server = Server(models, load or {}, Settings(**settings))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop()
+
+    routes = [Route(path, Endpoint(server, path, handler, dialect), methods=[method]) for method, path, handler, dialect in PATHS]
+    middleware = [Middleware(Guard, server=server)]
+    if server.settings.cors_origins:
+        middleware.append(
+            Middleware(CORSMiddleware, allow_origins=list(server.settings.cors_origins), allow_methods=["GET", "POST"], allow_headers=["*"])
+        )
+    application = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
+    application.state.server = server
+    return application

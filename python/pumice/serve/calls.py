@@ -1,0 +1,257 @@
+"""One request and its answer. A handler gets a Call: it reads the body, and answers with JSON or with a stream of events.
+
+A client may leave at any time. ASGI tells this only to a task that awaits receive(), and a handler that awaits a model does not. So a
+second task awaits receive() beside each handler and cancels it. This works in the same way under each ASGI server and for each kind of
+answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from .failures import Dialect, Refused, as_headers, body_of, failure_of, headers_of, new_id, status_of
+
+if TYPE_CHECKING:
+    from ..generate.generation import Chunk
+    from .fields import Fields, Read
+    from .server import Server
+
+logger = logging.getLogger("pumice.serve")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Handler = Callable[["Call"], Coroutine[Any, Any, None]]
+
+GONE = 499  # what the log and the metrics say of a request whose client left; nginx has this number for it
+IN_PLACE = 64 << 10  # bodies and answers of up to this many bytes are parsed and written in the event loop: 64 KiB take 0.3 ms
+_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+
+
+class ClientGone(Exception):
+    """The client closed the connection."""
+
+
+def dumped(value: Any) -> bytes:
+    """Returns a value as JSON in UTF-8. Numpy arrays become lists of numbers."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+class Call:
+    """One request. `begun` is set by a handler once the request has been checked and admitted: what fails later is not its fault."""
+
+    def __init__(self, server: Server, scope: Mapping[str, Any], receive: Receive, send: Send, dialect: Dialect) -> None:
+        self.server, self.scope, self.dialect = server, scope, dialect
+        self._receive, self._send = receive, send
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.id: str = scope.get("state", {}).get("request_id") or new_id("req_")
+        self.begun = False
+        self.started = time.monotonic()
+        self.status: int | None = None  # of the answer; None before its first byte
+        self.model: str | None = None  # the model's name, once it is known
+        self.over = False
+        self._heard: float | None = None  # when the last chunk with tokens came
+        self._held = 0  # bytes of the body, which count towards Settings.max_bodies
+        self.body = b""
+
+    # ---------------------------------------------------------------- the body
+    async def read(self, fields: Fields) -> Read:
+        """Parses and checks the body. Raises Refused."""
+        return fields.read(await self.json(), self.server.settings.ignore_unknown_fields)
+
+    async def json(self) -> Any:
+        """Returns the JSON value of the body. Raises Refused if it is not JSON."""
+        body = self.body
+        try:
+            return await self.server.aside(orjson.loads, body) if len(body) > IN_PLACE else orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise Refused(400, f"the body is not JSON: {error}", code="invalid_json") from None
+
+    async def receive_body(self) -> None:
+        """Receives the body. Raises Refused if it is too large or too slow, and ClientGone."""
+        settings = self.server.settings
+        if (length := self.headers.get("content-length", "")).isdecimal() and len(length) < 20 and int(length) > settings.max_body:
+            raise self._too_large()
+        try:
+            await asyncio.wait_for(self._receive_all(), settings.body_seconds)
+        except asyncio.TimeoutError:
+            raise Refused(408, f"the body did not arrive within {settings.body_seconds:g} s") from None
+
+    async def _receive_all(self) -> None:
+        settings, server, parts, more = self.server.settings, self.server, [], True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part, more = message.get("body", b""), message.get("more_body", False)
+            if self._held + len(part) > settings.max_body:
+                raise self._too_large()
+            if server.held_bytes + len(part) > settings.max_bodies:
+                raise Refused(503, "the requests at work hold as many bytes as this server may keep; try again later", retry_after=1)
+            server.held_bytes += len(part)
+            self._held += len(part)
+            parts.append(part)
+        self.body = b"".join(parts)
+
+    def _too_large(self) -> Refused:
+        return Refused(413, f"the body is larger than {self.server.settings.max_body} bytes, the most that this server takes")
+
+    def release(self) -> None:
+        """Gives back what the body counts towards max_bodies."""
+        self.server.held_bytes -= self._held
+        self._held, self.body = 0, b""
+
+    # ---------------------------------------------------------------- figures
+    def count(self, chunk: Chunk) -> None:
+        """Counts a chunk of the answer for the metrics: the time to the first token, and that between tokens."""
+        now = time.monotonic()
+        if len(chunk.ids) and self.model is not None:
+            self.server.metrics.tokens(self.model, len(chunk.ids), now - (self._heard or self.started), first=self._heard is None)
+            self._heard = now
+
+    def count_texts(self, texts: int, tokens: int) -> None:
+        """Counts texts that an encoder read."""
+        if self.model is not None:
+            self.server.metrics.texts(self.model, texts, tokens)
+
+    # ---------------------------------------------------------------- the answer
+    async def answer(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """Answers with JSON. Large values are written in a thread."""
+        await self.send(await self.server.aside(dumped, value), status, "application/json", headers)
+
+    async def answer_small(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """Answers with JSON of at most some KiB, which is written in the event loop."""
+        await self.send(dumped(value), status, "application/json", headers)
+
+    async def send(
+        self, body: bytes, status: int = 200, kind: str = "text/plain; charset=utf-8", headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Answers with bytes."""
+        told = {"content-type": kind, "content-length": str(len(body)), "x-request-id": self.id, **(headers or {})}
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": [*as_headers(told), *_HEADERS]})
+        await self._send({"type": "http.response.body", "body": body})
+        self.over = True
+
+    async def refuse(self, failure: Refused) -> None:
+        """Answers with an error in the form of the dialect."""
+        await self.answer_small(body_of(failure, self.dialect, self.id), status_of(failure, self.dialect), headers_of(failure))
+
+    def events(self, failed: Callable[[Refused], bytes], ping: bytes = b": ping\n\n") -> Events:
+        """Begins a stream of events: `async with call.events(...) as out`.
+
+        failed: returns what is sent if the handler fails after the first byte. ping: what is sent while the stream is silent."""
+        return Events(self, failed, ping)
+
+    async def gone(self) -> None:
+        """Returns when the client has closed the connection."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+class Events:
+    """A stream of server-sent events, https://html.spec.whatwg.org/multipage/server-sent-events.html. send() takes whole events."""
+
+    def __init__(self, call: Call, failed: Callable[[Refused], bytes], ping: bytes) -> None:
+        self._call, self._failed, self._ping = call, failed, ping
+        self._last = time.monotonic()  # when the last event was sent
+        self._since: float | None = None  # when a send began that still waits for the client
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Events:
+        call = self._call
+        call.status = 200
+        told = {"content-type": "text/event-stream; charset=utf-8", "x-request-id": call.id, "x-accel-buffering": "no"}
+        await call._send({"type": "http.response.start", "status": 200, "headers": [*as_headers(told), *_HEADERS]})
+        owner = asyncio.current_task()
+        assert owner is not None
+        self._task = asyncio.create_task(self._watch(owner))
+        return self
+
+    async def send(self, event: bytes) -> None:
+        """Sends events. Waits while the client takes no more bytes."""
+        self._since = time.monotonic()
+        await self._call._send({"type": "http.response.body", "body": event, "more_body": True})
+        self._since, self._last = None, time.monotonic()
+
+    async def _watch(self, owner: asyncio.Task[Any]) -> None:
+        """Sends a comment where the stream is silent, and cancels it where the client takes nothing."""
+        settings = self._call.server.settings
+        while True:
+            now = time.monotonic()
+            if self._since is not None and now - self._since > settings.write_seconds:
+                logger.info("%s: the client took nothing for %g s", self._call.id, settings.write_seconds)
+                owner.cancel()
+                return
+            silent = now - self._last
+            if self._since is None and silent >= settings.ping_seconds:
+                await self.send(self._ping)
+                silent = 0.0
+            await asyncio.sleep(min(settings.ping_seconds - min(silent, settings.ping_seconds - 0.05), settings.write_seconds / 4))
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if self._task is not None:
+            self._task.cancel()
+        call = self._call
+        if error is None:
+            await call._send({"type": "http.response.body", "body": b""})
+            call.over = True
+            return False
+        if not isinstance(error, Exception):
+            return False
+        failure = failure_of(error, begun=True)
+        call.server.log_failure(call, failure, error)
+        await self.send(self._failed(failure))
+        await call._send({"type": "http.response.body", "body": b""})
+        call.over = True
+        return True
+
+
+class Endpoint:
+    """An ASGI application that answers one path: runs a handler, watches the client, and turns exceptions into answers."""
+
+    def __init__(self, server: Server, name: str, handler: Handler, dialect: Dialect = "openai") -> None:
+        self._server, self.name, self._handler, self._dialect = server, name, handler, dialect
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        call = Call(self._server, scope, receive, send, self._dialect)
+        self._server.metrics.begun(self.name)
+        try:
+            await self._answer(call)
+        finally:
+            call.release()
+            self._server.metrics.ended(self.name, call)
+
+    async def _answer(self, call: Call) -> None:
+        try:
+            await call.receive_body()
+            await self._beside_client(call)
+        except ClientGone:
+            call.status = call.status or GONE
+        except Exception as error:
+            failure = failure_of(error, call.begun, self._server.retry_after(call.model))
+            self._server.log_failure(call, failure, error)
+            if call.status is None:
+                await call.refuse(failure)
+            # Otherwise a part of the answer is sent. The connection then ends before the answer's end, which the client can tell.
+
+    async def _beside_client(self, call: Call) -> None:
+        """Runs the handler, and cancels it if the client leaves."""
+        work = asyncio.create_task(self._handler(call))
+        gone = asyncio.create_task(call.gone())
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:  # also if this task is cancelled, as servers do when they stop
+            gone.cancel()
+            if not work.done():
+                work.cancel()
+                await asyncio.wait((work,))
+        if work.cancelled():
+            raise ClientGone
+        work.result()

@@ -1,0 +1,221 @@
+"""POST /v1/chat/completions, as https://platform.openai.com/docs/api-reference/chat describes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ..chats.chat import ChatResult
+from ..generate.generation import Chunk
+from ..model.model import Model
+from .calls import Call, dumped
+from .conversations import Answering, Asked, begun, chosen, finish_of, openai_tools, response_format_of, structured
+from .failures import Refused, body_of, new_id
+from .fields import FLAG, OBJECT, TEXT, Field, Fields
+from .sampling_fields import GRAMMAR, INERT, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
+from .settings import Settings
+
+DONE = b"data: [DONE]\n\n"
+MOST_LOGPROBS = 20
+
+
+def fields(settings: Settings) -> Fields:
+    """Returns the table of fields."""
+    most = {"type": "integer", "minimum": 1}
+    return Fields(
+        (
+            MODEL,
+            Field("messages", {"type": "array", "minItems": 1, "items": OBJECT}, "The conversation.", needed=True),
+            STREAM,
+            STREAM_OPTIONS,
+            Field("max_tokens", most, "Most tokens of an answer. Without it, an answer may fill the context.", to="max_new_tokens"),
+            Field("max_completion_tokens", most, "The same.", to="max_new_tokens"),
+            *sampling_fields(settings),
+            Field("logprobs", FLAG, "True: the log-probabilities of the answer's tokens."),
+            Field("top_logprobs", {"type": "integer", "minimum": 0, "maximum": MOST_LOGPROBS}, "And those of so many likeliest ones."),
+            Field("tools", {"type": "array", "maxItems": settings.max_tools}, "Functions that the model may call."),
+            Field("tool_choice", {"anyOf": [TEXT, OBJECT]}, '"auto", "none", "required", or a function.'),
+            Field("parallel_tool_calls", FLAG, "False: at most one call."),
+            Field("response_format", {"type": "object", "required": ["type"]}, "The form of the answer: text, json_object or json_schema."),
+            STRUCTURED,
+            GRAMMAR,
+            Field("reasoning_effort", TEXT, "How much the model should reason, where its template reads it."),
+            Field("chat_template_kwargs", OBJECT, "Further variables of the chat template."),
+            Field("continue_final_message", FLAG, "The last message is the assistant's, and the answer goes on from it."),
+            Field("add_generation_prompt", FLAG, "False together with continue_final_message."),
+        ),
+        inert=(*INERT, "verbosity", "parse_tool_calls"),
+        refused={
+            "audio": "this server answers in text",
+            "modalities": "this server answers in text; leave it out",
+            "prediction": "guesses of the answer are not taken; see speculate",
+            "web_search_options": "this server does not search the web",
+            "functions": "it is OpenAI's old form of tools",
+            "function_call": "it is OpenAI's old form of tool_choice",
+        },
+    )
+
+
+def asked_of(read: Any) -> Asked:
+    """Translates a checked body."""
+    left_out: list[str] = []
+    tools = openai_tools(read["tools"] or (), left_out)
+    choice, tools = chosen(read["tool_choice"], tools)
+    options = {name: value for name, value in read.keywords.items() if name != "grammar"}
+    if read["logprobs"]:
+        options["logprobs"] = read.get("top_logprobs", 0) or True
+    elif read["top_logprobs"]:
+        raise Refused(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+    grammar = None
+    if read["structured_outputs"] is not None:
+        grammar = structured(read["structured_outputs"])
+    if read["grammar"] is not None:
+        grammar = structured({"grammar": read["grammar"]}, "grammar")
+    if read["add_generation_prompt"] is False and not read["continue_final_message"]:
+        raise Refused(
+            400, "add_generation_prompt: false is taken together with continue_final_message: true", param="add_generation_prompt"
+        )
+    return Asked(
+        messages=list(read["messages"]),
+        tools=tools,
+        tool_choice=choice,
+        parallel=read.get("parallel_tool_calls", True),
+        response_format=response_format_of(read["response_format"]),
+        grammar=grammar,
+        variables=dict(read["chat_template_kwargs"] or {}),
+        effort=read["reasoning_effort"],
+        continue_final=bool(read["continue_final_message"]),
+        options=options,
+        left_out=[*left_out, *read.ignored],
+    )
+
+
+def usage_of(results: Sequence[ChatResult]) -> dict[str, Any]:
+    """Returns the numbers of tokens of all answers."""
+    prompt, new = results[0].prompt_tokens, sum(len(result.ids) for result in results)
+    reasoning = sum(result.kind_tokens.get("reasoning", 0) for result in results)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": new,
+        "total_tokens": prompt + new,
+        "prompt_tokens_details": {"cached_tokens": results[0].reused_tokens},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
+
+
+def report_of(results: Sequence[ChatResult], ignored: Sequence[str]) -> dict[str, Any]:
+    """Returns what only pumice says of an answer: its seed, its times, and what had no effect."""
+    return {"seed": results[0].seed, "timings": dict(results[0].timings), "ignored": list(ignored)}
+
+
+def logprobs_of(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any) -> dict[str, Any]:
+    """Returns OpenAI's logprobs of some tokens."""
+
+    def entry(token: bytes, logprob: float) -> dict[str, Any]:
+        # JSON has no infinity. OpenAI writes -9999 for a token that cannot occur.
+        return {"token": token.decode("utf-8", "replace"), "logprob": max(float(logprob), -9999.0), "bytes": list(token)}
+
+    tops: list[list[dict[str, Any]]] = [[] for _ in ids]
+    if top_ids is not None:
+        for top, row, chances in zip(tops, top_ids, top_logprobs, strict=True):
+            top += [entry(token, chance) for token, chance in zip(model.token_bytes(row), chances, strict=True)]
+    content = [
+        {**entry(token, chance), "top_logprobs": top} for token, chance, top in zip(model.token_bytes(ids), logprobs, tops, strict=True)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def choice_of(index: int, result: ChatResult, model: Model) -> dict[str, Any]:
+    """Returns one whole answer."""
+    message: dict[str, Any] = {"role": "assistant", "content": result.content, "refusal": None}
+    if result.reasoning is not None:
+        message |= {"reasoning_content": result.reasoning, "reasoning": result.reasoning}
+    if result.tool_calls:
+        message |= {"content": result.content or None, "tool_calls": [call.to_openai() for call in result.tool_calls]}
+    logprobs = None
+    if result.logprobs is not None:
+        logprobs = logprobs_of(model, result.ids, result.logprobs, result.top_ids, result.top_logprobs)
+    finish = finish_of(result.finish_reason, bool(result.tool_calls))
+    return {"index": index, "message": message, "finish_reason": finish, "logprobs": logprobs}
+
+
+async def chat(call: Call) -> None:
+    """Answers a request."""
+    read = await call.read(call.server.tables.chat)
+    call.model = read["model"]
+    async with call.server.models.use(read["model"]) as served:
+        call.model = served.name
+        answering = await begun(call, served, asked_of(read))
+        head = {"id": new_id("chatcmpl-"), "created": int(time.time()), "model": served.name, "system_fingerprint": call.server.fingerprint}
+        if read["stream"]:
+            await _stream(call, answering, head, bool((read["stream_options"] or {}).get("include_usage")))
+            return
+        results = await answering.whole()
+        await call.answer_small(
+            {
+                **head,
+                "object": "chat.completion",
+                "choices": [choice_of(i, result, answering.model) for i, result in enumerate(results)],
+                "usage": usage_of(results),
+                "pumice": report_of(results, answering.ignored),
+            }
+        )
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + dumped(value) + b"\n\n"
+
+
+def failed(failure: Refused) -> bytes:
+    """Returns the events that end a stream after an error."""
+    return _event(body_of(failure, "openai", "")) + DONE
+
+
+async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage: bool) -> None:
+    head = {**head, "object": "chat.completion.chunk"}
+    more: dict[str, Any] = {"usage": None} if usage else {}
+    called: set[int] = set()
+    spoken: set[int] = set()
+    async with answering.stream as stream, call.events(failed) as out:
+        async for chunk in stream:
+            choices = []
+            if chunk.index not in spoken:
+                spoken.add(chunk.index)
+                choices.append(
+                    {"index": chunk.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+                )
+            choices += _choices(chunk, answering.model, called)
+            call.count(chunk)
+            await out.send(b"".join(_event({**head, "choices": [choice], **more}) for choice in choices))
+        results = answering.results()
+        last: dict[str, Any] = {**head, "choices": [], "usage": usage_of(results)} if usage else {}
+        report = {"pumice": report_of(results, answering.ignored)}
+        await out.send((_event(last | report) if usage else b"") + DONE)
+
+
+def _choices(chunk: Chunk, model: Model, called: set[int]) -> list[dict[str, Any]]:
+    """Returns the choices of the events for a chunk. called: the answers that have called a tool."""
+    delta: dict[str, Any] = {}
+    if chunk.kind == "reasoning" and chunk.text:
+        delta = {"reasoning_content": chunk.text, "reasoning": chunk.text}
+    elif chunk.kind == "content" and chunk.text:
+        delta = {"content": chunk.text}
+    if chunk.call_deltas:
+        called.add(chunk.index)
+        delta["tool_calls"] = [
+            {"index": each.index, "id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
+            if each.name is not None
+            else {"index": each.index, "function": {"arguments": each.arguments}}
+            for each in chunk.call_deltas
+        ]
+    logprobs = None
+    if chunk.logprobs is not None and len(chunk.ids):
+        logprobs = logprobs_of(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs)
+    choices = []
+    if delta or logprobs:
+        choices.append({"index": chunk.index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
+    if chunk.finish_reason is not None:
+        reason = finish_of(chunk.finish_reason, chunk.index in called)
+        choices.append({"index": chunk.index, "delta": {}, "logprobs": None, "finish_reason": reason})
+    return choices

@@ -1,0 +1,193 @@
+"""POST /v1/completions: prompts without a chat template, as https://platform.openai.com/docs/api-reference/completions describes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..generate.generation import Generation
+from ..model.model import Model
+from .calls import Call
+from .chat_completions import DONE, _event, failed
+from .conversations import finish_of, structured
+from .failures import Refused, new_id
+from .fields import FLAG, INTEGER, TEXT, Field, Fields
+from .sampling_fields import GRAMMAR, INERT, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
+from .settings import Settings
+
+OPENAI_TOKENS = 16  # what OpenAI generates where max_tokens is not given
+
+
+def fields(settings: Settings) -> Fields:
+    """Returns the table of fields."""
+    ids = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
+    several = {"minItems": 1, "maxItems": settings.max_inputs}
+    prompt = {"anyOf": [TEXT, ids, {"type": "array", "items": {"anyOf": [TEXT, ids]}, **several}]}
+    return Fields(
+        (
+            MODEL,
+            Field("prompt", prompt, "A text, token ids, or a list of these.", needed=True),
+            STREAM,
+            STREAM_OPTIONS,
+            Field(
+                "max_tokens",
+                {"type": "integer", "minimum": 0},
+                "Most new tokens; 16 if it is not given. 0 together with echo.",
+                to="max_new_tokens",
+            ),
+            *sampling_fields(settings),
+            Field(
+                "logprobs", {"type": "integer", "minimum": 0, "maximum": 20}, "Log-probabilities, and those of so many likeliest tokens."
+            ),
+            Field("echo", FLAG, "True: the answer's text begins with the prompt."),
+            Field("best_of", INTEGER, "Must equal n."),
+            STRUCTURED,
+            GRAMMAR,
+        ),
+        inert=INERT,
+        refused={"suffix": "text is continued at its end only"},
+    )
+
+
+def _prompts(given: Any) -> list[Any]:
+    """Returns the prompts: each a text or token ids."""
+    if isinstance(given, str) or (given and isinstance(given[0], int)):
+        given = [given]
+    prompts = [each if isinstance(each, str) else np.array(each, np.int32) for each in given]
+    if not prompts:
+        raise Refused(400, "prompt is empty", param="prompt")
+    return prompts
+
+
+async def complete(call: Call) -> None:
+    """Answers a request."""
+    read = await call.read(call.server.tables.completions)
+    call.model = read["model"]
+    async with call.server.models.use(read["model"]) as served:
+        call.model, model = served.name, served.model
+        assert model is not None
+        model._need("generate", "generate()")
+        prompts, n, echo, top = _prompts(read["prompt"]), read.get("n", 1), bool(read["echo"]), read["logprobs"]
+        if read.get("best_of", n) != n:
+            raise Refused(400, "best_of must equal n: answers are not ranked", param="best_of")
+        head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": served.name}
+        most = read.get("max_tokens", OPENAI_TOKENS)
+        if most == 0 and not echo:
+            raise Refused(400, "max_tokens: 0 generates nothing; it is taken together with echo", param="max_tokens")
+        if echo and read["stream"]:
+            raise Refused(400, "echo and stream were both given; an echo comes whole", param="echo")
+        echoed: list[_Echo | None] = [await _echo(model, prompt, top) if echo else None for prompt in prompts]
+        if most == 0:
+            await call.answer(
+                {
+                    **head,
+                    "choices": [{"index": i, **said.choice("length")} for i, said in enumerate(echoed) if said],
+                    "usage": _usage(echoed),
+                }
+            )
+            return
+        options = {name: value for name, value in read.keywords.items() if name != "grammar"} | {"max_new_tokens": most}
+        form = structured(read["structured_outputs"]) if read["structured_outputs"] else None
+        form = structured({"grammar": read["grammar"]}, "grammar") if read["grammar"] else form
+        if form is not None:
+            options["grammar"] = form
+        if top is not None:
+            options["logprobs"] = top or True
+        stream = model.astream(prompts if len(prompts) > 1 else prompts[0], **{**call.server.settings.sampling, **options})
+        await stream.begin()
+        call.begun = True
+        if read["stream"]:
+            usage = bool((read["stream_options"] or {}).get("include_usage"))
+            await _stream(call, model, stream, head, usage)
+            return
+        async with stream:
+            async for chunk in stream:
+                call.count(chunk)
+        found = stream.result if isinstance(stream.result, list) else [stream.result]
+        choices = [_choice(i, each, model, echoed[i // n]) for i, each in enumerate(found)]
+        await call.answer_small({**head, "choices": choices, "usage": usage_of(found, n)})
+
+
+def usage_of(found: Sequence[Generation], n: int) -> dict[str, Any]:
+    """Returns the numbers of tokens of a call."""
+    first = found[::n]
+    prompt, new = sum(each.prompt_tokens for each in first), sum(len(each.ids) for each in found)
+    cached = sum(each.reused_tokens for each in first)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": new,
+        "total_tokens": prompt + new,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+class _Echo:
+    """A prompt as an answer: its text, and the log-probabilities of its tokens where they are asked for."""
+
+    def __init__(self, text: str, ids: Any, logprobs: dict[str, Any] | None) -> None:
+        self.text, self.ids, self.logprobs = text, ids, logprobs
+
+    def choice(self, finish: str) -> dict[str, Any]:
+        return {"text": self.text, "logprobs": self.logprobs, "finish_reason": finish}
+
+
+def _usage(echoed: Sequence[_Echo | None]) -> dict[str, Any]:
+    prompt = sum(len(each.ids) for each in echoed if each is not None)
+    return {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt}
+
+
+async def _echo(model: Model, prompt: Any, top: int | None) -> _Echo:
+    ids = model.tokenize(prompt) if isinstance(prompt, str) else prompt
+    text = prompt if isinstance(prompt, str) else model.detokenize(ids)
+    if top is None:
+        return _Echo(text, ids, None)
+    scores = await model.ascore(prompt, top=top)
+    first = legacy_logprobs(model, ids[:1], [None], None, None, 0)
+    rest = legacy_logprobs(model, ids[1:], scores.logprobs, scores.top_ids, scores.top_logprobs, len(first["tokens"][0]) if len(ids) else 0)
+    return _Echo(text, ids, {name: first[name] + rest[name] for name in first})
+
+
+def legacy_logprobs(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any, start: int = 0) -> dict[str, Any]:
+    """Returns the logprobs of this endpoint, which lists tokens, their log-probabilities, the likeliest tokens and where each begins."""
+    tokens = [token.decode("utf-8", "replace") for token in model.token_bytes(ids)]
+    offsets = [start + sum(map(len, tokens[:i])) for i in range(len(tokens))]
+    tops: list[Any] = [None] * len(tokens)
+    if top_ids is not None:
+        tops = [
+            {token.decode("utf-8", "replace"): max(float(p), -9999.0) for token, p in zip(model.token_bytes(row), chances, strict=True)}
+            for row, chances in zip(top_ids, top_logprobs, strict=True)
+        ]
+    chances = [None if p is None else max(float(p), -9999.0) for p in logprobs]
+    return {"tokens": tokens, "token_logprobs": chances, "top_logprobs": tops, "text_offset": offsets}
+
+
+def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None) -> dict[str, Any]:
+    logprobs = None
+    if each.logprobs is not None:
+        logprobs = legacy_logprobs(model, each.ids, each.logprobs, each.top_ids, each.top_logprobs, len(echoed.text) if echoed else 0)
+    if echoed is not None and echoed.logprobs is not None and logprobs is not None:
+        logprobs = {name: echoed.logprobs[name] + logprobs[name] for name in logprobs}
+    text = (echoed.text if echoed else "") + each.text
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_of(each.finish_reason, False)}
+
+
+async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], usage: bool) -> None:
+    more: dict[str, Any] = {"usage": None} if usage else {}
+    lengths: dict[int, int] = {}
+    async with stream, call.events(failed) as out:
+        async for chunk in stream:
+            logprobs = None
+            if chunk.logprobs is not None and len(chunk.ids):
+                start = lengths.get(chunk.index, 0)
+                logprobs = legacy_logprobs(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs, start)
+            lengths[chunk.index] = lengths.get(chunk.index, 0) + len(chunk.text)
+            finish = finish_of(chunk.finish_reason, False)
+            choice = {"index": chunk.index, "text": chunk.text, "logprobs": logprobs, "finish_reason": finish}
+            call.count(chunk)
+            await out.send(_event({**head, "choices": [choice], **more}))
+        found = stream.result if isinstance(stream.result, list) else [stream.result]
+        last = _event({**head, "choices": [], "usage": usage_of(found, found[0].params.n)}) if usage else b""
+        await out.send(last + DONE)

@@ -1,0 +1,225 @@
+"""What the dialects for conversations share: a conversation in the form of Model.chat(), its tools, and the stream of its answer.
+
+Each dialect translates its body to an Asked, and the chunks of the answer to its own events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..chats.chat import ChatResult
+from ..common.arguments import shown
+from ..errors import ChatTemplateError
+from ..event_loops.streams import AsyncStream
+from ..generate.grammar import Grammar
+from ..model.model import Model
+from .calls import Call
+from .failures import Refused
+from .models import Served
+from .template_habits import TemplateHabits
+
+_REASONING = ("reasoning_content", "reasoning", "thinking")  # keys under which clients send the reasoning of earlier answers
+_SYSTEM = ("system", "developer")
+
+
+@dataclass
+class Asked:
+    """A conversation and what its answer must be like, in the words of Model.chat(). options: further keywords of chat(), with sampling.
+    effort: how much the model should reason, or None. left_out: parts of the request that nothing here can do, for the answer's report."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    tool_choice: Any = None
+    parallel: bool = True
+    response_format: Any = None
+    grammar: Grammar | None = None
+    variables: dict[str, Any] = field(default_factory=dict)
+    effort: str | None = None
+    continue_final: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Answering:
+    """An answer that is being generated. ignored: what the request asked for and the chat template does not read."""
+
+    model: Model
+    served: Served
+    stream: AsyncStream
+    ignored: list[str]
+
+    async def whole(self) -> list[ChatResult]:
+        """Waits for the end and returns the answers, one for each of n."""
+        async with self.stream:
+            async for _ in self.stream:
+                pass
+        result = self.stream.result
+        return result if isinstance(result, list) else [result]
+
+    def results(self) -> list[ChatResult]:
+        """Returns the answers of a stream that has ended."""
+        result = self.stream.result
+        return result if isinstance(result, list) else [result]
+
+
+async def begun(call: Call, served: Served, asked: Asked) -> Answering:
+    """Renders the conversation and starts its answer. Raises what Model.chat() raises, and OverloadedError. When it returns, the request is
+    admitted: an error after that is not its fault."""
+    model = served.model
+    assert model is not None
+    model._need("generate", "chat()")
+    habits = await call.server.aside(served.habits)
+    variables = dict(asked.variables)
+    if asked.effort is not None:
+        variables.setdefault("reasoning_effort", asked.effort)
+        if asked.effort == "none":
+            variables = {"enable_thinking": False, "thinking": False, **variables}
+    # Variables that the request's own fields stand for and the template does not read. What the client names itself is reported, too.
+    ignored = sorted(name for name in {*asked.variables, *(["reasoning_effort"] if asked.effort else [])} if name not in habits.variables)
+    options: dict[str, Any] = {"max_new_tokens": int(model.info["n_ctx"]), **call.server.settings.sampling, **asked.options}
+    if asked.tools:
+        options |= {"tools": asked.tools, "tool_choice": asked.tool_choice, "parallel_tool_calls": asked.parallel}
+    elif asked.tool_choice not in (None, "auto", "none"):
+        raise Refused(400, f"tool_choice={shown(asked.tool_choice)} without tools: there is nothing to call", param="tool_choice")
+    if asked.response_format is not None:
+        options["response_format"] = asked.response_format
+    if asked.grammar is not None:
+        options["grammar"] = asked.grammar
+    if asked.continue_final:
+        options["continue_final"] = True
+    stream = await model.achat(messages_for(asked.messages, habits), stream=True, template_kwargs=variables, **options)
+    await stream.begin()
+    call.begun = True
+    return Answering(model, served, stream, ignored + asked.left_out)
+
+
+# ---------------------------------------------------------------- messages
+def messages_for(messages: Sequence[Mapping[str, Any]], habits: TemplateHabits) -> list[dict[str, Any]]:
+    """Returns a conversation in the form that a chat template takes: roles that it knows, the reasoning of earlier answers under its name,
+    and one system message at the begin where it takes no others."""
+    result: list[dict[str, Any]] = []
+    for message in messages:
+        one = {key: value for key, value in message.items() if key not in _REASONING and value is not None or key == "content"}
+        if (said := next((message[key] for key in _REASONING if message.get(key)), None)) is not None:
+            one[habits.reasoning] = said
+        if one.get("role") == "developer" and not habits.developer:
+            one["role"] = "system"
+        result.append(one)
+    system = [i for i, message in enumerate(result) if message.get("role") in _SYSTEM]
+    leading = next((i for i, message in enumerate(result) if message.get("role") not in _SYSTEM), len(result))
+    if (leading > 1 and not habits.several) or (len(system) > min(leading, len(system)) and not habits.later):
+        joined = "\n\n".join(text_of(result[i].get("content"), f"messages[{i}]") for i in system)
+        first = {**result[system[0]], "role": "system", "content": joined}
+        result = [first, *(message for i, message in enumerate(result) if i not in set(system))]
+    return result
+
+
+def text_of(content: Any, where: str) -> str:
+    """Returns a message's content as text. Raises Refused (400) for parts that are not text."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if not isinstance(content, list):
+        raise Refused(400, f"the content of {where} must be a string or a list of parts, not {shown(content, 80)}", param="messages")
+    texts = []
+    for i, part in enumerate(content):
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get("text") if isinstance(part, dict) else None
+        if kind == "refusal" and isinstance(part, dict):
+            text = part.get("refusal")
+        if kind not in ("text", "input_text", "output_text", "refusal") or not isinstance(text, str):
+            raise Refused(400, f"part {i} of the content of {where} is {shown(kind, 80)}: this server reads text only", param="messages")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+# ---------------------------------------------------------------- tools
+def function_tool(name: Any, description: Any, parameters: Any, where: str, strict: Any = None) -> dict[str, Any]:
+    """Returns a tool in the form of Model.chat()."""
+    if not isinstance(name, str) or not name:
+        raise Refused(400, f"{where} has no name", param="tools")
+    function: dict[str, Any] = {"name": name, "parameters": parameters if parameters is not None else {"type": "object", "properties": {}}}
+    if description is not None:
+        function["description"] = description
+    if strict is not None:
+        function["strict"] = strict
+    return {"type": "function", "function": function}
+
+
+def openai_tools(given: Iterable[Any], left_out: list[str]) -> list[dict[str, Any]]:
+    """Reads the tools of OpenAI's chat completions, nested or flat. Names of tools that only OpenAI runs are added to left_out."""
+    tools = []
+    for i, tool in enumerate(given):
+        where = f"tools[{i}]"
+        if not isinstance(tool, dict):
+            raise Refused(400, f"{where} must be an object, not {shown(tool, 80)}", param="tools")
+        kind = tool.get("type", "function")
+        if kind != "function":
+            left_out.append(f"{where}: {shown(kind, 80)}")
+            continue
+        inner = tool.get("function", tool)
+        if not isinstance(inner, dict):
+            raise Refused(400, f"{where}.function must be an object, not {shown(inner, 80)}", param="tools")
+        tools.append(function_tool(inner.get("name"), inner.get("description"), inner.get("parameters"), where, inner.get("strict")))
+    return tools
+
+
+def chosen(given: Any, tools: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
+    """Reads OpenAI's tool_choice. Returns chat()'s tool_choice, and the tools that may be called."""
+    if isinstance(given, str):
+        return ("required" if given == "any" else given), tools
+    if not isinstance(given, dict):
+        return None, tools
+    if given.get("type") == "allowed_tools":
+        inner = given.get("allowed_tools", given)
+        names = [t.get("function", t).get("name") if isinstance(t, dict) else None for t in inner.get("tools") or ()]
+        known = {tool["function"]["name"] for tool in tools}
+        if (missing := next((name for name in names if name not in known), None)) is not None:
+            raise Refused(400, f"tool_choice allows {shown(missing, 80)}, which is none of the tools", param="tool_choice")
+        return inner.get("mode", "auto"), [tool for tool in tools if tool["function"]["name"] in names]
+    name = (given.get("function") or given).get("name")
+    if not isinstance(name, str):
+        raise Refused(400, f"tool_choice={shown(given, 80)} names no tool", param="tool_choice")
+    return name, tools
+
+
+# ---------------------------------------------------------------- the form of an answer
+def structured(given: Mapping[str, Any], field_name: str = "structured_outputs") -> Grammar:
+    """Returns the grammar of vLLM's structured_outputs."""
+    makers: dict[str, Callable[[Any], Grammar]] = {
+        "json": Grammar.json_schema,
+        "regex": Grammar.regex,
+        "choice": Grammar.choices,
+        "grammar": Grammar.lark,
+    }
+    known = [name for name in given if given[name] is not None]
+    if len(known) != 1 or known[0] not in makers:
+        raise Refused(400, f"{field_name} must have one of {', '.join(makers)}; it has {shown(known, 80)}", param=field_name)
+    return makers[known[0]](given[known[0]])
+
+
+def response_format_of(given: Mapping[str, Any] | None) -> Any:
+    """Returns chat()'s response_format. {"type": "text"} is none."""
+    return None if given is None or given.get("type") == "text" else given
+
+
+# ---------------------------------------------------------------- the end of an answer
+def finish_of(reason: str | None, calls: bool) -> str | None:
+    """Returns OpenAI's finish_reason. A time limit (max_seconds) counts as a length."""
+    if reason in ("eos", "grammar", "stop"):
+        return "tool_calls" if calls else "stop"
+    return {"length": "length", "cancelled": "length"}.get(reason or "")
+
+
+def template_of(model: Model) -> str:
+    """Returns the text of the model's chat template, or an empty string."""
+    try:
+        return model._chats.template().text
+    except ChatTemplateError:
+        return ""

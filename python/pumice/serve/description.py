@@ -1,0 +1,49 @@
+"""/openapi.json, made from the tables of fields. https://spec.openapis.org/oas/v3.1.0"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .server import Server
+
+_ERRORS = {
+    "400": "The request is wrong; `param` names the field.",
+    "401": "The key is missing or wrong.",
+    "404": "There is no such model.",
+    "413": "The body is too large.",
+    "429": "Too many requests wait; Retry-After says when to try again.",
+    "500": "The request failed on this side.",
+    "503": "The server loads or stops.",
+}
+
+
+def describe(server: Server) -> dict[str, Any]:
+    """Returns the description of all paths of a server."""
+    import pumice
+
+    from .application import PATHS
+
+    tables = server.tables.by_path()
+    paths: dict[str, Any] = {}
+    for method, path, handler, _ in PATHS:
+        about = (handler.__doc__ or "").strip().split("\n")[0]
+        operation: dict[str, Any] = {
+            "summary": about,
+            "operationId": f"{method.lower()}{path.replace('/', '_').replace('{name:path}', 'name').replace('-', '_').replace('.', '_')}",
+            "responses": {"200": {"description": "The answer.", "content": {"application/json": {"schema": {}}}}},
+        }
+        if path in tables:
+            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": tables[path].schema()}}}
+            operation["responses"] |= {code: {"description": text} for code, text in _ERRORS.items()}
+        if "{name:path}" in path:
+            operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+            operation["responses"]["404"] = {"description": _ERRORS["404"]}
+        paths.setdefault(path.replace("{name:path}", "{name}"), {})[method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "pumice serve", "version": pumice.__version__},
+        "paths": paths,
+        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"key": []}] if server.settings.api_keys else [],
+    }

@@ -1,0 +1,86 @@
+"""POST /v1/embeddings, as https://platform.openai.com/docs/api-reference/embeddings describes it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from .calls import Call
+from .failures import Refused
+from .fields import TEXT, Field, Fields
+from .sampling_fields import INERT, MODEL
+from .settings import Settings
+
+
+def fields(settings: Settings) -> Fields:
+    """Returns the table of fields."""
+    ids = {"type": "array", "items": {"type": "integer"}}
+    return Fields(
+        (
+            MODEL,
+            Field(
+                "input",
+                {
+                    "anyOf": [
+                        TEXT,
+                        {
+                            "type": "array",
+                            "items": {"anyOf": [TEXT, {"type": "integer"}, ids]},
+                            "minItems": 1,
+                            "maxItems": settings.max_inputs,
+                        },
+                    ]
+                },
+                "A text or texts.",
+                needed=True,
+            ),
+            Field("encoding_format", {"enum": ["float", "base64"]}, "base64: float32, little-endian."),
+            Field("dimensions", {"type": "integer", "minimum": 1}, "Keeps the first columns only.", to="truncate_dim"),
+            Field("input_type", {"enum": ["query", "document"]}, "Uses the model's prompt and route for queries or documents."),
+            Field("prompt_name", TEXT, "The name of one of the model's prompts.", to="prompt_name"),
+            Field("truncate", {"type": "boolean"}, "True: texts that are too long are cut. Without it they are an error."),
+        ),
+        inert=INERT,
+    )
+
+
+def _texts(given: Any, settings: Settings) -> list[str]:
+    texts = [given] if isinstance(given, str) else given
+    if all(isinstance(text, str) for text in texts):
+        return list(texts)
+    raise Refused(
+        400,
+        "input has token ids. Their meaning depends on the tokenizer, and clients that send them by default use another one than this "
+        "model's. "
+        "Send texts; in LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)",
+        param="input",
+    )
+
+
+async def embed(call: Call) -> None:
+    """Answers a request."""
+    read = await call.read(call.server.tables.embeddings)
+    call.model = read["model"]
+    async with call.server.models.use(read["model"]) as served:
+        call.model, model = served.name, served.model
+        assert model is not None
+        texts = _texts(read["input"], call.server.settings)
+        encode = {"query": model.aencode_query, "document": model.aencode_document}.get(read["input_type"], model.aencode)
+        found = await encode(texts, details=True, truncate=True if read["truncate"] else "error", **read.keywords)
+        call.begun = True
+        call.count_texts(len(texts), int(found.tokens.sum()))
+        tokens = int(found.tokens.sum())
+        head = {"object": "list", "model": served.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+        if read["truncate"] and found.cut.any():
+            head["pumice"] = {"cut_texts": int((found.cut > 0).sum()), "cut_tokens": int(found.cut.sum())}
+        await call.answer({**head, "data": await call.server.aside(_data, found.vectors, read["encoding_format"] == "base64")})
+
+
+def _data(vectors: Any, packed: bool) -> list[dict[str, Any]]:
+    rows = np.ascontiguousarray(vectors, "<f4")
+    return [
+        {"object": "embedding", "index": i, "embedding": base64.b64encode(row.tobytes()).decode() if packed else row}
+        for i, row in enumerate(rows)
+    ]

@@ -1,0 +1,217 @@
+"""Tables of the fields that a request's body may have. One table of an endpoint checks a body, says which keyword of the Python API gets
+each value, and gives the endpoint's part of /openapi.json. No field is known in a second place.
+
+A field's values are described by a JSON Schema of these keywords: type, enum, minimum, maximum, minLength, maxLength, minItems, maxItems,
+items, properties, required, anyOf, description. What the Python API checks itself (the range of temperature, say) is left to it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..common.arguments import shown
+from .failures import Refused
+
+Schema = Mapping[str, Any]
+
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "number"}
+INTEGER: Schema = {"type": "integer"}
+FLAG: Schema = {"type": "boolean"}
+OBJECT: Schema = {"type": "object"}
+LIST: Schema = {"type": "array"}
+ANY: Schema = {}
+TEXT_OR_TEXTS: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+    "object": (dict,),
+    "array": (list,),
+    "null": (type(None),),
+}
+_NAMES = {"string": "a string", "number": "a number", "integer": "a whole number", "boolean": "true or false", "object": "an object",
+          "array": "a list", "null": "null"}  # fmt: skip
+
+
+def _is(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _TYPES[kind])
+
+
+def _needed(schema: Schema) -> str:
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_needed(each) for each in schema["anyOf"]))
+    if "enum" in schema:
+        return "one of " + ", ".join(map(repr, schema["enum"]))
+    name = _NAMES[schema["type"]]
+    return (
+        f"{name} of {_needed(schema['items']).replace('a ', '', 1)}s"
+        if schema["type"] == "array" and "type" in schema.get("items", {})
+        else name
+    )
+
+
+def problem(schema: Schema, value: Any, where: str) -> str | None:
+    """Returns what is wrong with a value, as a sentence that begins with `where`, or None if the value matches the schema."""
+    if "anyOf" in schema:
+        wrong = [problem(each, value, where) for each in schema["anyOf"]]
+        if None in wrong:
+            return None
+        right = [p for p, each in zip(wrong, schema["anyOf"], strict=True) if "type" in each and _is(value, each["type"])]
+        return right[0] if right else f"{where} must be {_needed(schema)}, not {shown(value, 80)}"
+    if "enum" in schema:
+        if not any(value == each and type(value) is type(each) for each in schema["enum"]):
+            near = nearest(value, [each for each in schema["enum"] if isinstance(each, str)])
+            return f"{where} must be {_needed(schema)}, not {shown(value, 80)}{near}"
+        return None
+    if "type" not in schema:
+        return None
+    if not _is(value, schema["type"]):
+        return f"{where} must be {_needed(schema)}, not {shown(value, 80)}"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        low, high = schema.get("minimum", value), schema.get("maximum", value)
+        if not low <= value <= high:
+            bounds = f"at least {low} and at most {high}" if {"minimum", "maximum"} <= set(schema) else (
+                f"at least {low}" if "minimum" in schema else f"at most {high}")  # fmt: skip
+            return f"{where} must be {bounds}, not {shown(value, 80)}"
+    for kind, unit, low_key, high_key in ((str, "characters", "minLength", "maxLength"), (list, "items", "minItems", "maxItems")):
+        if isinstance(value, kind):
+            if len(value) > schema.get(high_key, len(value)):
+                return f"{where} has {len(value)} {unit}; at most {schema[high_key]} are allowed"
+            if len(value) < schema.get(low_key, 0):
+                return f"{where} has {len(value)} {unit}; at least {schema[low_key]} {'is' if schema[low_key] == 1 else 'are'} needed"
+    if isinstance(value, list) and "items" in schema:
+        return next((p for i, each in enumerate(value) if (p := problem(schema["items"], each, f"{where}[{i}]")) is not None), None)
+    if isinstance(value, dict):
+        for name in schema.get("required", ()):
+            if name not in value:
+                return f"{where} has no {name!r}"
+        for name, inner in schema.get("properties", {}).items():
+            if value.get(name) is not None and (found := problem(inner, value[name], f"{where}.{name}")) is not None:
+                return found
+    return None
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """Returns '; did you mean "x"?' if a known name is like this one, or an empty string."""
+    if not isinstance(name, str) or len(name) > 200:
+        return ""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a request's body.
+
+    name: the key in the body.  schema: which values it may have; null counts as an absent field.
+    about: one sentence for /openapi.json.
+    to: the keyword of the Python call that gets the value. None: the endpoint's own code reads the field.
+    read: turns the field's value into the keyword's value.
+    needed: whether a body without this field is refused."""
+
+    name: str
+    schema: Schema
+    about: str = ""
+    to: str | None = None
+    read: Callable[[Any], Any] = _same
+    needed: bool = False
+
+
+@dataclass(frozen=True)
+class Read:
+    """A checked body. values: by field. keywords: by keyword of the Python call. ignored: fields that have no effect."""
+
+    values: Mapping[str, Any]
+    keywords: Mapping[str, Any]
+    ignored: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values.get(name)
+
+    def get(self, name: str, default: Any) -> Any:
+        """Returns a field's value, or `default` if the body does not have it."""
+        return self.values.get(name, default)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of an endpoint's body. inert: names that other servers know and that change nothing here; they are accepted. refused: a
+    name, and why this server cannot do what it asks for; null and false are accepted, because clients send them as defaults."""
+
+    fields: tuple[Field, ...]
+    inert: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """All names that read() knows."""
+        return [each.name for each in self.fields] + [*self.inert, *self.refused]
+
+    def read(self, body: Any, ignore_unknown: bool = False) -> Read:
+        """Checks a parsed body. Raises Refused (400) whose `param` is the field."""
+        if not isinstance(body, dict):
+            raise Refused(400, f"the body must be a JSON object, not {shown(body, 80)}")
+        known = {each.name: each for each in self.fields}
+        values: dict[str, Any] = {}
+        keywords: dict[str, Any] = {}
+        ignored = []
+        for name, value in body.items():
+            if name in self.inert:
+                continue
+            if name in self.refused:
+                if value is None or value is False or value == []:
+                    continue
+                raise Refused(400, f"{name} is not supported: {self.refused[name]}", param=name)
+            if name not in known:
+                if not ignore_unknown:
+                    raise Refused(400, f"unknown field {shown(name, 80)}{nearest(name, self.names)}", param=name[:200])
+                ignored.append(name[:200])
+                continue
+            if value is None:
+                continue
+            each = known[name]
+            if (wrong := problem(each.schema, value, name)) is not None:
+                raise Refused(400, wrong, param=name)
+            values[name] = value
+            if each.to is not None:
+                if each.to in keywords:
+                    twice = next(other for other in self.fields if other.to == each.to and other.name in values and other.name != name)
+                    raise Refused(400, f"{twice.name} and {name} were both given; they are the same", param=name)
+                try:
+                    keywords[each.to] = each.read(value)
+                except ValueError as error:
+                    raise Refused(400, f"{name}: {error}", param=name) from None
+        for each in self.fields:
+            if each.needed and each.name not in values:
+                raise Refused(400, f"the field {each.name!r} is missing", param=each.name)
+        return Read(values, keywords, tuple(ignored))
+
+    def field_of(self, argument: str | None) -> str | None:
+        """Returns the field whose value a keyword of the Python call gets, for the `param` of an error."""
+        return next((each.name for each in self.fields if each.to == argument), argument)
+
+    def schema(self) -> dict[str, Any]:
+        """Returns the JSON Schema of the body."""
+        properties = {each.name: {**each.schema, **({"description": each.about} if each.about else {})} for each in self.fields}
+        inert = {name: {"description": "Accepted; it has no effect here."} for name in self.inert}
+        return {
+            "type": "object",
+            "properties": properties | inert,
+            "required": [each.name for each in self.fields if each.needed],
+            "additionalProperties": False,
+        }
+
+    def but(self, *names: str) -> Fields:
+        """Returns this table without some fields."""
+        return replace(self, fields=tuple(each for each in self.fields if each.name not in names))

@@ -1,0 +1,142 @@
+"""GET /v1/models, /health, /ready, /metrics and /openapi.json; POST /tokenize, /detokenize and /apply-template."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from ..chats.chat import Asked, check_question
+from .calls import Call
+from .conversations import messages_for
+from .failures import Refused
+from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
+from .models import Served
+from .sampling_fields import MODEL
+from .settings import Settings
+
+
+async def models(call: Call) -> None:
+    """Lists the models in OpenAI's form, or in Anthropic's for a client that sends an anthropic-version header. Loads nothing."""
+    found = [served.described() for served in call.server.models]
+    if "anthropic-version" in call.headers:
+        data = [
+            {
+                "type": "model",
+                "id": each["id"],
+                "display_name": each["id"],
+                "created_at": datetime.datetime.fromtimestamp(each["created"], datetime.timezone.utc).isoformat().replace("+00:00", "Z"),
+            }
+            for each in found
+        ]
+        ids = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
+        await call.answer_small({"data": data, "has_more": False, **ids})
+        return
+    await call.answer_small({"object": "list", "data": found})
+
+
+async def model(call: Call) -> None:
+    """Describes one model."""
+    await call.answer_small(call.server.models.find(call.scope["path_params"]["name"]).described())
+
+
+async def health(call: Call) -> None:
+    """Says that the process answers."""
+    await call.answer_small({"status": "ok"})
+
+
+async def ready(call: Call) -> None:
+    """Says whether requests are taken: 503 while models are loaded, while the server stops, and after a GPU was lost."""
+    reason = call.server.not_ready
+    await call.answer_small({"status": reason or "ready"}, 503 if reason else 200)
+
+
+async def metrics(call: Call) -> None:
+    """Gives the figures in the form of Prometheus."""
+    body = await call.server.aside(call.server.metrics.text)
+    await call.send(body, kind=CONTENT_TYPE_LATEST)
+
+
+async def openapi(call: Call) -> None:
+    """Gives the description of all paths."""
+    await call.answer(call.server.description)
+
+
+def tokenize_fields(settings: Settings) -> Fields:
+    """Returns the fields of /tokenize."""
+    return Fields(
+        (
+            MODEL,
+            Field("content", TEXT, "A text."),
+            Field("messages", {"type": "array", "items": OBJECT, "minItems": 1}, "Or a conversation."),
+            Field("add_special", FLAG, "Whether special tokens are put around a text."),
+            Field("with_pieces", FLAG, "True: also the text and the bytes of each token."),
+        )
+    )
+
+
+def detokenize_fields(settings: Settings) -> Fields:
+    """Returns the fields of /detokenize."""
+    ids = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
+    return Fields((MODEL, Field("tokens", ids, "Token ids.", needed=True)))
+
+
+def template_fields(settings: Settings) -> Fields:
+    """Returns the fields of /apply-template."""
+    return Fields(
+        (
+            MODEL,
+            Field("messages", {"type": "array", "items": OBJECT, "minItems": 1}, "A conversation.", needed=True),
+            Field("tools", LIST, "Functions that the model may call."),
+            Field("chat_template_kwargs", OBJECT, "Further variables of the chat template."),
+        )
+    )
+
+
+async def tokenize(call: Call) -> None:
+    """Turns a text or a conversation into token ids."""
+    read = await call.read(call.server.tables.tokenize)
+    async with call.server.models.use(read["model"]) as served:
+        call.model, model = served.name, served.model
+        assert model is not None
+        if (read["content"] is None) == (read["messages"] is None):
+            raise Refused(400, "one of content and messages must be given", param="content")
+        if read["content"] is not None:
+            ids = await call.server.aside(model.tokenize, read["content"], read.get("add_special", True))
+        else:
+            ids = (await _rendered(call, served, read)).ids
+        answer: dict[str, Any] = {"tokens": ids.tolist(), "count": len(ids), "max_model_len": model.info.get("n_ctx")}
+        if read["with_pieces"]:
+            pieces = model.token_bytes(ids)
+            answer["pieces"] = [{"id": i, "text": b.decode("utf-8", "replace"), "bytes": list(b)} for i, b in zip(ids.tolist(), pieces)]
+        await call.answer(answer)
+
+
+async def detokenize(call: Call) -> None:
+    """Turns token ids into text."""
+    read = await call.read(call.server.tables.detokenize)
+    async with call.server.models.use(read["model"]) as served:
+        call.model, model = served.name, served.model
+        assert model is not None
+        await call.answer({"content": await call.server.aside(model.detokenize, read["tokens"])})
+
+
+async def _rendered(call: Call, served: Served, read: Read) -> Asked:
+    model = served.model
+    assert model is not None
+
+    def render() -> Asked:
+        messages = messages_for(read["messages"], served.habits())
+        return model._chats.asked(check_question(messages, read["tools"] or None, None, True, read["chat_template_kwargs"], False))
+
+    return await call.server.aside(render)
+
+
+async def apply_template(call: Call) -> None:
+    """Renders a conversation."""
+    read = await call.read(call.server.tables.template)
+    async with call.server.models.use(read["model"]) as served:
+        call.model = served.name
+        rendered = await _rendered(call, served, read)
+        await call.answer({"prompt": rendered.prompt, "prompt_tokens": len(rendered.ids)})

@@ -1,0 +1,111 @@
+"""The figures of /metrics, in the form of Prometheus. Names and meanings follow vLLM's, with our prefix."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+if TYPE_CHECKING:
+    from .calls import Call
+    from .models import Models
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+# Keys of Model.stats() and Model.cache_stats() -> (name, what it is, whether it only grows).
+_OF_MODELS = {
+    "running": ("requests_running", "requests that take part in steps", False),
+    "waiting": ("requests_waiting", "requests that wait", False),
+    "lagging": ("requests_lagging", "streams that their clients read too slowly", False),
+    "prompt_tokens": ("prompt_tokens", "tokens of prompts that were computed", True),
+    "reused_tokens": ("reused_tokens", "tokens of prompts that the prefix cache had", True),
+    "decoded_tokens": ("generation_tokens", "tokens that were generated", True),
+    "preempted": ("preempted_sequences", "sequences that gave up their pages", True),
+    "steps": ("steps", "steps of the engine", True),
+    "busy_seconds": ("busy_seconds", "time that the engine computed", True),
+    "step_rows": ("step_rows", "rows of the last step", False),
+    "pages_in_use": ("kv_pages_in_use", "pages of keys and values, each for 32 positions", False),
+    "pages_cached": ("kv_pages_cached", "pages that hold prefixes", False),
+    "pages_budget": ("kv_pages_budget", "the most pages", False),
+    "texts": ("encoded_texts", "texts that an encoder read", True),
+    "tokens": ("encoded_tokens", "tokens of these texts", True),
+    "runs": ("encoder_runs", "runs of the encoder", True),
+}
+
+
+class _OfModels:
+    """Reads the models' own counts when /metrics is asked for. Loads nothing."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def collect(self) -> Iterable[Any]:
+        loaded = GaugeMetricFamily("pumice_model_loaded", "1: the model is in memory", labels=["model"])
+        users = GaugeMetricFamily("pumice_model_requests", "requests that hold the model", labels=["model"])
+        families: dict[str, Any] = {}
+        for served in self._models:
+            loaded.add_metric([served.name], served.model is not None)
+            users.add_metric([served.name], served.users)
+            model = served.model
+            if model is None:
+                continue
+            try:
+                known = {**model.stats(), **(model.cache_stats() if "generate" in model.info["tasks"] else {})}
+            except ValueError:  # it was closed in this moment
+                continue
+            for key, (name, about, grows) in _OF_MODELS.items():
+                if key in known:
+                    kind = CounterMetricFamily if grows else GaugeMetricFamily
+                    family = families.setdefault(key, kind(f"pumice_{name}", about, labels=["model"]))
+                    family.add_metric([served.name], float(known[key]))
+        return [loaded, users, *families.values()]
+
+    def describe(self) -> Iterable[Any]:
+        return []
+
+
+class Metrics:
+    """All figures of a server."""
+
+    def __init__(self, models: Models) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_OfModels(models))
+        make: dict[str, Any] = {"registry": self._registry}
+        self._requests = Counter("pumice_requests", "requests that were answered", ["endpoint", "code"], **make)
+        self._open = Gauge("pumice_requests_open", "requests at work", ["endpoint"], **make)
+        self._seconds = Histogram("pumice_request_seconds", "time of whole requests", ["endpoint"], buckets=_SECONDS, **make)
+        self._first = Histogram("pumice_first_token_seconds", "time to the first token", ["model"], buckets=_SECONDS, **make)
+        self._between = Histogram("pumice_token_seconds", "time between tokens", ["model"], buckets=_SECONDS, **make)
+        self._streamed = Counter("pumice_streamed_tokens", "tokens that were sent to clients", ["model"], **make)
+        self._texts = Counter("pumice_embedded_texts", "texts of requests to encoders", ["model"], **make)
+        self._text_tokens = Counter("pumice_embedded_tokens", "tokens of these texts", ["model"], **make)
+
+    def begun(self, endpoint: str) -> None:
+        """Counts a request that begins."""
+        self._open.labels(endpoint).inc()
+
+    def ended(self, endpoint: str, call: Call) -> None:
+        """Counts a request that ended."""
+        self._open.labels(endpoint).dec()
+        self._requests.labels(endpoint, str(call.status or 500)).inc()
+        self._seconds.labels(endpoint).observe(time.monotonic() - call.started)
+
+    def tokens(self, model: str, count: int, seconds: float, first: bool) -> None:
+        """Counts tokens of an answer that came `seconds` after the ones before, or after the request's begin."""
+        self._streamed.labels(model).inc(count)
+        if first:
+            self._first.labels(model).observe(seconds)
+        else:
+            self._between.labels(model).observe(seconds / count)
+
+    def texts(self, model: str, texts: int, tokens: int) -> None:
+        """Counts texts that an encoder read."""
+        self._texts.labels(model).inc(texts)
+        self._text_tokens.labels(model).inc(tokens)
+
+    def text(self) -> bytes:
+        """Returns all figures."""
+        return generate_latest(self._registry)

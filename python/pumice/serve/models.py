@@ -1,0 +1,203 @@
+"""The models that a server serves: by name, loaded at the start or when they are first asked for, and unloaded when nobody uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pumice
+
+from ..model.model import Model
+from .failures import Refused
+from .settings import Settings
+from .template_habits import TemplateHabits, habits_of
+
+logger = logging.getLogger("pumice.serve")
+
+
+class Served:
+    """One model under its name. It is in memory or not."""
+
+    def __init__(self, name: str, source: Any, options: Mapping[str, Any]) -> None:
+        self.name = name
+        self._source, self._options = source, dict(options)
+        self.model: Model | None = source if isinstance(source, Model) else None
+        self.kept = self.model is not None  # a Model that the caller loaded is not unloaded, because it is the caller's
+        self.created = int(time.time())
+        self.users = 0
+        self.used = time.monotonic()  # when a request last used it
+        self.error: str | None = None  # why the last load failed
+        self.loading: asyncio.Task[None] | None = None
+        self.rate = Rate()
+        self._habits: TemplateHabits | None = None
+
+    @property
+    def tasks(self) -> list[str] | None:
+        """What the model can do. None if it is not loaded."""
+        return None if self.model is None else list(self.model.info["tasks"])
+
+    async def load(self, settings: Settings) -> None:
+        """Loads the model. Many tasks may wait for the same load; it ends if all of them are cancelled."""
+        try:
+            model = await pumice.aload(self._source, **self._options)
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+            raise
+        if "generate" in model.info["tasks"]:
+            model.set_limits(running=settings.running, waiting=settings.waiting)
+        self.model, self.error, self.used = model, None, time.monotonic()
+
+    def habits(self) -> TemplateHabits:
+        """What the model's chat template takes. Renders some short conversations at the first call."""
+        assert self.model is not None
+        if self._habits is None:
+            self._habits = habits_of(self.model)
+        return self._habits
+
+    def described(self) -> dict[str, Any]:
+        """What /v1/models says of it."""
+        meta: dict[str, Any] = {"loaded": self.model is not None, "tasks": self.tasks}
+        if self.model is not None:
+            info = self.model.info
+            meta |= {key: info.get(key) for key in ("n_ctx", "max_tokens", "device", "architecture", "parameters", "vocab_size")}
+            if "generate" in info["tasks"]:
+                meta["sampling"] = info.get("sampling")
+        if self.error is not None:
+            meta["error"] = self.error
+        return {"id": self.name, "object": "model", "created": self.created, "owned_by": "pumice", "meta": meta}
+
+
+class Rate:
+    """How many requests ended in each of the last 60 seconds, from which Retry-After follows."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, int] = {}
+
+    def count(self) -> None:
+        """Counts a request that ended now."""
+        now = int(time.monotonic())
+        self._ends = {second: n for second, n in self._ends.items() if second > now - 60}
+        self._ends[now] = self._ends.get(now, 0) + 1
+
+    def seconds_for(self, waiting: int) -> int:
+        """Returns in how many seconds `waiting` requests will have ended if they end as quickly as those of the last minute: 1 to 60."""
+        now = int(time.monotonic())
+        ended = sum(n for second, n in self._ends.items() if second > now - 60)
+        return min(60, max(1, -(-waiting * 60 // ended))) if ended else 5
+
+
+class Models:
+    """All models of a server."""
+
+    def __init__(self, sources: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], settings: Settings) -> None:
+        """sources: by name, a Model or what load() takes. options: by name, the keywords of load()."""
+        self._settings = settings
+        self._served = {name: Served(name, source, options.get(name, {})) for name, source in sources.items()}
+        for served in self._served.values():
+            if served.model is not None and "generate" in served.model.info["tasks"]:
+                served.model.set_limits(running=settings.running, waiting=settings.waiting)
+        for alias, name in settings.aliases.items():
+            if name not in self._served:
+                raise ValueError(f"the alias {alias!r} names {name!r}, which is not a model of this server ({', '.join(self._served)})")
+            if alias in self._served:
+                raise ValueError(f"{alias!r} is an alias and a model of this server")
+        self._watch: asyncio.Task[None] | None = None
+        self._started = False
+
+    def __iter__(self) -> Any:
+        return iter(self._served.values())
+
+    def find(self, name: str | None) -> Served:
+        """Returns a model by its name or alias. None: the only model. Raises Refused (404) with the names that there are."""
+        if name is None and len(self._served) == 1:
+            return next(iter(self._served.values()))
+        known = self._served.get(self._settings.aliases.get(name or "", name or ""))
+        if known is None:
+            names = ", ".join([*self._served, *self._settings.aliases])
+            what = "the field 'model' is missing" if name is None else f"there is no model {name[:200]!r}"
+            raise Refused(400 if name is None else 404, f"{what}; this server has {names}", param="model", code="model_not_found")
+        return known
+
+    @contextlib.asynccontextmanager
+    async def use(self, name: str | None) -> AsyncIterator[Served]:
+        """Finds a model, loads it if it is not in memory, and keeps it there until the block ends."""
+        served = self.find(name)
+        served.users += 1
+        try:
+            if served.model is None:
+                await self._load(served)
+            yield served
+            served.rate.count()
+        finally:
+            served.users -= 1
+            served.used = time.monotonic()
+
+    async def _load(self, served: Served) -> None:
+        if served.loading is None:
+            served.loading = asyncio.create_task(self._load_with_room(served))
+            served.loading.add_done_callback(lambda _: setattr(served, "loading", None))
+        loading = served.loading
+        try:
+            await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            if served.users == 1 and not loading.done():  # nobody else waits for it
+                loading.cancel()
+            raise
+        except Exception as error:
+            raise Refused(503, f"the model {served.name!r} could not be loaded: {error}", param="model", retry_after=10) from error
+
+    async def _load_with_room(self, served: Served) -> None:
+        most = self._settings.max_loaded
+        loaded = [other for other in self if other.model is not None]
+        while most is not None and len(loaded) >= most:
+            free = [other for other in loaded if other.users == 0 and not other.kept]
+            if not free:
+                raise Refused(503, f"{most} models are in memory, which is the most, and all are in use; try again later", retry_after=5)
+            await self.unload(min(free, key=lambda other: other.used))
+            loaded = [other for other in self if other.model is not None]
+        started = time.monotonic()
+        await served.load(self._settings)
+        logger.info("loaded %s in %.1f s", served.name, time.monotonic() - started)
+
+    async def unload(self, served: Served) -> None:
+        """Frees a model's memory."""
+        model, served.model = served.model, None
+        if model is not None:
+            await asyncio.to_thread(model.close)
+            logger.info("unloaded %s", served.name)
+
+    @property
+    def ready(self) -> bool:
+        """Whether start() has loaded what it should."""
+        return self._started
+
+    async def start(self) -> None:
+        """Loads the models one after another, unless they are loaded when first asked for. Raises what load() raises."""
+        if not self._settings.lazy:
+            for served in self:
+                if served.model is None:
+                    await self._load_with_room(served)
+        if self._settings.idle_unload is not None:
+            self._watch = asyncio.create_task(self._unload_idle(self._settings.idle_unload))
+        self._started = True
+
+    async def _unload_idle(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(min(seconds, 5.0))
+            for served in self:
+                if served.model is not None and not served.kept and served.users == 0 and time.monotonic() - served.used > seconds:
+                    await self.unload(served)
+
+    async def stop(self) -> None:
+        """Frees all models that this server loaded."""
+        if self._watch is not None:
+            self._watch.cancel()
+        for served in self:
+            if served.loading is not None:
+                served.loading.cancel()
+            if not served.kept:
+                await self.unload(served)

@@ -1,0 +1,93 @@
+"""The fields of all endpoints that generate text: OpenAI's names and those of pumice's own keywords."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .fields import ANY, FLAG, INTEGER, NUMBER, OBJECT, TEXT, TEXT_OR_TEXTS, Field
+from .settings import Settings
+
+
+def _seed(value: int) -> int | None:
+    return None if value == -1 else value  # llama.cpp's clients send -1 for "any"
+
+
+def biases(given: dict[str, Any]) -> dict[int, float]:
+    """Reads OpenAI's logit_bias: its keys are token ids as text."""
+    result: dict[int, float] = {}
+    for key, value in given.items():
+        if not (key.isascii() and key.isdecimal() and len(key) < 10):
+            raise ValueError(f'the key {key[:80]!r} is not a token id, such as "1234"')
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"the bias of {key} must be a number")
+        result[int(key)] = float("-inf") if value <= -100 else float(value)
+    return result
+
+
+def _stops(given: str | list[str]) -> list[str]:
+    return [given] if isinstance(given, str) else given
+
+
+def sampling_fields(settings: Settings) -> tuple[Field, ...]:
+    """Returns the fields. Their limits are those of the server."""
+    stop = {"type": "string", "minLength": 1, "maxLength": settings.max_stop_length}
+    number = dict.fromkeys(_NUMBERS, NUMBER) | dict.fromkeys(_INTEGERS, INTEGER)
+    own = tuple(Field(name, schema, f"generate()'s {name}.", to=name) for name, schema in number.items())
+    return (
+        Field("temperature", NUMBER, "0 chooses the likeliest token.", to="temperature"),
+        Field("top_p", NUMBER, "Samples from the likeliest tokens that have this probability together.", to="top_p"),
+        Field("presence_penalty", NUMBER, "What is taken from the logits of tokens that have occurred.", to="presence_penalty"),
+        Field("frequency_penalty", NUMBER, "The same for each occurrence.", to="frequency_penalty"),
+        Field("seed", INTEGER, "Equal seeds give equal answers. -1: any.", to="seed", read=_seed),
+        Field(
+            "stop",
+            {"anyOf": [stop, {"type": "array", "items": stop, "maxItems": settings.max_stops}]},
+            "Texts before which the answer ends.",
+            to="stop",
+            read=_stops,
+        ),
+        Field("n", {"type": "integer", "minimum": 1, "maximum": settings.max_n}, "How many answers.", to="n"),
+        Field("logit_bias", OBJECT, "Token id -> what is added to its logit; -100 forbids it.", to="logit_bias", read=biases),
+        Field("ignore_eos", FLAG, "Goes on after end tokens.", to="ignore_eos"),
+        Field("bad_words", TEXT_OR_TEXTS, "Texts that are never generated.", to="bad_words"),
+        Field("dry_breakers", {"type": "array", "items": TEXT}, "generate()'s dry_breakers.", to="dry_breakers"),
+        Field("speculate", {"anyOf": [TEXT, OBJECT]}, 'Guesses of tokens: "off", "lookup" or "mtp".', to="speculate"),
+        *own,
+    )
+
+
+_INTEGERS = ("top_k", "min_new_tokens", "dry_allowed_length", "dry_range", "priority")
+_NUMBERS = (
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "mirostat_tau",
+    "mirostat_eta",
+    "max_seconds",
+)
+
+STREAM = Field("stream", FLAG, "True: the answer comes as server-sent events.")
+STREAM_OPTIONS = Field(
+    "stream_options",
+    {"type": "object", "properties": {"include_usage": FLAG, "include_obfuscation": FLAG}},
+    "include_usage: a last event with the numbers of tokens.",
+)
+MODEL = Field("model", TEXT, "The name of a model of /v1/models. A server of one model needs none.")
+# What OpenAI's clients send and what changes no answer here.
+INERT = (
+    "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "client_metadata",
+)  # fmt: skip
+GRAMMAR = Field("grammar", TEXT, "A Lark grammar that the answer follows.", to="grammar")
+STRUCTURED = Field(
+    "structured_outputs",
+    {
+        "type": "object",
+        "properties": {"json": ANY, "regex": TEXT, "choice": {"type": "array", "items": TEXT, "minItems": 1}, "grammar": TEXT},
+    },
+    "The form of the answer, as vLLM has it: one of json (a schema), regex, choice (texts), grammar (Lark).",
+)

@@ -1,0 +1,128 @@
+"""What all requests share: settings, models, figures and the tables of fields."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import chat_completions, completions, embeddings, listings, rerank
+from .fields import Fields
+from .metrics import Metrics
+from .models import Models
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .calls import Call
+    from .failures import Refused
+
+logger = logging.getLogger("pumice.serve")
+T = TypeVar("T")
+
+
+class Tables:
+    """The table of fields of each endpoint, made once for the server's limits."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.chat = chat_completions.fields(settings)
+        self.completions = completions.fields(settings)
+        self.embeddings = embeddings.fields(settings)
+        self.rerank = rerank.fields(settings)
+        self.tokenize = listings.tokenize_fields(settings)
+        self.detokenize = listings.detokenize_fields(settings)
+        self.template = listings.template_fields(settings)
+
+    def by_path(self) -> dict[str, Fields]:
+        """Returns the tables by the paths that they describe."""
+        return {
+            "/v1/chat/completions": self.chat,
+            "/v1/completions": self.completions,
+            "/v1/embeddings": self.embeddings,
+            "/v1/rerank": self.rerank,
+            "/rerank": self.rerank,
+            "/v2/rerank": self.rerank,
+            "/tokenize": self.tokenize,
+            "/detokenize": self.detokenize,
+            "/apply-template": self.template,
+        }
+
+
+class Server:
+    """A server without its connections."""
+
+    def __init__(self, sources: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], settings: Settings) -> None:
+        self.settings = settings
+        self.models = Models(sources, options, settings)
+        self.metrics = Metrics(self.models)
+        self.tables = Tables(settings)
+        self.held_bytes = 0  # of bodies that wait or are at work
+        self.stopping = False
+        self.failed: BaseException | None = None  # why the models could not be loaded
+        self._starting: asyncio.Task[None] | None = None
+
+    # ---------------------------------------------------------------- life
+    async def start(self) -> None:
+        """Begins to load the models. Requests are taken meanwhile, and /ready says 503."""
+        self._starting = asyncio.create_task(self._load())
+
+    async def _load(self) -> None:
+        try:
+            await self.models.start()
+        except Exception as error:
+            self.failed = error
+            logger.error("the models could not be loaded: %s", error)
+
+    async def stop(self) -> None:
+        """Frees the models that the server loaded."""
+        self.stopping = True
+        if self._starting is not None:
+            self._starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._starting
+        await self.models.stop()
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why requests are not taken, or None."""
+        if self.stopping:
+            return "stopping"
+        if self.failed is not None:
+            return f"failed: {self.failed}"
+        return None if self.models.ready else "loading"
+
+    # ---------------------------------------------------------------- help for requests
+    async def aside(self, work: Callable[..., T], *args: Any) -> T:
+        """Has a thread call work(*args), because it may take longer than an event loop should be busy (5 ms)."""
+        return await asyncio.to_thread(work, *args)
+
+    def retry_after(self, model: str | None) -> int:
+        """Returns in how many seconds a client should try again."""
+        served = next((each for each in self.models if each.name == model), None)
+        if served is None or served.model is None or "generate" not in (served.tasks or ()):
+            return 1
+        waiting = int(served.model.stats()["waiting"])
+        return served.rate.seconds_for(waiting)
+
+    def log_failure(self, call: Call, failure: Refused, error: BaseException) -> None:
+        """Writes a failure to the log. The text of a request is never written."""
+        if failure.status >= 500:
+            logger.error("%s: %s %d", call.id, type(error).__name__, failure.status, exc_info=failure.status == 500 and error or None)
+        else:
+            logger.debug("%s: %d", call.id, failure.status)
+
+    @property
+    def fingerprint(self) -> str:
+        """OpenAI's system_fingerprint: equal seeds give equal answers while it is the same."""
+        import pumice
+
+        return f"pumice-{pumice.__version__}"
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """The content of /openapi.json."""
+        from .description import describe
+
+        return describe(self)

@@ -1,0 +1,64 @@
+"""The server's settings and limits, each with its default and the reason for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What app() and `pumice serve` may be told. Sizes are in bytes, times in seconds."""
+
+    # ---- who may ask
+    # Keys of which a request must carry one, as "Authorization: Bearer KEY" or "x-api-key: KEY". Empty: none is needed.
+    api_keys: tuple[str, ...] = ()
+    # Values that the Host header may have; "*" allows all. A page of another site could otherwise reach this server under a name of its own
+    # that resolves to 127.0.0.1 (DNS rebinding).
+    hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
+    # Origins whose pages may call this server from a browser.
+    cors_origins: tuple[str, ...] = ()
+
+    # ---- models
+    # Other names of models: {"gpt-4o": "chat"}.
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    # True: models are loaded when they are first asked for, not at the start.
+    lazy: bool = False
+    # A model that no request has used for this long is unloaded. None: never.
+    idle_unload: float | None = None
+    # Most models in memory. Where one more is asked for, that which was unused for longest is unloaded. None: all.
+    max_loaded: int | None = None
+    # Sampling for requests that do not set it: keywords of generate().
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    # ---- what requests may have
+    # Unknown fields of a body are ignored, and named in the answer, where they would be an error.
+    ignore_unknown_fields: bool = False
+    # /v1/embeddings takes token ids. Clients that send them by default send those of OpenAI's tokenizer, whose meaning here is another.
+    token_inputs: bool = False
+    max_body: int = 32 << 20
+    # Most bytes of bodies that are waiting or at work, of all requests together.
+    max_bodies: int = 64 << 20
+    max_inputs: int = 2048
+    max_documents: int = 1024
+    max_n: int = 16
+    max_stops: int = 16
+    max_stop_length: int = 256
+    max_biases: int = 1024
+    max_tools: int = 256
+    max_schema: int = 256 << 10
+
+    # ---- load
+    # Most requests of a model that take part in steps, and most that wait for that.
+    running: int = 256
+    waiting: int = 1024
+    # A request that has not begun after this long is answered with 503.
+    max_wait: float = 120.0
+    body_seconds: float = 30.0
+    # A client that takes nothing for this long is cut off.
+    write_seconds: float = 60.0
+    # A stream without events gets a comment after this long, so that no proxy takes the connection for dead.
+    ping_seconds: float = 15.0
+    # How long requests may go on once the server is told to stop.
+    grace: float = 30.0
