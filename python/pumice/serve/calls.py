@@ -59,10 +59,12 @@ class Call:
         self._heard: float | None = None  # when the last chunk with tokens came
         self._held = 0  # bytes of the body, which count towards Settings.max_bodies
         self.body = b""
+        self._fields: Fields | None = None  # the table of the body, once it is checked
 
     # ---------------------------------------------------------------- the body
     async def read(self, fields: Fields) -> Read:
         """Parses and checks the body. Raises Refused."""
+        self._fields = fields
         return fields.read(await self.json(), self.server.settings.ignore_unknown_fields)
 
     async def json(self) -> Any:
@@ -140,7 +142,9 @@ class Call:
         self.over = True
 
     async def refuse(self, failure: Refused) -> None:
-        """Answers with an error in the form of the dialect."""
+        """Answers with an error in the form of the dialect. An error of the Python API names a keyword; the client is told of its field."""
+        if self._fields is not None and failure.param is not None:
+            failure.param = self._fields.field_of(failure.param)
         await self.answer_small(body_of(failure, self.dialect, self.id), status_of(failure, self.dialect), headers_of(failure))
 
     def events(self, failed: Callable[[Refused], bytes], ping: bytes = b": ping\n\n") -> Events:

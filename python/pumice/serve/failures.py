@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..errors import ContextLengthError, DeviceError, NumericError, OverloadedError, PumiceError
+from ..errors import ContextLengthError, DeviceError, NumericError, OverloadedError, PumiceError, UnsupportedTaskError
 
 Dialect = Literal["openai", "anthropic"]
 
@@ -42,7 +42,7 @@ def failure_of(error: BaseException, begun: bool, retry_after: int = 1) -> Refus
     not the request's fault: status 500."""
     if isinstance(error, Refused):
         return error
-    argument = getattr(error, "argument", None)
+    argument = "model" if isinstance(error, UnsupportedTaskError) else getattr(error, "argument", None)
     if isinstance(error, OverloadedError):
         return Refused(429, str(error), code="overloaded", retry_after=retry_after)
     if isinstance(error, MemoryError):

@@ -1,0 +1,154 @@
+"""POST /v1/chat/completions, with a real model, through the ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from asgi import Answer, Client, running
+
+import pumice
+from pumice.serve import app
+
+PATH = "/v1/chat/completions"
+HELLO = {"model": "chat", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0, "max_tokens": 12}
+
+
+def served(smollm2: pumice.Model, work: Callable[[Client], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
+    """Runs work(client) in an event loop with a server of the model."""
+
+    async def main() -> Any:
+        async with running(app({"chat": smollm2}, **settings)) as client:
+            return await work(client)
+
+    return asyncio.run(main())
+
+
+def answer(smollm2: pumice.Model, body: Any, **settings: Any) -> Answer:
+    return served(smollm2, lambda client: client.post(PATH, body), **settings)
+
+
+def test_whole_and_streamed_answers_are_those_of_chat(smollm2: pumice.Model) -> None:
+    expected = smollm2.chat(HELLO["messages"], max_new_tokens=12, temperature=0)
+    whole = answer(smollm2, HELLO)
+    assert whole.status == 200 and whole.headers["content-type"] == "application/json"
+    choice = whole.json["choices"][0]
+    assert choice["message"] == {"role": "assistant", "content": expected.content, "refusal": None}
+    usage = whole.json["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (expected.prompt_tokens, len(expected.ids))
+    streamed = answer(smollm2, {**HELLO, "stream": True, "stream_options": {"include_usage": True}})
+    assert streamed.headers["content-type"].startswith("text/event-stream")
+    events = streamed.events
+    assert events[-1] == "[DONE]" and events[-2]["choices"] == [] and events[-2]["usage"]["completion_tokens"] == len(expected.ids)
+    deltas = [event["choices"][0] for event in events[:-2]]
+    assert deltas[0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(each["delta"].get("content", "") for each in deltas) == expected.content
+    assert [each["finish_reason"] for each in deltas[:-1]] == [None] * (len(deltas) - 1)
+    assert deltas[-1]["finish_reason"] == choice["finish_reason"] == "length"
+    assert len({event["id"] for event in events[:-1]}) == 1
+
+
+def test_several_answers_have_their_indexes(smollm2: pumice.Model) -> None:
+    body = {**HELLO, "temperature": 1, "seed": 5, "n": 3}
+    whole = answer(smollm2, body).json["choices"]
+    assert [choice["index"] for choice in whole] == [0, 1, 2]
+    texts = ["", "", ""]
+    for event in answer(smollm2, {**body, "stream": True}).events[:-1]:
+        for choice in event["choices"]:
+            texts[choice["index"]] += choice["delta"].get("content", "")
+    assert texts == [choice["message"]["content"] for choice in whole]
+
+
+def test_logprobs_have_the_bytes_of_tokens(smollm2: pumice.Model) -> None:
+    found = answer(smollm2, {**HELLO, "logprobs": True, "top_logprobs": 2}).json["choices"][0]
+    content = found["logprobs"]["content"]
+    assert b"".join(bytes(each["bytes"]) for each in content).decode() == found["message"]["content"]
+    assert all(len(each["top_logprobs"]) == 2 and each["top_logprobs"][0]["logprob"] >= each["logprob"] for each in content)
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "says"),
+    [
+        ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
+        ({"temperature": "hot"}, "temperature", "must be a number"),
+        ({"temperature": -1}, "temperature", "out of range"),
+        ({"n": 1000}, "n", "at most 16"),
+        ({"messages": []}, "messages", "at least 1"),
+        ({"messages": None}, "messages", "missing"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages", "text"),
+        ({"max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens", "the same"),
+        ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
+        ({"logit_bias": {"hello": 1}}, "logit_bias", "not a token id"),
+        ({"tool_choice": "required"}, "tool_choice", "nothing to call"),
+        ({"stop": ["a"] * 17}, "stop", "at most 16"),
+        ({"response_format": {"type": "xml"}}, "response_format", "xml"),
+        ({"modalities": ["audio"]}, "modalities", "text"),
+        ({"model": "gpt-4"}, "model", "this server has chat"),
+    ],
+)
+def test_a_wrong_field_is_named(smollm2: pumice.Model, change: dict[str, Any], param: str, says: str) -> None:
+    found = answer(smollm2, {**HELLO, **change})
+    assert found.status in (400, 404)
+    assert found.error["param"] == param and says in found.error["message"], found.error
+
+
+def test_a_prompt_that_is_too_long_has_openais_code(smollm2: pumice.Model) -> None:
+    found = answer(smollm2, {**HELLO, "messages": [{"role": "user", "content": "word " * 9000}]})
+    assert found.status == 400 and found.error["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"a": NaN}', b'"\xff"', b"[" * 2000])
+def test_a_body_that_is_no_object(smollm2: pumice.Model, body: bytes) -> None:
+    found = answer(smollm2, body)
+    assert found.status == 400 and found.error["type"] == "invalid_request_error"
+
+
+def test_unknown_fields_may_be_ignored(smollm2: pumice.Model) -> None:
+    found = answer(smollm2, {**HELLO, "foo": 1, "user": "me"}, ignore_unknown_fields=True)
+    assert found.status == 200 and found.json["pumice"]["ignored"] == ["foo"]
+
+
+def test_roles_and_reasoning_that_the_template_does_not_know(smollm2: pumice.Model) -> None:
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "system", "content": [{"type": "text", "text": "Be kind."}]},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello", "reasoning_content": "hm", "refusal": None},
+        {"role": "user", "content": "And?"},
+    ]
+    found = answer(smollm2, {**HELLO, "messages": messages, "reasoning_effort": "low", "chat_template_kwargs": {"nobody": 1}})
+    assert found.status == 200
+    assert found.json["pumice"]["ignored"] == ["nobody", "reasoning_effort"]
+
+
+def test_a_client_that_leaves_frees_its_pages(smollm2: pumice.Model) -> None:
+    async def work(client: Client) -> tuple[int, int]:
+        before = smollm2.stats()["running"]
+        long = {**HELLO, "max_tokens": 4000, "ignore_eos": True}
+        await client.post(PATH, {**long, "stream": True}, leave_after_parts=3)
+        leave = asyncio.Event()
+        waits = asyncio.create_task(client.post(PATH, long, leave=leave))
+        while smollm2.stats()["running"] == 0:
+            await asyncio.sleep(0.01)
+        leave.set()
+        assert not (await waits).whole
+        for _ in range(100):
+            if smollm2.stats()["running"] == 0:
+                break
+            await asyncio.sleep(0.01)
+        return before, smollm2.stats()["running"]
+
+    assert served(smollm2, work) == (0, 0)
+
+
+def test_constrained_answers(smollm2: pumice.Model) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    found = answer(smollm2, {**HELLO, "response_format": form, "max_tokens": 30}).json["choices"][0]
+    assert set(json.loads(found["message"]["content"])) == {"a"} and found["finish_reason"] == "stop"
+    chosen = answer(smollm2, {**HELLO, "structured_outputs": {"choice": ["red", "blue"]}}).json["choices"][0]
+    assert chosen["message"]["content"] in ("red", "blue")

@@ -1,0 +1,93 @@
+"""POST /v1/embeddings and rerank in three forms, with real encoders, through the ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+from asgi import Answer, Client, running
+
+import pumice
+from pumice.serve import app
+
+TEXTS = ["Pumice floats on water.", "Granite sinks.", "A stone is a stone."]
+
+
+def served(model: pumice.Model, work: Callable[[Client], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
+    async def main() -> Any:
+        async with running(app({"embed": model}, **settings)) as client:
+            return await work(client)
+
+    return asyncio.run(main())
+
+
+def post(model: pumice.Model, path: str, body: Any, **settings: Any) -> Answer:
+    return served(model, lambda client: client.post(path, body), **settings)
+
+
+def test_vectors_are_those_of_encode(minilm: pumice.Model) -> None:
+    expected = minilm.encode(TEXTS)
+    found = post(minilm, "/v1/embeddings", {"model": "embed", "input": TEXTS}).json
+    assert [each["index"] for each in found["data"]] == [0, 1, 2]
+    assert np.array_equal(np.array([each["embedding"] for each in found["data"]], np.float32), expected)
+    tokens = sum(len(minilm.tokenize(text)) for text in TEXTS)
+    assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    packed = post(minilm, "/v1/embeddings", {"input": TEXTS[0], "encoding_format": "base64", "dimensions": 32}).json
+    vector = np.frombuffer(base64.b64decode(packed["data"][0]["embedding"]), "<f4")
+    assert np.array_equal(vector, minilm.encode(TEXTS[0], truncate_dim=32))
+
+
+def test_one_text_of_many_clients(minilm: pumice.Model) -> None:
+    async def work(client: Client) -> list[Answer]:
+        return await asyncio.gather(*(client.post("/v1/embeddings", {"input": f"text {i}"}) for i in range(40)))
+
+    found = served(minilm, work)
+    expected = minilm.encode([f"text {i}" for i in range(40)])
+    assert all(answer.status == 200 for answer in found)
+    assert np.array_equal(np.array([answer.json["data"][0]["embedding"] for answer in found], np.float32), expected)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"input": [1, 2, 3]}, "input", "token ids"),
+        ({"input": [[1, 2, 3]]}, "input", "token ids"),
+        ({"input": []}, "input", "at least 1"),
+        ({"input": ["a"] * 2049}, "input", "at most 2048"),
+        ({}, "input", "missing"),
+        ({"input": "a", "encoding_format": "hex"}, "encoding_format", "'base64'"),
+        ({"input": "a", "dimensions": 5000}, "dimensions", "5000"),
+        ({"input": "a", "prompt_name": "nobody"}, "prompt_name", "nobody"),
+    ],
+)
+def test_a_wrong_field_is_named(minilm: pumice.Model, body: dict[str, Any], param: str, says: str) -> None:
+    found = post(minilm, "/v1/embeddings", body)
+    assert found.status == 400 and found.error["param"] == param and says in found.error["message"], found.error
+
+
+def test_long_texts_are_an_error_or_counted(minilm: pumice.Model) -> None:
+    body = {"input": ["stone " * 1000, "short"]}
+    found = post(minilm, "/v1/embeddings", body)
+    assert found.status == 400 and found.error["code"] == "context_length_exceeded"
+    cut = post(minilm, "/v1/embeddings", {**body, "truncate": True}).json
+    assert cut["pumice"] == {"cut_texts": 1, "cut_tokens": 1002 - 256}
+
+
+def test_a_decoder_without_vectors_says_so(minilm: pumice.Model) -> None:
+    found = post(minilm, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+    assert found.status == 400 and found.error["param"] == "model" and "needs a decoder" in found.error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank"])
+def test_rerank_by_vectors(minilm: pumice.Model, path: str) -> None:
+    body = {"query": "what floats?", "documents": [{"text": TEXTS[1]}, TEXTS[0], TEXTS[2]], "top_n": 2, "return_documents": True}
+    found = post(minilm, path, body).json
+    assert [each["index"] for each in found["results"]][0] == 1 and len(found["results"]) == 2
+    assert found["results"][0]["document"] == {"text": TEXTS[0]} and found["meta"]["scores"] == "cosine"
+    assert found["results"][0]["relevance_score"] == pytest.approx(
+        float(minilm.similarity(minilm.encode_query(["what floats?"]), minilm.encode_document([TEXTS[0]]))[0, 0]), abs=1e-6
+    )

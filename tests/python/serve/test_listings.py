@@ -1,0 +1,125 @@
+"""Models, health, metrics, the description, tokens, and /v1/completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+from asgi import Answer, Client, running
+
+import pumice
+from pumice.serve import app
+
+
+def served(model: pumice.Model, work: Callable[[Client], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
+    async def main() -> Any:
+        async with running(app({"chat": model}, **settings)) as client:
+            return await work(client)
+
+    return asyncio.run(main())
+
+
+def get(model: pumice.Model, path: str, headers: dict[str, str] | None = None, **settings: Any) -> Answer:
+    return served(model, lambda client: client.get(path, headers=headers), **settings)
+
+
+def post(model: pumice.Model, path: str, body: Any, **settings: Any) -> Answer:
+    return served(model, lambda client: client.post(path, body), **settings)
+
+
+def test_models_in_two_forms(smollm2: pumice.Model) -> None:
+    found = get(smollm2, "/v1/models").json
+    assert [each["id"] for each in found["data"]] == ["chat"] and found["data"][0]["meta"]["loaded"] is True
+    assert found["data"][0]["meta"]["n_ctx"] == smollm2.info["n_ctx"]
+    other = get(smollm2, "/v1/models", {"anthropic-version": "2023-06-01"}).json
+    assert other["data"][0]["type"] == "model" and other["has_more"] is False and other["first_id"] == "chat"
+    assert get(smollm2, "/v1/models/chat").json["id"] == "chat"
+    assert get(smollm2, "/v1/models/other").status == 404
+    aliased = post(smollm2, "/v1/completions", {"model": "gpt-4o", "prompt": "a", "max_tokens": 1}, aliases={"gpt-4o": "chat"})
+    assert aliased.status == 200 and aliased.json["model"] == "chat"
+
+
+def test_health_metrics_and_description(smollm2: pumice.Model) -> None:
+    async def work(client: Client) -> tuple[Answer, Answer, Answer, Answer]:
+        await client.post("/v1/completions", {"prompt": "One, two,", "max_tokens": 3, "temperature": 0})
+        await client.post("/v1/completions", {"prompt": 5})
+        return (await client.get("/health"), await client.get("/ready"), await client.get("/metrics"), await client.get("/openapi.json"))
+
+    health, ready, metrics, description = served(smollm2, work)
+    assert (health.json, ready.json) == ({"status": "ok"}, {"status": "ready"})
+    text = metrics.body.decode()
+    assert 'pumice_requests_total{code="200",endpoint="/v1/completions"} 1.0' in text
+    assert 'pumice_requests_total{code="400",endpoint="/v1/completions"} 1.0' in text
+    assert 'pumice_streamed_tokens_total{model="chat"} 3.0' in text
+    assert 'pumice_first_token_seconds_count{model="chat"} 1.0' in text
+    paths = description.json["paths"]
+    assert {"/v1/chat/completions", "/v1/embeddings", "/metrics"} <= set(paths)
+    schema = paths["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert schema["required"] == ["messages"] and "temperature" in schema["properties"]
+
+
+def test_tokens_and_templates(smollm2: pumice.Model) -> None:
+    text = "Größe 🪨"
+    found = post(smollm2, "/tokenize", {"content": text, "with_pieces": True}).json
+    assert found["tokens"] == smollm2.tokenize(text).tolist() and found["count"] == len(found["tokens"])
+    assert b"".join(bytes(each["bytes"]) for each in found["pieces"]).decode() == text
+    assert post(smollm2, "/detokenize", {"tokens": found["tokens"]}).json == {"content": text}
+    messages = [{"role": "user", "content": "Hi"}]
+    asked = smollm2.chat(messages, dry_run=True)
+    assert post(smollm2, "/apply-template", {"messages": messages}).json == {"prompt": asked.prompt, "prompt_tokens": asked.prompt_tokens}
+    assert post(smollm2, "/tokenize", {"messages": messages}).json["count"] == asked.prompt_tokens
+    assert post(smollm2, "/tokenize", {}).status == 400
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_completions(smollm2: pumice.Model, stream: bool) -> None:
+    prompts = ["One, two, three,", "The capital of France is"]
+    expected = smollm2.generate(prompts, max_new_tokens=5, temperature=0)
+    found = post(smollm2, "/v1/completions", {"prompt": prompts, "max_tokens": 5, "temperature": 0, "stream": stream})
+    if stream:
+        texts = ["", ""]
+        for event in found.events[:-1]:
+            for choice in event["choices"]:
+                texts[choice["index"]] += choice["text"]
+    else:
+        texts = [choice["text"] for choice in found.json["choices"]]
+    assert texts == [str(each) for each in expected]
+    ids = [smollm2.tokenize(prompt).tolist() for prompt in prompts]
+    assert post(smollm2, "/v1/completions", {"prompt": ids[0], "max_tokens": 5, "temperature": 0}).json["choices"][0]["text"] == texts[0]
+
+
+def test_echo_gives_the_prompts_log_probabilities(smollm2: pumice.Model) -> None:
+    text = "Pumice is a stone."
+    found = post(smollm2, "/v1/completions", {"prompt": text, "max_tokens": 0, "echo": True, "logprobs": 1}).json["choices"][0]
+    scores = smollm2.score(text)
+    assert found["text"] == text and found["logprobs"]["token_logprobs"][0] is None
+    assert np.allclose(found["logprobs"]["token_logprobs"][1:], scores, atol=1e-5)
+    assert "".join(found["logprobs"]["tokens"]) == text
+    assert post(smollm2, "/v1/completions", {"prompt": text, "suffix": "x"}).error["param"] == "suffix"
+    assert post(smollm2, "/v1/completions", {"prompt": text, "best_of": 3}).error["param"] == "best_of"
+
+
+def test_keys_hosts_and_paths(smollm2: pumice.Model) -> None:
+    keys = {"api_keys": ("secret", "other")}
+    assert get(smollm2, "/v1/models", **{}).status == 200
+
+    async def work(client: Client) -> list[int]:
+        headers: list[dict[str, str]] = [
+            {}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer secret"}, {"x-api-key": "other"}, {"authorization": "Basic secret"},
+        ]  # fmt: skip
+        return [(await client.get("/v1/models", headers=each)).status for each in headers] + [
+            (await client.get("/health")).status,
+            (await client.get("/v1/nothing", headers=headers[2])).status,
+            (await client.get("/v1/chat/completions", headers=headers[2])).status,
+            (await client.get("/health", headers={"host": "evil.example"})).status,
+            (await client.get("/health", headers={"host": "127.0.0.1:8000"})).status,
+        ]
+
+    async def main() -> Any:
+        async with running(app({"chat": smollm2}, **keys), ready=False) as client:
+            return await work(client)
+
+    assert asyncio.run(main()) == [401, 401, 200, 200, 401, 200, 404, 405, 403, 200]
