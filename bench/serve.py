@@ -1,0 +1,434 @@
+"""Compares `pumice serve` with other servers, over HTTP, in one run: the servers are started in turn and get the same requests.
+
+    python bench/serve.py --python .venv/bin/python [--llama-server PATH] [--llama-cpp-python PYTHON] [--infinity PYTHON] [--rounds 3]
+                          [--clients 1 8 32] [--parts chat beside embed inside numbers] [--model FILE.gguf] [--new 64]
+
+chat: so many clients at once, each with --requests requests one after another, answers as streams. Tokens/s of all clients together, the
+    time to the first token, the gaps between tokens (p50 and p99), and the server's memory.
+beside: the time to the first token of short prompts, while another client sends prompts of 600 tokens one after another.
+embed: 32 clients with one text a request.
+inside: what the same clients get without HTTP: as many tasks with achat(), and one generate() of 8 prompts. The shares say what HTTP
+    costs.
+numbers: the largest gaps in 32 streams while other clients ask for 1,000 vectors as numbers and send a prompt of 600 tokens.
+
+The client is this file: one process, one connection a client, no library between (httpx takes more time than the servers do).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+QUESTIONS = [
+    "Why does pumice float on water?", "Name three rocks and what they are used for.", "How is glass made?", "What is a volcano?",
+    "Explain why the sky is blue.", "Write a short note to a friend about the sea.", "What is the use of basalt?", "How do rivers begin?",
+]  # fmt: skip
+LONG = " ".join(f"Sentence {i} tells of the stones that lie beside the river." for i in range(46))  # about 600 tokens
+
+
+# ---------------------------------------------------------------- a client
+@dataclass
+class Seen:
+    """What a client saw: tokens, the time to the first one, the gaps between those that follow."""
+
+    tokens: int = 0
+    firsts: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    wrong: int = 0
+
+    def add(self, other: Seen) -> None:
+        self.tokens += other.tokens
+        self.firsts += other.firsts
+        self.gaps += other.gaps
+        self.wrong += other.wrong
+
+
+class Connection:
+    """One connection that is kept for all requests of a client."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def send(self, path: str, body: Any) -> asyncio.StreamReader:
+        """Sends a request and returns the connection at the begin of the answer's body. Sets `chunked` and `length`."""
+        if self._writer is None or self._writer.is_closing():
+            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 26)
+        reader, writer = self._reader, self._writer
+        assert reader is not None
+        data = json.dumps(body).encode()
+        writer.write(
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+            + data
+        )
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        self.status = int(head.split(" ", 2)[1])
+        self.chunked = "transfer-encoding: chunked" in head
+        self.length = int(head.partition("content-length:")[2].split("\r\n")[0] or 0) if "content-length:" in head else 0
+        return reader
+
+    async def parts(self, path: str, body: Any) -> Any:
+        """Yields the parts of the answer's body as they come."""
+        reader = await self.send(path, body)
+        if not self.chunked:
+            yield await reader.readexactly(self.length)
+            return
+        while size := int(await reader.readline(), 16):
+            yield (await reader.readexactly(size + 2))[:-2]
+        await reader.readline()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+async def stream(connection: Connection, body: dict[str, Any]) -> Seen:
+    """Sends one request for a stream."""
+    seen, started, last = Seen(), time.perf_counter(), None
+    rest = b""
+    async for part in connection.parts("/v1/chat/completions", body):
+        now = time.perf_counter()
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            delta = event["choices"][0].get("delta", {}) if event.get("choices") else {}
+            if event.get("usage"):
+                seen.tokens = event["usage"]["completion_tokens"]
+            if not (delta.get("content") or delta.get("reasoning_content")):
+                continue
+            if last is None:
+                seen.firsts.append(now - started)
+            else:
+                seen.gaps.append(now - last)
+            last = now
+    seen.wrong = connection.status != 200 or not seen.firsts
+    return seen
+
+
+def chat_body(question: str, new: int, more: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": "chat", "messages": [{"role": "user", "content": question}], "max_tokens": new, "temperature": 0, "stream": True,
+        "stream_options": {"include_usage": True}, **more,
+    }  # fmt: skip
+
+
+async def clients(port: int, count: int, requests: int, new: int, more: dict[str, Any]) -> tuple[Seen, float]:
+    """Runs clients at once and returns what they saw, and the seconds of all."""
+
+    async def one(number: int) -> Seen:
+        seen, connection = Seen(), Connection(port)
+        for i in range(requests):
+            question = QUESTIONS[(number + i) % len(QUESTIONS)] + f" ({number}, {i})"
+            seen.add(await stream(connection, chat_body(question, new, more)))
+        connection.close()
+        return seen
+
+    started = time.perf_counter()
+    all_seen = Seen()
+    for seen in await asyncio.gather(*(one(i) for i in range(count))):
+        all_seen.add(seen)
+    return all_seen, time.perf_counter() - started
+
+
+async def beside(port: int, more: dict[str, Any], seconds: float) -> list[float]:
+    """Returns the times to the first token of short prompts beside long ones of another client."""
+    end = time.perf_counter() + seconds
+
+    async def long() -> None:
+        connection, i = Connection(port), 0
+        while time.perf_counter() < end:
+            i += 1
+            await stream(connection, chat_body(f"{i} {time.time()}: {LONG}", 2, more))
+
+    async def short() -> list[float]:
+        connection, firsts, i = Connection(port), [], 0
+        while time.perf_counter() < end:
+            i += 1
+            firsts += (await stream(connection, chat_body(f"{i}: {QUESTIONS[i % 8]}", 8, more))).firsts
+        return firsts
+
+    return (await asyncio.gather(long(), short()))[1]
+
+
+async def numbers(port: int, more: dict[str, Any]) -> tuple[Seen, Seen]:
+    """Returns what 32 streams see by themselves, and beside a large answer in numbers and a long prompt."""
+    alone, _ = await clients(port, 32, 1, 48, more)
+
+    async def large() -> None:
+        connection = Connection(port)
+        body = {"model": "embed", "input": [f"{QUESTIONS[i % 8]} {i}" for i in range(1000)]}
+        async for _ in connection.parts("/v1/embeddings", body):
+            pass
+        await stream(connection, chat_body(f"{time.time()}: {LONG}", 2, more))
+
+    (beside_it, _), _ = await asyncio.gather(clients(port, 32, 1, 48, more), large())
+    return alone, beside_it
+
+
+async def embeds(port: int, count: int, requests: int, base64: bool) -> float:
+    """Returns texts/s of clients with one text a request."""
+
+    async def one(number: int) -> None:
+        connection = Connection(port)
+        for i in range(requests):
+            text = f"{QUESTIONS[(number + i) % 8]} The number of this text is {number}, {i}."
+            body = {"model": "embed", "input": text} | ({"encoding_format": "base64"} if base64 else {})
+            async for _ in connection.parts("/v1/embeddings", body):
+                pass
+            assert connection.status == 200
+        connection.close()
+
+    started = time.perf_counter()
+    await asyncio.gather(*(one(i) for i in range(count)))
+    return count * requests / (time.perf_counter() - started)
+
+
+# ---------------------------------------------------------------- servers
+@dataclass(frozen=True)
+class Kind:
+    """A server: its command for a port, and what its requests need beside the others'."""
+
+    name: str
+    command: Callable[[int], list[str]]
+    ready: str
+    more: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class Running:
+    """A server process, from its start to its end."""
+
+    def __init__(self, kind: Kind) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.kind = kind
+        started = time.perf_counter()
+        log = open(f"/tmp/bench-serve-{kind.name}.log", "wb")  # noqa: SIM115
+        self._process = subprocess.Popen(kind.command(self.port), stdout=log, stderr=log, env={**os.environ, **kind.env})
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}{kind.ready}", timeout=1).read()
+                break
+            except OSError:
+                if self._process.poll() is not None or time.perf_counter() - started > 300:
+                    raise RuntimeError(f"{kind.name} did not start: see {log.name}") from None
+                time.sleep(0.02)
+        self.start_seconds = time.perf_counter() - started
+
+    def memory(self) -> float:
+        """Returns the resident MiB of the process and its children."""
+        total = 0
+        for line in subprocess.run(["ps", "-eo", "pid=,ppid=,rss="], capture_output=True, text=True, check=True).stdout.splitlines():
+            pid, parent, rss = map(int, line.split())
+            if self._process.pid in (pid, parent):
+                total += rss
+        return total / 1024
+
+    def close(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+def row(name: str, seen: list[tuple[Seen, float]], memory: float) -> str:
+    rates = [each.tokens / seconds for each, seconds in seen]
+    firsts = [first for each, _ in seen for first in each.firsts]
+    gaps = [gap for each, _ in seen for gap in each.gaps]
+    wrong = sum(each.wrong for each, _ in seen)
+    return (
+        f"{name:18} {statistics.median(rates):8.1f} ({min(rates):6.1f} to {max(rates):6.1f})   first {percentile(firsts, 0.5) * 1e3:7.0f} "
+        f"{percentile(firsts, 0.99) * 1e3:7.0f}   gap {percentile(gaps, 0.5) * 1e3:6.1f} {percentile(gaps, 0.99) * 1e3:6.1f}   "
+        f"{memory:6.0f} MiB{'   WRONG ' + str(wrong) if wrong else ''}"
+    )
+
+
+# ---------------------------------------------------------------- parts
+INSIDE = """
+import asyncio, json, sys, time
+import pumice
+model = pumice.load(sys.argv[1], threads=int(sys.argv[2]), progress=False)
+new, requests, count = map(int, sys.argv[3:6])
+questions = json.loads(sys.argv[6])
+async def one(number):
+    tokens = 0
+    for i in range(requests):
+        text = questions[(number + i) % len(questions)] + f" ({number}, {i})"
+        stream = await model.achat([{"role": "user", "content": text}], stream=True, max_new_tokens=new, temperature=0, ignore_eos=True)
+        async for chunk in stream:
+            tokens += len(chunk.ids)
+    return tokens
+async def main():
+    await one(0)
+    started = time.perf_counter()
+    tokens = sum(await asyncio.gather(*(one(i) for i in range(count))))
+    return tokens / (time.perf_counter() - started)
+print(asyncio.run(main()))
+if count == 8:
+    prompts = [model.chat([{"role": "user", "content": q + " (x)"}], dry_run=True).prompt for q in questions]
+    started = time.perf_counter()
+    found = model.generate(prompts, max_new_tokens=new, temperature=0, ignore_eos=True)
+    print(sum(len(each.ids) for each in found) / (time.perf_counter() - started))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--llama-server", help="path of llama.cpp's server")
+    parser.add_argument("--llama-cpp-python", help="a Python with llama_cpp.server")
+    parser.add_argument("--infinity", help="a Python with infinity_emb")
+    parser.add_argument("--model", help="a .gguf file; default: SmolLM2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--requests", type=int, default=3)
+    parser.add_argument("--new", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--parts", nargs="+", default=["chat", "beside", "embed", "inside"])
+    given = parser.parse_args()
+    sys.path.insert(0, str(ROOT / "examples"))
+    find = "import sys; sys.path.insert(0, sys.argv[1]); import samples; print(samples.smollm2()); print(samples.minilm())"
+    found = subprocess.run([given.python, "-c", find, str(ROOT / "examples")], capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    model, minilm = given.model or found[0], found[1]
+    threads = str(given.threads)
+    with open("/proc/cpuinfo") as file:
+        cpu = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "unknown")
+    print(f"{cpu}, {threads} threads, {given.rounds} rounds, {Path(model).name}, {given.new} new tokens a request\n", flush=True)
+
+    chats = [
+        Kind(
+            "pumice",
+            lambda port: [
+                given.python,
+                "-m",
+                "pumice",
+                "serve",
+                f"chat={model}",
+                f"embed={minilm}",
+                "--port",
+                str(port),
+                "--threads",
+                threads,
+            ],
+            "/ready",
+            {"ignore_eos": True},
+        )
+    ]
+    if given.llama_server:
+        chats.append(
+            Kind(
+                "llama-server",
+                lambda port: [
+                    given.llama_server, "-m", model, "--port", str(port), "-t", threads, "-np", str(max(given.clients)), "-c",
+                    str(2048 * max(given.clients)), "--alias", "chat", "--no-webui",
+                ],
+                "/health",
+                {"ignore_eos": True},
+            )
+        )  # fmt: skip
+    if given.llama_cpp_python:
+        chats.append(
+            Kind(
+                "llama_cpp.server",
+                lambda port: [
+                    given.llama_cpp_python, "-m", "llama_cpp.server", "--model", model, "--port", str(port), "--n_threads", threads,
+                    "--n_ctx", "2048", "--model_alias", "chat",
+                ],
+                "/v1/models",
+            )
+        )  # fmt: skip
+
+    def in_turn(kinds: list[Kind], work: Callable[[Running], Coroutine[Any, Any, Any]], rounds: int) -> dict[str, tuple[list[Any], float]]:
+        results: dict[str, tuple[list[Any], float]] = {}
+        for _ in range(rounds):
+            for kind in kinds:
+                server = Running(kind)
+                try:
+                    got = asyncio.run(work(server))
+                    all_got, memory = results.get(kind.name, ([], 0.0))
+                    results[kind.name] = ([*all_got, got], max(memory, server.memory()))
+                finally:
+                    server.close()
+        return results
+
+    if "chat" in given.parts:
+        for count in given.clients:
+
+            async def chat(server: Running, count: int = count) -> Any:
+                await clients(server.port, 1, 1, 8, server.kind.more)
+                return await clients(server.port, count, given.requests, given.new, server.kind.more)
+
+            print(f"{count} clients: tokens/s in all, median (lowest to highest); ms to the first token and between tokens: p50, p99")
+            for name, (seen, memory) in in_turn(chats, chat, given.rounds).items():
+                print("  " + row(name, seen, memory), flush=True)
+    if "beside" in given.parts:
+        print("\nfirst token of short prompts beside prompts of 600 tokens of another client, ms: p50, p99")
+        for name, (lists, _) in in_turn(chats, lambda server: beside(server.port, server.kind.more, 12.0), given.rounds).items():
+            firsts = [first for each in lists for first in each]
+            print(
+                f"  {name:18} {percentile(firsts, 0.5) * 1e3:7.0f} {percentile(firsts, 0.99) * 1e3:7.0f}   ({len(firsts)} prompts)",
+                flush=True,
+            )
+    if "numbers" in given.parts:
+        print("\n32 streams of pumice: largest gap and p99, ms")
+        for _, (pairs, _) in in_turn(chats[:1], lambda server: numbers(server.port, server.kind.more), given.rounds).items():
+            for i, name in enumerate(("alone", "beside 1,000 vectors in numbers and a prompt of 600")):
+                gaps = [gap for pair in pairs for gap in pair[i].gaps]
+                print(f"  {name:52} {max(gaps) * 1e3:7.0f} {percentile(gaps, 0.99) * 1e3:7.0f}", flush=True)
+    if "embed" in given.parts:
+        kinds = [chats[0]]
+        if given.infinity:
+            kinds.append(
+                Kind(
+                    "infinity",
+                    lambda port: [
+                        given.infinity, "-m", "infinity_emb.cli", "v2", "--model-id", minilm, "--served-model-name", "embed", "--port",
+                        str(port), "--url-prefix", "/v1", "--device", "cpu", "--no-model-warmup",
+                    ],
+                    "/v1/models",
+                    env={"OMP_NUM_THREADS": threads},
+                )
+            )  # fmt: skip
+        print("\n32 clients, one text a request: texts/s")
+        for name, (rates, memory) in in_turn(kinds, lambda server: embeds(server.port, 32, 20, True), given.rounds).items():
+            print(f"  {name:18} {statistics.median(rates):8.1f} ({min(rates):.1f} to {max(rates):.1f})   {memory:6.0f} MiB", flush=True)
+    if "inside" in given.parts:
+        print("\nthe same requests to pumice in process: tokens/s")
+        for count in [c for c in given.clients if c > 1]:
+            arguments = [model, threads, str(given.new), str(given.requests), str(count), json.dumps(QUESTIONS)]
+            rates: list[list[float]] = []
+            for _ in range(given.rounds):
+                out = subprocess.run([given.python, "-c", INSIDE, *arguments], capture_output=True, text=True, check=True).stdout
+                rates.append([float(line) for line in out.split()])
+            print(f"  {count} tasks with achat() {statistics.median(each[0] for each in rates):8.1f}", flush=True)
+            if count == 8:
+                print(f"  one generate() of 8 prompts {statistics.median(each[1] for each in rates):8.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
