@@ -21,12 +21,14 @@ from .template_habits import TemplateHabits
 
 _REASONING = ("reasoning_content", "reasoning", "thinking")  # keys under which clients send the reasoning of earlier answers
 _SYSTEM = ("system", "developer")
+_THINKING = ("enable_thinking", "thinking")  # variables with which chat templates turn reasoning on and off
 
 
 @dataclass
 class Asked:
     """A conversation and what its answer must be like, in the words of Model.chat(). options: further keywords of chat(), with sampling.
-    effort: how much the model should reason, or None. left_out: parts of the request that nothing here can do, for the answer's report."""
+    effort: how much the model should reason, or None. thinking: whether it should reason at all, or None where the request does not say.
+    left_out: parts of the request that nothing here can do, for the answer's report."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -36,6 +38,7 @@ class Asked:
     grammar: Grammar | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     effort: str | None = None
+    thinking: bool | None = None
     continue_final: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -67,32 +70,49 @@ class Answering:
 async def begun(call: Call, served: Served, asked: Asked) -> Answering:
     """Renders the conversation and starts its answer. Raises what Model.chat() raises, and OverloadedError. When it returns, the request is
     admitted: an error after that is not its fault."""
+    model, keywords, ignored = await _keywords(call, served, asked)
+    stream = await model.achat(stream=True, **keywords)
+    await stream.begin()
+    call.begun = True
+    return Answering(model, served, stream, ignored + asked.left_out)
+
+
+async def counted(call: Call, served: Served, asked: Asked) -> int:
+    """Returns the number of tokens of a conversation's prompt. Raises what Model.chat() raises."""
+    model, keywords, _ = await _keywords(call, served, asked)
+    result: ChatResult = await call.server.aside(lambda: model.chat(dry_run=True, **keywords))
+    return result.prompt_tokens
+
+
+async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, dict[str, Any], list[str]]:
+    """Returns the model, the keywords of its chat(), and the names of what the request asked for and the chat template does not read."""
     model = served.model
     assert model is not None
     model._need("generate", "chat()")
     habits = await call.server.aside(served.habits)
-    variables = dict(asked.variables)
+    variables, ignored = dict(asked.variables), {name for name in asked.variables if name not in habits.variables}
+    thinking = asked.thinking
     if asked.effort is not None:
         variables.setdefault("reasoning_effort", asked.effort)
-        if asked.effort == "none":
-            variables = {"enable_thinking": False, "thinking": False, **variables}
-    # Variables that the request's own fields stand for and the template does not read. What the client names itself is reported, too.
-    ignored = sorted(name for name in {*asked.variables, *(["reasoning_effort"] if asked.effort else [])} if name not in habits.variables)
-    options: dict[str, Any] = {"max_new_tokens": int(model.info["n_ctx"]), **call.server.settings.sampling, **asked.options}
+        ignored |= {"reasoning_effort"} - habits.variables
+        thinking = False if asked.effort == "none" else thinking
+    if thinking is not None:
+        variables = {**dict.fromkeys(_THINKING, thinking), **variables}
+    if asked.thinking is not None and not habits.variables & {*_THINKING}:
+        ignored.add("thinking")
+    keywords: dict[str, Any] = {"max_new_tokens": int(model.info["n_ctx"]), **call.server.settings.sampling, **asked.options}
     if asked.tools:
-        options |= {"tools": asked.tools, "tool_choice": asked.tool_choice, "parallel_tool_calls": asked.parallel}
+        keywords |= {"tools": asked.tools, "tool_choice": asked.tool_choice, "parallel_tool_calls": asked.parallel}
     elif asked.tool_choice not in (None, "auto", "none"):
         raise Refused(400, f"tool_choice={shown(asked.tool_choice)} without tools: there is nothing to call", param="tool_choice")
     if asked.response_format is not None:
-        options["response_format"] = asked.response_format
+        keywords["response_format"] = asked.response_format
     if asked.grammar is not None:
-        options["grammar"] = asked.grammar
+        keywords["grammar"] = asked.grammar
     if asked.continue_final:
-        options["continue_final"] = True
-    stream = await model.achat(messages_for(asked.messages, habits), stream=True, template_kwargs=variables, **options)
-    await stream.begin()
-    call.begun = True
-    return Answering(model, served, stream, ignored + asked.left_out)
+        keywords["continue_final"] = True
+    keywords |= {"messages": messages_for(asked.messages, habits), "template_kwargs": variables}
+    return model, keywords, sorted(ignored)
 
 
 # ---------------------------------------------------------------- messages
