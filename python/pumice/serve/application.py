@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from . import chat_completions, completions, embeddings, listings, rerank
+from . import chat_completions, completions, embeddings, listings, messages, rerank, responses
 from .calls import Endpoint, Handler
 from .failures import Dialect
 from .guard import Guard
@@ -23,6 +23,10 @@ from .settings import Settings
 PATHS: tuple[tuple[str, str, Handler, Dialect], ...] = (
     ("POST", "/v1/chat/completions", chat_completions.chat, "openai"),
     ("POST", "/v1/completions", completions.complete, "openai"),
+    ("POST", "/v1/responses", responses.respond, "openai"),
+    ("POST", "/v1/responses/input_tokens", responses.input_tokens, "openai"),
+    ("POST", "/v1/messages", messages.messages, "anthropic"),
+    ("POST", "/v1/messages/count_tokens", messages.count_tokens, "anthropic"),
     ("POST", "/v1/embeddings", embeddings.embed, "openai"),
     ("POST", "/v1/rerank", rerank.rerank, "openai"),
     ("POST", "/rerank", rerank.rerank, "openai"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import chat_completions, completions, embeddings, listings, rerank
+from . import chat_completions, completions, embeddings, listings, messages, rerank, responses
 from .fields import Fields
 from .metrics import Metrics
 from .models import Models
@@ -29,6 +29,9 @@ class Tables:
     def __init__(self, settings: Settings) -> None:
         self.chat = chat_completions.fields(settings)
         self.completions = completions.fields(settings)
+        self.responses = responses.fields(settings)
+        self.messages = messages.fields(settings)
+        self.count_tokens = messages.count_fields(settings)
         self.embeddings = embeddings.fields(settings)
         self.rerank = rerank.fields(settings)
         self.tokenize = listings.tokenize_fields(settings)
@@ -40,6 +43,10 @@ class Tables:
         return {
             "/v1/chat/completions": self.chat,
             "/v1/completions": self.completions,
+            "/v1/responses": self.responses,
+            "/v1/responses/input_tokens": self.responses,
+            "/v1/messages": self.messages,
+            "/v1/messages/count_tokens": self.count_tokens,
             "/v1/embeddings": self.embeddings,
             "/v1/rerank": self.rerank,
             "/rerank": self.rerank,

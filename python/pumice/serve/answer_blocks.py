@@ -1,0 +1,132 @@
+"""An answer as a row of blocks, each a piece of reasoning, of text, or one tool call. /v1/responses calls them items, /v1/messages content
+blocks. A whole answer and a streamed one are made by the same code, so they cannot differ."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from ..chats.chat import ChatResult
+from ..generate.answers import Kind, ToolCall
+from ..generate.generation import Chunk
+from .calls import Call
+from .conversations import Answering
+
+
+@dataclass
+class Block:
+    """One block. place: its position in the answer. parts: its text; of a call, the text of the arguments as JSON. id, name: of a call.
+
+    called: the call, once it is complete. failed: why the text turned out to be no call. Such a block was already streamed, and its text
+    follows as content. cut: the answer ended inside this block."""
+
+    kind: Kind
+    place: int
+    id: str = ""
+    name: str = ""
+    parts: list[str] = field(default_factory=list)
+    called: ToolCall | None = None
+    failed: str | None = None
+    cut: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+
+class Change(NamedTuple):
+    """What happens to a block: it begins, gets more text, or ends."""
+
+    what: Literal["begins", "grows", "ends"]
+    block: Block
+    text: str = ""
+
+
+class Blocks:
+    """The blocks of one answer, made from its chunks. At most one block is open at a time."""
+
+    def __init__(self) -> None:
+        self.all: list[Block] = []
+        self._open: Block | None = None
+        self._calls: dict[str, Block] = {}  # by the call's id
+        self._by_index: dict[int, Block] = {}  # by the call's index
+
+    def changes(self, chunk: Chunk) -> list[Change]:
+        """Takes the next chunk. Returns what it changes."""
+        found: list[Change] = []
+        for index, reason in chunk.call_errors:
+            block = self._by_index[index]
+            block.failed = reason
+            self._end(block, found)
+        if chunk.kind != "tool_call" and chunk.text:
+            self._grow(self._of_kind(chunk.kind, found), chunk.text, found)
+        for delta in chunk.call_deltas:
+            if delta.id not in self._calls:
+                self._begin(Block("tool_call", len(self.all), delta.id, delta.name or ""), found)
+                self._calls[delta.id] = self._by_index[delta.index] = self.all[-1]
+            self._grow(self._calls[delta.id], delta.arguments, found)
+        for call in chunk.calls:
+            block = self._calls[call.id]
+            block.called = call
+            self._end(block, found)
+        if chunk.finish_reason is not None and self._open is not None:
+            self._open.cut = chunk.finish_reason in ("length", "cancelled")
+            self._end(self._open, found)
+        return found
+
+    @property
+    def calls(self) -> bool:
+        """Whether the answer has a complete call."""
+        return any(block.called is not None for block in self.all)
+
+    def _of_kind(self, kind: Kind, found: list[Change]) -> Block:
+        if self._open is None or self._open.kind != kind:
+            self._begin(Block(kind, len(self.all)), found)
+        assert self._open is not None
+        return self._open
+
+    def _begin(self, block: Block, found: list[Change]) -> None:
+        if self._open is not None:
+            self._end(self._open, found)
+        self._open = block
+        self.all.append(block)
+        found.append(Change("begins", block))
+
+    def _grow(self, block: Block, text: str, found: list[Change]) -> None:
+        if text:
+            block.parts.append(text)
+            found.append(Change("grows", block, text))
+
+    def _end(self, block: Block, found: list[Change]) -> None:
+        if block is self._open:
+            self._open = None
+            found.append(Change("ends", block))
+
+
+async def changes_of(call: Call, answering: Answering, blocks: Blocks) -> AsyncIterator[list[Change]]:
+    """Reads an answer to its end. Yields what each chunk changes, and counts the chunk for the metrics."""
+    async for chunk in answering.stream:
+        call.count(chunk)
+        if found := blocks.changes(chunk):
+            yield found
+
+
+async def whole(call: Call, answering: Answering) -> tuple[list[Block], ChatResult]:
+    """Waits for the end of an answer. Returns its blocks and its result. What turned out to be no call is content alone."""
+    blocks = Blocks()
+    async with answering.stream:
+        async for _ in changes_of(call, answering, blocks):
+            pass
+    kept: list[Block] = []
+    for block in blocks.all:
+        if block.failed is not None:
+            continue
+        if kept and kept[-1].kind == block.kind == "content":
+            kept[-1].parts += block.parts
+            kept[-1].cut = block.cut
+        else:
+            kept.append(block)
+    for place, block in enumerate(kept):
+        block.place = place
+    return kept, answering.results()[0]

@@ -1,0 +1,69 @@
+"""Custom tools of /v1/responses: functions whose only argument is a text, perhaps with a grammar. The model calls them as functions with
+the argument "input"."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from .failures import Refused
+from .lark_patterns import pattern_of
+
+INPUT = "input"  # the name of the only argument
+
+
+def function_of(tool: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """Returns a custom tool as a function in the form of Model.chat(). Its text follows the tool's grammar while the model writes it.
+    Raises Refused (400) for a grammar that cannot be enforced."""
+    text: dict[str, Any] = {"type": "string"}
+    about = str(tool.get("description") or "")
+    form = tool.get("format") or {"type": "text"}
+    if not isinstance(form, Mapping) or form.get("type") not in ("text", "grammar"):
+        raise Refused(400, f"{where}.format must have the type 'text' or 'grammar'", param="tools")
+    if form["type"] == "grammar":
+        syntax, definition = form.get("syntax"), form.get("definition")
+        if syntax not in ("lark", "regex") or not isinstance(definition, str) or not definition:
+            raise Refused(400, f"{where}.format must have a syntax ('lark' or 'regex') and a definition", param="tools")
+        try:
+            text["pattern"] = f"^(?:{pattern_of(definition) if syntax == 'lark' else definition})$"
+        except ValueError as error:
+            raise Refused(400, f"{where}: its grammar cannot be enforced: {error}", param="tools") from None
+        about = f"{about}\n\nThe input follows this {'Lark grammar' if syntax == 'lark' else 'regular expression'}:\n{definition}".strip()
+    schema = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": about, "parameters": schema, "strict": True}}
+
+
+class ArrivingInput:
+    """The text of a custom call while its arguments arrive as JSON."""
+
+    _BEGIN = re.compile(r'\s*\{\s*"' + INPUT + r'"\s*:\s*"')
+    _SURE = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?:[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|[dD][89abAB][0-9a-fA-F]{2}'
+                       r"\\u[dD][c-fC-F][0-9a-fA-F]{2}))*")  # fmt: skip
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._begun = False
+        self.sent = ""
+
+    def feed(self, text: str) -> str:
+        """Takes more of the arguments. Returns the text that is new."""
+        self._rest += text
+        if not self._begun:
+            found = self._BEGIN.match(self._rest)
+            if found is None:
+                return ""
+            self._begun, self._rest = True, self._rest[found.end() :]
+        found = self._SURE.match(self._rest)
+        assert found is not None
+        said: str = json.loads(f'"{found[0]}"', strict=False)
+        self._rest = self._rest[found.end() :]
+        self.sent += said
+        return said
+
+    def rest(self, whole: str) -> str:
+        """Returns what is left of the whole text once the call is complete."""
+        left = whole[len(self.sent) :] if whole.startswith(self.sent) else ""
+        self.sent += left
+        return left

@@ -1,0 +1,341 @@
+"""POST /v1/messages and /v1/messages/count_tokens, as https://docs.anthropic.com/en/api/messages describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..chats.chat import ChatResult
+from ..common.arguments import shown
+from .answer_blocks import Block, Blocks, Change, changes_of, whole
+from .calls import Call, dumped
+from .conversations import Answering, Asked, begun, counted, function_tool
+from .failures import Refused, body_of, new_id
+from .fields import FLAG, NUMBER, OBJECT, TEXT, Field, Fields, Read
+from .sampling_fields import MODEL, STREAM, sampling_fields
+from .settings import Settings
+
+# Claude Code puts a block that begins with this text first, and changes it with each request. It would spoil the prefix cache.
+BILLING = "x-anthropic-billing-header"
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def fields(settings: Settings) -> Fields:
+    """Returns the table of fields of /v1/messages."""
+    blocks = {"type": "array", "items": OBJECT}
+    stop = {"type": "string", "minLength": 1, "maxLength": settings.max_stop_length}
+    others = ("stop", "n", "logit_bias", "ignore_eos")  # Messages has other names for these, or no place for what they do
+    return Fields(
+        (
+            MODEL,
+            Field("messages", {"type": "array", "minItems": 1, "items": OBJECT}, "The conversation.", needed=True),
+            Field("max_tokens", {"type": "integer", "minimum": 1}, "Most tokens of the answer.", to="max_new_tokens", needed=True),
+            Field("system", {"anyOf": [TEXT, blocks]}, "What comes before the conversation."),
+            STREAM,
+            *(each for each in sampling_fields(settings) if each.name not in others),
+            Field(
+                "stop_sequences",
+                {"type": "array", "items": stop, "maxItems": settings.max_stops},
+                "Texts before which the answer ends.",
+                to="stop",
+            ),
+            Field("tools", {"type": "array", "items": OBJECT, "maxItems": settings.max_tools}, "Functions that the model may call."),
+            Field(
+                "tool_choice",
+                {
+                    "type": "object",
+                    "required": ["type"],
+                    "properties": {"type": {"enum": ["auto", "any", "tool", "none"]}, "name": TEXT, "disable_parallel_tool_use": FLAG},
+                },
+                "Whether the model has to call a tool.",
+            ),
+            Field(
+                "thinking",
+                {
+                    "type": "object",
+                    "required": ["type"],
+                    "properties": {"type": {"enum": ["enabled", "disabled", "adaptive"]}, "budget_tokens": NUMBER},
+                },
+                "Whether the model reasons, where its template can be told. budget_tokens has no effect.",
+            ),
+            Field(
+                "output_config",
+                {"type": "object", "properties": {"format": OBJECT, "effort": TEXT}},
+                "format: the form of the answer. effort: how much the model should reason, where its template reads it.",
+            ),
+            Field("output_format", OBJECT, "An older name of output_config.format."),
+            Field("chat_template_kwargs", OBJECT, "Further variables of the chat template."),
+            Field("context_management", OBJECT, "Accepted; it has no effect here, and pumice.ignored names it."),
+        ),
+        inert=("metadata", "service_tier", "cache_control", "inference_geo", "speed", "client_metadata"),
+        refused={
+            "mcp_servers": "this server calls no other servers",
+            "container": "this server runs no code",
+        },
+    )
+
+
+def count_fields(settings: Settings) -> Fields:
+    """Returns the table of fields of /v1/messages/count_tokens, which needs no max_tokens."""
+    table = fields(settings)
+    loose = Field("max_tokens", {"type": "integer", "minimum": 1}, "Has no effect on the count.", to="max_new_tokens")
+    return Fields((*table.but("max_tokens").fields, loose), table.inert, table.refused)
+
+
+# ---------------------------------------------------------------- the request
+def asked_of(read: Read) -> Asked:
+    """Translates a checked body."""
+    left_out = [*read.ignored, *(["context_management"] if read["context_management"] else [])]
+    messages = [*_system(read["system"]), *_conversation(read["messages"])]
+    tools = _tools(read["tools"] or (), left_out)
+    choice = read["tool_choice"] or {"type": "auto"}
+    thinking = (read["thinking"] or {}).get("type")
+    if (read["thinking"] or {}).get("budget_tokens") is not None:
+        left_out.append("thinking.budget_tokens")
+    output = read["output_config"] or {}
+    if output.get("format") is not None and read["output_format"] is not None:
+        raise Refused(400, "output_config.format and output_format were both given; they are the same", param="output_format")
+    last = messages[-1]
+    return Asked(
+        messages=messages,
+        tools=tools,
+        tool_choice=_choice(choice, tools),
+        parallel=not choice.get("disable_parallel_tool_use"),
+        response_format=_format(output.get("format") or read["output_format"]),
+        variables=dict(read["chat_template_kwargs"] or {}),
+        effort=output.get("effort"),
+        thinking=None if thinking is None else thinking != "disabled",
+        continue_final=last["role"] == "assistant" and not last.get("tool_calls"),
+        options=dict(read.keywords),
+        left_out=left_out,
+    )
+
+
+def _text(block: Any, where: str) -> str:
+    """Returns the text of a text block. Raises Refused (400) for others."""
+    kind = block.get("type") if isinstance(block, Mapping) else block
+    if kind != "text" or not isinstance(block.get("text"), str):
+        raise Refused(400, f"{where} is {shown(kind, 80)}: this server reads text only", param=where.partition("[")[0])
+    return str(block["text"])
+
+
+def _blocks(content: Any, where: str) -> list[Any]:
+    """Returns a content as a list of blocks. Raises Refused (400) if it is neither a text nor a list."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if content is not None and not isinstance(content, list):
+        raise Refused(400, f"{where} must be a text or a list of blocks, not {shown(content, 80)}", param=where.partition("[")[0])
+    return content or []
+
+
+def _texts(content: Any, where: str) -> list[str]:
+    """Returns the texts of a content."""
+    return [_text(block, f"{where}[{i}]") for i, block in enumerate(_blocks(content, where))]
+
+
+def _system(given: Any) -> list[dict[str, Any]]:
+    texts = [text for text in _texts(given, "system") if not text.startswith(BILLING)]
+    return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
+
+
+def _conversation(given: list[Any]) -> list[dict[str, Any]]:
+    """Returns the messages in the form of Model.chat(). Results of tools become messages of their own, and successive messages of one role
+    become one, as Anthropic's API has it."""
+    found: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for i, message in enumerate(given):
+        where, role = f"messages[{i}]", message.get("role")
+        if role == "assistant":
+            one = _assistant(message.get("content"), f"{where}.content")
+            names |= {call["id"]: call["function"]["name"] for call in one.get("tool_calls", ())}
+            if found and found[-1]["role"] == "assistant":
+                _join(found[-1], one)
+            else:
+                found.append(one)
+        elif role in ("user", "system"):
+            for one in _said(message.get("content"), f"{where}.content", role, names):
+                if found and found[-1]["role"] == one["role"] != "tool":
+                    found[-1]["content"] += "\n" + one["content"]
+                else:
+                    found.append(one)
+        else:
+            raise Refused(400, f"{where}.role must be 'user', 'assistant' or 'system', not {shown(role, 80)}", param="messages")
+    return found
+
+
+def _join(first: dict[str, Any], more: dict[str, Any]) -> None:
+    for key in ("content", "reasoning_content"):
+        if more.get(key):
+            first[key] = (first.get(key) or "") + more[key]
+    if more.get("tool_calls"):
+        first["tool_calls"] = [*first.get("tool_calls", ()), *more["tool_calls"]]
+
+
+def _assistant(content: Any, where: str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    for i, block in enumerate(_blocks(content, where)):
+        kind = block.get("type") if isinstance(block, Mapping) else None
+        if kind == "tool_use":
+            if not all(isinstance(block.get(key), str) for key in ("id", "name")) or not isinstance(block.get("input"), dict):
+                raise Refused(400, f"{where}[{i}] must have an id and a name, which are texts, and an input, an object", param="messages")
+            call = {"name": block["name"], "arguments": block["input"]}
+            message.setdefault("tool_calls", []).append({"id": block["id"], "type": "function", "function": call})
+        elif kind == "thinking":
+            message["reasoning_content"] = message.get("reasoning_content", "") + str(block.get("thinking") or "")
+        elif kind not in ("redacted_thinking", "server_tool_use", "web_search_tool_result", "web_fetch_tool_result"):
+            message["content"] += _text(block, f"{where}[{i}]")
+    return message
+
+
+def _said(content: Any, where: str, role: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Returns the messages of a user's message: results of tools, and its texts."""
+    found: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for i, block in enumerate(_blocks(content, where)):
+        if not isinstance(block, Mapping) or block.get("type") != "tool_result":
+            texts.append(_text(block, f"{where}[{i}]"))
+            continue
+        call = block.get("tool_use_id")
+        if not isinstance(call, str):
+            raise Refused(400, f"{where}[{i}] has no tool_use_id", param="messages")
+        text = "\n".join(_texts(block.get("content"), f"{where}[{i}].content"))
+        if block.get("is_error") and not text.lower().startswith("error"):
+            text = f"Error: {text}"
+        found.append({"role": "tool", "tool_call_id": call, "content": text, **({"name": names[call]} if call in names else {})})
+    return [*found, {"role": role, "content": "\n".join(texts)}] if texts or not found else found
+
+
+def _tools(given: Any, left_out: list[str]) -> list[dict[str, Any]]:
+    """Returns the tools in the form of Model.chat(). Those that Anthropic runs or defines are added to left_out."""
+    tools = []
+    for i, tool in enumerate(given):
+        if tool.get("type") not in (None, "custom"):
+            left_out.append(f"tools[{i}]: {shown(tool['type'], 80)}")
+            continue
+        tools.append(function_tool(tool.get("name"), tool.get("description"), tool.get("input_schema"), f"tools[{i}]", tool.get("strict")))
+    return tools
+
+
+def _choice(given: Mapping[str, Any], tools: list[dict[str, Any]]) -> str:
+    if given["type"] != "tool":
+        return {"any": "required"}.get(given["type"], str(given["type"]))
+    if given.get("name") not in [tool["function"]["name"] for tool in tools]:
+        raise Refused(
+            400, f"tool_choice names {shown(given.get('name'), 80)}, which is none of the tools that can run here", param="tool_choice"
+        )
+    return str(given["name"])
+
+
+def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    if given.get("type") != "json_schema" or not isinstance(given.get("schema"), dict):
+        raise Refused(400, 'output_config.format must be {"type": "json_schema", "schema": {...}}', param="output_config")
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": given["schema"]}}
+
+
+# ---------------------------------------------------------------- the answer
+def _usage(result: ChatResult) -> dict[str, int]:
+    """Returns the numbers of tokens. Anthropic does not count tokens that the cache had to input_tokens."""
+    return {
+        "input_tokens": result.prompt_tokens - result.reused_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": result.reused_tokens,
+        "output_tokens": len(result.ids),
+    }
+
+
+def _end(result: ChatResult, calls: bool) -> dict[str, Any]:
+    """Returns why the answer ended."""
+    if result.finish_reason == "stop" and isinstance(result.stopped_by, str):
+        return {"stop_reason": "stop_sequence", "stop_sequence": result.stopped_by}
+    if result.finish_reason in ("length", "cancelled"):
+        return {"stop_reason": "max_tokens", "stop_sequence": None}
+    return {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
+
+
+def _report(result: ChatResult, answering: Answering) -> dict[str, Any]:
+    return {"seed": result.seed, "timings": dict(result.timings), "ignored": answering.ignored}
+
+
+def _content(block: Block) -> dict[str, Any]:
+    """Returns a whole block."""
+    if block.kind == "reasoning":
+        return {"type": "thinking", "thinking": block.text, "signature": ""}
+    if block.kind == "content":
+        return {"type": "text", "text": block.text}
+    assert block.called is not None
+    return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.called.arguments}
+
+
+async def messages(call: Call) -> None:
+    """Answers a conversation in Anthropic's form."""
+    read = await call.read(call.server.tables.messages)
+    call.model = read["model"]
+    async with call.server.models.use(read["model"]) as served:
+        call.model = served.name
+        answering = await begun(call, served, asked_of(read))
+        head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": served.name}
+        if read["stream"]:
+            await _stream(call, answering, head)
+            return
+        blocks, result = await whole(call, answering)
+        calls = any(block.called is not None for block in blocks)
+        content = [_content(block) for block in blocks]
+        report = {"pumice": _report(result, answering)}
+        await call.answer_small({**head, "content": content, **_end(result, calls), "usage": _usage(result), **report})
+
+
+async def count_tokens(call: Call) -> None:
+    """Counts the tokens of a conversation."""
+    read = await call.read(call.server.tables.count_tokens)
+    call.model = read["model"]
+    async with call.server.models.use(read["model"]) as served:
+        call.model = served.name
+        await call.answer_small({"input_tokens": await counted(call, served, asked_of(read))})
+
+
+# ---------------------------------------------------------------- the stream
+def _event(value: dict[str, Any]) -> bytes:
+    return f"event: {value['type']}\n".encode() + b"data: " + dumped(value) + b"\n\n"
+
+
+_DELTAS = {
+    "reasoning": ("thinking_delta", "thinking"),
+    "content": ("text_delta", "text"),
+    "tool_call": ("input_json_delta", "partial_json"),
+}
+_EMPTY: dict[str, dict[str, Any]] = {
+    "reasoning": {"type": "thinking", "thinking": "", "signature": ""},
+    "content": {"type": "text", "text": ""},
+}
+
+
+def _events_of(change: Change) -> bytes:
+    """Returns the events for a change of a block."""
+    block = change.block
+    at = {"index": block.place}
+    if change.what == "begins":
+        empty = _EMPTY.get(block.kind) or {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
+        return _event({"type": "content_block_start", **at, "content_block": empty})
+    if change.what == "grows":
+        kind, key = _DELTAS[block.kind]
+        return _event({"type": "content_block_delta", **at, "delta": {"type": kind, key: change.text}})
+    signed = {"type": "content_block_delta", **at, "delta": {"type": "signature_delta", "signature": ""}}
+    return (_event(signed) if block.kind == "reasoning" else b"") + _event({"type": "content_block_stop", **at})
+
+
+async def _stream(call: Call, answering: Answering, head: dict[str, Any]) -> None:
+    def failed(failure: Refused) -> bytes:
+        return _event(body_of(failure, "anthropic", call.id))
+
+    blocks = Blocks()
+    prompt = {"input_tokens": sum(answering.stream.prompt_tokens or ()), "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    start = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": {**prompt, "output_tokens": 0}}
+    async with answering.stream, call.events(failed, _PING) as out:
+        await out.send(_event({"type": "message_start", "message": start}) + _PING)
+        async for changes in changes_of(call, answering, blocks):
+            await out.send(b"".join(map(_events_of, changes)))
+        result = answering.results()[0]
+        end = {"delta": _end(result, blocks.calls), "usage": _usage(result), "pumice": _report(result, answering)}
+        await out.send(_event({"type": "message_delta", **end}) + _event({"type": "message_stop"}))

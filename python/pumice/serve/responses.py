@@ -1,0 +1,487 @@
+"""POST /v1/responses and /v1/responses/input_tokens, as https://platform.openai.com/docs/api-reference/responses describes them. Nothing is
+stored: each request has the whole conversation."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..chats.chat import ChatResult
+from ..common.arguments import shown
+from .answer_blocks import Block, Blocks, Change, changes_of, whole
+from .calls import Call, dumped
+from .chat_completions import report_of
+from .conversations import Answering, Asked, begun, chosen, counted, function_tool, text_of
+from .custom_tools import INPUT, ArrivingInput, function_of
+from .failures import Refused, new_id
+from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
+from .sampling_fields import INERT, MODEL, STREAM, sampling_fields
+from .settings import Settings
+
+_SEALED = "pumice:"  # with this text begins the encrypted_content of a reasoning item, which is the reasoning in base64
+_ENCRYPTED = "reasoning.encrypted_content"
+# Items that tools of OpenAI leave in a conversation. A model that runs here has no use for them.
+_HOSTED = (
+    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call", "computer_call_output",
+    "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "mcp_call", "tool_search_call", "tool_search_output",
+)  # fmt: skip
+
+
+def fields(settings: Settings) -> Fields:
+    """Returns the table of fields."""
+    others = ("stop", "n", "logit_bias", "ignore_eos", "presence_penalty", "frequency_penalty")  # Responses does not have these
+    effort = {"anyOf": [TEXT, {"type": "null"}]}
+    return Fields(
+        (
+            MODEL,
+            Field("input", {"anyOf": [TEXT, {"type": "array", "items": OBJECT, "minItems": 1}]}, "A text, or the items.", needed=True),
+            Field("instructions", TEXT, "What comes before the conversation."),
+            STREAM,
+            Field("stream_options", {"type": "object", "properties": {"include_obfuscation": FLAG}}, "Has no effect."),
+            Field("max_output_tokens", {"type": "integer", "minimum": 1}, "Most tokens of the answer.", to="max_new_tokens"),
+            *(each for each in sampling_fields(settings) if each.name not in others),
+            Field("tools", {"type": "array", "items": OBJECT, "maxItems": settings.max_tools}, "Functions and custom tools to call."),
+            Field("tool_choice", {"anyOf": [TEXT, OBJECT]}, '"auto", "none", "required", or a tool.'),
+            Field("parallel_tool_calls", FLAG, "False: at most one call."),
+            Field(
+                "text",
+                {"type": "object", "properties": {"format": {"type": "object", "required": ["type"]}, "verbosity": TEXT}},
+                "format: the form of the answer. verbosity has no effect.",
+            ),
+            Field(
+                "reasoning",
+                {"type": "object", "properties": {"effort": effort, "summary": TEXT, "generate_summary": TEXT}},
+                "effort: how much the model should reason, where its template reads it. summary: the reasoning goes out as a summary.",
+            ),
+            Field("include", {"type": "array", "items": TEXT}, f"{_ENCRYPTED} is served; pumice.ignored names others."),
+            Field("truncation", {"enum": ["disabled"]}, "What is too long is an error."),
+            Field("metadata", OBJECT, "Is given back."),
+            Field("chat_template_kwargs", OBJECT, "Further variables of the chat template."),
+            Field("context_management", LIST, "Accepted; it has no effect here, and pumice.ignored names it."),
+            Field("top_logprobs", {"type": "integer", "minimum": 0, "maximum": 0}, "Only 0: /v1/chat/completions has log-probabilities."),
+        ),
+        inert=(*(name for name in INERT if name != "metadata"), "max_tool_calls"),
+        refused={
+            "previous_response_id": "this server keeps no responses; send the whole conversation as input",
+            "conversation": "this server keeps no conversations; send the whole conversation as input",
+            "background": "this server keeps no responses, so one cannot be fetched later",
+            "prompt": "this server keeps no prompts; send instructions and input",
+        },
+    )
+
+
+# ---------------------------------------------------------------- tools
+@dataclass(frozen=True)
+class Named:
+    """A tool as the client knows it. The model knows it under one name without a namespace."""
+
+    name: str
+    namespace: str | None = None
+    custom: bool = False
+
+
+@dataclass
+class Tools:
+    """The tools of a request. named: by the name that the model sees."""
+
+    listed: list[dict[str, Any]] = field(default_factory=list)
+    named: dict[str, Named] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    def add(self, given: Any, where: str, namespace: str | None = None) -> None:
+        """Adds tools. Those that only OpenAI runs are left out and named."""
+        if not isinstance(given, list):
+            raise Refused(400, f"{where} must be a list, not {shown(given, 80)}", param=where.partition("[")[0])
+        for i, tool in enumerate(given):
+            here = f"{where}[{i}]"
+            kind, name = (tool.get("type"), tool.get("name")) if isinstance(tool, Mapping) else (None, None)
+            if kind == "namespace" and namespace is None and isinstance(name, str):
+                self.add(tool.get("tools"), f"{here}.tools", name)
+                continue
+            if kind not in ("function", "custom"):
+                self.left_out.append(f"{here}: {shown(kind, 80)}")
+                continue
+            if not isinstance(name, str) or not name:
+                raise Refused(400, f"{here} has no name", param="tools")
+            flat = flat_name(name, namespace)
+            if flat in self.named:
+                raise Refused(400, f"{here}: there are two tools with the name {flat!r}", param="tools")
+            self.named[flat] = Named(name, namespace, kind == "custom")
+            if kind == "custom":
+                self.listed.append(function_of(tool, flat, here))
+            else:
+                self.listed.append(function_tool(flat, tool.get("description"), tool.get("parameters"), here, tool.get("strict")))
+
+    def flat(self, given: Mapping[str, Any]) -> str:
+        """Returns the model's name of the tool that a tool_choice names. Raises Refused (400) if there is none."""
+        name, namespace = given.get("name"), given.get("namespace")
+        found = [
+            flat
+            for flat, named in self.named.items()
+            if (flat == name and namespace is None) or (named.name == name and namespace in (None, named.namespace))
+        ]
+        if len(found) != 1 or given.get("type") not in ("function", "custom"):
+            what = "none of the tools that can run here" if len(found) != 1 else "not a function or custom tool"
+            raise Refused(400, f"tool_choice names {shown(name or given.get('type'), 80)}, which is {what}", param="tool_choice")
+        return found[0]
+
+
+def flat_name(name: str, namespace: Any) -> str:
+    """Returns the name that the model sees of a tool in a namespace."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def _choice(given: Any, tools: Tools) -> tuple[Any, list[dict[str, Any]]]:
+    """Returns chat()'s tool_choice, and the tools that may be called."""
+    if not isinstance(given, Mapping):
+        return chosen(given, tools.listed)
+    if given.get("type") == "allowed_tools":
+        allowed = given.get("tools")
+        if not isinstance(allowed, list) or not all(isinstance(each, Mapping) for each in allowed):
+            raise Refused(400, "tool_choice.tools must be a list of tools", param="tool_choice")
+        names = [tools.flat(each) for each in allowed]
+        return given.get("mode", "auto"), [tool for tool in tools.listed if tool["function"]["name"] in names]
+    return tools.flat(given), tools.listed
+
+
+# ---------------------------------------------------------------- the request
+def asked_of(read: Read) -> tuple[Asked, Tools]:
+    """Translates a checked body."""
+    tools = Tools(left_out=list(read.ignored))
+    tools.add(read["tools"] or [], "tools")
+    items = read["input"]
+    messages: list[dict[str, Any]] = []
+    if read["instructions"]:
+        messages.append({"role": "system", "content": read["instructions"]})
+    messages += [{"role": "user", "content": items}] if isinstance(items, str) else _conversation(items, tools)
+    if not messages:
+        raise Refused(400, "input has no message", param="input")
+    reasoning = read["reasoning"] or {}
+    if read["context_management"]:
+        tools.left_out.append("context_management")
+    tools.left_out += [f"include: {name}" for name in read["include"] or () if name != _ENCRYPTED]
+    choice, listed = _choice(read["tool_choice"], tools)
+    asked = Asked(
+        messages=messages,
+        tools=listed,
+        tool_choice=choice,
+        parallel=read.get("parallel_tool_calls", True),
+        response_format=_format((read["text"] or {}).get("format")),
+        variables=dict(read["chat_template_kwargs"] or {}),
+        effort=reasoning.get("effort"),
+        options=dict(read.keywords),
+        left_out=tools.left_out,
+    )
+    return asked, tools
+
+
+def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Returns chat()'s response_format. Responses has the entries of json_schema beside the type."""
+    if given is None or given["type"] == "text":
+        return None
+    inner = {key: value for key, value in given.items() if key != "type" and value is not None}
+    return {"type": given["type"], **({"json_schema": inner} if given["type"] == "json_schema" else inner)}
+
+
+def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
+    """Returns the items as messages of Model.chat(). Reasoning, texts and calls that follow each other are one message of the assistant."""
+    found: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+
+    def assistant() -> dict[str, Any]:
+        if not found or found[-1]["role"] != "assistant":
+            found.append({"role": "assistant", "content": ""})
+        return found[-1]
+
+    for i, item in enumerate(items):
+        where, kind = f"input[{i}]", item.get("type", "message" if "role" in item else None)
+        if kind == "message":
+            role, content = item.get("role"), item.get("content")
+            if role == "assistant":
+                texts = [content] if isinstance(content, str) else [_content_text([part], where) for part in content or ()]
+                assistant()["content"] += "".join(texts)
+            elif role in ("user", "system", "developer"):
+                found.append({"role": role, "content": _content_text(content, where)})
+            else:
+                raise Refused(400, f"{where}.role is {shown(role, 80)}; it must be user, assistant, system or developer", param="input")
+        elif kind in ("function_call", "custom_tool_call"):
+            name, call, said = item.get("name"), item.get("call_id"), item.get("arguments" if kind == "function_call" else "input")
+            if not all(isinstance(each, str) for each in (name, call, said)):
+                key = "arguments" if kind == "function_call" else "input"
+                raise Refused(400, f"{where} must have name, call_id and {key}, which are texts", param="input")
+            flat = names[call] = flat_name(name, item.get("namespace"))
+            function = {"name": flat, "arguments": (said or "{}") if kind == "function_call" else {INPUT: said}}
+            assistant().setdefault("tool_calls", []).append({"id": call, "type": "function", "function": function})
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            if not isinstance(call := item.get("call_id"), str):
+                raise Refused(400, f"{where} has no call_id", param="input")
+            message = {"role": "tool", "tool_call_id": call, "content": _content_text(item.get("output"), where)}
+            found.append({**message, **({"name": names[call]} if call in names else {})})
+        elif kind == "reasoning":
+            if said := _thought(item):
+                message = assistant()
+                message["reasoning_content"] = message.get("reasoning_content", "") + said
+        elif kind == "additional_tools":
+            tools.add(item.get("tools"), f"{where}.tools")
+        elif kind in _HOSTED:
+            tools.left_out.append(f"{where}: {kind}")
+        elif kind == "item_reference":
+            raise Refused(400, f"{where} is an item_reference: this server keeps no items; send the item itself", param="input")
+        else:
+            raise Refused(400, f"{where} has the type {shown(kind, 80)}, which this server does not read", param="input")
+    return found
+
+
+def _content_text(content: Any, where: str) -> str:
+    try:
+        return text_of(content, where)
+    except Refused as error:
+        raise Refused(400, error.message, param="input") from None
+
+
+def _thought(item: Mapping[str, Any]) -> str:
+    """Returns the reasoning of an item: its content, or what encrypted_content carries, or its summary."""
+    for parts in (item.get("content"), item.get("encrypted_content"), item.get("summary")):
+        if isinstance(parts, str) and parts.startswith(_SEALED):
+            try:
+                return base64.b64decode(parts[len(_SEALED) :], validate=True).decode()
+            except ValueError:
+                raise Refused(400, "the encrypted_content of a reasoning item is damaged", param="input") from None
+        if isinstance(parts, list) and parts:
+            return "".join(str(part.get("text") or "") for part in parts if isinstance(part, Mapping))
+    return ""
+
+
+# ---------------------------------------------------------------- the answer
+@dataclass
+class Form:
+    """What an answer looks like to the client. head: what its response object has from the begin."""
+
+    head: dict[str, Any]
+    tools: Tools
+    summary: bool  # the client asked for a summary, so the reasoning goes out as one
+    sealed: bool  # the client asked for encrypted_content
+
+    def item(self, block: Block, item_id: str, status: str) -> dict[str, Any]:
+        """Returns a block as an item. status: in_progress, which has no text yet, completed or incomplete."""
+        text = "" if status == "in_progress" else block.text
+        if block.kind == "content":
+            content = [] if status == "in_progress" else [self.part(block, text)]
+            return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
+        if block.kind == "reasoning":
+            said = [] if status == "in_progress" else [self.part(block, text)]
+            where = {"summary": said} if self.summary else {"summary": [], "content": said}
+            sealed = {"encrypted_content": _SEALED + base64.b64encode(text.encode()).decode()} if self.sealed else {}
+            return {"id": item_id, "type": "reasoning", "status": status, **where, **sealed}
+        named = self.named(block)
+        shown_as = {"name": named.name, **({"namespace": named.namespace} if named.namespace else {})}
+        called = {"id": item_id, "status": status, "call_id": block.id, **shown_as}
+        if named.custom:
+            return {**called, "type": "custom_tool_call", "input": custom_input(block) if text else ""}
+        return {**called, "type": "function_call", "arguments": text}
+
+    def named(self, block: Block) -> Named:
+        """Returns the client's name of a call's tool. A name that no tool has is given back as the model wrote it."""
+        return self.tools.named.get(block.name, Named(block.name))
+
+    def part(self, block: Block, text: str) -> dict[str, Any]:
+        """Returns the only content part of a block of text or reasoning."""
+        if block.kind == "content":
+            return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        return {"type": "summary_text" if self.summary else "reasoning_text", "text": text}
+
+    def id_of(self, block: Block) -> str:
+        """Returns a new id for an item."""
+        if block.kind == "tool_call":
+            return new_id("ctc_" if self.named(block).custom else "fc_")
+        return new_id("msg_" if block.kind == "content" else "rs_")
+
+    def ended(self, output: list[dict[str, Any]], result: ChatResult, answering: Answering) -> dict[str, Any]:
+        """Returns the response object of an answer that has ended."""
+        cut = result.finish_reason in ("length", "cancelled")
+        usage = {
+            "input_tokens": result.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": result.reused_tokens},
+            "output_tokens": len(result.ids),
+            "output_tokens_details": {"reasoning_tokens": result.kind_tokens.get("reasoning", 0)},
+            "total_tokens": result.prompt_tokens + len(result.ids),
+        }
+        return {
+            **self.head,
+            "status": "incomplete" if cut else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "completed_at": None if cut else int(time.time()),
+            "output": output,
+            "usage": usage,
+            "pumice": report_of([result], answering.ignored),
+        }
+
+
+def custom_input(block: Block) -> str:
+    """Returns the text that a custom tool is called with. Of a call that did not become complete, as much as there is."""
+    if block.called is not None and isinstance(said := block.called.arguments.get(INPUT), str):
+        return said
+    return ArrivingInput().feed(block.text)
+
+
+def _form_of(read: Read, tools: Tools, model: str) -> Form:
+    reasoning, text = read["reasoning"] or {}, read["text"] or {}
+    head = {
+        "id": new_id("resp_"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": read["instructions"],
+        "max_output_tokens": read["max_output_tokens"],
+        "metadata": read["metadata"] or {},
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": read.get("parallel_tool_calls", True),
+        "previous_response_id": None,
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "service_tier": "default",
+        "store": False,
+        "temperature": read["temperature"],
+        "text": {"format": text.get("format") or {"type": "text"}},
+        "tool_choice": read.get("tool_choice", "auto"),
+        "tools": read["tools"] or [],
+        "top_p": read["top_p"],
+        "truncation": "disabled",
+        "usage": None,
+    }
+    summary = bool(reasoning.get("summary") or reasoning.get("generate_summary"))
+    return Form(head, tools, summary, _ENCRYPTED in (read["include"] or ()))
+
+
+async def respond(call: Call) -> None:
+    """Answers a conversation in the form of OpenAI's Responses."""
+    read = await call.read(call.server.tables.responses)
+    call.model = read["model"]
+    async with call.server.models.use(read["model"]) as served:
+        call.model = served.name
+        asked, tools = asked_of(read)
+        answering = await begun(call, served, asked)
+        form = _form_of(read, tools, served.name)
+        if read["stream"]:
+            await _stream(call, answering, form)
+            return
+        blocks, result = await whole(call, answering)
+        output = [form.item(block, form.id_of(block), status_of(block)) for block in blocks]
+        await call.answer_small(form.ended(output, result, answering))
+
+
+async def input_tokens(call: Call) -> None:
+    """Counts the tokens of a conversation."""
+    read = await call.read(call.server.tables.responses)
+    call.model = read["model"]
+    async with call.server.models.use(read["model"]) as served:
+        call.model = served.name
+        count = await counted(call, served, asked_of(read)[0])
+        await call.answer_small({"object": "response.input_tokens", "input_tokens": count})
+
+
+def status_of(block: Block) -> str:
+    """Returns the status of an item that has ended."""
+    return "incomplete" if block.cut or block.failed is not None else "completed"
+
+
+# ---------------------------------------------------------------- the stream
+@dataclass
+class Events:
+    """Makes the events of one answer. items: the items that have ended, by place."""
+
+    form: Form
+    number: int = 0
+    items: dict[int, dict[str, Any]] = field(default_factory=dict)
+    ids: dict[int, str] = field(default_factory=dict)
+    inputs: dict[int, ArrivingInput] = field(default_factory=dict)
+
+    def event(self, kind: str, **entries: Any) -> bytes:
+        """Returns one event."""
+        data = dumped({"type": f"response.{kind}", "sequence_number": self.number, **entries})
+        self.number += 1
+        return f"event: response.{kind}\n".encode() + b"data: " + data + b"\n\n"
+
+    def of(self, change: Change) -> bytes:
+        """Returns the events for a change of a block."""
+        block = change.block
+        steps: dict[str, Callable[[Block, str], list[bytes]]] = {"begins": self._begins, "grows": self._grows, "ends": self._ends}
+        return b"".join(steps[change.what](block, change.text))
+
+    def _at(self, block: Block) -> dict[str, Any]:
+        """Returns the entries that say which text of which item an event belongs to."""
+        at = {"item_id": self.ids[block.place], "output_index": block.place}
+        if block.kind == "tool_call":
+            return at
+        return {**at, ("summary_index" if self._summary(block) else "content_index"): 0}
+
+    def _summary(self, block: Block) -> bool:
+        return block.kind == "reasoning" and self.form.summary
+
+    def _text(self, block: Block) -> str:
+        """Returns the name of the events that carry a block's text."""
+        if block.kind == "content":
+            return "output_text"
+        if block.kind == "reasoning":
+            return "reasoning_summary_text" if self.form.summary else "reasoning_text"
+        return "custom_tool_call_input" if self.form.named(block).custom else "function_call_arguments"
+
+    def _begins(self, block: Block, _: str) -> list[bytes]:
+        self.ids[block.place] = self.form.id_of(block)
+        item = self.form.item(block, self.ids[block.place], "in_progress")
+        found = [self.event("output_item.added", output_index=block.place, item=item)]
+        if block.kind == "tool_call":
+            if self.form.named(block).custom:
+                self.inputs[block.place] = ArrivingInput()
+            return found
+        kind = "reasoning_summary_part.added" if self._summary(block) else "content_part.added"
+        return [*found, self.event(kind, **self._at(block), part=self.form.part(block, ""))]
+
+    def _grows(self, block: Block, text: str) -> list[bytes]:
+        if (arriving := self.inputs.get(block.place)) is not None and not (text := arriving.feed(text)):
+            return []
+        more: dict[str, Any] = {"logprobs": []} if block.kind == "content" else {}
+        return [self.event(f"{self._text(block)}.delta", **self._at(block), delta=text, **more)]
+
+    def _ends(self, block: Block, _: str) -> list[bytes]:
+        item = self.items[block.place] = self.form.item(block, self.ids[block.place], status_of(block))
+        at, kind = self._at(block), self._text(block)
+        found = []
+        if block.kind == "tool_call":
+            if (arriving := self.inputs.get(block.place)) is not None:
+                if left := arriving.rest(item["input"]):
+                    found.append(self.event(f"{kind}.delta", **at, delta=left))
+                found.append(self.event(f"{kind}.done", **at, input=item["input"]))
+            else:
+                found.append(self.event(f"{kind}.done", **at, name=item["name"], arguments=item["arguments"]))
+        else:
+            more: dict[str, Any] = {"logprobs": []} if block.kind == "content" else {}
+            found.append(self.event(f"{kind}.done", **at, text=block.text, **more))
+            done = "reasoning_summary_part.done" if self._summary(block) else "content_part.done"
+            found.append(self.event(done, **at, part=self.form.part(block, block.text)))
+        return [*found, self.event("output_item.done", output_index=block.place, item=item)]
+
+
+async def _stream(call: Call, answering: Answering, form: Form) -> None:
+    events, blocks = Events(form), Blocks()
+
+    def output() -> list[dict[str, Any]]:
+        return [events.items[place] for place in sorted(events.items)]
+
+    def failed(failure: Refused) -> bytes:
+        error = {"code": "server_error", "message": failure.message}
+        return events.event("failed", response={**form.head, "status": "failed", "error": error, "output": output()})
+
+    async with answering.stream, call.events(failed) as out:
+        await out.send(events.event("created", response=form.head) + events.event("in_progress", response=form.head))
+        async for changes in changes_of(call, answering, blocks):
+            await out.send(b"".join(map(events.of, changes)))
+        response = form.ended(output(), answering.results()[0], answering)
+        await out.send(events.event(response["status"], response=response))
