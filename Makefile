@@ -129,7 +129,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.made $(SOURCES)
-	$(PIP) install -q ".[grammar]"
+	$(PIP) install -q ".[serve]"
 	@touch $@
 
 $(VENV)/.samples: $(VENV)/.made
