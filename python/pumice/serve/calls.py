@@ -48,7 +48,7 @@ class Call:
 
     def __init__(self, server: Server, scope: Mapping[str, Any], receive: Receive, send: Send, dialect: Dialect) -> None:
         self.server, self.scope, self.dialect = server, scope, dialect
-        self._receive, self._send = receive, send
+        self._receive, self._sends = receive, send
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.id: str = scope.get("state", {}).get("request_id") or new_id("req_")
         self.begun = False
@@ -137,9 +137,16 @@ class Call:
         """Answers with bytes."""
         told = {"content-type": kind, "content-length": str(len(body)), "x-request-id": self.id, **(headers or {})}
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": [*as_headers(told), *_HEADERS]})
-        await self._send({"type": "http.response.body", "body": body})
+        await self.send_message({"type": "http.response.start", "status": status, "headers": [*as_headers(told), *_HEADERS]})
+        await self.send_message({"type": "http.response.body", "body": body})
         self.over = True
+
+    async def send_message(self, message: Message) -> None:
+        """Sends a message of ASGI. Raises ClientGone if the server says that the client has left (ASGI 2.4)."""
+        try:
+            await self._sends(message)
+        except OSError:
+            raise ClientGone from None
 
     async def refuse(self, failure: Refused) -> None:
         """Answers with an error in the form of the dialect. An error of the Python API names a keyword; the client is told of its field."""
@@ -172,7 +179,7 @@ class Events:
         call = self._call
         call.status = 200
         told = {"content-type": "text/event-stream; charset=utf-8", "x-request-id": call.id, "x-accel-buffering": "no"}
-        await call._send({"type": "http.response.start", "status": 200, "headers": [*as_headers(told), *_HEADERS]})
+        await call.send_message({"type": "http.response.start", "status": 200, "headers": [*as_headers(told), *_HEADERS]})
         owner = asyncio.current_task()
         assert owner is not None
         self._task = asyncio.create_task(self._watch(owner))
@@ -181,7 +188,7 @@ class Events:
     async def send(self, event: bytes) -> None:
         """Sends events. Waits while the client takes no more bytes."""
         self._since = time.monotonic()
-        await self._call._send({"type": "http.response.body", "body": event, "more_body": True})
+        await self._call.send_message({"type": "http.response.body", "body": event, "more_body": True})
         self._since, self._last = None, time.monotonic()
 
     async def _watch(self, owner: asyncio.Task[Any]) -> None:
@@ -204,15 +211,15 @@ class Events:
             self._task.cancel()
         call = self._call
         if error is None:
-            await call._send({"type": "http.response.body", "body": b""})
+            await call.send_message({"type": "http.response.body", "body": b""})
             call.over = True
             return False
-        if not isinstance(error, Exception):
+        if isinstance(error, ClientGone) or not isinstance(error, Exception):
             return False
         failure = failure_of(error, begun=True)
         call.server.log_failure(call, failure, error)
         await self.send(self._failed(failure))
-        await call._send({"type": "http.response.body", "body": b""})
+        await call.send_message({"type": "http.response.body", "body": b""})
         call.over = True
         return True
 

@@ -151,8 +151,8 @@ async def chat(call: Call) -> None:
         if read["stream"]:
             await _stream(call, answering, head, bool((read["stream_options"] or {}).get("include_usage")))
             return
-        results = await answering.whole()
-        await call.answer_small(
+        results = await answering.whole(call)
+        await call.answer(
             {
                 **head,
                 "object": "chat.completion",

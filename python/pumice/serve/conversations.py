@@ -53,11 +53,11 @@ class Answering:
     stream: AsyncStream
     ignored: list[str]
 
-    async def whole(self) -> list[ChatResult]:
+    async def whole(self, call: Call) -> list[ChatResult]:
         """Waits for the end and returns the answers, one for each of n."""
         async with self.stream:
-            async for _ in self.stream:
-                pass
+            async for chunk in self.stream:
+                call.count(chunk)
         result = self.stream.result
         return result if isinstance(result, list) else [result]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..model.model import Model
 from .calls import Call
 from .failures import Refused
 from .fields import TEXT, Field, Fields
@@ -46,17 +47,22 @@ def fields(settings: Settings) -> Fields:
     )
 
 
-def _texts(given: Any, settings: Settings) -> list[str]:
-    texts = [given] if isinstance(given, str) else given
-    if all(isinstance(text, str) for text in texts):
-        return list(texts)
-    raise Refused(
-        400,
-        "input has token ids. Their meaning depends on the tokenizer, and clients that send them by default use another one than this "
-        "model's. "
-        "Send texts; in LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)",
-        param="input",
-    )
+def _texts(given: Any, model: Model, settings: Settings) -> list[str]:
+    """Returns the texts of `input`. Token ids are refused, unless the server was told to take them as this model's."""
+    given = [given] if isinstance(given, str) else given
+    if all(isinstance(text, str) for text in given):
+        return list(given)
+    rows = [given] if isinstance(given[0], int) else given
+    if not all(isinstance(row, list) and all(isinstance(i, int) for i in row) for row in rows):
+        raise Refused(400, "input mixes texts and token ids", param="input")
+    if not settings.token_inputs:
+        raise Refused(
+            400,
+            "input has token ids. Their meaning depends on the tokenizer, and clients that send them by default use another one than this "
+            "model's. Send texts (LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)), or start the server with --token-inputs",
+            param="input",
+        )
+    return [model.detokenize(row) for row in rows]
 
 
 async def embed(call: Call) -> None:
@@ -66,7 +72,7 @@ async def embed(call: Call) -> None:
     async with call.server.models.use(read["model"]) as served:
         call.model, model = served.name, served.model
         assert model is not None
-        texts = _texts(read["input"], call.server.settings)
+        texts = await call.server.aside(_texts, read["input"], model, call.server.settings)
         encode = {"query": model.aencode_query, "document": model.aencode_document}.get(read["input_type"], model.aencode)
         found = await encode(texts, details=True, truncate=True if read["truncate"] else "error", **read.keywords)
         call.begun = True
