@@ -95,6 +95,14 @@ class AsyncStream(AsyncIterator[Chunk]):
         return None if self._call is None else tuple(params.seed or 0 for params in self._call.run.params)
 
     @property
+    def waits(self) -> bool:
+        """Whether the request is admitted and no step has computed anything for it yet."""
+        if self._call is None or self._call.over:
+            return False
+        timings = self._call.run.timings()
+        return not (timings["prefill_tokens"] or timings["decode_tokens"])
+
+    @property
     def result(self) -> Any:
         """The result in the form in which agenerate() or achat() returns it, or None if the stream has neither ended nor been closed."""
         return None if self._call is None else self._call.result

@@ -338,6 +338,10 @@ class Run:
             sequence.cancel()
         self._request.close()
 
+    def timings(self) -> dict[str, float]:
+        """Returns tokens and seconds of prefill and decode so far."""
+        return dict(self._request.timings())
+
     def results(self) -> list[Generation]:
         """Returns a Generation for each sequence, in the order of the prompts."""
         reused = list(self._request.reused_tokens)
