@@ -1,4 +1,6 @@
-"""The command line: pumice doctor | devices | info | plan | encode | generate | chat | bench. Exit code 0, or 1 with one line on stderr."""
+"""The command line: pumice doctor | devices | info | plan | encode | generate | chat | serve | bench.
+
+Exit code 0, or 1 with one line on stderr."""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from typing import Any, BinaryIO, NoReturn
 import pumice
 
 from .common.stdio import OutputError, complain, finish, give_up_output, input_bytes, is_output, on_screen, prepare, say, takes_bytes
+from .serve.command import add_options as add_serve_options
 
 BENCH_TEXT = (
     "The quick brown fox jumps over the lazy dog while the band plays on, and nobody in the old town by the river "
@@ -45,6 +48,19 @@ def _count(text: str) -> int:
 
 def _layers(text: str) -> int | str:
     return int(text) if text.lstrip("-").isdecimal() else text
+
+
+# The options of loading, keywords of load(): how their values are read, and what they are.
+LOADING: dict[str, tuple[Any, str | None]] = {
+    "device": (str, '"auto", "cpu", "vulkan", "vulkan:1"'),
+    "gpu_layers": (_layers, '"auto", "all" or how many'),
+    "gpu_experts": (_layers, 'layers whose experts are on the GPU: "auto", "all" or how many'),
+    "expert_cache": (int, "bytes of memory for experts on the CPU"),
+    "threads": (_count, None),
+    "n_ctx": (_count, "tokens per sequence"),
+    "quantize": (str, '"q8_0", "q4_0", "q4_k": pack float weights while loading'),
+    "compute": (str, '"auto" or "float32"'),
+}
 
 
 def parser() -> Parser:
@@ -78,21 +94,17 @@ def parser() -> Parser:
     generate.add_argument("prompt", type=_argument, help='the prompt; "-" reads it from standard input')
     chat = command("chat", run_chat, "talk to a model, one line a turn (end with Ctrl-D)", "MODEL")
     chat.add_argument("--system", type=_argument, help="a system message to begin with")
+    serve = command("serve", run_serve, "serve models to clients of OpenAI's and Anthropic's interfaces (needs the extra [serve])")
+    add_serve_options(serve)
     bench = command("bench", run_bench, "measure sentences/s or tokens/s of a model", "MODEL")
     bench.add_argument("--sentences", type=_count, default=1000, help="sentences to encode (default 1000)")
     bench.add_argument("--tokens", type=_count, default=128, help="tokens to generate (default 128)")
     bench.add_argument("--prompt-tokens", type=_count, default=512, help="tokens of the prompt (default 512)")
-    for sub in (plan, encode, generate, chat, bench):
+    for sub in (plan, encode, generate, chat, serve, bench):
         load = sub.add_argument_group("loading")
-        load.add_argument("--device", help='"auto", "cpu", "vulkan", "vulkan:1"')
-        load.add_argument("--gpu-layers", type=_layers, help='"auto", "all" or how many')
-        load.add_argument("--gpu-experts", type=_layers, help='layers whose experts are on the GPU: "auto", "all" or how many')
-        load.add_argument("--expert-cache", type=int, help="bytes of memory for experts on the CPU")
-        load.add_argument("--threads", type=_count)
-        load.add_argument("--n-ctx", type=_count, help="tokens per sequence")
-        load.add_argument("--quantize", help='"q8_0", "q4_0", "q4_k": pack float weights while loading')
-        load.add_argument("--compute", help='"auto" or "float32"')
-    for sub in (generate, chat):
+        for name, (read, about) in LOADING.items():
+            load.add_argument(f"--{name.replace('_', '-')}", type=read, help=about)
+    for sub in (generate, chat, serve):
         sampling = sub.add_argument_group("sampling")
         sampling.add_argument("--max-new-tokens", type=_count)
         sampling.add_argument("--top-k", type=int)
@@ -108,7 +120,7 @@ def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def _load_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    return _given(arguments, "device", "gpu_layers", "gpu_experts", "expert_cache", "threads", "n_ctx", "quantize", "compute")
+    return _given(arguments, *LOADING)
 
 
 def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -300,6 +312,13 @@ def run_chat(arguments: argparse.Namespace) -> int:
                 stream.close()
             say()
             messages.append(stream.result.message)
+
+
+def run_serve(arguments: argparse.Namespace) -> int:
+    """`pumice serve`: serves models until it is told to stop."""
+    from .serve.command import run
+
+    return run(arguments, _load_options(arguments), _sampling(arguments), {name: read for name, (read, _) in LOADING.items()})
 
 
 def run_bench(arguments: argparse.Namespace) -> int:

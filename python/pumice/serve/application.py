@@ -57,7 +57,7 @@ def app(models: Mapping[str, Any], *, load: Mapping[str, Mapping[str, Any]] | No
             raise unknown_keyword("app", name, ["models", "load", *sorted(known)])
     if not models:
         raise ValueError("models is empty: a server needs one model at least")
-    server = Server(models, load or {}, Settings(**settings))
+    server = Server(models, load or {}, Settings(**settings), PATHS)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -69,10 +69,9 @@ def app(models: Mapping[str, Any], *, load: Mapping[str, Mapping[str, Any]] | No
 
     routes = [Route(path, Endpoint(server, path, handler, dialect), methods=[method]) for method, path, handler, dialect in PATHS]
     middleware = [Middleware(Guard, server=server)]
-    if server.settings.cors_origins:
-        middleware.append(
-            Middleware(CORSMiddleware, allow_origins=list(server.settings.cors_origins), allow_methods=["GET", "POST"], allow_headers=["*"])
-        )
+    if server.settings.cors_origins:  # before Guard, so that a page can read why it was refused
+        origins = list(server.settings.cors_origins)
+        middleware.insert(0, Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"]))
     application = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     application.state.server = server
     return application

@@ -29,6 +29,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Handler = Callable[["Call"], Coroutine[Any, Any, None]]
 
+# Keys of an ASGI scope, in which Guard puts a request's id, and an empty list to which the endpoint adds its Call.
+REQUEST_ID, CALL = "pumice.request_id", "pumice.call"
 GONE = 499  # what the log and the metrics say of a request whose client left; nginx has this number for it
 IN_PLACE = 64 << 10  # bodies and answers of up to this many bytes are parsed and written in the event loop: 64 KiB take 0.3 ms
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
@@ -50,7 +52,7 @@ class Call:
         self.server, self.scope, self.dialect = server, scope, dialect
         self._receive, self._sends = receive, send
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        self.id: str = scope.get("state", {}).get("request_id") or new_id("req_")
+        self.id: str = scope.get(REQUEST_ID) or new_id("req_")
         self.begun = False
         self.started = time.monotonic()
         self.status: int | None = None  # of the answer; None before its first byte
@@ -60,6 +62,9 @@ class Call:
         self._held = 0  # bytes of the body, which count towards Settings.max_bodies
         self.body = b""
         self._fields: Fields | None = None  # the table of the body, once it is checked
+        self.work: asyncio.Task[Any] | None = None  # what is done for the request now
+        self.ended_by: Refused | None = None  # why the server ended it
+        self._turn: asyncio.TimerHandle | None = None
 
     # ---------------------------------------------------------------- the body
     async def read(self, fields: Fields) -> Read:
@@ -80,10 +85,14 @@ class Call:
         settings = self.server.settings
         if (length := self.headers.get("content-length", "")).isdecimal() and len(length) < 20 and int(length) > settings.max_body:
             raise self._too_large()
+        self.work = asyncio.create_task(self._receive_all())
         try:
-            await asyncio.wait_for(self._receive_all(), settings.body_seconds)
-        except asyncio.TimeoutError:
-            raise Refused(408, f"the body did not arrive within {settings.body_seconds:g} s") from None
+            await asyncio.wait((self.work,), timeout=settings.body_seconds)
+            if not self.work.done():
+                raise Refused(408, f"the body did not arrive within {settings.body_seconds:g} s")
+        finally:
+            self.work.cancel()
+        self._finish(self.work)
 
     async def _receive_all(self) -> None:
         settings, server, parts, more = self.server.settings, self.server, [], True
@@ -101,13 +110,41 @@ class Call:
             parts.append(part)
         self.body = b"".join(parts)
 
+    def _finish(self, work: asyncio.Task[Any]) -> None:
+        """Raises the error of a task that has ended, or why it was ended."""
+        if work.cancelled():
+            raise self.ended_by or ClientGone
+        work.result()
+
     def _too_large(self) -> Refused:
         return Refused(413, f"the body is larger than {self.server.settings.max_body} bytes, the most that this server takes")
 
     def release(self) -> None:
-        """Gives back what the body counts towards max_bodies."""
+        """Gives back what the request holds, once it is over."""
         self.server.held_bytes -= self._held
         self._held, self.body = 0, b""
+        if self._turn is not None:
+            self._turn.cancel()
+
+    # ---------------------------------------------------------------- its life
+    def admitted(self, waits: Callable[[], bool]) -> None:
+        """Says that the request has been checked and admitted. waits: whether the model has not begun with it. If that is so after
+        Settings.max_wait seconds, the request is ended with 503."""
+        self.begun = True
+
+        def check() -> None:
+            if waits():
+                most = self.server.settings.max_wait
+                message = f"the model did not begin with the request within {most:g} s; try again later"
+                self.end(Refused(503, message, code="waited_too_long", retry_after=self.server.retry_after(self.model)))
+
+        self._turn = asyncio.get_running_loop().call_later(self.server.settings.max_wait, check)
+
+    def end(self, failure: Refused) -> None:
+        """Ends the request with an error: as its answer, or as the last event of a stream."""
+        if self.work is not None and not self.work.done() and self.ended_by is None:
+            self.ended_by = failure
+            self.work.cancel()
 
     # ---------------------------------------------------------------- figures
     def count(self, chunk: Chunk) -> None:
@@ -196,14 +233,20 @@ class Events:
         settings = self._call.server.settings
         while True:
             now = time.monotonic()
-            if self._since is not None and now - self._since > settings.write_seconds:
+            blocked = self._since is not None and now - self._since > settings.write_seconds
+            silent = now - self._last
+            if self._since is None and silent >= settings.ping_seconds:
+                try:
+                    await asyncio.wait_for(self.send(self._ping), settings.write_seconds)
+                except asyncio.TimeoutError:
+                    blocked = True
+                except ClientGone:
+                    return
+                silent = 0.0
+            if blocked:
                 logger.info("%s: the client took nothing for %g s", self._call.id, settings.write_seconds)
                 owner.cancel()
                 return
-            silent = now - self._last
-            if self._since is None and silent >= settings.ping_seconds:
-                await self.send(self._ping)
-                silent = 0.0
             await asyncio.sleep(min(settings.ping_seconds - min(silent, settings.ping_seconds - 0.05), settings.write_seconds / 4))
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
@@ -214,6 +257,8 @@ class Events:
             await call.send_message({"type": "http.response.body", "body": b""})
             call.over = True
             return False
+        if isinstance(error, asyncio.CancelledError) and call.ended_by is not None:
+            error = call.ended_by
         if isinstance(error, ClientGone) or not isinstance(error, Exception):
             return False
         failure = failure_of(error, begun=True)
@@ -232,10 +277,14 @@ class Endpoint:
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         call = Call(self._server, scope, receive, send, self._dialect)
+        if CALL in scope:
+            scope[CALL].append(call)
         self._server.metrics.begun(self.name)
+        self._server.calls.add(call)
         try:
             await self._answer(call)
         finally:
+            self._server.calls.discard(call)
             call.release()
             self._server.metrics.ended(self.name, call)
 
@@ -254,7 +303,7 @@ class Endpoint:
 
     async def _beside_client(self, call: Call) -> None:
         """Runs the handler, and cancels it if the client leaves."""
-        work = asyncio.create_task(self._handler(call))
+        work = call.work = asyncio.create_task(self._handler(call))
         gone = asyncio.create_task(call.gone())
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -263,6 +312,4 @@ class Endpoint:
             if not work.done():
                 work.cancel()
                 await asyncio.wait((work,))
-        if work.cancelled():
-            raise ClientGone
-        work.result()
+        call._finish(work)

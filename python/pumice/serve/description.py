@@ -22,11 +22,9 @@ def describe(server: Server) -> dict[str, Any]:
     """Returns the description of all paths of a server."""
     import pumice
 
-    from .application import PATHS
-
     tables = server.tables.by_path()
     paths: dict[str, Any] = {}
-    for method, path, handler, _ in PATHS:
+    for method, path, handler, _ in server.paths:
         about = (handler.__doc__ or "").strip().split("\n")[0]
         operation: dict[str, Any] = {
             "summary": about,

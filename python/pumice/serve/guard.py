@@ -1,19 +1,26 @@
-"""What stands before all paths: the id of a request, the Host header, keys, unknown paths, and headers for browsers. Pure ASGI."""
+"""What stands before all paths: the id of a request, the Host and Origin headers, keys, unknown paths, headers for browsers, and the line
+of the log. Pure ASGI."""
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
+import logging
 import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .calls import Call, Message, Receive, Send
+from .calls import CALL, GONE, REQUEST_ID, Call, Message, Receive, Send
 from .failures import Dialect, Refused, new_id
 from .server import Server
+
+access = logging.getLogger("pumice.serve.access")
 
 # Paths that need no key: they tell nothing that a key protects. The page asks for the key itself.
 OPEN_PATHS = ("/health", "/ready", "/")
 OPEN_FOLDER = "/page/"
+ASKED_OFTEN = ("/health", "/ready", "/metrics")  # by machines, so that the log has them at the level "debug" alone
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _CSP = b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
@@ -31,48 +38,73 @@ class Guard:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = headers.get("x-request-id", "")
-        scope.setdefault("state", {})["request_id"] = given if _ID.fullmatch(given) else new_id("req_")
+        scope[CALL], scope[REQUEST_ID] = [], given if _ID.fullmatch(given) else new_id("req_")
         dialect: Dialect = "anthropic" if scope["path"].startswith("/v1/messages") or "anthropic-version" in headers else "openai"
         failure = self._refusal(scope, headers)
+        started, status = time.monotonic(), GONE
 
         async def guarded(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 told = message.setdefault("headers", [])
                 if message["status"] in (404, 405) and not any(name == b"x-request-id" for name, _ in told):
                     raise _NoSuchPath(message["status"])
                 told += [(b"content-security-policy", _CSP), (b"referrer-policy", b"no-referrer")]
             await send(message)
 
-        if failure is None:
-            try:
-                await self._app(scope, receive, guarded)
-                return
-            except _NoSuchPath as found:
-                what = "there is no path" if found.status == 404 else f"{scope['method']} is not a method of"
-                failure = Refused(found.status, f"{what} {scope['path'][:200]}; /openapi.json lists what there is", code="unknown_path")
-        await Call(self._server, scope, receive, guarded, dialect).refuse(failure)
+        try:
+            if failure is None:
+                try:
+                    await self._app(scope, receive, guarded)
+                    return
+                except _NoSuchPath as found:
+                    what = "there is no path" if found.status == 404 else f"{scope['method']} is not a method of"
+                    failure = Refused(found.status, f"{what} {scope['path'][:200]}; /openapi.json lists what there is", code="unknown_path")
+            await Call(self._server, scope, receive, guarded, dialect).refuse(failure)
+        finally:
+            level = logging.DEBUG if scope["path"] in ASKED_OFTEN and status < 400 else logging.INFO
+            if access.isEnabledFor(level):
+                access.log(level, "%s", self._line(scope, status, time.monotonic() - started))
 
     def _refusal(self, scope: Any, headers: dict[str, str]) -> Refused | None:
         """Returns why a request is refused before anything of it is read, or None."""
-        hosts = self._server.settings.hosts
-        if "*" not in hosts and "host" in headers and _host(headers["host"]) not in hosts:
+        settings = self._server.settings
+        hosts, origins = settings.hosts, settings.cors_origins
+        if "*" not in hosts and "host" in headers and not _allowed(_host(headers["host"]), hosts):
             return Refused(
                 403,
                 f"the Host {headers['host'][:100]!r} is not one of this server's ({', '.join(hosts)}): --host-name allows more",
                 code="host",
             )
+        # A page of another site cannot read the answers, but could have the models compute.
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != headers.get("host") and not {"*", origin} & set(origins):
+            return Refused(403, f"pages of {origin[:100]!r} may not use this server: --cors-origin allows them", code="origin")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # A proxy and this server may believe different ones, and then see different requests.
+            return Refused(400, "Transfer-Encoding and Content-Length were both given", code="ambiguous_length")
         path = scope["path"]
         if self._keys and path not in OPEN_PATHS and not path.startswith(OPEN_FOLDER) and scope["method"] != "OPTIONS":
             kind, _, bearer = headers.get("authorization", "").partition(" ")
             found = (bearer.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")).encode("latin-1")
             # All keys are compared, each in constant time, so that the time tells nothing of them.
-            if sum(hmac.compare_digest(found, key) for key in self._keys) == 0:
+            if sum([hmac.compare_digest(found, key) for key in self._keys]) == 0:
                 return Refused(
                     401, "the key is missing or wrong: send it as Authorization: Bearer KEY, or as x-api-key: KEY", code="invalid_api_key"
                 )
         if self._server.stopping and path not in ("/health", "/ready", "/metrics"):
             return Refused(503, "this server stops", retry_after=5, code="stopping")
         return None
+
+    def _line(self, scope: Any, status: int, seconds: float) -> str:
+        """Returns a request's line for the log. It has no query, because some clients put keys there, nothing of the body, and of a model
+        its name here, not what the client wrote."""
+        path = (scope.get("raw_path") or scope["path"].encode()).partition(b"?")[0][:200].decode("ascii", "backslashreplace")
+        client = (scope.get("client") or "-")[0]
+        names = [call.model for call in scope[CALL] if any(call.model == served.name for served in self._server.models)]
+        parts = (client, scope["method"][:20], ascii(path)[1:-1], status, f"{seconds:.3f} s", scope[REQUEST_ID], *names)
+        return " ".join(map(str, parts))
 
 
 class _NoSuchPath(Exception):
@@ -86,3 +118,14 @@ def _host(header: str) -> str:
     if header.startswith("["):
         return header.partition("]")[0] + "]"
     return header.partition(":")[0].lower()
+
+
+def _allowed(host: str, hosts: tuple[str, ...]) -> bool:
+    """Whether the Host header may have a host: one of the names, or any IP address, because a page of another site always has a name."""
+    if host in hosts:
+        return True
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pumice
@@ -105,10 +105,11 @@ class Models:
                 raise ValueError(f"the alias {alias!r} names {name!r}, which is not a model of this server ({', '.join(self._served)})")
             if alias in self._served:
                 raise ValueError(f"{alias!r} is an alias and a model of this server")
+        self._room = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
         self._started = False
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())
 
     def find(self, name: str | None) -> Served:
@@ -129,6 +130,8 @@ class Models:
         served.users += 1
         try:
             if served.model is None:
+                if not self._started and not self._settings.lazy:
+                    raise Refused(503, "this server is loading its models; try again later", code="loading", retry_after=2)
                 await self._load(served)
             yield served
             served.rate.count()
@@ -137,31 +140,37 @@ class Models:
             served.used = time.monotonic()
 
     async def _load(self, served: Served) -> None:
+        """Loads a model, or waits for the load that other requests have begun."""
         if served.loading is None:
             served.loading = asyncio.create_task(self._load_with_room(served))
-            served.loading.add_done_callback(lambda _: setattr(served, "loading", None))
+            served.loading.add_done_callback(lambda done: _forget(served, done))
         loading = served.loading
         try:
             await asyncio.shield(loading)
         except asyncio.CancelledError:
             if served.users == 1 and not loading.done():  # nobody else waits for it
+                served.loading = None  # so that the next request begins a load of its own
                 loading.cancel()
+            raise
+        except Refused:
             raise
         except Exception as error:
             raise Refused(503, f"the model {served.name!r} could not be loaded: {error}", param="model", retry_after=10) from error
 
     async def _load_with_room(self, served: Served) -> None:
-        most = self._settings.max_loaded
-        loaded = [other for other in self if other.model is not None]
-        while most is not None and len(loaded) >= most:
-            free = [other for other in loaded if other.users == 0 and not other.kept]
-            if not free:
-                raise Refused(503, f"{most} models are in memory, which is the most, and all are in use; try again later", retry_after=5)
-            await self.unload(min(free, key=lambda other: other.used))
-            loaded = [other for other in self if other.model is not None]
-        started = time.monotonic()
-        await served.load(self._settings)
-        logger.info("loaded %s in %.1f s", served.name, time.monotonic() - started)
+        """Loads a model. One is loaded at a time, so that max_loaded holds, and memory is asked for once."""
+        async with self._room:
+            if served.model is not None:
+                return
+            most = self._settings.max_loaded
+            while most is not None and len(loaded := [other for other in self if other.model is not None]) >= most:
+                free = [other for other in loaded if other.users == 0 and not other.kept]
+                if not free:
+                    message = f"{most} models are in memory, which is the most, and all are in use; try again later"
+                    raise Refused(503, message, param="model", code="models_in_use", retry_after=5)
+                await self.unload(min(free, key=lambda other: other.used))
+            logger.info("loading %s", served.name)
+            await served.load(self._settings)
 
     async def unload(self, served: Served) -> None:
         """Frees a model's memory."""
@@ -176,9 +185,10 @@ class Models:
         return self._started
 
     async def start(self) -> None:
-        """Loads the models one after another, unless they are loaded when first asked for. Raises what load() raises."""
+        """Loads the models one after another, unless they are loaded when first asked for: all, or the first ones that max_loaded allows.
+        Raises what load() raises."""
         if not self._settings.lazy:
-            for served in self:
+            for served in list(self)[: self._settings.max_loaded]:
                 if served.model is None:
                     await self._load_with_room(served)
         if self._settings.idle_unload is not None:
@@ -187,10 +197,12 @@ class Models:
 
     async def _unload_idle(self, seconds: float) -> None:
         while True:
-            await asyncio.sleep(min(seconds, 5.0))
+            await asyncio.sleep(min(seconds / 4, 5.0))
             for served in self:
                 if served.model is not None and not served.kept and served.users == 0 and time.monotonic() - served.used > seconds:
-                    await self.unload(served)
+                    async with self._room:
+                        if served.users == 0:  # nobody came meanwhile
+                            await self.unload(served)
 
     async def stop(self) -> None:
         """Frees all models that this server loaded."""
@@ -201,3 +213,11 @@ class Models:
                 served.loading.cancel()
             if not served.kept:
                 await self.unload(served)
+
+
+def _forget(served: Served, done: asyncio.Task[None]) -> None:
+    """Ends a load: the next request for the model begins another one, if it failed. Its error belongs to those that waited for it."""
+    if served.loading is done:
+        served.loading = None
+    if not done.cancelled():
+        done.exception()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..errors import DeviceLostError
 from . import chat_completions, completions, embeddings, listings, messages, rerank, responses
+from .failures import Refused
 from .fields import Fields
 from .metrics import Metrics
 from .models import Models
@@ -17,7 +19,6 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from .calls import Call
-    from .failures import Refused
 
 logger = logging.getLogger("pumice.serve")
 T = TypeVar("T")
@@ -60,13 +61,22 @@ class Tables:
 class Server:
     """A server without its connections."""
 
-    def __init__(self, sources: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], settings: Settings) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        sources: Mapping[str, Any],
+        options: Mapping[str, Mapping[str, Any]],
+        settings: Settings,
+        paths: Sequence[tuple[str, str, Any, Any]],
+    ) -> None:
+        """paths: those of the application, for its description."""
+        self.settings, self.paths = settings, paths
         self.models = Models(sources, options, settings)
         self.metrics = Metrics(self.models)
         self.tables = Tables(settings)
         self.held_bytes = 0  # of bodies that wait or are at work
+        self.calls: set[Call] = set()  # at work
         self.stopping = False
+        self.lost: str | None = None  # what a driver said when a GPU was lost: its models do not run until the process starts again
         self.failed: BaseException | None = None  # why the models could not be loaded
         self._starting: asyncio.Task[None] | None = None
 
@@ -98,7 +108,14 @@ class Server:
             return "stopping"
         if self.failed is not None:
             return f"failed: {self.failed}"
+        if self.lost is not None:
+            return f"a device was lost: {self.lost}"
         return None if self.models.ready else "loading"
+
+    def end_calls(self) -> None:
+        """Ends all requests at work with an error, because the server stops."""
+        for call in list(self.calls):
+            call.end(Refused(503, "this server stops", code="stopping", retry_after=5))
 
     # ---------------------------------------------------------------- help for requests
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
@@ -114,7 +131,9 @@ class Server:
         return served.rate.seconds_for(waiting)
 
     def log_failure(self, call: Call, failure: Refused, error: BaseException) -> None:
-        """Writes a failure to the log. The text of a request is never written."""
+        """Writes a failure to the log, and remembers that a GPU was lost. The text of a request is never written."""
+        if isinstance(error, DeviceLostError):
+            self.lost = str(error)
         if failure.status >= 500:
             logger.error("%s: %s %d", call.id, type(error).__name__, failure.status, exc_info=failure.status == 500 and error or None)
         else:

@@ -14,9 +14,9 @@ class Settings:
     # ---- who may ask
     # Keys of which a request must carry one, as "Authorization: Bearer KEY" or "x-api-key: KEY". Empty: none is needed.
     api_keys: tuple[str, ...] = ()
-    # Values that the Host header may have; "*" allows all. A page of another site could otherwise reach this server under a name of its own
-    # that resolves to 127.0.0.1 (DNS rebinding).
-    hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
+    # Names that the Host header may have, beside IP addresses; "*" allows all. A page of another site could otherwise reach this server
+    # under a name of its own that resolves to 127.0.0.1 (DNS rebinding).
+    hosts: tuple[str, ...] = ("localhost",)
     # Origins whose pages may call this server from a browser.
     cors_origins: tuple[str, ...] = ()
 
@@ -37,6 +37,8 @@ class Settings:
     ignore_unknown_fields: bool = False
     # /v1/embeddings takes token ids. Clients that send them by default send those of OpenAI's tokenizer, whose meaning here is another.
     token_inputs: bool = False
+    # Most bytes of a request's headers.
+    max_headers: int = 64 << 10
     max_body: int = 32 << 20
     # Most bytes of bodies that are waiting or at work, of all requests together.
     max_bodies: int = 64 << 20
@@ -55,10 +57,16 @@ class Settings:
     waiting: int = 1024
     # A request that has not begun after this long is answered with 503.
     max_wait: float = 120.0
+    # Most connections, those between two requests included.
+    connections: int = 2048
+    # How long a client may take for the headers of a request, and for its body.
+    header_seconds: float = 10.0
     body_seconds: float = 30.0
     # A client that takes nothing for this long is cut off.
     write_seconds: float = 60.0
     # A stream without events gets a comment after this long, so that no proxy takes the connection for dead.
     ping_seconds: float = 15.0
+    # A connection without a request is kept for this long. More than the 60 s of nginx: who closes first must be the one that sends next.
+    keep_alive_seconds: float = 65.0
     # How long requests may go on once the server is told to stop.
     grace: float = 30.0

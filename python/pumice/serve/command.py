@@ -1,0 +1,287 @@
+"""`pumice serve`: its options, and what they mean. Only the standard library is imported before the command runs."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .settings import Settings
+
+HOST, PORT = "127.0.0.1", 8000
+KEY_VARIABLE = "PUMICE_API_KEY"
+
+
+class Flag(NamedTuple):
+    """An option that sets a field of Settings."""
+
+    setting: str
+    read: Callable[[str], Any]
+    about: str
+
+    @property
+    def name(self) -> str:
+        """The option, such as --max-body."""
+        return "--" + self.setting.replace("_", "-")
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"\d{1,15}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return number
+
+
+# Settings of which each has an option of its own name, by groups of --help. Their defaults are those of Settings.
+FLAGS: Mapping[str, tuple[Flag, ...]] = {
+    "models": (
+        Flag("idle_unload", _seconds, "unload a model that was not used for so many seconds"),
+        Flag("max_loaded", _whole, "most models in memory; where one more is asked for, the longest unused one goes"),
+    ),
+    "load": (
+        Flag("running", _whole, "most requests of a model in its batch"),
+        Flag("waiting", _whole, "most requests of a model that wait for a place there; more get 429"),
+        Flag("max_wait", _seconds, "a request that waited so long gets 503"),
+        Flag("connections", _whole, "most connections"),
+        Flag("header_seconds", _seconds, "how long a client may take for a request's headers"),
+        Flag("body_seconds", _seconds, "how long a client may take for a request's body"),
+        Flag("write_seconds", _seconds, "a client that reads nothing for so long is cut off"),
+        Flag("ping_seconds", _seconds, "a silent stream gets a comment after so long"),
+        Flag("keep_alive_seconds", _seconds, "how long a connection without a request is kept"),
+        Flag("grace", _seconds, "how long requests may go on after SIGTERM or Ctrl-C"),
+    ),
+    "sizes": (
+        Flag("max_headers", _whole, "most bytes of a request's headers"),
+        Flag("max_body", _whole, "most bytes of a request's body"),
+        Flag("max_bodies", _whole, "most bytes of the bodies of all requests at work"),
+        Flag("max_inputs", _whole, "most texts of /v1/embeddings, and prompts of /v1/completions"),
+        Flag("max_documents", _whole, "most documents of /v1/rerank"),
+        Flag("max_n", _whole, "most answers of a request (n)"),
+        Flag("max_stops", _whole, "most stop texts"),
+        Flag("max_stop_length", _whole, "most characters of a stop text"),
+        Flag("max_biases", _whole, "most entries of logit_bias"),
+        Flag("max_tools", _whole, "most tools"),
+        Flag("max_schema", _whole, "most bytes of a JSON schema or grammar, and of all tools together"),
+    ),
+}
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Adds the options of `pumice serve`, but for those of loading and sampling, which other commands have, too."""
+    command.add_argument(
+        "models",
+        nargs="+",
+        metavar="[NAME=]MODEL",
+        help="a .gguf file, a folder with config.json and safetensors, or org/name[:file], and the name that requests give it "
+        "(default: that of the file or folder)",
+    )
+    command.add_argument("--load", action="append", default=[], metavar="NAME.OPTION=VALUE", help="a loading option of one model alone")
+    defaults = Settings()
+
+    where = command.add_argument_group("where it listens, and who may ask")
+    where.add_argument("--host", default=HOST, help=f"the address (default {HOST}); another one than this machine's own needs a key")
+    where.add_argument("--port", type=_port, default=PORT, help=f"the port (default {PORT}); 0 takes a free one")
+    where.add_argument("--uds", metavar="PATH", help="listen at a socket in the file system instead")
+    where.add_argument("--api-key", action="append", default=[], metavar="KEY", help="a key that requests must have; other users of this "
+                       f"machine can see it, so better --api-key-file or {KEY_VARIABLE}")  # fmt: skip
+    where.add_argument("--api-key-file", metavar="FILE", help="a file of keys, one a line")
+    where.add_argument("--no-auth", action="store_true", help="take requests from other machines without a key")
+    where.add_argument("--host-name", action="append", default=[], metavar="NAME", help="a name that the Host header may have, beside "
+                       'localhost and IP addresses; "*" allows all')  # fmt: skip
+    where.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN", help='a site whose pages may use this server, such '
+                       'as https://example.org; "*" allows all')  # fmt: skip
+    for title, flags in FLAGS.items():
+        group = command.add_argument_group(title)
+        if title == "models":
+            group.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME", help="another name of a model")
+            group.add_argument("--lazy", action="store_true", help="load models when they are first asked for")
+            group.add_argument("--workers", type=_whole, default=1, help="processes that share the weights (CPU only)")
+        for flag in flags:
+            default = getattr(defaults, flag.setting)
+            said = "" if default is None else f" (default {default:g})" if isinstance(default, float) else f" (default {default})"
+            group.add_argument(flag.name, type=flag.read, help=flag.about + said)
+    other = command.add_argument_group("other")
+    other.add_argument("--ignore-unknown-fields", action="store_true", help="ignore fields that are not known; without it they are errors")
+    other.add_argument("--token-inputs", action="store_true", help="take token ids in /v1/embeddings: those of the model, not of OpenAI's")
+    other.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info", help="info (the default) has a line "
+                       "for each request, without its text")  # fmt: skip
+
+
+def _port(text: str) -> int:
+    number = _whole(text)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"{number} is more than 65535, the largest port")
+    return number
+
+
+# ---------------------------------------------------------------- what the options mean
+def models_of(given: list[str]) -> dict[str, str]:
+    """Returns the models by name. Raises ValueError if two have the same one."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, source = text.partition("=")
+        if not equals or not re.fullmatch(r"[\w.:/-]{1,200}", name) or os.path.exists(text):
+            name, source = name_of(text), text
+        if not source:
+            raise ValueError(f"{text!r} names no model: NAME=MODEL is meant")
+        if name in found:
+            raise ValueError(f"two models have the name {name!r}: give one of them another, as in NAME={source}")
+        found[name] = source
+    return found
+
+
+def name_of(source: str) -> str:
+    """Returns the name of a model for which none was given: that of its file or folder, or of its repository."""
+    path = Path(source)
+    if path.exists():
+        path = path.resolve()
+    elif ":" in source:  # org/name:file
+        return path.name.partition(":")[0]
+    return re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", path.name)
+
+
+def keys_of(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the keys. Raises ValueError for one that no header can carry, and for an empty file."""
+    keys = list(arguments.api_key)
+    if arguments.api_key_file is not None:
+        lines = [line.strip() for line in Path(arguments.api_key_file).read_text("utf-8").splitlines()]
+        read = [line for line in lines if line and not line.startswith("#")]
+        if not read:
+            raise ValueError(f"{arguments.api_key_file} has no keys: one a line is meant")
+        keys += read
+    if os.environ.get(KEY_VARIABLE):
+        keys.append(os.environ[KEY_VARIABLE])
+    for key in keys:
+        if not re.fullmatch(r"[!-~]+", key):
+            raise ValueError("a key has a character that a header cannot carry: printable ASCII without spaces is meant")
+    return tuple(keys)
+
+
+def _pairs(given: list[str], option: str) -> dict[str, str]:
+    pairs = dict(text.split("=", 1) for text in given if "=" in text)
+    if wrong := next((text for text in given if "=" not in text), None):
+        raise ValueError(f"{option} {wrong}: NAME=VALUE is meant")
+    return pairs
+
+
+def is_own(host: str) -> bool:
+    """Whether an address is this machine's own, which no other machine reaches."""
+    return host == "localhost" or host == "::1" or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
+
+
+def settings_of(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> Settings:
+    """Returns the settings of a command line. Raises ValueError for a server that others could use without a key."""
+    keys = keys_of(arguments)
+    own = arguments.uds is not None or is_own(arguments.host)
+    if not own and not keys and not arguments.no_auth:
+        raise ValueError(
+            f"--host {arguments.host} lets other machines use this server, and there is no key: "
+            f"--api-key-file FILE or {KEY_VARIABLE} sets one, --no-auth goes without"
+        )
+    hosts = tuple(arguments.host_name)
+    # A key protects better than names do, and the name by which others reach this machine is not known here.
+    hosts = ("*",) if not hosts and (arguments.uds is not None or (not own and keys)) else ("localhost", arguments.host, *hosts)
+    given = {flag.setting: value for flags in FLAGS.values() for flag in flags if (value := getattr(arguments, flag.setting)) is not None}
+    return Settings(
+        api_keys=keys,
+        hosts=tuple(dict.fromkeys(name.lower() for name in hosts)),
+        cors_origins=tuple(arguments.cors_origin),
+        aliases=_pairs(arguments.alias, "--alias"),
+        lazy=arguments.lazy,
+        sampling=dict(sampling),
+        ignore_unknown_fields=arguments.ignore_unknown_fields,
+        token_inputs=arguments.token_inputs,
+        **given,
+    )
+
+
+def load_options_of(
+    given: list[str], models: Mapping[str, str], common: Mapping[str, Any], read: Mapping[str, Callable[[str], Any]]
+) -> dict[str, dict[str, Any]]:
+    """Returns the keywords of load() for each model: those for all, and those of --load.  read: by option, how its value is read."""
+    found = {name: dict(common) for name in models}
+    for text, value in _pairs(given, "--load").items():
+        name, _, option = text.rpartition(".")
+        option = option.replace("-", "_")
+        if name not in models:
+            raise ValueError(f"--load {text}: there is no model {name!r}, but {', '.join(models)}")
+        if option not in read:
+            raise ValueError(f"--load {text}: {option!r} is not an option of loading, which are {', '.join(read)}")
+        try:
+            found[name][option] = read[option](value)
+        except ValueError:
+            raise ValueError(f"--load {text}={value}: {value!r} is not a value of {option}") from None
+    return found
+
+
+# ---------------------------------------------------------------- the run
+def run(arguments: argparse.Namespace, common: Mapping[str, Any], sampling: Mapping[str, Any], read: Mapping[str, Any]) -> int:
+    """Serves until it is told to stop. Returns 0. Raises what cannot be served.
+
+    common: the loading options for all models. sampling: how answers are sampled that do not say it. read: by option of loading, how its
+    value is read."""
+    models = models_of(arguments.models)
+    settings = settings_of(arguments, sampling)
+    options = load_options_of(arguments.load, models, common, read)
+    try:
+        from . import process, workers
+        from .application import app
+    except ImportError as error:
+        if (error.name or "").startswith("pumice"):
+            raise
+        raise ImportError(f"pumice serve needs the packages of its extra: pip install 'pumice[serve]' ({error})") from None
+    _log(arguments.log_level)
+    _allow_files(settings.connections * max(arguments.workers, 1))
+    listening = process.listen(arguments.host, arguments.port, arguments.uds, settings.connections)
+    names = ", ".join(models)
+
+    def ready() -> None:
+        from ..common.stdio import say
+
+        say(f"pumice serves {names} at {process.address_of(listening)} (Ctrl-C stops)")
+
+    try:
+        if arguments.workers > 1:
+            return workers.run(models, options, settings, arguments.workers, listening, ready)
+        given = {field.name: getattr(settings, field.name) for field in fields(settings)}
+        return process.serve(app(models, load=options, **given), listening, ready)
+    finally:
+        listening.close()
+        if arguments.uds is not None:
+            Path(arguments.uds).unlink(missing_ok=True)
+
+
+def _log(level: str) -> None:
+    """Sends the log to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    for name, least in (("pumice", level), ("uvicorn", "warning")):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+        logger.setLevel(max(getattr(logging, least.upper()), getattr(logging, level.upper())))
+
+
+def _allow_files(connections: int) -> None:
+    """Raises the limit of open files, which many systems set to 1,024, to what the connections need."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + 256  # for files, event loops and other sockets
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard))

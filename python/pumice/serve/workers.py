@@ -1,0 +1,209 @@
+"""`pumice serve --workers N`: N processes that share one copy of the weights and one listening socket.
+
+The models are loaded in this process, which then forks. Weights are only read, so the processes go on sharing their memory. Each has its
+own batch, its own keys and values, and an Nth of the threads. A process that dies is replaced: the requests of the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from types import FrameType
+from typing import Any
+
+import pumice
+
+from .. import _core
+from ..model.model import Model
+from .application import app
+from .process import LAST_SECONDS, Process
+from .settings import Settings
+
+logger = logging.getLogger("pumice.serve")
+
+SHORT = 5.0  # seconds. A worker that lived for less is replaced a second later, so that one that always dies does not busy the machine
+
+
+class Worker(Process):
+    """The server in a forked process. It stops when its parent says so, when its parent has died, and at SIGTERM. A terminal sends Ctrl-C
+    to all processes; the parent alone acts on it."""
+
+    def __init__(self, parent: socket.socket, **given: Any) -> None:
+        super().__init__(**given)
+        self._parent = parent
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to listen for requests, and for the parent, of which any byte, and its end, means: stop."""
+        await super().startup(sockets)
+        loop = asyncio.get_running_loop()
+
+        def told() -> None:
+            loop.remove_reader(self._parent.fileno())
+            self.stop()
+
+        loop.add_reader(self._parent.fileno(), told)
+
+    def stop(self) -> None:
+        """Tells the process to stop. Further calls do nothing: the parent ends at once what must end at once."""
+        if not self.stops:
+            super().stop()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Takes SIGTERM."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: self.stop())
+        yield
+
+
+@dataclass
+class Child:
+    """A worker, as its parent knows it."""
+
+    number: int
+    pid: int
+    link: socket.socket
+    started: float
+
+
+class Workers:
+    """The parent of all workers. It computes nothing."""
+
+    def __init__(
+        self, models: Mapping[str, Model], settings: Settings, count: int, listening: socket.socket, ready: Callable[[], None]
+    ) -> None:
+        self._models, self._settings, self._count, self._listening, self._ready = models, settings, count, listening, ready
+        self._children: dict[int, Child] = {}  # by number
+        self._due: dict[int, float] = {}  # number -> when it is to be started
+        self._stops = 0
+
+    def run(self) -> int:
+        """Runs the workers until SIGTERM or Ctrl-C. Returns 0."""
+        waker, woken = socket.socketpair()
+        waker.setblocking(False)
+        woken.setblocking(False)
+        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, self._told)
+        self._due = dict.fromkeys(range(self._count), 0.0)
+        told = False
+        kill: float | None = None  # when the workers should have ended
+        while self._due or self._children:
+            now = time.monotonic()
+            if self._stops:
+                self._due = {}
+                if kill is None:
+                    kill = now + self._settings.grace + 2 * LAST_SECONDS
+                    for child in self._children.values():
+                        with contextlib.suppress(OSError):
+                            child.link.send(b"s")
+                if self._stops > 1 or now > kill:
+                    for child in self._children.values():
+                        os.kill(child.pid, signal.SIGKILL)
+            for number in [number for number, due in self._due.items() if due <= now]:
+                del self._due[number]
+                self._start(number)
+            links = {child.link: child for child in self._children.values()}
+            heard, _, _ = select.select([woken, *links], [], [], 0.1 if self._stops or self._due else 5.0)
+            for link in heard:
+                with contextlib.suppress(OSError):
+                    if link.recv(4096) and link is not woken and not told:
+                        told = True
+                        self._ready()
+            self._reap()
+        signal.set_wakeup_fd(-1)
+        return 0
+
+    def _told(self, _: int, __: FrameType | None) -> None:
+        self._stops += 1
+
+    def _reap(self) -> None:
+        """Takes note of workers that have ended, each of which gets a successor."""
+        for child in list(self._children.values()):
+            ended, status = os.waitpid(child.pid, os.WNOHANG)
+            if not ended:
+                continue
+            del self._children[child.number]
+            child.link.close()
+            if not self._stops:
+                code, now = os.waitstatus_to_exitcode(status), time.monotonic()
+                how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                logger.error("worker %d (process %d) ended with %s; another one takes its place", child.number, child.pid, how)
+                self._due[child.number] = now + (1.0 if now - child.started < SHORT else 0.0)
+
+    def _start(self, number: int) -> None:
+        """Forks a worker."""
+        mine, its = socket.socketpair()
+        pid = os.fork()
+        if pid:
+            its.close()
+            self._children[number] = Child(number, pid, mine, time.monotonic())
+            return
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            mine.close()
+            for child in self._children.values():
+                child.link.close()  # else this process would keep the others from hearing that their parent has died
+            given = {field.name: getattr(self._settings, field.name) for field in fields(self._settings)}
+            worker = Worker(its, application=app(self._models, **given), ready=lambda: its.send(b"r") and None)
+            worker.run(sockets=[self._listening])
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stderr.flush()
+            os._exit(code)  # what the parent would do at its end is not this process's to do
+
+
+def run(
+    sources: Mapping[str, Any],
+    options: Mapping[str, Mapping[str, Any]],
+    settings: Settings,
+    count: int,
+    listening: socket.socket,
+    ready: Callable[[], None] = lambda: None,
+) -> int:
+    """Loads models and serves them with `count` processes, until SIGTERM or Ctrl-C. Returns 0.
+
+    sources: by name, what load() takes. options: by name, the keywords of load(). Raises ValueError for settings and models that processes
+    cannot share, and what load() raises."""
+    for name in ("lazy", "idle_unload", "max_loaded"):
+        if getattr(settings, name):
+            raise ValueError(
+                f"--{name.replace('_', '-')} and --workers {count} were both given: workers share models that are loaded before"
+            )
+    stopped = signal.signal(signal.SIGTERM, signal.default_int_handler)  # in the middle of a load
+    models = {}
+    try:
+        for name, source in sources.items():
+            threads = int(options[name].get("threads") or _core.build_info()["threads"])
+            model = models[name] = pumice.load(source, **{**options[name], "threads": max(1, threads // count)})
+            used = [each["id"] for each in model.info["devices"]]
+            if used != ["cpu"]:
+                raise ValueError(
+                    f"{name} is on {', '.join(used)}, and processes can share the memory of CPU models alone: "
+                    "--device cpu, or leave --workers out"
+                )
+            logger.info("loaded %s", name)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        signal.signal(signal.SIGTERM, stopped)
+    if (others := threading.active_count() - 1) > 0:
+        logger.debug("%d other threads run at the fork", others)
+    gc.collect()
+    gc.freeze()  # the collector of each worker would otherwise write to the pages of all objects, and so unshare them
+    return Workers(models, settings, count, listening, ready).run()
