@@ -17,6 +17,13 @@ from .settings import Settings
 
 # Claude Code puts a block that begins with this text first, and changes it with each request. It would spoil the prefix cache.
 BILLING = "x-anthropic-billing-header"
+# What Anthropic's clients send and what changes no answer here.
+_INERT = (
+    "metadata", "service_tier", "cache_control", "inference_geo", "speed", "client_metadata", "diagnostics", "user_profile_id",
+    "workspace_id", "billing_policy", "fallbacks", "fallback_credit_token", "betas",
+)  # fmt: skip
+# What would change the prompt at Anthropic's.
+_WITHOUT_EFFECT = ("context_management", "compaction")
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -54,9 +61,9 @@ def fields(settings: Settings) -> Fields:
                 {
                     "type": "object",
                     "required": ["type"],
-                    "properties": {"type": {"enum": ["enabled", "disabled", "adaptive"]}, "budget_tokens": NUMBER},
+                    "properties": {"type": {"enum": ["enabled", "disabled", "adaptive", "between_tools"]}, "budget_tokens": NUMBER},
                 },
-                "Whether the model reasons, where its template can be told. budget_tokens has no effect.",
+                "Whether the model reasons, where its template can be told. Other entries have no effect, and pumice.ignored names them.",
             ),
             Field(
                 "output_config",
@@ -65,10 +72,11 @@ def fields(settings: Settings) -> Fields:
             ),
             Field("output_format", OBJECT, "An older name of output_config.format."),
             Field("chat_template_kwargs", OBJECT, "Further variables of the chat template."),
-            Field("context_management", OBJECT, "Accepted; it has no effect here, and pumice.ignored names it."),
+            *(Field(name, OBJECT, "Has no effect here, and pumice.ignored names it.") for name in _WITHOUT_EFFECT),
         ),
-        inert=("metadata", "service_tier", "cache_control", "inference_geo", "speed", "client_metadata"),
+        inert=_INERT,
         refused={
+            "thread": "this server keeps no conversations; send all messages",
             "mcp_servers": "this server calls no other servers",
             "container": "this server runs no code",
         },
@@ -85,13 +93,12 @@ def count_fields(settings: Settings) -> Fields:
 # ---------------------------------------------------------------- the request
 def asked_of(read: Read) -> Asked:
     """Translates a checked body."""
-    left_out = [*read.ignored, *(["context_management"] if read["context_management"] else [])]
+    thinking = read["thinking"] or {}
+    left_out = [*read.ignored, *(name for name in _WITHOUT_EFFECT if read[name])]
+    left_out += [f"thinking.{name}" for name, value in thinking.items() if name != "type" and value is not None]
     messages = [*_system(read["system"]), *_conversation(read["messages"])]
     tools = _tools(read["tools"] or (), left_out)
     choice = read["tool_choice"] or {"type": "auto"}
-    thinking = (read["thinking"] or {}).get("type")
-    if (read["thinking"] or {}).get("budget_tokens") is not None:
-        left_out.append("thinking.budget_tokens")
     output = read["output_config"] or {}
     if output.get("format") is not None and read["output_format"] is not None:
         raise Refused(400, "output_config.format and output_format were both given; they are the same", param="output_format")
@@ -104,7 +111,7 @@ def asked_of(read: Read) -> Asked:
         response_format=_format(output.get("format") or read["output_format"]),
         variables=dict(read["chat_template_kwargs"] or {}),
         effort=output.get("effort"),
-        thinking=None if thinking is None else thinking != "disabled",
+        thinking=thinking["type"] != "disabled" if thinking else None,
         continue_final=last["role"] == "assistant" and not last.get("tool_calls"),
         options=dict(read.keywords),
         left_out=left_out,
@@ -235,13 +242,14 @@ def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 # ---------------------------------------------------------------- the answer
-def _usage(result: ChatResult) -> dict[str, int]:
+def _usage(result: ChatResult) -> dict[str, Any]:
     """Returns the numbers of tokens. Anthropic does not count tokens that the cache had to input_tokens."""
     return {
         "input_tokens": result.prompt_tokens - result.reused_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": result.reused_tokens,
         "output_tokens": len(result.ids),
+        "output_tokens_details": {"thinking_tokens": result.kind_tokens.get("reasoning", 0)},
     }
 
 
@@ -250,7 +258,8 @@ def _end(result: ChatResult, calls: bool) -> dict[str, Any]:
     if result.finish_reason == "stop" and isinstance(result.stopped_by, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": result.stopped_by}
     if result.finish_reason in ("length", "cancelled"):
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
+        full = result.finish_reason == "length" and len(result.ids) < result.params.max_new_tokens
+        return {"stop_reason": "model_context_window_exceeded" if full else "max_tokens", "stop_sequence": None}
     return {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
 
 

@@ -63,11 +63,12 @@ def fields(settings: Settings) -> Fields:
             Field("context_management", LIST, "Accepted; it has no effect here, and pumice.ignored names it."),
             Field("top_logprobs", {"type": "integer", "minimum": 0, "maximum": 0}, "Only 0: /v1/chat/completions has log-probabilities."),
         ),
-        inert=(*(name for name in INERT if name != "metadata"), "max_tool_calls"),
+        inert=(*(name for name in INERT if name != "metadata"), "max_tool_calls", "prompt_cache_options", "background_options", "image"),
         refused={
             "previous_response_id": "this server keeps no responses; send the whole conversation as input",
             "conversation": "this server keeps no conversations; send the whole conversation as input",
             "background": "this server keeps no responses, so one cannot be fetched later",
+            "moderation": "this server moderates nothing",
             "prompt": "this server keeps no prompts; send instructions and input",
         },
     )
@@ -304,7 +305,7 @@ class Form:
         cut = result.finish_reason in ("length", "cancelled")
         usage = {
             "input_tokens": result.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": result.reused_tokens},
+            "input_tokens_details": {"cached_tokens": result.reused_tokens, "cache_write_tokens": 0},
             "output_tokens": len(result.ids),
             "output_tokens_details": {"reasoning_tokens": result.kind_tokens.get("reasoning", 0)},
             "total_tokens": result.prompt_tokens + len(result.ids),
