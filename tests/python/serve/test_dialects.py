@@ -268,7 +268,7 @@ def test_a_failure_in_mid_stream_is_no_clean_end(monkeypatch: pytest.MonkeyPatch
     assert failed["response"]["status"] == "failed" and failed["response"]["error"]["code"] == "server_error"
     event, error = message[-1]
     assert event == error["type"] == "error" and error["error"]["type"] == "api_error" and error["request_id"].startswith("req_")
-    assert all("script fails" not in json.dumps(each[-1][1]) for each in (chat, response, message))  # what went wrong stands in the log alone
+    assert all("script fails" not in json.dumps(each[-1][1]) for each in (chat, response, message))
 
 
 @pytest.mark.parametrize("stream", [False, True])
