@@ -172,7 +172,7 @@ class Call:
         self, body: bytes, status: int = 200, kind: str = "text/plain; charset=utf-8", headers: Mapping[str, str] | None = None
     ) -> None:
         """Answers with bytes."""
-        told = {"content-type": kind, "content-length": str(len(body)), "x-request-id": self.id, **(headers or {})}
+        told = {"content-type": kind, "content-length": str(len(body)), **self.named(), **(headers or {})}
         self.status = status
         await self.send_message({"type": "http.response.start", "status": status, "headers": [*as_headers(told), *_HEADERS]})
         await self.send_message({"type": "http.response.body", "body": body})
@@ -184,6 +184,10 @@ class Call:
             await self._sends(message)
         except OSError:
             raise ClientGone from None
+
+    def named(self) -> dict[str, str]:
+        """Returns the headers with the request's id. Anthropic's client reads it under a name of its own."""
+        return {"x-request-id": self.id, **({"request-id": self.id} if self.dialect == "anthropic" else {})}
 
     async def refuse(self, failure: Refused) -> None:
         """Answers with an error in the form of the dialect. An error of the Python API names a keyword; the client is told of its field."""
@@ -215,7 +219,7 @@ class Events:
     async def __aenter__(self) -> Events:
         call = self._call
         call.status = 200
-        told = {"content-type": "text/event-stream; charset=utf-8", "x-request-id": call.id, "x-accel-buffering": "no"}
+        told = {"content-type": "text/event-stream; charset=utf-8", **call.named(), "x-accel-buffering": "no"}
         await call.send_message({"type": "http.response.start", "status": 200, "headers": [*as_headers(told), *_HEADERS]})
         owner = asyncio.current_task()
         assert owner is not None

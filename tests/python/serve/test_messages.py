@@ -217,3 +217,4 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
     kind = "not_found_error" if "model" in change else "invalid_request_error"
     assert found.json["type"] == "error" and found.json["error"]["type"] == kind and found.json["request_id"].startswith("req_")
     assert says in found.json["error"]["message"], found.json
+    assert found.headers["request-id"] == found.headers["x-request-id"] == found.json["request_id"]
