@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo test test-cpp test-python test-ends test-vulkan-all test-storm fuzz-grammars bench cpu-report \
+.PHONY: demo test test-cpp test-python test-ends test-clients test-vulkan-all test-storm fuzz-grammars bench cpu-report \
         check check-python check-types check-format check-cpp format sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
@@ -59,6 +59,11 @@ TINY_LIMITS := push=128,invocations=128,shared=16384,groups=7,range=1048576
 # `make test` runs a short form of this script, too.
 test-storm: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	for seed in 1 2 3; do $(BIN)/python tests/python/support/storm.py --requests 1000 --threads 64 --seed $$seed || exit 1; done
+
+# Has real clients call pumice serve on the sample models: openai, anthropic, llm, langchain-openai, cohere, litellm, instructor and
+# openai-agents, each unchanged, in environments of their own under build/clients. Prints a table of client, call and result.
+test-clients: $(VENV)/.installed $(VENV)/.samples
+	$(BIN)/python tests/clients/run.py --venvs build/clients
 
 # Tries 100,000 random schemas and grammars, each of which must compile or be refused within a time limit, and the numbers that thousands of
 # random schemas allow. Takes some minutes.
