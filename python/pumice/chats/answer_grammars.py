@@ -19,7 +19,7 @@ from ..common.exits import exit_waits
 from ..errors import GrammarError
 from ..generate.answers import DECODER
 from ..generate.grammar import Grammar
-from ..generate.lark import Lark, lark_text
+from ..generate.lark import Lark, lark_regex, lark_text
 from ..generate.schema_rules import exact
 from ..generate.schemas import closed, is_pydantic, places, prepared, schema_of_type
 from .bare_arguments import BareArguments
@@ -180,16 +180,18 @@ class AnswerGrammar(Lark):
         text = self.behind(name, f"(?s:.{{{max(least, 1)},{'' if most is None else most}}})", mark)
         return f"{self.spelt(mark)} {text if least else f'({text} | {self.spelt(mark)})'}"
 
-    def behind(self, name: str, pattern: str, mark: str) -> str:
-        """Returns an expression for a text that matches the regular expression `pattern`, followed by `mark`. The text ends at the first
-        `mark`."""
+    def behind(self, name: str, pattern: str, mark: str, also: str = "") -> str:
+        """Returns an expression for a text that matches the regular expression `pattern`, and `also` if it is given, followed by `mark`.
+        The text ends at the first `mark`."""
         (first, special), *rest = self.parts(mark)
         escaped, more = _lark_regex(first), f" {self.spelt(''.join(piece for piece, _ in rest))}" if rest else ""
         text = f"{name.upper()}_TEXT"
+        if also:
+            also = f" & /{also}{escaped if special is None else ''}/"
         if special is None:
-            self.rule(text, f"/{pattern}{escaped}/ & ~/(?s:.*){escaped}(?s:.+)/")
+            self.rule(text, f"/{pattern}{escaped}/{also} & ~/(?s:.*){escaped}(?s:.+)/")
             return self.rule(name, text, "[lazy]") + more
-        self.rule(text, f"/{pattern}/ & ~/(?s:.*){escaped}(?s:.*)/")
+        self.rule(text, f"/{pattern}/{also} & ~/(?s:.*){escaped}(?s:.*)/")
         return f"{text} <[{special}]>{more}"
 
     def marked_choice(self, name: str, mark: str, texts: Sequence[str]) -> str:
@@ -213,8 +215,7 @@ def _as_lark(grammar: Grammar) -> dict[str, Any]:
     if grammar._kind == "json":
         return {"json_schema": json.loads(grammar._source)}
     if grammar._kind == "regex":
-        slashes = re.sub(r"\\(.)|/", lambda found: found[0] if found[1] else r"\/", grammar._source, flags=re.DOTALL).replace("\n", r"\n")
-        return {"lark_grammar": f"start: /{slashes}/"}
+        return {"lark_grammar": f"start: /{lark_regex(grammar._source)}/"}
     return {"lark_grammar": grammar._source}
 
 

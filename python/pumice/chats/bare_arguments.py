@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.arguments import shown
 from ..errors import GrammarError
-from ..generate.lark import lark_text
+from ..generate.lark import anchored, lark_regex, lark_text, matches_nothing
 from ..generate.number_texts import between
 from ..generate.schema_rules import SchemaRules, sizes
 from ..generate.schemas import pointer
@@ -23,6 +23,8 @@ _BARE = re.compile(r"[\w.$-]+")  # a key that may be written without quotes
 class BareArguments(SchemaRules):
     """Builds the rules for the arguments of one call. made: the grammar to which the rules are added. mark: the text before and after each
     string."""
+
+    of_kind = {**SchemaRules.of_kind, "string": ("minLength", "maxLength", "pattern")}
 
     def __init__(self, made: AnswerGrammar, mark: str, name: str, schema: Mapping[str, Any]) -> None:
         super().__init__(made, name, schema)
@@ -64,6 +66,12 @@ class BareArguments(SchemaRules):
     # ---- values of a type
 
     def _text(self, here: Mapping[str, Any], path: str) -> str:
+        if "pattern" in here:
+            if (pattern := anchored(here["pattern"])) is None or here.keys() & {"minLength", "maxLength"}:
+                raise self._refusal(path, "pattern", "")
+            mark = self._answer.spelt(self._mark)
+            text = self._answer.behind(self._new(), lark_regex(pattern), self._mark, "(?s:.+)")
+            return self._rule(f"{mark} ({text} | {mark})" if matches_nothing(pattern) else f"{mark} {text}")
         return self._marked(*sizes(here, "minLength", "maxLength", path))
 
     def _marked(self, least: int, most: int | None) -> str:

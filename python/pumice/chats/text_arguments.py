@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.arguments import shown
 from ..errors import GrammarError
-from ..generate.lark import lark_text
+from ..generate.lark import anchored, lark_regex, lark_text, matches_nothing
 from ..generate.schema_rules import ABOUT, JsonRules, is_a, sizes
 from ..generate.schemas import pointer, referred
 
@@ -26,11 +26,12 @@ _BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")
 @dataclass
 class _May:
     """The values that are allowed for a parameter: any string (any_text), certain strings as rules that include the closing mark (texts),
-    strings of certain lengths (lengths), or JSON of certain schemas (plain)."""
+    strings of certain lengths (lengths), strings of regular expressions (patterns), or JSON of certain schemas (plain)."""
 
     any_text: bool = False
     texts: list[str] = field(default_factory=list)
     lengths: list[tuple[int, int | None]] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)
     plain: list[Any] = field(default_factory=list)
 
 
@@ -78,12 +79,12 @@ class TextArguments:
             return self._one(key, middle, self._until())
         # JSON other than null could also be read as a string here, so it is not allowed. Blanks before the value would count as characters
         # of the string, so `middle` is matched exactly.
-        if may.lengths:
+        if may.lengths or may.patterns:
             may.plain = [{"type": "null"}] if any(_has_null(inner) for inner in may.plain) else []
             middle = " ".join(
                 lark_text(piece) if special is None else f"<[{special}]>" for piece, special in self._made.parts(self._middle)
             )
-        found = [*may.texts, *(self._sized(*length) for length in may.lengths)]
+        found = [*may.texts, *(self._sized(*length) for length in may.lengths), *map(self._matching, may.patterns)]
         if may.plain:
             found.append(f"{self._json(may.plain, path)} {mark}")
         if not found:
@@ -101,6 +102,11 @@ class TextArguments:
         text = self._made.behind(self._new(), f"({'|'.join(forms)})", self._mark)
         return text if least else f"({text} | {mark})"
 
+    def _matching(self, pattern: str) -> str:
+        """Returns an expression for a text of a regular expression, followed by the mark. The text neither begins nor ends with blanks."""
+        text = self._made.behind(self._new(), lark_regex(pattern), self._mark, r"(\S|\S(?s:.*)\S)")
+        return f"({text} | {self._made.spelt(self._mark)})" if matches_nothing(pattern) else text
+
     def _gather(self, schema: Any, path: str, may: _May, seen: tuple[str, ...]) -> None:
         """Adds the values that a schema allows to `may`. seen: the references that were followed to reach this schema."""
         if schema is False:
@@ -116,6 +122,9 @@ class TextArguments:
         kinds = here.get("type", ["string"])
         if "string" not in ([kinds] if isinstance(kinds, str) else is_a(list, kinds, f"{path}/type")):
             may.plain.append(schema)
+            return
+        if kinds == "string" and not here.keys() - {"type", "pattern"} and (pattern := anchored(here.get("pattern"))) is not None:
+            may.patterns.append(pattern)
             return
         if word := next((word for word in (*_BRANCHES, "pattern", "format") if word in here), None):
             raise GrammarError(

@@ -21,6 +21,7 @@ from pumice.chats import response_templates
 from pumice.chats.answer_grammars import written_of
 from pumice.chats.response_parser import ResponseParser, ResponseTemplate
 from pumice.chats.response_templates import Written
+from pumice.generate.lark import anchored
 
 STRICT = copy.deepcopy(TOOLS)
 for tool in STRICT:
@@ -436,6 +437,46 @@ AS_TEXT = {
     "$defs": {"where": {"enum": ["north", "south"]}},
     "additionalProperties": False,
 }
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3", "gemma4", "functiongemma", "qwen3-coder", "glm", "minimax", "minicpm 5"])
+def test_a_text_follows_its_pattern(name: str) -> None:
+    """A pattern ^(?:...)$ must be enforced in each form of arguments. In forms without quotes, a text has no blanks at its edges."""
+    pattern = r"^(?:(?:add [a-z/]{1,5}\n)+(?:end|\])?)$"
+    parameters = {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}, "required": ["x"]}
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {**parameters, "additionalProperties": False}}}
+    form = written(name)
+    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
+        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        for value in ("add a/b\nend", "add a\nadd b\n]", "add a\nend ", "add A\nend", "add a end", "end", ""):
+            parameter = form.parameter.replace("%key%", "x").replace("%value%", value)
+            one = json.dumps({form.keys[0]: "f", form.keys[1]: {"x": value}})
+            text = form.call.replace("%call%", one).replace("%name%", "f").replace("%arguments%", json.dumps({"x": value}))
+            text = text.replace("%parameters%", parameter).replace("%bare%", f"{{x:{form.mark}{value}{form.mark}}}")
+            text = form.before + text + form.after
+            assert _may_be_said(model, made, text) is (re.fullmatch(pattern, value) is not None), value
+            parser = ResponseParser(ResponseTemplate(row_of(name).template), [tool])
+            parser.feed(text)
+            parser.finish()
+            if re.fullmatch(pattern, value):
+                assert [call.arguments for call in parser.calls] == [{"x": value}]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "inside"),
+    [
+        ("^(?:a|b)$", "(?:a|b)"),
+        (r"^(?:[()\]]\)(a)[^]])$", r"(?:[()\]]\)(a)[^]])"),
+        ("^(?:a)|(?:b)$", None),
+        ("^a$", None),
+        ("(?:a)", None),
+        ("^(?:a$", None),
+        (r"^(?:a\)$", None),
+        (5, None),
+    ],
+)
+def test_patterns_of_whole_texts(pattern: Any, inside: str | None) -> None:
+    assert anchored(pattern) == inside
 
 
 @pytest.mark.parametrize("name", ["qwen3-coder", "glm", "minimax"])
