@@ -70,15 +70,16 @@ class Call:
     async def read(self, fields: Fields) -> Read:
         """Parses and checks the body. Raises Refused."""
         self._fields = fields
-        return fields.read(await self.json(), self.server.settings.ignore_unknown_fields)
+        if len(self.body) > IN_PLACE:
+            return await self.server.aside(self._parsed, fields)
+        return self._parsed(fields)
 
-    async def json(self) -> Any:
-        """Returns the JSON value of the body. Raises Refused if it is not JSON."""
-        body = self.body
+    def _parsed(self, fields: Fields) -> Read:
         try:
-            return await self.server.aside(orjson.loads, body) if len(body) > IN_PLACE else orjson.loads(body)
+            value = orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
             raise Refused(400, f"the body is not JSON: {error}", code="invalid_json") from None
+        return fields.read(value, self.server.settings.ignore_unknown_fields)
 
     async def receive_body(self) -> None:
         """Receives the body. Raises Refused if it is too large or too slow, and ClientGone."""

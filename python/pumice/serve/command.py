@@ -91,8 +91,6 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "(default: that of the file or folder)",
     )
     command.add_argument("--load", action="append", default=[], metavar="NAME.OPTION=VALUE", help="a loading option of one model alone")
-    defaults = Settings()
-
     where = command.add_argument_group("where it listens, and who may ask")
     where.add_argument("--host", default=HOST, help=f"the address (default {HOST}); another one than this machine's own needs a key")
     where.add_argument("--port", type=_port, default=PORT, help=f"the port (default {PORT}); 0 takes a free one")
@@ -112,7 +110,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
             group.add_argument("--lazy", action="store_true", help="load models when they are first asked for")
             group.add_argument("--workers", type=_whole, default=1, help="processes that share the weights (CPU only)")
         for flag in flags:
-            default = getattr(defaults, flag.setting)
+            default = getattr(Settings, flag.setting)
             said = "" if default is None else f" (default {default:g})" if isinstance(default, float) else f" (default {default})"
             group.add_argument(flag.name, type=flag.read, help=flag.about + said)
     other = command.add_argument_group("other")

@@ -14,7 +14,7 @@ from ..errors import ChatTemplateError
 from ..event_loops.streams import AsyncStream
 from ..generate.grammar import Grammar
 from ..model.model import Model
-from .calls import Call
+from .calls import Call, dumped
 from .failures import Refused
 from .models import Served
 from .template_habits import TemplateHabits
@@ -101,6 +101,10 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
     if asked.thinking is not None and not habits.variables & {*_THINKING}:
         ignored.add("thinking")
     keywords: dict[str, Any] = {"max_new_tokens": int(model.info["n_ctx"]), **call.server.settings.sampling, **asked.options}
+    most = call.server.settings.max_schema
+    for what, value in (("response_format", asked.response_format), *((f"tools[{i}]", tool) for i, tool in enumerate(asked.tools))):
+        if isinstance(value, Mapping) and (size := len(dumped(value))) > most:
+            raise Refused(400, f"{what} has {size} bytes; at most {most} are allowed", param=what.partition("[")[0])
     if asked.tools:
         keywords |= {"tools": asked.tools, "tool_choice": asked.tool_choice, "parallel_tool_calls": asked.parallel}
     elif asked.tool_choice not in (None, "auto", "none"):

@@ -2,7 +2,8 @@
 each value, and gives the endpoint's part of /openapi.json. No field is known in a second place.
 
 A field's values are described by a JSON Schema of these keywords: type, enum, minimum, maximum, minLength, maxLength, minItems, maxItems,
-items, properties, required, anyOf, description. What the Python API checks itself (the range of temperature, say) is left to it."""
+items, maxProperties, properties, required, anyOf, description. What the Python API checks itself (the range of temperature, say) is left
+to it."""
 
 from __future__ import annotations
 
@@ -89,6 +90,8 @@ def problem(schema: Schema, value: Any, where: str) -> str | None:
     if isinstance(value, list) and "items" in schema:
         return next((p for i, each in enumerate(value) if (p := problem(schema["items"], each, f"{where}[{i}]")) is not None), None)
     if isinstance(value, dict):
+        if len(value) > schema.get("maxProperties", len(value)):
+            return f"{where} has {len(value)} entries; at most {schema['maxProperties']} are allowed"
         for name in schema.get("required", ()):
             if name not in value:
                 return f"{where} has no {name!r}"

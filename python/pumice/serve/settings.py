@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -70,3 +70,30 @@ class Settings:
     keep_alive_seconds: float = 65.0
     # How long requests may go on once the server is told to stop.
     grace: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Checks all values. Raises TypeError and ValueError, which name the setting."""
+        from ..common.arguments import flag, integer, real, shown, unknown_keyword
+        from ..generate.settings import SamplingParams
+
+        for each in fields(self):
+            name, value = each.name, getattr(self, each.name)
+            if each.type in ("bool", bool):
+                flag(name, value)
+            elif each.type in ("int", "int | None") and value is not None:
+                integer(name, value, 0 if name == "waiting" else 1)
+            elif each.type in ("float", "float | None") and value is not None:
+                real(name, value, 0.0, 1e9, open_low=name != "grace")
+            elif each.type == "tuple[str, ...]":
+                if isinstance(value, str) or not all(isinstance(one, str) and one.isascii() and one.isprintable() for one in value):
+                    # The value is not shown, because it may be a key.
+                    raise TypeError(f"{name} must be a list of texts of printable ASCII characters")
+                if "" in value or any(" " in one for one in value):
+                    raise ValueError(f"{name} has an empty text, or one with a space, which no header can have")
+        known = [each.name for each in fields(SamplingParams)]
+        for name in self.sampling:
+            if name not in known:
+                raise unknown_keyword("sampling", name, known)
+        for alias, name in self.aliases.items():
+            if not isinstance(alias, str) or not isinstance(name, str):
+                raise TypeError(f"aliases must map texts to texts, not {shown(alias)} to {shown(name)}")

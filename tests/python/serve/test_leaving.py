@@ -1,0 +1,213 @@
+"""A client that leaves frees its request at once, wherever it is: in the queue, in the prompt, in the stream, or behind a whole answer.
+
+PUMICE_LEAVING sets how often each case runs (3), `make test-serve-long` sets 100. The promise is one step of the engine and 50 ms; because
+test machines are busy, five times as much is allowed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import samples
+from servers import At, Here, read_all, reply_of, request_bytes, serving, until
+
+import pumice
+
+TIMES = int(os.environ.get("PUMICE_LEAVING", "3"))
+CHAT = "/v1/chat/completions"
+LOOPS = ["asyncio", *(["uvloop"] if importlib.util.find_spec("uvloop") else [])]
+
+
+@pytest.fixture(scope="module", params=LOOPS)
+def here(request: pytest.FixtureRequest) -> Iterator[Here]:
+    options = {"device": "cpu", "threads": 1}
+    with (
+        pumice.load(samples.smollm2(), n_ctx=2048, **options) as chat,
+        pumice.load(samples.minilm(), **options) as embed,
+        serving({"chat": chat, "embed": embed}, loop=request.param, running=1) as found,
+    ):
+        yield found
+
+
+def model(here: Here, name: str) -> pumice.Model:
+    found = here.served.models.find(name).model
+    assert found is not None
+    return found
+
+
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": "chat", "messages": [{"role": "user", "content": text}], "ignore_eos": True, "max_tokens": 1500, **more}
+
+
+def is_free(here: Here) -> bool:
+    stats = model(here, "chat").stats()
+    return not here.served.calls and not stats["running"] and not stats["waiting"] and not here.served.held_bytes
+
+
+def leave(connection: socket.socket, abruptly: bool) -> None:
+    if abruptly:  # a reset in place of the usual end
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def step_seconds(here: Here) -> float:
+    """Returns how long a step with a prompt takes now, on this busy machine."""
+    begun = time.monotonic()
+    here.post(CHAT, chat("word " * 400, max_tokens=1))
+    return time.monotonic() - begun
+
+
+def assert_prompt(here: Here, times: list[float]) -> None:
+    assert statistics.median(times) <= 5 * (step_seconds(here) + 0.05), times
+    assert here.post(CHAT, chat("Hi", max_tokens=1)).status == 200
+
+
+def in_the_stream(here: Here) -> tuple[socket.socket, Callable[[], bool]]:
+    connection = here.begun(CHAT, chat("Hi", stream=True))
+    while b"content" not in connection.recv(4096).replace(b'"content":""', b""):
+        pass
+    return connection, lambda: is_free(here)
+
+
+def behind_a_whole_answer(here: Here) -> tuple[socket.socket, Callable[[], bool]]:
+    connection = here.begun(CHAT, chat("Hi"))
+    before = model(here, "chat").stats()["decoded_tokens"]
+    until(lambda: model(here, "chat").stats()["decoded_tokens"] > before)
+    return connection, lambda: is_free(here)
+
+
+def in_the_prompt(here: Here) -> tuple[socket.socket, Callable[[], bool]]:
+    before = model(here, "chat").stats()["steps"]
+    connection = here.begun(CHAT, chat(f"{time.monotonic()} " + "word " * 1500, stream=True, max_tokens=5))
+    until(lambda: model(here, "chat").stats()["running"] or model(here, "chat").stats()["steps"] > before)
+    return connection, lambda: is_free(here)
+
+
+def in_an_embedding(here: Here) -> tuple[socket.socket, Callable[[], bool]]:
+    connection = here.begun("/v1/embeddings", {"model": "embed", "input": [f"the text {i} " * 20 for i in range(2048)]})
+    until(lambda: here.served.calls and not any(call.work is None for call in here.served.calls))
+    time.sleep(0.3)
+    assert here.served.calls
+
+    def free() -> bool:
+        return not here.served.calls and not here.served.held_bytes
+
+    return connection, free
+
+
+@pytest.mark.parametrize("case", [in_the_stream, behind_a_whole_answer, in_the_prompt, in_an_embedding])
+def test_leaving(here: Here, case: Callable[[Here], tuple[socket.socket, Callable[[], bool]]]) -> None:
+    times = []
+    for i in range(TIMES):
+        connection, free = case(here)
+        leave(connection, abruptly=i % 2 == 1)
+        times.append(until(free))
+    assert_prompt(here, times)
+    if case is in_an_embedding:  # the encoder must be free, too
+        begun = time.monotonic()
+        assert here.post("/v1/embeddings", {"model": "embed", "input": "a"}).status == 200
+        assert time.monotonic() - begun < 5
+
+
+def test_leaving_the_queue(here: Here) -> None:
+    """One request runs, and takes the only place. Others wait behind it and leave."""
+    first = here.begun(CHAT, chat("Hi", stream=True))
+    try:
+        first.recv(100)
+        stats = model(here, "chat").stats
+        times = []
+        for i in range(TIMES):
+            waiting = here.begun(CHAT, chat("Hi", stream=i % 2 == 0))
+            until(lambda: stats()["waiting"] == 1)
+            leave(waiting, abruptly=i % 2 == 1)
+            times.append(until(lambda: stats()["waiting"] == 0))
+            assert stats()["running"] + stats()["lagging"] >= 1  # the first one goes on
+    finally:
+        first.close()
+    until(lambda: is_free(here))
+    assert_prompt(here, times)
+
+
+def test_a_request_that_waits_for_too_long() -> None:
+    with (
+        pumice.load(samples.smollm2(), n_ctx=2048, device="cpu", threads=1) as chats,
+        serving({"chat": chats}, running=1, waiting=2, max_wait=0.5) as here,
+    ):
+        first = here.begun(CHAT, chat("Hi", stream=True))
+        first.recv(100)
+        whole, streamed = here.begun(CHAT, chat("Hi")), here.begun(CHAT, chat("Hi", stream=True))
+        until(lambda: chats.stats()["waiting"] == 2)
+        full = here.post(CHAT, chat("Hi"))
+        assert full.status == 429 and 1 <= int(full.headers["retry-after"]) <= 60 and full.error["type"] == "rate_limit_error"
+        late = reply_of(read_all(whole))
+        assert late.status == 503 and late.error["code"] == "waited_too_long" and 1 <= int(late.headers["retry-after"]) <= 60
+        events = reply_of(read_all(streamed)).body.decode()
+        assert "waited_too_long" in events and events.endswith("data: [DONE]\n\n")
+        assert here.served.calls and chats.stats()["waiting"] == 0  # the first one goes on
+        first.close()
+        until(lambda: not here.served.calls)
+
+
+OTHER_SERVER = """
+import asyncio, sys
+import samples, pumice
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+from pumice.serve import app
+config = Config()
+config.bind = ["127.0.0.1:" + sys.argv[1]]
+config.graceful_timeout = 0.1
+chat = pumice.load(samples.smollm2(), n_ctx=2048, device="cpu", threads=1)
+asyncio.run(serve(app({"chat": chat, "embed": pumice.load(samples.minilm(), device="cpu", threads=1)}, running=1), config))
+"""
+
+
+def gauge(at: At, name: str) -> float:
+    lines = at.get("/metrics").body.decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("hypercorn") is None, reason="hypercorn is not installed; make test-serve-long installs it")
+def test_leaving_under_another_server() -> None:
+    """Hypercorn runs the same application, and has its own ways to tell that a client has left."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = os.pathsep.join(sys.path)
+    process = subprocess.Popen([sys.executable, "-c", OTHER_SERVER, str(port)], env={**os.environ, "PYTHONPATH": path})
+    at = At(port)
+    try:
+
+        def ready() -> bool:
+            with contextlib.suppress(OSError):
+                return at.get("/ready").status == 200
+            return False
+
+        until(ready, 120)
+        requests = {
+            "stream": (CHAT, chat("Hi", stream=True)),
+            "whole": (CHAT, chat("Hi")),
+            "prompt": (CHAT, chat("word " * 1500)),
+            "embedding": ("/v1/embeddings", {"model": "embed", "input": [f"the text {i} " * 20 for i in range(2048)]}),
+        }
+        for path, body in list(requests.values()) * TIMES:
+            connection = at.connect()
+            connection.sendall(request_bytes("POST", path, json.dumps(body).encode()))
+            time.sleep(0.5)
+            connection.close()
+            until(lambda: gauge(at, "pumice_requests_running") == 0 and gauge(at, "pumice_model_requests") == 0)
+        assert at.post(CHAT, chat("Hi", max_tokens=1)).status == 200
+    finally:
+        process.kill()
+        process.wait()

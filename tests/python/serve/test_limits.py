@@ -1,0 +1,298 @@
+"""What a server does with requests that are too large, too slow, broken, or made to deceive it. Bytes go over real connections."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from servers import Here, read_all, reply_of, request_bytes, serving, until
+
+import pumice
+
+CHAT = "/v1/chat/completions"
+HI = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture(scope="module")
+def here(smollm2: pumice.Model, minilm: pumice.Model) -> Iterator[Here]:
+    """A server whose clocks are short."""
+    with serving(
+        {"chat": smollm2, "embed": minilm},
+        header_seconds=0.6,
+        body_seconds=0.6,
+        write_seconds=1.0,
+        max_body=1 << 20,
+        max_bodies=2 << 20,
+        connections=40,
+    ) as found:
+        yield found
+        assert not found.served.calls and found.served.held_bytes == 0
+
+
+def is_well(here: Here) -> bool:
+    return here.post(CHAT, {"model": "chat", "messages": HI, "max_tokens": 1}).status == 200
+
+
+# ---------------------------------------------------------------- headers and connections
+def test_large_headers(here: Here) -> None:
+    for data in (
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70000,
+        b"GET /" + b"a" * 70000,
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X%d: %s\r\n" % (i, b"y" * 100) for i in range(1000)),
+    ):
+        reply = reply_of(here.raw(data))
+        assert reply.status == 431 and "65536 bytes" in reply.error["message"] and reply.headers["connection"] == "close"
+    assert is_well(here)
+
+
+def test_headers_that_do_not_end(here: Here) -> None:
+    with here.connect() as half, here.connect() as silent, here.connect() as slow:
+        begun = time.monotonic()
+        half.sendall(b"GET /health HTTP/1.1\r\nHost: loc")
+        for _ in range(4):  # a byte now and then does not help
+            slow.sendall(b"G")
+            time.sleep(0.1)
+        reply = reply_of(read_all(half))
+        assert reply.status == 408 and "0.6 s" in reply.error["message"]
+        assert reply_of(read_all(slow)).status == 408
+        assert read_all(silent) == b""  # browsers open connections that they may not use: there is no request to answer
+        assert time.monotonic() - begun < 10
+
+
+def test_a_connection_is_kept_between_requests_and_its_next_headers_have_a_clock(here: Here) -> None:
+    request = request_bytes("GET", "/health", headers={"Connection": "keep-alive"})
+    with here.connect() as connection:
+        for pause in (0.0, 1.5):  # longer than the clock for headers, which does not run between requests
+            time.sleep(pause)
+            connection.sendall(request)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(request[:20])
+        assert reply_of(read_all(connection)).status == 408
+
+
+def test_too_many_connections(here: Here) -> None:
+    opened = []
+    try:
+        for _ in range(60):
+            opened.append(here.connect())
+        refused = [reply_of(data) for data in map(read_all, opened) if data]
+        assert len(refused) >= 20 and {reply.status for reply in refused} == {503}
+        assert refused[0].headers["retry-after"] == "1"
+    finally:
+        for each in opened:
+            each.close()
+    until(lambda: is_well(here))
+
+
+# ---------------------------------------------------------------- bodies
+def test_a_body_that_does_not_arrive(here: Here) -> None:
+    for head in ("Content-Length: 100", "Transfer-Encoding: chunked"):
+        sent = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode()
+        reply = reply_of(here.raw(sent))
+        assert reply.status == 408 and "0.6 s" in reply.error["message"]
+
+
+def test_a_large_body(here: Here) -> None:
+    said = reply_of(here.raw(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2 << 20}\r\n\r\n".encode()))
+    chunk = b"%x\r\n%s\r\n" % (1 << 17, b"a" * (1 << 17))
+    sent = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + chunk * 12
+    for reply in (said, reply_of(here.raw(sent)), here.post(CHAT, b" " * ((1 << 20) + 1))):
+        assert reply.status == 413 and "1048576 bytes" in reply.error["message"]
+    endless = here.connect()
+    try:  # the rest of a refused body is read for some seconds, so that the client can read why, and then the connection ends
+        endless.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        begun = time.monotonic()
+        with pytest.raises(OSError):
+            while time.monotonic() - begun < 30:
+                endless.sendall(chunk)
+    finally:
+        endless.close()
+    assert is_well(here)
+
+
+def test_bodies_of_all_requests_together(here: Here) -> None:
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {1 << 20}\r\n\r\n".encode()
+    opened = [here.connect() for _ in range(4)]
+    for each in opened:
+        each.sendall(head + b" " * 900000)
+    statuses = sorted(reply_of(read_all(each)).status for each in opened)
+    assert 503 in statuses and set(statuses) <= {503, 408}  # the others wait for their last bytes
+    until(lambda: here.served.held_bytes == 0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages": [{"role": "user", "content": "Hi"}], "temperature": NaN}',
+        b'{"messages": [{"role": "user", "content": "Hi"}], "temperature": 1e999}',
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"messages": [{"role": "user", "content": "\xff"}]}',
+        b'{"a":' * 5000 + b"1" + b"}" * 5000,
+        b"[" * 100000,
+        b"",
+        b"null",
+        b"[1]",
+        b'{"messages": [',
+    ],
+)
+def test_json_that_is_none(here: Here, body: bytes) -> None:
+    reply = here.post(CHAT, body)
+    assert reply.status == 400 and reply.error["type"] == "invalid_request_error", reply.body
+
+
+def test_deep_values_where_any_value_may_be(here: Here) -> None:
+    """Deep values that JSON allows must not break what walks through them."""
+    deep: Any = "x"
+    for _ in range(300):
+        deep = {"properties": {"a": deep}} if isinstance(deep, dict) else {"type": "string"}
+    listed: Any = []
+    for _ in range(900):
+        listed = [listed]
+    for more in (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": deep}}},
+        {"chat_template_kwargs": {"a": listed}},
+        {"tools": [{"type": "function", "function": {"name": "a", "parameters": deep}}]},
+        {"structured_outputs": {"json": {"anyOf": listed}}},
+        {"logit_bias": {"1": listed}},
+        {"messages": [{"role": "user", "content": listed}]},
+    ):
+        reply = here.post(CHAT, {"model": "chat", "messages": HI, "max_tokens": 1, **more})
+        assert reply.status in (200, 400), (more, reply.body)
+    assert is_well(here)
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "param", "says"),
+    [
+        (CHAT, {"n": 17}, "n", "at most 16"),
+        (CHAT, {"n": 10**30}, "n", None),
+        (CHAT, {"stop": ["a"] * 17}, "stop", "at most 16"),
+        (CHAT, {"stop": "a" * 257}, "stop", "at most 256"),
+        (CHAT, {"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "at most 1024"),
+        (CHAT, {"tools": [{"type": "function", "function": {"name": f"f{i}"}} for i in range(257)]}, "tools", "at most 256"),
+        (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "description": "a" * 300000}}]}, "tools", "at most 262144"),
+        (
+            CHAT,
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["a" * 300000]}}}},
+            "response_format",
+            "at most 262144",
+        ),
+        (CHAT, {"top_logprobs": 21, "logprobs": True}, "top_logprobs", "at most 20"),
+        (CHAT, {"max_tokens": -1}, "max_tokens", "at least 1"),
+        (CHAT, {"temperature": -1}, "temperature", None),
+        ("/v1/embeddings", {"input": ["a"] * 2049}, "input", "at most 2048"),
+        ("/v1/rerank", {"query": "a", "documents": ["a"] * 1025}, "documents", "at most 1024"),
+    ],
+)
+def test_the_most_of_each_field(here: Here, path: str, change: dict[str, Any], param: str, says: str | None) -> None:
+    body = {"model": "chat", "messages": HI, "max_tokens": 1, **change} if path == CHAT else {"model": "embed", **change}
+    reply = here.post(path, json.dumps(body).encode())
+    assert reply.status == 400, reply.body
+    if says is not None:
+        assert reply.error["param"] == param and says in reply.error["message"], reply.body
+
+
+# ---------------------------------------------------------------- requests that deceive
+def test_two_lengths(here: Here) -> None:
+    """Where a proxy and a server believe different lengths, a client can hide a request in the body of another."""
+    hidden = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for headers in (
+        f"Content-Length: {len(hidden)}\r\nTransfer-Encoding: chunked",
+        f"Content-Length: {len(hidden)}\r\nContent-Length: 0",
+        "Content-Length: 0, 5",
+        "Content-Length: +0",
+        "Content-Length: -1",
+        "Transfer-Encoding: xchunked",
+        "Transfer-Encoding: chunked, identity",
+        "Transfer-Encoding : chunked",
+        "Transfer-Encoding:\x0bchunked",
+        "X: a\r\n Transfer-Encoding: chunked\r\nContent-Length : 3",
+        "Host: other",
+    ):
+        data = here.raw(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n".encode() + b"0\r\n\r\n" + hidden)
+        assert reply_of(data).status in (400, 501), (headers, data)
+        assert b"HTTP/1.1 200" not in data, headers
+
+
+def test_glued_requests_are_answered_in_their_order(here: Here) -> None:
+    first = request_bytes("POST", "/tokenize", b'{"model":"chat","content":"one"}', {"Connection": "keep-alive"})
+    second = request_bytes("GET", "/health", headers={"Connection": "keep-alive"})
+    data = here.raw(first + second + request_bytes("GET", "/nothing"))
+    statuses = [int(part.split(b" ")[0]) for part in data.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [200, 200, 404]
+    assert reply_of(data).json["count"] == 1
+
+
+def test_a_body_is_not_a_request(here: Here) -> None:
+    inner = request_bytes("GET", "/v1/models")
+    for path in ("/health", "/nothing", CHAT):
+        data = here.raw(request_bytes("POST", path, inner, {"Connection": "keep-alive"}) + request_bytes("GET", "/health"))
+        assert data.count(b"HTTP/1.1 ") == 2 and data.count(b'"status":"ok"') == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 60 + b"\r\n\r\n",  # TLS
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /health HTTP/3.0\r\n\r\n",
+        b"GET /health\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",  # no Host
+        b"GET /\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nA\x00: b\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nA: b\x00\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_no_request(here: Here, data: bytes) -> None:
+    assert reply_of(here.raw(data)).status in (400, 505)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../etc/passwd",
+        "/..%2f..%2fetc/passwd",
+        "/page/../v1/models/../../etc/passwd",
+        "//health",
+        "/health%00",
+        "/%2e%2e/health",
+        "/v1/%63hat/completions/x",
+        "http://localhost/health",
+        "/health;a=b",
+        "/\\health",
+    ],
+)
+def test_paths_that_are_none(here: Here, path: str) -> None:
+    reply = here.get(path)
+    assert reply.status in (404, 405) and "root:" not in reply.body.decode()
+
+
+def test_other_methods(here: Here) -> None:
+    assert here.get(CHAT).status == 405
+    assert here.post("/health", {}).status == 405
+    assert here.request("TRACE", "/health").status == 405
+    assert here.raw(request_bytes("HEAD", "/health")).endswith(b"\r\n\r\n")
+    assert here.request("PROPFIND", "/nothing").status == 404
+
+
+# ---------------------------------------------------------------- clients that do not read
+def test_a_client_that_reads_nothing(here: Here, smollm2: pumice.Model) -> None:
+    """The connection must be closed, and its request must end."""
+    body = {"model": "embed", "input": ["a b c"] * 2048, "encoding_format": "float"}
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", here.port))
+    connection.sendall(request_bytes("POST", "/v1/embeddings", json.dumps(body).encode()))
+    until(lambda: here.process.server_state.connections, 5)
+    until(lambda: not here.process.server_state.connections, 60)
+    connection.close()
+    stream = here.begun(CHAT, {"model": "chat", "messages": HI, "max_tokens": 2000, "ignore_eos": True, "stream": True, "n": 4})
+    stream.recv(100)
+    until(lambda: smollm2.stats()["lagging"] or not here.served.calls, 60)
+    stream.close()
+    until(lambda: not here.served.calls)
+    assert is_well(here)

@@ -1,0 +1,223 @@
+"""Several models in one server: loaded when they are asked for, unloaded when nobody uses them, and never in the middle of a request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import samples
+from asgi import Client, running
+
+import pumice
+from pumice.serve import app
+
+TINY = {"device": "cpu", "threads": 1}
+
+
+def embed(client: Client, name: str, texts: int = 1, **more: Any) -> Any:
+    return client.post("/v1/embeddings", {"model": name, "input": ["a short text"] * texts}, **more)
+
+
+def loads(monkeypatch: pytest.MonkeyPatch, slowly: float = 0.0) -> list[str]:
+    """Notes the loads that begin and those that are cancelled."""
+    noted: list[str] = []
+    real = pumice.aload
+
+    async def aload(source: Any, **options: Any) -> Any:
+        noted.append("load")
+        try:
+            await asyncio.sleep(slowly)
+            return await real(source, **options)
+        except asyncio.CancelledError:
+            noted.append("cancelled")
+            raise
+
+    monkeypatch.setattr(pumice, "aload", aload)
+    return noted
+
+
+def server(names: str, **settings: Any) -> Any:
+    path = samples.minilm()
+    return app(dict.fromkeys(names, path), load=dict.fromkeys(names, TINY), **settings)
+
+
+def test_models_are_loaded_once_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = loads(monkeypatch, 0.2)
+
+    async def main() -> None:
+        async with running(server("ab", lazy=True)) as client:
+            for path in ("/v1/models", "/metrics", "/health", "/ready", "/openapi.json", "/v1/models/a"):
+                assert (await client.get(path)).status == 200
+            assert noted == []  # what only looks loads nothing
+            answers = await asyncio.gather(*(embed(client, "a") for _ in range(20)))
+            assert {answer.status for answer in answers} == {200} and noted == ["load"]
+            listed = {each["id"]: each["meta"]["loaded"] for each in (await client.get("/v1/models")).json["data"]}
+            assert listed == {"a": True, "b": False}
+
+    asyncio.run(main())
+
+
+def test_a_load_ends_when_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = loads(monkeypatch, 0.5)
+
+    async def main() -> None:
+        async with running(server("a", lazy=True)) as client:
+            leave = [asyncio.Event() for _ in range(3)]
+            asked = [asyncio.create_task(embed(client, "a", leave=each)) for each in leave]
+            await asyncio.sleep(0.1)
+            leave[0].set()
+            leave[1].set()
+            await asyncio.sleep(0.1)
+            assert noted == ["load"]  # one still waits
+            leave[2].set()
+            await asyncio.gather(*asked)
+            until = time.monotonic() + 5
+            while "cancelled" not in noted and time.monotonic() < until:
+                await asyncio.sleep(0.01)
+            assert noted == ["load", "cancelled"]
+            assert (await embed(client, "a")).status == 200  # the next one begins anew
+
+    asyncio.run(main())
+
+
+def test_a_request_behind_a_cancelled_load_gets_a_load_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = loads(monkeypatch, 0.2)
+
+    async def main() -> None:
+        async with running(server("a", lazy=True)) as client:
+            leave = asyncio.Event()
+            first = asyncio.create_task(embed(client, "a", leave=leave))
+            await asyncio.sleep(0.1)
+            leave.set()
+            second = asyncio.create_task(embed(client, "a"))
+            assert (await second).status == 200
+            await first
+            assert noted.count("load") == 2
+
+    asyncio.run(main())
+
+
+def test_the_longest_unused_model_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = loads(monkeypatch)
+
+    async def main() -> None:
+        application = server("abc", lazy=True, max_loaded=2)
+        models = {each.name: each for each in application.state.server.models}
+        async with running(application) as client:
+            for name in "abac":
+                assert (await embed(client, name)).status == 200
+            assert {name for name, each in models.items() if each.model} == {"a", "c"} and noted == ["load"] * 3
+            # Models that requests hold stay.
+            async with application.state.server.models.use("a"), application.state.server.models.use("c"):
+                refused = await embed(client, "b")
+                assert refused.status == 503 and 1 <= int(refused.headers["retry-after"]) <= 60
+                assert (await embed(client, "a")).status == 200
+            assert (await embed(client, "b")).status == 200
+            assert sum(each.model is not None for each in models.values()) == 2
+            # Requests for more models than there is room for, at once: each is answered, or told to come again.
+            answers = await asyncio.gather(*(embed(client, name) for name in "abcabcabc"))
+            assert {answer.status for answer in answers} <= {200, 503}
+            assert sum(each.model is not None for each in models.values()) <= 2
+
+    asyncio.run(main())
+
+
+def test_an_unused_model_is_unloaded_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = loads(monkeypatch)
+
+    async def main() -> None:
+        application = server("a", idle_unload=0.3)
+        served = next(iter(application.state.server.models))
+        async with running(application) as client:
+            assert served.model is not None
+            async with application.state.server.models.use("a"):
+                await asyncio.sleep(1.0)
+                assert served.model is not None  # a request holds it
+            until = time.monotonic() + 10
+            while served.model is not None and time.monotonic() < until:
+                await asyncio.sleep(0.02)
+            assert served.model is None
+            assert (await client.get("/ready")).status == 200
+            assert (await embed(client, "a")).status == 200 and noted == ["load", "load"]
+
+    asyncio.run(main())
+
+
+def test_a_model_of_the_caller_is_never_unloaded(minilm: pumice.Model) -> None:
+    async def main() -> None:
+        async with running(app({"mine": minilm, "a": samples.minilm()}, load={"a": TINY}, idle_unload=0.2, max_loaded=1)) as client:
+            assert (await embed(client, "a")).status == 503  # the one place is taken
+            await asyncio.sleep(0.5)
+            assert (await embed(client, "mine")).status == 200
+
+    asyncio.run(main())
+    assert minilm.encode("a").shape == (384,)
+
+
+def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF but no more")
+
+    async def main() -> None:
+        async with running(app({"bad": tmp_path / "broken.gguf", "a": samples.minilm()}, load={"a": TINY}, lazy=True)) as client:
+            for _ in range(2):
+                answer = await embed(client, "bad")
+                assert answer.status == 503 and "could not be loaded" in answer.error["message"]
+            assert (await embed(client, "a")).status == 200
+            listed = {each["id"]: each["meta"] for each in (await client.get("/v1/models")).json["data"]}
+            assert "ModelFormatError" in listed["bad"]["error"] and "error" not in listed["a"]
+
+    asyncio.run(main())
+
+
+def test_requests_while_models_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads(monkeypatch, 0.5)
+
+    async def main() -> None:
+        async with running(server("a"), ready=False) as client:
+            answer, ready = await embed(client, "a"), await client.get("/ready")
+            assert answer.status == ready.status == 503 and answer.error["code"] == "loading" and ready.json == {"status": "loading"}
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+            assert (await client.get("/health")).status == 200
+
+    asyncio.run(main())  # and the server can stop in the middle of a load
+
+
+def test_a_lost_device_is_told(minilm: pumice.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(*_: Any, **__: Any) -> None:
+        raise pumice.DeviceLostError("vulkan:0 was lost")
+
+    async def main() -> None:
+        async with running(app({"a": minilm})) as client:
+            assert (await client.get("/ready")).status == 200
+            monkeypatch.setattr(pumice.Model, "aencode", lost)
+            answer = await embed(client, "a")
+            assert answer.status == 500 and answer.headers["x-should-retry"] == "false"
+            ready = await client.get("/ready")
+            assert ready.status == 503 and "vulkan:0 was lost" in ready.json["status"]
+            assert (await client.get("/health")).status == 200
+
+    asyncio.run(main())
+
+
+def test_aliases_and_names(minilm: pumice.Model) -> None:
+    async def main() -> None:
+        async with running(app({"a": minilm, "b": minilm}, aliases={"text-embedding-3-small": "a"})) as client:
+            assert (await embed(client, "text-embedding-3-small")).json["model"] == "a"
+            answer = await embed(client, "c")
+            assert answer.status == 404 and "a, b, text-embedding-3-small" in answer.error["message"]
+            assert (await client.post("/v1/embeddings", {"input": "a"})).status == 400  # which of the two?
+
+    asyncio.run(main())
+
+
+def test_retry_after() -> None:
+    from pumice.serve.models import Rate
+
+    rate = Rate()
+    assert rate.seconds_for(100) == 5  # nothing is known
+    for _ in range(60):
+        rate.count()
+    assert [rate.seconds_for(waiting) for waiting in (0, 1, 10, 60, 10**6)] == [1, 1, 10, 60, 60]

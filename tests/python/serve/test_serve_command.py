@@ -1,0 +1,318 @@
+"""`pumice serve` as a process: its options, its start, its stop, its workers."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import socket
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import samples
+from children import run
+from paths import ROOT
+from servers import Command, children_of, pss, read_all, reply_of, request_bytes, until
+
+from pumice.__main__ import parser
+from pumice.serve import command
+from pumice.serve.settings import Settings
+
+CHAT = "/v1/chat/completions"
+LONG = {"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": True, "max_tokens": 8000}
+QUICK = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    return parser().parse_args(["serve", *arguments])
+
+
+def options() -> list[str]:
+    """Returns all options of `pumice serve`."""
+    sub = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)).choices["serve"]
+    return [name for action in sub._actions for name in action.option_strings if name.startswith("--")]
+
+
+# ---------------------------------------------------------------- options
+def test_every_setting_has_an_option() -> None:
+    others = {
+        "api_keys": "--api-key",
+        "hosts": "--host-name",
+        "cors_origins": "--cors-origin",
+        "aliases": "--alias",
+        "sampling": "--temperature",
+    }
+    for each in fields(Settings):
+        assert others.get(each.name, "--" + each.name.replace("_", "-")) in options(), each.name
+
+
+def test_the_page_has_every_option() -> None:
+    page = (ROOT / "docs" / "serving.md").read_text()
+    told = set(re.findall(r"`(--[a-z-]+)", page))
+    assert set(options()) - {"--help"} <= told, set(options()) - told
+    for name in told & {"--" + flag.setting.replace("_", "-") for flags in command.FLAGS.values() for flag in flags}:
+        default = getattr(Settings, name[2:].replace("-", "_"))
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}"))
+        if isinstance(default, (int, float)):
+            number = f"{default:g}" if isinstance(default, float) else f"{default:,}"
+            assert number in row, (name, row)
+
+
+def test_names_of_models(tmp_path: Path) -> None:
+    file = tmp_path / "Some-Model.Q4_K_M.gguf"
+    file.touch()
+    (tmp_path / "a=b").mkdir()
+    assert command.models_of([str(file)]) == {"Some-Model.Q4_K_M": str(file)}
+    assert command.models_of([f"chat={file}"]) == {"chat": str(file)}
+    assert command.models_of([str(tmp_path / "a=b")]) == {"a=b": str(tmp_path / "a=b")}
+    assert command.models_of(["x/y-00001-of-00003.gguf"]) == {"y": "x/y-00001-of-00003.gguf"}
+    assert command.models_of(["org/name", "org/other:file.gguf"]) == {"name": "org/name", "other": "org/other:file.gguf"}
+    with pytest.raises(ValueError, match="two models have the name 'a'"):
+        command.models_of(["a=x", "a=y"])
+    with pytest.raises(ValueError, match="names no model"):
+        command.models_of(["a="])
+
+
+def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(command.KEY_VARIABLE, raising=False)
+    file = tmp_path / "keys"
+    file.write_text("# ours\none\n\n two \n")
+    assert command.keys_of(parsed("m")) == ()
+    assert command.keys_of(parsed("m", "--api-key", "zero", "--api-key-file", str(file))) == ("zero", "one", "two")
+    monkeypatch.setenv(command.KEY_VARIABLE, "three")
+    assert command.keys_of(parsed("m", "--api-key", "zero")) == ("zero", "three")
+    file.write_text("# none\n")
+    with pytest.raises(ValueError, match="has no keys"):
+        command.keys_of(parsed("m", "--api-key-file", str(file)))
+    with pytest.raises(ValueError, match="a header cannot carry") as raised:
+        command.keys_of(parsed("m", "--api-key", "my secret"))
+    assert "my secret" not in str(raised.value)
+
+
+def test_who_may_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(command.KEY_VARIABLE, raising=False)
+
+    def hosts(*arguments: str) -> tuple[str, ...]:
+        return command.settings_of(parsed("m", *arguments), {}).hosts
+
+    for host in ("0.0.0.0", "::", "192.168.0.7", "example.org", "127.evil.example"):
+        with pytest.raises(ValueError, match="--no-auth goes without"):
+            hosts("--host", host)
+        assert hosts("--host", host, "--api-key", "secret") == ("*",)
+        assert "*" not in hosts("--host", host, "--no-auth")
+        assert "mine" in hosts("--host", host, "--api-key", "secret", "--host-name", "mine")
+    for host in ("127.0.0.1", "localhost", "::1", "127.1.2.3"):
+        assert "localhost" in hosts("--host", host)
+    assert hosts("--uds", "/tmp/x") == ("*",)  # no page reaches a socket in the file system
+
+
+def test_options_of_one_model() -> None:
+    read: dict[str, Any] = {"n_ctx": int, "device": str}
+    models = {"chat": "x", "a.b": "y"}
+    found = command.load_options_of(["chat.n-ctx=4096", "a.b.device=cpu"], models, {"device": "auto"}, read)
+    assert found == {"chat": {"device": "auto", "n_ctx": 4096}, "a.b": {"device": "cpu"}}
+    for wrong, says in (
+        (["no.n_ctx=1"], "no model 'no'"),
+        (["chat.x=1"], "not an option"),
+        (["chat.n_ctx=a"], "not a value"),
+        (["chat"], "VALUE"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            command.load_options_of(wrong, models, {}, read)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["{}", "--host", "0.0.0.0"], "--no-auth"),
+        (["{}", "--alias", "a=b"], "alias 'a' names 'b'"),
+        (["{}", "--max-n", "0"], "max_n=0 is out of range"),
+        (["{}", "--port", "65536"], "65535"),
+        (["{}", "--grace", "-1"], "seconds"),
+        (["chat={}", "chat={}"], "two models"),
+        (["/nothing/here.gguf"], "here.gguf"),
+        (["{}", "--workers", "2", "--lazy"], "--lazy and --workers"),
+        (["{}", "--uds", "/nothing/here/socket"], "cannot listen at /nothing/here/socket"),
+        (["{}", "--host", "no.such.name.invalid", "--no-auth"], "no.such.name.invalid"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(arguments: list[str], says: str) -> None:
+    port = None if "--port" in arguments else 0
+    with Command(*(each.format(samples.minilm()) for each in arguments), "--log-level", "error", port=port) as server:
+        assert server.end() == 1
+        lines = server.errors.splitlines()
+        assert lines[-1].startswith("pumice: ") and says in lines[-1] and "Traceback" not in server.errors, server.errors
+        assert server.out == ""
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with Command(str(samples.minilm()), port=port) as server:
+            assert server.end() == 1
+            assert server.errors == f"pumice: cannot listen at 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_without_the_extra_one_sentence_says_what_to_install() -> None:
+    ended = run(
+        "import builtins\nreal = builtins.__import__\n"
+        "def without(name, *more):\n"
+        "    if name.startswith('uvicorn'):\n"
+        "        raise ModuleNotFoundError('No module named uvicorn', name='uvicorn')\n"
+        "    return real(name, *more)\n"
+        "builtins.__import__ = without\n"
+        "import pumice.__main__\n"
+        "sys.exit(pumice.__main__.main(['serve', str(samples.minilm())]))\n"
+    )
+    assert ended.returncode == 1 and ended.stderr.count("\n") == 1 and "pip install 'pumice[serve]'" in ended.stderr, ended.stderr
+
+
+def test_the_parser_does_not_import_the_server() -> None:
+    ended = run(
+        "import pumice.__main__ as m\nm.parser()\nprint([n for n in sys.modules if n.split('.')[0] in ('uvicorn', 'starlette', 'numpy')])"
+    )
+    assert ended.stdout == "[]\n", ended.stderr
+
+
+# ---------------------------------------------------------------- life
+def begun(server: Command, body: dict[str, Any]) -> socket.socket:
+    return server.begun(CHAT, body)
+
+
+def test_start_answer_stop() -> None:
+    with Command(
+        f"chat={samples.smollm2()}", f"embed={samples.minilm()}", "--grace", "0.5", "--alias", "gpt-4o=chat", "--n-ctx", "512"
+    ) as server:
+        assert server.wait_ready().out == f"pumice serves chat, embed at http://127.0.0.1:{server.port} (Ctrl-C stops)\n"
+        assert server.post(CHAT, {"model": "gpt-4o", **QUICK}).json["model"] == "chat"
+        stream, whole = begun(server, {"model": "chat", **LONG, "stream": True}), begun(server, {"model": "chat", **LONG})
+        stream.recv(100)
+        until(lambda: b'requests_running{model="chat"} 2' in server.get("/metrics").body)
+        server.tell()
+        until(lambda: server.get("/ready").status == 503, 10)
+        refused = server.post(CHAT, {"model": "chat", **QUICK})
+        assert (refused.status, refused.error["code"]) == (503, "stopping") and server.get("/health").status == 200
+        events = read_all(stream).decode()
+        assert '"code":"stopping"' in events and "data: [DONE]\n\n" in events
+        answer = reply_of(read_all(whole))
+        assert (answer.status, answer.error["code"]) == (503, "stopping")
+        assert server.end() == 0
+        assert "Traceback" not in server.errors
+
+
+def test_requests_at_work_may_end_within_the_grace() -> None:
+    with Command(f"chat={samples.smollm2()}", "--grace", "60", "--n-ctx", "512") as server:
+        server.wait_ready()
+        asked = begun(server, {**LONG, "max_tokens": 30})
+        until(lambda: b'requests_running{model="chat"} 1' in server.get("/metrics").body)
+        server.tell(signal.SIGINT)
+        assert reply_of(read_all(asked)).json["usage"]["completion_tokens"] == 30
+        assert server.end() == 0
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    with Command(f"chat={samples.smollm2()}", "--grace", "600", "--n-ctx", "512") as server:
+        server.wait_ready()
+        asked = begun(server, LONG)
+        until(lambda: b'requests_running{model="chat"} 1' in server.get("/metrics").body)
+        server.tell()
+        until(lambda: server.get("/ready").status == 503, 10)
+        begun_at = time.monotonic()
+        server.tell()
+        assert server.end() == 0 and time.monotonic() - begun_at < 5
+        asked.close()
+
+
+def test_a_signal_while_models_are_loaded() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with Command(f"chat={samples.smollm2()}", "--log-level", "debug") as server:
+            until(lambda: "loading chat" in server.errors)
+            server.tell(number)
+            assert server.end(30) == 0 and "Traceback" not in server.errors, server.errors
+
+
+def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    for killed in (True, False):  # what a killed server leaves does not keep the next one from starting
+        with Command(f"embed={samples.minilm()}", "--uds", str(path), port=None) as server:
+            server.wait_ready()
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(path))
+                connection.sendall(request_bytes("GET", "/health", headers={"Host": "any.name"}))
+                assert reply_of(read_all(connection)).status == 200
+            with Command(f"embed={samples.minilm()}", "--uds", str(path), port=None) as second:
+                assert second.end() == 1 and "cannot listen" in second.errors
+            server.tell(signal.SIGKILL if killed else signal.SIGTERM)
+            assert server.end() == (-signal.SIGKILL if killed else 0)
+            assert path.exists() == killed
+
+
+# ---------------------------------------------------------------- workers
+def test_workers_share_the_weights_and_are_replaced() -> None:
+    with Command(f"chat={samples.smollm2()}", "--n-ctx", "512") as one:
+        one.wait_ready()
+        one.post(CHAT, QUICK)
+        alone = pss(one.process.pid)
+    with Command(f"chat={samples.smollm2()}", "--n-ctx", "512", "--workers", "2", "--grace", "0.5") as server:
+        server.wait_ready()
+        until(lambda: len(children_of(server.process.pid)) == 2)
+        for _ in range(6):
+            assert server.post(CHAT, QUICK).status == 200
+        pids = children_of(server.process.pid)
+        together = sum(map(pss, [server.process.pid, *pids]))
+        weights = 94 << 20
+        assert together < alone + weights // 1.3, (alone >> 20, together >> 20)  # a second copy of the weights would be more
+
+        # The streams of the others go on where one worker is killed.
+        streams = [begun(server, {**LONG, "max_tokens": 150, "stream": True}) for _ in range(6)]
+        for each in streams:
+            each.recv(100)
+        os.kill(pids[0], signal.SIGKILL)
+        ended = [read_all(each).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for each in streams]
+        assert any(ended)
+        until(lambda: len(children_of(server.process.pid)) == 2)
+        assert pids[1] in children_of(server.process.pid)
+        until(lambda: "another one takes its place" in server.errors)
+        assert all(server.post(CHAT, QUICK).status == 200 for _ in range(4))
+
+        # A worker that is told to stop ends and is replaced; the parent's stop ends all.
+        os.kill(pids[1], signal.SIGTERM)
+        until(lambda: pids[1] not in children_of(server.process.pid) and len(children_of(server.process.pid)) == 2)
+        last = children_of(server.process.pid)
+        server.tell()
+        assert server.end() == 0
+        assert not any(Path(f"/proc/{pid}").exists() for pid in last)
+        assert "Traceback" not in server.errors, server.errors
+
+
+def test_workers_end_with_their_parent() -> None:
+    with Command(f"embed={samples.minilm()}", "--workers", "2", "--grace", "0.1") as server:
+        pids = children_of(server.wait_ready().process.pid)
+        server.tell(signal.SIGKILL)
+        server.end()
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30)
+
+
+def test_the_log_level_hides_the_lines_of_requests() -> None:
+    for level, lines in (("info", 1), ("warning", 0)):
+        with Command(f"embed={samples.minilm()}", "--log-level", level) as server:
+            server.wait_ready()
+            assert server.post("/v1/embeddings", {"input": "private"}).status == 200
+            until(lambda server=server, lines=lines: server.errors.count("/v1/embeddings") == lines, 10)  # type: ignore[misc]
+            assert "private" not in server.errors
+            server.tell()
+            assert server.end() == 0
+
+
+def test_sampling_of_requests_that_do_not_say_it() -> None:
+    with Command(f"chat={samples.smollm2()}", "--n-ctx", "512", "--max-new-tokens", "2", "--temperature", "0") as server:
+        server.wait_ready()
+        body = {"messages": QUICK["messages"]}
+        assert server.post(CHAT, body).json["usage"]["completion_tokens"] == 2
+        assert server.post(CHAT, {**body, "max_tokens": 4}).json["usage"]["completion_tokens"] == 4
