@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo test test-cpp test-python test-ends test-clients test-vulkan-all test-storm fuzz-grammars bench cpu-report \
+.PHONY: demo test test-cpp test-python test-ends test-clients test-vulkan-all test-storm test-kills fuzz-grammars bench cpu-report \
         check check-python check-types check-format check-cpp format sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
@@ -64,6 +64,11 @@ test-storm: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 # openai-agents, each unchanged, in environments of their own under build/clients. Prints a table of client, call and result.
 test-clients: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python tests/clients/run.py --venvs build/clients
+
+# Kills `pumice encode` of Parquet files ten times with SIGKILL at random moments, and then checks that each row is there once. `make test` runs
+# a short form with forked children. PUMICE_TEST_KILLS is the number of rows.
+test-kills: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
+	PUMICE_TEST_KILLS=20000 $(BIN)/python -m pytest tests/python/arrow/test_parquet.py -k commands_that_are_killed -s
 
 # Tries 100,000 random schemas and grammars, each of which must compile or be refused within a time limit, and the numbers that thousands of
 # random schemas allow. Takes some minutes.

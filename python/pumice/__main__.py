@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import pumice
 
+from .common.progress import LateBar
 from .common.stdio import OutputError, complain, finish, give_up_output, input_bytes, is_output, on_screen, prepare, say, takes_bytes
 from .serve.command import add_options as add_serve_options
 
@@ -84,12 +85,31 @@ def parser() -> Parser:
     info = command("info", run_info, "show what a model file says of itself", "FILE")
     info.add_argument("--tensors", action="store_true", help="list every tensor")
     plan = command("plan", run_plan, "show where each layer would live, without loading", "FILE")
-    encode = command("encode", run_encode, "encode the lines of a file into a .npy array", "MODEL")
-    encode.add_argument("input", nargs="?", default="-", help="a UTF-8 text file, one text per line (default: standard input)")
-    encode.add_argument("-o", "--output", required=True, help="the .npy file to write: float32 (lines, d)")
-    encode.add_argument("--prompt-name", type=_argument, help="one of the model's prompts, to put before each line")
+    encode = command("encode", run_encode, "encode the lines of a file into a .npy array, or a column of Parquet files", "MODEL")
+    encode.add_argument(
+        "input",
+        nargs="*",
+        help="a UTF-8 text file, one text per line (default: standard input); with --text-column, Parquet files or folders",
+    )
+    encode.add_argument(
+        "-o", "--output", required=True, help="the .npy file to write, (lines, d); with --text-column, a folder for one file per input"
+    )
+    encode.add_argument("--prompt-name", type=_argument, help="one of the model's prompts, to put before each text")
     encode.add_argument("--truncate-dim", type=_count, help="the first columns only")
     encode.add_argument("--raw", action="store_true", help="do not normalise")
+    encode.add_argument("--precision", choices=("float32", "int8", "uint8", "binary", "ubinary"), help="of the vectors (default float32)")
+    encode.add_argument(
+        "--precision-ranges", metavar="FILE", help="a .npy file (2, d) for int8 and uint8: the least and the greatest values"
+    )
+    tables = encode.add_argument_group("Parquet files (needs the extra [arrow])")
+    tables.add_argument("--text-column", type=_argument, metavar="NAME", help="the column of texts")
+    tables.add_argument("--vector-column", type=_argument, metavar="NAME", help='the new column (default "vector")')
+    tables.add_argument(
+        "--null", choices=("error", "empty", "null"), help="a null text is an error (default), an empty text, or a null vector"
+    )
+    tables.add_argument("--columns", type=_argument, metavar="A,B", help="the columns to keep beside the vectors (default: all)")
+    tables.add_argument("--rows", type=_count, help="rows that are in memory at a time: one row group of the output (default 8192)")
+    tables.add_argument("--overwrite", action="store_true", default=None, help="replace outputs of other inputs, options or models")
     generate = command("generate", run_generate, "continue a prompt", "MODEL")
     generate.add_argument("prompt", type=_argument, help='the prompt; "-" reads it from standard input')
     chat = command("chat", run_chat, "talk to a model, one line a turn (end with Ctrl-D)", "MODEL")
@@ -253,20 +273,72 @@ class _VectorFile:
             raise OSError(f"cannot write {self._path}: {error.strerror}") from None
 
 
+def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the keywords of encode() that the command line gives."""
+    options = _given(arguments, "prompt_name", "truncate_dim", "precision")
+    if arguments.raw:
+        options["normalize"] = False
+    if arguments.precision_ranges is not None:
+        import numpy as np
+
+        try:
+            options["precision_ranges"] = np.load(arguments.precision_ranges, allow_pickle=False)
+        except ValueError as error:
+            raise ValueError(f"--precision-ranges {arguments.precision_ranges} is not a .npy file of numbers: {error}") from None
+    return options
+
+
 def run_encode(arguments: argparse.Namespace) -> int:
-    """`pumice encode`: writes the vectors of lines of text to a .npy file, float32 (lines, d)."""
+    """`pumice encode`: writes the vectors of lines of text to a .npy file (lines, d), or adds those of a column to Parquet files."""
+    if arguments.text_column is not None:
+        return _encode_tables(arguments)
+    for name in ("vector_column", "null", "columns", "rows", "overwrite"):
+        if getattr(arguments, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} is for Parquet files: --text-column says which of their columns has the texts")
+    if tables := [path for path in arguments.input if path.endswith(".parquet")]:
+        raise ValueError(f"{tables[0]} is a Parquet file: --text-column says which of its columns has the texts")
+    if len(arguments.input) > 1:
+        raise ValueError(
+            f"{len(arguments.input)} inputs, and a .npy file has the lines of one. Join them: cat A B | pumice encode MODEL -o FILE"
+        )
     file = _VectorFile(arguments.output)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
-        vectors = model.encode(
-            _lines(arguments.input),
-            prompt_name=arguments.prompt_name,
-            truncate_dim=arguments.truncate_dim,
-            normalize=False if arguments.raw else None,
-            show_progress_bar=on_screen(sys.stderr),
-        )
+        source = arguments.input[0] if arguments.input else "-"
+        vectors = model.encode(_lines(source), **_encode_options(arguments), show_progress_bar=on_screen(sys.stderr))
     done = f"{arguments.output}: {vectors.dtype} {vectors.shape[0]} x {vectors.shape[1]}"
     file.save(vectors)
     (complain if file.is_output else say)(done)
+    return 0
+
+
+def _encode_tables(arguments: argparse.Namespace) -> int:
+    from .arrow.columns import Encode
+    from .arrow.parquet import ROWS, ParquetEncoder
+
+    if not arguments.input:
+        raise ValueError("no Parquet file is named: --text-column needs files or folders as input")
+    encode = Encode(
+        arguments.model,
+        text=arguments.text_column,
+        vector=arguments.vector_column if arguments.vector_column is not None else "vector",
+        null=arguments.null or "error",
+        load=_load_options(arguments),
+        **_encode_options(arguments),
+    )
+    files = ParquetEncoder(
+        encode,
+        arguments.input,
+        arguments.output,
+        columns=None if arguments.columns is None else arguments.columns.split(","),
+        rows=arguments.rows or ROWS,
+        overwrite=bool(arguments.overwrite),
+    )
+    bar = LateBar(None, "encode", unit=" rows", unit_scale=True)
+    try:
+        for done in files.run(bar.update):
+            say(f"{done.path}: {done.rows} rows, {done.vectors}{', complete before' if done.earlier else ''}")
+    finally:
+        bar.close()
     return 0
 
 
