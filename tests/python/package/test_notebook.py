@@ -1,7 +1,7 @@
 """The notebooks of examples/: every cell must run in a fresh kernel of this Python, and show what is stored in the file.
 
-`python tests/python/package/test_notebook.py --write [name ...]` runs them (tour, inside, search, structured) and stores what they show
-now."""
+`python tests/python/package/test_notebook.py --write [name ...]` runs them (tour, inside, retrieval, search, structured) and stores what
+they show now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nbclient import NotebookClient
 from paths import ROOT
 
 NOTEBOOK = ROOT / "examples" / "tour.ipynb"
-OTHERS = ("inside", "search", "structured")
+OTHERS = ("inside", "retrieval", "search", "structured")
 ANY = "…"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 LATE_BAR = re.compile(r".+: +\d+%\|.*(B/s|checks/s|s/ checks)\]$")  # a progress bar of load() or doctor()
@@ -194,11 +194,23 @@ def test_other_notebooks(other: Any) -> None:
     name, stored, run = other
     assert compare(run, stored) >= 2
     for notebook in (stored, run):
-        {"inside": inside_shows, "search": search_shows, "structured": structured_shows}[name](notebook)
+        {"inside": inside_shows, "retrieval": retrieval_shows, "search": search_shows, "structured": structured_shows}[name](notebook)
 
 
 def inside_shows(notebook: nbformat.NotebookNode) -> None:
     assert dict(below(notebook, "heat_map(weights[sharp], tokens)"))["image/svg+xml"].count("<rect") > 100
+
+
+def retrieval_shows(notebook: nbformat.NotebookNode) -> None:
+    """Checks each quote of the notebook's table against the documents."""
+    table = dict(below(notebook, '"quote", "where"])'))["text/html"]
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in table.split("<tr>")[1:]]
+    quotes = {html.unescape(quote): place for _, quote, place in (row for row in rows if len(row) == 3) if quote}
+    assert len(quotes) >= 4
+    for quote, place in quotes.items():
+        name, line = re.fullmatch(r"(\w+\.md), line (\d+)", place).groups()  # type: ignore[union-attr]
+        assert quote in (NOTEBOOK.parent / "handbook" / name).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+    assert ">The documents do not say.</td>" in table
 
 
 def search_shows(notebook: nbformat.NotebookNode) -> None:
