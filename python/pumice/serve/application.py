@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from . import chat_completions, completions, embeddings, listings, messages, rerank, responses
+from . import chat_completions, completions, embeddings, listings, messages, page_files, rerank, responses
 from .calls import Endpoint, Handler
 from .failures import Dialect
 from .guard import Guard
@@ -34,6 +34,8 @@ PATHS: tuple[tuple[str, str, Handler, Dialect], ...] = (
     ("POST", "/tokenize", listings.tokenize, "openai"),
     ("POST", "/detokenize", listings.detokenize, "openai"),
     ("POST", "/apply-template", listings.apply_template, "openai"),
+    ("GET", "/", page_files.page, "openai"),
+    ("GET", "/page/{name}", page_files.page, "openai"),
     ("GET", "/v1/models", listings.models, "openai"),
     ("GET", "/v1/models/{name:path}", listings.model, "openai"),
     ("GET", "/health", listings.health, "openai"),

@@ -33,7 +33,7 @@ Handler = Callable[["Call"], Coroutine[Any, Any, None]]
 REQUEST_ID, CALL = "pumice.request_id", "pumice.call"
 GONE = 499  # what the log and the metrics say of a request whose client left; nginx has this number for it
 IN_PLACE = 64 << 10  # bodies and answers of up to this many bytes are parsed and written in the event loop: 64 KiB take 0.3 ms
-_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+_HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 
 class ClientGone(Exception):
@@ -173,9 +173,9 @@ class Call:
         self, body: bytes, status: int = 200, kind: str = "text/plain; charset=utf-8", headers: Mapping[str, str] | None = None
     ) -> None:
         """Answers with bytes."""
-        told = {"content-type": kind, "content-length": str(len(body)), **self.named(), **(headers or {})}
+        told = {**_HEADERS, "content-type": kind, "content-length": str(len(body)), **self.named(), **(headers or {})}
         self.status = status
-        await self.send_message({"type": "http.response.start", "status": status, "headers": [*as_headers(told), *_HEADERS]})
+        await self.send_message({"type": "http.response.start", "status": status, "headers": as_headers(told)})
         await self.send_message({"type": "http.response.body", "body": body})
         self.over = True
 
@@ -220,8 +220,8 @@ class Events:
     async def __aenter__(self) -> Events:
         call = self._call
         call.status = 200
-        told = {"content-type": "text/event-stream; charset=utf-8", **call.named(), "x-accel-buffering": "no"}
-        await call.send_message({"type": "http.response.start", "status": 200, "headers": [*as_headers(told), *_HEADERS]})
+        told = {**_HEADERS, "content-type": "text/event-stream; charset=utf-8", **call.named(), "x-accel-buffering": "no"}
+        await call.send_message({"type": "http.response.start", "status": 200, "headers": as_headers(told)})
         owner = asyncio.current_task()
         assert owner is not None
         self._task = asyncio.create_task(self._watch(owner))
