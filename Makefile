@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo test test-cpp test-python test-ends test-clients test-vulkan-all test-storm test-kills test-stores fuzz-grammars bench cpu-report \
+.PHONY: demo test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm test-kills test-stores fuzz-grammars bench cpu-report \
         check check-python check-types check-format check-cpp format sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
@@ -37,6 +37,18 @@ test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 test-ends: $(VENV)/.installed $(VENV)/.samples
 	$(PIP) install -q pytest pytest-timeout
 	$(BIN)/python -m pytest tests/python/callers/test_exit_and_fork.py tests/python/package/test_cli.py
+
+# Tests the page of the server in a real browser, against a stand-in for the server. The browser is the distribution's: no other is downloaded.
+# PUMICE_PAGE_SHOTS=FOLDER keeps screenshots.
+test-page: $(VENV)-page/.installed
+	@./cmake/check_system.sh $(PYTHON) page
+	$(VENV)-page/bin/python -m pytest -c tests/page/pytest.ini tests/page
+
+$(VENV)-page/.installed: tests/page/requirements.txt
+	@./cmake/check_system.sh $(PYTHON) page
+	$(PYTHON) -m venv $(VENV)-page
+	$(VENV)-page/bin/python -m pip --disable-pip-version-check install -q -r $<
+	@touch $@
 
 # Tests Vulkan thoroughly. Under the validation layer, every case of every operation runs three times: with the device's own limits, with
 # the smallest limits that Vulkan allows, and with every variant that the device can run. Some of the cases also run with limits so small
@@ -133,7 +145,7 @@ sanitize: $(VENV)/.made
 	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_cpu --gtest_filter='Team*'
 
 clean:
-	rm -rf build $(VENV)
+	rm -rf build $(VENV) $(VENV)-page
 
 CMAKE_FLAGS = -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
 CMAKE_TEST_FLAGS = -DPUMICE_BUILD_TESTS=ON -DPUMICE_BUILD_PYTHON=OFF $(CMAKE_FLAGS)

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks for the system packages that a build needs. If some are missing, root installs them, and any other user gets one sentence that says
 # which are missing and how to get them. Prints nothing if none is missing. With `test`, also checks for the packages that tests need.
-# Usage: check_system.sh PYTHON [test]
+# With `page`, also checks for the browser of `make test-page`.
+# Usage: check_system.sh PYTHON [test|page]
 python=$1
 missing=""
 why=""
@@ -22,6 +23,8 @@ if [ "${2:-}" = test ]; then
   vulkan_file 'icd.d/lvp_icd*.json' || need mesa-vulkan-drivers "software Vulkan"
   vulkan_file explicit_layer.d/VkLayer_khronos_validation.json || need vulkan-validationlayers "the Vulkan validation layers"
 fi
+# PUMICE_CHROMIUM names another Chromium than the distribution's.
+[ "${2:-}" != page ] || [ -n "${PUMICE_CHROMIUM:-}" ] || command -v chromium-headless-shell >/dev/null 2>&1 || need chromium-headless-shell "a browser"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
   echo "pumice: installing$missing ($why)" >&2

@@ -1,4 +1,5 @@
-"""The page's files: read once, served from memory, and only those that are in the folder. A path of a request never reaches the file system."""
+"""The page's files: read once and served from memory. A request can name only what is in the folder; its path never reaches the file
+system."""
 
 from __future__ import annotations
 

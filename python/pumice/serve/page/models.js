@@ -1,0 +1,60 @@
+// The models that the server has, and the menus that show them.
+import { call, ping, serverIsUp } from "./api.js";
+import { h } from "./dom.js";
+
+/** Each: { id, tasks (null if the server does not say), n_ctx, device, loaded }. */
+let models = [];
+let problem = null;
+const listeners = new Set();
+
+export const onModels = (listener) => listeners.add(listener);
+/** The models that can do one of `tasks`: those of the first task first. Without tasks, all. */
+export const modelsFor = (...tasks) => {
+  const able = (task) => models.filter((model) => !model.tasks || model.tasks.includes(task));
+  return tasks.length ? [...new Set(tasks.flatMap(able))] : models;
+};
+export const modelNamed = (id) => models.find((model) => model.id === id);
+/** The error of the last reading of the list, or null. */
+export const modelsProblem = () => problem;
+
+export async function readModels() {
+  const before = JSON.stringify([models, problem?.message]);
+  try {
+    const answer = await call("v1/models");
+    models = (answer.data ?? []).map(({ id, meta }) => ({
+      id: String(id),
+      tasks: Array.isArray(meta?.tasks) ? meta.tasks : null,
+      n_ctx: Number(meta?.n_ctx) || null,
+      device: meta?.device ?? null,
+      loaded: meta?.loaded ?? true,
+    }));
+    problem = null;
+  } catch (error) {
+    problem = error;
+  }
+  // A menu that is open must not change without need.
+  if (before !== JSON.stringify([models, problem?.message])) for (const listener of listeners) listener();
+}
+
+/** Reads the models now and, while the page is seen, again and again: it then knows if the server answers, and what is loaded. */
+export function watchServer() {
+  readModels();
+  const turn = async () => {
+    // Without the key, only /health may be asked.
+    if (document.visibilityState === "visible") await (problem?.status === 401 ? ping() : readModels());
+    setTimeout(turn, serverIsUp() ? 10000 : 2000);
+  };
+  setTimeout(turn, 2000);
+}
+
+/** Fills a select with the models for `tasks`. `chosen` stays even if it is not served now; `none` is the label of an empty choice. */
+export function fillModels(select, tasks, chosen, none) {
+  const names = modelsFor(...tasks).map((model) => model.id);
+  const options = names.map((id) => h("option", { value: id }, modelNamed(id).loaded ? id : `${id} (not loaded yet)`));
+  if (chosen && !names.includes(chosen)) options.unshift(h("option", { value: chosen }, `${chosen} (not served now)`));
+  if (none !== undefined) options.unshift(h("option", { value: "" }, none));
+  if (!options.length) options.push(h("option", { value: "" }, "no model"));
+  select.replaceChildren(...options);
+  select.value = chosen || (none === undefined ? names[0] ?? "" : "");
+  return select.value;
+}

@@ -1,0 +1,95 @@
+// The messages of the open conversation. Views are kept by message, and only what changed is painted, once a frame.
+import { $, h } from "./dom.js";
+import { MessageView } from "./message.js";
+import { rows } from "./tree.js";
+
+const NEAR = 48; // pixels from the end within which the thread follows a growing answer
+
+export class Thread {
+  constructor(actions) {
+    this.actions = actions;
+    this.box = $("thread");
+    this.list = $("messages");
+    this.views = new Map();
+    this.dirty = new Set();
+    this.follows = true;
+    this.lastTop = 0;
+    this.lastHeight = 0;
+    this.box.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    // Blocks get their true height when they come into sight, after the paint that made them.
+    new ResizeObserver(() => this.follows && this.toEnd()).observe(this.list);
+    $("to-end").addEventListener("click", () => {
+      this.toEnd();
+      this.box.focus();
+    });
+  }
+
+  /** Shows a conversation's present branch. */
+  show(conversation) {
+    if (this.conversation !== conversation) {
+      this.views.clear();
+      this.follows = true;
+    }
+    this.conversation = conversation;
+    const used = new Set();
+    const viewOf = (node) => {
+      used.add(node.id);
+      if (!this.views.has(node.id)) this.views.set(node.id, new MessageView(node, this.actions));
+      return this.views.get(node.id).element;
+    };
+    const wanted = rows(conversation).flatMap((columns) => {
+      if (columns.length === 1) return columns[0].map(viewOf);
+      return [h("div", { class: "pair" }, ...columns.map((nodes) => h("div", { class: "column" }, ...nodes.map(viewOf))))];
+    });
+    // Nodes that stay are not moved: a moved node loses the focus and the place of its scrollbar.
+    const same = wanted.length === this.list.children.length && wanted.every((element, i) => element === this.list.children[i]);
+    if (!same) {
+      let shared = 0;
+      while (shared < wanted.length && wanted[shared] === this.list.children[shared]) shared++;
+      while (this.list.children.length > shared) this.list.lastChild.remove();
+      this.list.append(...wanted.slice(shared));
+    }
+    for (const id of [...this.views.keys()]) if (!used.has(id)) this.views.delete(id);
+    this.list.classList.toggle("wide", conversation.lanes.length > 1);
+    $("empty").hidden = wanted.length > 0;
+    for (const id of used) this.touch(id);
+  }
+
+  viewOf(id) {
+    return this.views.get(id);
+  }
+
+  /** The node with this id changed: it is painted in the next frame. */
+  touch(id) {
+    this.dirty.add(id);
+    if (!this.frame) this.frame = requestAnimationFrame(() => this.paint());
+  }
+
+  touchAll() {
+    for (const id of this.views.keys()) this.touch(id);
+  }
+
+  paint() {
+    this.frame = 0;
+    const ids = [...this.dirty];
+    this.dirty.clear();
+    for (const id of ids) if (this.views.get(id)?.update() === false) this.touch(id);
+    if (this.follows) this.toEnd();
+    this.scrolled();
+  }
+
+  toEnd() {
+    this.follows = true;
+    this.box.scrollTop = this.box.scrollHeight;
+  }
+
+  scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.box;
+    const near = scrollHeight - scrollTop - clientHeight < NEAR;
+    if (near) this.follows = true;
+    else if (scrollTop < this.lastTop - 1 && scrollHeight >= this.lastHeight) this.follows = false; // the user scrolled up
+    this.lastTop = scrollTop;
+    this.lastHeight = scrollHeight;
+    $("to-end").hidden = near;
+  }
+}
