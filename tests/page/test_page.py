@@ -398,7 +398,8 @@ def test_tokens_and_going_on_from_another(each_look: Look) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("dialog.alternatives li button").first).to_be_focused()
     page.keyboard.press("Enter")
-    expect(last(page)).to_contain_text("chat says: other and goes on from there.")
+    expect(last(page).locator(".tokens")).to_have_text("chat says: other and goes on from there.")
+    expect(button(page, "Stop").or_(button(page, "Send"))).to_be_focused()
     ended(page)
     body = each_look.server.chats()[-1]
     assert body["continue_final_message"] is True
@@ -423,6 +424,98 @@ def test_two_models_side_by_side(each_look: Look) -> None:
     check(page, "pair")
     page.select_option("#second", "")
     expect(page.locator(".message .text")).to_have_text(["chat says: first", "chat says: second", "chat says: third"])
+
+
+def test_editing_and_versions_side_by_side(look: Look) -> None:
+    page = look.open()
+    page.select_option("#second", "small")
+    ask(page, "first")
+    page.locator(".message.user").get_by_label("Edit and send again").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("other")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".pair .text")).to_have_text(["chat says: other", "small says: other"])
+    ended(page)
+    # An answer again is a version of its own column.
+    page.locator(".column").last.get_by_label("Answer again").click()
+    expect(page.locator(".column").last.locator(".place")).to_have_text("2 of 2")
+    ended(page)
+    expect(page.locator(".column").first.locator(".place")).to_have_count(0)
+    page.locator(".message.user").get_by_label("Earlier version").click()
+    expect(page.locator(".pair .text")).to_have_text(["chat says: first", "small says: first"])
+    page.locator(".message.user").get_by_label("Later version").click()
+    expect(page.locator(".pair .text")).to_have_text(["chat says: other", "small says: other"])
+    page.reload()
+    expect(page.locator(".pair .text")).to_have_text(["chat says: other", "small says: other"])
+
+
+def test_the_list_by_keyboard(each_look: Look, tmp_path: Path) -> None:
+    page = each_look.open()
+    ask(page, "keep this")
+    press(page, last(page).get_by_label("Copy", exact=True), back=True)
+    expect(page.locator("#status")).to_have_text("Text copied.")
+    assert page.evaluate("navigator.clipboard.readText()") == "chat says: keep this"
+    with page.expect_download() as one:
+        press(page, button(page, "Export this conversation"), back=True)
+    assert one.value.suggested_filename == "keep-this.json"
+    narrow = page.evaluate("innerWidth < 896")
+    if narrow:
+        press(page, page.locator("#side-open"), back=True)
+        expect(page.locator("#new")).to_be_focused()
+    with page.expect_download() as download:
+        press(page, button(page, "Export all"), back=not narrow)
+    path = tmp_path / "all.json"
+    download.value.save_as(path)
+    press(page, button(page, "Delete keep this"), back=True)
+    expect(page.locator("#conversations .open")).to_have_count(0)
+    expect(page.locator("#empty")).to_be_visible()
+    press(page, button(page, "Undo"))
+    expect(page.locator("#conversations .open")).to_have_text(["keep this"])
+    expect(last(page)).to_contain_text("chat says: keep this")
+    with page.expect_file_chooser() as chooser:
+        press(page, button(page, "Import"), back=True)
+    chooser.value.set_files(path)
+    expect(page.locator("#conversations .open")).to_have_count(2)
+    check(page, "imported")
+
+
+def test_text_before_an_alternative(look: Look) -> None:
+    """Characters of several tokens, and an answer whose first part came without probabilities."""
+    page = look.open()
+    told = page.evaluate(
+        """async () => {
+          const { beginning } = await import("/page/tokens.js");
+          const token = (text, bytes) => ({ text, bytes, logprob: -1 });
+          const tokens = [token("a", [97]), token("", [0xc3]), token("", [0xa9]), token("!", [33])];
+          return [
+            beginning({ tokens }, 3, token("?", [63])).content,
+            beginning({ tokens }, 2, token("", [0xbc])).content,
+            beginning({ tokens }, 2, token("x", [120])).content,
+            beginning({ tokens }, 1, token("", [0xc3])).content,
+            beginning({ tokens }, 1, token("", null)).content,
+            beginning({ tokens, head: "Well, " }, 1, token("b", null)).content,
+          ];
+        }"""
+    )
+    # Half a character, and a token without text, which ends an answer, cannot be gone on from.
+    assert told == ["aé?", "aü", None, None, None, "Well, ab"]
+    page.locator("#draft").fill("slow please")
+    page.keyboard.press("Enter")
+    expect(last(page)).to_contain_text("word3")
+    page.keyboard.press("Escape")
+    ended(page)
+    begun = last(page).locator(".text").inner_text()
+    page.click("#settings-open")
+    page.check("#probabilities")
+    last(page).get_by_label("Go on").click()
+    ended(page)
+    last(page).get_by_label("Tokens and their probabilities").click()
+    expect(last(page).locator(".tokens")).to_have_text(f"{begun} and goes on from there.")
+    last(page).locator(".token").nth(1).click()
+    page.locator("dialog.alternatives li button").first.click()
+    expect(last(page).locator(".tokens")).to_have_text(f"{begun} and other and goes on from there.")
+    ended(page)
+    assert look.server.chats()[-1]["messages"][-1]["content"] == f"{begun} and other"
 
 
 def test_stop_and_go_on(look: Look) -> None:
@@ -835,7 +928,7 @@ def test_texts_by_keyboard(each_look: Look) -> None:
     assert asked["/v1/rerank"]["documents"] == ["stone", "wood"]
     each_look.server.kill()
     page.get_by_role("button", name="Compare").click()
-    expect(page.locator(".tool .problem").first).to_have_text("The server does not answer. Your text is kept.")
+    expect(page.locator(".bench .problem").first).to_have_text("The server does not answer. Your text is kept.")
 
 
 def test_principal_components(look: Look) -> None:

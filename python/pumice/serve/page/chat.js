@@ -104,6 +104,7 @@ export class Chat {
         const fresh = this.addAnswer(lane, node.parent, { ...beginning(node, i, token), reasoning: node.reasoning });
         lane.leaf = fresh.id;
         this.begin(lane, fresh, true);
+        this.thread.viewOf(fresh.id)?.showTokens(true);
       },
       awaitsResults: (node) => !this.busy() && this.conversation.lanes.some((lane) => lane.leaf === node.id),
       results: (node, texts) => {
@@ -321,6 +322,8 @@ export class Chat {
     const body = bodyOf(conversation.settings, lane.model, pathTo(conversation, goesOn ? node.id : node.parent), goesOn);
     delete node.problem;
     delete node.finish;
+    if (!body.logprobs) delete node.tokens; // those of a part would lack the rest
+    else if (!node.tokens && node.content) node.head = node.content;
     node.state = "running";
     this.running.set(node.id, entry);
     if (conversation === this.conversation) {

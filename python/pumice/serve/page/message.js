@@ -161,7 +161,10 @@ export class MessageView {
         left.append(iconButton("again", "Answer again", () => actions.regenerate(node)));
         if (this.canGoOn()) left.append(iconButton("on", "Go on", () => actions.goOn(node)));
         const pressed = { "aria-pressed": String(!!this.tokenView) };
-        const toggle = () => this.toggleTokens();
+        const toggle = () => {
+          this.showTokens(!this.tokenView);
+          say(this.tokenView ? "The answer is shown as tokens." : "The answer is shown as text.");
+        };
         if (node.tokens?.length) left.append(iconButton("tokens", "Tokens and their probabilities", toggle, pressed));
         left.append(iconButton("code", "The request of this answer", () => actions.request(node)));
       }
@@ -204,8 +207,8 @@ export class MessageView {
     this.notes.replaceChildren(...notes);
   }
 
-  toggleTokens() {
-    if (this.tokenView) {
+  showTokens(on) {
+    if (!on) {
       this.tokenView.element.replaceWith(this.text);
       this.tokenView = null;
     } else {
@@ -213,7 +216,6 @@ export class MessageView {
       this.text.replaceWith(this.tokenView.element);
     }
     this.update();
-    say(this.tokenView ? "The answer is shown as tokens." : "The answer is shown as text.");
   }
 
   edit() {

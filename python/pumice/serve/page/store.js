@@ -97,7 +97,7 @@ function readNode(id, raw, nodes, where) {
   const parent = raw.parent ?? null;
   if (parent !== null && !Object.hasOwn(nodes, parent)) throw new Error(`${where} has a message whose parent is missing.`);
   const node = { id, parent, at: number(raw.at), role: raw.role, content: textOr(raw.content, "") };
-  for (const name of ["model", "reasoning", "finish", "problem", "callId", "name"]) if (isText(raw[name])) node[name] = raw[name];
+  for (const name of ["model", "reasoning", "finish", "problem", "callId", "name", "head"]) if (isText(raw[name])) node[name] = raw[name];
   if (raw.role === "assistant") node.state = ["done", "stopped", "cut", "error"].includes(raw.state) ? raw.state : "cut";
   if (Array.isArray(raw.calls))
     node.calls = raw.calls.filter(isObject).map(

@@ -29,7 +29,7 @@ function tool({ id, title, about, tasks, button, fields, work }) {
   const problem = h("p", { class: "problem", role: "alert" });
   const choice = h("label", { class: "field" }, "Model", select);
   let controller = null;
-  const form = h("form", { class: "tool-form" }, ...fields, h("div", { class: "tool-row" }, choice, go), problem);
+  const form = h("form", { class: "bench-form" }, ...fields, h("div", { class: "bench-row" }, choice, go), problem);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     controller?.abort();
@@ -61,7 +61,7 @@ function tool({ id, title, about, tasks, button, fields, work }) {
   };
   onModels(fill);
   fill();
-  return h("section", { class: "tool", "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), form, out);
+  return h("section", { class: "bench", "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), form, out);
 }
 
 /** The user's texts do not do for the tool. */
@@ -70,7 +70,7 @@ class Wrong extends Error {}
 async function vectorsOf(model, texts, kind, signal) {
   const vectors = [];
   for (let i = 0; i < texts.length; i += BATCH) {
-    const body = { model, input: texts.slice(i, i + BATCH), encoding_format: "base64", truncate: true };
+    const body = { model, input: texts.slice(i, i + BATCH), encoding_format: "base64" };
     if (kind) body.input_type = kind;
     const { data } = await call("v1/embeddings", body, signal);
     for (const item of data.sort((a, b) => a.index - b.index)) vectors.push(vectorOf(item.embedding));
@@ -255,7 +255,7 @@ function tokens() {
     fields: [text.field],
     work: async (model, signal) => {
       if (!text.input.value) throw new Wrong("Write a text.");
-      const list = tokensOf(await call("tokenize", { model, content: text.input.value, with_pieces: true }, signal));
+      const list = tokensOf(await call("tokenize", { model, content: text.input.value }, signal));
       const characters = [...text.input.value].length;
       const rows = list.map(
         ({ id, piece }, i) => h(

@@ -28,11 +28,12 @@ export function textOf(tokens) {
   }
 }
 
-/** The tokens of `node` before token `i`, and then `other`. */
+/** The tokens of `node` before token `i`, and then `other`; `content` is their text, or null if it ends within a character. */
 export function beginning(node, i, other) {
   const before = node.tokens.slice(0, i).filter((token) => token.kind !== "reasoning");
   const tokens = [...before, { ...other, top: node.tokens[i].top }];
-  return { tokens, content: textOf(tokens) };
+  const text = textOf(tokens);
+  return { tokens, head: node.head, content: text === null ? null : (node.head ?? "") + text };
 }
 
 export class TokenView {
@@ -44,6 +45,8 @@ export class TokenView {
     this.element = h("div", { class: "tokens", role: "group", "aria-label": "Tokens; arrow keys move, Enter shows alternatives" });
     this.element.addEventListener("click", (event) => this.open(event.target.closest(".token")));
     this.element.addEventListener("keydown", (event) => this.key(event));
+    // An answer that began without probabilities begins with plain text.
+    if (node.head) this.element.append(h("span", { class: "plain" }, node.head));
     this.update();
   }
 
