@@ -16,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -66,9 +67,10 @@ class Server:
         with urllib.request.urlopen(self.url + path, timeout=5) as answer:
             return json.load(answer)
 
-    def set_key(self, key: str | None) -> None:
-        body = json.dumps({"key": key}).encode()
-        urllib.request.urlopen(urllib.request.Request(self.url + "fake/key", body, {"content-type": "application/json"}), timeout=5).close()
+    def post(self, path: str, body: dict[str, Any]) -> None:
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            answer.read()
 
     def log(self) -> list[dict[str, Any]]:
         log: list[dict[str, Any]] = self.get("fake/log")
@@ -648,7 +650,7 @@ def test_the_stream_is_cut(look: Look) -> None:
 
 
 def test_key(each_look: Look) -> None:
-    each_look.server.set_key("a-secret")
+    each_look.server.post("fake/key", {"key": "a-secret"})
     page = each_look.open(ready=False)
     expect(page.locator("#notice")).to_contain_text("asks for a key")
     check(page, "key-needed")
@@ -766,6 +768,34 @@ def test_markdown(look: Look) -> None:
         whole = render(page, source, 10**9)
         for step in (1, 3, 7):
             assert render(page, source, step) == whole, (source, step)  # a text that grew shows the same as one that was whole
+
+
+PARTS = [
+    "a", "word ", " ", "  ", "    ", "\n", "\n\n", "*", "**", "_", "~~", "`", "``", "```", "~~~", "# ", "## ", "- ", "1. ", "2) ", "> ",
+    "|", "|-|-|", "---", "===", "[x](https://e.com)", "https://e.com/", "<", "!", "\\", "\t", "- [ ] ", "é", "\U0001f30b",
+]  # fmt: skip
+
+
+def test_random_markdown_shows_the_same_however_it_comes(look: Look) -> None:
+    page = look.open()
+    random = Random(1)
+    texts = ["".join(random.choice(PARTS) for _ in range(random.randint(1, 40))) for _ in range(1500)]
+    differing: list[str] = page.evaluate(
+        """async (texts) => {
+          const { Markdown } = await import("/page/markdown.js");
+          const show = (text, step) => {
+            const box = document.createElement("div");
+            const markdown = new Markdown(box);
+            for (let i = step; i < text.length; i += step) markdown.show(text.slice(0, i));
+            markdown.show(text);
+            return box;
+          };
+          const seen = (text) => [show(text, 1e9).innerHTML, show(text, 1).innerHTML, show(text, 5).innerHTML];
+          return texts.filter((text) => new Set(seen(text)).size > 1 || show(text, 1e9).querySelector("script, img, b"));
+        }""",
+        texts,
+    )
+    assert differing == []
 
 
 PIECES = [
@@ -957,6 +987,10 @@ def test_figures(each_look: Look) -> None:
     expect(page.locator(".chart", has_text="Requests that run.").locator(".legend li").first).to_contain_text("0")
     check(page, "figures")
     before = len([e for e in each_look.server.log() if e["path"] == "/metrics"])
+    # A counter is shown as its rate, a histogram as the mean of what came in between: each answer's first token takes 0.05 s there.
+    each_look.server.post("v1/chat/completions", {"model": "chat", "messages": [{"role": "user", "content": "hello"}]})
+    expect(page.locator(".chart", has_text="Time to the first token.").locator(".legend .figure")).to_have_text("0.05")
+    assert float(tokens.locator(".most").inner_text()) > 0
     press(page, button(page, "Pause"))
     page.wait_for_timeout(2500)
     assert len([e for e in each_look.server.log() if e["path"] == "/metrics"]) <= before + 1

@@ -62,7 +62,7 @@ function pieces(text) {
     } else if (c === "`") {
       let size = 1;
       while (text[i + size] === "`") size++;
-      const runs = ticks.get(size);
+      const runs = ticks.get(size) ?? []; // none where an escaped backtick stands before these
       while (runs.length && runs[0] <= i) runs.shift();
       if (!runs.length) i += size;
       else {

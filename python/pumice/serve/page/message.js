@@ -154,7 +154,7 @@ export class MessageView {
       );
     }
     if (!running && !this.editing) {
-      if (node.content) left.append(iconButton("copy", "Copy", () => copy(node.content, "Text")));
+      if (node.content && node.role !== "tool") left.append(iconButton("copy", "Copy", () => copy(node.content, "Text")));
       const edit = node.role === "user" ? "Edit and send again" : "Edit as another version";
       if (node.role !== "tool") left.append(iconButton("edit", edit, () => this.edit()));
       if (node.role === "assistant") {

@@ -8,11 +8,12 @@ let problem = null;
 const listeners = new Set();
 
 export const onModels = (listener) => listeners.add(listener);
-/** The models that can do one of `tasks`: those of the first task first. Without tasks, all. */
-export const modelsFor = (...tasks) => {
+/** The models that can do one of `tasks`, in the order of the tasks; of one task, those first whose main task it is. Without tasks, all. */
+export function modelsFor(...tasks) {
   const able = (task) => models.filter((model) => !model.tasks || model.tasks.includes(task));
-  return tasks.length ? [...new Set(tasks.flatMap(able))] : models;
-};
+  const best = (task) => able(task).sort((a, b) => (b.tasks?.[0] === task) - (a.tasks?.[0] === task));
+  return tasks.length ? [...new Set(tasks.flatMap(best))] : models;
+}
 export const modelNamed = (id) => models.find((model) => model.id === id);
 /** The error of the last reading of the list, or null. */
 export const modelsProblem = () => problem;
