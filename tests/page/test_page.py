@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -255,10 +256,10 @@ def test_every_function_by_keyboard(each_look: Look) -> None:
     requests = len(each_look.server.chats())
     press(page, last(page).get_by_label("Edit as another version"), back=True)
     page.keyboard.press("Control+A")
-    page.keyboard.type("My own answer")
+    page.keyboard.type("It's my own answer")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(last(page).locator(".text")).to_have_text("My own answer")
+    expect(last(page).locator(".text")).to_have_text("It's my own answer")
     expect(last(page).locator(".place")).to_have_text("3 of 3")
     assert len(each_look.server.chats()) == requests
 
@@ -269,6 +270,9 @@ def test_every_function_by_keyboard(each_look: Look) -> None:
     page.keyboard.press("Tab")
     press(page, button(page, "As curl"))
     expect(page.locator("#request-text")).to_contain_text("curl -N")
+    words = shlex.split(page.locator("#request-text").inner_text())  # as a shell reads it
+    assert words[:3] == ["curl", "-N", f"{each_look.server.url}v1/chat/completions"]
+    assert json.loads(words[-1])["messages"][-1] == {"role": "assistant", "content": "It's my own answer"}
     check(page, "curl")
     press(page, button(page, "Show the prompt"))
     expect(page.locator("#request-text")).to_contain_text("<|assistant|>")
@@ -288,8 +292,13 @@ def test_every_function_by_keyboard(each_look: Look) -> None:
     if narrow:
         press(page, page.locator("#side-open"), back=True)
         press(page, page.locator("#conversations .open").first)
+        expect(page.locator("#thread")).to_be_focused()
     else:
         press(page, page.locator("#conversations .open").first, back=True)
+        press(page, page.locator("#side-open"))
+        expect(page.locator("#side")).to_be_hidden()
+        page.keyboard.press("Enter")
+        expect(page.locator("#new")).to_be_focused()
     expect(page.locator("#title")).to_have_value("Stones")
 
 
@@ -544,7 +553,18 @@ def test_stop_and_go_on(look: Look) -> None:
 
 def test_conversations_stay_and_travel(look: Look, tmp_path: Path) -> None:
     page = look.open()
-    ask(page, "keep this")
+    page.click("#settings-open")
+    page.check("#probabilities")
+    page.fill("#set-seed", "3")
+    ask(page, "reason first")
+    page.locator(".message.user").get_by_label("Edit and send again").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("keep this")
+    page.keyboard.press("Control+Enter")
+    expect(last(page)).to_contain_text("chat says: keep this")
+    ended(page)
+    page.locator("#title").fill("keep this")
+    page.keyboard.press("Enter")
     page.locator("#draft").fill("half a thou")
     page.wait_for_timeout(500)
     page.reload()
@@ -562,6 +582,12 @@ def test_conversations_stay_and_travel(look: Look, tmp_path: Path) -> None:
     page.set_input_files("#file", path)
     expect(page.locator("#conversations .open")).to_have_text(["keep this", "keep this"])
     expect(last(page)).to_contain_text("chat says: keep this")
+    with page.expect_download() as download:
+        button(page, "Export all").click()
+    download.value.save_as(path)
+    one, two = json.loads(path.read_text())["conversations"]
+    assert one.pop("id") != two.pop("id") and one == two  # nothing was lost on the way
+    assert {"tokens", "usage", "speed", "seed", "finish"} <= {name for node in one["nodes"].values() for name in node}
     file = '{"format": "pumice.conversations", "version": 1, "conversations": [{"nodes": {"a": {"role": "%s", "parent": %s}}}]}'
     for text, told in {
         "not json": "The file is not JSON.",
@@ -575,6 +601,21 @@ def test_conversations_stay_and_travel(look: Look, tmp_path: Path) -> None:
         page.set_input_files("#file", path)
         expect(page.locator("#status")).to_contain_text(told)
     expect(page.locator("#conversations .open")).to_have_count(2)
+
+
+def test_two_tabs(look: Look) -> None:
+    first, second = look.open(), look.open()
+    ask(first, "from the first")
+    expect(second.locator("#conversations .open")).to_have_text(["from the first"])
+    second.locator("#conversations .open").click()
+    ask(second, "from the second")
+    expect(last(first)).to_contain_text("chat says: from the second")
+    ask(first, "and on")
+    assert [m["content"] for m in look.server.chats()[-1]["messages"] if m["role"] == "user"] == [
+        "from the first",
+        "from the second",
+        "and on",
+    ]
 
 
 def test_a_page_closed_in_mid_answer(look: Look) -> None:
@@ -719,6 +760,38 @@ def test_html_in_answers_stays_text(look: Look) -> None:
     links = last(page).locator(".text a")
     expect(links).to_have_text(["the docs", "http://example.com/x"])
     assert links.first.get_attribute("href") == "https://example.com/a?b=(c)"
+
+
+EVENTS = """async (parts) => {
+  const { events } = await import("/page/api.js");
+  const real = window.fetch;
+  const body = new ReadableStream({
+    start(stream) {
+      for (const byte of new TextEncoder().encode(parts)) stream.enqueue(Uint8Array.of(byte));
+      stream.close();
+    },
+  });
+  window.fetch = async () => new Response(body);
+  const seen = [];
+  try {
+    for await (const event of events("v1/chat/completions", {})) seen.push(event);
+    seen.push("done");
+  } catch (error) {
+    seen.push(error.message);
+  }
+  window.fetch = real;
+  return seen;
+}"""
+
+
+def test_events_however_they_are_cut(look: Look) -> None:
+    page = look.open()
+    text = ': comment\r\n\r\ndata: {"a":\r\ndata: "é🌋"}\r\n\r\nevent: x\ndata:{"b": 1}\n\n'
+    cut = "The connection ended before the answer was whole."
+    assert page.evaluate(EVENTS, text + "data: [DONE]\n\n") == [{"a": "é🌋"}, {"b": 1}, "done"]
+    assert page.evaluate(EVENTS, text) == [{"a": "é🌋"}, {"b": 1}, cut]  # an end without [DONE] is no end
+    assert page.evaluate(EVENTS, 'data: {"c": 1}') == [cut]
+    assert page.evaluate(EVENTS, 'data: {"error": {"message": "lost"}}\n\ndata: [DONE]\n\n') == ["lost"]
 
 
 # Markdown, read in the page by its own modules

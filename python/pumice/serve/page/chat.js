@@ -133,7 +133,11 @@ export class Chat {
   async open(id) {
     const held = [...this.running.values()].find((entry) => entry.conversation.id === id)?.conversation;
     const conversation = held ?? (await getConversation(id));
-    if (conversation) this.use(conversation);
+    if (!conversation) return;
+    this.use(conversation);
+    // What was pressed may be gone, or out of reach below a list that has closed.
+    const focus = document.activeElement;
+    if (!focus || focus === document.body || focus.closest("[inert]")) $("thread").focus({ preventScroll: true });
   }
 
   create() {

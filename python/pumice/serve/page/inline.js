@@ -8,7 +8,7 @@ const BARE = /https?:\/\/[^\s<>"'`*]+/iy;
 const DEEPEST = 24;
 
 /** The address of a link if it is http or https, else null. */
-export function safeAddress(text) {
+function safeAddress(text) {
   if (!/^https?:\/\//i.test(text)) return null;
   try {
     const url = new URL(text);

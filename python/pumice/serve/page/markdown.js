@@ -42,14 +42,14 @@ function blocksOf(lines, depth = 0) {
       continue;
     }
     const first = i;
-    const block = depth > DEEPEST ? paragraph(lines, i, true) : block_(lines, i, depth);
+    const block = depth > DEEPEST ? paragraph(lines, i, true) : blockAt(lines, i, depth);
     i = block.end;
     blocks.push({ first, ...block });
   }
   return blocks;
 }
 
-function block_(lines, i, depth) {
+function blockAt(lines, i, depth) {
   const line = lines[i];
   let match;
   if ((match = FENCE.exec(line))) return fence(lines, i, match);

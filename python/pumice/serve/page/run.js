@@ -2,11 +2,12 @@
 import { ApiError, CutOff, events, Unreachable } from "./api.js";
 
 const MOST_CALLS = 256;
+const LEAST = -9999; // the log-probability of what has none
 
 function readToken(raw, kind) {
   const plain = ({ token: text, logprob, bytes }) => ({
     text: String(text ?? ""),
-    logprob: Number(logprob),
+    logprob: Number.isFinite(logprob) ? logprob : LEAST,
     bytes: Array.isArray(bytes) ? bytes : null,
   });
   const token = plain(raw);

@@ -86,10 +86,12 @@ const number = (value) => (Number.isFinite(value) ? value : 0);
 function readToken(token) {
   if (!isObject(token) || !isText(token.text) || !Number.isFinite(token.logprob)) return null;
   const side = (Array.isArray(token.top) ? token.top : []).map((other) => readToken({ ...other, top: [] })).filter(Boolean);
-  const bytes = Array.isArray(token.bytes) && token.bytes.every(
-    (byte) => Number.isInteger(byte) && byte >= 0 && byte < 256,
-  ) ? token.bytes : null;
-  return { text: token.text, logprob: token.logprob, bytes, ...(side.length ? { top: side } : {}) };
+  const isByte = (byte) => Number.isInteger(byte) && byte >= 0 && byte < 256;
+  const bytes = Array.isArray(token.bytes) && token.bytes.every(isByte) ? token.bytes : null;
+  const read = { text: token.text, logprob: token.logprob, bytes };
+  if (side.length) read.top = side;
+  if (token.kind === "reasoning") read.kind = token.kind;
+  return read;
 }
 
 function readNode(id, raw, nodes, where) {
@@ -99,11 +101,10 @@ function readNode(id, raw, nodes, where) {
   const node = { id, parent, at: number(raw.at), role: raw.role, content: textOr(raw.content, "") };
   for (const name of ["model", "reasoning", "finish", "problem", "callId", "name", "head"]) if (isText(raw[name])) node[name] = raw[name];
   if (raw.role === "assistant") node.state = ["done", "stopped", "cut", "error"].includes(raw.state) ? raw.state : "cut";
-  if (Array.isArray(raw.calls))
-    node.calls = raw.calls.filter(isObject).map(
-      (c) => ({ id: textOr(c.id, ""), name: textOr(c.name, ""), arguments: textOr(c.arguments, "") }),
-    );
-  if (Array.isArray(raw.tokens)) node.tokens = raw.tokens.map(readToken).filter(Boolean);
+  const readCall = (c) => ({ id: textOr(c.id, ""), name: textOr(c.name, ""), arguments: textOr(c.arguments, "") });
+  if (Array.isArray(raw.calls)) node.calls = raw.calls.filter(isObject).map(readCall);
+  const tokens = Array.isArray(raw.tokens) ? raw.tokens.map(readToken) : [];
+  if (tokens.length && tokens.every(Boolean)) node.tokens = tokens; // with a hole they would not be the text
   if (isObject(raw.usage)) node.usage = Object.fromEntries(Object.entries(raw.usage).filter(([, value]) => Number.isFinite(value)));
   if (Number.isFinite(raw.speed)) node.speed = raw.speed;
   if (Array.isArray(raw.ignored)) node.ignored = raw.ignored.filter(isText);
@@ -111,8 +112,8 @@ function readNode(id, raw, nodes, where) {
   return node;
 }
 
-function readConversation(raw, number_) {
-  const where = `Conversation ${number_} of the file`;
+function readConversation(raw, place) {
+  const where = `Conversation ${place} of the file`;
   if (!isObject(raw) || !isObject(raw.nodes)) throw new Error(`${where} has no messages ("nodes").`);
   const nodes = Object.create(null);
   for (const [id, node] of Object.entries(raw.nodes)) nodes[id] = readNode(id, node, raw.nodes, where);

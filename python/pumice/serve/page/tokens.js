@@ -18,7 +18,7 @@ const encoder = new TextEncoder();
 const bytesOf = (token) => (token.bytes?.length ? token.bytes : [...encoder.encode(token.text)]);
 
 /** The text of some tokens; null if it ends within a character, or if the last one has no text of its own. */
-export function textOf(tokens) {
+function textOf(tokens) {
   const last = tokens[tokens.length - 1];
   if (last && !last.text && !last.bytes?.length) return null;
   try {
