@@ -341,6 +341,11 @@ class Chats:
         parser = answer_grammars.json_of if question.format is None else question.format.parse
         return Asked(text, ids, shape, opened, tools, calls, heard, template.text, False, grammar, parser)
 
+    def enforces_calls(self) -> bool:
+        """Returns whether a grammar can enforce tool calls. Where none can, a call with tool_choice="auto" goes without."""
+        written = answer_grammars.written_of(self.shape(), response_templates.row_of(self.template().text))
+        return not isinstance(written, str) and is_there() and self._tokenizer.has_bytes and bool(self._tokenizer.eos_ids)
+
     def _grammar(
         self, question: Question, chat_template: str, shape: ResponseTemplate | None, opened: str, variables: Mapping[str, Any]
     ) -> Grammar | None:
@@ -352,8 +357,7 @@ class Chats:
         tools = question.tools
         if question.choice not in ("auto", "required"):
             tools = [tool for tool in tools if tool["function"]["name"] == question.choice]
-        able = not isinstance(written, str) and is_there() and self._tokenizer.has_bytes and bool(self._tokenizer.eos_ids)
-        if tools and not enforced and not able:
+        if tools and not enforced and not self.enforces_calls():
             tools = []
         thought = answer_grammars.thought_of(shape, row, chat_template)
         off = any(variables.get(name) is False for name in ("enable_thinking", "thinking"))

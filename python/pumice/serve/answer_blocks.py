@@ -32,6 +32,7 @@ class Block:
 
     @property
     def text(self) -> str:
+        """The whole text so far."""
         return "".join(self.parts)
 
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pumice.serve")
 
+T = TypeVar("T")
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -80,6 +81,10 @@ class Call:
         except orjson.JSONDecodeError as error:
             raise Refused(400, f"the body is not JSON: {error}", code="invalid_json") from None
         return fields.read(value, self.server.settings.ignore_unknown_fields)
+
+    async def translated(self, work: Callable[..., T], *args: Any) -> T:
+        """Returns work(*args), which takes as long as the body is large. So a thread does it for a large one."""
+        return await self.server.aside(work, *args) if len(self.body) > IN_PLACE else work(*args)
 
     async def receive_body(self) -> None:
         """Receives the body. Raises Refused if it is too large or too slow, and ClientGone."""

@@ -28,6 +28,7 @@ _THINKING = ("enable_thinking", "thinking")  # variables with which chat templat
 class Asked:
     """A conversation and what its answer must be like, in the words of Model.chat(). options: further keywords of chat(), with sampling.
     effort: how much the model should reason, or None. thinking: whether it should reason at all, or None where the request does not say.
+    enforced: a tool has a grammar, so the request fails if nothing can enforce it.
     left_out: parts of the request that nothing here can do, for the answer's report."""
 
     messages: list[dict[str, Any]]
@@ -39,6 +40,7 @@ class Asked:
     variables: dict[str, Any] = field(default_factory=dict)
     effort: str | None = None
     thinking: bool | None = None
+    enforced: bool = False
     continue_final: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -106,6 +108,10 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
         if isinstance(value, Mapping) and (size := len(dumped(value))) > most:
             raise Refused(400, f"{what} has {size} bytes; at most {most} are allowed", param=what.partition("[")[0])
     if asked.tools:
+        if any(tool["function"].get("strict") for tool in asked.tools) and not await call.server.aside(model._chats.enforces_calls):
+            if asked.enforced:
+                raise Refused(400, "a custom tool has a grammar, and none can be enforced in this model's calls", param="tools")
+            ignored.add("strict")
         keywords |= {"tools": asked.tools, "tool_choice": asked.tool_choice, "parallel_tool_calls": asked.parallel}
     elif asked.tool_choice not in (None, "auto", "none"):
         raise Refused(400, f"tool_choice={shown(asked.tool_choice)} without tools: there is nothing to call", param="tool_choice")

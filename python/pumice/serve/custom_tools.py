@@ -35,6 +35,11 @@ def function_of(tool: Mapping[str, Any], name: str, where: str) -> dict[str, Any
     return {"type": "function", "function": {"name": name, "description": about, "parameters": schema, "strict": True}}
 
 
+def has_grammar(function: Mapping[str, Any]) -> bool:
+    """Returns whether a function of function_of() has a grammar."""
+    return "pattern" in function["function"]["parameters"]["properties"][INPUT]
+
+
 class ArrivingInput:
     """The text of a custom call while its arguments arrive as JSON."""
 

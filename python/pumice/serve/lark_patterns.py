@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MOST_CHARACTERS = 64 << 10  # of the regular expression, which may be much longer than the grammar
+MOST_CHARACTERS = 64 << 10  # of a regular expression, which may be much longer than the grammar
+_MOST_IN_ALL = 1 << 20  # characters of the regular expressions of all rules
 
 # https://github.com/lark-parser/lark/blob/master/docs/grammar.md lists these names. Here they are regular expressions.
 _COMMON = {
@@ -81,6 +82,7 @@ class _Reader:
         self._rules: dict[str, list[_Token]] = {}
         self._made: dict[str, str] = {}
         self._tokens: list[_Token] = []
+        self._in_all = 0
         self._at = 0
         self._split([*self._read()])
 
@@ -172,6 +174,9 @@ class _Reader:
             raise self._wrong("cannot read", token.at, token.text)
         self._tokens, self._at = kept
         self._made[name] = found
+        self._in_all += len(found)
+        if self._in_all > _MOST_IN_ALL:
+            raise ValueError(f"the regular expressions of its rules have more than {_MOST_IN_ALL} characters")
         return found
 
     def _peek(self, ahead: int = 0) -> str:

@@ -283,7 +283,7 @@ async def messages(call: Call) -> None:
     call.model = read["model"]
     async with call.server.models.use(read["model"]) as served:
         call.model = served.name
-        answering = await begun(call, served, asked_of(read))
+        answering = await begun(call, served, await call.translated(asked_of, read))
         head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": served.name}
         if read["stream"]:
             await _stream(call, answering, head)
@@ -301,7 +301,7 @@ async def count_tokens(call: Call) -> None:
     call.model = read["model"]
     async with call.server.models.use(read["model"]) as served:
         call.model = served.name
-        await call.answer_small({"input_tokens": await counted(call, served, asked_of(read))})
+        await call.answer_small({"input_tokens": await counted(call, served, await call.translated(asked_of, read))})
 
 
 # ---------------------------------------------------------------- the stream

@@ -15,7 +15,7 @@ from .answer_blocks import Block, Blocks, Change, changes_of, whole
 from .calls import Call, dumped
 from .chat_completions import report_of
 from .conversations import Answering, Asked, begun, chosen, counted, function_tool, text_of
-from .custom_tools import INPUT, ArrivingInput, function_of
+from .custom_tools import INPUT, ArrivingInput, function_of, has_grammar
 from .failures import Refused, new_id
 from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
 from .sampling_fields import INERT, MODEL, STREAM, sampling_fields
@@ -86,11 +86,12 @@ class Named:
 
 @dataclass
 class Tools:
-    """The tools of a request. named: by the name that the model sees."""
+    """The tools of a request. named: by the name that the model sees. grammars: a custom tool has a grammar."""
 
     listed: list[dict[str, Any]] = field(default_factory=list)
     named: dict[str, Named] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    grammars: bool = False
 
     def add(self, given: Any, where: str, namespace: str | None = None) -> None:
         """Adds tools. Those that only OpenAI runs are left out and named."""
@@ -113,6 +114,7 @@ class Tools:
             self.named[flat] = Named(name, namespace, kind == "custom")
             if kind == "custom":
                 self.listed.append(function_of(tool, flat, here))
+                self.grammars |= has_grammar(self.listed[-1])
             else:
                 self.listed.append(function_tool(flat, tool.get("description"), tool.get("parameters"), here, tool.get("strict")))
 
@@ -173,6 +175,7 @@ def asked_of(read: Read) -> tuple[Asked, Tools]:
         response_format=_format((read["text"] or {}).get("format")),
         variables=dict(read["chat_template_kwargs"] or {}),
         effort=reasoning.get("effort"),
+        enforced=tools.grammars,
         options=dict(read.keywords),
         left_out=tools.left_out,
     )
@@ -367,7 +370,7 @@ async def respond(call: Call) -> None:
     call.model = read["model"]
     async with call.server.models.use(read["model"]) as served:
         call.model = served.name
-        asked, tools = asked_of(read)
+        asked, tools = await call.translated(asked_of, read)
         answering = await begun(call, served, asked)
         form = _form_of(read, tools, served.name)
         if read["stream"]:
@@ -384,7 +387,7 @@ async def input_tokens(call: Call) -> None:
     call.model = read["model"]
     async with call.server.models.use(read["model"]) as served:
         call.model = served.name
-        count = await counted(call, served, asked_of(read)[0])
+        count = await counted(call, served, (await call.translated(asked_of, read))[0])
         await call.answer_small({"object": "response.input_tokens", "input_tokens": count})
 
 
