@@ -15,7 +15,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm test-kills test-stores fuzz-grammars bench cpu-report \
+.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm test-kills test-stores fuzz-grammars \
+        bench cpu-report \
         check check-python check-types check-format check-cpp format sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
@@ -86,6 +87,22 @@ test-kills: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 # virtual environment of their own, with pumice.
 test-stores: $(VENV)-stores/.installed
 	$(VENV)-stores/bin/python -m pytest tests/python/scale/test_stores.py
+
+# Serves the sample models at http://127.0.0.1:8000 until Ctrl-C.
+serve: $(VENV)/.installed $(VENV)/.samples
+	$(BIN)/pumice serve $$($(BIN)/python -c "import sys; sys.path.insert(0, 'examples'); import samples; \
+	  print(f'chat={samples.gemma3()} small={samples.smollm2()} embed={samples.minilm()}')")
+
+# Tests the server for long: clients that leave (100 times in each case, also under hypercorn), 100,000 requests that are nearly right, those
+# that schemathesis makes from /openapi.json, 2,000 requests of 256 clients, and MINUTES of load after which nothing may have grown.
+# `make test` runs short forms of these.
+MINUTES ?= 60
+test-serve-long: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
+	$(PIP) install -q hypercorn uvloop schemathesis
+	PUMICE_LEAVING=100 $(BIN)/python -m pytest tests/python/serve/test_leaving.py
+	$(BIN)/python tests/serve/fuzz.py --requests 100000 --schemathesis 200
+	$(BIN)/python tests/serve/storm.py --requests 2000 --clients 256
+	$(BIN)/python tests/serve/storm.py --minutes $(MINUTES)
 
 # Tries 100,000 random schemas and grammars, each of which must compile or be refused within a time limit, and the numbers that thousands of
 # random schemas allow. Takes some minutes.

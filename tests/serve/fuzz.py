@@ -194,10 +194,10 @@ def fuzz(here: Here, requests: int, seed: int, threads: int = 16) -> tuple[Count
 
 def by_schemathesis(here: Here, examples: int) -> int:
     """Has schemathesis send requests that it makes from /openapi.json. Returns its exit code."""
-    return subprocess.run(
-        ["schemathesis", "run", f"http://127.0.0.1:{here.port}/openapi.json", "--max-examples", str(examples),
-         "--checks", "not_a_server_error", "--request-timeout", "60", "--suppress-health-check", "all"],
-    ).returncode  # fmt: skip
+    program = Path(sys.executable).parent / "schemathesis"
+    where = f"http://127.0.0.1:{here.port}/openapi.json"
+    checks = ["--checks", "not_a_server_error", "--request-timeout", "60", "--suppress-health-check", "all"]
+    return subprocess.run([program, "run", where, "--max-examples", str(examples), *checks]).returncode
 
 
 def main() -> int:

@@ -96,11 +96,10 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     @property
     def waits(self) -> bool:
-        """Whether the request is admitted and no step has computed anything for it yet."""
+        """Whether the request is admitted and no step has begun with its prompt."""
         if self._call is None or self._call.over:
             return False
-        timings = self._call.run.timings()
-        return not (timings["prefill_tokens"] or timings["decode_tokens"])
+        return "queued_seconds" not in self._call.run.timings()
 
     @property
     def result(self) -> Any:

@@ -20,6 +20,7 @@ access = logging.getLogger("pumice.serve.access")
 # Paths that need no key: they tell nothing that a key protects. The page asks for the key itself.
 OPEN_PATHS = ("/health", "/ready", "/")
 OPEN_FOLDER = "/page/"
+_DOUBTFUL = ("ambiguous_length", "http_version")  # codes of refusals after which the connection's next bytes may be anything
 ASKED_OFTEN = ("/health", "/ready", "/metrics")  # by machines, so that the log has them at the level "debug" alone
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _CSP = b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -51,6 +52,8 @@ class Guard:
                 if message["status"] in (404, 405) and not any(name == b"x-request-id" for name, _ in told):
                     raise _NoSuchPath(message["status"])
                 told += [(b"content-security-policy", _CSP), (b"referrer-policy", b"no-referrer")]
+                if failure is not None and failure.code in _DOUBTFUL:
+                    told.append((b"connection", b"close"))
             await send(message)
 
         try:
@@ -77,6 +80,8 @@ class Guard:
                 f"the Host {headers['host'][:100]!r} is not one of this server's ({', '.join(hosts)}): --host-name allows more",
                 code="host",
             )
+        if scope["http_version"] not in ("1.0", "1.1", "2", "3"):
+            return Refused(505, f"HTTP/{scope['http_version'][:10]} is not spoken here", code="http_version")
         # A page of another site cannot read the answers, but could have the models compute.
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != headers.get("host") and not {"*", origin} & set(origins):

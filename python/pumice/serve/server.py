@@ -134,7 +134,10 @@ class Server:
         """Writes a failure to the log, and remembers that a GPU was lost. The text of a request is never written."""
         if isinstance(error, DeviceLostError):
             self.lost = str(error)
-        if failure.status >= 500:
+        if failure is error:
+            level = logging.WARNING if failure.status >= 500 else logging.DEBUG
+            logger.log(level, "%s: %d %s", call.id, failure.status, failure.code or "")
+        elif failure.status >= 500:
             logger.error("%s: %s %d", call.id, type(error).__name__, failure.status, exc_info=failure.status == 500 and error or None)
         else:
             logger.debug("%s: %d", call.id, failure.status)

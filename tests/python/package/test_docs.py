@@ -24,6 +24,12 @@ ELSEWHERE = {
     "docs/adding.md": {"tensor_mapping.py"},  # of gguf-py
     "docs/architecture.md": {"Route", "ExpertLinear"},  # planned, as the page says
     "docs/python.md": {"Optional", "convert_lora_to_gguf.py"},  # of typing, of llama.cpp
+    "docs/serving.md": {
+        # figures, whose names are put together; names of nginx, Kubernetes and clients
+        "pumice_requests_waiting", "pumice_prompt_tokens_total", "pumice_reused_tokens_total", "pumice_generation_tokens_total",
+        "pumice_kv_pages_in_use", "proxy_buffering", "proxy_read_timeout", "terminationGracePeriodSeconds", "base_url", "api_base",
+        "api_base_url", "model_name", "from_token", "OpenAILikeEmbedding", "OpenAITextEmbedder",
+    },
     "docs/upstream.md": {"tests/models/*/test_modeling_*.py"},  # of transformers
     "docs/vulkan.md": {
         # names of Vulkan, drivers and containers
