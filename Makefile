@@ -101,8 +101,8 @@ test-serve-long: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(PIP) install -q hypercorn uvloop schemathesis
 	PUMICE_LEAVING=100 $(BIN)/python -m pytest tests/python/serve/test_leaving.py
 	$(BIN)/python tests/serve/fuzz.py --requests 100000 --schemathesis 200
-	$(BIN)/python tests/serve/storm.py --requests 2000 --clients 256
-	$(BIN)/python tests/serve/storm.py --minutes $(MINUTES)
+	$(BIN)/python tests/serve/crowd.py --requests 2000 --clients 256
+	$(BIN)/python tests/serve/crowd.py --minutes $(MINUTES)
 
 # Tries 100,000 random schemas and grammars, each of which must compile or be refused within a time limit, and the numbers that thousands of
 # random schemas allow. Takes some minutes.

@@ -108,8 +108,12 @@ def test_keys_hosts_and_paths(smollm2: pumice.Model) -> None:
 
     async def work(client: Client) -> list[int]:
         headers: list[dict[str, str]] = [
-            {}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer secret"}, {"x-api-key": "other"}, {"authorization": "Basic secret"},
-        ]  # fmt: skip
+            {},
+            {"authorization": "Bearer wrong"},
+            {"authorization": "Bearer secret"},
+            {"x-api-key": "other"},
+            {"authorization": "Basic secret"},
+        ]
         return [(await client.get("/v1/models", headers=each)).status for each in headers] + [
             (await client.get("/health")).status,
             (await client.get("/v1/nothing", headers=headers[2])).status,

@@ -1,4 +1,4 @@
-"""Short forms of tests/serve/fuzz.py and tests/serve/storm.py, which `make test-serve-long` runs for long."""
+"""Short forms of tests/serve/fuzz.py and tests/serve/crowd.py, which `make test-serve-long` runs for long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pumice
 sys.path.insert(0, str(TESTS / "serve"))
 
 import fuzz  # noqa: E402
-import storm  # noqa: E402
+import crowd  # noqa: E402
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -33,7 +33,7 @@ def test_many_clients(minilm: pumice.Model) -> None:
         pumice.load(samples.smollm2(), n_ctx=256, device="cpu", kv_budget=96 << 20) as chat,
         serving({"chat": chat, "embed": minilm}) as here,
     ):
-        found = storm.Storm(here, chat, minilm)
+        found = crowd.Crowd(here, chat, minilm)
         found.run(120, None, 32, 1)
-        assert found.wrong + storm.leftovers(here, chat) == []
+        assert found.wrong + crowd.leftovers(here, chat) == []
         assert all(found.done[kind] for kind in ("chat", "stream", "embed", "left", "hostile"))

@@ -1,8 +1,8 @@
 """Many clients of one server at once, some of which leave early or send what is hostile. Each answer must be the right one, nothing may be
 left behind, and memory must come back.
 
-    python tests/serve/storm.py --requests 2000 --clients 256       # make test-serve-long; `make test` runs a short form
-    python tests/serve/storm.py --minutes 60                        # goes on for so long, and checks that nothing grows"""
+    python tests/serve/crowd.py --requests 2000 --clients 256       # make test-serve-long; `make test` runs a short form
+    python tests/serve/crowd.py --minutes 60                        # goes on for so long, and checks that nothing grows"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOSTILE_BYTES = (
 )
 
 
-class Storm:
+class Crowd:
     """The clients, and what they know of right answers."""
 
     def __init__(self, here: Here, chat: pumice.Model, embed: pumice.Model) -> None:
@@ -188,27 +188,27 @@ def main() -> int:
         pumice.load(samples.minilm(), device="cpu") as embed,
         serving({"chat": chat, "embed": embed}, connections=1024) as here,
     ):
-        storm = Storm(here, chat, embed)
+        crowd = Crowd(here, chat, embed)
         begun, memory = time.monotonic(), []
         if arguments.minutes is None:
-            storm.run(arguments.requests, None, arguments.clients, arguments.seed)
+            crowd.run(arguments.requests, None, arguments.clients, arguments.seed)
         else:  # in rounds, after each of which nothing may be left
-            while time.monotonic() - begun < arguments.minutes * 60 and not storm.wrong:
-                storm.run(None, min(60.0, arguments.minutes * 10), 16, arguments.seed + len(memory))
-                storm.wrong += leftovers(here, chat)
+            while time.monotonic() - begun < arguments.minutes * 60 and not crowd.wrong:
+                crowd.run(None, min(60.0, arguments.minutes * 10), 16, arguments.seed + len(memory))
+                crowd.wrong += leftovers(here, chat)
                 memory.append((time.monotonic(), resident()))
-        storm.wrong += leftovers(here, chat)
-        print(f"{storm.done} in {time.monotonic() - begun:.0f} s, {resident():.0f} MiB at the end")
+        crowd.wrong += leftovers(here, chat)
+        print(f"{crowd.done} in {time.monotonic() - begun:.0f} s, {resident():.0f} MiB at the end")
         if len(memory) > 4:
             settled = memory[len(memory) // 4 :]  # the first rounds fill caches
-            grown, slower = slope(settled), slope([pair for pair in storm.first if pair[0] >= settled[0][0]])
+            grown, slower = slope(settled), slope([pair for pair in crowd.first if pair[0] >= settled[0][0]])
             print(f"memory grew by {grown:.1%}, the time to the first token by {slower:.1%}")
             if grown > 0.02:
-                storm.wrong.append("memory grows")
+                crowd.wrong.append("memory grows")
             if slower > 0.25:
-                storm.wrong.append("the first token comes later and later")
-        print("\n".join(storm.wrong))
-    return 1 if storm.wrong else 0
+                crowd.wrong.append("the first token comes later and later")
+        print("\n".join(crowd.wrong))
+    return 1 if crowd.wrong else 0
 
 
 if __name__ == "__main__":
