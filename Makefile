@@ -91,7 +91,7 @@ test-stores: $(VENV)-stores/.installed
 # Serves the sample models at http://127.0.0.1:8000 until Ctrl-C.
 serve: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/pumice serve $$($(BIN)/python -c "import sys; sys.path.insert(0, 'examples'); import samples; \
-	  print(f'chat={samples.gemma3()} small={samples.smollm2()} embed={samples.minilm()}')")
+	  print(f'chat={samples.smollm2()} embed={samples.minilm()} text={samples.gemma3()}')")
 
 # Tests the server for long: clients that leave (100 times in each case, also under hypercorn), 100,000 requests that are nearly right, those
 # that schemathesis makes from /openapi.json, 2,000 requests of 256 clients, and MINUTES of load after which nothing may have grown.
