@@ -121,7 +121,8 @@ class Field:
     about: one sentence for /openapi.json.
     to: the keyword of the Python call that gets the value. None: the endpoint's own code reads the field.
     read: turns the field's value into the keyword's value.
-    needed: whether a body without this field is refused."""
+    needed: whether a body without this field is refused.
+    covers: keywords of the Python call that the endpoint's own code makes of this field. Their errors name the field."""
 
     name: str
     schema: Schema
@@ -129,6 +130,7 @@ class Field:
     to: str | None = None
     read: Callable[[Any], Any] = _same
     needed: bool = False
+    covers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ class Fields:
 
     def field_of(self, argument: str | None) -> str | None:
         """Returns the field whose value a keyword of the Python call gets, for the `param` of an error."""
-        return next((each.name for each in self.fields if each.to == argument), argument)
+        return next((each.name for each in self.fields if argument is not None and argument in (each.to, *each.covers)), argument)
 
     def schema(self) -> dict[str, Any]:
         """Returns the JSON Schema of the body."""

@@ -71,7 +71,7 @@ def fields(settings: Settings) -> Fields:
                 "format: the form of the answer. effort: how much the model should reason, where its template reads it.",
             ),
             Field("output_format", OBJECT, "An older name of output_config.format."),
-            Field("chat_template_kwargs", OBJECT, "Further variables of the chat template."),
+            Field("chat_template_kwargs", OBJECT, "Further variables of the chat template.", covers=("template_kwargs",)),
             *(Field(name, OBJECT, "Has no effect here, and pumice.ignored names it.") for name in _WITHOUT_EFFECT),
         ),
         inert=_INERT,

@@ -37,7 +37,13 @@ def fields(settings: Settings) -> Fields:
     return Fields(
         (
             MODEL,
-            Field("input", {"anyOf": [TEXT, {"type": "array", "items": OBJECT, "minItems": 1}]}, "A text, or the items.", needed=True),
+            Field(
+                "input",
+                {"anyOf": [TEXT, {"type": "array", "items": OBJECT, "minItems": 1}]},
+                "A text, or the items.",
+                needed=True,
+                covers=("messages",),
+            ),
             Field("instructions", TEXT, "What comes before the conversation."),
             STREAM,
             Field("stream_options", {"type": "object", "properties": {"include_obfuscation": FLAG}}, "Has no effect."),
@@ -50,6 +56,7 @@ def fields(settings: Settings) -> Fields:
                 "text",
                 {"type": "object", "properties": {"format": {"type": "object", "required": ["type"]}, "verbosity": TEXT}},
                 "format: the form of the answer. verbosity has no effect.",
+                covers=("response_format",),
             ),
             Field(
                 "reasoning",
@@ -59,7 +66,7 @@ def fields(settings: Settings) -> Fields:
             Field("include", {"type": "array", "items": TEXT}, f"{_ENCRYPTED} is served; pumice.ignored names others."),
             Field("truncation", {"enum": ["disabled"]}, "What is too long is an error."),
             Field("metadata", OBJECT, "Is given back."),
-            Field("chat_template_kwargs", OBJECT, "Further variables of the chat template."),
+            Field("chat_template_kwargs", OBJECT, "Further variables of the chat template.", covers=("template_kwargs",)),
             Field("context_management", LIST, "Accepted; it has no effect here, and pumice.ignored names it."),
             Field("top_logprobs", {"type": "integer", "minimum": 0, "maximum": 0}, "Only 0: /v1/chat/completions has log-probabilities."),
         ),

@@ -209,13 +209,13 @@ def test_allowed_tools(monkeypatch: pytest.MonkeyPatch) -> None:
             "tools",
             "enforced",
         ),
-        ({"text": {"format": {"type": "xml"}}}, None, "xml"),
+        ({"text": {"format": {"type": "xml"}}}, "text", "xml"),
     ],
 )
-def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], param: str | None, says: str) -> None:
+def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], param: str, says: str) -> None:
     [found], _ = scripted(monkeypatch, "x", {"input": "a", **change})
     assert found["error"]["type"] == "invalid_request_error" and says in found["error"]["message"], found
-    assert param is None or found["error"]["param"] == param
+    assert found["error"]["param"] == param
 
 
 def test_what_changes_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
