@@ -406,6 +406,7 @@ def _() -> None:
 def main() -> None:
     global URL
     URL, *clients = sys.argv[1:]
+    out, sys.stdout = sys.stdout, sys.stderr  # what the clients print is no result
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise litellm fetches a list of prices
     for client in clients:
         for name, function in CALLS[client]:
@@ -415,7 +416,7 @@ def main() -> None:
             except Exception as error:
                 traceback.print_exc()
                 result = f"{type(error).__name__}: {str(error)[:300]}"
-            print(json.dumps({"client": client, "call": name, "result": result}), flush=True)
+            print(json.dumps({"client": client, "call": name, "result": result}), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 print(said)
                 return 1
+            threading.Thread(target=log.writelines, args=(server.stdout,), daemon=True).start()  # a full pipe would stop the server
             while not ready(found[0]):
                 time.sleep(0.1)
             print(f"{'environment':12} {'client':18} {'call':45} result")
