@@ -161,7 +161,7 @@ def leftovers(here: Here, chat: pumice.Model) -> list[str]:
             "bytes": here.served.held_bytes,
             "users": sum(served.users for served in here.served.models),
             "running": stats["running"] + stats["waiting"] + stats["lagging"],
-            "pages": cache["pages_in_use"] - cache["pages_cached"],
+            "pages": cache["pages_in_use"],
         }
 
     while any(found().values()) and time.monotonic() < end:

@@ -45,7 +45,12 @@ class Worker(Process):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to listen for requests, and for the parent, of which any byte, and its end, means: stop."""
+        # asyncio takes as many connections at once as `backlog` says. One at a time is fair: else the worker that wakes first takes all
+        # that came together. The queue of the system itself stays long.
+        self.config.backlog = 1
         await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(self.served.settings.connections)
         loop = asyncio.get_running_loop()
 
         def told() -> None:

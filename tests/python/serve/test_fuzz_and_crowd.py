@@ -13,8 +13,8 @@ import pumice
 
 sys.path.insert(0, str(TESTS / "serve"))
 
-import fuzz  # noqa: E402
 import crowd  # noqa: E402
+import fuzz  # noqa: E402
 
 
 @pytest.mark.parametrize("seed", [1, 2])
