@@ -29,6 +29,7 @@ PAGE = HERE.parents[1] / "python" / "pumice" / "serve" / "page"
 CHROMIUM = os.environ.get("PUMICE_CHROMIUM") or shutil.which("chromium-headless-shell")
 SIZES = {"narrow": (320, 640), "wide": (1280, 800)}
 EACH_LOOK = [(scheme, size) for scheme in ("light", "dark") for size in SIZES]
+expect.set_options(timeout=20_000)  # ms; a machine may be busy
 # Chromium logs these for answers that are errors, and for a server that is down. The page shows both to the user.
 EXPECTED = re.compile(r"Failed to load resource: (the server responded with a status of (400|401|404|429)|net::ERR_)")
 WATCH = """
@@ -877,15 +878,19 @@ PIECES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("piece", PIECES)
-def test_markdown_takes_time_in_proportion(look: Look, piece: str) -> None:
+def test_markdown_takes_time_in_proportion(look: Look) -> None:
     page = look.open()
-    many = piece * (100_000 // len(piece))
-    lines = (piece * 200 + "\n") * (100_000 // (200 * len(piece)))
-    for text in (many, f"# {many}x", lines):
-        work = Work(page)
-        render(page, text, 10**9)
-        assert work.since() < 5 * 400, piece
+    work = Work(page)
+    slow = []
+    for piece in PIECES:
+        many = piece * (100_000 // len(piece))
+        lines = (piece * 200 + "\n") * (100_000 // (200 * len(piece)))
+        for form, text in {"many": many, "heading": f"# {many}x", "lines": lines}.items():
+            work.since()
+            render(page, text, 10**9)
+            if (spent := work.since()) > 5 * 400:
+                slow.append((piece, form, spent))
+    assert slow == []
 
 
 # Size
