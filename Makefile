@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm test-kills test-stores fuzz-grammars \
+.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm test-kills test-stores test-ray fuzz-grammars \
         bench cpu-report \
         check check-python check-types check-format check-cpp format sanitize clean
 
@@ -103,6 +103,13 @@ test-serve-long: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(BIN)/python tests/serve/fuzz.py --requests 100000 --schemathesis 200
 	$(BIN)/python tests/serve/crowd.py --requests 2000 --clients 256
 	$(BIN)/python tests/serve/crowd.py --minutes $(MINUTES)
+
+# Runs the recipe for Ray Data (docs/scale-out.md) on a cluster of two nodes on this machine, and again after one of them was killed. Ray takes
+# 700 MB and is installed into a virtual environment of its own. The sentences are PUMICE_TEST_RAY; `make test-ray PUMICE_TEST_RAY=2000` is
+# the quick form.
+test-ray: export PUMICE_TEST_RAY ?= 100000
+test-ray: $(VENV)-ray/.installed
+	$(VENV)-ray/bin/python -m pytest tests/python/scale/test_ray.py -s
 
 # Tries 100,000 random schemas and grammars, each of which must compile or be refused within a time limit, and the numbers that thousands of
 # random schemas allow. Takes some minutes.

@@ -30,6 +30,11 @@ ELSEWHERE = {
         "pumice_kv_pages_in_use", "proxy_buffering", "proxy_read_timeout", "terminationGracePeriodSeconds", "base_url", "api_base",
         "api_base_url", "model_name", "from_token", "OpenAILikeEmbedding", "OpenAITextEmbedder",
     },
+    "docs/scale-out.md": {
+        # names of Ray, Dask, Spark and CUDA
+        "max_errored_blocks", "write_lance", "take_all", "num_gpus", "get_gpu_ids", "max_ongoing_requests", "partition_size",
+        "memoryOverhead", "CUDA_VISIBLE_DEVICES",
+    },
     "docs/upstream.md": {"tests/models/*/test_modeling_*.py"},  # of transformers
     "docs/vulkan.md": {
         # names of Vulkan, drivers and containers
