@@ -14,6 +14,7 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -197,7 +198,8 @@ def by_schemathesis(here: Here, examples: int) -> int:
     program = Path(sys.executable).parent / "schemathesis"
     where = f"http://127.0.0.1:{here.port}/openapi.json"
     checks = ["--checks", "not_a_server_error", "--request-timeout", "60", "--suppress-health-check", "all"]
-    return subprocess.run([program, "run", where, "--max-examples", str(examples), *checks]).returncode
+    with tempfile.TemporaryDirectory() as folder:  # it writes what it saw to the current one
+        return subprocess.run([program, "run", where, "--max-examples", str(examples), *checks], cwd=folder).returncode
 
 
 def main() -> int:
