@@ -151,7 +151,7 @@ async def chat(call: Call) -> None:
     call.model = read["model"]
     async with call.server.models.use(read["model"]) as served:
         call.model = served.name
-        answering = await begun(call, served, asked_of(read))
+        answering = await begun(call, served, await call.translated(asked_of, read))
         head = {"id": new_id("chatcmpl-"), "created": int(time.time()), "model": served.name, "system_fingerprint": call.server.fingerprint}
         if read["stream"]:
             await _stream(call, answering, head, bool((read["stream_options"] or {}).get("include_usage")))

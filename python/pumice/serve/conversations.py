@@ -103,10 +103,7 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
     if asked.thinking is not None and not habits.variables & {*_THINKING}:
         ignored.add("thinking")
     keywords: dict[str, Any] = {"max_new_tokens": int(model.info["n_ctx"]), **call.server.settings.sampling, **asked.options}
-    most = call.server.settings.max_schema
-    for what, value in (("response_format", asked.response_format), *((f"tools[{i}]", tool) for i, tool in enumerate(asked.tools))):
-        if isinstance(value, Mapping) and (size := len(dumped(value))) > most:
-            raise Refused(400, f"{what} has {size} bytes; at most {most} are allowed", param=what.partition("[")[0])
+    await call.translated(_check_sizes, asked, call.server.settings.max_schema)
     if asked.tools:
         if any(tool["function"].get("strict") for tool in asked.tools) and not await call.server.aside(model._chats.enforces_calls):
             if asked.enforced:
@@ -121,8 +118,15 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
         keywords["grammar"] = asked.grammar
     if asked.continue_final:
         keywords["continue_final"] = True
-    keywords |= {"messages": messages_for(asked.messages, habits), "template_kwargs": variables}
+    keywords |= {"messages": await call.translated(messages_for, asked.messages, habits), "template_kwargs": variables}
     return model, keywords, sorted(ignored)
+
+
+def _check_sizes(asked: Asked, most: int) -> None:
+    """Raises Refused (400) if a schema or a tool has more than `most` bytes."""
+    for what, value in (("response_format", asked.response_format), *((f"tools[{i}]", tool) for i, tool in enumerate(asked.tools))):
+        if isinstance(value, Mapping) and (size := len(dumped(value))) > most:
+            raise Refused(400, f"{what} has {size} bytes; at most {most} are allowed", param=what.partition("[")[0])
 
 
 # ---------------------------------------------------------------- messages
@@ -142,7 +146,8 @@ def messages_for(messages: Sequence[Mapping[str, Any]], habits: TemplateHabits) 
     if (leading > 1 and not habits.several) or (len(system) > min(leading, len(system)) and not habits.later):
         joined = "\n\n".join(text_of(result[i].get("content"), f"messages[{i}]") for i in system)
         first = {**result[system[0]], "role": "system", "content": joined}
-        result = [first, *(message for i, message in enumerate(result) if i not in set(system))]
+        joined_places = set(system)
+        result = [first, *(message for i, message in enumerate(result) if i not in joined_places)]
     return result
 
 

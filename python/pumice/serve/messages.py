@@ -148,7 +148,7 @@ def _system(given: Any) -> list[dict[str, Any]]:
 def _conversation(given: list[Any]) -> list[dict[str, Any]]:
     """Returns the messages in the form of Model.chat(). Results of tools become messages of their own, and successive messages of one role
     become one, as Anthropic's API has it."""
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []  # texts are lists of parts until the end: += would copy a text once for each part
     names: dict[str, str] = {}
     for i, message in enumerate(given):
         where, role = f"messages[{i}]", message.get("role")
@@ -162,24 +162,26 @@ def _conversation(given: list[Any]) -> list[dict[str, Any]]:
         elif role in ("user", "system"):
             for one in _said(message.get("content"), f"{where}.content", role, names):
                 if found and found[-1]["role"] == one["role"] != "tool":
-                    found[-1]["content"] += "\n" + one["content"]
+                    found[-1]["content"] += one["content"]
                 else:
                     found.append(one)
         else:
             raise Refused(400, f"{where}.role must be 'user', 'assistant' or 'system', not {shown(role, 80)}", param="messages")
+    for message in found:
+        between = "" if message["role"] == "assistant" else "\n"
+        message |= {key: between.join(message[key]) for key in ("content", "reasoning_content") if key in message}
     return found
 
 
 def _join(first: dict[str, Any], more: dict[str, Any]) -> None:
-    for key in ("content", "reasoning_content"):
-        if more.get(key):
-            first[key] = (first.get(key) or "") + more[key]
-    if more.get("tool_calls"):
-        first["tool_calls"] = [*first.get("tool_calls", ()), *more["tool_calls"]]
+    for key in ("content", "reasoning_content", "tool_calls"):
+        if key in more:
+            first.setdefault(key, []).extend(more[key])
 
 
 def _assistant(content: Any, where: str) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    """Returns an assistant's message, whose texts are lists of parts."""
+    message: dict[str, Any] = {"role": "assistant", "content": []}
     for i, block in enumerate(_blocks(content, where)):
         kind = block.get("type") if isinstance(block, Mapping) else None
         if kind == "tool_use":
@@ -188,14 +190,14 @@ def _assistant(content: Any, where: str) -> dict[str, Any]:
             call = {"name": block["name"], "arguments": block["input"]}
             message.setdefault("tool_calls", []).append({"id": block["id"], "type": "function", "function": call})
         elif kind == "thinking":
-            message["reasoning_content"] = message.get("reasoning_content", "") + str(block.get("thinking") or "")
+            message.setdefault("reasoning_content", []).append(str(block.get("thinking") or ""))
         elif kind not in ("redacted_thinking", "server_tool_use", "web_search_tool_result", "web_fetch_tool_result"):
-            message["content"] += _text(block, f"{where}[{i}]")
+            message["content"].append(_text(block, f"{where}[{i}]"))
     return message
 
 
 def _said(content: Any, where: str, role: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Returns the messages of a user's message: results of tools, and its texts."""
+    """Returns the messages of a user's message, whose contents are lists of parts: results of tools, and its texts."""
     found: list[dict[str, Any]] = []
     texts: list[str] = []
     for i, block in enumerate(_blocks(content, where)):
@@ -208,8 +210,8 @@ def _said(content: Any, where: str, role: str, names: Mapping[str, str]) -> list
         text = "\n".join(_texts(block.get("content"), f"{where}[{i}].content"))
         if block.get("is_error") and not text.lower().startswith("error"):
             text = f"Error: {text}"
-        found.append({"role": "tool", "tool_call_id": call, "content": text, **({"name": names[call]} if call in names else {})})
-    return [*found, {"role": role, "content": "\n".join(texts)}] if texts or not found else found
+        found.append({"role": "tool", "tool_call_id": call, "content": [text], **({"name": names[call]} if call in names else {})})
+    return [*found, {"role": role, "content": texts or [""]}] if texts or not found else found
 
 
 def _tools(given: Any, left_out: list[str]) -> list[dict[str, Any]]:

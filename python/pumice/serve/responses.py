@@ -203,8 +203,9 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
     names: dict[str, str] = {}
 
     def assistant() -> dict[str, Any]:
+        """Returns the message that the next text or call belongs to. Its texts are lists of parts until the end: += would copy them."""
         if not found or found[-1]["role"] != "assistant":
-            found.append({"role": "assistant", "content": ""})
+            found.append({"role": "assistant", "content": []})
         return found[-1]
 
     for i, item in enumerate(items):
@@ -213,7 +214,7 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
             role, content = item.get("role"), item.get("content")
             if role == "assistant":
                 texts = [content] if isinstance(content, str) else [_content_text([part], where) for part in content or ()]
-                assistant()["content"] += "".join(texts)
+                assistant()["content"] += texts
             elif role in ("user", "system", "developer"):
                 found.append({"role": role, "content": _content_text(content, where)})
             else:
@@ -233,8 +234,7 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
             found.append({**message, **({"name": names[call]} if call in names else {})})
         elif kind == "reasoning":
             if said := _thought(item):
-                message = assistant()
-                message["reasoning_content"] = message.get("reasoning_content", "") + said
+                assistant().setdefault("reasoning_content", []).append(said)
         elif kind == "additional_tools":
             tools.add(item.get("tools"), f"{where}.tools")
         elif kind in _HOSTED:
@@ -243,6 +243,9 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
             raise Refused(400, f"{where} is an item_reference: this server keeps no items; send the item itself", param="input")
         else:
             raise Refused(400, f"{where} has the type {shown(kind, 80)}, which this server does not read", param="input")
+    for message in found:
+        if message["role"] == "assistant":
+            message |= {key: "".join(message[key]) for key in ("content", "reasoning_content") if key in message}
     return found
 
 
