@@ -609,6 +609,7 @@ def test_two_tabs(look: Look) -> None:
     ask(first, "from the first")
     expect(second.locator("#conversations .open")).to_have_text(["from the first"])
     second.locator("#conversations .open").click()
+    expect(last(second)).to_contain_text("chat says: from the first")
     ask(second, "from the second")
     expect(last(first)).to_contain_text("chat says: from the second")
     ask(first, "and on")
