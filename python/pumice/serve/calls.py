@@ -7,6 +7,7 @@ answer."""
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
@@ -42,8 +43,18 @@ class ClientGone(Exception):
 
 
 def dumped(value: Any) -> bytes:
-    """Returns a value as JSON in UTF-8. Numpy arrays become lists of numbers."""
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    """Returns a value as JSON in UTF-8. Numpy arrays become lists of numbers. Raises ValueError for a value that is nested too deep."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError as error:
+        # orjson writes no whole number of more than 64 bits, no half of a surrogate pair, and at most 254 levels. The arguments of a
+        # call that a model wrote may have the first two, and a client may send 1,024 levels of what a response gives back.
+        try:
+            return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+        except RecursionError:
+            raise ValueError("a value is nested too deep to be written as JSON") from None
+        except (TypeError, ValueError):
+            raise error from None
 
 
 class Call:

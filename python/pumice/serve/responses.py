@@ -342,6 +342,7 @@ def custom_input(block: Block) -> str:
 
 
 def _form_of(read: Read, tools: Tools, model: str) -> Form:
+    """Returns the form of the answer to a checked body. Raises ValueError for a value that JSON cannot give back."""
     reasoning, text = read["reasoning"] or {}, read["text"] or {}
     head = {
         "id": new_id("resp_"),
@@ -370,6 +371,7 @@ def _form_of(read: Read, tools: Tools, model: str) -> Form:
         "truncation": "disabled",
         "usage": None,
     }
+    dumped(head)  # a value that is nested too deep is the request's fault, so it is found before the answer begins
     summary = bool(reasoning.get("summary") or reasoning.get("generate_summary"))
     return Form(head, tools, summary, _ENCRYPTED in (read["include"] or ()))
 
@@ -381,14 +383,14 @@ async def respond(call: Call) -> None:
     async with call.server.models.use(read["model"]) as served:
         call.model = served.name
         asked, tools = await call.translated(asked_of, read)
+        form = await call.translated(_form_of, read, tools, served.name)
         answering = await begun(call, served, asked)
-        form = _form_of(read, tools, served.name)
         if read["stream"]:
             await _stream(call, answering, form)
             return
         blocks, result = await whole(call, answering)
         output = [form.item(block, form.id_of(block), status_of(block)) for block in blocks]
-        await call.answer_small(form.ended(output, result, answering))
+        await call.answer(form.ended(output, result, answering))
 
 
 async def input_tokens(call: Call) -> None:
@@ -422,6 +424,10 @@ class Events:
         data = dumped({"type": f"response.{kind}", "sequence_number": self.number, **entries})
         self.number += 1
         return f"event: response.{kind}\n".encode() + b"data: " + data + b"\n\n"
+
+    def opening(self) -> bytes:
+        """Returns the first events."""
+        return self.event("created", response=self.form.head) + self.event("in_progress", response=self.form.head)
 
     def of(self, change: Change) -> bytes:
         """Returns the events for a change of a block."""
@@ -494,8 +500,8 @@ async def _stream(call: Call, answering: Answering, form: Form) -> None:
         return events.event("failed", response={**form.head, "status": "failed", "error": error, "output": output()})
 
     async with answering.stream, call.events(failed) as out:
-        await out.send(events.event("created", response=form.head) + events.event("in_progress", response=form.head))
+        await out.send(await call.translated(events.opening))
         async for changes in changes_of(call, answering, blocks):
             await out.send(b"".join(map(events.of, changes)))
         response = form.ended(output(), answering.results()[0], answering)
-        await out.send(events.event(response["status"], response=response))
+        await out.send(await call.translated(lambda: events.event(response["status"], response=response)))
