@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 MOST_CHARACTERS = 64 << 10  # of a regular expression, which may be much longer than the grammar
 _MOST_IN_ALL = 1 << 20  # characters of the regular expressions of all rules
+_MOST_READ = 256 << 10  # characters of a grammar
 
 # https://github.com/lark-parser/lark/blob/master/docs/grammar.md lists these names. Here they are regular expressions.
 _COMMON = {
@@ -57,6 +58,8 @@ class _Token(NamedTuple):
 def pattern_of(grammar: str) -> str:
     """Returns a regular expression for the texts of a Lark grammar, in Rust's syntax and without anchors. Raises ValueError that says what
     the grammar has and where."""
+    if len(grammar) > _MOST_READ:
+        raise ValueError(f"it has {len(grammar)} characters; at most {_MOST_READ} are read")
     try:
         return _Reader(grammar).pattern("start", ())
     except RecursionError:
@@ -222,6 +225,7 @@ class _Reader:
                 if not least <= most:
                     raise ValueError(f"~{least}..{most} repeats nothing")
             one = f"(?:{one}){sign}"
+            _checked(len(one))
         return one
 
     def _number(self) -> int:
