@@ -10,7 +10,7 @@ from ..chats.chat import ChatResult
 from ..generate.generation import Chunk
 from ..model.model import Model
 from .calls import Call, dumped
-from .conversations import Answering, Asked, begun, chosen, finish_of, openai_tools, response_format_of, structured
+from .conversations import Answering, Asked, begun, chosen, finish_of, grammar_of, openai_tools, response_format_of
 from .failures import Refused, body_of, new_id
 from .fields import FLAG, OBJECT, TEXT, Field, Fields
 from .sampling_fields import GRAMMAR, INERT, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
@@ -72,11 +72,6 @@ def asked_of(read: Any) -> Asked:
         options["logprobs"] = read.get("top_logprobs", 0) or True
     elif read["top_logprobs"]:
         raise Refused(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    grammar = None
-    if read["structured_outputs"] is not None:
-        grammar = structured(read["structured_outputs"])
-    if read["grammar"] is not None:
-        grammar = structured({"grammar": read["grammar"]}, "grammar")
     if read["add_generation_prompt"] is False and not read["continue_final_message"]:
         raise Refused(
             400, "add_generation_prompt: false is taken together with continue_final_message: true", param="add_generation_prompt"
@@ -87,7 +82,7 @@ def asked_of(read: Any) -> Asked:
         tool_choice=choice,
         parallel=read.get("parallel_tool_calls", True),
         response_format=response_format_of(read["response_format"]),
-        grammar=grammar,
+        grammar=grammar_of(read),
         variables=dict(read["chat_template_kwargs"] or {}),
         effort=read["reasoning_effort"],
         continue_final=bool(read["continue_final_message"]),

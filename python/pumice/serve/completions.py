@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..generate.generation import Generation
 from ..model.model import Model
 from .calls import Call
 from .chat_completions import DONE, _event, failed
-from .conversations import finish_of, structured
+from .conversations import finish_of, grammar_of
 from .failures import Refused, new_id
 from .fields import FLAG, INTEGER, TEXT, Field, Fields
 from .sampling_fields import GRAMMAR, INERT, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
@@ -70,7 +71,8 @@ async def complete(call: Call) -> None:
         call.model, model = served.name, served.model
         assert model is not None
         model._need("generate", "generate()")
-        prompts, n, echo, top = _prompts(read["prompt"]), read.get("n", 1), bool(read["echo"]), read["logprobs"]
+        prompts = await call.translated(_prompts, read["prompt"])
+        n, echo, top = read.get("n", 1), bool(read["echo"]), read["logprobs"]
         if read.get("best_of", n) != n:
             raise Refused(400, "best_of must equal n: answers are not ranked", param="best_of")
         head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": served.name}
@@ -79,19 +81,19 @@ async def complete(call: Call) -> None:
             raise Refused(400, "max_tokens: 0 generates nothing; it is taken together with echo", param="max_tokens")
         if echo and read["stream"]:
             raise Refused(400, "echo and stream were both given; an echo comes whole", param="echo")
-        echoed: list[_Echo | None] = [await _echo(model, prompt, top) if echo else None for prompt in prompts]
+        form = await call.translated(grammar_of, read)
+        echoed: list[_Echo | None] = [await _echo(call, model, prompt, top) if echo else None for prompt in prompts]
         if most == 0:
             await call.answer(
                 {
                     **head,
                     "choices": [{"index": i, **said.choice("length")} for i, said in enumerate(echoed) if said],
                     "usage": _usage(echoed),
+                    "pumice": {"ignored": read.ignored},
                 }
             )
             return
         options = {name: value for name, value in read.keywords.items() if name != "grammar"} | {"max_new_tokens": most}
-        form = structured(read["structured_outputs"]) if read["structured_outputs"] else None
-        form = structured({"grammar": read["grammar"]}, "grammar") if read["grammar"] else form
         if form is not None:
             options["grammar"] = form
         if top is not None:
@@ -101,14 +103,14 @@ async def complete(call: Call) -> None:
         call.admitted(lambda: stream.waits)
         if read["stream"]:
             usage = bool((read["stream_options"] or {}).get("include_usage"))
-            await _stream(call, model, stream, head, usage)
+            await _stream(call, model, stream, head, usage, read.ignored)
             return
         async with stream:
             async for chunk in stream:
                 call.count(chunk)
         found = stream.result if isinstance(stream.result, list) else [stream.result]
-        choices = [_choice(i, each, model, echoed[i // n]) for i, each in enumerate(found)]
-        await call.answer_small({**head, "choices": choices, "usage": usage_of(found, n)})
+        choices = await call.server.aside(lambda: [_choice(i, each, model, echoed[i // n]) for i, each in enumerate(found)])
+        await call.answer({**head, "choices": choices, "usage": usage_of(found, n), "pumice": {"ignored": read.ignored}})
 
 
 def usage_of(found: Sequence[Generation], n: int) -> dict[str, Any]:
@@ -139,21 +141,28 @@ def _usage(echoed: Sequence[_Echo | None]) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt}
 
 
-async def _echo(model: Model, prompt: Any, top: int | None) -> _Echo:
-    ids = model.tokenize(prompt) if isinstance(prompt, str) else prompt
-    text = prompt if isinstance(prompt, str) else model.detokenize(ids)
+async def _echo(call: Call, model: Model, prompt: Any, top: int | None) -> _Echo:
+    if isinstance(prompt, str):
+        text, ids = prompt, await call.server.aside(model.tokenize, prompt)
+    else:
+        text, ids = await call.server.aside(model.detokenize, prompt), prompt
     if top is None:
         return _Echo(text, ids, None)
     scores = await model.ascore(prompt, top=top)
-    first = legacy_logprobs(model, ids[:1], [None], None, None, 0)
-    rest = legacy_logprobs(model, ids[1:], scores.logprobs, scores.top_ids, scores.top_logprobs, len(first["tokens"][0]) if len(ids) else 0)
-    return _Echo(text, ids, {name: first[name] + rest[name] for name in first})
+
+    def logprobs() -> dict[str, Any]:
+        first = legacy_logprobs(model, ids[:1], [None], None, None, 0)
+        start = len(first["tokens"][0]) if len(ids) else 0
+        rest = legacy_logprobs(model, ids[1:], scores.logprobs, scores.top_ids, scores.top_logprobs, start)
+        return {name: first[name] + rest[name] for name in first}
+
+    return _Echo(text, ids, await call.server.aside(logprobs))
 
 
 def legacy_logprobs(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any, start: int = 0) -> dict[str, Any]:
     """Returns the logprobs of this endpoint, which lists tokens, their log-probabilities, the likeliest tokens and where each begins."""
     tokens = [token.decode("utf-8", "replace") for token in model.token_bytes(ids)]
-    offsets = [start + sum(map(len, tokens[:i])) for i in range(len(tokens))]
+    offsets = list(accumulate(map(len, tokens), initial=start))[:-1]
     tops: list[Any] = [None] * len(tokens)
     if top_ids is not None:
         tops = [
@@ -174,7 +183,7 @@ def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None) ->
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_of(each.finish_reason, False)}
 
 
-async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], usage: bool) -> None:
+async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], usage: bool, ignored: Sequence[str]) -> None:
     more: dict[str, Any] = {"usage": None} if usage else {}
     lengths: dict[int, int] = {}
     async with stream, call.events(failed) as out:
@@ -189,5 +198,6 @@ async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], u
             call.count(chunk)
             await out.send(_event({**head, "choices": [choice], **more}))
         found = stream.result if isinstance(stream.result, list) else [stream.result]
-        last = _event({**head, "choices": [], "usage": usage_of(found, found[0].params.n)}) if usage else b""
+        report = {"usage": usage_of(found, found[0].params.n), "pumice": {"ignored": ignored}}
+        last = _event({**head, "choices": [], **report}) if usage else b""
         await out.send(last + DONE)

@@ -10,13 +10,14 @@ from typing import Any
 
 from ..chats.chat import ChatResult
 from ..common.arguments import shown
-from ..errors import ChatTemplateError
 from ..event_loops.streams import AsyncStream
 from ..generate.grammar import Grammar
 from ..model.model import Model
 from .calls import Call, dumped
 from .failures import Refused
+from .fields import Read
 from .models import Served
+from .settings import Settings
 from .template_habits import TemplateHabits
 
 _REASONING = ("reasoning_content", "reasoning", "thinking")  # keys under which clients send the reasoning of earlier answers
@@ -103,7 +104,7 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
     if asked.thinking is not None and not habits.variables & {*_THINKING}:
         ignored.add("thinking")
     keywords: dict[str, Any] = {"max_new_tokens": int(model.info["n_ctx"]), **call.server.settings.sampling, **asked.options}
-    await call.translated(_check_sizes, asked, call.server.settings.max_schema)
+    await call.translated(_check_sizes, asked, call.server.settings)
     if asked.tools:
         if any(tool["function"].get("strict") for tool in asked.tools) and not await call.server.aside(model._chats.enforces_calls):
             if asked.enforced:
@@ -122,8 +123,12 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
     return model, keywords, sorted(ignored)
 
 
-def _check_sizes(asked: Asked, most: int) -> None:
-    """Raises Refused (400) if a schema or a tool has more than `most` bytes."""
+def _check_sizes(asked: Asked, settings: Settings) -> None:
+    """Raises Refused (400) if there are too many tools, or if a schema or a tool has too many bytes. The table of fields counts the entries
+    of `tools` alone; of /v1/responses, entries with a namespace and items of the conversation have tools inside."""
+    if (count := len(asked.tools)) > settings.max_tools:
+        raise Refused(400, f"there are {count} tools; at most {settings.max_tools} are allowed", param="tools")
+    most = settings.max_schema
     for what, value in (("response_format", asked.response_format), *((f"tools[{i}]", tool) for i, tool in enumerate(asked.tools))):
         if isinstance(value, Mapping) and (size := len(dumped(value))) > most:
             raise Refused(400, f"{what} has {size} bytes; at most {most} are allowed", param=what.partition("[")[0])
@@ -239,6 +244,16 @@ def structured(given: Mapping[str, Any], field_name: str = "structured_outputs")
     return makers[known[0]](given[known[0]])
 
 
+def grammar_of(read: Read) -> Grammar | None:
+    """Returns the grammar of the fields structured_outputs and grammar, of which a body may have one."""
+    whole, lark = read["structured_outputs"], read["grammar"]
+    if whole is not None and lark is not None:
+        raise Refused(400, "structured_outputs and grammar were both given; an answer has one form", param="grammar")
+    if lark is not None:
+        return structured({"grammar": lark}, "grammar")
+    return None if whole is None else structured(whole)
+
+
 def response_format_of(given: Mapping[str, Any] | None) -> Any:
     """Returns chat()'s response_format. {"type": "text"} is none."""
     return None if given is None or given.get("type") == "text" else given
@@ -250,11 +265,3 @@ def finish_of(reason: str | None, calls: bool) -> str | None:
     if reason in ("eos", "grammar", "stop"):
         return "tool_calls" if calls else "stop"
     return {"length": "length", "cancelled": "length"}.get(reason or "")
-
-
-def template_of(model: Model) -> str:
-    """Returns the text of the model's chat template, or an empty string."""
-    try:
-        return model._chats.template().text
-    except ChatTemplateError:
-        return ""

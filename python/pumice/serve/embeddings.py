@@ -78,9 +78,10 @@ async def embed(call: Call) -> None:
         call.begun = True
         call.count_texts(len(texts), int(found.tokens.sum()))
         tokens = int(found.tokens.sum())
-        head = {"object": "list", "model": served.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        head: dict[str, Any] = {"object": "list", "model": served.name, "usage": usage, "pumice": {"ignored": read.ignored}}
         if read["truncate"] and found.cut.any():
-            head["pumice"] = {"cut_texts": int((found.cut > 0).sum()), "cut_tokens": int(found.cut.sum())}
+            head["pumice"] |= {"cut_texts": int((found.cut > 0).sum()), "cut_tokens": int(found.cut.sum())}
         await call.answer({**head, "data": await call.server.aside(_data, found.vectors, read["encoding_format"] == "base64")})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import ContextLengthError, DeviceError, NumericError, OverloadedError, PumiceError, UnsupportedTaskError
@@ -91,18 +90,6 @@ def status_of(failure: Refused, dialect: Dialect) -> int:
 def new_id(kind: str) -> str:
     """Returns a new id such as chatcmpl-..., which no one can guess."""
     return f"{kind}{secrets.token_hex(12)}"
-
-
-@dataclass(frozen=True)
-class Told:
-    """What the log keeps of a failed request."""
-
-    request_id: str
-    failure: Refused
-    error: BaseException
-
-    def __str__(self) -> str:
-        return f"{self.request_id}: {self.failure.status} {type(self.error).__name__}"
 
 
 def as_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

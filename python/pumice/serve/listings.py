@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..chats.chat import Asked, check_question
+from ..model.model import Model
 from .calls import Call
 from .conversations import messages_for
 from .failures import Refused
@@ -106,11 +107,15 @@ async def tokenize(call: Call) -> None:
             ids = await call.server.aside(model.tokenize, read["content"], read.get("add_special", True))
         else:
             ids = (await _rendered(call, served, read)).ids
-        answer: dict[str, Any] = {"tokens": ids.tolist(), "count": len(ids), "max_model_len": model.info.get("n_ctx")}
+        answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": model.info.get("n_ctx")}
         if read["with_pieces"]:
-            pieces = model.token_bytes(ids)
-            answer["pieces"] = [{"id": i, "text": b.decode("utf-8", "replace"), "bytes": list(b)} for i, b in zip(ids.tolist(), pieces)]
+            answer["pieces"] = await call.server.aside(_pieces, model, ids)
         await call.answer(answer)
+
+
+def _pieces(model: Model, ids: Any) -> list[dict[str, Any]]:
+    pieces = zip(ids.tolist(), model.token_bytes(ids), strict=True)
+    return [{"id": i, "text": piece.decode("utf-8", "replace"), "bytes": list(piece)} for i, piece in pieces]
 
 
 async def detokenize(call: Call) -> None:

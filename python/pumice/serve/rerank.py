@@ -71,5 +71,5 @@ async def rerank(call: Call) -> None:
             "billed_units": {"search_units": 1},
             "tokens": {"input_tokens": total},
         }
-        usage = {"total_tokens": total, "prompt_tokens": total}
-        await call.answer({"id": new_id("rerank-"), "model": served.name, "results": results, "usage": usage, "meta": meta})
+        usage, report = {"total_tokens": total, "prompt_tokens": total}, {"pumice": {"ignored": read.ignored}}
+        await call.answer({"id": new_id("rerank-"), "model": served.name, "results": results, "usage": usage, "meta": meta, **report})

@@ -74,7 +74,7 @@ def test_long_texts_are_an_error_or_counted(minilm: pumice.Model) -> None:
     found = post(minilm, "/v1/embeddings", body)
     assert found.status == 400 and found.error["code"] == "context_length_exceeded"
     cut = post(minilm, "/v1/embeddings", {**body, "truncate": True}).json
-    assert cut["pumice"] == {"cut_texts": 1, "cut_tokens": 1002 - 256}
+    assert cut["pumice"] == {"ignored": [], "cut_texts": 1, "cut_tokens": 1002 - 256}
 
 
 def test_a_decoder_without_vectors_says_so(minilm: pumice.Model) -> None:
