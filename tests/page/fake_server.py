@@ -209,7 +209,9 @@ async def rerank(request: Request) -> Response:
 async def tokenize(request: Request) -> Response:
     body = await request.json()
     pieces = tokens_of(body["content"])
-    return JSONResponse({"tokens": [{"id": int(chance(piece) * 50_000), "piece": piece} for piece in pieces]})
+    ids = [int(chance(piece) * 50_000) for piece in pieces]
+    told = [{"id": i, "text": piece, "bytes": list(piece.encode())} for i, piece in zip(ids, pieces, strict=True)]
+    return JSONResponse({"tokens": ids, "count": len(ids)} | ({"pieces": told} if body.get("with_pieces") else {}))
 
 
 async def apply_template(request: Request) -> Response:

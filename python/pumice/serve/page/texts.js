@@ -236,14 +236,6 @@ function rerank() {
   });
 }
 
-/** The tokens of an answer of /tokenize, as { id, piece }. Pieces are absent where the server sends ids alone. */
-function tokensOf(answer) {
-  const pieces = answer.pieces ?? answer.token_strs ?? [];
-  return (answer.tokens ?? []).map(
-    (token, i) => (typeof token === "object" ? { id: token.id, piece: token.piece } : { id: token, piece: pieces[i] }),
-  );
-}
-
 function tokens() {
   const text = area("tokens-text", "Text", 5, "Any text");
   return tool({
@@ -251,17 +243,17 @@ function tokens() {
     title: "Tokens",
     about: "How a model cuts a text into tokens.",
     tasks: [],
-    button: "Cut",
+    button: "Show tokens",
     fields: [text.field],
     work: async (model, signal) => {
       if (!text.input.value) throw new Wrong("Write a text.");
-      const list = tokensOf(await call("tokenize", { model, content: text.input.value }, signal));
+      const list = (await call("tokenize", { model, content: text.input.value, with_pieces: true }, signal)).pieces;
       const characters = [...text.input.value].length;
       const rows = list.map(
-        ({ id, piece }, i) => h(
+        ({ id, text: piece }, i) => h(
           "li",
           { class: i % 2 ? "odd" : null, title: String(id) },
-          h("span", { class: "piece" }, typeof piece === "string" ? shown(piece) || "·" : ""),
+          h("span", { class: "piece" }, shown(piece) || "·"),
           h("span", { class: "id" }, String(id)),
         ),
       );
