@@ -1029,7 +1029,7 @@ def test_texts_by_keyboard(each_look: Look) -> None:
     assert scores == sorted(scores, reverse=True)
     reach(page, page.locator("#tokens-text"))
     page.keyboard.type("Pumice floats.")
-    press(page, button(page, "Cut"))
+    press(page, button(page, "Show tokens"))
     expect(page.locator(".cut .piece")).to_have_text(["Pumice", " floats", "."])
     check(page, "texts")
     asked = {entry["path"]: entry["body"] for entry in each_look.server.log() if entry["method"] == "POST"}
