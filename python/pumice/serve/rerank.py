@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..encode.similarity import similarity
 from .calls import Call
 from .failures import Refused, new_id
 from .fields import FLAG, TEXT, Field, Fields
@@ -51,7 +52,9 @@ async def rerank(call: Call) -> None:
                 raise Refused(400, "max_tokens_per_doc needs a cross-encoder; this model compares vectors", param="max_tokens_per_doc")
             asked = await model.aencode_query([query], details=True)
             given = await model.aencode_document(texts, details=True)
-            found = np.clip(model.similarity(asked.vectors, given.vectors)[0].astype(np.float64), 0, 1)
+            # Always the cosine, which is between 0 and 1 but for texts that have nothing in common. The measure of some models is a
+            # distance or a dot product, of which only the order would have a meaning.
+            found = np.clip(similarity(asked.vectors, given.vectors, "cosine")[0].astype(np.float64), 0, 1)
             order = [(int(i), float(found[i])) for i in np.argsort(-found, kind="stable")]
             tokens, cut, scores = given.tokens, given.cut, "cosine"
         else:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import shutil
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import samples
 from asgi import Answer, Client, running
 
 import pumice
+from pumice.encode.similarity import similarity
 from pumice.serve import app
 
 TEXTS = ["Pumice floats on water.", "Granite sinks.", "A stone is a stone."]
@@ -91,3 +96,16 @@ def test_rerank_by_vectors(minilm: pumice.Model, path: str) -> None:
     assert found["results"][0]["relevance_score"] == pytest.approx(
         float(minilm.similarity(minilm.encode_query(["what floats?"]), minilm.encode_document([TEXTS[0]]))[0, 0]), abs=1e-6
     )
+
+
+def test_rerank_by_vectors_is_by_cosine_whatever_the_models_own_measure_is(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(samples.minilm(), folder, copy_function=shutil.copy)
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": "euclidean"}))
+    with pumice.load(folder, device="cpu") as model:
+        assert model.info["similarity"] == "euclidean"
+        texts = ["pumice is a rock", "loud music"]
+        found = post(model, "/v1/rerank", {"query": "a stone", "documents": texts}).json
+        near = similarity(model.encode(["a stone"]), model.encode(texts))[0].tolist()
+    assert found["meta"]["scores"] == "cosine"
+    assert {each["index"]: each["relevance_score"] for each in found["results"]} == pytest.approx(dict(enumerate(near)), abs=1e-5)
