@@ -76,7 +76,7 @@ FLAGS: Mapping[str, tuple[Flag, ...]] = {
         Flag("max_stop_length", _whole, "most characters of a stop text"),
         Flag("max_biases", _whole, "most entries of logit_bias"),
         Flag("max_tools", _whole, "most tools"),
-        Flag("max_schema", _whole, "most bytes of a JSON schema or grammar, and of all tools together"),
+        Flag("max_schema", _whole, "most bytes of a JSON schema, and of each tool"),
     ),
 }
 
