@@ -177,6 +177,8 @@ async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage:
     more: dict[str, Any] = {"usage": None} if usage else {}
     called: set[int] = set()
     spoken: set[int] = set()
+    # What has no effect is said in the first event, unless the event with the usage says it.
+    report = {"pumice": {"ignored": answering.ignored}} if answering.ignored and not usage else {}
     async with answering.stream as stream, call.events(failed) as out:
         async for chunk in stream:
             choices = []
@@ -187,11 +189,13 @@ async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage:
                 )
             choices += _choices(chunk, answering.model, called)
             call.count(chunk)
-            await out.send(b"".join(_event({**head, "choices": [choice], **more}) for choice in choices))
+            await out.send(
+                b"".join(_event({**head, "choices": [choice], **more, **(report if i == 0 else {})}) for i, choice in enumerate(choices))
+            )
+            report = {}
         results = answering.results()
         last: dict[str, Any] = {**head, "choices": [], "usage": usage_of(results)} if usage else {}
-        report = {"pumice": report_of(results, answering.ignored)}
-        await out.send((_event(last | report) if usage else b"") + DONE)
+        await out.send((_event(last | {"pumice": report_of(results, answering.ignored)}) if usage else b"") + DONE)
 
 
 def _choices(chunk: Chunk, model: Model, called: set[int]) -> list[dict[str, Any]]:

@@ -37,6 +37,12 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _some(text: str) -> int:
+    if (number := _whole(text)) == 0:
+        raise argparse.ArgumentTypeError("0 is not at least 1")
+    return number
+
+
 def _seconds(text: str) -> float:
     try:
         number = float(text)
@@ -71,7 +77,8 @@ FLAGS: Mapping[str, tuple[Flag, ...]] = {
         Flag("max_bodies", _whole, "most bytes of the bodies of all requests at work"),
         Flag("max_inputs", _whole, "most texts of /v1/embeddings, and prompts of /v1/completions"),
         Flag("max_documents", _whole, "most documents of /v1/rerank"),
-        Flag("max_n", _whole, "most answers of a request (n)"),
+        Flag("max_n", _whole, "most answers to a prompt (n)"),
+        Flag("max_sequences", _whole, "most prompts of a request times n"),
         Flag("max_stops", _whole, "most stop texts"),
         Flag("max_stop_length", _whole, "most characters of a stop text"),
         Flag("max_biases", _whole, "most entries of logit_bias"),
@@ -108,7 +115,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         if title == "models":
             group.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME", help="another name of a model")
             group.add_argument("--lazy", action="store_true", help="load models when they are first asked for")
-            group.add_argument("--workers", type=_whole, default=1, help="processes that share the weights (CPU only)")
+            group.add_argument("--workers", type=_some, default=1, help="processes that share the weights (CPU only)")
         for flag in flags:
             default = getattr(Settings, flag.setting)
             said = "" if default is None else f" (default {default:g})" if isinstance(default, float) else f" (default {default})"

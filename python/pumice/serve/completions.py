@@ -75,6 +75,9 @@ async def complete(call: Call) -> None:
         n, echo, top = read.get("n", 1), bool(read["echo"]), read["logprobs"]
         if read.get("best_of", n) != n:
             raise Refused(400, "best_of must equal n: answers are not ranked", param="best_of")
+        if len(prompts) * n > call.server.settings.max_sequences:
+            most = call.server.settings.max_sequences
+            raise Refused(400, f"{len(prompts)} prompts with n={n} are more than {most} answers, the most of a request", param="prompt")
         head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": served.name}
         most = read.get("max_tokens", OPENAI_TOKENS)
         if most == 0 and not echo:

@@ -36,6 +36,7 @@ def fields(settings: Settings) -> Fields:
                 },
                 "A text or texts.",
                 needed=True,
+                covers=("inputs", "ids"),
             ),
             Field("encoding_format", {"enum": ["float", "base64"]}, "base64: float32, little-endian."),
             Field("dimensions", {"type": "integer", "minimum": 1}, "Keeps the first columns only.", to="truncate_dim"),
@@ -45,6 +46,9 @@ def fields(settings: Settings) -> Fields:
         ),
         inert=INERT,
     )
+
+
+_OF_TOKENS = ("maxsim", "meanmaxsim")  # measures of models whose texts have a vector for each token
 
 
 def _texts(given: Any, model: Model, settings: Settings) -> list[str]:
@@ -72,6 +76,10 @@ async def embed(call: Call) -> None:
     async with call.server.models.use(read["model"]) as served:
         call.model, model = served.name, served.model
         assert model is not None
+        if model.info.get("similarity") in _OF_TOKENS:
+            raise Refused(
+                400, f"{served.name!r} makes a vector of each token; this endpoint answers one vector a text. See /v1/rerank", param="model"
+            )
         texts = await call.server.aside(_texts, read["input"], model, call.server.settings)
         encode = {"query": model.aencode_query, "document": model.aencode_document}.get(read["input_type"], model.aencode)
         found = await encode(texts, details=True, truncate=True if read["truncate"] else "error", **read.keywords)

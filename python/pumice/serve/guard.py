@@ -92,9 +92,9 @@ class Guard:
         path = scope["path"]
         if self._keys and path not in OPEN_PATHS and not path.startswith(OPEN_FOLDER) and scope["method"] != "OPTIONS":
             kind, _, bearer = headers.get("authorization", "").partition(" ")
-            found = (bearer.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")).encode("latin-1")
-            # All keys are compared, each in constant time, so that the time tells nothing of them.
-            if sum([hmac.compare_digest(found, key) for key in self._keys]) == 0:
+            found = [bearer.strip() if kind.lower() == "bearer" else "", headers.get("x-api-key", "")]
+            # Both are compared with all keys, each in constant time, so that the time tells nothing of the keys.
+            if sum([hmac.compare_digest(each.encode("latin-1"), key) for each in found for key in self._keys]) == 0:
                 return Refused(
                     401, "the key is missing or wrong: send it as Authorization: Bearer KEY, or as x-api-key: KEY", code="invalid_api_key"
                 )

@@ -80,7 +80,7 @@ def tokenize_fields(settings: Settings) -> Fields:
 def detokenize_fields(settings: Settings) -> Fields:
     """Returns the fields of /detokenize."""
     ids = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
-    return Fields((MODEL, Field("tokens", ids, "Token ids.", needed=True)))
+    return Fields((MODEL, Field("tokens", ids, "Token ids.", needed=True, covers=("ids",))))
 
 
 def template_fields(settings: Settings) -> Fields:

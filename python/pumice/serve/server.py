@@ -127,7 +127,10 @@ class Server:
         served = next((each for each in self.models if each.name == model), None)
         if served is None or served.model is None or "generate" not in (served.tasks or ()):
             return 1
-        waiting = int(served.model.stats()["waiting"])
+        try:
+            waiting = int(served.model.stats()["waiting"])
+        except ValueError:  # it is closed in this moment
+            return 1
         return served.rate.seconds_for(waiting)
 
     def log_failure(self, call: Call, failure: Refused, error: BaseException) -> None:

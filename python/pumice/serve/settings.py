@@ -45,6 +45,8 @@ class Settings:
     max_inputs: int = 2048
     max_documents: int = 1024
     max_n: int = 16
+    # Most answers of a request: prompts of /v1/completions times n. One step of 16,000 sequences would hold the event loop for seconds.
+    max_sequences: int = 512
     max_stops: int = 16
     max_stop_length: int = 256
     max_biases: int = 1024

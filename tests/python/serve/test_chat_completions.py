@@ -125,6 +125,11 @@ def test_roles_and_reasoning_that_the_template_does_not_know(smollm2: pumice.Mod
     assert found.json["pumice"]["ignored"] == ["nobody", "reasoning_effort"]
 
 
+def test_a_stream_says_once_what_has_no_effect(smollm2: pumice.Model) -> None:
+    events = answer(smollm2, {**HELLO, "stream": True, "reasoning_effort": "low"}).events
+    assert [event.get("pumice") for event in events[:-1]] == [{"ignored": ["reasoning_effort"]}] + [None] * (len(events) - 2)
+
+
 def test_a_client_that_leaves_frees_its_pages(smollm2: pumice.Model) -> None:
     async def work(client: Client) -> tuple[int, int]:
         before = smollm2.stats()["running"]

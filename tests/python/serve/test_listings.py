@@ -102,6 +102,12 @@ def test_echo_gives_the_prompts_log_probabilities(smollm2: pumice.Model) -> None
     assert post(smollm2, "/v1/completions", {"prompt": text, "best_of": 3}).error["param"] == "best_of"
 
 
+def test_a_request_has_a_most_of_answers(smollm2: pumice.Model) -> None:
+    found = post(smollm2, "/v1/completions", {"prompt": ["a"] * 40, "n": 16, "max_tokens": 1})
+    assert found.status == 400 and found.error["param"] == "prompt" and "512 answers" in found.error["message"]
+    assert post(smollm2, "/detokenize", {"tokens": [10**6]}).error["param"] == "tokens"
+
+
 def test_keys_hosts_and_paths(smollm2: pumice.Model) -> None:
     keys = {"api_keys": ("secret", "other")}
     assert get(smollm2, "/v1/models", **{}).status == 200
@@ -112,11 +118,13 @@ def test_keys_hosts_and_paths(smollm2: pumice.Model) -> None:
             {"authorization": "Bearer wrong"},
             {"authorization": "Bearer secret"},
             {"x-api-key": "other"},
+            {"authorization": "Bearer wrong", "x-api-key": "other"},
             {"authorization": "Basic secret"},
         ]
         return [(await client.get("/v1/models", headers=each)).status for each in headers] + [
             (await client.get("/health")).status,
             (await client.get("/v1/nothing", headers=headers[2])).status,
+            (await client.get("/v1/models/", headers=headers[2])).status,
             (await client.get("/v1/chat/completions", headers=headers[2])).status,
             (await client.get("/health", headers={"host": "evil.example"})).status,
             (await client.get("/health", headers={"host": "127.0.0.1:8000"})).status,
@@ -126,4 +134,4 @@ def test_keys_hosts_and_paths(smollm2: pumice.Model) -> None:
         async with running(app({"chat": smollm2}, **keys), ready=False) as client:
             return await work(client)
 
-    assert asyncio.run(main()) == [401, 401, 200, 200, 401, 200, 404, 405, 403, 200]
+    assert asyncio.run(main()) == [401, 401, 200, 200, 200, 401, 200, 404, 404, 405, 403, 200]
