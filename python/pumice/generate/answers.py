@@ -32,12 +32,16 @@ def json_text(value: Any) -> str:
     return text if text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text) else json.dumps(value, allow_nan=False)
 
 
-def not_finite(value: Any, path: str = "") -> tuple[str, float] | None:
-    """Returns (JSON pointer, number) for the first inf or nan in plain data, or None if there is none."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else (path, value)
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-    return next((found for key, inner in items if (found := not_finite(inner, f"{path}/{key}")) is not None), None)
+def not_finite(value: Any) -> tuple[str, float] | None:
+    """Returns (JSON pointer, number) for the first inf or nan in plain data, or None if there is none. The data may be of any depth."""
+    rest: list[tuple[str, Any]] = [("", value)]
+    while rest:
+        path, value = rest.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return path, value
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+        rest += [(f"{path}/{key}", inner) for key, inner in items if isinstance(inner, (float, dict, list, tuple))][::-1]
+    return None
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def problem(schema: Schema, value: Any, where: str) -> str | None:
 
 def nearest(name: Any, known: Iterable[str]) -> str:
     """Returns '; did you mean "x"?' if a known name is like this one, or an empty string."""
-    if not isinstance(name, str) or len(name) > 200:
+    if not isinstance(name, str) or len(name) > 64:  # the search takes the square of the length
         return ""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else ""

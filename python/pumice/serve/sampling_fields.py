@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .fields import ANY, FLAG, INTEGER, NUMBER, OBJECT, TEXT, TEXT_OR_TEXTS, Field
+from .fields import ANY, FLAG, INTEGER, NUMBER, OBJECT, TEXT, Field
 from .settings import Settings
 
 
@@ -31,6 +31,7 @@ def _stops(given: str | list[str]) -> list[str]:
 def sampling_fields(settings: Settings) -> tuple[Field, ...]:
     """Returns the fields. Their limits are those of the server."""
     stop = {"type": "string", "minLength": 1, "maxLength": settings.max_stop_length}
+    texts = {"type": "array", "items": stop, "maxItems": settings.max_biases}
     number = dict.fromkeys(_NUMBERS, NUMBER) | dict.fromkeys(_INTEGERS, INTEGER)
     own = tuple(Field(name, schema, f"generate()'s {name}.", to=name) for name, schema in number.items())
     return (
@@ -55,8 +56,8 @@ def sampling_fields(settings: Settings) -> tuple[Field, ...]:
             read=biases,
         ),
         Field("ignore_eos", FLAG, "Goes on after end tokens.", to="ignore_eos"),
-        Field("bad_words", TEXT_OR_TEXTS, "Texts that are never generated.", to="bad_words"),
-        Field("dry_breakers", {"type": "array", "items": TEXT}, "generate()'s dry_breakers.", to="dry_breakers"),
+        Field("bad_words", {"anyOf": [stop, texts]}, "Texts that are never generated.", to="bad_words"),
+        Field("dry_breakers", texts, "generate()'s dry_breakers.", to="dry_breakers"),
         Field("speculate", {"anyOf": [TEXT, OBJECT]}, 'Guesses of tokens: "off", "lookup" or "mtp".', to="speculate"),
         *own,
     )
