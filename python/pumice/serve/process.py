@@ -33,6 +33,7 @@ class Process(uvicorn.Server):
     def __init__(self, application: Starlette, ready: Callable[[], None] = lambda: None, loop: str = "auto") -> None:
         """ready: is called once, when the models are loaded. loop: the event loop; "auto" takes uvloop if it is installed."""
         self.served: Server = application.state.server
+        self.served.logs_failure = False
         settings = self.served.settings
         super().__init__(
             uvicorn.Config(

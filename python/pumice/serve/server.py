@@ -78,6 +78,7 @@ class Server:
         self.stopping = False
         self.lost: str | None = None  # what a driver said when a GPU was lost: its models do not run until the process starts again
         self.failed: BaseException | None = None  # why the models could not be loaded
+        self.logs_failure = True  # False: `pumice serve` ends with this error as its one line
         self._starting: asyncio.Task[None] | None = None
 
     # ---------------------------------------------------------------- life
@@ -90,7 +91,8 @@ class Server:
             await self.models.start()
         except Exception as error:
             self.failed = error
-            logger.error("the models could not be loaded: %s", error)
+            if self.logs_failure:
+                logger.error("the models could not be loaded: %s", error)
 
     async def stop(self) -> None:
         """Frees the models that the server loaded."""
