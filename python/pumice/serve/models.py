@@ -24,6 +24,7 @@ class Served:
 
     def __init__(self, name: str, source: Any, options: Mapping[str, Any]) -> None:
         self.name = name
+        self.aliases: list[str] = []  # further names
         self._source, self._options = source, dict(options)
         self.model: Model | None = source if isinstance(source, Model) else None
         self.kept = self.model is not None  # a Model that the caller loaded is not unloaded, because it is the caller's
@@ -60,7 +61,7 @@ class Served:
 
     def described(self) -> dict[str, Any]:
         """What /v1/models says of it."""
-        meta: dict[str, Any] = {"loaded": self.model is not None, "tasks": self.tasks}
+        meta: dict[str, Any] = {"loaded": self.model is not None, "tasks": self.tasks, "aliases": self.aliases}
         if self.model is not None:
             info = self.model.info
             meta |= {key: info.get(key) for key in ("n_ctx", "max_tokens", "device", "architecture", "parameters", "vocab_size")}
@@ -105,6 +106,7 @@ class Models:
                 raise ValueError(f"the alias {alias!r} names {name!r}, which is not a model of this server ({', '.join(self._served)})")
             if alias in self._served:
                 raise ValueError(f"{alias!r} is an alias and a model of this server")
+            self._served[name].aliases.append(alias)
         self._room = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
         self._started = False

@@ -40,6 +40,7 @@ def test_models_in_two_forms(smollm2: pumice.Model) -> None:
     assert get(smollm2, "/v1/models/other").status == 404
     aliased = post(smollm2, "/v1/completions", {"model": "gpt-4o", "prompt": "a", "max_tokens": 1}, aliases={"gpt-4o": "chat"})
     assert aliased.status == 200 and aliased.json["model"] == "chat"
+    assert get(smollm2, "/v1/models", aliases={"gpt-4o": "chat"}).json["data"][0]["meta"]["aliases"] == ["gpt-4o"]
 
 
 def test_health_metrics_and_description(smollm2: pumice.Model) -> None:
