@@ -696,6 +696,7 @@ def test_errors_name_the_argument_of_encode(model: Any) -> None:
         "truncate": "no",
         "show_progress_bar": "yes",
         "out": [1],
+        "details": "yes",
     }
     assert set(wrong) == set(ENCODE_DEFAULTS)
     for name, value in wrong.items():

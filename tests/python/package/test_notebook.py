@@ -38,6 +38,7 @@ VARIES = [
     r"(?<=seed )\d{6,}",  # random seeds (a seed that a cell sets is shorter)
     r"(?<=runs on cpu )\(.*?\)",
     r"[\d.]+ \wiB(?= for all sequences| of memory free)",
+    r"(?<=scratch )[\d.]+ \wiB",  # depends on the instruction set
     r"(?<=kv budget )[\d.]+ \wi?B, kv reserved [\d.]+ \w+, kv used [\d.]+ \w+",
     r"(?<=hsl\()\d+",  # a colour that follows from a probability, which is compared itself
     r"(?<=cancelled after )\d+",  # depends on when the stop takes effect

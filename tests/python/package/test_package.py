@@ -20,7 +20,9 @@ PACKAGE = Path(pumice.__file__).parent
 
 def test_no_shader_file_is_installed() -> None:
     files = [file for file in PACKAGE.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
-    assert {file.suffix for file in files} <= {".py", ".pyi", ".typed", ".so", ".txt"}
+    page = [file for file in files if file.parent == PACKAGE / "serve" / "page"]
+    assert {file.suffix for file in files if file not in page} <= {".py", ".pyi", ".typed", ".so", ".txt"}
+    assert {file.suffix for file in page} == {".html", ".css", ".js", ".svg"}  # the page of pumice serve comes with the package
 
 
 def test_every_shader_is_in_the_module() -> None:
