@@ -7,10 +7,11 @@ answer."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,7 @@ from .failures import Dialect, Refused, as_headers, body_of, failure_of, headers
 if TYPE_CHECKING:
     from ..generate.generation import Chunk
     from .fields import Fields, Read
+    from .models import Served
     from .server import Server
 
 logger = logging.getLogger("pumice.serve")
@@ -94,6 +96,14 @@ class Call:
         except orjson.JSONDecodeError as error:
             raise Refused(400, f"the body is not JSON: {error}", code="invalid_json") from None
         return fields.read(value, self.server.settings.ignore_unknown_fields)
+
+    @contextlib.asynccontextmanager
+    async def using(self, read: Read) -> AsyncIterator[Served]:
+        """Keeps the model that a body names in memory until the block ends, and loads it if it is not there. Raises Refused."""
+        self.model = read["model"]
+        async with self.server.models.use(read["model"]) as served:
+            self.model = served.name
+            yield served
 
     async def translated(self, work: Callable[..., T], *args: Any) -> T:
         """Returns work(*args), which takes as long as the body is large. So a thread does it for a large one."""

@@ -143,9 +143,7 @@ def choice_of(index: int, result: ChatResult, model: Model) -> dict[str, Any]:
 async def chat(call: Call) -> None:
     """Answers a request."""
     read = await call.read(call.server.tables.chat)
-    call.model = read["model"]
-    async with call.server.models.use(read["model"]) as served:
-        call.model = served.name
+    async with call.using(read) as served:
         answering = await begun(call, served, await call.translated(asked_of, read))
         head = {"id": new_id("chatcmpl-"), "created": int(time.time()), "model": served.name, "system_fingerprint": call.server.fingerprint}
         if read["stream"]:
@@ -163,13 +161,14 @@ async def chat(call: Call) -> None:
         )
 
 
-def _event(value: Any) -> bytes:
+def event_of(value: Any) -> bytes:
+    """Returns a value as an event of a stream."""
     return b"data: " + dumped(value) + b"\n\n"
 
 
 def failed(failure: Refused) -> bytes:
     """Returns the events that end a stream after an error."""
-    return _event(body_of(failure, "openai", "")) + DONE
+    return event_of(body_of(failure, "openai", "")) + DONE
 
 
 async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage: bool) -> None:
@@ -190,12 +189,12 @@ async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage:
             choices += _choices(chunk, answering.model, called)
             call.count(chunk)
             await out.send(
-                b"".join(_event({**head, "choices": [choice], **more, **(report if i == 0 else {})}) for i, choice in enumerate(choices))
+                b"".join(event_of({**head, "choices": [choice], **more, **(report if i == 0 else {})}) for i, choice in enumerate(choices))
             )
             report = {}
         results = answering.results()
         last: dict[str, Any] = {**head, "choices": [], "usage": usage_of(results)} if usage else {}
-        await out.send((_event(last | {"pumice": report_of(results, answering.ignored)}) if usage else b"") + DONE)
+        await out.send((event_of(last | {"pumice": report_of(results, answering.ignored)}) if usage else b"") + DONE)
 
 
 def _choices(chunk: Chunk, model: Model, called: set[int]) -> list[dict[str, Any]]:

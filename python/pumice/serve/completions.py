@@ -12,7 +12,7 @@ import numpy as np
 from ..generate.generation import Generation
 from ..model.model import Model
 from .calls import Call
-from .chat_completions import DONE, _event, failed
+from .chat_completions import DONE, event_of, failed
 from .conversations import finish_of, grammar_of
 from .failures import Refused, new_id
 from .fields import FLAG, INTEGER, TEXT, Field, Fields
@@ -66,9 +66,8 @@ def _prompts(given: Any) -> list[Any]:
 async def complete(call: Call) -> None:
     """Answers a request."""
     read = await call.read(call.server.tables.completions)
-    call.model = read["model"]
-    async with call.server.models.use(read["model"]) as served:
-        call.model, model = served.name, served.model
+    async with call.using(read) as served:
+        model = served.model
         assert model is not None
         model._need("generate", "generate()")
         prompts = await call.translated(_prompts, read["prompt"])
@@ -199,8 +198,8 @@ async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], u
             finish = finish_of(chunk.finish_reason, False)
             choice = {"index": chunk.index, "text": chunk.text, "logprobs": logprobs, "finish_reason": finish}
             call.count(chunk)
-            await out.send(_event({**head, "choices": [choice], **more}))
+            await out.send(event_of({**head, "choices": [choice], **more}))
         found = stream.result if isinstance(stream.result, list) else [stream.result]
         report = {"usage": usage_of(found, found[0].params.n), "pumice": {"ignored": ignored}}
-        last = _event({**head, "choices": [], **report}) if usage else b""
+        last = event_of({**head, "choices": [], **report}) if usage else b""
         await out.send(last + DONE)

@@ -72,9 +72,8 @@ def _texts(given: Any, model: Model, settings: Settings) -> list[str]:
 async def embed(call: Call) -> None:
     """Answers a request."""
     read = await call.read(call.server.tables.embeddings)
-    call.model = read["model"]
-    async with call.server.models.use(read["model"]) as served:
-        call.model, model = served.name, served.model
+    async with call.using(read) as served:
+        model = served.model
         assert model is not None
         if model.info.get("similarity") in _OF_TOKENS:
             raise Refused(

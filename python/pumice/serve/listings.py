@@ -98,8 +98,8 @@ def template_fields(settings: Settings) -> Fields:
 async def tokenize(call: Call) -> None:
     """Turns a text or a conversation into token ids."""
     read = await call.read(call.server.tables.tokenize)
-    async with call.server.models.use(read["model"]) as served:
-        call.model, model = served.name, served.model
+    async with call.using(read) as served:
+        model = served.model
         assert model is not None
         if (read["content"] is None) == (read["messages"] is None):
             raise Refused(400, "one of content and messages must be given", param="content")
@@ -121,8 +121,8 @@ def _pieces(model: Model, ids: Any) -> list[dict[str, Any]]:
 async def detokenize(call: Call) -> None:
     """Turns token ids into text."""
     read = await call.read(call.server.tables.detokenize)
-    async with call.server.models.use(read["model"]) as served:
-        call.model, model = served.name, served.model
+    async with call.using(read) as served:
+        model = served.model
         assert model is not None
         await call.answer({"content": await call.server.aside(model.detokenize, read["tokens"])})
 
@@ -141,7 +141,6 @@ async def _rendered(call: Call, served: Served, read: Read) -> Asked:
 async def apply_template(call: Call) -> None:
     """Renders a conversation."""
     read = await call.read(call.server.tables.template)
-    async with call.server.models.use(read["model"]) as served:
-        call.model = served.name
+    async with call.using(read) as served:
         rendered = await _rendered(call, served, read)
         await call.answer({"prompt": rendered.prompt, "prompt_tokens": len(rendered.ids)})

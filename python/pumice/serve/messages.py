@@ -282,9 +282,7 @@ def _content(block: Block) -> dict[str, Any]:
 async def messages(call: Call) -> None:
     """Answers a conversation in Anthropic's form."""
     read = await call.read(call.server.tables.messages)
-    call.model = read["model"]
-    async with call.server.models.use(read["model"]) as served:
-        call.model = served.name
+    async with call.using(read) as served:
         answering = await begun(call, served, await call.translated(asked_of, read))
         head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": served.name}
         if read["stream"]:
@@ -300,9 +298,7 @@ async def messages(call: Call) -> None:
 async def count_tokens(call: Call) -> None:
     """Counts the tokens of a conversation."""
     read = await call.read(call.server.tables.count_tokens)
-    call.model = read["model"]
-    async with call.server.models.use(read["model"]) as served:
-        call.model = served.name
+    async with call.using(read) as served:
         await call.answer_small({"input_tokens": await counted(call, served, await call.translated(asked_of, read))})
 
 

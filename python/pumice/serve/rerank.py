@@ -37,9 +37,8 @@ def fields(settings: Settings) -> Fields:
 async def rerank(call: Call) -> None:
     """Answers a request. A cross-encoder scores pairs; another encoder compares vectors, which `meta` says."""
     read = await call.read(call.server.tables.rerank)
-    call.model = read["model"]
-    async with call.server.models.use(read["model"]) as served:
-        call.model, model = served.name, served.model
+    async with call.using(read) as served:
+        model = served.model
         assert model is not None
         query = read["query"]
         texts = [each if isinstance(each, str) else each["text"] for each in read["documents"]]

@@ -379,9 +379,7 @@ def _form_of(read: Read, tools: Tools, model: str) -> Form:
 async def respond(call: Call) -> None:
     """Answers a conversation in the form of OpenAI's Responses."""
     read = await call.read(call.server.tables.responses)
-    call.model = read["model"]
-    async with call.server.models.use(read["model"]) as served:
-        call.model = served.name
+    async with call.using(read) as served:
         asked, tools = await call.translated(asked_of, read)
         form = await call.translated(_form_of, read, tools, served.name)
         answering = await begun(call, served, asked)
@@ -396,9 +394,7 @@ async def respond(call: Call) -> None:
 async def input_tokens(call: Call) -> None:
     """Counts the tokens of a conversation."""
     read = await call.read(call.server.tables.responses)
-    call.model = read["model"]
-    async with call.server.models.use(read["model"]) as served:
-        call.model = served.name
+    async with call.using(read) as served:
         count = await counted(call, served, (await call.translated(asked_of, read))[0])
         await call.answer_small({"object": "response.input_tokens", "input_tokens": count})
 
