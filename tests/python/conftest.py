@@ -42,6 +42,13 @@ def smollm2() -> Iterator[pumice.Model]:
 
 
 @pytest.fixture(scope="session")
+def caller() -> Iterator[pumice.Model]:
+    """SmolLM2 with a chat template that has a place for tools."""
+    with pumice.load(samples.smollm2(), chat_template=samples.tools_template(), device="cpu") as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
 def gemma3() -> Iterator[pumice.Model]:
     with pumice.load(samples.gemma3(), device="cpu") as model:
         yield model

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from asgi import Answer, Client, running
+from asgi import Answer, Client, with_server
 
 import pumice
-from pumice.serve import app
 
 PATH = "/v1/chat/completions"
 HELLO = {"model": "chat", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0, "max_tokens": 12}
 
 
-def served(smollm2: pumice.Model, work: Callable[[Client], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
-    """Runs work(client) in an event loop with a server of the model."""
-
-    async def main() -> Any:
-        async with running(app({"chat": smollm2}, **settings)) as client:
-            return await work(client)
-
-    return asyncio.run(main())
-
-
 def answer(smollm2: pumice.Model, body: Any, **settings: Any) -> Answer:
-    return served(smollm2, lambda client: client.post(PATH, body), **settings)
+    return with_server({"chat": smollm2}, lambda client: client.post(PATH, body), **settings)
 
 
 def test_whole_and_streamed_answers_are_those_of_chat(smollm2: pumice.Model) -> None:
@@ -147,7 +135,7 @@ def test_a_client_that_leaves_frees_its_pages(smollm2: pumice.Model) -> None:
             await asyncio.sleep(0.01)
         return before, smollm2.stats()["running"]
 
-    assert served(smollm2, work) == (0, 0)
+    assert with_server({"chat": smollm2}, work) == (0, 0)
 
 
 def test_constrained_answers(smollm2: pumice.Model) -> None:

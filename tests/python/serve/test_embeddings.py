@@ -6,32 +6,22 @@ import asyncio
 import base64
 import json
 import shutil
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import samples
-from asgi import Answer, Client, running
+from asgi import Answer, Client, with_server
 
 import pumice
 from pumice.encode.similarity import similarity
-from pumice.serve import app
 
 TEXTS = ["Pumice floats on water.", "Granite sinks.", "A stone is a stone."]
 
 
-def served(model: pumice.Model, work: Callable[[Client], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
-    async def main() -> Any:
-        async with running(app({"embed": model}, **settings)) as client:
-            return await work(client)
-
-    return asyncio.run(main())
-
-
 def post(model: pumice.Model, path: str, body: Any, **settings: Any) -> Answer:
-    return served(model, lambda client: client.post(path, body), **settings)
+    return with_server({"embed": model}, lambda client: client.post(path, body), **settings)
 
 
 def test_vectors_are_those_of_encode(minilm: pumice.Model) -> None:
@@ -50,7 +40,7 @@ def test_one_text_of_many_clients(minilm: pumice.Model) -> None:
     async def work(client: Client) -> list[Answer]:
         return await asyncio.gather(*(client.post("/v1/embeddings", {"input": f"text {i}"}) for i in range(40)))
 
-    found = served(minilm, work)
+    found = with_server({"embed": minilm}, work)
     expected = minilm.encode([f"text {i}" for i in range(40)])
     assert all(answer.status == 200 for answer in found)
     assert np.array_equal(np.array([answer.json["data"][0]["embedding"] for answer in found], np.float32), expected)

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
 import pytest
-from asgi import Answer, Client, running
+from asgi import Answer, Client, running, with_server
 
 import pumice
 from pumice.serve import app
 
 
-def served(model: pumice.Model, work: Callable[[Client], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
-    async def main() -> Any:
-        async with running(app({"chat": model}, **settings)) as client:
-            return await work(client)
-
-    return asyncio.run(main())
-
-
 def get(model: pumice.Model, path: str, headers: dict[str, str] | None = None, **settings: Any) -> Answer:
-    return served(model, lambda client: client.get(path, headers=headers), **settings)
+    return with_server({"chat": model}, lambda client: client.get(path, headers=headers), **settings)
 
 
 def post(model: pumice.Model, path: str, body: Any, **settings: Any) -> Answer:
-    return served(model, lambda client: client.post(path, body), **settings)
+    return with_server({"chat": model}, lambda client: client.post(path, body), **settings)
 
 
 def test_models_in_two_forms(smollm2: pumice.Model) -> None:
@@ -49,7 +40,7 @@ def test_health_metrics_and_description(smollm2: pumice.Model) -> None:
         await client.post("/v1/completions", {"prompt": 5})
         return (await client.get("/health"), await client.get("/ready"), await client.get("/metrics"), await client.get("/openapi.json"))
 
-    health, ready, metrics, description = served(smollm2, work)
+    health, ready, metrics, description = with_server({"chat": smollm2}, work)
     assert (health.json, ready.json) == ({"status": "ok"}, {"status": "ready"})
     text = metrics.body.decode()
     assert 'pumice_requests_total{code="200",endpoint="/v1/completions"} 1.0' in text

@@ -5,38 +5,20 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import samples
-from asgi import Answer, Client, running
+from asgi import Answer, Client, with_server
 from scripted_model import ScriptedModel, served
 from tool_templates import TEMPLATES
 
 import pumice
-from pumice.serve import app
 
 PATH = "/v1/messages"
 CLAUDE = json.loads((Path(__file__).parent / "requests" / "claude_code.json").read_text())
 NOW = {"name": "now", "input_schema": {"type": "object", "properties": {}}}
 HELLO = {"max_tokens": 500, "messages": [{"role": "user", "content": "a"}]}
-
-
-@pytest.fixture(scope="module")
-def caller() -> Iterator[pumice.Model]:
-    """SmolLM2 with a chat template that has a place for tools."""
-    with pumice.load(samples.smollm2(), chat_template=samples.tools_template(), device="cpu") as model:
-        yield model
-
-
-def serving(model: pumice.Model, work: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
-    async def main() -> Any:
-        async with running(app({"chat": model})) as client:
-            return await work(client)
-
-    return asyncio.run(main())
 
 
 def scripted(
@@ -73,7 +55,7 @@ def test_a_turn_of_claude_code_with_a_call_its_result_and_an_answer(caller: pumi
         second["system"][0]["text"] = "x-anthropic-billing-header: cc_version=2.1.0.abc; cc_entrypoint=cli; cch=12345;"
         return count, called, start, (await client.post(f"{PATH}?beta=true", second)).json
 
-    count, called, start, answered = serving(caller, work)
+    count, called, start, answered = with_server({"chat": caller}, work)
     assert start["name"] == "Glob" and called[-2]["delta"]["stop_reason"] == "tool_use"
     usage = called[-2]["usage"]
     assert count == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
@@ -91,7 +73,7 @@ def test_an_answer_of_a_schema(caller: pumice.Model) -> None:
         {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
         {"output_format": {"type": "json_schema", "schema": schema}},
     ):
-        found = serving(caller, lambda client, entry=entry: client.post(PATH, {**HELLO, **entry})).json  # type: ignore[misc]
+        found = with_server({"chat": caller}, lambda client, entry=entry: client.post(PATH, {**HELLO, **entry})).json  # type: ignore[misc]
         assert json.loads(found["content"][0]["text"])["a"] in (1, 2) and found["stop_reason"] == "end_turn"
 
 

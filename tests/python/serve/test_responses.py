@@ -6,39 +6,21 @@ import asyncio
 import copy
 import json
 import re
-from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import samples
-from asgi import Client, running
+from asgi import Client, with_server
 from scripted_model import ScriptedModel, served
 from tool_templates import TEMPLATES
 
 import pumice
-from pumice.serve import app
 from pumice.serve.custom_tools import ArrivingInput
 from pumice.serve.lark_patterns import pattern_of
 
 PATH = "/v1/responses"
 CODEX = json.loads((Path(__file__).parent / "requests" / "codex.json").read_text())
 NOW = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
-
-
-@pytest.fixture(scope="module")
-def caller() -> Iterator[pumice.Model]:
-    """SmolLM2 with a chat template that has a place for tools."""
-    with pumice.load(samples.smollm2(), chat_template=samples.tools_template(), device="cpu") as model:
-        yield model
-
-
-def serving(model: pumice.Model, work: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
-    async def main() -> Any:
-        async with running(app({"chat": model})) as client:
-            return await work(client)
-
-    return asyncio.run(main())
 
 
 def scripted(
@@ -68,7 +50,7 @@ def test_a_turn_of_codex_with_a_call_its_result_and_an_answer(caller: pumice.Mod
         second = {**first, "tool_choice": "auto", "input": [*first["input"], *then], "max_output_tokens": 12}
         return called, (await client.post(PATH, second)).events[-1]
 
-    called, answered = serving(caller, work)
+    called, answered = with_server({"chat": caller}, work)
     assert called["type"] == "response.completed", called
     call = called["response"]["output"][-1]
     assert (call["type"], call["namespace"], call["name"]) == ("function_call", "mcp__files", "list")
@@ -89,7 +71,7 @@ def test_a_patch_follows_its_grammar_while_it_is_written(caller: pumice.Model) -
         count = await client.post("/v1/responses/input_tokens", body)
         return (await client.post(PATH, body)).events, count.json
 
-    events, count = serving(caller, work)
+    events, count = with_server({"chat": caller}, work)
     response = events[-1]["response"]
     assert count == {"object": "response.input_tokens", "input_tokens": response["usage"]["input_tokens"]}
     [item] = [item for item in response["output"] if item["type"] == "custom_tool_call"]
@@ -105,7 +87,7 @@ def test_an_answer_of_a_schema(caller: pumice.Model) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     form = {"type": "json_schema", "name": "x", "strict": True, "schema": schema}
     body = {"input": "Choose.", "text": {"format": form}, "max_output_tokens": 30}
-    found = serving(caller, lambda client: client.post(PATH, body)).json
+    found = with_server({"chat": caller}, lambda client: client.post(PATH, body)).json
     assert json.loads(found["output"][0]["content"][0]["text"])["a"] in (1, 2)
     assert found["status"] == "completed" and found["text"]["format"] == form
 

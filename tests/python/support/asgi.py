@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -134,3 +134,14 @@ async def running(app: Any, ready: bool = True) -> AsyncIterator[Client]:
         await messages.put({"type": "lifespan.shutdown"})
         assert (await told.get())["type"] == "lifespan.shutdown.complete"
         await life
+
+
+def with_server(models: Mapping[str, Any], work: Callable[[Client], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
+    """Returns the result of work(client), which runs in an event loop with a server of the models."""
+    from pumice.serve import app
+
+    async def main() -> Any:
+        async with running(app(models, **settings)) as client:
+            return await work(client)
+
+    return asyncio.run(main())
