@@ -8,7 +8,7 @@ import math
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -261,6 +261,19 @@ def made(folder: Path, name: str, kind: str = "q4_k_m", safetensors: bool = Fals
 
     written(path, write)
     return path.parent if safetensors else path
+
+
+def made_with_tokenizer(folder: Path, name: str, source: Path) -> Path:
+    """Returns the GGUF file of a shape whose tokenizer, chat template and number of tokens are those of the GGUF file `source`, so that a
+    server can read text with it. Needs pumice. Writes the file first if it does not exist."""
+    from pumice import _core
+
+    keys = {key: value for key, value in _core.open_file(str(source)).metadata().items() if key.startswith("tokenizer.")}
+    keys = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in keys.items()}
+    shape = replace(SHAPES[name], vocabulary=len(keys["tokenizer.ggml.tokens"]))
+    tensors = {f"{tensor}.weight": what for tensor, what in tensors_of("q4_k_m", shape).items()}
+    path = folder / f"random-{name}-{source.stem}.gguf"
+    return written(path, lambda file: write_gguf(file, metadata_of(shape) | keys, tensors))
 
 
 def written(path: Path, write: Callable[[BinaryIO], None]) -> Path:

@@ -1,7 +1,7 @@
 """Compares `pumice serve` with other servers, over HTTP, in one run: the servers are started in turn and get the same requests.
 
     python bench/serve.py --python .venv/bin/python [--llama-server PATH] [--llama-cpp-python PYTHON] [--infinity PYTHON] [--rounds 3]
-                          [--clients 1 8 32] [--parts chat beside embed inside numbers] [--model FILE.gguf] [--new 64]
+                          [--clients 1 8 32] [--parts chat beside embed inside numbers] [--model FILE.gguf | gemma3 | 1b] [--new 64]
 
 chat: so many clients at once, each with --requests requests one after another, answers as streams. Tokens/s of all clients together, the
     time to the first token, the gaps between tokens (p50 and p99), and the server's memory.
@@ -66,16 +66,22 @@ class Connection:
 
     async def send(self, path: str, body: Any) -> asyncio.StreamReader:
         """Sends a request and returns the connection at the begin of the answer's body. Sets `chunked` and `length`."""
-        if self._writer is None or self._writer.is_closing():
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 26)
-        reader, writer = self._reader, self._writer
-        assert reader is not None
         data = json.dumps(body).encode()
-        writer.write(
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode()
-            + data
-        )
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        while True:
+            fresh = self._writer is None or self._writer.is_closing()
+            if fresh:
+                self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 26)
+            reader, writer = self._reader, self._writer
+            assert reader is not None and writer is not None
+            try:
+                writer.write(head.encode() + data)
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                break
+            except (asyncio.IncompleteReadError, ConnectionError):
+                if fresh:
+                    raise
+                self.close()  # the server has closed a connection that had no request
         self.status = int(head.split(" ", 2)[1])
         self.chunked = "transfer-encoding: chunked" in head
         self.length = int(head.partition("content-length:")[2].split("\r\n")[0] or 0) if "content-length:" in head else 0
@@ -295,13 +301,29 @@ if count == 8:
 """
 
 
+FIND = """
+import pathlib, sys
+sys.path.insert(0, "../examples")
+import random_weights, samples
+name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+known = {
+    "smollm2": samples.smollm2, "gemma3": samples.gemma3, "1b": lambda: random_weights.made_with_tokenizer(folder, "1b", samples.smollm2())
+}
+print(known[name]() if name in known else pathlib.Path(name).resolve(), samples.minilm())
+"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--python", type=os.path.abspath, default=sys.executable)
     parser.add_argument("--llama-server", help="path of llama.cpp's server")
     parser.add_argument("--llama-cpp-python", help="a Python with llama_cpp.server")
     parser.add_argument("--infinity", help="a Python with infinity_emb")
-    parser.add_argument("--model", help="a .gguf file; default: SmolLM2")
+    parser.add_argument(
+        "--model",
+        default="smollm2",
+        help="a .gguf file, or smollm2 (default), gemma3, or 1b: the shape of Llama 3.2 1B with random weights and SmolLM2's tokenizer",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--requests", type=int, default=3)
@@ -309,12 +331,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--parts", nargs="+", default=["chat", "beside", "embed", "inside"])
     given = parser.parse_args()
-    sys.path.insert(0, str(ROOT / "examples"))
-    find = "import sys; sys.path.insert(0, sys.argv[1]); import samples; print(samples.smollm2()); print(samples.minilm())"
-    found = subprocess.run([given.python, "-c", find, str(ROOT / "examples")], capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )
-    model, minilm = given.model or found[0], found[1]
+    command = [given.python, "-c", FIND, given.model, str(ROOT / "build" / "bench")]
+    model, minilm = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT / "bench").stdout.split()
     threads = str(given.threads)
     with open("/proc/cpuinfo") as file:
         cpu = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "unknown")
@@ -345,7 +363,7 @@ def main() -> None:
                 "llama-server",
                 lambda port: [
                     given.llama_server, "-m", model, "--port", str(port), "-t", threads, "-np", str(max(given.clients)), "-c",
-                    str(2048 * max(given.clients)), "--alias", "chat", "--no-webui",
+                    str(2048 * max(given.clients)), "--alias", "chat",
                 ],
                 "/health",
                 {"ignore_eos": True},
