@@ -34,6 +34,16 @@ bool RequestState::held() const {
   return std::ranges::any_of(sequences, [](const Sequence& s) { return s.life == Sequence::Life::held; });
 }
 
+bool RequestState::due() const {
+  if (unread_steps < wanted_steps) return false;
+  if (chunk_seconds() <= 0 || collected == Clock::time_point::min()) return true;
+  if (std::chrono::duration<float>(Clock::now() - collected).count() >= chunk_seconds()) return true;
+  // With read_ahead unread tokens a sequence would be parked.
+  return read_ahead() > 0 && std::ranges::any_of(sequences, [this](const Sequence& s) {
+           return 2 * s.news.ids.size() >= static_cast<std::size_t>(read_ahead());
+         });
+}
+
 bool RequestState::told_all() const {
   if (closed()) return true;
   return ended() && !error && std::ranges::all_of(sequences, [](const Sequence& s) { return s.news.empty(); });
@@ -52,6 +62,7 @@ std::vector<News> RequestState::collect() {
     s.news = {.sequence = s.index};
   }
   unread_steps = 0;
+  if (!all.empty()) collected = Clock::now();
   return all;
 }
 
@@ -159,8 +170,8 @@ std::shared_ptr<RequestState> make_request(const Runtime& r, const std::vector<I
       fail(ErrorKind::unsupported_task, "speculate=\"mtp\" needs a model with a layer that predicts draft tokens. ", r.why_no_draft,
            ". Use speculate=\"lookup\" or draft=");
     require(each.n == request->n() && each.read_ahead == request->read_ahead() && each.priority == request->priority() &&
-                each.max_seconds == request->max_seconds(),
-            "n, read_ahead, priority and max_seconds are those of all prompts of a call");
+                each.max_seconds == request->max_seconds() && each.chunk_seconds == request->chunk_seconds(),
+            "n, read_ahead, priority, max_seconds and chunk_seconds are those of all prompts of a call");
   }
   require(static_cast<std::int64_t>(prompts.size()) * request->n() <= kMostSequences, prompts.size(), " prompts x n=", request->n(),
           " are more than ", kMostSequences, " sequences: give them in several calls");

@@ -56,17 +56,21 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
     over     // there will be no more news, because the request was closed or its error was thrown
   };
 
-  // All elements of `params` have the same n, read_ahead, priority and max_seconds.
+  // All elements of `params` have the same n, read_ahead, priority, max_seconds and chunk_seconds.
   std::int32_t n() const { return params.front().n; }
   std::int32_t read_ahead() const { return params.front().read_ahead; }
   std::int32_t priority() const { return params.front().priority; }
   float max_seconds() const { return params.front().max_seconds; }
+  float chunk_seconds() const { return params.front().chunk_seconds; }
 
   bool closed() const { return delivery == Delivery::over; }
   bool ended() const;  // returns true if all sequences have ended
   bool shows() const;  // returns true if the logits of a sequence wait for the caller's answer
   bool held() const;   // returns true if the caller may read or write the pages of a text (TextTask) now
-  bool ready() const { return closed() || ended() || unread_steps >= wanted_steps || shows() || held(); }
+  // Returns true if `wanted_steps` steps have yielded unread tokens and chunk_seconds have passed, or if unread tokens fill half of
+  // read_ahead.
+  bool due() const;
+  bool ready() const { return closed() || ended() || due() || shows() || held(); }
   bool told_all() const;          // returns true if neither news nor an error are left for the caller
   void want(std::int32_t steps);  // sets wanted_steps to `steps`, or to read_ahead if that is smaller and not 0
   double seconds_to(Clock::time_point moment) const { return std::chrono::duration<double>(moment - start).count(); }
@@ -87,8 +91,9 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   Delivery delivery = Delivery::asked;
   std::uint64_t tag = 0;  // identifies the request in the result of pump()
   std::int32_t unread_steps = 0, wanted_steps = 1;
-  std::int32_t waiting = 0;  // number of threads in wait()
-  NewsReader reader;         // the thread in wait()
+  Clock::time_point collected = Clock::time_point::min();  // when the caller last got tokens
+  std::int32_t waiting = 0;                                // number of threads in wait()
+  NewsReader reader;                                       // the thread in wait()
   std::unique_ptr<Condition> news = std::make_unique<Condition>();
 
   struct Share {  // the request's part in the step whose results Commit is entering

@@ -42,6 +42,7 @@ const std::array kGenerate = std::to_array<Setting<GenerateParams>>({
     {"read_ahead", &GenerateParams::read_ahead, {0, kMost}},
     {"priority", &GenerateParams::priority, {-1000, 1000}},
     {"max_seconds", &GenerateParams::max_seconds, {0, 1e9}},
+    {"chunk_seconds", &GenerateParams::chunk_seconds, {0, 60}},
 });
 
 const std::array kSpeculation = std::to_array<Setting<Speculation>>({

@@ -79,7 +79,9 @@ class RequestHandle {
   engine::Request& get() const { return *request_; }
 
   py::list advance(std::int32_t steps, double max_ms) {
-    wait_interruptibly(max_ms, [&](double ms) { return request_->wait(steps, ms); });
+    bool came = false;
+    wait_interruptibly(max_ms, [&](double ms) { return came = request_->wait(steps, ms); });
+    if (!came) return py::list();
     if (std::ranges::any_of(processors_, [](const py::object& each) { return !each.is_none(); })) process_logits();
     const std::vector<engine::News> news = [&] {
       const WithoutGil released;

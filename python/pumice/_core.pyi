@@ -244,9 +244,9 @@ class Model:
         `top` likeliest tokens at each place (T - 1, top), likeliest first, and their log-probabilities (T - 1, top)."""
 
     def request(self, prompts: Sequence[_Int32], params: Sequence[GenerateParams]) -> Request:
-        """Makes a request. params: one element for all prompts, or one for each prompt. n, read_ahead, priority and max_seconds must be the
-        same in all elements. Sequence s of the request continues prompt s // n. Nothing is computed before the first advance() or
-        start()."""
+        """Makes a request. params: one element for all prompts, or one for each prompt. n, read_ahead, priority, max_seconds and
+        chunk_seconds must be the same in all elements. Sequence s of the request continues prompt s // n. Nothing is computed before the
+        first advance() or start()."""
 
     def close(self) -> None:
         """Frees the model's memory. Later calls raise ValueError. Does not wait for running calls, which keep what they use until they
@@ -263,6 +263,7 @@ class GenerateParams:
     read_ahead: int  # a sequence pauses when this many of its tokens wait to be taken; 0: no limit
     priority: int  # requests with a higher priority are served first
     max_seconds: float  # this long after its start, the request ends with the tokens so far and the finish_reason "cancelled"; 0: no limit
+    chunk_seconds: float  # the first token comes at once, and further ones at most once in this time
     eos_ids: list[int]  # each of these ids ends a sequence, and is not returned
     stop_ids: list[int]  # the caller ends a sequence at these ids; like eos_ids, they do not occur in the first min_new_tokens tokens
     bad_words: list[list[int]]  # sequences of ids that are never generated

@@ -56,6 +56,7 @@ class Sampling(TypedDict, total=False):
     grammar: Grammar | str | Sequence[Grammar | str | None] | None
     priority: int
     max_seconds: float
+    chunk_seconds: float
     speculate: str | Mapping[str, int] | None
     draft: Model | None
 
@@ -69,6 +70,7 @@ SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
     "n": _OFF.n,
     "priority": _OFF.priority,
     "max_seconds": _OFF.max_seconds,
+    "chunk_seconds": _OFF.chunk_seconds,
 }
 
 
@@ -83,6 +85,7 @@ class SamplingParams:
     logit_bias: token id -> number that is added to the token's logit (-1e20 to 1e20; -inf forbids the token). bad_words: sequences of token
     ids that are never generated as a whole. logprobs: the number of alternatives per token, or None for no log-probabilities. priority:
     calls with a higher priority go first. max_seconds: the call ends this long after its start and returns what it has; 0 means no limit.
+    chunk_seconds: least time between the chunks of a stream, but for the first and the last one.
     """
 
     max_new_tokens: int = _OFF.max_new_tokens
@@ -116,6 +119,7 @@ class SamplingParams:
     logprobs: int | None = _OFF.logprobs
     priority: int = _OFF.priority
     max_seconds: float = _OFF.max_seconds
+    chunk_seconds: float = _OFF.chunk_seconds
 
 
 _OURS = ("ignore_eos", "stop", "logits_processor")  # settings that the loop in engine_params() does not copy

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LogitsProcessor = Callable[[npt.NDArray[np.int32], npt.NDArray[np.float32]], None]
 DRY_BREAKERS = ("\n", ":", '"', "*")
 MOST_BAD_WORDS = 10_000
-OF_THE_CALL = ("n", "priority", "max_seconds", "speculate", "draft")  # settings that all prompts of a call share
+OF_THE_CALL = ("n", "priority", "max_seconds", "chunk_seconds", "speculate", "draft")  # settings that all prompts of a call share
 
 
 def bad_words(given: Any, tokenizer: Tokenizer, vocab_size: int) -> tuple[tuple[int, ...], ...]:

@@ -38,6 +38,7 @@ REQUEST_ID, CALL = "pumice.request_id", "pumice.call"
 GONE = 499  # what the log and the metrics say of a request whose client left; nginx has this number for it
 # Bodies of more bytes are translated in a thread: a grammar of 55 KiB takes up to 72 ms, one of 4 KiB some 5.
 TRANSLATED_IN_PLACE = 4 << 10
+WHOLE_SECONDS = 0.25  # chunks of an answer that is sent as a whole come so far apart: they only count for the metrics
 IN_PLACE = 64 << 10  # bodies and answers of up to this many bytes are parsed and written in the event loop: 64 KiB take 0.3 ms
 _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
@@ -78,6 +79,7 @@ class Call:
         self._held = 0  # bytes of the body, which count towards Settings.max_bodies
         self.body = b""
         self._fields: Fields | None = None  # the table of the body, once it is checked
+        self._streams = False  # whether the body asks for a stream
         self.work: asyncio.Task[Any] | None = None  # what is done for the request now
         self.ended_by: Refused | None = None  # why the server ended it
         self._turn: asyncio.TimerHandle | None = None
@@ -86,9 +88,9 @@ class Call:
     async def read(self, fields: Fields) -> Read:
         """Parses and checks the body. Raises Refused."""
         self._fields = fields
-        if len(self.body) > IN_PLACE:
-            return await self.server.aside(self._parsed, fields)
-        return self._parsed(fields)
+        read = await self.server.aside(self._parsed, fields) if len(self.body) > IN_PLACE else self._parsed(fields)
+        self._streams = bool(read["stream"])
+        return read
 
     def _parsed(self, fields: Fields) -> Read:
         try:
@@ -96,6 +98,12 @@ class Call:
         except orjson.JSONDecodeError as error:
             raise Refused(400, f"the body is not JSON: {error}", code="invalid_json") from None
         return fields.read(value, self.server.settings.ignore_unknown_fields)
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The keywords of a generating call that the body may replace."""
+        settings = self.server.settings
+        return {"chunk_seconds": settings.chunk_seconds if self._streams else WHOLE_SECONDS, **settings.sampling}
 
     @contextlib.asynccontextmanager
     async def using(self, read: Read) -> AsyncIterator[Served]:

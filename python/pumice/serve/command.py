@@ -67,6 +67,7 @@ FLAGS: Mapping[str, tuple[Flag, ...]] = {
         Flag("header_seconds", _seconds, "how long a client may take for a request's headers"),
         Flag("body_seconds", _seconds, "how long a client may take for a request's body"),
         Flag("write_seconds", _seconds, "a client that reads nothing for so long is cut off"),
+        Flag("chunk_seconds", _seconds, "the tokens of a stream are sent at least so far apart; 0: each by itself"),
         Flag("ping_seconds", _seconds, "a silent stream gets a comment after so long"),
         Flag("keep_alive_seconds", _seconds, "how long a connection without a request is kept"),
         Flag("grace", _seconds, "how long requests may go on after SIGTERM or Ctrl-C"),

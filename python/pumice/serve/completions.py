@@ -100,7 +100,7 @@ async def complete(call: Call) -> None:
             options["grammar"] = form
         if top is not None:
             options["logprobs"] = top or True
-        stream = model.astream(prompts if len(prompts) > 1 else prompts[0], **{**call.server.settings.sampling, **options})
+        stream = model.astream(prompts if len(prompts) > 1 else prompts[0], **{**call.sampling, **options})
         await stream.begin()
         call.admitted(lambda: stream.waits)
         if read["stream"]:

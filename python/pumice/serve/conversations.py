@@ -103,7 +103,7 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
         variables = {**dict.fromkeys(_THINKING, thinking), **variables}
     if asked.thinking is not None and not habits.variables & {*_THINKING}:
         ignored.add("thinking")
-    keywords: dict[str, Any] = {"max_new_tokens": int(model.info["n_ctx"]), **call.server.settings.sampling, **asked.options}
+    keywords: dict[str, Any] = {"max_new_tokens": int(model.info["n_ctx"]), **call.sampling, **asked.options}
     await call.translated(_check_sizes, asked, call.server.settings)
     if asked.tools:
         if any(tool["function"].get("strict") for tool in asked.tools) and not await call.server.aside(model._chats.enforces_calls):

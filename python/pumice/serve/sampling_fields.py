@@ -76,6 +76,7 @@ _NUMBERS = (
     "mirostat_tau",
     "mirostat_eta",
     "max_seconds",
+    "chunk_seconds",
 )
 
 STREAM = Field("stream", FLAG, "True: the answer comes as server-sent events.")

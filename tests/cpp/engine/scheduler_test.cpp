@@ -802,6 +802,47 @@ TEST(Scheduler, AMaskOfChangedLogitsStopsNoOtherCaller) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
+// With chunk_seconds, the first token must come at once, and further ones so far apart. Half of read_ahead must come earlier, or else the
+// sequence would be parked.
+TEST(NewsDesk, DeliversChunksApart) {
+  for (const std::int32_t read_ahead : {0, 16}) {
+    for (const bool pumps : {false, true}) {
+      toy::Model m;
+      m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+      auto params = greedy(400);
+      params.chunk_seconds = read_ahead > 0 ? 60 : 0.06f;
+      params.read_ahead = read_ahead;
+      const Ids prompt = text(1, 10);
+      const auto request = m.scheduler->request({prompt}, params);
+      if (pumps) request->start(1, 1);
+      Ids ids;
+      std::vector<std::size_t> sizes;
+      std::vector<std::chrono::steady_clock::time_point> times;
+      while (!request->done()) {
+        std::vector<News> some;
+        if (pumps) {
+          for (RequestNews& news : m.scheduler->pump(10000)) std::ranges::move(news.news, std::back_inserter(some));
+        } else if (request->wait(1, 20)) {
+          some = request->take();
+        }
+        if (some.empty()) continue;
+        times.push_back(std::chrono::steady_clock::now());
+        sizes.push_back(some.at(0).ids.size());
+        ids.insert(ids.end(), some.at(0).ids.begin(), some.at(0).ids.end());
+      }
+      EXPECT_EQ(ids, continuation(prompt, 400));
+      EXPECT_EQ(sizes.at(0), 1u);
+      if (read_ahead > 0) {
+        for (std::size_t i = 1; i + 1 < sizes.size(); ++i) EXPECT_GE(sizes[i], 8u) << i;
+        for (const std::size_t size : sizes) EXPECT_LE(size, 16u);
+      } else {
+        for (std::size_t i = 1; i + 1 < times.size(); ++i)
+          EXPECT_GE(times[i] - times[i - 1], std::chrono::milliseconds(40)) << i;  // a wakeup may be late, and the next one is not
+      }
+    }
+  }
+}
+
 // If the device's threads occupy all processors (`crowded`), a step waits for readers to handle their news. A reader that is late must be
 // skipped in the next steps, until it has come back.
 TEST(NewsDesk, WaitsForReadersAndSkipsThoseThatAreLate) {

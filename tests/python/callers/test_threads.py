@@ -195,6 +195,22 @@ def test_scores_beside_a_stream(smollm2: pumice.Model) -> None:
     assert smollm2.stats()["running"] == 0 and smollm2.cache_stats()["pages_in_use"] == 0
 
 
+def test_chunk_seconds(smollm2: pumice.Model) -> None:
+    """The first chunk of a stream must have one token. Further ones must come chunk_seconds apart, and earlier only where half of the
+    tokens wait that a stream computes ahead. All have the tokens of the whole answer."""
+    given = {"max_new_tokens": 60, "ignore_eos": True, "temperature": 0}
+    whole = smollm2.generate("Rivers", **given)
+    chunks, times = [], []
+    for chunk in smollm2.stream("Rivers", **given, chunk_seconds=0.1):
+        chunks.append(chunk)
+        times.append(time.monotonic())
+    assert [i for chunk in chunks for i in chunk.ids.tolist()] == whole.ids.tolist()
+    assert "".join(map(str, chunks)) == str(whole)
+    assert len(chunks[0].ids) == 1 and len(chunks) <= 60 // 3
+    for chunk, before, now in zip(chunks[1:-1], times, times[1:]):
+        assert now - before > 0.05 or len(chunk.ids) >= 16  # a thread may wake late, and the next time in time
+
+
 def test_max_seconds(smollm2: pumice.Model) -> None:
     """The engine must end a call at its deadline and return the tokens so far, even while no thread reads the stream of the call."""
     given = {"max_new_tokens": 4000, "ignore_eos": True, "temperature": 0}

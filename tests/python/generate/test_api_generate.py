@@ -593,6 +593,7 @@ WRONG: dict[str, Any] = {  # for each setting of SAMPLING_DEFAULTS, a wrong valu
     "grammar": 5,
     "priority": "high",
     "max_seconds": -1,
+    "chunk_seconds": 61,
     "speculate": "guess",
     "draft": "model",
 }
