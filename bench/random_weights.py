@@ -147,7 +147,8 @@ def random_tensor(tensor: Tensor, random: np.random.Generator) -> bytes:
 
 
 def text(value: str) -> bytes:
-    return struct.pack("<Q", len(value)) + value.encode()
+    data = value.encode("utf-8", "surrogateescape")
+    return struct.pack("<Q", len(data)) + data
 
 
 def value_of(value: Any) -> bytes:
