@@ -6,9 +6,9 @@
 chat: so many clients at once, each with --requests requests one after another, answers as streams. Tokens/s of all clients together, the
     time to the first token, the gaps between tokens (p50 and p99), and the server's memory.
 beside: the time to the first token of short prompts, while another client sends prompts of 600 tokens one after another.
-embed: 32 clients with one text a request.
-inside: what the same clients get without HTTP: as many tasks with achat(), and one generate() of 8 prompts. The shares say what HTTP
-    costs.
+embed: so many clients with one text a request.
+inside: what the same clients get without HTTP: as many tasks with achat() and with aencode(), and one generate() of 8 prompts. The shares
+    say what HTTP costs.
 numbers: the largest gaps in 32 streams while other clients ask for 1,000 vectors as numbers and send a prompt of 600 tokens.
 
 The client is this file: one process, one connection a client, no library between (httpx takes more time than the servers do).
@@ -123,6 +123,7 @@ async def stream(connection: Connection, body: dict[str, Any]) -> Seen:
             else:
                 seen.gaps.append(now - last)
             last = now
+    seen.tokens = seen.tokens or len(seen.firsts) + len(seen.gaps)  # llama_cpp.server has no usage in streams, but an event a token
     seen.wrong = connection.status != 200 or not seen.firsts
     return seen
 
@@ -274,25 +275,37 @@ def row(name: str, seen: list[tuple[Seen, float]], memory: float) -> str:
 
 # ---------------------------------------------------------------- parts
 INSIDE = """
-import asyncio, json, sys, time
+import asyncio, json, statistics, sys, time
 import pumice
 model = pumice.load(sys.argv[1], threads=int(sys.argv[2]), progress=False)
 new, requests, count = map(int, sys.argv[3:6])
 questions = json.loads(sys.argv[6])
-async def one(number):
+encoder = pumice.load(sys.argv[7], threads=int(sys.argv[2]), progress=False)
+async def one(number, firsts):
     tokens = 0
     for i in range(requests):
+        started = time.perf_counter()
         text = questions[(number + i) % len(questions)] + f" ({number}, {i})"
         stream = await model.achat([{"role": "user", "content": text}], stream=True, max_new_tokens=new, temperature=0, ignore_eos=True)
         async for chunk in stream:
+            if tokens % new == 0:
+                firsts.append(time.perf_counter() - started)
             tokens += len(chunk.ids)
     return tokens
+async def embeds(number):
+    for i in range(20):
+        await encoder.aencode(f"{questions[(number + i) % 8]} The number of this text is {number}, {i}.")
 async def main():
-    await one(0)
+    firsts = []
+    await one(0, [])
     started = time.perf_counter()
-    tokens = sum(await asyncio.gather(*(one(i) for i in range(count))))
-    return tokens / (time.perf_counter() - started)
-print(asyncio.run(main()))
+    tokens = sum(await asyncio.gather(*(one(i, firsts) for i in range(count))))
+    print(tokens / (time.perf_counter() - started), statistics.median(firsts))
+    await embeds(0)
+    started = time.perf_counter()
+    await asyncio.gather(*(embeds(i) for i in range(count)))
+    print(count * 20 / (time.perf_counter() - started))
+asyncio.run(main())
 if count == 8:
     prompts = [model.chat([{"role": "user", "content": q + " (x)"}], dry_run=True).prompt for q in questions]
     started = time.perf_counter()
@@ -375,7 +388,7 @@ def main() -> None:
                 "llama_cpp.server",
                 lambda port: [
                     given.llama_cpp_python, "-m", "llama_cpp.server", "--model", model, "--port", str(port), "--n_threads", threads,
-                    "--n_ctx", "2048", "--model_alias", "chat",
+                    "--n_ctx", "2048", "--model_alias", "chat", "--interrupt_requests", "false",
                 ],
                 "/v1/models",
             )
@@ -432,20 +445,28 @@ def main() -> None:
                     env={"OMP_NUM_THREADS": threads},
                 )
             )  # fmt: skip
-        print("\n32 clients, one text a request: texts/s")
-        for name, (rates, memory) in in_turn(kinds, lambda server: embeds(server.port, 32, 20, True), given.rounds).items():
-            print(f"  {name:18} {statistics.median(rates):8.1f} ({min(rates):.1f} to {max(rates):.1f})   {memory:6.0f} MiB", flush=True)
+        for count in given.clients:
+
+            async def embed(server: Running, count: int = count) -> Any:
+                await embeds(server.port, 1, 2, True)
+                return await embeds(server.port, count, 20, True)
+
+            print(f"\n{count} clients, one text a request: texts/s")
+            for name, (rates, memory) in in_turn(kinds, embed, given.rounds).items():
+                print(f"  {name:18} {statistics.median(rates):8.1f} ({min(rates):.1f} to {max(rates):.1f})   {memory:6.0f} MiB", flush=True)
     if "inside" in given.parts:
         print("\nthe same requests to pumice in process: tokens/s")
-        for count in [c for c in given.clients if c > 1]:
-            arguments = [model, threads, str(given.new), str(given.requests), str(count), json.dumps(QUESTIONS)]
+        for count in given.clients:
+            arguments = [model, threads, str(given.new), str(given.requests), str(count), json.dumps(QUESTIONS), minilm]
             rates: list[list[float]] = []
             for _ in range(given.rounds):
                 out = subprocess.run([given.python, "-c", INSIDE, *arguments], capture_output=True, text=True, check=True).stdout
                 rates.append([float(line) for line in out.split()])
-            print(f"  {count} tasks with achat() {statistics.median(each[0] for each in rates):8.1f}", flush=True)
+            median = [statistics.median(column) for column in zip(*rates, strict=True)]
+            tokens, first, texts = median[:3]
+            print(f"  {count} tasks with achat() {tokens:8.1f}, first token {first * 1e3:.1f} ms; with aencode() {texts:.1f} texts/s")
             if count == 8:
-                print(f"  one generate() of 8 prompts {statistics.median(each[1] for each in rates):8.1f}", flush=True)
+                print(f"  one generate() of 8 prompts {median[3]:8.1f}", flush=True)
 
 
 if __name__ == "__main__":
