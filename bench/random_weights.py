@@ -153,6 +153,8 @@ def text(value: str) -> bytes:
 
 def value_of(value: Any) -> bytes:
     """Returns a value in GGUF's form: the id of its type, then the value. The entries of a list have the type of the first one."""
+    if isinstance(value, np.ndarray):
+        return struct.pack("<IIQ", 9, {"int32": 5, "float32": 6}[value.dtype.name], len(value)) + value.tobytes()
     if isinstance(value, list):
         entries = [value_of(each) for each in value]
         return struct.pack("<I", 9) + entries[0][:4] + struct.pack("<Q", len(value)) + b"".join(each[4:] for each in entries)
@@ -270,7 +272,6 @@ def made_with_tokenizer(folder: Path, name: str, source: Path) -> Path:
     from pumice import _core
 
     keys = {key: value for key, value in _core.open_file(str(source)).metadata().items() if key.startswith("tokenizer.")}
-    keys = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in keys.items()}
     shape = replace(SHAPES[name], vocabulary=len(keys["tokenizer.ggml.tokens"]))
     tensors = {f"{tensor}.weight": what for tensor, what in tensors_of("q4_k_m", shape).items()}
     path = folder / f"random-{name}-{source.stem}.gguf"

@@ -106,17 +106,18 @@ async def stream(connection: Connection, body: dict[str, Any]) -> Seen:
     """Sends one request for a stream."""
     seen, started, last = Seen(), time.perf_counter(), None
     rest = b""
-    async for part in connection.parts("/v1/chat/completions", body):
+    async for part in connection.parts("/v1/chat/completions" if "messages" in body else "/v1/completions", body):
         now = time.perf_counter()
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
             if not line.startswith(b"data: {"):
                 continue
             event = json.loads(line[6:])
-            delta = event["choices"][0].get("delta", {}) if event.get("choices") else {}
+            choice = event["choices"][0] if event.get("choices") else {}
+            delta = choice.get("delta", {})
             if event.get("usage"):
                 seen.tokens = event["usage"]["completion_tokens"]
-            if not (delta.get("content") or delta.get("reasoning_content")):
+            if not (delta.get("content") or delta.get("reasoning_content") or choice.get("text")):
                 continue
             if last is None:
                 seen.firsts.append(now - started)
@@ -129,10 +130,12 @@ async def stream(connection: Connection, body: dict[str, Any]) -> Seen:
 
 
 def chat_body(question: str, new: int, more: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "model": "chat", "messages": [{"role": "user", "content": question}], "max_tokens": new, "temperature": 0, "stream": True,
-        "stream_options": {"include_usage": True}, **more,
-    }  # fmt: skip
+    """Returns a request of /v1/chat/completions or, if more["prompts"] is true, of /v1/completions, for a model without a chat template."""
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": question}]}
+    if more.get("prompts"):
+        asked, more = {"prompt": question}, {name: value for name, value in more.items() if name != "prompts"}
+    common = {"model": "chat", "max_tokens": new, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+    return {**asked, **common, **more}
 
 
 async def clients(port: int, count: int, requests: int, new: int, more: dict[str, Any]) -> tuple[Seen, float]:
@@ -393,6 +396,10 @@ def main() -> None:
                 "/v1/models",
             )
         )  # fmt: skip
+
+    if given.model == "gemma3":  # a base model
+        for kind in chats:
+            kind.more["prompts"] = True
 
     def in_turn(kinds: list[Kind], work: Callable[[Running], Coroutine[Any, Any, Any]], rounds: int) -> dict[str, tuple[list[Any], float]]:
         results: dict[str, tuple[list[Any], float]] = {}
