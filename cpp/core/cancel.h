@@ -1,5 +1,6 @@
 // Stops work when a flag has been set or a deadline has passed. The thread that waits for the work sets the flag (on Ctrl-C, or when a
-// stream is closed). Workers check the flag and the deadline before each task.
+// stream is closed). Workers check the flag and the deadline before each task. In the other direction, a Cancel tells whether the work has
+// begun, or still waits for other work to end.
 #pragma once
 
 #include <atomic>
@@ -20,11 +21,14 @@ class Cancel {
   void check() const {
     if (requested()) fail(ErrorKind::cancelled, "cancelled");
   }
+  void begin() const noexcept { begun_.store(true, std::memory_order_relaxed); }  // const, because the work has the Cancel as const
+  bool begun() const noexcept { return begun_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr Clock::time_point kNever = Clock::time_point::max();
   const Clock::time_point deadline_ = kNever;
   std::atomic<bool> flag_{false};
+  mutable std::atomic<bool> begun_{false};
 };
 
 }  // namespace pumice

@@ -263,7 +263,7 @@ bool take_row(std::span<const float> row, bool normalize, std::span<float> out) 
 
 void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int32_t d, bool normalize, std::int64_t token_budget,
             const TextsDone& progress, const Cancel& cancel) {
-  EncodeCounts::Turn turn(*runtime.encode_counts);
+  EncodeCounts::Turn turn(*runtime.encode_counts, cancel);
   check(runtime, given);
   const EndedTexts ended(given, runtime.text_end);
   const Texts& texts = ended.get();
@@ -324,7 +324,7 @@ void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, Encod
 }
 
 void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, const TextsDone& progress, const Cancel& cancel) {
-  EncodeCounts::Turn turn(*runtime.encode_counts);
+  EncodeCounts::Turn turn(*runtime.encode_counts, cancel);
   check(runtime, texts);
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size());
   const auto tokens = static_cast<std::size_t>(texts.offsets.back() - texts.offsets.front());

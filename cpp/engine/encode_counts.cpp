@@ -1,6 +1,7 @@
 #include "engine/encode_counts.h"
 
 #include <mutex>
+#include <utility>
 
 namespace pumice::engine {
 
@@ -35,18 +36,19 @@ void EncodeCounts::done(std::int64_t texts, std::int64_t tokens, std::int64_t ru
   stats_.runs += runs;
 }
 
-EncodeCounts::Turn::Turn(EncodeCounts& counts, std::int64_t calls, bool counted) : counts_(counts), waiting_(calls) {
-  if (!counted) counts_.wait(calls);
-}
+EncodeCounts::Turn::Turn(EncodeCounts& counts, const Cancel& call) : counts_(counts), waiting_{&call} { counts_.wait(1); }
+
+EncodeCounts::Turn::Turn(EncodeCounts& counts, std::vector<const Cancel*> waiting) : counts_(counts), waiting_(std::move(waiting)) {}
 
 EncodeCounts::Turn::~Turn() {
-  if (waiting_ > 0) counts_.wait(-waiting_);
+  if (!waiting_.empty()) counts_.wait(-static_cast<std::int64_t>(waiting_.size()));
 }
 
 EncodeCounts::Run::Run(Turn& turn) : counts_(turn.counts_) {
   const std::lock_guard lock(counts_.mutex_);
-  counts_.stats_.waiting -= turn.waiting_;
-  turn.waiting_ = 0;
+  counts_.stats_.waiting -= static_cast<std::int64_t>(turn.waiting_.size());
+  for (const Cancel* call : turn.waiting_) call->begin();
+  turn.waiting_.clear();
   if (counts_.runs_++ == 0) counts_.busy_since_ = Clock::now();
 }
 

@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
+#include "core/cancel.h"
 #include "engine/at_fork.h"
 #include "engine/lock_order.h"
 
@@ -28,10 +30,11 @@ class EncodeCounts {
   void done(std::int64_t texts, std::int64_t tokens, std::int64_t runs);
 
   class Run;
-  // Counts `calls` as waiting until its first Run begins, or until it is destroyed. With `counted`, they are counted as waiting already.
+  // Counts calls as waiting until its first Run begins, or until it is destroyed. The Run also begins the Cancel of each call.
   class Turn {
    public:
-    explicit Turn(EncodeCounts& counts, std::int64_t calls = 1, bool counted = false);
+    Turn(EncodeCounts& counts, const Cancel& call);
+    Turn(EncodeCounts& counts, std::vector<const Cancel*> waiting);  // wait() has counted these calls already
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -39,7 +42,7 @@ class EncodeCounts {
    private:
     friend class EncodeCounts::Run;
     EncodeCounts& counts_;
-    std::int64_t waiting_;
+    std::vector<const Cancel*> waiting_;
   };
 
   // A run of the model for the calls of `turn`, which no longer wait. Its lifetime counts as busy.

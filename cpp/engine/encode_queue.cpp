@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -120,12 +121,16 @@ void EncodeQueue::lead(Lock& lock) {
   cancel_ = std::make_unique<Cancel>();
   ++runs_;
   std::int64_t all = 0;
-  for (const Call* each : running_) all += tokens(each);
+  std::vector<const Cancel*> cancels;
+  for (const Call* each : running_) {
+    all += tokens(each);
+    cancels.push_back(each->cancel);
+  }
   const auto start = Cancel::Clock::now();
   std::exception_ptr failure;
   lock.unlock();
   try {
-    EncodeCounts::Turn turn(*runtime_.encode_counts, static_cast<std::int64_t>(calls.size()), true);
+    EncodeCounts::Turn turn(*runtime_.encode_counts, std::move(cancels));
     encode_together(runtime_, calls, turn, calls.size() == 1 ? *running_.front()->cancel : *cancel_);
   } catch (...) {
     failure = std::current_exception();

@@ -50,6 +50,7 @@ TextRequest::~TextRequest() { state_->sequences.front().task->close(); }
 void TextRequest::run(const Cancel& cancel) {
   do {
     cancel.check();
+    if (request_.timings().queued_seconds) cancel.begin();
   } while (!request_.wait(1, kLookAtCancel));
   request_.take();
 }

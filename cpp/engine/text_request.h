@@ -25,7 +25,7 @@ class TextRequest {
   TextRequest& operator=(const TextRequest&) = delete;
 
   // Waits until the results are in `out`, or until the pages are ready (Wants::pages, Wants::room). Throws the error that ended the
-  // request, and `cancelled` within 20 ms of cancel.request().
+  // request, and `cancelled` within 20 ms of cancel.request(). Begins `cancel` within 20 ms of the first step that computes the text.
   void run(const Cancel& cancel);
 
   // Returns the pages, after run() with Wants::pages or Wants::room. Only this thread uses them until the request ends.

@@ -148,6 +148,8 @@ void bind_encoders(py::module_& module, py::class_<ModelHandle>& model) {
   py::class_<Cancel, std::shared_ptr<Cancel>>(module, "Cancel")
       .def(py::init<>())
       .def("request", &Cancel::request)
+      .def("begin", &Cancel::begin)
+      .def_property_readonly("begun", &Cancel::begun)
       .def("check", &Cancel::check);
   model.def("encode_stats", &encode_stats)
       .def("encode", &encode, "ids"_a, "offsets"_a, "types"_a.none(true), "out"_a, "normalize"_a, "token_budget"_a,

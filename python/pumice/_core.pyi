@@ -303,9 +303,14 @@ class GenerateParams:
         """Raises ValueError if an id is not in the vocabulary, or if settings contradict each other. Model.request() checks this too."""
 
 class Cancel:
-    """Stops a call from another thread."""
+    """Stops a call from another thread, and tells that thread whether the call's work has begun."""
 
     def __init__(self) -> None: ...
+    begun: bool
+    """False while the work waits for that of other calls. Always True once begin() was called."""
+
+    def begin(self) -> None:
+        """Says that the work has begun. The engine calls this itself."""
     def request(self) -> None: ...
     def check(self) -> None:
         """Raises KeyboardInterrupt if request() was called before."""

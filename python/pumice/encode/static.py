@@ -198,6 +198,7 @@ class StaticEngine:
         for first in range(0, len(order), TEXTS):
             if cancel is not None:
                 cancel.check()
+                cancel.begin()
             texts = order[first : first + TEXTS]
             with self._counts.run(len(texts), int(lengths[texts].sum())):
                 out[texts] = _means(table, ids, offsets[texts], lengths[texts])[:, :width]
@@ -225,6 +226,7 @@ class StaticEngine:
         """Like _core.Model.encode_tokens()."""
         if cancel is not None:
             cancel.check()
+            cancel.begin()
         with self._counts.run(len(offsets) - 1, len(ids)):
             return self._rows(ids)[ids]
 

@@ -20,6 +20,7 @@ from ..generate.prompts import prompt_list
 from .pump import to_end
 from .small_encodes import Small, Together
 from .streams import AsyncStream
+from .waits import watch
 from .workers import Pools, in_thread, running_loop
 
 if TYPE_CHECKING:
@@ -79,16 +80,23 @@ async def encode(model: EncodeCalls, inputs: Any, options: EncodeOptions, role: 
     if not options.takes_few(inputs):
         return await stoppable(model, lambda cancel: model._encode(inputs, options, role, cancel))
     call = Small(running_loop(), model, inputs, options, role)
-    Together.of(model).add(call)
+    watch(lambda: not call.cancel.begun)
     try:
+        Together.of(model).add(call)
         return await call.future
     except asyncio.CancelledError:
         call.cancel.request()
         raise
+    finally:
+        call.cancel.begin()  # a call that failed before it began does not wait either
 
 
 async def stoppable(model: EncodeCalls | InsideCalls, work: Callable[[_core.Cancel], T]) -> T:
     """Has a thread of the model call work(cancel), which calls the engine, and returns the result. If the task is cancelled, the engine's
     call stops."""
     cancel = _core.Cancel()
-    return await in_thread(Pools.of(model).encode, lambda: work(cancel), stop=cancel.request)
+    watch(lambda: not cancel.begun)
+    try:
+        return await in_thread(Pools.of(model).encode, lambda: work(cancel), stop=cancel.request)
+    finally:
+        cancel.begin()  # a call that failed before it began does not wait either

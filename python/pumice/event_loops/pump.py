@@ -17,6 +17,7 @@ from .. import _core
 from ..common.arguments import argument
 from ..common.exits import exit_waits
 from ..generate.generation import READ_AHEAD, Chunk, Stream
+from .waits import watch
 from .workers import Pools, in_thread, running_loop
 
 # A Pump's thread ends after this time without calls. Until then it keeps the model in memory, unless the model is closed.
@@ -77,6 +78,11 @@ class Call:
             self.chunks.clear()
             if not self.over:
                 self._end()
+
+    @property
+    def waits(self) -> bool:
+        """Whether no step has begun with the prompt of the request, which has not ended."""
+        return not self.over and "queued_seconds" not in self.run.timings()
 
     def wake(self) -> None:
         """Wakes the waiting task, if there is one. Called in the event loop when there are chunks or the call is over."""
@@ -230,7 +236,14 @@ async def begin(pools: Pools, make: Callable[[], Any], streams: bool) -> Any:
             raise
         return call
 
-    return await in_thread(pools.prepare, work, discard=lambda made: made.close() if isinstance(made, Call) else None)
+    made: Any = None
+    preparing = True
+    watch(lambda: preparing or (isinstance(made, Call) and made.waits))
+    try:
+        made = await in_thread(pools.prepare, work, discard=lambda made: made.close() if isinstance(made, Call) else None)
+    finally:
+        preparing = False
+    return made
 
 
 async def to_end(pools: Pools, make: Callable[[], Any]) -> Any:

@@ -95,13 +95,6 @@ class AsyncStream(AsyncIterator[Chunk]):
         return None if self._call is None else tuple(params.seed or 0 for params in self._call.run.params)
 
     @property
-    def waits(self) -> bool:
-        """Whether the request is admitted and no step has begun with its prompt."""
-        if self._call is None or self._call.over:
-            return False
-        return "queued_seconds" not in self._call.run.timings()
-
-    @property
     def result(self) -> Any:
         """The result in the form in which agenerate() or achat() returns it, or None if the stream has neither ended nor been closed."""
         return None if self._call is None else self._call.result

@@ -11,12 +11,13 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, MutableMapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
+from ..event_loops.waits import Waits
 from .failures import Dialect, Refused, as_headers, body_of, failure_of, headers_of, new_id, status_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ class Call:
         self._streams = False  # whether the body asks for a stream
         self.work: asyncio.Task[Any] | None = None  # what is done for the request now
         self.ended_by: Refused | None = None  # why the server ended it
-        self._turn: asyncio.TimerHandle | None = None
 
     # ---------------------------------------------------------------- the body
     async def read(self, fields: Fields) -> Read:
@@ -107,11 +107,13 @@ class Call:
 
     @contextlib.asynccontextmanager
     async def using(self, read: Read) -> AsyncIterator[Served]:
-        """Keeps the model that a body names in memory until the block ends, and loads it if it is not there. Raises Refused."""
+        """Keeps the model that a body names in memory until the block ends, and loads it if it is not there. Calls of the model in it
+        have to begin within Settings.max_wait seconds. Raises Refused."""
         self.model = read["model"]
         async with self.server.models.use(read["model"]) as served:
             self.model = served.name
-            yield served
+            with self._limited_wait():
+                yield served
 
     async def translated(self, work: Callable[..., T], *args: Any) -> T:
         """Returns work(*args), which takes as long as the body is large. So a thread does it for a large one."""
@@ -160,22 +162,28 @@ class Call:
         """Gives back what the request holds, once it is over."""
         self.server.held_bytes -= self._held
         self._held, self.body = 0, b""
-        if self._turn is not None:
-            self._turn.cancel()
 
     # ---------------------------------------------------------------- its life
-    def admitted(self, waits: Callable[[], bool]) -> None:
-        """Says that the request has been checked and admitted. waits: whether the model has not begun with it. If that is so after
-        Settings.max_wait seconds, the request is ended with 503."""
-        self.begun = True
+    @contextlib.contextmanager
+    def _limited_wait(self) -> Iterator[None]:
+        """Ends the request with 503 if a model does not begin within Settings.max_wait seconds with a call that is made in the block."""
+        loop, most = asyncio.get_running_loop(), self.server.settings.max_wait
+        timer: asyncio.TimerHandle
 
         def check() -> None:
-            if waits():
-                most = self.server.settings.max_wait
-                message = f"the model did not begin with the request within {most:g} s; try again later"
-                self.end(Refused(503, message, code="waited_too_long", retry_after=self.server.retry_after(self.model)))
+            nonlocal timer
+            if (left := most - waits.longest()) > 0:
+                timer = loop.call_later(left, check)
+                return
+            message = f"the model did not begin with the request within {most:g} s; try again later"
+            self.end(Refused(503, message, code="waited_too_long", retry_after=self.server.retry_after(self.model)))
 
-        self._turn = asyncio.get_running_loop().call_later(self.server.settings.max_wait, check)
+        with Waits() as waits:
+            timer = loop.call_later(most, check)
+            try:
+                yield
+            finally:
+                timer.cancel()
 
     def end(self, failure: Refused) -> None:
         """Ends the request with an error: as its answer, or as the last event of a stream."""

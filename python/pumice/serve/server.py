@@ -127,7 +127,7 @@ class Server:
     def retry_after(self, model: str | None) -> int:
         """Returns in how many seconds a client should try again."""
         served = next((each for each in self.models if each.name == model), None)
-        if served is None or served.model is None or "generate" not in (served.tasks or ()):
+        if served is None or served.model is None:
             return 1
         try:
             waiting = int(served.model.stats()["waiting"])

@@ -57,7 +57,7 @@ class Settings:
     # Most requests of a model that take part in steps, and most that wait for that.
     running: int = 256
     waiting: int = 1024
-    # A request that has not begun after this long is answered with 503.
+    # A request that the model has not begun with after this long is answered with 503.
     max_wait: float = 120.0
     # Most connections, those between two requests included.
     connections: int = 2048

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <string>
 #include <thread>
 
@@ -112,11 +113,13 @@ TEST(EncodeQueue, CountsCallsThatWaitAndWhatWasComputed) {
   EXPECT_EQ(counts.stats().busy_seconds, 0);
   Gate gate(e);
   std::vector<std::thread> threads;
-  threads.emplace_back([&] { e.encode({toy::text(1, 10), toy::text(2, 20)}); });
+  Cancel first, cancel;
+  std::array<Cancel, 3> later;
+  threads.emplace_back([&] { e.encode({toy::text(1, 10), toy::text(2, 20)}, first); });
   while (!gate.inside) std::this_thread::yield();
   EXPECT_EQ(counts.stats().waiting, 0);
-  Cancel cancel;
-  for (std::uint64_t i = 0; i < 3; ++i) threads.emplace_back([&, i] { e.encode({toy::text(i, 7)}); });
+  EXPECT_TRUE(first.begun());
+  for (std::uint64_t i = 0; i < 3; ++i) threads.emplace_back([&, i] { e.encode({toy::text(i, 7)}, later[i]); });
   threads.emplace_back([&] { EXPECT_EQ(toy::error_of([&] { e.encode({toy::text(9, 5)}, cancel); }), ErrorKind::cancelled); });
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   const auto wait_for = [&](std::int64_t waiting) {
@@ -129,8 +132,11 @@ TEST(EncodeQueue, CountsCallsThatWaitAndWhatWasComputed) {
   const EncodeCounts::Stats before = counts.stats();
   EXPECT_EQ(before.texts + before.tokens + before.runs, 0);  // the first run goes on
   EXPECT_GT(before.busy_seconds, 0);
+  for (const Cancel& each : later) EXPECT_FALSE(each.begun());
   gate.open = true;
   for (std::thread& t : threads) t.join();
+  for (const Cancel& each : later) EXPECT_TRUE(each.begun());
+  EXPECT_FALSE(cancel.begun());
   const EncodeCounts::Stats after = counts.stats();
   EXPECT_EQ(after.waiting, 0);
   EXPECT_EQ(after.texts, 5);

@@ -126,12 +126,20 @@ TEST(Scorer, ARequestGetsThePagesOfATextThatHasEnded) {
     inside = true;
     while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
-  std::vector<float> scores(99);
+  std::vector<float> scores(99), others(99);
   std::thread scorer([&] { score(*m.scheduler, toy::text(1, 100), scores, m.cancel); });
   while (!inside) std::this_thread::yield();
   const Ids prompt = toy::text(2, 90);
   const auto g = m.scheduler->request({prompt}, {.max_new_tokens = 5});
   EXPECT_FALSE(g->wait(1, 50));
+  Cancel waits;  // another text waits for these pages, too
+  std::thread other(
+      [&] { EXPECT_EQ(toy::error_of([&] { score(*m.scheduler, toy::text(3, 100), others, waits); }), ErrorKind::cancelled); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  EXPECT_TRUE(m.cancel.begun());
+  EXPECT_FALSE(waits.begun());
+  waits.request();
+  other.join();
   go = true;
   scorer.join();
   EXPECT_TRUE(g->wait(5, 5000));

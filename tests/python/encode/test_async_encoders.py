@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterator
@@ -17,6 +18,7 @@ import pytest
 from module_models import PAIRS, TEXTS, make_folder
 
 import pumice
+from pumice.event_loops.waits import Waits
 from pumice.event_loops.workers import Pools
 
 Call = Coroutine[Any, Any, Any]
@@ -283,3 +285,44 @@ def test_a_closed_model(name: str, tmp_path: Path) -> None:
 
 def test_a_model_without_the_task(minilm: pumice.Model) -> None:
     rank_twins(minilm, ["b"])
+
+
+def test_waits_sees_calls_that_have_not_begun(minilm: pumice.Model) -> None:
+    """Calls of other tasks, and calls that have begun, failed or been cancelled do not count."""
+    over, begun = threading.Event(), threading.Semaphore(0)
+
+    def job() -> None:
+        begun.release()
+        over.wait(60)
+
+    async def main() -> None:
+        with Waits() as waits:
+            assert waits.longest() == 0.0
+            await minilm.aencode("a stone")
+            with pytest.raises(TypeError):
+                await minilm.aencode([1])
+            assert waits.longest() == 0.0
+            pools = Pools.of(minilm)
+            for workers, threads in ((pools.together, 1), (pools.encode, 64)):
+                for _ in range(threads):
+                    workers.run(job)
+                    assert begun.acquire(timeout=60)
+            tasks = [asyncio.create_task(minilm.aencode(some)) for some in ("a stone", MANY)]
+            await asyncio.sleep(0.2)
+            assert 0.1 < waits.longest() < 60
+            tasks[0].cancel()
+            tasks[1].cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert waits.longest() == 0.0
+            with Waits() as inner:
+                task = asyncio.create_task(minilm.aencode("a stone"))
+                await asyncio.sleep(0.1)
+                assert inner.longest() > 0.0 == waits.longest()
+                over.set()
+                await task
+                assert inner.longest() == 0.0
+
+    try:
+        asyncio.run(main())
+    finally:
+        over.set()

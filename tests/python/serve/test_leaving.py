@@ -14,6 +14,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,7 @@ import samples
 from servers import At, Here, read_all, reply_of, request_bytes, serving, until
 
 import pumice
+from pumice.event_loops.workers import Pools, Workers
 
 TIMES = int(os.environ.get("PUMICE_LEAVING", "3"))
 CHAT = "/v1/chat/completions"
@@ -156,6 +158,66 @@ def test_a_request_that_waits_for_too_long() -> None:
         assert here.served.calls and chats.stats()["waiting"] == 0  # the first one goes on
         first.close()
         until(lambda: not here.served.calls)
+
+
+@pytest.fixture
+def impatient() -> Iterator[Here]:
+    options = {"device": "cpu", "threads": 1}
+    with (
+        pumice.load(samples.smollm2(), n_ctx=2048, **options) as chats,
+        pumice.load(samples.minilm(), **options) as embed,
+        serving({"chat": chats, "embed": embed}, running=1, max_wait=1.0) as here,
+    ):
+        yield here
+
+
+def busy(workers: Workers, most: int) -> threading.Event:
+    """Gives each thread of a pool a job that lasts until the event is set."""
+    over, begun = threading.Event(), threading.Semaphore(0)
+
+    def job() -> None:
+        begun.release()
+        over.wait(60)
+
+    for _ in range(most):
+        workers.run(job)
+    for _ in range(most):
+        assert begun.acquire(timeout=60)
+    return over
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": ["one text"]}),
+        ("/v1/embeddings", {"input": ["many texts"] * 500}),
+        ("/v1/rerank", {"query": "one", "documents": ["a", "b"]}),
+    ],
+)
+def test_texts_that_wait_for_too_long(impatient: Here, path: str, body: Any) -> None:
+    """The threads that tokenize and encode are busy, so the request cannot begin."""
+    pools = Pools.of(model(impatient, "embed"))
+    events = [busy(pools.together, 1), busy(pools.encode, 64)]
+    try:
+        late = impatient.post(path, {"model": "embed", **body})
+        assert late.status == 503 and late.error["code"] == "waited_too_long" and 1 <= int(late.headers["retry-after"]) <= 60
+        assert not impatient.served.calls
+    finally:
+        for over in events:
+            over.set()
+    assert impatient.post(path, {"model": "embed", **body}).status == 200
+
+
+def test_an_echo_that_waits_for_too_long(impatient: Here) -> None:
+    """A chat takes the only place among the running requests."""
+    echo = {"model": "chat", "prompt": "one two three", "echo": True, "logprobs": 1, "max_tokens": 0}
+    first, _ = in_the_stream(impatient)
+    late = impatient.post("/v1/completions", echo)
+    assert late.status == 503 and late.error["code"] == "waited_too_long"
+    assert len(impatient.served.calls) == 1  # the chat goes on
+    first.close()
+    until(lambda: not impatient.served.calls)
+    assert impatient.post("/v1/completions", echo).status == 200
 
 
 OTHER_SERVER = """

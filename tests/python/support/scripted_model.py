@@ -50,7 +50,6 @@ class _Stream:
         self._asked, self._params, self._model = asked, params, model
         self.prompt_tokens = (len(asked.ids),)
         self.result: Any = None
-        self.waits = False
 
     async def begin(self) -> _Stream:
         return self
