@@ -55,8 +55,7 @@ async def ready(call: Call) -> None:
 
 async def metrics(call: Call) -> None:
     """Gives the figures in the form of Prometheus."""
-    body = await call.server.aside(call.server.metrics.text)
-    await call.send(body, kind=CONTENT_TYPE_LATEST)
+    await call.send(await call.server.figures(), kind=CONTENT_TYPE_LATEST)
 
 
 async def openapi(call: Call) -> None:

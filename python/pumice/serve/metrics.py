@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
     from .calls import Call
     from .models import Models
+
+# Figures as plain values: for each family its name, what it is, its type, and its samples (name, labels, value).
+Families = list[tuple[str, str, str, list[tuple[str, dict[str, str], float]]]]
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -107,5 +110,36 @@ class Metrics:
         self._text_tokens.labels(model).inc(tokens)
 
     def text(self) -> bytes:
-        """Returns all figures."""
+        """Returns all figures in the form of Prometheus."""
         return generate_latest(self._registry)
+
+    def families(self) -> Families:
+        """Returns all figures as plain values."""
+        return [
+            (family.name, family.documentation, family.type, [(each.name, each.labels, each.value) for each in family.samples])
+            for family in self._registry.collect()
+        ]
+
+
+def text_of(workers: Mapping[int, Families | None]) -> bytes:
+    """Returns the figures of several workers in the form of Prometheus, each with the number of its worker as the label `worker`. None: the
+    worker did not answer, which pumice_worker_up says."""
+    up = GaugeMetricFamily("pumice_worker_up", "1: the figures of the worker are here; 0: it did not answer", labels=["worker"])
+    merged: dict[str, Metric] = {}
+    for number, families in sorted(workers.items()):
+        up.add_metric([str(number)], families is not None)
+        for name, about, kind, samples in families or ():
+            family = merged.setdefault(name, Metric(name, about, kind))
+            for sample, labels, value in samples:
+                family.add_sample(sample, {**labels, "worker": str(number)}, value)
+    return generate_latest(_Ready([up, *merged.values()]))
+
+
+class _Ready:
+    """A registry of figures that are there already."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families

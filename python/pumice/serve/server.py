@@ -19,6 +19,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from .calls import Call
+    from .worker_figures import WorkerFigures
 
 logger = logging.getLogger("pumice.serve")
 T = TypeVar("T")
@@ -79,6 +80,7 @@ class Server:
         self.lost: str | None = None  # what a driver said when a GPU was lost: its models do not run until the process starts again
         self.failed: BaseException | None = None  # why the models could not be loaded
         self.logs_failure = True  # False: `pumice serve` ends with this error as its one line
+        self.workers: WorkerFigures | None = None  # of `--workers`, how this one asks the others for their figures
         self._starting: asyncio.Task[None] | None = None
 
     # ---------------------------------------------------------------- life
@@ -123,6 +125,10 @@ class Server:
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
         """Has a thread call work(*args), because it may take longer than an event loop should be busy (5 ms)."""
         return await asyncio.to_thread(work, *args)
+
+    async def figures(self) -> bytes:
+        """Returns the content of /metrics: of all workers, if there are some."""
+        return await (self.aside(self.metrics.text) if self.workers is None else self.workers.text())
 
     def retry_after(self, model: str | None) -> int:
         """Returns in how many seconds a client should try again."""

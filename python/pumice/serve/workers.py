@@ -29,6 +29,7 @@ from ..model.model import Model
 from .application import app
 from .process import LAST_SECONDS, Process
 from .settings import Settings
+from .worker_figures import FigureSockets, WorkerFigures
 
 logger = logging.getLogger("pumice.serve")
 
@@ -49,6 +50,8 @@ class Worker(Process):
         # that came together. The queue of the system itself stays long.
         self.config.backlog = 1
         await super().startup(sockets)
+        if self.served.workers is not None:
+            self.served.workers.listen()
         for each in sockets or ():
             each.listen(self.served.settings.connections)
         loop = asyncio.get_running_loop()
@@ -92,6 +95,7 @@ class Workers:
         self._children: dict[int, Child] = {}  # by number
         self._due: dict[int, float] = {}  # number -> when it is to be started
         self._stops = 0
+        self._figures = FigureSockets(count)
 
     def run(self) -> int:
         """Runs the workers until SIGTERM or Ctrl-C. Returns 0."""
@@ -128,6 +132,7 @@ class Workers:
                         self._ready()
             self._reap()
         signal.set_wakeup_fd(-1)
+        self._figures.close()
         return 0
 
     def _told(self, _: int, __: FrameType | None) -> None:
@@ -163,6 +168,7 @@ class Workers:
                 child.link.close()  # else this process would keep the others from hearing that their parent has died
             given = {field.name: getattr(self._settings, field.name) for field in fields(self._settings)}
             worker = Worker(its, application=app(self._models, **given), ready=lambda: its.send(b"r") and None)
+            worker.served.workers = WorkerFigures(worker.served, self._figures, number)
             worker.run(sockets=[self._listening])
             code = 0
         except BaseException:

@@ -314,6 +314,48 @@ def test_workers_share_the_weights_and_are_replaced() -> None:
         assert "Traceback" not in server.errors, server.errors
 
 
+def figures(server: Command, name: str) -> dict[str, float]:
+    """Returns the samples of a figure in /metrics, by what stands between its braces."""
+    lines = re.findall(rf"^{name}\{{(.*)\}} (\S+)$", server.get("/metrics").body.decode(), re.MULTILINE)
+    return {labels: float(value) for labels, value in lines}
+
+
+def test_metrics_have_the_figures_of_all_workers() -> None:
+    body = {"input": ["one", "two"]}
+    with Command(f"embed={samples.minilm()}", "--workers", "2", "--grace", "0.1") as server:
+        server.wait_ready()
+        until(lambda: len(figures(server, "pumice_model_loaded")) == 2)
+        asked = 0
+        counts: dict[str, float] = {}
+        while len(counts) < 2:  # until both workers have answered some
+            assert asked < 400
+            assert server.post("/v1/embeddings", body).status == 200
+            asked += 1
+            counts = figures(server, "pumice_embedded_texts_total")
+        for _ in range(5):  # whichever worker is asked
+            counts = figures(server, "pumice_embedded_texts_total")
+            assert set(counts) == {'model="embed",worker="0"', 'model="embed",worker="1"'} and sum(counts.values()) == 2 * asked
+            requests = figures(server, "pumice_requests_total")
+            assert sum(value for labels, value in requests.items() if "/v1/embeddings" in labels) == asked
+        text = server.get("/metrics").body.decode()
+        assert text.count("# TYPE pumice_request_seconds histogram") == 1  # each family is there once
+        assert figures(server, "pumice_worker_up") == {'worker="0"': 1.0, 'worker="1"': 1.0}
+
+        # A worker that does not answer is left out, and its successor begins again.
+        first = children_of(server.process.pid)
+        os.kill(first[1], signal.SIGSTOP)
+        try:
+            up = figures(server, "pumice_worker_up")
+            assert sorted(up.values()) == [0.0, 1.0]
+            assert len(figures(server, "pumice_embedded_texts_total")) <= 1
+        finally:
+            os.kill(first[1], signal.SIGKILL)
+        until(lambda: len(set(children_of(server.process.pid)) - {first[1]}) == 2)
+        until(lambda: sum(figures(server, "pumice_worker_up").values()) == 2)
+        assert sum(figures(server, "pumice_embedded_texts_total").values()) < 2 * asked
+        assert "Traceback" not in server.errors, server.errors
+
+
 def test_workers_end_with_their_parent() -> None:
     with Command(f"embed={samples.minilm()}", "--workers", "2", "--grace", "0.1") as server:
         pids = children_of(server.wait_ready().process.pid)
