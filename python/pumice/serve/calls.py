@@ -21,6 +21,7 @@ from ..event_loops.waits import Waits
 from .failures import Dialect, Refused, as_headers, body_of, failure_of, headers_of, new_id, status_of
 
 if TYPE_CHECKING:
+    from ..event_loops.streams import AsyncStream
     from ..generate.generation import Chunk
     from .fields import Fields, Read
     from .models import Served
@@ -83,6 +84,7 @@ class Call:
         self._streams = False  # whether the body asks for a stream
         self.work: asyncio.Task[Any] | None = None  # what is done for the request now
         self.ended_by: Refused | None = None  # why the server ended it
+        self._stream: AsyncStream | None = None  # what the model generates for it
 
     # ---------------------------------------------------------------- the body
     async def read(self, fields: Fields) -> Read:
@@ -159,7 +161,11 @@ class Call:
         return Refused(413, f"the body is larger than {self.server.settings.max_body} bytes, the most that this server takes")
 
     def release(self) -> None:
-        """Gives back what the request holds, once it is over."""
+        """Gives back what the request holds, once it is over, and counts what is known only then."""
+        found = None if self._stream is None else self._stream.result
+        if found is not None and self.model is not None:
+            # The timings are those of the whole call, so each of its results has the same ones.
+            self.server.metrics.generated(self.model, (found[0] if isinstance(found, list) else found).timings)
         self.server.held_bytes -= self._held
         self._held, self.body = 0, b""
 
@@ -184,6 +190,10 @@ class Call:
                 yield
             finally:
                 timer.cancel()
+
+    def admitted(self, stream: AsyncStream) -> None:
+        """Says that the request has been checked and admitted, and is answered by a stream."""
+        self.begun, self._stream = True, stream
 
     def end(self, failure: Refused) -> None:
         """Ends the request with an error: as its answer, or as the last event of a stream."""

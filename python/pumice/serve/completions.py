@@ -102,7 +102,7 @@ async def complete(call: Call) -> None:
             options["logprobs"] = top or True
         stream = model.astream(prompts if len(prompts) > 1 else prompts[0], **{**call.sampling, **options})
         await stream.begin()
-        call.begun = True
+        call.admitted(stream)
         if read["stream"]:
             usage = bool((read["stream_options"] or {}).get("include_usage"))
             await _stream(call, model, stream, head, usage, read.ignored)

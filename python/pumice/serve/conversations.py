@@ -76,7 +76,7 @@ async def begun(call: Call, served: Served, asked: Asked) -> Answering:
     model, keywords, ignored = await _keywords(call, served, asked)
     stream = await model.achat(stream=True, **keywords)
     await stream.begin()
-    call.begun = True
+    call.admitted(stream)
     return Answering(model, served, stream, ignored + asked.left_out)
 
 

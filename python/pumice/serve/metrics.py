@@ -82,6 +82,9 @@ class Metrics:
         self._seconds = Histogram("pumice_request_seconds", "time of whole requests", ["endpoint"], buckets=_SECONDS, **make)
         self._first = Histogram("pumice_first_token_seconds", "time to the first token", ["model"], buckets=_SECONDS, **make)
         self._between = Histogram("pumice_token_seconds", "time between tokens", ["model"], buckets=_SECONDS, **make)
+        self._queue = Histogram("pumice_queue_seconds", "time until a step began with the prompt", ["model"], buckets=_SECONDS, **make)
+        self._drafted = Counter("pumice_drafted_tokens", "tokens that were guessed", ["model"], **make)
+        self._accepted = Counter("pumice_accepted_tokens", "guesses that were right", ["model"], **make)
         self._streamed = Counter("pumice_streamed_tokens", "tokens that were sent to clients", ["model"], **make)
         self._texts = Counter("pumice_embedded_texts", "texts of requests to encoders", ["model"], **make)
         self._text_tokens = Counter("pumice_embedded_tokens", "tokens of these texts", ["model"], **make)
@@ -103,6 +106,13 @@ class Metrics:
             self._first.labels(model).observe(seconds)
         else:
             self._between.labels(model).observe(seconds / count)
+
+    def generated(self, model: str, timings: Mapping[str, float]) -> None:
+        """Counts a call of generate() or chat() that has ended. timings: those of its result."""
+        self._drafted.labels(model).inc(timings.get("drafted_tokens", 0))
+        self._accepted.labels(model).inc(timings.get("accepted_tokens", 0))
+        if (queued := timings.get("queued_seconds")) is not None:
+            self._queue.labels(model).observe(queued)
 
     def texts(self, model: str, texts: int, tokens: int) -> None:
         """Counts texts that an encoder read."""

@@ -47,10 +47,33 @@ def test_health_metrics_and_description(smollm2: pumice.Model) -> None:
     assert 'pumice_requests_total{code="400",endpoint="/v1/completions"} 1.0' in text
     assert 'pumice_streamed_tokens_total{model="chat"} 3.0' in text
     assert 'pumice_first_token_seconds_count{model="chat"} 1.0' in text
+    assert 'pumice_queue_seconds_count{model="chat"} 1.0' in text  # a request that is refused does not wait
     paths = description.json["paths"]
     assert {"/v1/chat/completions", "/v1/embeddings", "/metrics"} <= set(paths)
     schema = paths["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert schema["required"] == ["messages"] and "temperature" in schema["properties"]
+
+
+def figure(answer: Answer, name: str) -> float:
+    return float(next(line for line in answer.body.decode().splitlines() if line.startswith(name + "{")).rpartition(" ")[2])
+
+
+def test_guesses_are_counted(smollm2: pumice.Model) -> None:
+    text = "one two three four five six seven eight nine ten " * 4
+    asked = {"prompt": text, "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    timings = smollm2.generate(text, max_new_tokens=40, temperature=0, ignore_eos=True, speculate="lookup").timings
+    assert timings["drafted_tokens"] >= timings["accepted_tokens"] > 0
+
+    async def work(client: Client) -> Answer:
+        for more in ({}, {"speculate": "lookup"}, {"speculate": "lookup", "stream": True}):
+            assert (await client.post("/v1/completions", asked | more)).status == 200
+        await client.post("/v1/completions", asked | {"stream": True, "max_tokens": 500}, leave_after_parts=1)
+        return await client.get("/metrics")
+
+    found = with_server({"chat": smollm2}, work)
+    assert figure(found, "pumice_drafted_tokens_total") >= 2 * timings["drafted_tokens"]
+    assert figure(found, "pumice_accepted_tokens_total") >= 2 * timings["accepted_tokens"]
+    assert figure(found, "pumice_queue_seconds_count") == 4.0  # also of a client that left
 
 
 def test_tokens_and_templates(smollm2: pumice.Model) -> None:
