@@ -187,6 +187,8 @@ def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None) ->
 
 async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], usage: bool, ignored: Sequence[str]) -> None:
     more: dict[str, Any] = {"usage": None} if usage else {}
+    # What has no effect is said in the first event, unless the event with the usage says it.
+    told: dict[str, Any] = {"pumice": {"ignored": ignored}} if ignored and not usage else {}
     lengths: dict[int, int] = {}
     async with stream, call.events(failed) as out:
         async for chunk in stream:
@@ -198,7 +200,8 @@ async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], u
             finish = finish_of(chunk.finish_reason, False)
             choice = {"index": chunk.index, "text": chunk.text, "logprobs": logprobs, "finish_reason": finish}
             call.count(chunk)
-            await out.send(event_of({**head, "choices": [choice], **more}))
+            await out.send(event_of({**head, "choices": [choice], **more, **told}))
+            told = {}
         found = stream.result if isinstance(stream.result, list) else [stream.result]
         report = {"usage": usage_of(found, found[0].params.n), "pumice": {"ignored": ignored}}
         last = event_of({**head, "choices": [], **report}) if usage else b""

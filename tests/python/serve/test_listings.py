@@ -89,6 +89,18 @@ def test_tokens_and_templates(smollm2: pumice.Model) -> None:
     assert post(smollm2, "/tokenize", {}).status == 400
 
 
+def test_completions_say_what_they_ignore(smollm2: pumice.Model) -> None:
+    """A whole answer says it; a stream says it in its first event, or in that with the usage."""
+    body = {"prompt": "One, two,", "max_tokens": 3, "color": "red"}
+    for more in ({}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}):
+        found = post(smollm2, "/v1/completions", body | more, ignore_unknown_fields=True)
+        events = [event for event in found.events if event != "[DONE]"] if more else [found.json]
+        at = [i for i, event in enumerate(events) if event.get("pumice", {}).get("ignored") == ["color"]]
+        assert at == ([len(events) - 1] if "stream_options" in more else [0])
+    quiet = post(smollm2, "/v1/completions", {"prompt": "One", "max_tokens": 2, "stream": True})
+    assert all("pumice" not in event for event in quiet.events)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_completions(smollm2: pumice.Model, stream: bool) -> None:
     prompts = ["One, two, three,", "The capital of France is"]
