@@ -261,15 +261,18 @@ def run(arguments: argparse.Namespace, common: Mapping[str, Any], sampling: Mapp
 
         say(f"pumice serves {names} at {process.address_of(listening)} (Ctrl-C stops)")
 
+    def leave() -> None:
+        listening.close()
+        if arguments.uds is not None:
+            Path(arguments.uds).unlink(missing_ok=True)
+
     try:
         if arguments.workers > 1:
             return workers.run(models, options, settings, arguments.workers, listening, ready)
         given = {field.name: getattr(settings, field.name) for field in fields(settings)}
-        return process.serve(app(models, load=options, **given), listening, ready)
+        return process.serve(app(models, load=options, **given), listening, ready, leave)
     finally:
-        listening.close()
-        if arguments.uds is not None:
-            Path(arguments.uds).unlink(missing_ok=True)
+        leave()
 
 
 def _log(level: str) -> None:

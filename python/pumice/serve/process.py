@@ -30,8 +30,15 @@ class Process(uvicorn.Server):
     The first stop lets the requests at work go on for Settings.grace seconds, while new ones and /ready get 503. What is still at work then
     gets an error, in streams as their last event. The second stop ends the process at once."""
 
-    def __init__(self, application: Starlette, ready: Callable[[], None] = lambda: None, loop: str = "auto") -> None:
-        """ready: is called once, when the models are loaded. loop: the event loop; "auto" takes uvloop if it is installed."""
+    def __init__(
+        self,
+        application: Starlette,
+        ready: Callable[[], None] = lambda: None,
+        loop: str = "auto",
+        at_once: Callable[[], None] = lambda: None,
+    ) -> None:
+        """ready: is called once, when the models are loaded. loop: the event loop; "auto" takes uvloop if it is installed. at_once: is
+        called before the second stop ends the process, whose usual end is then left out."""
         self.served: Server = application.state.server
         self.served.logs_failure = False
         settings = self.served.settings
@@ -52,7 +59,7 @@ class Process(uvicorn.Server):
                 timeout_graceful_shutdown=int(LAST_SECONDS),
             )
         )
-        self._ready = ready
+        self._ready, self._at_once = ready, at_once
         self.stops = 0  # how often the process was told to stop
 
     def stop(self) -> None:
@@ -60,6 +67,7 @@ class Process(uvicorn.Server):
         self.stops += 1
         self.served.stopping = True
         if self.stops > 1:
+            self._at_once()
             os._exit(0)
 
     # ---------------------------------------------------------------- what uvicorn calls
@@ -166,9 +174,10 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{name[0]}]:{name[1]}" if listening.family == socket.AF_INET6 else f"http://{name[0]}:{name[1]}"
 
 
-def serve(application: Starlette, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> int:
-    """Serves at a socket until the process is told to stop. Returns 0. Raises the error of a model that could not be loaded."""
-    process = Process(application, ready)
+def serve(application: Starlette, listening: socket.socket, ready: Callable[[], None], at_once: Callable[[], None]) -> int:
+    """Serves at a socket until the process is told to stop. ready, at_once: as in Process. Returns 0. Raises the error of a model that
+    could not be loaded."""
+    process = Process(application, ready, at_once=at_once)
     process.run(sockets=[listening])
     if process.served.failed is not None:
         raise process.served.failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -242,6 +243,22 @@ def test_a_second_signal_ends_at_once() -> None:
         server.tell()
         assert server.end() == 0 and time.monotonic() - begun_at < 5
         asked.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_second_signal_removes_the_socket_from_the_file_system(tmp_path: Path, workers: int) -> None:
+    path = tmp_path / "socket"
+    arguments = (f"chat={samples.smollm2()}", "--uds", str(path), "--grace", "600", "--n-ctx", "512", "--workers", str(workers))
+    with Command(*arguments, port=None) as server, socket.socket(socket.AF_UNIX) as connection:
+        server.wait_ready()
+        connection.connect(str(path))
+        connection.sendall(request_bytes("POST", CHAT, json.dumps({**LONG, "stream": True}).encode(), {"Host": "any.name"}))
+        connection.recv(100)
+        server.tell()
+        time.sleep(1)
+        assert server.process.poll() is None and path.exists()  # the stream goes on
+        server.tell()
+        assert server.end() == 0 and not path.exists()
 
 
 def test_a_signal_while_models_are_loaded() -> None:
