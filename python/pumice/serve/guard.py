@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .calls import CALL, GONE, REQUEST_ID, Call, Message, Receive, Send
-from .failures import Dialect, Refused, new_id
+from .calls import CALL, GONE, REQUEST_ID, Call, ClientGone, Message, Receive, Send
+from .failures import Dialect, Refused, failure_of, new_id
 from .server import Server
 
 access = logging.getLogger("pumice.serve.access")
@@ -64,6 +64,13 @@ class Guard:
                 except _NoSuchPath as found:
                     what = "there is no path" if found.status == 404 else f"{scope['method']} is not a method of"
                     failure = Refused(found.status, f"{what} {scope['path'][:200]}; /openapi.json lists what there is", code="unknown_path")
+                except ClientGone:
+                    return
+                except Exception as error:  # no endpoint raises one, but for a mistake in this package
+                    failure = failure_of(error, begun=True)
+                    self._server.log_failure(Call(self._server, scope, receive, guarded, dialect), failure, error)
+                    if status != GONE:  # a part of the answer is sent, so the server that runs this application must end the connection
+                        raise
             await Call(self._server, scope, receive, guarded, dialect).refuse(failure)
         finally:
             level = logging.DEBUG if scope["path"] in ASKED_OFTEN and status < 400 else logging.INFO

@@ -147,9 +147,9 @@ class Server:
             self.lost = str(error)
         if failure is error:
             level = logging.WARNING if failure.status >= 500 else logging.DEBUG
-            logger.log(level, "%s: %d %s", call.id, failure.status, failure.code or "")
+            logger.log(level, "%s: %d %s", call.id, failure.status, failure.code or "", exc_info=error.__cause__)
         elif failure.status >= 500:
-            logger.error("%s: %s %d", call.id, type(error).__name__, failure.status, exc_info=failure.status == 500 and error or None)
+            logger.error("%s: %s %d", call.id, type(error).__name__, failure.status, exc_info=error)
         else:
             logger.debug("%s: %d", call.id, failure.status)
 

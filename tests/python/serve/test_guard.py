@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from servers import Here, request_bytes, serving
+from servers import Here, request_bytes, serving, until
 
 import pumice
+from pumice.serve.calls import Call
+from pumice.serve.metrics import Metrics
 from pumice.serve.settings import Settings
 
 CHAT = "/v1/chat/completions"
@@ -146,6 +148,29 @@ def test_the_log_has_neither_texts_nor_keys(keyed: Here, caplog: pytest.LogCaptu
     ours = [line for record in caplog.records if record.name == "pumice.serve.access" and CHAT in (line := record.getMessage())]
     assert len(ours) == 4
     assert " 200 " in ours[0] and ours[0].endswith(" chat")
+
+
+def test_the_log_has_the_traceback_of_a_500_under_the_clients_id(plain: Here, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("this is broken")
+
+    body = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+    places = {"parsed": (Call, "_parsed"), "streamed": (Metrics, "tokens"), "ended": (Metrics, "ended")}
+    for where, (owner, name) in places.items():
+        caplog.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, broken)
+            path = "/v1/models" if where == "ended" else CHAT
+            sent = {**body, "stream": where == "streamed"}
+            told = {"x-request-id": "mine-1"}
+            reply = plain.get(path, told) if where == "ended" else plain.post(path, sent, told)
+            until(lambda: not plain.served.calls)
+        lines = [record for record in caplog.records if record.exc_info and record.getMessage().startswith("mine-1: RuntimeError 500")]
+        assert len(lines) == 1 and lines[0].exc_info is not None and "broken" in str(lines[0].exc_info[1]), where
+        if where == "parsed":
+            assert reply.status == 500 and reply.error["code"] == "internal_error" and reply.headers["x-request-id"] == "mine-1"
+        if where == "streamed":
+            assert reply.headers["x-request-id"] == "mine-1" and b"internal_error" in reply.body and reply.body.endswith(b"[DONE]\n\n")
 
 
 def test_settings_are_checked(smollm2: pumice.Model) -> None:
