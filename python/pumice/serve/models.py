@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import pumice
@@ -94,9 +94,15 @@ class Rate:
 class Models:
     """All models of a server."""
 
-    def __init__(self, sources: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], settings: Settings) -> None:
-        """sources: by name, a Model or what load() takes. options: by name, the keywords of load()."""
-        self._settings = settings
+    def __init__(
+        self,
+        sources: Mapping[str, Any],
+        options: Mapping[str, Mapping[str, Any]],
+        settings: Settings,
+        aside: Callable[[Callable[[], None]], Awaitable[None]],
+    ) -> None:
+        """sources: by name, a Model or what load() takes. options: by name, the keywords of load(). aside: Server.aside()."""
+        self._settings, self._aside = settings, aside
         self._served = {name: Served(name, source, options.get(name, {})) for name, source in sources.items()}
         for served in self._served.values():
             if served.model is not None and "generate" in served.model.info["tasks"]:
@@ -178,7 +184,7 @@ class Models:
         """Frees a model's memory."""
         model, served.model = served.model, None
         if model is not None:
-            await asyncio.to_thread(model.close)
+            await self._aside(model.close)
             logger.info("unloaded %s", served.name)
 
     @property

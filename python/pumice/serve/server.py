@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import DeviceLostError
+from ..event_loops.workers import Workers, in_thread
 from . import chat_completions, completions, embeddings, listings, messages, rerank, responses
 from .failures import Refused
 from .fields import Fields
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pumice.serve")
 T = TypeVar("T")
+
+THREADS, MOST_ASIDE = 8, 4096  # for work that takes longer than an event loop should be busy, and how much of it may wait
 
 
 class Tables:
@@ -71,7 +74,8 @@ class Server:
     ) -> None:
         """paths: those of the application, for its description."""
         self.settings, self.paths = settings, paths
-        self.models = Models(sources, options, settings)
+        self._threads = Workers(THREADS, MOST_ASIDE)
+        self.models = Models(sources, options, settings, self.aside)
         self.metrics = Metrics(self.models)
         self.tables = Tables(settings)
         self.held_bytes = 0  # of bodies that wait or are at work
@@ -104,6 +108,7 @@ class Server:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._starting
         await self.models.stop()
+        self._threads.end()
 
     @property
     def not_ready(self) -> str | None:
@@ -124,7 +129,7 @@ class Server:
     # ---------------------------------------------------------------- help for requests
     async def aside(self, work: Callable[..., T], *args: Any) -> T:
         """Has a thread call work(*args), because it may take longer than an event loop should be busy (5 ms)."""
-        return await asyncio.to_thread(work, *args)
+        return await in_thread(self._threads, lambda: work(*args))
 
     async def figures(self) -> bytes:
         """Returns the content of /metrics: of all workers, if there are some."""
