@@ -1,6 +1,6 @@
 """POST /v1/rerank, /rerank (Jina's and Cohere's first form) and /v2/rerank (Cohere's): documents sorted by how well they fit a query.
 
-https://jina.ai/reranker and https://docs.cohere.com/reference/rerank describe the forms."""
+https://api.jina.ai/redoc and https://docs.cohere.com/reference/rerank describe the forms."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..common.arguments import argument
 from ..encode.similarity import similarity
 from .calls import Call
 from .failures import Refused, new_id
@@ -15,23 +16,43 @@ from .fields import FLAG, TEXT, Field, Fields
 from .sampling_fields import INERT, MODEL
 from .settings import Settings
 
+DOCUMENTS_A_UNIT = 100  # Cohere's search unit is a query with up to so many documents
+
 
 def fields(settings: Settings) -> Fields:
     """Returns the table of fields."""
-    document = {"anyOf": [TEXT, {"type": "object", "properties": {"text": TEXT}, "required": ["text"]}]}
+    text = {"anyOf": [TEXT, {"type": "object", "properties": {"text": TEXT}, "required": ["text"]}]}
     return Fields(
         (
             MODEL,
-            Field("query", TEXT, "The query.", needed=True),
-            Field(
-                "documents", {"type": "array", "items": document, "minItems": 1, "maxItems": settings.max_documents}, "Texts.", needed=True
-            ),
+            Field("query", text, "The query.", needed=True),
+            Field("documents", {"type": "array", "items": text, "minItems": 1, "maxItems": settings.max_documents}, "Texts.", needed=True),
             Field("top_n", {"type": "integer", "minimum": 1}, "How many documents are returned."),
             Field("return_documents", FLAG, "True: results have the texts."),
             Field("max_tokens_per_doc", {"type": "integer", "minimum": 1}, "Documents are cut to so many tokens."),
+            Field(
+                "truncate",
+                {"anyOf": [FLAG, {"enum": ["NONE", "END"]}]},
+                'false, "NONE": a text that is too long is an error. Without it, it is cut.',
+                to="truncate",
+                read=_truncation,
+            ),
+            Field("truncation", FLAG, "The same.", to="truncate", read=_truncation),
+            Field("rank_fields", {"type": "array", "items": {"enum": ["text"]}}, "Documents are ranked by their text alone."),
+            Field("max_chunks_per_doc", {"enum": [1]}, "Documents are not divided; what is too long is cut."),
         ),
-        inert=(*INERT, "rank_fields", "truncation", "truncate", "return_embeddings"),
+        inert=(*INERT, "priority"),
+        refused={"return_embeddings": "/v1/embeddings gives vectors"},
     )
+
+
+def _truncation(given: bool | str) -> bool | str:
+    """Returns the keyword `truncate` of the Python calls."""
+    return True if given in (True, "END") else "error"
+
+
+def _text(given: Any) -> str:
+    return given if isinstance(given, str) else str(given["text"])
 
 
 async def rerank(call: Call) -> None:
@@ -40,37 +61,39 @@ async def rerank(call: Call) -> None:
     async with call.using(read) as served:
         model = served.model
         assert model is not None
-        query = read["query"]
-        texts = [each if isinstance(each, str) else each["text"] for each in read["documents"]]
+        query, texts = _text(read["query"]), [*map(_text, read["documents"])]
         if "classify" in model.info["tasks"]:
-            ranked = await model.arank(query, texts, details=True, max_document_tokens=read["max_tokens_per_doc"])
+            ranked = await model.arank(query, texts, details=True, max_document_tokens=read["max_tokens_per_doc"], **read.keywords)
             order = [(hit.index, hit.score) for hit in ranked.hits]
-            tokens, cut, scores = ranked.tokens, ranked.cut, "cross-encoder"
+            total, cut = int(ranked.tokens.sum()), ranked.cut  # each pair has the query
+            about: dict[str, Any] = {"scores": "cross-encoder"}
         elif "encode" in model.info["tasks"]:
             if read["max_tokens_per_doc"] is not None:
                 raise Refused(400, "max_tokens_per_doc needs a cross-encoder; this model compares vectors", param="max_tokens_per_doc")
-            asked = await model.aencode_query([query], details=True)
-            given = await model.aencode_document(texts, details=True)
+            with argument("query"):
+                asked = await model.aencode_query([query], details=True, **read.keywords)
+            with argument("documents"):
+                given = await model.aencode_document(texts, details=True, **read.keywords)
             # Always the cosine, which is between 0 and 1 but for texts that have nothing in common. The measure of some models is a
             # distance or a dot product, of which only the order would have a meaning.
             found = np.clip(similarity(asked.vectors, given.vectors, "cosine")[0].astype(np.float64), 0, 1)
             order = [(int(i), float(found[i])) for i in np.argsort(-found, kind="stable")]
-            tokens, cut, scores = given.tokens, given.cut, "cosine"
+            total, cut = int(given.tokens.sum() + asked.tokens.sum()), given.cut
+            about = {"scores": "cosine", "cut_query": bool(asked.cut.any())}
         else:
             raise Refused(400, f"the model {served.name!r} neither scores pairs nor makes vectors", param="model")
         call.begun = True
-        call.count_texts(len(texts), int(tokens.sum()))
+        call.count_texts(len(texts), total)
         results: list[dict[str, Any]] = []
         for index, score in order[: read.get("top_n", len(texts))]:
             one: dict[str, Any] = {"index": index, "relevance_score": score}
             if read["return_documents"]:
                 one["document"] = {"text": texts[index]}
             results.append(one)
-        total = int(tokens.sum())
         meta = {
-            "scores": scores,
+            **about,
             "cut_documents": int((cut > 0).sum()),
-            "billed_units": {"search_units": 1},
+            "billed_units": {"search_units": -(-len(texts) // DOCUMENTS_A_UNIT)},
             "tokens": {"input_tokens": total},
         }
         usage, report = {"total_tokens": total, "prompt_tokens": total}, {"pumice": {"ignored": read.ignored}}

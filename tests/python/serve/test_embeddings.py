@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import samples
 from asgi import Answer, Client, with_server
+from module_models import make_folder
 
 import pumice
 from pumice.encode.similarity import similarity
@@ -86,6 +87,46 @@ def test_rerank_by_vectors(minilm: pumice.Model, path: str) -> None:
     assert found["results"][0]["relevance_score"] == pytest.approx(
         float(minilm.similarity(minilm.encode_query(["what floats?"]), minilm.encode_document([TEXTS[0]]))[0, 0]), abs=1e-6
     )
+
+
+def test_rerank_counts_the_query(minilm: pumice.Model, tmp_path: Path) -> None:
+    body = {"query": {"text": "what floats?"}, "documents": TEXTS * 50}
+    documents, query = sum(map(minilm.count_tokens, body["documents"])), minilm.count_tokens("what floats?")
+    found = post(minilm, "/v1/rerank", body).json
+    assert found["usage"] == {"total_tokens": documents + query, "prompt_tokens": documents + query}
+    assert found["meta"]["tokens"] == {"input_tokens": documents + query}
+    assert found["meta"]["billed_units"] == {"search_units": -(-len(body["documents"]) // 100)}
+    with pumice.load(make_folder("tanh", tmp_path), device="cpu", progress=False) as model:
+        ranked = model.rank("what floats?", TEXTS, details=True)
+        found = post(model, "/v1/rerank", {"query": "what floats?", "documents": TEXTS}).json
+    assert found["usage"]["total_tokens"] == int(ranked.tokens.sum())  # the query once in each pair
+    assert found["meta"]["scores"] == "cross-encoder" and found["meta"]["billed_units"] == {"search_units": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "param", "says"),
+    [
+        ({"return_embeddings": True}, "return_embeddings", "/v1/embeddings"),
+        ({"rank_fields": ["title"]}, "rank_fields", "'text'"),
+        ({"max_chunks_per_doc": 10}, "max_chunks_per_doc", "one of 1"),
+        ({"truncate": "START"}, "truncate", "'END'"),
+        ({"truncation": False, "truncate": "NONE"}, "truncate", "both given"),
+        ({"truncation": False, "documents": ["word " * 1000]}, "documents", "tokens"),
+        ({"truncate": "NONE", "query": "word " * 1000}, "query", "tokens"),
+    ],
+)
+def test_what_rerank_refuses(minilm: pumice.Model, change: dict[str, Any], param: str, says: str) -> None:
+    found = post(minilm, "/v1/rerank", {"query": "a", "documents": ["b"], **change})
+    assert found.status == 400 and found.error["param"] == param and says in found.error["message"], found.body
+
+
+def test_what_changes_no_ranking_is_taken(minilm: pumice.Model) -> None:
+    body = {"query": "what floats?", "documents": [*TEXTS, "word " * 1000]}
+    more = {"return_embeddings": False, "rank_fields": ["text"], "truncation": True, "priority": 5, "max_chunks_per_doc": 1, "user": "me"}
+    plain, found = (post(minilm, "/v1/rerank", each).json for each in (body, body | more))
+    assert found["results"] == plain["results"] and found["pumice"]["ignored"] == []
+    assert found["meta"]["cut_documents"] == 1 and found["meta"]["cut_query"] is False
+    assert post(minilm, "/v1/rerank", {**body, "query": "word " * 1000}).json["meta"]["cut_query"] is True
 
 
 def test_rerank_by_vectors_is_by_cosine_whatever_the_models_own_measure_is(tmp_path: Path) -> None:
