@@ -3,9 +3,9 @@ blocks. A whole answer and a streamed one are made by the same code, so they can
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..chats.chat import ChatResult
 from ..generate.answers import Kind, ToolCall
@@ -19,7 +19,8 @@ class Block:
     """One block. place: its position in the answer. parts: its text; of a call, the text of the arguments as JSON. id, name: of a call.
 
     called: the call, once it is complete. failed: why the text turned out to be no call. Such a block was already streamed, and its text
-    follows as content. cut: the answer ended inside this block."""
+    follows as content. cut: the answer ended inside this block. logprobs: of a block of content, an entry for each token, if they are asked
+    for."""
 
     kind: Kind
     place: int
@@ -29,6 +30,7 @@ class Block:
     called: ToolCall | None = None
     failed: str | None = None
     cut: bool = False
+    logprobs: list[Any] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -37,18 +39,21 @@ class Block:
 
 
 class Change(NamedTuple):
-    """What happens to a block: it begins, gets more text, or ends."""
+    """What happens to a block: it begins, gets more text (and the entries of more tokens), or ends."""
 
     what: Literal["begins", "grows", "ends"]
     block: Block
     text: str = ""
+    logprobs: list[Any] = []  # noqa: RUF012  # no one changes it
 
 
 class Blocks:
     """The blocks of one answer, made from its chunks. At most one block is open at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Callable[[Chunk], list[Any]] = lambda _: []) -> None:
+        """entries: returns an entry with the log-probability of each token of a chunk, or [] if they are not asked for."""
         self.all: list[Block] = []
+        self._entries = entries
         self._open: Block | None = None
         self._calls: dict[str, Block] = {}  # by the call's id
         self._by_index: dict[int, Block] = {}  # by the call's index
@@ -60,8 +65,9 @@ class Blocks:
             block = self._by_index[index]
             block.failed = reason
             self._end(block, found)
-        if chunk.kind != "tool_call" and chunk.text:
-            self._grow(self._of_kind(chunk.kind, found), chunk.text, found)
+        entries = self._entries(chunk) if chunk.kind == "content" else []
+        if chunk.kind != "tool_call" and (chunk.text or entries):
+            self._grow(self._of_kind(chunk.kind, found), chunk.text, found, entries)
         for delta in chunk.call_deltas:
             if delta.id not in self._calls:
                 self._begin(Block("tool_call", len(self.all), delta.id, delta.name or ""), found)
@@ -94,10 +100,11 @@ class Blocks:
         self.all.append(block)
         found.append(Change("begins", block))
 
-    def _grow(self, block: Block, text: str, found: list[Change]) -> None:
-        if text:
+    def _grow(self, block: Block, text: str, found: list[Change], entries: list[Any] | None = None) -> None:
+        if text or entries:
             block.parts.append(text)
-            found.append(Change("grows", block, text))
+            block.logprobs += entries or ()
+            found.append(Change("grows", block, text, entries or []))
 
     def _end(self, block: Block, found: list[Change]) -> None:
         if block is self._open:
@@ -113,9 +120,8 @@ async def changes_of(call: Call, answering: Answering, blocks: Blocks) -> AsyncI
             yield found
 
 
-async def whole(call: Call, answering: Answering) -> tuple[list[Block], ChatResult]:
+async def whole(call: Call, answering: Answering, blocks: Blocks) -> tuple[list[Block], ChatResult]:
     """Waits for the end of an answer. Returns its blocks and its result. What turned out to be no call is content alone."""
-    blocks = Blocks()
     async with answering.stream:
         async for _ in changes_of(call, answering, blocks):
             pass
@@ -125,6 +131,7 @@ async def whole(call: Call, answering: Answering) -> tuple[list[Block], ChatResu
             continue
         if kept and kept[-1].kind == block.kind == "content":
             kept[-1].parts += block.parts
+            kept[-1].logprobs += block.logprobs
             kept[-1].cut = block.cut
         else:
             kept.append(block)

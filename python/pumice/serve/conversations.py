@@ -5,11 +5,12 @@ Each dialect translates its body to an Asked, and the chunks of the answer to it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..chats.chat import ChatResult
 from ..common.arguments import shown
+from ..errors import ContextLengthError
 from ..event_loops.streams import AsyncStream
 from ..generate.grammar import Grammar
 from ..model.model import Model
@@ -78,6 +79,40 @@ async def begun(call: Call, served: Served, asked: Asked) -> Answering:
     await stream.begin()
     call.admitted(stream)
     return Answering(model, served, stream, ignored + asked.left_out)
+
+
+async def begun_cut(call: Call, served: Served, asked: Asked) -> Answering:
+    """Does the same as begun(). If the conversation is longer than the context, leaves its oldest messages out until it fits.
+
+    Room stays for max_new_tokens, where they are asked for, and else for an eighth of the context; at most for half of it."""
+    try:
+        return await begun(call, served, asked)
+    except ContextLengthError as error:
+        assert served.model is not None
+        context = int(served.model.info["n_ctx"])
+        most = context - min(int(asked.options.get("max_new_tokens", context // 8)), context // 2)
+        # Where a cut may be: the results of calls stay with the calls.
+        begins = [i for i, message in enumerate(asked.messages) if message.get("role") not in (*_SYSTEM, "tool")][1:]
+        low, high = 0, len(begins)  # cuts before `low` leave too much; the one at `high` leaves what fits, or there is none
+        while low < high:
+            middle = (low + high) // 2
+            fits = await counted(call, served, replace(asked, messages=cut_at(asked.messages, begins[middle]))) <= most
+            low, high = (low, middle) if fits else (middle + 1, high)
+        if low == len(begins):
+            raise error
+        messages = cut_at(asked.messages, begins[low])
+        note = f"the {len(asked.messages) - len(messages)} oldest messages of input (truncation: auto)"
+        return await begun(call, served, replace(asked, messages=messages, left_out=[*asked.left_out, note]))
+
+
+def cut_at(messages: Sequence[dict[str, Any]], first: int) -> list[dict[str, Any]]:
+    """Returns a conversation without what comes before messages[first], but with all system messages. If that is an answer, the question
+    before it stays, too."""
+    roles = [message.get("role") for message in messages[:first]]
+    kept = [i for i, role in enumerate(roles) if role in _SYSTEM]
+    if messages[first].get("role") != "user":
+        kept += [i for i, role in enumerate(roles) if role == "user"][-1:]
+    return [*(messages[i] for i in sorted(kept)), *messages[first:]]
 
 
 async def counted(call: Call, served: Served, asked: Asked) -> int:

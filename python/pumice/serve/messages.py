@@ -288,7 +288,7 @@ async def messages(call: Call) -> None:
         if read["stream"]:
             await _stream(call, answering, head)
             return
-        blocks, result = await whole(call, answering)
+        blocks, result = await whole(call, answering, Blocks())
         calls = any(block.called is not None for block in blocks)
         content = [_content(block) for block in blocks]
         report = {"pumice": _report(result, answering)}

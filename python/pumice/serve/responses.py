@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..chats.chat import ChatResult
 from ..common.arguments import shown
+from ..generate.generation import Chunk
+from ..model.model import Model
 from .answer_blocks import Block, Blocks, Change, changes_of, whole
 from .calls import Call, dumped
-from .chat_completions import report_of
-from .conversations import Answering, Asked, begun, chosen, counted, function_tool, text_of
+from .chat_completions import MOST_LOGPROBS, logprobs_of, report_of
+from .conversations import Answering, Asked, begun, begun_cut, chosen, counted, function_tool, text_of
 from .custom_tools import INPUT, ArrivingInput, function_of, has_grammar
 from .failures import Refused, new_id
 from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
@@ -22,7 +25,8 @@ from .sampling_fields import INERT, MODEL, STREAM, sampling_fields
 from .settings import Settings
 
 _SEALED = "pumice:"  # with this text begins the encrypted_content of a reasoning item, which is the reasoning in base64
-_ENCRYPTED = "reasoning.encrypted_content"
+# Values of `include`.
+_ENCRYPTED, _LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
 # Items that tools of OpenAI leave in a conversation. A model that runs here has no use for them.
 _HOSTED = (
     "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call", "computer_call_output",
@@ -63,12 +67,21 @@ def fields(settings: Settings) -> Fields:
                 {"type": "object", "properties": {"effort": effort, "summary": TEXT, "generate_summary": TEXT}},
                 "effort: how much the model should reason, where its template reads it. summary: the reasoning goes out as a summary.",
             ),
-            Field("include", {"type": "array", "items": TEXT}, f"{_ENCRYPTED} is served; pumice.ignored names others."),
-            Field("truncation", {"enum": ["disabled"]}, "What is too long is an error."),
+            Field("include", {"type": "array", "items": TEXT}, f"{_ENCRYPTED} and {_LOGPROBS} are served; pumice.ignored names others."),
+            Field(
+                "truncation",
+                {"enum": ["auto", "disabled"]},
+                '"disabled": an input that is too long is an error. "auto": the oldest messages are left out until the rest fits, and '
+                "pumice.ignored says how many.",
+            ),
             Field("metadata", OBJECT, "Is given back."),
             Field("chat_template_kwargs", OBJECT, "Further variables of the chat template.", covers=("template_kwargs",)),
             Field("context_management", LIST, "Accepted; it has no effect here, and pumice.ignored names it."),
-            Field("top_logprobs", {"type": "integer", "minimum": 0, "maximum": 0}, "Only 0: /v1/chat/completions has log-probabilities."),
+            Field(
+                "top_logprobs",
+                {"type": "integer", "minimum": 0, "maximum": MOST_LOGPROBS},
+                f"So many likeliest tokens at each place, with the log-probabilities that {_LOGPROBS} in include asks for.",
+            ),
         ),
         inert=(*(name for name in INERT if name != "metadata"), "max_tool_calls", "prompt_cache_options", "background_options", "image"),
         refused={
@@ -172,7 +185,10 @@ def asked_of(read: Read) -> tuple[Asked, Tools]:
     reasoning = read["reasoning"] or {}
     if read["context_management"]:
         tools.left_out.append("context_management")
-    tools.left_out += [f"include: {name}" for name in read["include"] or () if name != _ENCRYPTED]
+    tools.left_out += [f"include: {name}" for name in read["include"] or () if name not in (_ENCRYPTED, _LOGPROBS)]
+    options = dict(read.keywords)
+    if read["top_logprobs"] or _LOGPROBS in (read["include"] or ()):
+        options["logprobs"] = read["top_logprobs"] or True
     choice, listed = _choice(read["tool_choice"], tools)
     asked = Asked(
         messages=messages,
@@ -183,7 +199,7 @@ def asked_of(read: Read) -> tuple[Asked, Tools]:
         variables=dict(read["chat_template_kwargs"] or {}),
         effort=reasoning.get("effort"),
         enforced=tools.grammars,
-        options=dict(read.keywords),
+        options=options,
         left_out=tools.left_out,
     )
     return asked, tools
@@ -304,7 +320,7 @@ class Form:
     def part(self, block: Block, text: str) -> dict[str, Any]:
         """Returns the only content part of a block of text or reasoning."""
         if block.kind == "content":
-            return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+            return {"type": "output_text", "text": text, "annotations": [], "logprobs": block.logprobs if text else []}
         return {"type": "summary_text" if self.summary else "reasoning_text", "text": text}
 
     def id_of(self, block: Block) -> str:
@@ -368,7 +384,8 @@ def _form_of(read: Read, tools: Tools, model: str) -> Form:
         "tool_choice": read.get("tool_choice", "auto"),
         "tools": read["tools"] or [],
         "top_p": read["top_p"],
-        "truncation": "disabled",
+        "top_logprobs": read.get("top_logprobs", 0),
+        "truncation": read.get("truncation", "disabled"),
         "usage": None,
     }
     dumped(head)  # a value that is nested too deep is the request's fault, so it is found before the answer begins
@@ -382,11 +399,12 @@ async def respond(call: Call) -> None:
     async with call.using(read) as served:
         asked, tools = await call.translated(asked_of, read)
         form = await call.translated(_form_of, read, tools, served.name)
-        answering = await begun(call, served, asked)
+        answering = await (begun_cut if read["truncation"] == "auto" else begun)(call, served, asked)
+        blocks_of = Blocks(partial(_entries, answering.model))
         if read["stream"]:
-            await _stream(call, answering, form)
+            await _stream(call, answering, form, blocks_of)
             return
-        blocks, result = await whole(call, answering)
+        blocks, result = await whole(call, answering, blocks_of)
         output = [form.item(block, form.id_of(block), status_of(block)) for block in blocks]
         await call.answer(form.ended(output, result, answering))
 
@@ -397,6 +415,14 @@ async def input_tokens(call: Call) -> None:
     async with call.using(read) as served:
         count = await counted(call, served, (await call.translated(asked_of, read))[0])
         await call.answer_small({"object": "response.input_tokens", "input_tokens": count})
+
+
+def _entries(model: Model, chunk: Chunk) -> list[dict[str, Any]]:
+    """Returns the log-probabilities of a chunk's tokens as Responses has them, or [] if they are not asked for."""
+    if chunk.logprobs is None or not len(chunk.ids):
+        return []
+    found: list[dict[str, Any]] = logprobs_of(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs)["content"]
+    return found
 
 
 def status_of(block: Block) -> str:
@@ -428,8 +454,9 @@ class Events:
     def of(self, change: Change) -> bytes:
         """Returns the events for a change of a block."""
         block = change.block
-        steps: dict[str, Callable[[Block, str], list[bytes]]] = {"begins": self._begins, "grows": self._grows, "ends": self._ends}
-        return b"".join(steps[change.what](block, change.text))
+        if change.what == "grows":
+            return b"".join(self._grows(block, change.text, change.logprobs))
+        return b"".join(self._begins(block) if change.what == "begins" else self._ends(block))
 
     def _at(self, block: Block) -> dict[str, Any]:
         """Returns the entries that say which text of which item an event belongs to."""
@@ -449,7 +476,7 @@ class Events:
             return "reasoning_summary_text" if self.form.summary else "reasoning_text"
         return "custom_tool_call_input" if self.form.named(block).custom else "function_call_arguments"
 
-    def _begins(self, block: Block, _: str) -> list[bytes]:
+    def _begins(self, block: Block) -> list[bytes]:
         self.ids[block.place] = self.form.id_of(block)
         item = self.form.item(block, self.ids[block.place], "in_progress")
         found = [self.event("output_item.added", output_index=block.place, item=item)]
@@ -460,13 +487,13 @@ class Events:
         kind = "reasoning_summary_part.added" if self._summary(block) else "content_part.added"
         return [*found, self.event(kind, **self._at(block), part=self.form.part(block, ""))]
 
-    def _grows(self, block: Block, text: str) -> list[bytes]:
+    def _grows(self, block: Block, text: str, logprobs: list[Any]) -> list[bytes]:
         if (arriving := self.inputs.get(block.place)) is not None and not (text := arriving.feed(text)):
             return []
-        more: dict[str, Any] = {"logprobs": []} if block.kind == "content" else {}
+        more: dict[str, Any] = {"logprobs": logprobs} if block.kind == "content" else {}
         return [self.event(f"{self._text(block)}.delta", **self._at(block), delta=text, **more)]
 
-    def _ends(self, block: Block, _: str) -> list[bytes]:
+    def _ends(self, block: Block) -> list[bytes]:
         item = self.items[block.place] = self.form.item(block, self.ids[block.place], status_of(block))
         at, kind = self._at(block), self._text(block)
         found = []
@@ -478,15 +505,15 @@ class Events:
             else:
                 found.append(self.event(f"{kind}.done", **at, name=item["name"], arguments=item["arguments"]))
         else:
-            more: dict[str, Any] = {"logprobs": []} if block.kind == "content" else {}
+            more: dict[str, Any] = {"logprobs": block.logprobs} if block.kind == "content" else {}
             found.append(self.event(f"{kind}.done", **at, text=block.text, **more))
             done = "reasoning_summary_part.done" if self._summary(block) else "content_part.done"
             found.append(self.event(done, **at, part=self.form.part(block, block.text)))
         return [*found, self.event("output_item.done", output_index=block.place, item=item)]
 
 
-async def _stream(call: Call, answering: Answering, form: Form) -> None:
-    events, blocks = Events(form), Blocks()
+async def _stream(call: Call, answering: Answering, form: Form, blocks: Blocks) -> None:
+    events = Events(form)
 
     def output() -> list[dict[str, Any]]:
         return [events.items[place] for place in sorted(events.items)]

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import samples
 from asgi import Client, with_server
 from scripted_model import ScriptedModel, served
 from tool_templates import TEMPLATES
 
 import pumice
+from pumice.serve.conversations import cut_at
 from pumice.serve.custom_tools import ArrivingInput
 from pumice.serve.lark_patterns import pattern_of
 
 PATH = "/v1/responses"
+LOGPROBS = "message.output_text.logprobs"
 CODEX = json.loads((Path(__file__).parent / "requests" / "codex.json").read_text())
 NOW = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
 
@@ -171,8 +174,8 @@ def test_allowed_tools(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"input": []}, "input", "at least 1"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input", "text only"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input", "call_id"),
-        ({"truncation": "auto"}, "truncation", "'disabled'"),
-        ({"top_logprobs": 3}, "top_logprobs", "at most 0"),
+        ({"truncation": "middle"}, "truncation", "'disabled'"),
+        ({"top_logprobs": 21}, "top_logprobs", "at most 20"),
         ({"max_output_token": 3}, "max_output_token", "did you mean 'max_output_tokens'"),
         ({"tool_choice": {"type": "web_search"}, "tools": [{"type": "web_search"}]}, "tool_choice", "can run here"),
         ({"tools": [NOW, NOW]}, "tools", "two tools"),
@@ -198,6 +201,73 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
     [found], _ = scripted(monkeypatch, "x", {"input": "a", **change})
     assert found["error"]["type"] == "invalid_request_error" and says in found["error"]["message"], found
     assert found["error"]["param"] == param
+
+
+def test_log_probabilities(smollm2: pumice.Model) -> None:
+    asked = {"input": "Name a colour.", "max_output_tokens": 8, "temperature": 0, "top_logprobs": 2, "include": [LOGPROBS]}
+
+    async def work(client: Client) -> tuple[Any, ...]:
+        chat = {"messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 8, "temperature": 0, "logprobs": True}
+        return (
+            (await client.post(PATH, asked)).json,
+            (await client.post(PATH, asked | {"stream": True})).events,
+            (await client.post(PATH, {**asked, "top_logprobs": 0})).json,
+            (await client.post(PATH, {**asked, "include": []})).json,
+            (await client.post("/v1/chat/completions", chat | {"top_logprobs": 2})).json,
+        )
+
+    found, events, plain, top_alone, chat = with_server({"chat": smollm2}, work)
+    expected = chat["choices"][0]["logprobs"]["content"]
+    assert len(expected) >= 8 - 1 and all(len(each["top_logprobs"]) == 2 for each in expected)
+    assert found["output"][0]["content"][0]["logprobs"] == top_alone["output"][0]["content"][0]["logprobs"] == expected
+    assert found["top_logprobs"] == 2 and found["pumice"]["ignored"] == []
+    assert plain["output"][0]["content"][0]["logprobs"] == [{**each, "top_logprobs": []} for each in expected]
+    deltas = [entry for event in events if event["type"] == "response.output_text.delta" for entry in event["logprobs"]]
+    done = next(event for event in events if event["type"] == "response.output_text.done")
+    assert deltas == done["logprobs"] == events[-1]["response"]["output"][0]["content"][0]["logprobs"] == expected
+
+
+def test_log_probabilities_that_are_not_asked_for(smollm2: pumice.Model) -> None:
+    found = with_server({"chat": smollm2}, lambda client: client.post(PATH, {"input": "Hi", "max_output_tokens": 2})).json
+    assert found["output"][0]["content"][0]["logprobs"] == []
+
+
+def turns(count: int) -> list[dict[str, Any]]:
+    return [{"role": ("user", "assistant")[i % 2], "content": f"number {i} " + "word " * 60} for i in range(count)]
+
+
+def test_a_conversation_that_is_too_long(tmp_path: Path) -> None:
+    instructions = "Answer shortly."
+    body = {"instructions": instructions, "max_output_tokens": 4, "temperature": 0}
+    with pumice.load(samples.smollm2(), n_ctx=512, device="cpu") as model:
+
+        async def work(client: Client) -> list[Any]:
+            long, short = turns(41), turns(3)
+            cases = [{"input": long, "truncation": "auto"}, {"input": long}, {"input": short, "truncation": "auto"}]
+            cases += [{"input": long, "truncation": "auto", "stream": True}, {"input": "word " * 2000, "truncation": "auto"}]
+            return [await client.post(PATH, {**body, **each}) for each in cases]
+
+        cut, refused, whole, streamed, alone = with_server({"chat": model}, work)
+    assert cut.status == 200 and cut.json["truncation"] == "auto" and cut.json["status"] in ("completed", "incomplete")
+    left = re.fullmatch(r"the (\d+) oldest messages of input \(truncation: auto\)", cut.json["pumice"]["ignored"][0])
+    assert left is not None and 30 <= int(left[1]) <= 38
+    assert 256 < cut.json["usage"]["input_tokens"] <= 512 - 4  # no more is left out than must be
+    assert streamed.events[-1]["response"]["usage"]["input_tokens"] == cut.json["usage"]["input_tokens"]
+    for each in (refused, alone):  # one message alone is too long
+        assert each.status == 400 and each.error["code"] == "context_length_exceeded", each.body
+    assert whole.json["pumice"]["ignored"] == []
+
+
+def test_what_is_left_of_a_cut_conversation() -> None:
+    roles = ["system", "user", "assistant", "tool", "assistant", "tool", "user", "system", "assistant"]
+    messages = [{"role": role, "content": str(i)} for i, role in enumerate(roles)]
+
+    def kept(first: int) -> str:
+        return "".join(message["content"] for message in cut_at(messages, first))
+
+    assert kept(4) == "0145678"  # the question stays with the answers that are left
+    assert kept(6) == "0678"
+    assert kept(8) == "0678"
 
 
 def test_what_changes_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
