@@ -8,27 +8,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .settings import Settings
 
 HOST, PORT = "127.0.0.1", 8000
 KEY_VARIABLE = "PUMICE_API_KEY"
-
-
-class Flag(NamedTuple):
-    """An option that sets a field of Settings."""
-
-    setting: str
-    read: Callable[[str], Any]
-    about: str
-
-    @property
-    def name(self) -> str:
-        """The option, such as --max-body."""
-        return "--" + self.setting.replace("_", "-")
 
 
 def _whole(text: str) -> int:
@@ -53,40 +40,18 @@ def _seconds(text: str) -> float:
     return number
 
 
-# Settings of which each has an option of its own name, by groups of --help. Their defaults are those of Settings.
-FLAGS: Mapping[str, tuple[Flag, ...]] = {
-    "models": (
-        Flag("idle_unload", _seconds, "unload a model that was not used for so many seconds"),
-        Flag("max_loaded", _whole, "most models in memory; where one more is asked for, the longest unused one goes"),
-    ),
-    "load": (
-        Flag("running", _whole, "most requests of a model in its batch"),
-        Flag("waiting", _whole, "most requests of a model that wait for a place there; more get 429"),
-        Flag("max_wait", _seconds, "a request that waited so long gets 503"),
-        Flag("connections", _whole, "most connections"),
-        Flag("header_seconds", _seconds, "how long a client may take for a request's headers"),
-        Flag("body_seconds", _seconds, "how long a client may take for a request's body"),
-        Flag("write_seconds", _seconds, "a client that reads nothing for so long is cut off"),
-        Flag("chunk_seconds", _seconds, "the tokens of a stream are sent at least so far apart; 0: each by itself"),
-        Flag("ping_seconds", _seconds, "a silent stream gets a comment after so long"),
-        Flag("keep_alive_seconds", _seconds, "how long a connection without a request is kept"),
-        Flag("grace", _seconds, "how long requests may go on after SIGTERM or Ctrl-C"),
-    ),
-    "sizes": (
-        Flag("max_headers", _whole, "most bytes of a request's headers"),
-        Flag("max_body", _whole, "most bytes of a request's body"),
-        Flag("max_bodies", _whole, "most bytes of the bodies of all requests at work"),
-        Flag("max_inputs", _whole, "most texts of /v1/embeddings, and prompts of /v1/completions"),
-        Flag("max_documents", _whole, "most documents of /v1/rerank"),
-        Flag("max_n", _whole, "most answers to a prompt (n)"),
-        Flag("max_sequences", _whole, "most prompts of a request times n"),
-        Flag("max_stops", _whole, "most stop texts"),
-        Flag("max_stop_length", _whole, "most characters of a stop text"),
-        Flag("max_biases", _whole, "most entries of logit_bias"),
-        Flag("max_tools", _whole, "most tools"),
-        Flag("max_schema", _whole, "most bytes of a JSON schema, and of each tool"),
-    ),
-}
+# How an option's value is read, by the type of its setting.
+_READ: Mapping[str, Callable[[str], Any]] = {"int": _whole, "int | None": _whole, "float": _seconds, "float | None": _seconds}
+
+
+def flags() -> list[Field[Any]]:
+    """Returns the settings of which each has an option of its own name."""
+    return [each for each in fields(Settings) if "group" in each.metadata]
+
+
+def flag_name(setting: str) -> str:
+    """Returns the option of a setting, such as --max-body."""
+    return "--" + setting.replace("_", "-")
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -111,16 +76,17 @@ def add_options(command: argparse.ArgumentParser) -> None:
                        'localhost and IP addresses; "*" allows all')  # fmt: skip
     where.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN", help='a site whose pages may use this server, such '
                        'as https://example.org; "*" allows all')  # fmt: skip
-    for title, flags in FLAGS.items():
+    for title in ("models", "load", "sizes"):
         group = command.add_argument_group(title)
         if title == "models":
             group.add_argument("--alias", action="append", default=[], metavar="ALIAS=NAME", help="another name of a model")
             group.add_argument("--lazy", action="store_true", help="load models when they are first asked for")
             group.add_argument("--workers", type=_some, default=1, help="processes that share the weights (CPU only)")
-        for flag in flags:
-            default = getattr(Settings, flag.setting)
-            said = "" if default is None else f" (default {default:g})" if isinstance(default, float) else f" (default {default})"
-            group.add_argument(flag.name, type=flag.read, help=flag.about + said)
+        for each in flags():
+            if each.metadata["group"] == title:
+                default = each.default
+                said = "" if default is None else f" (default {default:g})" if isinstance(default, float) else f" (default {default})"
+                group.add_argument(flag_name(each.name), type=_READ[str(each.type)], help=each.metadata["about"] + said)
     other = command.add_argument_group("other")
     other.add_argument("--ignore-unknown-fields", action="store_true", help="ignore fields that are not known; without it they are errors")
     other.add_argument("--token-inputs", action="store_true", help="take token ids in /v1/embeddings: those of the model, not of OpenAI's")
@@ -202,7 +168,7 @@ def settings_of(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> S
     hosts = tuple(arguments.host_name)
     # A key protects better than names do, and the name by which others reach this machine is not known here.
     hosts = ("*",) if not hosts and (arguments.uds is not None or (not own and keys)) else ("localhost", arguments.host, *hosts)
-    given = {flag.setting: value for flags in FLAGS.values() for flag in flags if (value := getattr(arguments, flag.setting)) is not None}
+    given = {each.name: value for each in flags() if (value := getattr(arguments, each.name)) is not None}
     return Settings(
         api_keys=keys,
         hosts=tuple(dict.fromkeys(name.lower() for name in hosts)),

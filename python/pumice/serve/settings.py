@@ -7,6 +7,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 
+def option(default: Any, group: str, about: str) -> Any:
+    """Returns a setting that has an option of its name. group: its heading in --help. about: what --help says of it."""
+    return field(default=default, metadata={"group": group, "about": about})
+
+
 @dataclass(frozen=True)
 class Settings:
     """What app() and `pumice serve` may be told. Sizes are in bytes, times in seconds."""
@@ -25,10 +30,9 @@ class Settings:
     aliases: Mapping[str, str] = field(default_factory=dict)
     # True: models are loaded when they are first asked for, not at the start.
     lazy: bool = False
-    # A model that no request has used for this long is unloaded. None: never.
-    idle_unload: float | None = None
-    # Most models in memory. Where one more is asked for, that which was unused for longest is unloaded. None: all.
-    max_loaded: int | None = None
+    # None: never, and all.
+    idle_unload: float | None = option(None, "models", "unload a model that was not used for so many seconds")
+    max_loaded: int | None = option(None, "models", "most models in memory; where one more is asked for, the longest unused one goes")
     # Sampling for requests that do not set it: keywords of generate().
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
@@ -37,44 +41,36 @@ class Settings:
     ignore_unknown_fields: bool = False
     # /v1/embeddings takes token ids. Clients that send them by default send those of OpenAI's tokenizer, whose meaning here is another.
     token_inputs: bool = False
-    # Most bytes of a request's headers.
-    max_headers: int = 64 << 10
-    max_body: int = 32 << 20
-    # Most bytes of bodies that are waiting or at work, of all requests together.
-    max_bodies: int = 64 << 20
-    max_inputs: int = 2048
-    max_documents: int = 1024
-    max_n: int = 16
-    # Most answers of a request: prompts of /v1/completions times n. One step of 16,000 sequences would hold the event loop for seconds.
-    max_sequences: int = 512
-    max_stops: int = 16
-    max_stop_length: int = 256
-    max_biases: int = 1024
-    max_tools: int = 256
-    max_schema: int = 256 << 10
+    max_headers: int = option(64 << 10, "sizes", "most bytes of a request's headers")
+    max_body: int = option(32 << 20, "sizes", "most bytes of a request's body")
+    max_bodies: int = option(64 << 20, "sizes", "most bytes of the bodies of all requests that wait or are at work")
+    max_inputs: int = option(2048, "sizes", "most texts of /v1/embeddings, and prompts of /v1/completions")
+    max_documents: int = option(1024, "sizes", "most documents of /v1/rerank")
+    max_n: int = option(16, "sizes", "most answers to a prompt (n)")
+    # One step of 16,000 sequences would hold the event loop for seconds.
+    max_sequences: int = option(512, "sizes", "most prompts of a request times n")
+    max_stops: int = option(16, "sizes", "most stop texts")
+    max_stop_length: int = option(256, "sizes", "most characters of a stop text")
+    max_biases: int = option(1024, "sizes", "most entries of logit_bias")
+    max_tools: int = option(256, "sizes", "most tools")
+    max_schema: int = option(256 << 10, "sizes", "most bytes of a JSON schema, and of each tool")
 
     # ---- load
-    # Most requests of a model that take part in steps, and most that wait for that.
-    running: int = 256
-    waiting: int = 1024
-    # A request that the model has not begun with after this long is answered with 503.
-    max_wait: float = 120.0
-    # Most connections, those between two requests included.
-    connections: int = 2048
-    # How long a client may take for the headers of a request, and for its body.
-    header_seconds: float = 10.0
-    body_seconds: float = 30.0
-    # A client that takes nothing for this long is cut off.
-    write_seconds: float = 60.0
-    # The tokens of a stream are sent at least this far apart, but for its first and its last ones. A send takes some 0.13 ms of a processor
-    # from the model, and people do not see 25 a second as steps. 0: each token by itself.
-    chunk_seconds: float = 0.04
-    # A stream without events gets a comment after this long, so that no proxy takes the connection for dead.
-    ping_seconds: float = 15.0
-    # A connection without a request is kept for this long. More than the 60 s of nginx: who closes first must be the one that sends next.
-    keep_alive_seconds: float = 65.0
-    # How long requests may go on once the server is told to stop.
-    grace: float = 30.0
+    running: int = option(256, "load", "most requests of a model in its batch")
+    waiting: int = option(1024, "load", "most requests of a model that wait for a place there; more get 429")
+    max_wait: float = option(120.0, "load", "a request that the model has not begun with after so long gets 503")
+    connections: int = option(2048, "load", "most connections, those between two requests included")
+    header_seconds: float = option(10.0, "load", "how long a client may take for a request's headers")
+    body_seconds: float = option(30.0, "load", "how long a client may take for a request's body")
+    write_seconds: float = option(60.0, "load", "a client that reads nothing for so long is cut off")
+    # A send takes some 0.13 ms of a processor from the model, and people do not see 25 a second as steps. The first and the last tokens are
+    # sent at once.
+    chunk_seconds: float = option(0.04, "load", "the tokens of a stream are sent at least so far apart; 0: each by itself")
+    # So that no proxy takes the connection for dead.
+    ping_seconds: float = option(15.0, "load", "a silent stream gets a comment after so long")
+    # More than the 60 s of nginx: who closes first must be the one that sends next.
+    keep_alive_seconds: float = option(65.0, "load", "how long a connection without a request is kept")
+    grace: float = option(30.0, "load", "how long requests may go on after SIGTERM or Ctrl-C")
 
     def __post_init__(self) -> None:
         """Checks all values. Raises TypeError and ValueError, which name the setting."""
