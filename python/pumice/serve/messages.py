@@ -24,6 +24,8 @@ _INERT = (
 )  # fmt: skip
 # What would change the prompt at Anthropic's.
 _WITHOUT_EFFECT = ("context_management", "compaction")
+# Blocks of an assistant's message that only Anthropic can read: sealed reasoning, and what tools that Anthropic runs were asked and gave.
+_HOSTED = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "web_fetch_tool_result")
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -96,7 +98,7 @@ def asked_of(read: Read) -> Asked:
     thinking = read["thinking"] or {}
     left_out = [*read.ignored, *(name for name in _WITHOUT_EFFECT if read[name])]
     left_out += [f"thinking.{name}" for name, value in thinking.items() if name != "type" and value is not None]
-    messages = [*_system(read["system"]), *_conversation(read["messages"])]
+    messages = [*_system(read["system"]), *_conversation(read["messages"], left_out)]
     tools = _tools(read["tools"] or (), left_out)
     choice = read["tool_choice"] or {"type": "auto"}
     output = read["output_config"] or {}
@@ -145,15 +147,15 @@ def _system(given: Any) -> list[dict[str, Any]]:
     return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
 
 
-def _conversation(given: list[Any]) -> list[dict[str, Any]]:
+def _conversation(given: list[Any], left_out: list[str]) -> list[dict[str, Any]]:
     """Returns the messages in the form of Model.chat(). Results of tools become messages of their own, and successive messages of one role
-    become one, as Anthropic's API has it."""
+    become one, as Anthropic's API has it. Blocks that only Anthropic can read are added to left_out."""
     found: list[dict[str, Any]] = []  # texts are lists of parts until the end: += would copy a text once for each part
     names: dict[str, str] = {}
     for i, message in enumerate(given):
         where, role = f"messages[{i}]", message.get("role")
         if role == "assistant":
-            one = _assistant(message.get("content"), f"{where}.content")
+            one = _assistant(message.get("content"), f"{where}.content", left_out)
             names |= {call["id"]: call["function"]["name"] for call in one.get("tool_calls", ())}
             if found and found[-1]["role"] == "assistant":
                 _join(found[-1], one)
@@ -179,7 +181,7 @@ def _join(first: dict[str, Any], more: dict[str, Any]) -> None:
             first.setdefault(key, []).extend(more[key])
 
 
-def _assistant(content: Any, where: str) -> dict[str, Any]:
+def _assistant(content: Any, where: str, left_out: list[str]) -> dict[str, Any]:
     """Returns an assistant's message, whose texts are lists of parts."""
     message: dict[str, Any] = {"role": "assistant", "content": []}
     for i, block in enumerate(_blocks(content, where)):
@@ -191,7 +193,9 @@ def _assistant(content: Any, where: str) -> dict[str, Any]:
             message.setdefault("tool_calls", []).append({"id": block["id"], "type": "function", "function": call})
         elif kind == "thinking":
             message.setdefault("reasoning_content", []).append(str(block.get("thinking") or ""))
-        elif kind not in ("redacted_thinking", "server_tool_use", "web_search_tool_result", "web_fetch_tool_result"):
+        elif kind in _HOSTED:
+            left_out.append(f"{where}[{i}]: {kind}")
+        else:
             message["content"].append(_text(block, f"{where}[{i}]"))
     return message
 

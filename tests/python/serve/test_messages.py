@@ -104,6 +104,7 @@ def test_blocks_become_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     system = [{"type": "text", "text": "x-anthropic-billing-header: 1"}, {"type": "text", "text": "s"}, {"type": "text", "text": "t"}]
     found, model = scripted(monkeypatch, "done", {**HELLO, "system": system, "messages": messages, "tools": [NOW]})
     assert found.json["content"] == [{"type": "text", "text": "done"}]
+    assert found.json["pumice"]["ignored"] == ["messages[2].content[1]: redacted_thinking"]
     calls = [
         {"id": f"t{i + 1}", "type": "function", "function": {"name": "now", "arguments": said}} for i, said in enumerate(({}, {"a": 1}))
     ]
