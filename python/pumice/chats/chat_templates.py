@@ -235,12 +235,12 @@ class ChatTemplate:
     def _variables(self, messages: Any, add_generation_prompt: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
         taken = sorted(RESERVED & kwargs.keys() | {name for name in kwargs if name.startswith("_") or name in self.tokens})
         if taken:
-            raise ValueError(f"a chat template's variables cannot be named {', '.join(taken)}: these have a meaning of their own")
+            raise ValueError(f"template_kwargs cannot set {', '.join(taken)}: in a chat template these names have a meaning of their own")
         return {
             "tools": None,
             "documents": None,
             **self.tokens,
-            **{name: _plain(value, name) for name, value in kwargs.items()},
+            **{name: _plain(value, name if name == "tools" else f"template_kwargs[{name!r}]") for name, value in kwargs.items()},
             "messages": _messages(messages),
             "add_generation_prompt": bool(add_generation_prompt),
         }

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+import samples
 from asgi import Client, running
-from servers import Here, read_all, reply_of, request_bytes, serving, until
+from servers import Command, Here, Reply, read_all, reply_of, request_bytes, serving, until
 
 import pumice
 from pumice.serve import app
@@ -95,6 +98,30 @@ def test_too_many_connections(minilm: pumice.Model) -> None:
                 each.close()
         until(lambda: not here.process.server_state.connections)
         assert here.get("/health").status == 200
+
+
+def test_ten_thousand_connections() -> None:
+    """All are open at the same time. The server keeps as many as it takes, and serves those that came first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard == resource.RLIM_INFINITY or hard > 11_000, f"this test opens 10,000 sockets, and the hard limit of open files is {hard}"
+    with Command("embed=" + str(samples.minilm()), "--header-seconds", "300") as server, ExitStack() as opened:  # so long none is closed
+        server.wait_ready()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (11_000 if hard == resource.RLIM_INFINITY else hard, hard))
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        connections = [opened.enter_context(server.connect()) for _ in range(10_000)]
+        kept, refused = connections[:2048], connections[2048:]
+        for each in refused:
+            reply = reply_of(read_all(each))
+            assert reply.status == 503 and reply.headers["retry-after"] == "1"
+        body = json.dumps({"model": "embed", "input": "a"}).encode()
+        for each in (kept[0], kept[-1]):
+            each.sendall(request_bytes("POST", "/v1/embeddings", body))
+            assert reply_of(read_all(each)).status == 200
+        for each in kept:
+            each.close()
+        until(lambda: server.get("/health").status == 200)
+        server.tell()
+        assert server.end() == 0
 
 
 # ---------------------------------------------------------------- bodies
@@ -205,6 +232,69 @@ def test_the_most_of_each_field(here: Here, path: str, change: dict[str, Any], p
         assert reply.error["param"] == param and says in reply.error["message"], reply.body
 
 
+# ---------------------------------------------------------------- requests that take long
+def served_meanwhile(chat: pumice.Model, body: dict[str, Any]) -> tuple[Reply, int]:
+    """Sends a request, and others until it is answered. Returns its answer, and how many others were answered meanwhile. Each of those must
+    be answered within a second."""
+    with serving({"chat": chat}) as here, here.begun(CHAT, body) as slow:
+        slow.setblocking(False)
+        data, others = b"", 0
+        while not data:
+            begun = time.monotonic()
+            assert here.get("/health").status == 200
+            assert time.monotonic() - begun < 1, "the event loop was busy"
+            others += 1
+            with suppress(BlockingIOError):
+                data = slow.recv(65536)
+        slow.setblocking(True)
+        return reply_of(data + read_all(slow)), others
+
+
+def test_a_chat_template_that_works_for_long() -> None:
+    """A request cannot bring a template, but its variables may have the model's own work for long."""
+    template = "{% for i in range(count) %}{% for k in range(count) %}{% endfor %}{% endfor %}{{ messages[0].content }}"
+    with pumice.load(samples.smollm2(), chat_template=template, device="cpu") as chat:
+        body = {"model": "chat", "messages": HI, "max_tokens": 1, "chat_template_kwargs": {"count": 100_000}}
+        begun = time.monotonic()
+        reply, others = served_meanwhile(chat, body)
+    assert reply.status == 400 and "template" in reply.error["message"], reply.body
+    assert time.monotonic() - begun < 5 * 2  # a template is stopped after a second, and this may be the first that the process renders
+    assert others > 5
+
+
+def test_variables_of_the_chat_template(here: Here) -> None:
+    def reply(**more: Any) -> Reply:
+        return here.post(CHAT, {"model": "chat", "messages": HI, "max_tokens": 1, **more})
+
+    for name in ("messages", "tools", "add_generation_prompt", "bos_token", "range", "raise_exception", "self"):
+        tools = {"tools": [{"type": "function", "function": {"name": "f"}}]} if name == "tools" else {}
+        found = reply(chat_template_kwargs={name: "x"}, **tools)
+        assert found.status == 400, (name, found.body)
+        assert found.error["param"] == ("tools" if name == "tools" else "chat_template_kwargs"), (name, found.body)
+    deep: Any = "x"
+    for _ in range(40):
+        deep = {"a": deep}
+    found = reply(chat_template_kwargs={"documents": deep})
+    assert found.status == 400 and found.error["param"] == "chat_template_kwargs" and "32 deep" in found.error["message"], found.body
+    found = reply(
+        chat_template_kwargs={"chat_template": "{{ 1 }}", "unread": 1}
+    )  # variables like any other, which the model's own does not read
+    assert found.status == 200 and found.json["pumice"]["ignored"] == ["chat_template", "unread"]
+    found = reply(chat_template="{{ 1 }}")
+    assert found.status == 400 and found.error["param"] == "chat_template"
+
+
+def test_a_schema_that_takes_long(smollm2: pumice.Model) -> None:
+    kinds = [{"anyOf": [{"properties": {f"p{i}{k}": {"type": "integer"}}} for k in range(4)]} for i in range(12)]
+    schema = {"name": "a", "schema": {"allOf": kinds}}
+    body = {"model": "chat", "messages": HI, "max_tokens": 1, "response_format": {"type": "json_schema", "json_schema": schema}}
+    begun = time.monotonic()
+    reply, others = served_meanwhile(smollm2, body)
+    assert reply.status == 400 and reply.error["param"] == "response_format", reply.body
+    assert time.monotonic() - begun < 5 * 5
+    assert others > 5
+
+
 # ---------------------------------------------------------------- requests that deceive
 def test_two_lengths(here: Here) -> None:
     """Where a proxy and a server believe different lengths, a client can hide a request in the body of another."""
@@ -301,6 +391,38 @@ def test_a_client_that_reads_nothing(here: Here) -> None:
     until(lambda: not here.process.server_state.connections and not here.served.calls, 80)
     connection.close()
     assert is_well(here)
+
+
+def test_a_client_that_reads_slowly(smollm2: pumice.Model) -> None:
+    """Its request pauses until it reads on, other requests do not wait for it, and in the end it has the whole answer."""
+    application = app({"chat": smollm2})
+    body = {"messages": HI, "max_tokens": 200, "ignore_eos": True, "temperature": 0, "stream": True}
+    reads_on = asyncio.Event()
+
+    async def slowly(scope: Any, receive: Any, send: Any) -> None:
+        async def wait(message: Any) -> None:
+            await send(message)
+            if message["type"] == "http.response.body":
+                await reads_on.wait()
+
+        await application(scope, receive, wait)
+
+    async def main() -> str:
+        async with running(application) as others:
+            slow = asyncio.create_task(Client(slowly).post(CHAT, body))
+            begun = time.monotonic()
+            while not smollm2.stats()["lagging"]:
+                assert time.monotonic() - begun < 60
+                await asyncio.sleep(0.01)
+            for _ in range(3):
+                assert (await others.post(CHAT, {"messages": HI, "max_tokens": 4})).status == 200
+            assert smollm2.stats()["lagging"] == 1 and not slow.done()
+            reads_on.set()
+            events = (await slow).events[:-1]
+            return "".join(choice["delta"].get("content") or "" for event in events for choice in event["choices"])
+
+    expected = smollm2.chat(HI, max_new_tokens=200, ignore_eos=True, temperature=0)
+    assert asyncio.run(main()) == expected.content
 
 
 @pytest.mark.parametrize("silent", [False, True])
