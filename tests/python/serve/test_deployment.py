@@ -6,13 +6,26 @@ import argparse
 import json
 import re
 
-from paths import ROOT
+from paths import ROOT, TESTS
 from servers import serving
 
 import pumice
 from pumice.__main__ import parser
+from pumice.serve import messages, responses
+from pumice.serve.settings import Settings
 
 PACKAGING = ROOT / "packaging"
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    """Returns a section of docs/serving.md."""
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Returns the cells of the rows of a table, without its head."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")][1:]
 
 
 def options() -> set[str]:
@@ -36,6 +49,37 @@ def test_the_dashboard_shows_figures_that_exist(smollm2: pumice.Model, minilm: p
         assert here.post("/v1/embeddings", {"model": "embed", "input": "Hi"}).status == 200
         there = set(re.findall(r"^pumice_\w+", here.get("/metrics").body.decode(), re.MULTILINE))
     assert asked and asked <= there, asked - there
-    page = (ROOT / "docs" / "serving.md").read_text().partition("## Figures")[2].partition("##")[0]
-    for name in set(re.findall(r"`(pumice_\w+)", page)) - {"pumice_"}:
+    for name in set(re.findall(r"`(pumice_\w+)", section("Figures"))) - {"pumice_"}:
         assert name in there or f"{name}_bucket" in there, name
+
+
+def test_each_attack_has_a_test() -> None:
+    """Each row of the table of attacks must name tests that pytest finds."""
+    files = [*(TESTS / "python" / "serve").glob("test_*.py"), *(TESTS / "page").glob("test_*.py")]
+    there = {name for file in files for name in re.findall(r"^def (test_\w+)\(", file.read_text(encoding="utf-8"), re.MULTILINE)}
+    table = rows(section("Attacks"))
+    assert len(table) > 20
+    for attack, answer, tests in table:
+        named = re.findall(r"`(\w+)`", tests)
+        assert answer and named and set(named) <= there, (attack, set(named) - there)
+
+
+def test_the_page_of_two_dialects_names_fields_that_exist() -> None:
+    """Names in the table of /v1/responses and /v1/messages must be fields of theirs, or texts of their modules and tests."""
+    tables = {"responses": responses.fields(Settings()), "messages": messages.fields(Settings())}
+    known = "".join(
+        file.read_text(encoding="utf-8")
+        for folder in (ROOT / "python" / "pumice" / "serve", TESTS / "python" / "serve")
+        for file in (*folder.glob("*.py"), *folder.glob("requests/*.json"))
+    )
+    table = {what: dict(zip(tables, cells, strict=True)) for what, *cells in rows(section("Responses and Messages"))}
+    for name, fields in tables.items():
+        needed = {field.name for field in fields.fields if field.needed}
+        assert set(re.findall(r"`(\w+)`", table["must be there"][name])) == needed
+        refused = set(re.findall(r"`(\w+)`", table["refused with 400"][name])) - {"item_reference"}
+        assert refused == set(fields.refused), (name, refused ^ set(fields.refused))
+        inert = set(re.findall(r"`(\w+)`", table["taken, without effect on any answer"][name]))
+        assert inert <= {*fields.inert, "metadata"}, (name, inert - {*fields.inert})
+        for what, cells in table.items():
+            for word in re.findall(r"`([a-z]\w+)", cells[name]):
+                assert re.search(rf"\b{word}\b", known), (what, word)
