@@ -73,8 +73,9 @@ TINY_LIMITS := push=128,invocations=128,shared=16384,groups=7,range=1048576
 test-storm: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	for seed in 1 2 3; do $(BIN)/python tests/python/support/storm.py --requests 1000 --threads 64 --seed $$seed || exit 1; done
 
-# Has real clients call pumice serve on the sample models: openai, anthropic, llm, langchain-openai, cohere, litellm, instructor and
-# openai-agents, each unchanged, in environments of their own under build/clients. Prints a table of client, call and result.
+# Has real clients call pumice serve on the sample models: openai, anthropic, llm, langchain-openai, cohere, litellm, instructor,
+# openai-agents, LlamaIndex and Haystack, each unchanged, in environments of their own under build/clients, with the settings that
+# docs/serving.md has for them. Prints a table of client, call and result.
 test-clients: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python tests/clients/run.py --venvs build/clients
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,16 @@ def need(condition: Any, said: Any = "") -> None:
         raise AssertionError(said)
 
 
+def documented(package: str) -> types.SimpleNamespace:
+    """Runs the block of docs/serving.md that begins with the name of a package, for this server's address. Returns the names that it
+    defines."""
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    [block] = re.findall(rf"^```python\n# {package} \S+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block.replace("http://127.0.0.1:8000", URL), names)
+    return types.SimpleNamespace(**names)
+
+
 # ---------------------------------------------------------------- openai
 def openai_client(**more: Any) -> Any:
     import openai
@@ -54,7 +66,7 @@ def openai_client(**more: Any) -> Any:
 
 @call("openai", "models.list")
 def _() -> None:
-    need({model.id for model in openai_client().models.list()} == {CHAT, EMBED})
+    need({model.id for model in documented("openai").client.models.list()} == {CHAT, EMBED})
 
 
 @call("openai", "chat.completions.create")
@@ -211,7 +223,7 @@ TOOL = {"name": FUNCTION["name"], "description": FUNCTION["description"], "input
 
 @call("anthropic", "models.list")
 def _() -> None:
-    need({model.id for model in anthropic_client().models.list()} == {CHAT, EMBED})
+    need({model.id for model in documented("anthropic").client.models.list()} == {CHAT, EMBED})
 
 
 @call("anthropic", "messages.create")
@@ -308,13 +320,14 @@ def _() -> None:
 
 @call("langchain-openai", "ChatOpenAI.invoke, stream, bind_tools")
 def _() -> None:
-    from langchain_openai import ChatOpenAI
-
-    chat = ChatOpenAI(base_url=f"{URL}/v1", api_key="none", model=CHAT, max_tokens=LIMIT, temperature=0)
-    whole = chat.invoke("Say hello.").content
-    need(whole and whole == "".join(chunk.content for chunk in chat.stream("Say hello.")), whole)
+    chat = documented("langchain-openai").chat
+    brief = chat.bind(max_tokens=LIMIT, temperature=0)
+    whole = brief.invoke("Say hello.").content
+    need(whole and whole == "".join(chunk.content for chunk in brief.stream("Say hello.")), whole)
     called = chat.bind_tools([{"type": "function", "function": FUNCTION}], tool_choice="required").bind(max_tokens=100).invoke("Weather?")
     need(called.tool_calls[0]["args"]["city"] in ("Rome", "Oslo"), called)
+    typed = chat.with_structured_output(_typed(), method="json_schema").invoke("The weather in Rome?")
+    need(typed.city in ("Rome", "Oslo"), typed)
 
 
 @call("langchain-openai", "ChatOpenAI(use_responses_api=True)")
@@ -327,10 +340,61 @@ def _() -> None:
 
 @call("langchain-openai", "OpenAIEmbeddings")
 def _() -> None:
-    from langchain_openai import OpenAIEmbeddings
-
-    made = OpenAIEmbeddings(base_url=f"{URL}/v1", api_key="none", model=EMBED, check_embedding_ctx_length=False)
+    made = documented("langchain-openai").embed
     need(len(made.embed_query("a")) == 384 and len(made.embed_documents(["a", "b"])) == 2)
+
+
+@call("llama-index-llms-openai-like", "complete, chat, stream_chat, chat_with_tools")
+def _() -> None:
+    from llama_index.core.llms import ChatMessage
+    from llama_index.core.tools import FunctionTool
+
+    def get_weather(city: str) -> str:
+        """The weather of a city."""
+        return f"Dry in {city}."
+
+    chat, hello = documented("llama-index-llms-openai-like").chat, [ChatMessage(role="user", content="Say hello.")]
+    brief = {"max_tokens": LIMIT, "temperature": 0}
+    need(chat.complete("Say hello.", **brief).text)
+    whole = chat.chat(hello, **brief).message.content
+    need(whole and whole == "".join(part.delta or "" for part in chat.stream_chat(hello, **brief)), whole)
+    tool = FunctionTool.from_defaults(get_weather)
+    chat.strict = True  # so that the arguments are those of the function, and come to an end
+    asked = chat.chat_with_tools([tool], user_msg="What is the weather in Rome?", tool_required=True, max_tokens=100, temperature=0)
+    [called] = chat.get_tool_calls_from_response(asked)[:1]
+    need(called.tool_name == "get_weather" and called.tool_kwargs["city"], called)
+
+
+@call("llama-index-llms-openai-like", "OpenAILikeEmbedding")
+def _() -> None:
+    made = documented("llama-index-llms-openai-like").embed
+    need(len(made.get_query_embedding("a")) == 384 and len(made.get_text_embedding_batch(["a", "b"])) == 2)
+
+
+@call("haystack-ai", "OpenAIChatGenerator, whole, streamed and with tools")
+def _() -> None:
+    from haystack.dataclasses import ChatMessage
+    from haystack.tools import Tool
+
+    chat, hello = documented("haystack-ai").chat, [ChatMessage.from_user("Say hello.")]
+    brief, parts = {"max_tokens": LIMIT, "temperature": 0}, []
+    whole = chat.run(messages=hello, generation_kwargs=brief)["replies"][0].text
+    chat.run(messages=hello, generation_kwargs=brief, streaming_callback=lambda part: parts.append(part.content or ""))
+    need(whole and whole == "".join(parts), (whole, parts))
+    tool = Tool(name="get_weather", description="The weather of a city.", parameters=WEATHER, function=lambda city: f"Dry in {city}.")
+    required = {"tool_choice": "required", "max_tokens": 100, "temperature": 0}
+    asked = chat.run(messages=[ChatMessage.from_user("Weather in Rome?")], tools=[tool], generation_kwargs=required)["replies"][0]
+    need(asked.tool_call.arguments["city"] in ("Rome", "Oslo"), asked)
+
+
+@call("haystack-ai", "OpenAITextEmbedder, OpenAIDocumentEmbedder")
+def _() -> None:
+    from haystack import Document
+
+    made = documented("haystack-ai")
+    need(len(made.embed.run(text="a")["embedding"]) == 384)
+    found = made.embed_documents.run(documents=[Document(content="a"), Document(content="b")])["documents"]
+    need([len(each.embedding) for each in found] == [384, 384])
 
 
 @call("cohere", "ClientV2.rerank")
@@ -408,6 +472,7 @@ def main() -> None:
     URL, *clients = sys.argv[1:]
     out, sys.stdout = sys.stdout, sys.stderr  # what the clients print is no result
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise litellm fetches a list of prices
+    os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
     for client in clients:
         for name, function in CALLS[client]:
             try:

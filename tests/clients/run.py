@@ -26,6 +26,8 @@ ENVIRONMENTS = {
     "litellm": ("litellm", "openai"),
     "instructor": ("instructor",),
     "agents": ("openai-agents",),
+    "llamaindex": ("llama-index-llms-openai-like",),
+    "haystack": ("haystack-ai",),
 }
 
 

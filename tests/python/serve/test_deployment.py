@@ -83,3 +83,15 @@ def test_the_page_of_two_dialects_names_fields_that_exist() -> None:
         for what, cells in table.items():
             for word in re.findall(r"`([a-z]\w+)", cells[name]):
                 assert re.search(rf"\b{word}\b", known), (what, word)
+
+
+def test_the_clients_of_the_page_are_run() -> None:
+    """Each block of a client must name a version that tests/clients installs, and run.py must call that client."""
+    folder = TESTS / "clients"
+    pinned = {line for file in folder.glob("*.txt") for line in file.read_text().split()}
+    calls, run = (folder / "calls.py").read_text(), (folder / "run.py").read_text()
+    blocks = re.findall(r"^```python\n# (\S+) (\S+)\n", section("Clients"), re.MULTILINE)
+    assert len(blocks) == section("Clients").count("```python")
+    for name, version in blocks:
+        assert f"{name}=={version}" in pinned, (name, version)
+        assert f'documented("{name}")' in calls and f'"{name}"' in run, name
