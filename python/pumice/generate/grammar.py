@@ -24,6 +24,7 @@ from ..common.exits import exit_waits
 from ..common.interruptible import interruptible
 from ..errors import GrammarError, GrammarWarning, TokenizerError
 from .lark import Lark, lark_text
+from .lexeme_sizes import check_lexemes
 from .schema_rules import exact, origin
 from .schemas import ENFORCED, FORMATS, MOST_BYTES, RELAXABLE, closed, is_pydantic, places, pointer, prepared, relaxed_words, schema_of_type
 
@@ -66,6 +67,7 @@ class Grammar:
             raise GrammarError(f"the grammar has {size} bytes; at most {MOST_BYTES} are compiled")
         if any("\ud800" <= c <= "\udfff" for c in source):
             raise GrammarError("the grammar has half of a surrogate pair, which no text can have")
+        check_lexemes(kind, source)
         self = object.__new__(cls)
         for name, value in zip(cls.__slots__, (kind, made_by, made_for, source, tuple(relaxed)), strict=True):
             object.__setattr__(self, name, value)

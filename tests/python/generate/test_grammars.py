@@ -360,6 +360,41 @@ def test_wrong_types(smollm2: pumice.Model) -> None:
             smollm2.generate(prompt, grammar=[None, None])
 
 
+def doubled(levels: int, last: str) -> str:
+    return "start: T0\n" + "".join(f"T{i}: T{i + 1} T{i + 1}\n" for i in range(levels)) + f"T{levels}: {last}"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Grammar.lark(doubled(60, '"x"')), r"1\.15e\+18 characters; at most 262144"),
+        (lambda: Grammar.lark(doubled(19, '"x"')), r"5\.24e\+05 characters"),
+        (lambda: Grammar.lark(doubled(14, '"x"?')), "16384 parts of a terminal"),
+        (lambda: Grammar.lark(doubled(14, '("x" | )')), "16384 parts of a terminal"),
+        (lambda: Grammar.lark("start: A\nA: " + '"x"* ' * 5000), "5000 parts"),
+        (lambda: Grammar.lark("start: " + " ".join(f"/{'x?' * 3000}{i}/" for i in range(3))), "3000 parts .* or other ones"),
+        (lambda: Grammar.regex("x?" * 5000), "5000 parts"),
+        (lambda: Grammar.regex("(x|)" * 5000), "5000 parts"),
+        (lambda: Grammar.json_schema({"type": "string", "pattern": "^" + "x?" * 5000 + "$"}), "5000 parts"),
+        (lambda: Grammar.json_schema({"patternProperties": {"x*y*" * 5000: {}}, "additionalProperties": False}), "10000 parts"),
+    ],
+)
+def test_lexemes_that_would_take_minutes_and_gigabytes(make: Any, message: str) -> None:
+    """Without the refusal, the third of these took 10 s and 540 MiB, and one of 256 KiB would take the memory of any machine."""
+    with pytest.raises(pumice.GrammarError, match=message):
+        make()
+
+
+def test_what_looks_like_a_large_lexeme_compiles(smollm2: pumice.Model) -> None:
+    rules = "start: r0\n" + "".join(f"r{i}: r{i + 1} r{i + 1}\n" for i in range(60)) + 'r60: "x"?'
+    cycle = Grammar.lark("start: A\nA: B\nB: A")
+    quoted = Grammar.lark("start: A // " + "A? " * 5000 + '\nA: "' + "?" * 5000 + '" /[' + "?*" * 2500 + "]/")
+    for grammar in (Grammar.lark(rules), quoted, Grammar.lark(doubled(9, '"x"?')), Grammar.regex("(?:x|y)+" * 2000)):
+        filter_of(smollm2, grammar)
+    with pytest.raises(pumice.GrammarError, match="cannot be enforced"):
+        filter_of(smollm2, cycle)
+
+
 def chain(rules: int, body: Any) -> str:
     return "start: a0\n" + "".join(f"a{i}: {body(f'a{i + 1}')}\n" for i in range(rules)) + f'a{rules}: "x"\n'
 
