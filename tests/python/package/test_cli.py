@@ -142,6 +142,19 @@ def test_errors_are_one_line_and_exit_code_1(cli: Any, path: Path, words: list[s
     assert err.count("\n") == 1
 
 
+def test_options_of_loading() -> None:
+    """Commands that hold conversations take a chat template, and others do not."""
+    from pumice.__main__ import _load_options, parser
+
+    for command in ("chat", "serve"):
+        arguments = parser().parse_args([command, "m", "--chat-template", "t.jinja", "--n-ctx", "64"])
+        assert _load_options(arguments) == {"chat_template": "t.jinja", "n_ctx": 64}
+    for command in ("plan", "bench"):
+        assert _load_options(parser().parse_args([command, "m", "--n-ctx", "64"])) == {"n_ctx": 64}
+        with pytest.raises(SystemExit):
+            parser().parse_args([command, "m", "--chat-template", "t.jinja"])
+
+
 def test_interrupt(cli: Any, core: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
