@@ -22,6 +22,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from paths import ROOT
+from servers import Command
 
 NOTEBOOK = ROOT / "examples" / "tour.ipynb"
 OTHERS = ("inside", "retrieval", "search", "structured")
@@ -53,9 +54,13 @@ class ThisPython(KernelSpecManager):  # type: ignore[misc]
 
 
 # ---------------------------------------------------------------- a run of the notebook
-def executed(path: Path = NOTEBOOK) -> tuple[nbformat.NotebookNode, dict[str, Any]]:
-    """Runs a notebook. Returns it with its new outputs, and the state of its widgets. Raises CellExecutionError if a cell fails."""
+def executed(path: Path = NOTEBOOK, line: str = "", instead: str = "") -> tuple[nbformat.NotebookNode, dict[str, Any]]:
+    """Runs a notebook. Returns it with its new outputs, and the state of its widgets. Raises CellExecutionError if a cell fails.
+    line: a line that only one cell has, in whose place `instead` runs."""
     notebook = nbformat.read(path, as_version=4)
+    if line:
+        (cell,) = (cell for cell in notebook.cells if line in cell.source.splitlines())
+        cell.source = "\n".join(instead if each == line else each for each in cell.source.splitlines())
     # The folder has IPython's history and settings, and the kernel's address, so that the user's own are not touched.
     with tempfile.TemporaryDirectory() as folder:
         address = {"transport": "ipc", "ip": str(Path(folder) / "kernel"), "connection_file": str(Path(folder) / "kernel.json")}
@@ -196,6 +201,22 @@ def test_other_notebooks(other: Any) -> None:
     assert compare(run, stored) >= 2
     for notebook in (stored, run):
         {"inside": inside_shows, "retrieval": retrieval_shows, "search": search_shows, "structured": structured_shows}[name](notebook)
+
+
+def test_retrieval_through_a_server() -> None:
+    """The notebook must show the same if one line has it ask a server."""
+    import samples
+
+    path = NOTEBOOK.parent / "retrieval.ipynb"
+    with Command(f"chat={samples.smollm2()}", f"embed={samples.minilm()}", "--device", "cpu") as server:
+        server.wait_ready()
+        asks = f'models = Served("http://127.0.0.1:{server.port}")'
+        run = portable(*executed(path, "models = Library()", asks))
+        assert asks in run.cells[1].source
+        assert compare(run, nbformat.read(path, as_version=4)) >= 4
+        retrieval_shows(run)
+        answered = re.findall(r'pumice_requests_total\{code="200",endpoint="(/v1/[\w/]+)"\} (\d+)', server.get("/metrics").body.decode())
+        assert {"/v1/chat/completions", "/v1/embeddings"} <= {path for path, count in answered if int(count) > 4}
 
 
 def inside_shows(notebook: nbformat.NotebookNode) -> None:
