@@ -34,7 +34,7 @@ _OF_MODELS = {
     "pages_cached": ("kv_pages_cached", "pages that hold prefixes", False),
     "pages_budget": ("kv_pages_budget", "the most pages", False),
     "texts": ("encoded_texts", "texts that an encoder read", True),
-    "tokens": ("encoded_tokens", "tokens of these texts", True),
+    "tokens": ("encoded_tokens", "tokens of texts that an encoder read", True),
     "runs": ("encoder_runs", "runs of the encoder", True),
 }
 
@@ -87,7 +87,7 @@ class Metrics:
         self._accepted = Counter("pumice_accepted_tokens", "guesses that were right", ["model"], **make)
         self._streamed = Counter("pumice_streamed_tokens", "tokens that were sent to clients", ["model"], **make)
         self._texts = Counter("pumice_embedded_texts", "texts of requests to encoders", ["model"], **make)
-        self._text_tokens = Counter("pumice_embedded_tokens", "tokens of these texts", ["model"], **make)
+        self._text_tokens = Counter("pumice_embedded_tokens", "tokens of texts of requests to encoders", ["model"], **make)
 
     def begun(self, endpoint: str) -> None:
         """Counts a request that begins."""

@@ -22,10 +22,10 @@ export const FIELDS = [
 const OWN = ["messages", "model", "stream", "stream_options", "continue_final_message", "n"];
 
 const example = (value) => JSON.stringify(value, null, 2);
-const CITY = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
+const CITY = { type: "object", properties: { city: { type: "string" } }, required: ["city"], additionalProperties: false };
 const BOOK = { title: { type: "string" }, year: { type: "integer" } };
 export const TOOLS_EXAMPLE = example([
-  { type: "function", function: { name: "get_weather", description: "The weather of a city, now", parameters: CITY } },
+  { type: "function", function: { name: "get_weather", description: "The weather of a city, now", parameters: CITY, strict: true } },
 ]);
 export const SCHEMA_EXAMPLE = example({ type: "object", properties: BOOK, required: ["title", "year"], additionalProperties: false });
 

@@ -1,6 +1,6 @@
 // The Texts view: similarity of lines and a map of them, rerank, tokens.
 import { call, CutOff, Unreachable } from "./api.js";
-import { $, count, h, kept, later, plural, say, short, svg } from "./dom.js";
+import { $, count, h, kept, later, plural, say, svg } from "./dom.js";
 import { components, cosines, vectorOf } from "./math.js";
 import { fillModels, modelNamed, onModels } from "./models.js";
 import { shown } from "./tokens.js";
@@ -236,6 +236,9 @@ function rerank() {
   });
 }
 
+/** The bytes of a token that is a part of a character, which no text can show. */
+const hexOf = (bytes) => bytes.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+
 function tokens() {
   const text = area("tokens-text", "Text", 5, "Any text");
   return tool({
@@ -250,14 +253,14 @@ function tokens() {
       const list = (await call("tokenize", { model, content: text.input.value, with_pieces: true }, signal)).pieces;
       const characters = [...text.input.value].length;
       const rows = list.map(
-        ({ id, text: piece }, i) => h(
+        ({ id, text: piece, bytes }, i) => h(
           "li",
           { class: i % 2 ? "odd" : null, title: String(id) },
-          h("span", { class: "piece" }, shown(piece) || "·"),
+          h("span", { class: "piece" }, (piece.includes("\ufffd") ? hexOf(bytes) : shown(piece)) || "·"),
           h("span", { class: "id" }, String(id)),
         ),
       );
-      const told = `${plural(list.length, "token")}, ${short(characters / Math.max(1, list.length))} characters each`;
+      const told = `${plural(list.length, "token")} for ${plural(characters, "character")}`;
       return [h("p", { class: "hint" }, told), h("ol", { class: "cut" }, ...rows)];
     },
   });

@@ -73,7 +73,10 @@ export class Thread {
     this.frame = 0;
     const ids = [...this.dirty];
     this.dirty.clear();
+    const held = this.list.contains(document.activeElement);
     for (const id of ids) if (this.views.get(id)?.update() === false) this.touch(id);
+    // The button that was pressed may be gone. Without a focus the keyboard would reach nothing, Escape included.
+    if (held && document.activeElement === document.body) $("send").focus();
     if (this.follows) this.toEnd();
     this.scrolled();
   }
