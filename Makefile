@@ -39,11 +39,11 @@ test-ends: $(VENV)/.installed $(VENV)/.samples
 	$(PIP) install -q pytest pytest-timeout
 	$(BIN)/python -m pytest tests/python/callers/test_exit_and_fork.py tests/python/package/test_cli.py
 
-# Tests the page of the server in a real browser, against a stand-in for the server. The browser is the distribution's: no other is downloaded.
-# PUMICE_PAGE_SHOTS=FOLDER keeps screenshots.
-test-page: $(VENV)-page/.installed
+# Tests the page of the server in a real browser, against a stand-in for the server and against the real server with the sample models. The
+# browser is the distribution's: no other is downloaded. PUMICE_PAGE_SHOTS=FOLDER keeps screenshots.
+test-page: $(VENV)-page/.installed $(VENV)/.installed $(VENV)/.samples
 	@./cmake/check_system.sh $(PYTHON) page
-	$(VENV)-page/bin/python -m pytest -c tests/page/pytest.ini tests/page
+	PUMICE_PYTHON=$(CURDIR)/$(BIN)/python $(VENV)-page/bin/python -m pytest -c tests/page/pytest.ini tests/page
 
 $(VENV)-page/.installed: tests/page/requirements.txt
 	@./cmake/check_system.sh $(PYTHON) page

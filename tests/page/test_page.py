@@ -5,13 +5,8 @@ Every test fails if the page logs an error, throws, or violates the Content-Secu
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import shutil
-import signal
-import socket
-import subprocess
 import sys
 import time
 import urllib.request
@@ -21,53 +16,18 @@ from random import Random
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from looks import Look, Server, ask, button, check, ended, last, press, reach
+from playwright.sync_api import Browser, Page, expect
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "python" / "pumice" / "serve" / "page"
-CHROMIUM = os.environ.get("PUMICE_CHROMIUM") or shutil.which("chromium-headless-shell")
-SIZES = {"narrow": (320, 640), "wide": (1280, 800)}
-EACH_LOOK = [(scheme, size) for scheme in ("light", "dark") for size in SIZES]
-expect.set_options(timeout=20_000)  # ms; a machine may be busy
-# Chromium logs these for answers that are errors, and for a server that is down. The page shows both to the user.
-EXPECTED = re.compile(r"Failed to load resource: (the server responded with a status of (400|401|404|429)|net::ERR_)")
-WATCH = """
-window.violations = [];
-document.addEventListener("securitypolicyviolation", (e) => window.violations.push(`${e.violatedDirective} ${e.blockedURI}`));
-"""
 
 
-class Server:
-    """The stand-in as a process, which can be killed and started again on its port."""
+class StandIn(Server):
+    """fake_server.py."""
 
-    def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
-        self.process: subprocess.Popen[bytes] | None = None
-        self.url = f"http://127.0.0.1:{self.port}/"
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen([sys.executable, str(HERE / "fake_server.py"), str(self.port)])
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            try:
-                self.get("fake/log")
-                return
-            except OSError:
-                time.sleep(0.05)
-        raise TimeoutError("the stand-in did not start within 30 s")
-
-    def kill(self) -> None:
-        assert self.process
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=5) as answer:
-            return json.load(answer)
+    def command(self) -> list[str]:
+        return [sys.executable, str(HERE / "fake_server.py"), str(self.port)]
 
     def post(self, path: str, body: dict[str, Any]) -> None:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"content-type": "application/json"})
@@ -82,124 +42,11 @@ class Server:
         return [entry["body"] for entry in self.log() if entry["path"] == "/v1/chat/completions"]
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    assert CHROMIUM, "chromium-headless-shell is missing: apt-get install chromium-headless-shell, or set PUMICE_CHROMIUM"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else [])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+def server() -> Iterator[StandIn]:
+    server = StandIn()
     yield server
     server.kill()
-
-
-class Look:
-    """Opens pages in a window of some size and colours, and notes what goes wrong in them."""
-
-    def __init__(self, browser: Browser, server: Server, scheme: str = "light", size: str = "wide", **more: Any) -> None:
-        width, height = SIZES[size]
-        self.server = server
-        self.context: BrowserContext = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **more)  # type: ignore[arg-type]
-        self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=server.url)
-        self.context.add_init_script(WATCH)
-        self.context.set_default_timeout(15_000)
-        self.wrong: list[str] = []
-        self.pages: list[Page] = []
-
-    def open(self, path: str = "", ready: bool = True) -> Page:
-        page = self.context.new_page()
-        page.on("pageerror", lambda error: self.wrong.append(f"thrown: {error}"))
-        page.on("console", lambda m: m.type in ("error", "warning") and not EXPECTED.search(m.text) and self.wrong.append(m.text))
-        page.on("dialog", lambda dialog: self.wrong.append(f"dialog: {dialog.message}"))
-        self.pages.append(page)
-        page.goto(self.server.url + path)
-        if ready:
-            page.wait_for_selector('#health[data-state="ready"]')
-            page.wait_for_selector("#draft:focus")
-        return page
-
-    def close(self) -> None:
-        for page in self.pages:
-            if not page.is_closed():
-                self.wrong += page.evaluate("window.violations")
-        self.context.close()
-        assert self.wrong == []
-
-
-@pytest.fixture
-def look(browser: Browser, server: Server) -> Iterator[Look]:
-    look = Look(browser, server)
-    yield look
-    look.close()
-
-
-@pytest.fixture(params=EACH_LOOK, ids="-".join)
-def each_look(browser: Browser, server: Server, request: pytest.FixtureRequest) -> Iterator[Look]:
-    scheme, size = request.param
-    look = Look(browser, server, scheme, size)
-    yield look
-    look.close()
-
-
-def shot(page: Page, name: str) -> None:
-    folder = os.environ.get("PUMICE_PAGE_SHOTS")
-    if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        size = page.viewport_size or {"width": 0}
-        dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-        page.screenshot(path=str(Path(folder) / f"{name}-{size['width']}-{'dark' if dark else 'light'}.png"))
-
-
-def check(page: Page, name: str) -> None:
-    """Asserts that axe finds nothing serious and that nothing is wider than the window."""
-    shot(page, name)
-    found = Axe().run(page).response["violations"]
-    serious = [v for v in found if v["impact"] in ("serious", "critical")]
-    assert [(v["id"], [n["html"][:200] for n in v["nodes"]][:3]) for v in serious] == []
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-def reach(page: Page, target: Locator, back: bool = False) -> None:
-    """Moves the focus to `target` with the tab key alone, and checks that the focus can be seen there."""
-    expect(target).to_be_visible()
-    for _ in range(150):
-        page.keyboard.press("Shift+Tab" if back else "Tab")
-        if target.evaluate("(node) => node === document.activeElement"):
-            seen = target.evaluate("(n) => n.id === 'draft' || getComputedStyle(n).outlineStyle !== 'none'")
-            assert seen, "the focus cannot be seen"
-            return
-    raise AssertionError(f"the tab key does not reach {target}")
-
-
-def press(page: Page, target: Locator, back: bool = False, key: str = "Enter") -> None:
-    reach(page, target, back)
-    page.keyboard.press(key)
-
-
-def ask(page: Page, text: str) -> None:
-    """Types a message, sends it with Enter, and waits for the answer's end."""
-    page.locator("#draft").focus()
-    page.keyboard.type(text)
-    page.keyboard.press("Enter")
-    ended(page)
-
-
-def ended(page: Page) -> None:
-    # Not expect(): while it waits, it describes the element again and again, which for a long thread takes longer than the answer.
-    page.wait_for_selector('#thread[aria-busy="false"]')
-
-
-def last(page: Page) -> Locator:
-    return page.locator(".message.assistant").last
-
-
-def button(page: Page, name: str | re.Pattern[str]) -> Locator:
-    return page.get_by_role("button", name=name, exact=isinstance(name, str))
 
 
 class Work:
@@ -1088,7 +935,7 @@ def test_prometheus_text(look: Look) -> None:
 # Looks
 
 
-def test_colours_and_motion(browser: Browser, server: Server) -> None:
+def test_colours_and_motion(browser: Browser, server: StandIn) -> None:
     look = Look(browser, server, "dark", "wide", reduced_motion="reduce")
     page = look.open()
     colour = "getComputedStyle(document.body).backgroundColor"
