@@ -362,6 +362,7 @@ def test_metrics_have_the_figures_of_all_workers() -> None:
         # A worker that does not answer is left out, and its successor begins again.
         first = children_of(server.process.pid)
         os.kill(first[1], signal.SIGSTOP)
+        until(lambda: Path(f"/proc/{first[1]}/stat").read_text().rpartition(")")[2].split()[0] == "T")  # else it may still accept
         try:
             up = figures(server, "pumice_worker_up")
             assert sorted(up.values()) == [0.0, 1.0]
