@@ -253,15 +253,33 @@ def chosen(given: Any, tools: list[dict[str, Any]]) -> tuple[Any, list[dict[str,
         return None, tools
     if given.get("type") == "allowed_tools":
         inner = given.get("allowed_tools", given)
-        names = [t.get("function", t).get("name") if isinstance(t, dict) else None for t in inner.get("tools") or ()]
+        allowed = inner.get("tools") if isinstance(inner, dict) else None
+        if not isinstance(allowed, list):
+            raise Refused(400, f"the tools that tool_choice allows must be a list, not {shown(allowed, 80)}", param="tool_choice")
+        names = [_name_of(each) for each in allowed]
         known = {tool["function"]["name"] for tool in tools}
-        if (missing := next((name for name in names if name not in known), None)) is not None:
-            raise Refused(400, f"tool_choice allows {shown(missing, 80)}, which is none of the tools", param="tool_choice")
-        return inner.get("mode", "auto"), [tool for tool in tools if tool["function"]["name"] in names]
-    name = (given.get("function") or given).get("name")
+        if missing := [each for each, name in zip(allowed, names, strict=True) if name not in known]:
+            raise Refused(400, f"tool_choice allows {shown(missing[0], 80)}, which is none of the tools", param="tool_choice")
+        return allowed_mode(inner), [tool for tool in tools if tool["function"]["name"] in names]
+    name = _name_of(given)
     if not isinstance(name, str):
         raise Refused(400, f"tool_choice={shown(given, 80)} names no tool", param="tool_choice")
     return name, tools
+
+
+def allowed_mode(given: Mapping[str, Any]) -> str:
+    """Returns whether the model must call one of the allowed tools ("required") or may ("auto"). Raises Refused (400) for another mode."""
+    mode = given.get("mode", "auto")
+    if mode not in ("auto", "required"):
+        raise Refused(400, f"tool_choice has the mode {shown(mode, 80)}; it must be 'auto' or 'required'", param="tool_choice")
+    return str(mode)
+
+
+def _name_of(given: Any) -> str | None:
+    """Returns the name in a reference to a function, nested or flat, or None if it has none."""
+    inner = (given.get("function") or given) if isinstance(given, dict) else None
+    name = inner.get("name") if isinstance(inner, dict) else None
+    return name if isinstance(name, str) else None
 
 
 # ---------------------------------------------------------------- the form of an answer

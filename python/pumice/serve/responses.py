@@ -17,7 +17,7 @@ from ..model.model import Model
 from .answer_blocks import Block, Blocks, Change, changes_of, whole
 from .calls import Call, dumped
 from .chat_completions import MOST_LOGPROBS, logprobs_of, report_of
-from .conversations import Answering, Asked, begun, begun_cut, chosen, counted, function_tool, text_of
+from .conversations import Answering, Asked, allowed_mode, begun, begun_cut, chosen, counted, function_tool, text_of
 from .custom_tools import INPUT, ArrivingInput, function_of, has_grammar
 from .failures import Refused, new_id
 from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
@@ -166,7 +166,7 @@ def _choice(given: Any, tools: Tools) -> tuple[Any, list[dict[str, Any]]]:
         if not isinstance(allowed, list) or not all(isinstance(each, Mapping) for each in allowed):
             raise Refused(400, "tool_choice.tools must be a list of tools", param="tool_choice")
         names = [tools.flat(each) for each in allowed]
-        return given.get("mode", "auto"), [tool for tool in tools.listed if tool["function"]["name"] in names]
+        return allowed_mode(given), [tool for tool in tools.listed if tool["function"]["name"] in names]
     return tools.flat(given), tools.listed
 
 
@@ -229,8 +229,9 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
         if kind == "message":
             role, content = item.get("role"), item.get("content")
             if role == "assistant":
-                texts = [content] if isinstance(content, str) else [_content_text([part], where) for part in content or ()]
-                assistant()["content"] += texts
+                # A list's parts follow each other without anything between them, as the model wrote them.
+                parts = [[part] for part in content] if isinstance(content, list) else [content]
+                assistant()["content"] += [_content_text(part, where) for part in parts]
             elif role in ("user", "system", "developer"):
                 found.append({"role": role, "content": _content_text(content, where)})
             else:

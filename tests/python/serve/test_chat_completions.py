@@ -13,6 +13,7 @@ import pumice
 
 PATH = "/v1/chat/completions"
 HELLO = {"model": "chat", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0, "max_tokens": 12}
+NOW = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
 
 
 def answer(smollm2: pumice.Model, body: Any, **settings: Any) -> Answer:
@@ -82,6 +83,25 @@ def test_a_wrong_field_is_named(smollm2: pumice.Model, change: dict[str, Any], p
     found = answer(smollm2, {**HELLO, **change})
     assert found.status in (400, 404)
     assert found.error["param"] == param and says in found.error["message"], found.error
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        ({"function": "now"}, "names no tool"),
+        ({"function": ["now"]}, "names no tool"),
+        ({"type": "allowed_tools", "allowed_tools": "now"}, "must be a list, not None"),
+        ({"type": "allowed_tools", "allowed_tools": {"tools": 5}}, "must be a list, not 5"),
+        ({"type": "allowed_tools", "allowed_tools": {"tools": [{"function": "now"}]}}, "none of the tools"),
+        ({"type": "allowed_tools", "allowed_tools": {"tools": [{"function": {"name": ["now"]}}]}}, "none of the tools"),
+        ({"type": "allowed_tools", "allowed_tools": {"tools": [None]}}, "none of the tools"),
+        ({"type": "allowed_tools", "allowed_tools": {"tools": [NOW], "mode": "now"}}, "'auto' or 'required'"),
+        ({"type": "allowed_tools", "allowed_tools": {"tools": [NOW], "mode": {"a": 1}}}, "'auto' or 'required'"),
+    ],
+)
+def test_a_tool_choice_of_a_wrong_form(smollm2: pumice.Model, choice: Any, says: str) -> None:
+    found = answer(smollm2, {**HELLO, "tools": [NOW], "tool_choice": choice})
+    assert found.status == 400 and found.error["param"] == "tool_choice" and says in found.error["message"], found.body
 
 
 def test_a_prompt_that_is_too_long_has_openais_code(smollm2: pumice.Model) -> None:

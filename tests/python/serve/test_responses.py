@@ -178,6 +178,13 @@ def test_allowed_tools(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"top_logprobs": 21}, "top_logprobs", "at most 20"),
         ({"max_output_token": 3}, "max_output_token", "did you mean 'max_output_tokens'"),
         ({"tool_choice": {"type": "web_search"}, "tools": [{"type": "web_search"}]}, "tool_choice", "can run here"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "mode": "now", "tools": [{"type": "function", "name": "now"}]}, "tools": [NOW]},
+            "tool_choice",
+            "'auto' or 'required'",
+        ),
+        ({"input": [{"role": "assistant", "content": 5}]}, "input", "not 5"),
+        ({"input": [{"role": "assistant", "content": {"a": 1}}]}, "input", "a list of parts"),
         ({"tools": [NOW, NOW]}, "tools", "two tools"),
         (
             {"tools": [{"type": "custom", "name": "x", "format": {"type": "grammar", "syntax": "lark", "definition": "start: start"}}]},
