@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, MutableMapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -80,7 +80,8 @@ class Call:
         self._heard: float | None = None  # when the last chunk with tokens came
         self._held = 0  # bytes of the body, which count towards Settings.max_bodies
         self.body = b""
-        self._fields: Fields | None = None  # the table of the body, once it is checked
+        self._fields: Fields | None = None  # the table of the body
+        self._given: Collection[str] = ()  # the names of the body's fields, once they are checked
         self._streams = False  # whether the body asks for a stream
         self.work: asyncio.Task[Any] | None = None  # what is done for the request now
         self.ended_by: Refused | None = None  # why the server ended it
@@ -91,7 +92,7 @@ class Call:
         """Parses and checks the body. Raises Refused."""
         self._fields = fields
         read = await self.server.aside(self._parsed, fields) if len(self.body) > IN_PLACE else self._parsed(fields)
-        self._streams = bool(read["stream"])
+        self._given, self._streams = read.values.keys(), bool(read["stream"])
         return read
 
     def _parsed(self, fields: Fields) -> Read:
@@ -247,7 +248,7 @@ class Call:
     async def refuse(self, failure: Refused) -> None:
         """Answers with an error in the form of the dialect. An error of the Python API names a keyword; the client is told of its field."""
         if self._fields is not None and failure.param is not None:
-            failure.param = self._fields.field_of(failure.param)
+            failure.param = self._fields.field_of(failure.param, self._given)
         await self.answer_small(body_of(failure, self.dialect, self.id), status_of(failure, self.dialect), headers_of(failure))
 
     def events(self, failed: Callable[[Refused], bytes], ping: bytes = b": ping\n\n") -> Events:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..chats.chat import ChatResult
-from ..common.arguments import shown
+from ..common.arguments import argument, shown
 from ..errors import ContextLengthError
 from ..event_loops.streams import AsyncStream
 from ..generate.grammar import Grammar
@@ -294,7 +294,8 @@ def structured(given: Mapping[str, Any], field_name: str = "structured_outputs")
     known = [name for name in given if given[name] is not None]
     if len(known) != 1 or known[0] not in makers:
         raise Refused(400, f"{field_name} must have one of {', '.join(makers)}; it has {shown(known, 80)}", param=field_name)
-    return makers[known[0]](given[known[0]])
+    with argument("grammar"):
+        return makers[known[0]](given[known[0]])
 
 
 def grammar_of(read: Read) -> Grammar | None:

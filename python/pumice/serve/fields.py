@@ -8,7 +8,7 @@ to it."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -202,9 +202,11 @@ class Fields:
                 raise Refused(400, f"the field {each.name!r} is missing", param=each.name)
         return Read(values, keywords, tuple(ignored))
 
-    def field_of(self, argument: str | None) -> str | None:
-        """Returns the field whose value a keyword of the Python call gets, for the `param` of an error."""
-        return next((each.name for each in self.fields if argument is not None and argument in (each.to, *each.covers)), argument)
+    def field_of(self, argument: str | None, given: Collection[str] = ()) -> str | None:
+        """Returns the field whose value a keyword of the Python call gets, for the `param` of an error. Several fields may give it: of
+        those, the first that the body has (given: the names in it)."""
+        found = [each.name for each in self.fields if argument is not None and argument in (each.to, *each.covers)]
+        return next((name for name in found if name in given), found[0] if found else argument)
 
     def schema(self) -> dict[str, Any]:
         """Returns the JSON Schema of the body."""
