@@ -17,6 +17,8 @@ from .models import Served
 from .sampling_fields import MODEL
 from .settings import Settings
 
+MOST_PIECES = 1 << 17  # tokens that with_pieces takes: the answer needs some 0.4 KiB of memory for each, and a body may have 32 million
+
 
 async def models(call: Call) -> None:
     """Lists the models in OpenAI's form, or in Anthropic's for a client that sends an anthropic-version header. Loads nothing."""
@@ -71,7 +73,7 @@ def tokenize_fields(settings: Settings) -> Fields:
             Field("content", TEXT, "A text."),
             Field("messages", {"type": "array", "items": OBJECT, "minItems": 1}, "Or a conversation."),
             Field("add_special", FLAG, "Whether special tokens are put around a text."),
-            Field("with_pieces", FLAG, "True: also the text and the bytes of each token."),
+            Field("with_pieces", FLAG, f"True: also the text and the bytes of each token, of at most {MOST_PIECES}."),
         )
     )
 
@@ -108,6 +110,8 @@ async def tokenize(call: Call) -> None:
             ids = (await _rendered(call, served, read)).ids
         answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": model.info.get("n_ctx")}
         if read["with_pieces"]:
+            if len(ids) > MOST_PIECES:
+                raise Refused(400, f"with_pieces takes at most {MOST_PIECES} tokens; the text has {len(ids)}", param="with_pieces")
             answer["pieces"] = await call.server.aside(_pieces, model, ids)
         await call.answer(answer)
 

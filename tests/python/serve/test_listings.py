@@ -10,7 +10,7 @@ import pytest
 from asgi import Answer, Client, running, with_server
 
 import pumice
-from pumice.serve import app
+from pumice.serve import app, listings
 
 
 def get(model: pumice.Model, path: str, headers: dict[str, str] | None = None, **settings: Any) -> Answer:
@@ -85,6 +85,16 @@ def test_tokens_and_templates(smollm2: pumice.Model) -> None:
     assert post(smollm2, "/apply-template", {"messages": messages}).json == {"prompt": asked.prompt, "prompt_tokens": asked.prompt_tokens}
     assert post(smollm2, "/tokenize", {"messages": messages}).json["count"] == asked.prompt_tokens
     assert post(smollm2, "/tokenize", {}).status == 400
+
+
+def test_the_most_tokens_with_pieces(smollm2: pumice.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token of the answer takes memory of the server, and a body may have millions."""
+    monkeypatch.setattr(listings, "MOST_PIECES", 3)
+    asked = {"content": "a b c d", "with_pieces": True}
+    found = post(smollm2, "/tokenize", asked)
+    assert found.status == 400 and found.error["param"] == "with_pieces" and "at most 3 tokens" in found.error["message"], found.body
+    assert post(smollm2, "/tokenize", {**asked, "content": "a b c"}).json["count"] == 3
+    assert post(smollm2, "/tokenize", {**asked, "with_pieces": False}).json["count"] == 4
 
 
 def test_completions_say_what_they_ignore(smollm2: pumice.Model) -> None:
