@@ -78,16 +78,22 @@ class HugeBuffer {
 
 // Measures the clock rate with dependent additions, which take one cycle each. They add registers and not constants, because Intel's cores
 // from Golden Cove on merge several additions of constants into one (the result would be 10 GHz instead of 2.5).
+#if defined(__aarch64__)
+#define PUMICE_ADD "add %0, %0, %0\n\t"
+#else
+#define PUMICE_ADD "add %0, %0\n\t"
+#endif
 inline double clock_hz() {
   constexpr int kRounds = 250000;
   const Times t = measure(
       [] {
         std::uint64_t v = 1;
-        for (int i = 0; i < kRounds; ++i) asm volatile("add %0, %0\n\tadd %0, %0\n\tadd %0, %0\n\tadd %0, %0" : "+r"(v));
+        for (int i = 0; i < kRounds; ++i) asm volatile(PUMICE_ADD PUMICE_ADD PUMICE_ADD PUMICE_ADD : "+r"(v));
       },
       0.1);
   return 4.0 * kRounds / t.best;
 }
+#undef PUMICE_ADD
 
 // Reads memory and does nothing else. For this, the C library searches the buffer of zeros for another byte (memchr), with its widest
 // loads. A loop over 8-byte words would read at half the speed while another program uses the core's second hardware thread.
@@ -121,6 +127,7 @@ inline Times read_by(const HugeBuffer& memory, int threads, int trials) {
 
 // Loops that only use registers, so that no product can be faster. Each adds to 8 independent sums, 1,000 times.
 inline constexpr std::int64_t kPeakSums = 8000;
+#if defined(__x86_64__)
 #define PUMICE_SUMS(step) step("0") step("1") step("2") step("3") step("4") step("5") step("6") step("7")
 #define PUMICE_PEAK(name, step)                                                                                                     \
   inline void name() {                                                                                                              \
@@ -142,16 +149,19 @@ PUMICE_PEAK(peak_int16_avx2, PUMICE_INT16)
 #undef PUMICE_INT16
 #undef PUMICE_PEAK
 #undef PUMICE_SUMS
+#endif
 
 struct Peak {
   const char *isa, *name;
   int macs;  // multiply-adds per sum
   void (*run)();
 };
-inline constexpr Peak kPeaks[] = {
+inline const std::vector<Peak> kPeaks = {
+#if defined(__x86_64__)
     {"avx2", "float32 (vfmadd231ps)", 8, peak_fma_avx2},
     {"avx2", "int8 (vpmaddubsw, vpaddw)", 32, peak_int8_avx2},
     {"avx2", "int16 (vpmaddwd, vpaddd)", 16, peak_int16_avx2},
+#endif
 };
 
 }  // namespace pumice::bench

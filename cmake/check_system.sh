@@ -1,8 +1,8 @@
 #!/bin/sh
 # Checks for the system packages that a build needs. If some are missing, root installs them, and any other user gets one sentence that says
 # which are missing and how to get them. Prints nothing if none is missing. With `test`, also checks for the packages that tests need.
-# With `page`, also checks for the browser of `make test-page`.
-# Usage: check_system.sh PYTHON [test|page]
+# With `page`, also checks for the browser of `make test-page`, and with `arm` for the cross compiler and the emulator of `make test-arm`.
+# Usage: check_system.sh PYTHON [test|page|arm]
 python=$1
 missing=""
 why=""
@@ -25,6 +25,11 @@ if [ "${2:-}" = test ]; then
 fi
 # PUMICE_CHROMIUM names another Chromium than the distribution's.
 [ "${2:-}" != page ] || [ -n "${PUMICE_CHROMIUM:-}" ] || command -v chromium-headless-shell >/dev/null 2>&1 || need chromium-headless-shell "a browser"
+if [ "${2:-}" = arm ]; then
+  command -v aarch64-linux-gnu-g++ >/dev/null 2>&1 || need g++-aarch64-linux-gnu "a C++20 compiler for 64-bit ARM"
+  command -v qemu-aarch64-static >/dev/null 2>&1 || need qemu-user-static "an emulator of 64-bit ARM"
+  [ -f /usr/src/googletest/googletest/CMakeLists.txt ] || need googletest "the sources of GoogleTest"
+fi
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
   echo "pumice: installing$missing ($why)" >&2

@@ -1,4 +1,7 @@
-"""find_packages.py [CMEEL_DISTRIBUTION...]: prints the paths of the build requirements of pyproject.toml as a JSON object."""
+"""find_packages.py DISTRIBUTION...: prints the paths of these build requirements of pyproject.toml as a JSON object.
+
+A distribution that is not named here by name is a program that cmeel packages.
+"""
 
 import importlib.metadata
 import json
@@ -29,17 +32,22 @@ def one(paths: list[pathlib.Path], what: str) -> str:
     return str(paths[0].resolve())
 
 
-json_header = one([path for path in files_of("nlohmann-json") if path.parts[-2:] == ("nlohmann", "json.hpp")], "nlohmann/json.hpp")
-blas = files_of("scipy-openblas32")
-print(
-    json.dumps(
-        {
-            "json_include": str(pathlib.Path(json_header).parent.parent),
-            "openblas_library": one([path for path in blas if path.name == "libscipy_openblas.so"], "libscipy_openblas.so"),
-            "openblas_license": one(
-                [path for path in blas if "licenses" in path.parts and path.name.lower().startswith("license")], "OpenBLAS licence"
-            ),
-            **{distribution: prefix_of(distribution) for distribution in sys.argv[1:]},
+def found(distribution: str) -> dict[str, str]:
+    """Returns what a build takes from a distribution: names of its paths, and the paths."""
+    files = files_of(distribution)
+    if distribution == "nlohmann-json":
+        header = one([path for path in files if path.parts[-2:] == ("nlohmann", "json.hpp")], "nlohmann/json.hpp")
+        return {"json_include": str(pathlib.Path(header).parent.parent)}
+    if distribution == "scipy-openblas32":
+        licenses = [path for path in files if "licenses" in path.parts and path.name.lower().startswith("license")]
+        return {
+            "openblas_library": one([path for path in files if path.name == "libscipy_openblas.so"], "libscipy_openblas.so"),
+            "openblas_license": one(licenses, "OpenBLAS licence"),
         }
-    )
-)
+    return {distribution: prefix_of(distribution)}
+
+
+paths: dict[str, str] = {}
+for name in sys.argv[1:]:
+    paths |= found(name)
+print(json.dumps(paths))

@@ -130,7 +130,7 @@ struct Fetches {
   Fetch two;   // for 1 and 2 tokens
   Fetch more;  // for more tokens
 };
-const Fetches& fetches();  // returns the choice for this processor; kernels.cpp has the table and the reasons
+const Fetches& fetches();  // returns the choice for this processor; processor_FAMILY.cpp has the distances and the reasons
 
 struct MatrixKernels {
   FormatKernels formats[kFormatCount];
@@ -294,12 +294,15 @@ struct Kernels {
   RowKernels rows;
 };
 
-extern const MatrixKernels kMatrixScalar, kMatrixAvx2, kMatrixAvx512, kMatrixAvx512Bf16;  // cpu/isa/matrix_*.cpp
-extern const RowKernels kRowsScalar, kRowsAvx2, kRowsAvx512;                              // cpu/isa/rows_*.cpp
+#define PUMICE_ISA(name, matrix, rows, options) \
+  extern const MatrixKernels matrix;            \
+  extern const RowKernels rows;
+#include "cpu/isa/sets.def"
+#undef PUMICE_ISA
 
-// Returns the kernels of the best instruction set that the processor (cpuid) and the operating system (XGETBV) support, or of the
-// instruction set that the environment variable PUMICE_ISA names. Throws invalid_argument if this name is unknown or if this machine cannot
-// run the instruction set. The choice is made once.
+// Returns the kernels of the best instruction set that the processor and the operating system support, or of the instruction set that the
+// environment variable PUMICE_ISA names. Throws invalid_argument if this name is unknown or if this machine cannot run the instruction set.
+// The choice is made once.
 const Kernels& kernels();
 std::span<const char* const> known_isas();    // all names, scalar first; all other lists of instruction sets are made from this one
 const Kernels* kernels_for(const char* isa);  // null if the name is unknown or this machine cannot run it; for tests and doctor()

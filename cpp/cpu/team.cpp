@@ -11,11 +11,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "cpu/processor.h"
 #include "cpu/system.h"
-
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#endif
 
 namespace pumice::cpu {
 namespace {
@@ -23,29 +20,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 thread_local bool inside_task = false;
-
-inline void pause() {
-#if defined(__SSE2__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-// While a FloatMode exists, its thread rounds to nearest and keeps denormals. The caller's thread may have another setting (some libraries
-// turn on flush-to-zero when they are loaded), which must not change a row's bits. New threads inherit the setting of their creator.
-class FloatMode {
- public:
-#if defined(__SSE2__)
-  FloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
-  ~FloatMode() { _mm_setcsr(saved_); }
-
- private:
-  unsigned saved_;
-#else
-  FloatMode() {}
-#endif
-};
 
 class Inside {
  public:
@@ -224,7 +198,7 @@ void Team::wait_past(Word phase) {
   do {
     for (int i = 0; i < 64; ++i) {
       if (changed()) return;
-      pause();
+      pause_briefly();
     }
   } while ((Clock::now() - begin).count() < spin_ns_);
   sleepers_.fetch_add(1);

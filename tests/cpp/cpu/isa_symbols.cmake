@@ -1,4 +1,4 @@
-# Usage: cmake -DNM=nm -DOBJECTS="a.o;b.o" -P isa_symbols.cmake
+# Usage: cmake -DNM=nm -DISAS="avx2|avx512" -DOBJECTS="a.o;b.o" -P isa_symbols.cmake
 # Fails if an object that is compiled for an instruction set (isa/*_avx2.cpp, ...) defines a weak symbol, unless the symbol belongs to the
 # instruction set's own templates (Avx2<...> and templates over Native512). If several objects define the same inline function, the linker
 # keeps one of the copies for all callers. If that copy was compiled for AVX-512, it ends processes on other machines with an illegal
@@ -6,7 +6,7 @@
 set(seen 0)
 set(shared "")
 foreach(object IN LISTS OBJECTS)
-  if(NOT object MATCHES "/isa/[^/]*_(avx2|avx512|avx512_bf16)\\.cpp")
+  if(NOT object MATCHES "/isa/[^/]*_(${ISAS})\\.cpp")
     continue()
   endif()
   math(EXPR seen "${seen} + 1")

@@ -167,6 +167,8 @@ TEST(OpCases, MeetEveryActivationPoolingNormAndKvFormat) {
 // A process chooses its instruction set only once. So the test InstructionSetsAgree starts its own program again for each other instruction
 // set. The child process writes a hash of each result to the file that this environment variable names.
 constexpr const char* kDigests = "PUMICE_OP_DIGESTS";
+// If this environment variable is N, only every Nth case is run. tests/arm/run.py sets it, because emulated cases are slow.
+constexpr const char* kStride = "PUMICE_OP_STRIDE";
 // The names of cases begin with this if instruction sets with BF16 products may give bits of their own.
 constexpr const char* kOwnBits = "may round to bfloat16, ";
 
@@ -190,7 +192,9 @@ bool may_round_to_bf16(const OpCase& c) {
 std::map<std::string, std::uint64_t> digests() {
   const auto cpu = cpu::make_backend(1);
   std::map<std::string, std::uint64_t> all;
-  for (std::size_t i = 0; i < op_cases().size(); ++i) {
+  const char* stride = std::getenv(kStride);
+  const std::size_t step = stride != nullptr ? std::stoul(stride) : 1;
+  for (std::size_t i = 0; i < op_cases().size(); i += step) {
     const OpCase c = op_cases()[i];
     for (const Compute compute : compute_modes(c)) {
       const char* own = compute == Compute::automatic && may_round_to_bf16(c) ? kOwnBits : "";

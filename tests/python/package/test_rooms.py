@@ -115,3 +115,31 @@ def test_includes_go_one_way() -> None:
     assert wrong == []
     assert found > 400  # includes are found
     assert set(INCLUDES) - {"bindings"} == {path.name for path in (ROOT / "cpp").iterdir() if path.is_dir()}
+
+
+# The files that may use what one processor family alone has.
+OF_X86 = ("cpp/cpu/processor_x86_64.cpp", "cpp/cpu/isa/sets.def")
+OF_SETS = re.compile(r"cpp/cpu/(isa|matrix|rows)/\w*(avx2|avx512|512_native|bf16_512)\.(cpp|h)")
+
+
+def test_what_is_of_one_processor_family_lies_apart() -> None:
+    found, seen = [], 0
+    for folder in ("cpp", "python/bindings", "cmake"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            name = str(path.relative_to(ROOT))
+            if path.suffix not in (".h", ".cpp", ".def", ".cmake", ".txt"):
+                continue
+            words = re.findall(r"\w*mmintrin\.h|cpuid\.h|\b_mm\w*_\w+|-mavx\w+|__x86_64__|__SSE\w+", path.read_text())
+            apart = name in OF_X86 or OF_SETS.fullmatch(name) is not None
+            seen += len(words) if apart else 0
+            # processor_other.cpp is for the families without a file of their own, so it names those that have one.
+            found += [f"{name}: {word}" for word in words if not apart and name != "cpp/cpu/processor_other.cpp"]
+    assert found == []
+    assert seen > 500  # such words are found where they may be
+
+
+def test_each_kernel_file_is_of_a_listed_instruction_set() -> None:
+    names = re.findall(r"^PUMICE_ISA\((\w+)", (ROOT / "cpp/cpu/isa/sets.def").read_text(), re.MULTILINE)
+    assert names[-1] == "scalar"
+    for path in sorted((ROOT / "cpp/cpu/isa").glob("*.cpp")):
+        assert any(path.stem.endswith(f"_{name}") for name in names), path.name

@@ -1,0 +1,22 @@
+// AArch64, the 64-bit ARM architecture. The Arm Architecture Reference Manual (DDI 0487) describes the registers and instructions.
+#if defined(__aarch64__)
+
+#include "cpu/processor.h"
+
+namespace pumice::cpu {
+
+Fetches measured_fetches() { return kUnmeasured; }  // none was measured yet
+
+// YIELD does nothing on most cores, and ISB takes some tens of cycles.
+void pause_briefly() { asm volatile("isb"); }
+
+// The register FPCR: 0 means that no exception is raised, results are rounded to nearest, and denormals and the payloads of NaN stay.
+FloatMode::FloatMode() {
+  asm volatile("mrs %0, fpcr" : "=r"(saved_));
+  asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}) : "memory");
+}
+FloatMode::~FloatMode() { asm volatile("msr fpcr, %0" : : "r"(saved_) : "memory"); }
+
+}  // namespace pumice::cpu
+
+#endif
