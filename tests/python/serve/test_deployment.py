@@ -55,8 +55,11 @@ def test_the_dashboard_shows_figures_that_exist(smollm2: pumice.Model, minilm: p
 
 def test_each_attack_has_a_test() -> None:
     """Each row of the table of attacks must name tests that pytest finds."""
-    files = [*(TESTS / "python" / "serve").glob("test_*.py"), *(TESTS / "page").glob("test_*.py")]
-    there = {name for file in files for name in re.findall(r"^def (test_\w+)\(", file.read_text(encoding="utf-8"), re.MULTILINE)}
+    there = {
+        name
+        for file in TESTS.rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)\(", file.read_text(encoding="utf-8"), re.MULTILINE)
+    }
     table = rows(section("Attacks"))
     assert len(table) > 20
     for attack, answer, tests in table:
