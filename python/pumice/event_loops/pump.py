@@ -53,7 +53,7 @@ class Call:
                 if self._streams:
                     sequences = self.run.sequences
                     self.chunks.extend(chunk for i in dict.fromkeys(changed) or range(len(sequences)) for chunk in sequences[i].chunks(i))
-                    if len(self.chunks) >= READ_AHEAD // 2 * len(sequences) and not self.over:
+                    if self._unread() >= READ_AHEAD // 2 * len(sequences) and not self.over:
                         self._held = True
                         self.run.hold(True)
             except BaseException as error:
@@ -61,6 +61,10 @@ class Call:
             if self.over:
                 self._end()
             return self.over or bool(self.chunks)
+
+    def _unread(self) -> int:
+        """Returns the number of tokens that wait to be taken. A chunk without tokens counts as one."""
+        return sum(len(chunk.ids) or 1 for chunk in tuple(self.chunks))
 
     def _end(self) -> None:
         self.over = True
@@ -107,7 +111,7 @@ class Call:
         if not self.chunks:
             return None
         chunk = self.chunks.popleft()
-        if self._held and len(self.chunks) < READ_AHEAD // 4:
+        if self._held and self._unread() < READ_AHEAD // 4:
             self._held = False
             self.run.hold(False)
         return chunk
