@@ -36,7 +36,7 @@ struct GenerateParams {
   std::int32_t read_ahead = 0;                              // a sequence with this many unread tokens is parked; 0: no limit
   std::int32_t priority = 0;                                // requests with a higher priority go first
   float max_seconds = 0;                                    // time from joining the batch to the request's deadline; 0: no deadline
-  float chunk_seconds = 0;                                  // least time between the first token, and every delivery of tokens after it
+  float chunk_seconds = 0;                                  // least time between deliveries of tokens; the first token comes at once
   Speculation speculation;
 };
 

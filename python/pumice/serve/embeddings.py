@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..model.model import Model
-from .calls import Call
+from .calls import Call, dumped
 from .failures import Refused
 from .fields import TEXT, Field, Fields
 from .sampling_fields import INERT, MODEL
@@ -84,17 +84,18 @@ async def embed(call: Call) -> None:
         encode = {"query": model.aencode_query, "document": model.aencode_document}.get(read["input_type"], model.aencode)
         found = await encode(texts, details=True, truncate=True if read["truncate"] else "error", **read.keywords)
         call.begun = True
-        call.count_texts(len(texts), int(found.tokens.sum()))
         tokens = int(found.tokens.sum())
+        call.count_texts(len(texts), tokens)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         head: dict[str, Any] = {"object": "list", "model": served.name, "usage": usage, "pumice": {"ignored": read.ignored}}
         if read["truncate"] and found.cut.any():
             head["pumice"] |= {"cut_texts": int((found.cut > 0).sum()), "cut_tokens": int(found.cut.sum())}
-        packed = read["encoding_format"] == "base64"
-        if found.vectors.size <= NUMBERS_IN_PLACE:
-            await call.answer_small({**head, "data": _data(found.vectors, packed)})
-        else:
-            await call.answer({**head, "data": await call.server.aside(_data, found.vectors, packed)})
+
+        def written() -> bytes:
+            return dumped({**head, "data": _data(found.vectors, read["encoding_format"] == "base64")})
+
+        body = written() if found.vectors.size <= NUMBERS_IN_PLACE else await call.server.aside(written)
+        await call.send(body, kind="application/json")
 
 
 def _data(vectors: Any, packed: bool) -> list[dict[str, Any]]:
