@@ -329,6 +329,37 @@ print(known[name]() if name in known else pathlib.Path(name).resolve(), samples.
 """
 
 
+# What `numbers` sees over HTTP, in process: the largest gap of 32 streams, by themselves and beside 1,000 texts and a long prompt.
+INSIDE_GAPS = """
+import asyncio, json, sys, time
+import pumice
+model = pumice.load(sys.argv[1], threads=int(sys.argv[2]), progress=False)
+encoder = pumice.load(sys.argv[4], threads=int(sys.argv[2]), progress=False)
+questions, long, gaps = json.loads(sys.argv[3]), sys.argv[5], []
+async def one(text, new):
+    last = None
+    options = dict(max_new_tokens=new, temperature=0, ignore_eos=True, chunk_seconds=0.04)
+    async for chunk in await model.achat([{"role": "user", "content": text}], stream=True, **options):
+        now = time.perf_counter()
+        if last is not None and new > 2:
+            gaps.append(now - last)
+        last = now
+async def large():
+    await encoder.aencode([f"{questions[i % 8]} {i}" for i in range(1000)])
+    await one(long, 2)
+async def streams(name):
+    await asyncio.gather(*(one(f"{questions[i % 8]} ({i} {name})", 48) for i in range(32)))
+async def main():
+    await one("Hello", 8)
+    await streams("alone")
+    print(max(gaps))
+    gaps.clear()
+    await asyncio.gather(streams("beside"), large())
+    print(max(gaps))
+asyncio.run(main())
+"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", type=os.path.abspath, default=sys.executable)
@@ -438,6 +469,13 @@ def main() -> None:
             for i, name in enumerate(("alone", "beside 1,000 vectors in numbers and a prompt of 600")):
                 gaps = [gap for pair in pairs for gap in pair[i].gaps]
                 print(f"  {name:52} {max(gaps) * 1e3:7.0f} {percentile(gaps, 0.99) * 1e3:7.0f}", flush=True)
+        inside: list[list[float]] = []
+        for _ in range(given.rounds):
+            arguments = [model, threads, json.dumps(QUESTIONS), minilm, LONG]
+            out = subprocess.run([given.python, "-c", INSIDE_GAPS, *arguments], capture_output=True, text=True, check=True).stdout
+            inside.append([float(line) * 1e3 for line in out.split()])
+        for name, column in zip(("alone", "beside the same"), zip(*inside, strict=True), strict=True):
+            print(f"  in process {name:41} {max(column):7.0f}", flush=True)
     if "embed" in given.parts:
         kinds = [chats[0]]
         if given.infinity:
