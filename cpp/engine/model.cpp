@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/version.h"
 #include "engine/attention_weights.h"
 #include "engine/devices.h"
 #include "engine/fingerprint.h"
@@ -350,7 +351,7 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
 }
 
 std::string Model::what_made_it(const LoadOptions& options) const {
-  std::string text = str("pumice " PUMICE_VERSION ", kv_dtype ", kKvFormats[static_cast<std::size_t>(options.kv_format)], ", compute ",
+  std::string text = str("pumice ", version(), ", kv_dtype ", kKvFormats[static_cast<std::size_t>(options.kv_format)], ", compute ",
                          options.compute == Compute::float32 ? "float32" : "auto");
   if (options.quantize) text += str(", quantize ", name(*options.quantize));
   if (!options.task.empty()) text += str(", task ", options.task);

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include "core/formats.h"
+#include "core/version.h"
 #include "engine/devices.h"
 #include "engine/diagnostics.h"
 #include "encoders.h"
@@ -51,7 +52,7 @@ py::dict build_info() {
         py::dict("gguf"_a = texts(family->gguf_names), "model_type"_a = texts(family->model_types));
   }
   const engine::CpuFacts cpu = engine::cpu_facts();
-  return py::dict("version"_a = PUMICE_VERSION, "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu.isa, "isas"_a = cpu.isas,
+  return py::dict("version"_a = version(), "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu.isa, "isas"_a = cpu.isas,
                   "blas"_a = cpu.blas, "threads"_a = cpu.threads, "huge_pages"_a = cpu.huge_pages, "formats"_a = formats,
                   "architectures"_a = families);
 }
@@ -103,7 +104,7 @@ py::array_t<std::int32_t> spm_merges(const py::iterable& tokens,
 
 PYBIND11_MODULE(pumice_core, module) {  // defines PyInit_pumice_core(), which PyInit__core() calls
   using namespace pumice::bindings;
-  module.attr("__version__") = PUMICE_VERSION;
+  module.attr("__version__") = pumice::version();
   find_main_thread();
   bind_errors(module);
   bind_files(module);
