@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm test-kills test-stores test-ray fuzz-grammars \
-        bench cpu-report \
+        bench cpu-report wheel test-wheel \
         check check-python check-types check-format check-cpp check-arm test-arm format sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
@@ -123,6 +123,37 @@ fuzz-grammars: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 bench: $(VENV)/.installed $(VENV)/.samples
 	$(PYTHON) bench/compare.py --python $(BIN)/python
 
+# Makes what a release has for this machine and this Python, in dist/, which is emptied first: the sdist, and from it a wheel. The wheel is
+# repaired (auditwheel states the oldest glibc that it runs with), checked, installed into a fresh virtual environment and tested there.
+wheel: $(VENV)-wheel/.installed
+	rm -rf dist build/wheel
+	$(VENV)-wheel/bin/python -m build --outdir build/wheel .
+	PATH="$(CURDIR)/$(VENV)-wheel/bin:$$PATH" $(REPAIR) -w dist build/wheel/*.whl
+	mv build/wheel/*.tar.gz dist
+	$(VENV)-wheel/bin/twine check --strict dist/*
+	$(VENV)-wheel/bin/python packaging/distributions.py dist/*
+	$(MAKE) test-wheel
+
+REPAIR := $(if $(filter Darwin,$(shell uname)),delocate-wheel,auditwheel repair)
+
+$(VENV)-wheel/.installed: packaging/requirements.txt
+	@./cmake/check_system.sh $(PYTHON)
+	$(PYTHON) -m venv $(VENV)-wheel
+	$(VENV)-wheel/bin/python -m pip --disable-pip-version-check install -q -r $<
+	@touch $@
+
+# Installs the wheel in dist/ that fits this Python into a fresh virtual environment, and runs there `pumice doctor`, the tests of the package
+# and of its pages, and with them README's tour. Compiles nothing.
+TEST_WHEEL := build/test-wheel
+test-wheel:
+	rm -rf $(TEST_WHEEL)
+	$(PYTHON) -m venv $(TEST_WHEEL)
+	$(TEST_WHEEL)/bin/python -m pip --disable-pip-version-check install -q --no-index --no-deps --only-binary :all: --find-links dist pumice
+	$(TEST_WHEEL)/bin/python -m pip --disable-pip-version-check install -q --only-binary pumice "pumice[grammar]" pytest
+	$(TEST_WHEEL)/bin/python -m pip --disable-pip-version-check install -q --no-deps $(SAMPLES)
+	$(TEST_WHEEL)/bin/pumice doctor --quick
+	$(TEST_WHEEL)/bin/python -m pytest tests/python/package/test_package.py tests/python/package/test_readme.py
+
 # Measures everything that docs/results reports for a processor, on this machine. Takes hours, and 12 GB of disk for models with random
 # weights.
 cpu-report: $(VENV)/.installed $(VENV)/.samples build/tests/.built
@@ -163,7 +194,7 @@ test-arm: check-arm build/tests/.built
 
 ARM_FLAGS = -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux.cmake -DPUMICE_BUILD_TESTS=ON
 
-PYTHON_CODE := python tests examples bench cmake
+PYTHON_CODE := python tests examples bench cmake packaging
 CPP_CODE := $(shell find cpp python shaders tests bench -name '*.cpp' -o -name '*.h')
 
 format: $(VENV)/.checkers
@@ -186,7 +217,7 @@ sanitize: $(VENV)/.made
 	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_cpu --gtest_filter='Team*'
 
 clean:
-	rm -rf build $(VENV) $(VENV)-page
+	rm -rf build dist $(VENV) $(VENV)-page $(VENV)-wheel
 
 CMAKE_FLAGS = -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
 CMAKE_TEST_FLAGS = -DPUMICE_BUILD_TESTS=ON -DPUMICE_BUILD_PYTHON=OFF $(CMAKE_FLAGS)

@@ -13,7 +13,7 @@ from paths import ROOT
 PAGES = sorted(
     str(path.relative_to(ROOT)) for folder in (".", "bench", "docs", "docs/results", "tests") for path in (ROOT / folder).glob("*.md")
 )
-FOLDERS = ("cpp", "python", "tests", "bench", "cmake", "shaders", "examples", "docs", ".ci")
+FOLDERS = ("cpp", "python", "tests", "bench", "cmake", "shaders", "examples", "docs", "packaging", ".ci", ".github")
 CODE = ("h", "cpp", "def", "py", "pyi", "glsl", "comp", "cmake", "sh", "S", "txt", "toml")
 # Matches files that pages name by the end of their path, such as `core/ops.h` or `grammar.py`.
 NAMED_FILE = re.compile(r"(?<![\w/.<>:@~*-])(?:[\w{},.*-]+/)*[\w{},*-]+\.(?:h|cpp|def|py|pyi|glsl|comp|cmake|sh|md)(?![\w*/(])")
@@ -30,6 +30,7 @@ ELSEWHERE = {
         "pumice_kv_pages_in_use", "proxy_buffering", "proxy_read_timeout", "terminationGracePeriodSeconds", "base_url", "api_base",
         "api_base_url", "model_name", "from_token", "OpenAILikeEmbedding", "OpenAITextEmbedder",
     },
+    "docs/releasing.md": {"Py_LIMITED_API"},  # of Python
     "docs/scale-out.md": {
         # names of Ray, Dask, Spark and CUDA
         "max_errored_blocks", "write_lance", "take_all", "num_gpus", "get_gpu_ids", "max_ongoing_requests", "partition_size",
