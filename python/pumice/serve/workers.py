@@ -33,7 +33,9 @@ from .worker_figures import FigureSockets, WorkerFigures
 
 logger = logging.getLogger("pumice.serve")
 
-SHORT = 5.0  # seconds. A worker that lived for less is replaced a second later, so that one that always dies does not busy the machine
+# A worker that lived for less than SHORT seconds is replaced PAUSE seconds later, so that one that always dies does not busy the machine.
+# One that could not be started is tried again after as long.
+SHORT, PAUSE = 5.0, 1.0
 
 
 class Worker(Process):
@@ -150,12 +152,20 @@ class Workers:
                 code, now = os.waitstatus_to_exitcode(status), time.monotonic()
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
                 logger.error("worker %d (process %d) ended with %s; another one takes its place", child.number, child.pid, how)
-                self._due[child.number] = now + (1.0 if now - child.started < SHORT else 0.0)
+                self._due[child.number] = now + (PAUSE if now - child.started < SHORT else 0.0)
 
     def _start(self, number: int) -> None:
-        """Forks a worker."""
-        mine, its = socket.socketpair()
-        pid = os.fork()
+        """Forks a worker. If the system cannot (EAGAIN, ENOMEM, EMFILE), this is logged, and tried again after PAUSE seconds."""
+        with contextlib.ExitStack() as opened:
+            try:
+                mine, its = map(opened.enter_context, socket.socketpair())
+                pid = os.fork()
+            except OSError as error:
+                limits = "The system may limit memory, processes (ulimit -u) or open files (ulimit -n)"
+                logger.error("worker %d could not be started: %s; next try in %g s. %s", number, error, PAUSE, limits)
+                self._due[number] = time.monotonic() + PAUSE
+                return
+            opened.pop_all()
         if pid:
             its.close()
             self._children[number] = Child(number, pid, mine, time.monotonic())
@@ -167,7 +177,12 @@ class Workers:
             for child in self._children.values():
                 child.link.close()  # else this process would keep the others from hearing that their parent has died
             given = {field.name: getattr(self._settings, field.name) for field in fields(self._settings)}
-            worker = Worker(its, application=app(self._models, **given), ready=lambda: its.send(b"r") and None)
+
+            def ready() -> None:
+                with contextlib.suppress(OSError):  # the parent has died: the worker hears that, and stops
+                    its.send(b"r")
+
+            worker = Worker(its, application=app(self._models, **given), ready=ready)
             worker.served.workers = WorkerFigures(worker.served, self._figures, number)
             worker.run(sockets=[self._listening])
             code = 0

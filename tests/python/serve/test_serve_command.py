@@ -332,6 +332,34 @@ def test_workers_share_the_weights_and_are_replaced() -> None:
         assert "Traceback" not in server.errors, server.errors
 
 
+NO_SECOND_WORKER = """
+import errno, os
+fork, calls = os.fork, []
+def failing():
+    calls.append(1)
+    if len(calls) in (2, 3):
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+os.fork = failing
+"""
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again() -> None:
+    told = "worker 1 could not be started"
+    with Command(f"embed={samples.minilm()}", "--workers", "2", "--grace", "0.1", first=NO_SECOND_WORKER) as server:
+        server.wait_ready()
+        pid = server.process.pid
+        until(lambda: told in server.errors)
+        sockets, first = sockets_of(pid), children_of(pid)
+        assert server.post("/v1/embeddings", {"input": "one"}).status == 200 and len(first) == 1  # the other worker goes on
+        assert until(lambda: len(children_of(pid)) == 2, 30) > 0.5
+        assert server.errors.count(told) == 2 and "Resource temporarily unavailable" in server.errors
+        assert first[0] in children_of(pid)
+        until(lambda: sockets_of(pid) == sockets + 1, 10)  # one for each worker; what failed keeps none
+        server.tell()
+        assert server.end() == 0 and "Traceback" not in server.errors, server.errors
+
+
 def figures(server: Command, name: str) -> dict[str, float]:
     """Returns the samples of a figure in /metrics, by what stands between its braces."""
     lines = re.findall(rf"^{name}\{{(.*)\}} (\S+)$", server.get("/metrics").body.decode(), re.MULTILINE)

@@ -143,15 +143,16 @@ def serving(models: Mapping[str, Any], loop: str = "asyncio", ready: bool = True
 
 
 class Command(At):
-    """A process of `pumice serve`. lines: what it has written, of standard output and of standard error."""
+    """A process of `pumice serve`. out, errors: what it has written to standard output and to standard error."""
 
-    def __init__(self, *arguments: str, port: int | None = 0, **environment: str) -> None:
+    def __init__(self, *arguments: str, port: int | None = 0, first: str = "", **environment: str) -> None:
+        """port: 0 takes a free one, None leaves the option out. first: Python code that the process runs before the command."""
         paths = os.pathsep.join(filter(None, [str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]))
         self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         where = [] if port is None else ["--port", str(port)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pumice", "serve", *arguments, *where],
+            [sys.executable, "-c", f"{first}\nimport sys\nfrom pumice.__main__ import main\nsys.exit(main())", "serve", *arguments, *where],
             env={**os.environ, "PYTHONPATH": paths, **environment},
             stdout=self._out,
             stderr=self._errors,
