@@ -84,7 +84,12 @@ async def complete(call: Call) -> None:
         if echo and read["stream"]:
             raise Refused(400, "echo and stream were both given; an echo comes whole", param="echo")
         form = await call.translated(grammar_of, read)
-        echoed: list[_Echo | None] = [await _echo(call, model, prompt, top) if echo else None for prompt in prompts]
+        ids = [await call.server.aside(model.tokenize, each) if isinstance(each, str) else each for each in prompts] if echo else []
+        if top is not None and not read["stream"]:
+            _check_logprobs(sum(map(len, ids)), len(prompts) * n * most, top, call.server.settings)
+        echoed: list[_Echo | None] = [None] * len(prompts)
+        if echo:
+            echoed = [await _echo(call, model, prompt, its, top) for prompt, its in zip(prompts, ids, strict=True)]
         if most == 0:
             await call.answer(
                 {
@@ -143,11 +148,22 @@ def _usage(echoed: Sequence[_Echo | None]) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": 0, "total_tokens": prompt}
 
 
-async def _echo(call: Call, model: Model, prompt: Any, top: int | None) -> _Echo:
-    if isinstance(prompt, str):
-        text, ids = prompt, await call.server.aside(model.tokenize, prompt)
-    else:
-        text, ids = await call.server.aside(model.detokenize, prompt), prompt
+def _check_logprobs(echoed: int, new: int, top: int, settings: Settings) -> None:
+    """Raises Refused (400) if an answer could have more log-probabilities than the server's memory should hold. echoed: tokens of prompts
+    that are echoed. new: most tokens that are generated."""
+    most, count = settings.max_logprobs, (echoed + new) * (top + 1)
+    if count > most:
+        raise Refused(
+            400,
+            f"logprobs: {echoed} tokens of echoed prompts and up to {new} new ones, with the log-probabilities of {top} likeliest tokens "
+            f"beside their own, make {count} log-probabilities; at most {most} are given at once. Send fewer prompts in a request, or ask "
+            f"for fewer likeliest tokens, fewer answers or a smaller max_tokens",
+            param="logprobs",
+        )
+
+
+async def _echo(call: Call, model: Model, prompt: Any, ids: Any, top: int | None) -> _Echo:
+    text = prompt if isinstance(prompt, str) else await call.server.aside(model.detokenize, prompt)
     if top is None:
         return _Echo(text, ids, None)
     scores = await model.ascore(prompt, top=top)

@@ -49,6 +49,8 @@ class Settings:
     max_n: int = option(16, "sizes", "most answers to a prompt (n)")
     # One step of 16,000 sequences would hold the event loop for seconds.
     max_sequences: int = option(512, "sizes", "most prompts of a request times n")
+    # An answer that is not streamed holds all of them, and takes some 160 bytes for each until it is written.
+    max_logprobs: int = option(2 << 20, "sizes", "most log-probabilities of an answer of /v1/completions")
     max_stops: int = option(16, "sizes", "most stop texts")
     max_stop_length: int = option(256, "sizes", "most characters of a stop text")
     max_biases: int = option(1024, "sizes", "most entries of logit_bias")
