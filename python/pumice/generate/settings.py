@@ -331,6 +331,8 @@ def _logit_bias(bias: Any, tokenizer: Tokenizer, vocab_size: int) -> dict[int, A
             token = int(ids[0])
         else:
             token = integer("a token id in logit_bias", key, 0, vocab_size - 1)
+        if token in result:
+            raise ValueError(f"logit_bias has two keys for the token {token}, one of them {shown(key)}; a token has one bias")
         result[token] = value
     return result
 

@@ -20,6 +20,8 @@ def biases(given: dict[str, Any]) -> dict[int, float]:
             raise ValueError(f'the key {key[:80]!r} is not a token id, such as "1234"')
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"the bias of {key} must be a number")
+        if int(key) in result:
+            raise ValueError(f"two keys are the token id {int(key)}, one of them {key!r}; a token has one bias")
         result[int(key)] = float("-inf") if value <= -100 else float(value)
     return result
 
