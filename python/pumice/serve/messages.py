@@ -154,6 +154,8 @@ def _conversation(given: list[Any], left_out: list[str]) -> list[dict[str, Any]]
     names: dict[str, str] = {}
     for i, message in enumerate(given):
         where, role = f"messages[{i}]", message.get("role")
+        if message.get("content") is None:
+            raise Refused(400, f"{where} has no content; it must be a text or a list of blocks", param="messages")
         if role == "assistant":
             one = _assistant(message.get("content"), f"{where}.content", left_out)
             names |= {call["id"]: call["function"]["name"] for call in one.get("tool_calls", ())}

@@ -228,6 +228,8 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
         where, kind = f"input[{i}]", item.get("type", "message" if "role" in item else None)
         if kind == "message":
             role, content = item.get("role"), item.get("content")
+            if content is None:
+                raise Refused(400, f"{where} has no content; it must be a string or a list of parts", param="input")
             if role == "assistant":
                 # A list's parts follow each other without anything between them, as the model wrote them.
                 parts = [[part] for part in content] if isinstance(content, list) else [content]
@@ -247,6 +249,8 @@ def _conversation(items: list[Any], tools: Tools) -> list[dict[str, Any]]:
         elif kind in ("function_call_output", "custom_tool_call_output"):
             if not isinstance(call := item.get("call_id"), str):
                 raise Refused(400, f"{where} has no call_id", param="input")
+            if item.get("output") is None:
+                raise Refused(400, f"{where} has no output; it must be a string or a list of parts", param="input")
             message = {"role": "tool", "tool_call_id": call, "content": _content_text(item.get("output"), where)}
             found.append({**message, **({"name": names[call]} if call in names else {})})
         elif kind == "reasoning":

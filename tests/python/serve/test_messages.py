@@ -184,6 +184,7 @@ def test_the_answer_of_the_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0] is 'image'"),
         ({"messages": [{"role": "user", "content": 5}]}, "must be a text or a list of blocks"),
+        ({"messages": [{"role": "user"}]}, "messages[0] has no content"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "no tool_use_id"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "x"}]}]}, "an input, an object"),
         ({"tools": [{"type": "web_search_20250305", "name": "w"}], "tool_choice": {"type": "tool", "name": "w"}}, "can run here"),

@@ -202,6 +202,9 @@ def test_allowed_tools(monkeypatch: pytest.MonkeyPatch) -> None:
             "enforced",
         ),
         ({"text": {"format": {"type": "xml"}}}, "text", "xml"),
+        ({"input": [{"role": "user"}]}, "input", "input[0] has no content"),
+        ({"input": [{"role": "assistant", "content": None}, {"role": "user", "content": "a"}]}, "input", "input[0] has no content"),
+        ({"input": [{"type": "function_call_output", "call_id": "1"}]}, "input", "input[0] has no output"),
     ],
 )
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], param: str, says: str) -> None:
