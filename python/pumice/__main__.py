@@ -62,8 +62,8 @@ LOADING: dict[str, tuple[Any, str | None]] = {
     "quantize": (str, '"q8_0", "q4_0", "q4_k": pack float weights while loading'),
     "compute": (str, '"auto" or "float32"'),
 }
-# And those of commands that hold conversations.
-LOADING_CHATS: dict[str, tuple[Any, str | None]] = {
+# Those of commands that hold conversations.
+LOADING_CHATS: dict[str, tuple[Any, str | None]] = LOADING | {
     "chat_template": (str, "a file with a Jinja template, or the name of one of the model's own, in place of the model's"),
 }
 
@@ -126,7 +126,7 @@ def parser() -> Parser:
     bench.add_argument("--prompt-tokens", type=_count, default=512, help="tokens of the prompt (default 512)")
     for sub in (plan, encode, generate, chat, serve, bench):
         load = sub.add_argument_group("loading")
-        for name, (read, about) in (LOADING | LOADING_CHATS if sub in (chat, serve) else LOADING).items():
+        for name, (read, about) in (LOADING_CHATS if sub in (chat, serve) else LOADING).items():
             load.add_argument(f"--{name.replace('_', '-')}", type=read, help=about)
     for sub in (generate, chat, serve):
         sampling = sub.add_argument_group("sampling")
@@ -145,7 +145,7 @@ def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def _load_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    return _given(arguments, *LOADING, *LOADING_CHATS)
+    return _given(arguments, *LOADING_CHATS)
 
 
 def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -395,7 +395,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """`pumice serve`: serves models until it is told to stop."""
     from .serve.command import run
 
-    read = {name: read for name, (read, _) in (LOADING | LOADING_CHATS).items()}
+    read = {name: read for name, (read, _) in LOADING_CHATS.items()}
     return run(arguments, _load_options(arguments), _sampling(arguments), read)
 
 
