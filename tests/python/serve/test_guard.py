@@ -66,6 +66,8 @@ def test_every_path_but_a_few_needs_a_key(keyed: Here, path: str) -> None:
 def test_the_open_paths(keyed: Here) -> None:
     for path in ("/health", "/ready"):
         assert keyed.get(path).status == 200
+    for path, status in ((CHAT, 405), ("/nothing", 404)):  # browsers send no key with OPTIONS
+        assert keyed.request("OPTIONS", path).status == status
 
 
 def test_all_keys_are_compared(keyed: Here, monkeypatch: pytest.MonkeyPatch) -> None:
