@@ -313,23 +313,17 @@ class Chats:
 
     def asked(self, question: Question) -> Asked:
         """Renders a conversation and returns its prompt with what is needed to parse the answer. Raises ChatTemplateError if the chat
-        template leaves the tools out, or if no response template can parse calls."""
+        template leaves the tools out, or if no response template can parse calls: its `argument` is then "tools"."""
         template, shape = self.template(), self.shape()
         tools, variables = question.tools, question.variables
-        if tools and self._given_shape is not False and (shape is None or not shape.calls):
-            raise ChatTemplateError(
-                f"{shown_path(Path(self._file.path).name)}: its chat template shows none of the known ways to call tools "
-                f"({response_templates.known_shapes()}). Pass response_template= to load() with what calls look like, or False to read "
-                f"them in the text yourself"
-            )
         if tools:
             variables = {**variables, "tools": tools}
+            with argument("tools", ChatTemplateError):
+                self._check_calls(shape)
         text, ids = self.rendered(question.messages, variables, question.parse_special, question.continued)
-        if tools and self._same_without(template, question, text):
-            raise ChatTemplateError(
-                f"the chat template of {shown_path(Path(self._file.path).name)} leaves tools out: the model would not know of them. "
-                f"Describe them in a message, or pass chat_template= to load() with one that has a place for them"
-            )
+        if tools:
+            with argument("tools", ChatTemplateError):
+                self._check_shown(template, question, text)
         calls = bool(variables.get("tools")) and shape is not None and shape.calls
         heard = {} if shape is None else self._heard(shape, calls)
         if question.continues:
@@ -381,6 +375,23 @@ class Chats:
             special = ((i, self._tokenizer.added[i].content) for i in self._tokenizer.special_ids)
             self._known_tokens[calls] = {i: token for i, token in special if shape.hears(token, calls)}
         return self._known_tokens[calls]
+
+    def _check_calls(self, shape: ResponseTemplate | None) -> None:
+        """Raises ChatTemplateError if calls of tools could not be read in an answer."""
+        if self._given_shape is not False and (shape is None or not shape.calls):
+            raise ChatTemplateError(
+                f"{shown_path(Path(self._file.path).name)}: its chat template shows none of the known ways to call tools "
+                f"({response_templates.known_shapes()}). Pass response_template= to load() with what calls look like, or False to read "
+                f"them in the text yourself"
+            )
+
+    def _check_shown(self, template: ChatTemplate, question: Question, text: str) -> None:
+        """Raises ChatTemplateError if the rendered conversation does not show the tools."""
+        if self._same_without(template, question, text):
+            raise ChatTemplateError(
+                f"the chat template of {shown_path(Path(self._file.path).name)} leaves tools out: the model would not know of them. "
+                f"Describe them in a message, or pass chat_template= to load() with one that has a place for them"
+            )
 
     @staticmethod
     def _same_without(template: ChatTemplate, question: Question, text: str) -> bool:

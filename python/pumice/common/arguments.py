@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from ..errors import ModelFormatError, UnsupportedTaskError
+from ..errors import ChatTemplateError, ModelFormatError, PumiceError, UnsupportedTaskError
 
 # texts up to this length are tokenised in the caller's thread, because that takes less time than starting a thread
 DIRECT_CHARACTERS = 1 << 14
@@ -102,11 +102,16 @@ def argument(name: str, kind: type[Exception] | None = None) -> Iterator[None]:
     """Within this block, errors are about the argument `name`: their attribute `argument` is set to it. checked_keywords() prefers the
     argument with which a message begins, so this is needed only for other messages, such as "message 3 has no role".
 
-    kind: the class of these errors. The default is every TypeError and ValueError that is not about the model or its files."""
+    kind: the class of these errors; those that an inner block has named keep that name. The default is every TypeError and ValueError that
+    is not about the model or its files."""
     try:
         yield
-    except (TypeError, ValueError) as error:
-        if isinstance(error, kind) if kind is not None else not isinstance(error, (UnsupportedTaskError, ModelFormatError)):
+    except (TypeError, ValueError, PumiceError) as error:
+        if kind is None:
+            about = isinstance(error, (TypeError, ValueError)) and not isinstance(error, (UnsupportedTaskError, ModelFormatError))
+        else:
+            about = isinstance(error, kind) and getattr(error, "argument", None) is None
+        if about:
             _set_argument(error, name)
         raise
 
@@ -120,9 +125,9 @@ def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callab
     """Returns a decorator that raises a TypeError for an unknown keyword. The error suggests the nearest valid keyword. For a coroutine
     function, the error is raised when the coroutine is awaited.
 
-    Each TypeError and ValueError that leaves the function has the attribute `argument`: the keyword that the error is about, or None. Most
-    messages about an argument begin with its name ("top_k=-1 is out of range", "sampling[2] must be ..."), and the name is taken from
-    there. For other messages, argument() sets it.
+    Each TypeError, ValueError and ChatTemplateError that leaves the function has the attribute `argument`: the keyword that the error is
+    about, or None. Most messages about an argument begin with its name ("top_k=-1 is out of range", "sampling[2] must be ..."), and the
+    name is taken from there. For other messages, argument() sets it.
 
     extra: names and defaults of the keywords that the function takes through its ** parameter. The decorator shows them in the function's
     signature."""
@@ -142,7 +147,7 @@ def checked_keywords(extra: Mapping[str, Any] | None = None) -> Callable[[Callab
         def named_errors() -> Iterator[None]:
             try:
                 yield
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, ChatTemplateError) as error:
                 message = error.args[0] if error.args and isinstance(error.args[0], str) else ""
                 first = _FIRST_WORD.match(message)
                 named = first is not None and first[0] != "self" and first[0] in names

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..chats.chat import check_question, is_conversation
 from ..common.arguments import argument, checked_keywords, flag, path_of, shown_path, warn
 from ..common.interruptible import interruptible
-from ..errors import ContextLengthError, FallbackWarning, GrammarError, UnsupportedTaskError
+from ..errors import ChatTemplateError, ContextLengthError, FallbackWarning, GrammarError, UnsupportedTaskError
 from ..generate.generation import Continuation, Generation
 from ..generate.prompts import Prompt, prompt_list
 from ..generate.settings import SAMPLING_DEFAULTS, Sampling, check_setting
@@ -94,7 +94,8 @@ class ChatCalls(ModelBase):
             continue_final,
         )
         params, guesses = self._generator.params(options), speculation(self, options)
-        asked = interruptible(lambda: self._chats.asked(question))
+        with argument("messages", ChatTemplateError):
+            asked = interruptible(lambda: self._chats.asked(question))
         if dry_run:
             known = {"prompt_tokens": len(asked.ids), "reused_tokens": 0, "seed": params.seed or 0, "params": params}
             return asked.nothing(device=str(self.info.get("device", "")), **known)
@@ -133,7 +134,8 @@ class ChatCalls(ModelBase):
         engine, target = self._decoder("save_prefix()"), path_of(path)
         if is_conversation(prompt_or_messages):
             question = check_question(prompt_or_messages, tools, None, True, template_kwargs, False, name="prompt_or_messages")
-            ids = interruptible(lambda: self._chats.asked(question)).ids
+            with argument("prompt_or_messages", ChatTemplateError):
+                ids = interruptible(lambda: self._chats.asked(question)).ids
         elif tools is not None or template_kwargs is not None:
             raise TypeError("tools and template_kwargs belong to a conversation: give a list of messages, each a dict")
         else:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..chats.chat import ChatResult
 from ..common.arguments import argument, shown
-from ..errors import ContextLengthError
+from ..errors import ChatTemplateError, ContextLengthError
 from ..event_loops.streams import AsyncStream
 from ..generate.grammar import Grammar
 from ..model.model import Model
@@ -127,7 +127,8 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
     model = served.model
     assert model is not None
     model._need("generate", "chat()")
-    habits = await call.server.aside(served.habits)
+    with argument("messages", ChatTemplateError):
+        habits = await call.server.aside(served.habits)
     variables, ignored = dict(asked.variables), {name for name in asked.variables if name not in habits.variables}
     thinking = asked.thinking
     if asked.effort is not None:

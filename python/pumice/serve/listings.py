@@ -8,6 +8,8 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..chats.chat import Asked, check_question
+from ..common.arguments import argument
+from ..errors import ChatTemplateError
 from ..model.model import Model
 from .calls import Call
 from .conversations import messages_for
@@ -138,7 +140,8 @@ async def _rendered(call: Call, served: Served, read: Read) -> Asked:
         messages = messages_for(read["messages"], served.habits())
         return model._chats.asked(check_question(messages, read["tools"] or None, None, True, read["chat_template_kwargs"], False))
 
-    return await call.server.aside(render)
+    with argument("messages", ChatTemplateError):
+        return await call.server.aside(render)
 
 
 async def apply_template(call: Call) -> None:

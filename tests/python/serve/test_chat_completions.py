@@ -81,6 +81,7 @@ def test_logprobs_have_the_bytes_of_tokens(smollm2: pumice.Model) -> None:
         ({"stop": ["a"] * 17}, "stop", "at most 16"),
         ({"response_format": {"type": "xml"}}, "response_format", "xml"),
         ({"modalities": ["audio"]}, "modalities", "text"),
+        ({"tools": [NOW]}, "tools", "its chat template shows none of the known ways to call tools"),
         ({"logit_bias": {"1": 1, "01": 2}}, "logit_bias", "two keys are the token id 1"),
         ({"model": "gpt-4"}, "model", "this server has chat"),
     ],
