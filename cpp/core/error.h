@@ -31,6 +31,7 @@ enum class ErrorKind {
   overloaded,            // OverloadedError: the queue is full
   numeric,               // NumericError: a NaN or infinity in place of a finite number
   grammar,               // GrammarError: a grammar cannot be enforced or exceeds a limit
+  grammar_busy,          // GrammarBusyError: a grammar cannot be compiled now
   cancelled,             // KeyboardInterrupt: Ctrl-C; also thrown when a stream is closed
 };
 

@@ -1,6 +1,7 @@
 #include "engine/grammar.h"
 
 #include <pthread.h>
+#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <new>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "core/error.h"
@@ -27,9 +29,13 @@ constexpr std::size_t kStack = std::size_t{256} << 20;
 constexpr auto kPoll = std::chrono::milliseconds(20);
 constexpr std::size_t kMessageBytes = 4000;  // maximum length of an error message, in bytes
 // The slowest of 1,500 real schemas (MaskBench) compiles in 57 ms. The library cannot be interrupted, so a compilation that takes longer
-// than kMostTime is abandoned and goes on in the background. While kMostUnseen abandoned compilations go on, no new one is started.
+// than kMostTime is abandoned and goes on in the background. kMostTime is time of a processor: on a busy machine, any grammar may take long
+// by the clock. A compilation that has not ended within kMostWait by the clock is abandoned, too. At most kMostAtWork compilations run at a
+// time, abandoned ones included, so that slow grammars leave processors to the models. Others wait for their turn.
 constexpr auto kMostTime = std::chrono::seconds(5);
-constexpr int kMostUnseen = 2;
+constexpr auto kMostWait = std::chrono::seconds(60);
+constexpr int kMostAtWork = 2;
+constexpr auto kTurnPoll = std::chrono::milliseconds(2);
 constexpr int kTriedTokens = 2;
 constexpr std::size_t kMostBeginnings = 64;  // one_text() returns -1 for a mask that allows more tokens than this
 
@@ -37,26 +43,30 @@ constexpr std::size_t kMostBeginnings = 64;  // one_text() returns -1 for a mask
 // the function goes on in the background and its result is dropped.
 class DeepWork {
  public:
-  static void run(std::function<void()> work, const Cancel& cancel, std::chrono::steady_clock::duration most_time) {
-    if (unseen_.load() >= kMostUnseen)
-      fail(ErrorKind::grammar, unseen_.load(), " grammars that took too long are still being compiled; try again when they have ended");
+  // Throws grammar if the function takes more than `most_time` of a processor, grammar_busy if it has not begun and ended within
+  // `most_wait` or if kMostAtWork abandoned functions go on, cancelled, out_of_memory, and what the function throws.
+  static void run(std::function<void()> work, const Cancel& cancel, std::chrono::nanoseconds most_time,
+                  std::chrono::nanoseconds most_wait) {
+    const auto end = std::chrono::steady_clock::now() + most_wait;
     auto self = std::make_shared<DeepWork>();
     self->work_ = std::move(work);
+    auto handed = std::make_unique<std::shared_ptr<DeepWork>>(self);
+    await_turn(end, cancel);
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, kStack);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    auto* handed = new std::shared_ptr<DeepWork>(self);
     pthread_t thread;
-    const int refused = pthread_create(&thread, &attributes, &DeepWork::start, handed);
+    const int refused = pthread_create(&thread, &attributes, &DeepWork::start, handed.get());
     pthread_attr_destroy(&attributes);
     if (refused) {
-      delete handed;
+      --at_work_;
       fail(ErrorKind::out_of_memory, "compiling a grammar takes a thread with a stack of ", kStack >> 20,
            " MiB of address space, and the system gives none; raise the limit (ulimit -v), or that of processes (ulimit -u)");
     }
+    handed.release();  // it is the thread's
+    const auto seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
     std::unique_lock lock(self->mutex_);
-    const auto end = std::chrono::steady_clock::now() + most_time;
     const auto leave = [&] {
       ++unseen_;
       self->unseen_here_ = true;
@@ -66,20 +76,48 @@ class DeepWork {
         leave();
         cancel.check();
       }
-      if (std::chrono::steady_clock::now() < end) continue;
-      leave();
-      fail(ErrorKind::grammar, "compiling takes longer than ", std::chrono::duration_cast<std::chrono::seconds>(most_time).count(),
-           " seconds. Make it smaller or less ambiguous");
+      const auto used = self->processor_time();
+      if (used > most_time) {
+        leave();
+        fail(ErrorKind::grammar, "compiling takes longer than ", seconds(most_time), " seconds. Make it smaller or less ambiguous");
+      }
+      if (std::chrono::steady_clock::now() > end) {
+        leave();
+        fail(ErrorKind::grammar_busy, "the grammar was not compiled within ", seconds(most_wait), " seconds, in which the system gave it ",
+             seconds(used), " seconds of a processor; try again when the machine is less busy");
+      }
     }
     if (self->failure_) std::rethrow_exception(self->failure_);
   }
 
-  static void forget_parent() { unseen_ = 0; }
+  static void forget_parent() { at_work_ = unseen_ = 0; }
 
  private:
+  // Adds one to at_work_ as soon as it is less than kMostAtWork. There is no mutex, because the child of a fork could find it locked.
+  static void await_turn(std::chrono::steady_clock::time_point end, const Cancel& cancel) {
+    for (int now = at_work_.load();;) {
+      if (now < kMostAtWork) {
+        if (at_work_.compare_exchange_weak(now, now + 1)) return;
+        continue;
+      }
+      if (unseen_.load() >= kMostAtWork)
+        fail(ErrorKind::grammar_busy, "the compiler is busy with ", kMostAtWork,
+             " grammars that were given up, and cannot be stopped; try again later");
+      if (std::chrono::steady_clock::now() > end)
+        fail(ErrorKind::grammar_busy, "the compiler was busy with other grammars for too long; try again later");
+      cancel.check();
+      std::this_thread::sleep_for(kTurnPoll);
+      now = at_work_.load();
+    }
+  }
+
   static void* start(void* handed) {
     const std::unique_ptr<std::shared_ptr<DeepWork>> holder(static_cast<std::shared_ptr<DeepWork>*>(handed));
     DeepWork& self = **holder;
+    {
+      const std::lock_guard lock(self.mutex_);
+      self.has_clock_ = pthread_getcpuclockid(pthread_self(), &self.clock_) == 0;
+    }
     std::exception_ptr failure;
     try {
       self.work_();
@@ -91,16 +129,27 @@ class DeepWork {
     self.failure_ = std::move(failure);
     self.ended_ = true;
     if (self.unseen_here_) --unseen_;
+    --at_work_;
     self.done_.notify_all();
     return nullptr;
+  }
+
+  // Returns the time of a processor that the function's thread has used. Called with mutex_ held and before ended_, so the thread is there.
+  std::chrono::nanoseconds processor_time() const {
+    timespec used{};
+    if (!has_clock_ || clock_gettime(clock_, &used) != 0) return {};
+    return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
   }
 
   std::function<void()> work_;
   std::mutex mutex_;
   std::condition_variable done_;
+  clockid_t clock_{};  // of the function's thread; valid if has_clock_ is true
+  bool has_clock_ = false;
   std::exception_ptr failure_;
   bool ended_ = false, unseen_here_ = false;
-  static inline std::atomic<int> unseen_{0};
+  static inline std::atomic<int> at_work_{0};  // functions that run, abandoned ones included
+  static inline std::atomic<int> unseen_{0};   // abandoned functions that run
 };
 
 // Makes a fork wait until no matcher is in use. A matcher changes while it computes a mask, and the child must not get a half-changed
@@ -233,7 +282,7 @@ std::shared_ptr<const GrammarTokens> GrammarTokens::make(std::shared_ptr<const l
         require(made != nullptr, "the vocabulary cannot be used with grammars: ", error);
         job->made = std::shared_ptr<const GrammarTokens>(new GrammarTokens(job->library, made, job->lengths, std::move(job->bytes)));
       },
-      cancel, std::chrono::hours(24));
+      cancel, std::chrono::hours(24), std::chrono::hours(24));
   return std::exchange(job->made, nullptr);
 }
 
@@ -307,7 +356,7 @@ std::shared_ptr<const CompiledGrammar> CompiledGrammar::compile(std::shared_ptr<
         }
         job->made = made;
       },
-      cancel, kMostTime);
+      cancel, kMostTime, kMostWait);
   return std::exchange(job->made, nullptr);
 }
 

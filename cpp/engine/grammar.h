@@ -4,7 +4,7 @@
 // Grammars and schemas may come from untrusted sources. llguidance's compiler recurses once for each rule in a chain of rules. On a thread
 // with a stack of 8 MiB, a schema with 2,000 nested levels overflows the stack and ends the process. So compilation runs on a thread with a
 // stack of 256 MiB, and a source has at most 256 KiB, which is too short for a chain that overflows that stack. Masks, copies and frees
-// need no such stack. A compilation that takes more than 5 seconds is abandoned.
+// need no such stack. A compilation that takes more than 5 seconds of a processor is abandoned.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +57,8 @@ class GrammarTokens {
 class CompiledGrammar {
  public:
   // Compiles `source`. `kind` is "json", "regex" or "lark". Throws ErrorKind::grammar, with the compiler's message, if the source cannot be
-  // used. Throws cancelled if `cancel` is set; the compilation then goes on in its own thread and its result is dropped. Throws
-  // out_of_memory if no thread with a stack of 256 MiB can be started.
+  // used or takes too long, and grammar_busy if it cannot be compiled now. Throws cancelled if `cancel` is set; the compilation then goes
+  // on in its own thread and its result is dropped. Throws out_of_memory if no thread with a stack of 256 MiB can be started.
   static std::shared_ptr<const CompiledGrammar> compile(std::shared_ptr<const GrammarTokens> tokens, std::string kind, std::string source,
                                                         const Cancel& cancel);
   ~CompiledGrammar();

@@ -42,6 +42,8 @@ const char* kind_name(ErrorKind kind) {
       return "numeric";
     case ErrorKind::grammar:
       return "grammar";
+    case ErrorKind::grammar_busy:
+      return "grammar_busy";
     case ErrorKind::cancelled:
       return "cancelled";
   }

@@ -65,6 +65,11 @@ class GrammarError(PumiceError, ValueError):
     """A grammar or schema cannot be enforced. The message says where (a JSON pointer or a line), why, and what can be enforced."""
 
 
+class GrammarBusyError(PumiceError):
+    """A grammar cannot be compiled now, because earlier ones that took too long are still being compiled in the background, or because the
+    machine is too busy. The grammar may be right: try again later."""
+
+
 class DeviceError(PumiceError):
     """A device failed, or cannot do what it was asked to do."""
 
@@ -140,5 +145,6 @@ BY_KIND: dict[str, type[BaseException]] = {
     "overloaded": OverloadedError,
     "numeric": NumericError,
     "grammar": GrammarError,
+    "grammar_busy": GrammarBusyError,
     "cancelled": KeyboardInterrupt,
 }

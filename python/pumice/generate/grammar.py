@@ -319,8 +319,8 @@ class Grammars:
         self._making, self._lock = threading.Lock(), threading.Lock()
 
     def compiled(self, grammar: Grammar) -> _core.CompiledGrammar:
-        """Returns a grammar compiled for the model. Raises GrammarError if it cannot be compiled, and ImportError if llguidance is
-        missing."""
+        """Returns a grammar compiled for the model. Raises GrammarError if it cannot be compiled, GrammarBusyError if it cannot be compiled
+        now, and ImportError if llguidance is missing."""
         with self._lock:
             if (known := self._compiled.get(grammar)) is not None:
                 self._compiled.move_to_end(grammar)

@@ -61,8 +61,8 @@ class GenerateCalls(ModelBase):
         draft: a smaller Model with the same tokenizer, which guesses the next tokens. Guesses do not change the generated tokens, and
             guessing stops where it does not save time.
 
-        Raises GrammarError, ContextLengthError, UnsupportedTaskError, and TypeError or ValueError, whose message names the argument. A
-        KeyboardInterrupt has the result so far as .partial.
+        Raises GrammarError, GrammarBusyError, ContextLengthError, UnsupportedTaskError, and TypeError or ValueError, whose message names
+        the argument. A KeyboardInterrupt has the result so far as .partial.
         """
         return self._generate(prompt, options, stream=False, sampling=sampling)
 

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..errors import ContextLengthError, DeviceError, NumericError, OverloadedError, PumiceError, UnsupportedTaskError
+from ..errors import ContextLengthError, DeviceError, GrammarBusyError, NumericError, OverloadedError, PumiceError, UnsupportedTaskError
 
 Dialect = Literal["openai", "anthropic"]
 
@@ -22,6 +22,9 @@ _ANTHROPIC = {
     500: "api_error",
     529: "overloaded_error",
 }
+
+
+GRAMMAR_SECONDS = 10  # Retry-After where no grammar can be compiled: those that are compiled in the background take 5 s at least
 
 
 class Refused(Exception):
@@ -44,6 +47,8 @@ def failure_of(error: BaseException, begun: bool, retry_after: int = 1) -> Refus
     argument = "model" if isinstance(error, UnsupportedTaskError) else getattr(error, "argument", None)
     if isinstance(error, OverloadedError):
         return Refused(429, str(error), code="overloaded", retry_after=retry_after)
+    if isinstance(error, GrammarBusyError):
+        return Refused(503, str(error), code="grammar_busy", retry_after=GRAMMAR_SECONDS)
     if isinstance(error, MemoryError):
         return Refused(503, str(error) or "out of memory", code="out_of_memory", retry_after=retry_after)
     if isinstance(error, ContextLengthError) and not begun:

@@ -17,6 +17,7 @@ import jsonschema
 import numpy as np
 import pydantic
 import pytest
+from children import begun, run
 from masks import allowed, filter_of, may_come, takes
 
 import pumice
@@ -449,6 +450,64 @@ def test_hostile_grammars(name: str, smollm2: pumice.Model) -> None:
     except pumice.GrammarError:
         pass
     assert time.monotonic() - begin < 10  # 0.3 s on an idle machine
+
+
+SLOW = """
+import signal
+model = pumice.load(samples.smollm2(), device="cpu", progress=False)
+grammars = model._generator.grammars
+tokens = grammars.tokens()
+slow = "x?" * 8192  # Grammar refuses it: the compiler takes some seconds
+"""
+
+
+def test_a_compilation_that_gets_no_processor_is_not_too_slow() -> None:
+    """The process is stopped for longer than a grammar may take. The time counts that its thread works, not that of the clock."""
+    code = """
+print("begins", flush=True)
+try:
+    tokens.compile("regex", slow)
+except pumice.GrammarError as error:
+    print(error)
+print("ends")
+"""
+    with begun(SLOW + code) as process:
+        assert process.stdout is not None and process.stdout.readline() == "begins\n"
+        time.sleep(0.1)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(6)
+        process.send_signal(signal.SIGCONT)
+        said = process.stdout.read()
+    assert said.endswith("ends\n") and "takes longer" not in said, said
+
+
+def test_compilations_in_the_background_are_two_at_most() -> None:
+    """A call that is cancelled leaves its grammar to the compiler, which cannot be stopped. Others are told to try again later."""
+    code = """
+ready = pumice.Grammar.regex("a+")
+grammars.compiled(ready)
+for _ in range(2):
+    threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+    try:
+        tokens.compile("regex", slow)
+    except KeyboardInterrupt:
+        pass
+grammars.compiled(ready)  # one that is compiled already needs no compiler
+try:
+    model.generate("a", grammar=pumice.Grammar.regex("b+"), max_new_tokens=1)
+except pumice.GrammarBusyError as error:
+    print("busy:", error)
+end = time.monotonic() + 100
+while time.monotonic() < end:
+    try:
+        print("then:", model.generate("a", grammar=pumice.Grammar.regex("b+"), max_new_tokens=1).text)
+        break
+    except pumice.GrammarBusyError:
+        time.sleep(0.1)
+"""
+    ended = run(SLOW + code)
+    says = r"busy: the compiler is busy with 2 grammars .* try again later\nthen: b+\n"
+    assert re.fullmatch(says, ended.stdout), (ended.stdout, ended.stderr)
 
 
 def test_random_grammars_end_in_an_answer_or_an_error(smollm2: pumice.Model) -> None:

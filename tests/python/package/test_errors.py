@@ -20,6 +20,7 @@ from paths import ROOT
         ("ChatTemplateError", []),
         ("ContextLengthError", ["ValueError"]),
         ("GrammarError", ["ValueError"]),
+        ("GrammarBusyError", []),
         ("DeviceError", []),
         ("DeviceNotFoundError", ["DeviceError"]),
         ("DeviceLostError", ["DeviceError"]),

@@ -295,6 +295,28 @@ def test_a_schema_that_takes_long(smollm2: pumice.Model) -> None:
     assert others > 5
 
 
+def test_grammars_while_others_are_compiled_in_the_background(smollm2: pumice.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grammar may be right, so a client is not told that it is wrong, but when to try again."""
+
+    def busy(grammar: pumice.Grammar) -> Any:
+        raise pumice.GrammarBusyError("the compiler is busy")
+
+    monkeypatch.setattr(smollm2._generator.grammars, "compiled", busy)  # type: ignore[union-attr]
+    form = {"type": "json_schema", "schema": {"type": "object", "properties": {}, "additionalProperties": False}}
+    asked = {
+        CHAT: {"messages": HI, "max_tokens": 1, "structured_outputs": {"regex": "a+"}},
+        "/v1/completions": {"prompt": "Hi", "max_tokens": 1, "grammar": 'start: "a"'},
+        "/v1/responses": {"input": "Hi", "max_output_tokens": 1, "text": {"format": {**form, "name": "a"}}, "stream": True},
+        "/v1/messages": {"messages": HI, "max_tokens": 1, "output_config": {"format": form}},
+    }
+    with serving({"chat": smollm2}) as here:
+        for path, body in asked.items():
+            reply = here.post(path, body)
+            assert reply.status == 503 and int(reply.headers["retry-after"]) >= 5, (path, reply.body)
+            assert reply.error["message"] == "the compiler is busy" and reply.error.get("code", "grammar_busy") == "grammar_busy"
+        assert is_well(here)  # what needs no grammar is served
+
+
 # ---------------------------------------------------------------- requests that deceive
 def test_two_lengths(here: Here) -> None:
     """Where a proxy and a server believe different lengths, a client can hide a request in the body of another."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from paths import ROOT
 
@@ -39,6 +41,20 @@ def in_children(work, times):
 
 
 def run(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Runs code to its end."""
+    return subprocess.run([sys.executable, "-c", HEAD + code], env=_environment(), capture_output=True, text=True, timeout=timeout)
+
+
+@contextmanager
+def begun(code: str) -> Iterator[subprocess.Popen[str]]:
+    """Begins to run code, and kills it if it has not ended when the block ends."""
+    with subprocess.Popen([sys.executable, "-c", HEAD + code], env=_environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]))
-    env = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run([sys.executable, "-c", HEAD + code], env=env, capture_output=True, text=True, timeout=timeout)
+    return {**os.environ, "PYTHONPATH": path}
