@@ -232,7 +232,8 @@ def integer(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
         raise TypeError(f"{name} must be an integer, not {type(value).__name__} {shown(value)}") from None
     if not low <= number <= high:
         found = str(number) if number.bit_length() < 1000 else f"a number of {number.bit_length()} bits"
-        raise ValueError(f"{name}={found} is out of range: it must be {_range(low, high, 2**63 - 1)}")
+        # The default of `high` only says what the engine's numbers hold, so it is left out unless the value is beyond it.
+        raise ValueError(f"{name}={found} is out of range: it must be {_range(low, high, None if number > high else 2**63 - 1)}")
     return number
 
 
@@ -253,7 +254,7 @@ def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf, 
     return number
 
 
-def _range(low: float, high: float, infinite: float) -> str:
+def _range(low: float, high: float, infinite: float | None) -> str:
     return f"at least {low}" if high == infinite else f"at least {low} and at most {high}"
 
 

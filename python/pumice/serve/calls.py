@@ -246,10 +246,14 @@ class Call:
         return {"x-request-id": self.id, **({"request-id": self.id} if self.dialect == "anthropic" else {})}
 
     async def refuse(self, failure: Refused) -> None:
-        """Answers with an error in the form of the dialect. An error of the Python API names a keyword; the client is told of its field."""
-        if self._fields is not None and failure.param is not None:
-            failure.param = self._fields.field_of(failure.param, self._given)
+        """Answers with an error in the form of the dialect."""
         await self.answer_small(body_of(failure, self.dialect, self.id), status_of(failure, self.dialect), headers_of(failure))
+
+    def name_fields(self, failure: Refused) -> None:
+        """Puts the body's fields into a failure in place of the keywords of the Python call, which an error of it names."""
+        if self._fields is not None and failure.param is not None:
+            failure.message = self._fields.in_its_words(failure.message, self._given)
+            failure.param = self._fields.field_of(failure.param, self._given)
 
     def events(self, failed: Callable[[Refused], bytes], ping: bytes = b": ping\n\n") -> Events:
         """Begins a stream of events: `async with call.events(...) as out`.
@@ -358,6 +362,8 @@ class Endpoint:
             failure = failure_of(error, call.begun, self._server.retry_after(call.model))
             self._server.log_failure(call, failure, error)
             if call.status is None:
+                if failure is not error:  # a Refused names fields itself
+                    call.name_fields(failure)
                 await call.refuse(failure)
             # Otherwise a part of the answer is sent. The connection then ends before the answer's end, which the client can tell.
 

@@ -160,14 +160,16 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
 
 
 def _check_sizes(asked: Asked, settings: Settings) -> None:
-    """Raises Refused (400) if there are too many tools, or if a schema or a tool has too many bytes. The table of fields counts the entries
+    """Raises ValueError if there are too many tools, or if a schema or a tool has too many bytes. The table of fields counts the entries
     of `tools` alone; of /v1/responses, entries with a namespace and items of the conversation have tools inside."""
     if (count := len(asked.tools)) > settings.max_tools:
-        raise Refused(400, f"there are {count} tools; at most {settings.max_tools} are allowed", param="tools")
+        with argument("tools"):
+            raise ValueError(f"there are {count} tools; at most {settings.max_tools} are allowed")
     most = settings.max_schema
     for what, value in (("response_format", asked.response_format), *((f"tools[{i}]", tool) for i, tool in enumerate(asked.tools))):
         if isinstance(value, Mapping) and (size := len(dumped(value))) > most:
-            raise Refused(400, f"{what} has {size} bytes; at most {most} are allowed", param=what.partition("[")[0])
+            with argument(what.partition("[")[0]):
+                raise ValueError(f"{what} has {size} bytes; at most {most} are allowed")
 
 
 # ---------------------------------------------------------------- messages

@@ -36,7 +36,7 @@ def fields(settings: Settings) -> Fields:
                 },
                 "A text or texts.",
                 needed=True,
-                covers=("inputs", "ids"),
+                covers={"inputs": "input", "ids": "input"},
             ),
             Field("encoding_format", {"enum": ["float", "base64"]}, "base64: float32, little-endian."),
             Field("dimensions", {"type": "integer", "minimum": 1}, "Keeps the first columns only.", to="truncate_dim"),

@@ -30,7 +30,7 @@ GRAMMAR_SECONDS = 10  # Retry-After where no grammar can be compiled: those that
 class Refused(Exception):
     """A request that is answered with an error.
 
-    status: of HTTP. param: the field that is wrong, if one is. code: OpenAI's code, for programs. retry_after: in seconds."""
+    status: of HTTP. param: the field of the body that is wrong, if one is. code: OpenAI's code, for programs. retry_after: in seconds."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int | None = None

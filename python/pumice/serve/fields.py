@@ -8,6 +8,7 @@ to it."""
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,8 @@ from ..common.arguments import shown
 from .failures import Refused
 
 Schema = Mapping[str, Any]
+
+_WORD = re.compile(r"(?<![\w'\".])[a-z]\w*(?![\w'\"])")  # a name that is not quoted, and no part of another
 
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "number"}
@@ -122,7 +125,8 @@ class Field:
     to: the keyword of the Python call that gets the value. None: the endpoint's own code reads the field.
     read: turns the field's value into the keyword's value.
     needed: whether a body without this field is refused.
-    covers: keywords of the Python call that the endpoint's own code makes of this field. Their errors name the field."""
+    covers: keywords of the Python call that the endpoint's own code makes of this field, each with the name that errors have for it: the
+    field's, or that of a part of the field ("text.format")."""
 
     name: str
     schema: Schema
@@ -130,7 +134,12 @@ class Field:
     to: str | None = None
     read: Callable[[Any], Any] = _same
     needed: bool = False
-    covers: tuple[str, ...] = ()
+    covers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gives(self) -> dict[str, str]:
+        """The keywords of the Python call that get a value of this field, each with the name that a client has for it."""
+        return {**({} if self.to is None else {self.to: self.name}), **self.covers}
 
 
 @dataclass(frozen=True)
@@ -205,8 +214,29 @@ class Fields:
     def field_of(self, argument: str | None, given: Collection[str] = ()) -> str | None:
         """Returns the field whose value a keyword of the Python call gets, for the `param` of an error. Several fields may give it: of
         those, the first that the body has (given: the names in it)."""
-        found = [each.name for each in self.fields if argument is not None and argument in (each.to, *each.covers)]
-        return next((name for name in found if name in given), found[0] if found else argument)
+        found = [each.name for each in self._by_use(given) if argument in each.gives]
+        return found[0] if found else argument
+
+    def in_its_words(self, message: str, given: Collection[str] = ()) -> str:
+        """Returns an error's message with the client's names in place of the keywords of the Python call. given: as in field_of().
+
+        Keywords that are English words ("stop", "messages") are replaced only where the message speaks of the keyword: at its begin, and
+        before a = sign."""
+        names: dict[str, str] = {}
+        for each in self._by_use(given):
+            for keyword, told in each.gives.items():
+                names.setdefault(keyword, told)
+
+        def name(found: re.Match[str]) -> str:
+            word = found[0]
+            meant = "_" in word or found.start() == 0 or message[found.end() :].startswith("=")
+            return names.get(word, word) if meant else word
+
+        return _WORD.sub(name, message)
+
+    def _by_use(self, given: Collection[str]) -> list[Field]:
+        """Returns the fields, first those that the body has."""
+        return sorted(self.fields, key=lambda each: each.name not in given)
 
     def schema(self) -> dict[str, Any]:
         """Returns the JSON Schema of the body."""

@@ -83,7 +83,7 @@ def tokenize_fields(settings: Settings) -> Fields:
 def detokenize_fields(settings: Settings) -> Fields:
     """Returns the fields of /detokenize."""
     ids = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
-    return Fields((MODEL, Field("tokens", ids, "Token ids.", needed=True, covers=("ids",))))
+    return Fields((MODEL, Field("tokens", ids, "Token ids.", needed=True, covers={"ids": "tokens"})))
 
 
 def template_fields(settings: Settings) -> Fields:
@@ -93,7 +93,12 @@ def template_fields(settings: Settings) -> Fields:
             MODEL,
             Field("messages", {"type": "array", "items": OBJECT, "minItems": 1}, "A conversation.", needed=True),
             Field("tools", LIST, "Functions that the model may call."),
-            Field("chat_template_kwargs", OBJECT, "Further variables of the chat template."),
+            Field(
+                "chat_template_kwargs",
+                OBJECT,
+                "Further variables of the chat template.",
+                covers={"template_kwargs": "chat_template_kwargs"},
+            ),
         )
     )
 

@@ -29,7 +29,12 @@ def fields(settings: Settings) -> Fields:
             Field("documents", {"type": "array", "items": text, "minItems": 1, "maxItems": settings.max_documents}, "Texts.", needed=True),
             Field("top_n", {"type": "integer", "minimum": 1}, "How many documents are returned."),
             Field("return_documents", FLAG, "True: results have the texts."),
-            Field("max_tokens_per_doc", {"type": "integer", "minimum": 1}, "Documents are cut to so many tokens."),
+            Field(
+                "max_tokens_per_doc",
+                {"type": "integer", "minimum": 1},
+                "Documents are cut to so many tokens.",
+                covers={"max_document_tokens": "max_tokens_per_doc"},
+            ),
             Field(
                 "truncate",
                 {"anyOf": [FLAG, {"enum": ["NONE", "END"]}]},

@@ -46,7 +46,7 @@ def fields(settings: Settings) -> Fields:
                 {"anyOf": [TEXT, {"type": "array", "items": OBJECT, "minItems": 1}]},
                 "A text, or the items.",
                 needed=True,
-                covers=("messages",),
+                covers={"messages": "input"},
             ),
             Field("instructions", TEXT, "What comes before the conversation."),
             STREAM,
@@ -60,7 +60,7 @@ def fields(settings: Settings) -> Fields:
                 "text",
                 {"type": "object", "properties": {"format": {"type": "object", "required": ["type"]}, "verbosity": TEXT}},
                 "format: the form of the answer. verbosity has no effect.",
-                covers=("response_format",),
+                covers={"response_format": "text.format"},
             ),
             Field(
                 "reasoning",
@@ -75,7 +75,12 @@ def fields(settings: Settings) -> Fields:
                 "pumice.ignored says how many.",
             ),
             Field("metadata", OBJECT, "Is given back."),
-            Field("chat_template_kwargs", OBJECT, "Further variables of the chat template.", covers=("template_kwargs",)),
+            Field(
+                "chat_template_kwargs",
+                OBJECT,
+                "Further variables of the chat template.",
+                covers={"template_kwargs": "chat_template_kwargs"},
+            ),
             Field("context_management", LIST, "Accepted; it has no effect here, and pumice.ignored names it."),
             Field(
                 "top_logprobs",

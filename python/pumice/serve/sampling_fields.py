@@ -100,5 +100,5 @@ STRUCTURED = Field(
         "properties": {"json": ANY, "regex": TEXT, "choice": {"type": "array", "items": TEXT, "minItems": 1}, "grammar": TEXT},
     },
     "The form of the answer, as vLLM has it: one of json (a schema), regex, choice (texts), grammar (Lark).",
-    covers=("grammar",),
+    covers={"grammar": "structured_outputs"},
 )

@@ -75,6 +75,7 @@ def test_logprobs_have_the_bytes_of_tokens(smollm2: pumice.Model) -> None:
         ({"structured_outputs": {"json": 5}}, "structured_outputs", "not int 5"),
         ({"structured_outputs": {"choice": [""]}}, "structured_outputs", "is empty"),
         ({"grammar": ""}, "grammar", "is empty"),
+        ({"grammar": 5}, "grammar", "grammar must be a string"),
         ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
         ({"logit_bias": {"hello": 1}}, "logit_bias", "not a token id"),
         ({"tool_choice": "required"}, "tool_choice", "nothing to call"),
@@ -83,6 +84,15 @@ def test_logprobs_have_the_bytes_of_tokens(smollm2: pumice.Model) -> None:
         ({"modalities": ["audio"]}, "modalities", "text"),
         ({"tools": [NOW]}, "tools", "its chat template shows none of the known ways to call tools"),
         ({"logit_bias": {"1": 1, "01": 2}}, "logit_bias", "two keys are the token id 1"),
+        ({"top_k": 2**31}, "top_k", "top_k=2147483648 is out of range: it must be at least 0 and at most 2147483647"),
+        ({"max_tokens": 2**31}, "max_tokens", "max_tokens=2147483648 is out of range: it must be at least 1 and at most 2147483647"),
+        (
+            {"max_tokens": None, "max_completion_tokens": 3, "min_new_tokens": 4},
+            "min_new_tokens",
+            "min_new_tokens=4 is more than max_completion_tokens=3",
+        ),
+        ({"continue_final_message": True}, "continue_final_message", "continue_final_message=True: the answer continues"),
+        ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs", "chat_template_kwargs"),
         ({"model": "gpt-4"}, "model", "this server has chat"),
     ],
 )

@@ -80,6 +80,26 @@ def test_the_form_of_an_answer(smollm2: pumice.Model, path: str) -> None:
     assert none.error["param"] == "structured_outputs" and "both" in both.error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "body"),
+    [
+        ("/v1/chat/completions", "max_tokens", {"messages": HI}),
+        ("/v1/chat/completions", "max_completion_tokens", {"messages": HI}),
+        ("/v1/completions", "max_tokens", {"prompt": "a"}),
+        ("/v1/responses", "max_output_tokens", {"input": "a"}),
+        ("/v1/messages", "max_tokens", {"messages": HI}),
+    ],
+)
+def test_a_number_beyond_its_range(smollm2: pumice.Model, path: str, field: str, body: dict[str, Any]) -> None:
+    async def main() -> Answer:
+        async with running(app({"chat": smollm2})) as client:
+            return await client.post(path, {**body, field: 2**31})
+
+    found = asyncio.run(main())
+    says = f"{field}=2147483648 is out of range: it must be at least 1 and at most 2147483647"
+    assert found.status == 400 and found.error["message"] == says and found.error.get("param", field) == field, found.body
+
+
 def test_ignored_fields_are_named_everywhere(smollm2: pumice.Model, minilm: pumice.Model) -> None:
     async def main() -> list[Answer]:
         async with running(app({"chat": smollm2, "embed": minilm}, ignore_unknown_fields=True)) as client:
