@@ -35,8 +35,8 @@ def _seconds(text: str) -> float:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    if not 0 <= number <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, from 0 to 1e9")
     return number
 
 
