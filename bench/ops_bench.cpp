@@ -22,8 +22,8 @@
 #include "cpu/lowering.h"
 #include "cpu/packed_weights.h"
 #include "cpu/steps/cut.h"
-#include "cpu/system.h"
 #include "machine.h"
+#include "os/limits.h"
 
 namespace {
 
@@ -98,7 +98,7 @@ void print_reads(const Settings& settings) {
   const HugeBuffer memory(std::max<std::int64_t>(256 << 20, kFromMemory));
   const auto bytes = static_cast<double>(memory.bytes());
   std::vector<int> counts = {1};
-  if (allowed_cpus() > 1) counts.push_back(allowed_cpus());
+  if (os::allowed_cpus() > 1) counts.push_back(os::allowed_cpus());
   for (const int threads : counts) {
     const Times t = read_by(memory, threads, settings.quick ? 10 : 50);
     std::printf("plain read of %.0f MB, %d thread%s: %.1f GB/s (median %.1f)\n", bytes * 1e-6, threads, threads == 1 ? "" : "s",
@@ -107,7 +107,7 @@ void print_reads(const Settings& settings) {
 }
 
 void print_limits(const Settings& settings) {
-  std::printf("%s, kernels %s, %.2f GHz\n", cpu_model().c_str(), kernels().isa, settings.hz * 1e-9);
+  std::printf("%s, kernels %s, %.2f GHz\n", os::cpu_model().c_str(), kernels().isa, settings.hz * 1e-9);
   print_reads(settings);
   for (const Peak& peak : kPeaks) {
     if (kernels_for(peak.isa) == nullptr) {

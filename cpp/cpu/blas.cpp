@@ -17,7 +17,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "cpu/system.h"
+#include "os/libraries.h"
+#include "os/limits.h"
 
 namespace pumice::cpu {
 namespace {
@@ -28,7 +29,7 @@ constexpr const char* kFile = "libpumiceopenblas.so";
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;  // CBLAS (Blackford et al. 2002)
 
 // Returns the path of our copy, which lies beside the module or program that contains this code. dladdr() may give a program's name as a
-// relative path, so the absolute path in /proc is tried as well.
+// relative path, so the absolute path of the program is tried as well.
 fs::path own_copy() {
   Dl_info info{};
   std::error_code ignored;
@@ -37,7 +38,7 @@ fs::path own_copy() {
   if (!self.is_absolute()) self = fs::absolute(self, ignored);
   const fs::path beside = self.parent_path() / kFile;
   if (fs::exists(beside, ignored)) return beside;
-  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path() / kFile;
+  const fs::path program = os::program().parent_path() / kFile;
   return fs::exists(program, ignored) ? program : beside;
 }
 
@@ -64,14 +65,10 @@ class OneThread {
   std::optional<std::string> before_;
 };
 
+// Opens the library so that the symbols of another OpenBLAS, which the process may have loaded globally, do not replace its own.
 void* open_alone(const fs::path& path) {
-  // With RTLD_DEEPBIND, symbols of another OpenBLAS that the process has loaded globally do not replace those of our copy.
-  int flags = RTLD_NOW | RTLD_LOCAL;
-#if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer ends the process if RTLD_DEEPBIND is used
-  flags |= RTLD_DEEPBIND;
-#endif
   const OneThread one;
-  return dlopen(path.c_str(), flags);
+  return dlopen(path.c_str(), os::open_alone_flags());
 }
 
 template <class Function>
@@ -102,7 +99,7 @@ class Blas::Buffer {
     const int inside = ++all.inside;
     for (int admitted = all.admitted; inside > admitted && !first_;) {
       const std::uint64_t needed = static_cast<std::uint64_t>(++all.coming) * kBuffer + kMargin;
-      const auto left = address_space_left();
+      const auto left = os::address_space_left();
       if (left && *left < needed) {
         --all.coming;
         --all.inside;
@@ -223,7 +220,7 @@ struct OpenedBlas {
     }
     if (auto* set = symbol<void (*)(int)>(library, {"scipy_openblas_set_num_threads", "openblas_set_num_threads"})) set(1);
     if (auto* config = symbol<const char* (*)()>(library, {"scipy_openblas_get_config", "openblas_get_config"})) opened.config_ = config();
-    if (const auto left = address_space_left(); left && *left < kBuffer + kMargin) {
+    if (const auto left = os::address_space_left(); left && *left < kBuffer + kMargin) {
       why_not = str("the limit of address space (ulimit -v) leaves ", *left >> 20, " MiB; OpenBLAS needs ", (kBuffer + kMargin) >> 20);
       return;
     }

@@ -1,26 +1,26 @@
 #include "cpu/buffer.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/mman.h>
-#endif
-
 #include "core/checked.h"
-#include "cpu/system.h"
+#include "os/limits.h"
+#include "os/pages.h"
 
 namespace pumice::cpu {
 namespace {
 constexpr std::uint64_t kMapFrom = 1 << 20;
-constexpr std::uint64_t kHugePage = 2 << 20;
 }  // namespace
 
 Buffer::Buffer(std::uint64_t bytes, const std::string& what) {
   if (bytes == 0) return;
   const auto fail_with_bytes = [&] { fail(ErrorKind::out_of_memory, "cpu: ", what, ": ", bytes, " bytes cannot be allocated"); };
   const bool large = bytes >= kMapFrom;
-  const auto size = checked_align(bytes, large && bytes >= kHugePage ? kHugePage : large ? 4096 : 64);
-  if (!size || *size > static_cast<std::uint64_t>(INT64_MAX) - kHugePage) fail_with_bytes();
+  const std::uint64_t huge_page = os::huge_page_bytes();
+  const bool huge = huge_page > 0 && bytes >= huge_page;
+  const auto size = checked_align(bytes, huge ? huge_page : large ? os::page_bytes() : 64);
+  if (!size || *size > static_cast<std::uint64_t>(INT64_MAX) - huge_page) fail_with_bytes();
   if (!large) {
     data_ = static_cast<std::uint8_t*>(std::aligned_alloc(64, *size));
     if (!data_) fail_with_bytes();
@@ -28,18 +28,16 @@ Buffer::Buffer(std::uint64_t bytes, const std::string& what) {
     return;
   }
   // A huge page must begin at a multiple of its size. So one huge page more is mapped, and then both ends are unmapped.
-  const std::uint64_t slack = *size >= kHugePage ? kHugePage : 0;
+  const std::uint64_t slack = huge ? huge_page : 0;
   void* mapped = ::mmap(nullptr, *size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) fail_with_bytes();
   auto* begin = static_cast<std::uint8_t*>(mapped);
   if (slack > 0) {
-    const std::uint64_t skip = (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
+    const std::uint64_t skip = (huge_page - reinterpret_cast<std::uintptr_t>(begin) % huge_page) % huge_page;
     if (skip > 0) ::munmap(begin, skip);
     if (slack > skip) ::munmap(begin + skip + *size, slack - skip);
     begin += skip;
-#if defined(MADV_HUGEPAGE)
-    ::madvise(begin, *size, MADV_HUGEPAGE);  // only a hint; without huge pages everything works, but more slowly
-#endif
+    os::prefer_huge_pages(begin, *size);
   }
   data_ = begin;
   bytes_ = bytes;
@@ -55,7 +53,7 @@ void Buffer::release() noexcept {
 }
 
 void check_memory(std::uint64_t bytes, const std::string& what) {
-  const Memory now = memory();
+  const os::Memory now = os::memory();
   if (now.total == 0 || bytes <= now.free) return;
   fail(ErrorKind::out_of_memory, "cpu: ", what, " needs ", bytes, " bytes, ", now.free, " of ", now.total,
        " are free; close other programs, or take a smaller model, quantization or context");

@@ -8,8 +8,8 @@
 #include "cpu/kernels.h"
 #include "cpu/lowering.h"
 #include "cpu/packed_weights.h"
-#include "cpu/system.h"
 #include "cpu/team.h"
+#include "os/limits.h"
 
 namespace pumice::cpu {
 namespace {
@@ -25,10 +25,10 @@ class CpuBackend final : public Backend {
   DeviceInfo info() const override {
     DeviceInfo info;
     info.id = "cpu";
-    info.name = str(cpu_model(), " (", workers(), workers() == 1 ? " thread, " : " threads, ", kernels().isa, ")");
+    info.name = str(os::cpu_model(), " (", workers(), workers() == 1 ? " thread, " : " threads, ", kernels().isa, ")");
     info.type = DeviceType::cpu;
     info.driver = str(kernels().isa, sgemm_by_openblas() ? ", OpenBLAS for float32" : ", own kernels");
-    const Memory now = memory();
+    const os::Memory now = os::memory();
     info.memory_total = now.total;
     info.memory_free = now.free;
     info.features = {kernels().isa};
@@ -103,7 +103,7 @@ class CpuBackend final : public Backend {
 
 std::shared_ptr<Backend> make_backend(int threads) {
   require(threads >= 0 && threads <= kMaxThreads, "threads is ", threads, "; needed: 0 (automatic) to ", kMaxThreads);
-  return std::make_shared<CpuBackend>(threads == 0 ? default_threads() : threads);
+  return std::make_shared<CpuBackend>(threads == 0 ? os::default_threads() : threads);
 }
 
 }  // namespace pumice::cpu

@@ -12,7 +12,8 @@
 
 #include "core/error.h"
 #include "cpu/processor.h"
-#include "cpu/system.h"
+#include "os/limits.h"
+#include "os/threads.h"
 
 namespace pumice::cpu {
 namespace {
@@ -87,7 +88,7 @@ Team::Team(int threads) : threads_(std::clamp(threads, 1, kMaxThreads)), pid_(::
   // Measured: spinning for 100 us before sleeping costs 1 us per step more than endless spinning, and sleeping at once costs 60 us per
   // step. If there are more threads than processors, a spinning thread may occupy the processor that the thread it waits for needs, so
   // threads spin for only 2 us.
-  spin_ns_ = threads_ <= allowed_cpus() ? 100'000 : 2'000;
+  spin_ns_ = threads_ <= os::allowed_cpus() ? 100'000 : 2'000;
 }
 
 Team::~Team() {
@@ -109,16 +110,12 @@ void Team::start() {
     while (static_cast<int>(workers_.size()) < threads_ - 1) {
       const int thread = static_cast<int>(workers_.size()) + 1;
       workers_.emplace_back([this, thread] { work(thread); });
-#if defined(__linux__)
-      // A name has at most 15 characters.
-      pthread_setname_np(workers_.back().native_handle(), ("pumice-" + std::to_string(thread)).c_str());
-#endif
     }
   } catch (const std::system_error& error) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     // Address space of a thread, which is its stack and the heap that glibc reserves for it.
     constexpr std::uint64_t kThreadBytes = std::uint64_t{72} << 20;
-    if (const auto left = address_space_left(); left && *left < kThreadBytes) {
+    if (const auto left = os::address_space_left(); left && *left < kThreadBytes) {
       fail(ErrorKind::out_of_memory, "cpu: thread ", workers_.size() + 1, " of ", threads_, " cannot be started: it takes up to ",
            kThreadBytes >> 20, " MiB of address space, and the limit (ulimit -v) leaves ", *left >> 20, " MiB");
     }
@@ -132,6 +129,8 @@ void Team::start() {
 }
 
 void Team::work(int thread) {
+  os::name_this_thread(("pumice-" + std::to_string(thread)).c_str());
+  os::expect_work_on_this_thread();
   const Inside inside;
   while (!quit_.load()) wait_past(phase_of(take_part(thread)));
 }

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "cpu/cpu_backend.h"
-#include "cpu/system.h"
+#include "os/limits.h"
 #if PUMICE_VULKAN
 #include "vulkan/vulkan_backend.h"
 #endif
@@ -162,6 +162,6 @@ Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
   return devices;
 }
 
-int processors() { return cpu::usable_cpus(); }
+int processors() { return os::usable_cpus(); }
 
 }  // namespace pumice::engine

@@ -4,7 +4,7 @@
 #include "cpu/blas.h"
 #include "cpu/kernels.h"
 #include "cpu/self_test.h"
-#include "cpu/system.h"
+#include "os/limits.h"
 #if PUMICE_VULKAN
 #include "vulkan/device.h"
 #endif
@@ -12,7 +12,7 @@
 namespace pumice::engine {
 
 CpuFacts cpu_facts() {
-  CpuFacts facts{.isa = isa(), .threads = cpu::default_threads(), .huge_pages = cpu::huge_pages("")};
+  CpuFacts facts{.isa = isa(), .threads = os::default_threads(), .huge_pages = os::huge_pages()};
   for (const char* name : cpu::known_isas()) {
     if (cpu::kernels_for(name)) facts.isas.emplace_back(name);
   }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "core/version.h"
@@ -13,6 +12,7 @@
 #include "engine/devices.h"
 #include "engine/fingerprint.h"
 #include "model/assistant.h"
+#include "os/threads.h"
 
 namespace pumice::engine {
 namespace {
@@ -105,7 +105,7 @@ class Foresight {
       for (const ModelProgram* p : draft_programs(all, placement.stages.back())) add(last, *p);
     if (d.config.has_head && placement.devices[last].backend->reads_back_slowly()) add(last, all.top());
     try {
-      thread_ = std::jthread([this, programs = std::move(programs), &weights = d.weights, compute] {
+      thread_ = os::Thread([this, programs = std::move(programs), &weights = d.weights, compute] {
         try {
           for (const auto& [backend, program] : programs) backend->foresee(*program, weights, compute, done_);
         } catch (...) {  // ignored, because prepare() raises the error again
@@ -123,7 +123,7 @@ class Foresight {
  private:
   const pid_t process_ = ::getpid();
   Cancel done_;
-  std::jthread thread_;  // declared last, so that it is joined before done_ is destroyed
+  os::Thread thread_;  // declared last, so that it is joined before done_ is destroyed
 };
 
 }  // namespace

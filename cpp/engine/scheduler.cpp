@@ -1,7 +1,5 @@
 #include "engine/scheduler.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
 #include <system_error>
@@ -10,6 +8,7 @@
 #include "core/error.h"
 #include "engine/devices.h"
 #include "engine/snapshots.h"
+#include "os/threads.h"
 
 namespace pumice::engine {
 
@@ -117,7 +116,8 @@ void Scheduler::stop_unwanted_step() {
 
 // ---------------------------------------------------------------- the engine thread
 void Scheduler::work() {
-  ::pthread_setname_np(::pthread_self(), "pumice-engine");
+  os::name_this_thread("pumice-engine");
+  os::expect_work_on_this_thread();
   Lock lock(mutex_);
   while (!quit_) {
     try {

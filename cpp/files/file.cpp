@@ -14,6 +14,7 @@
 #include "core/checked.h"
 #include "core/error.h"
 #include "files/text.h"
+#include "os/files.h"
 
 namespace pumice::files {
 namespace {
@@ -105,8 +106,8 @@ void File::require_unchanged() const {
   struct stat now;
   if (::fstat(descriptor_.get(), &now) != 0) fail_io(path_, "cannot be read", errno);
   const auto same_contents = [&] {
-    if (now.st_size != opened_.st_size || !same_time(now.st_mtim, opened_.st_mtim)) return false;
-    if (same_time(now.st_ctim, opened_.st_ctim)) return true;
+    if (now.st_size != opened_.st_size || !same_time(os::modified(now), os::modified(opened_))) return false;
+    if (same_time(os::changed(now), os::changed(opened_))) return true;
     if (now.st_nlink != opened_.st_nlink || now.st_mode != opened_.st_mode || now.st_uid != opened_.st_uid || now.st_gid != opened_.st_gid)
       return true;
     struct stat named;
@@ -160,14 +161,14 @@ Descriptor Folder::open_link_target(const std::string& name) const {
   const std::string target_name = slash == std::string::npos ? target : target.substr(slash + 1);
   const std::string target_folder = slash == std::string::npos ? "." : target.substr(0, slash + 1);
 
-  const Descriptor leads_to = open_at(descriptor_.get(), target_folder, O_PATH | O_CLOEXEC | O_DIRECTORY);
+  const Descriptor leads_to = open_at(descriptor_.get(), target_folder, os::kOpenFolder);
   if (!leads_to) return {};
   // In the Hugging Face cache, snapshots/<commit>/<file> is a link to ../../blobs/<hash>. The link of a file in a subfolder of the snapshot
   // goes up one more level.
   bool allowed = same_folder(leads_to.get(), descriptor_.get());
   for (const char* blobs : {"../../blobs", "../../../blobs"}) {
     if (allowed) break;
-    const Descriptor cache = open_at(descriptor_.get(), blobs, O_PATH | O_CLOEXEC | O_DIRECTORY | O_NOFOLLOW);
+    const Descriptor cache = open_at(descriptor_.get(), blobs, os::kOpenFolder | O_NOFOLLOW);
     allowed = cache && same_folder(leads_to.get(), cache.get());
   }
   if (!allowed || !is_bare_name(target_name) || static_cast<std::size_t>(length) == buffer.size()) {

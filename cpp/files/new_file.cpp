@@ -19,6 +19,7 @@
 #include "core/checked.h"
 #include "core/error.h"
 #include "files/text.h"
+#include "os/files.h"
 
 namespace pumice::files {
 namespace {
@@ -32,10 +33,6 @@ auto without_interruption(const Call& call) {
   while (result < 0 && errno == EINTR) result = call();
   return result;
 }
-
-std::string name_of_open(const Descriptor& file) { return str("/proc/self/fd/", file.get()); }
-
-bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
 // Returns the beginning of the names of partial files. They are called NAME.PID-NUMBER.part, where a long NAME is cut so that the result is
 // not too long for a file name.
@@ -54,12 +51,6 @@ std::optional<pid_t> writer_of(std::string_view entry, std::string_view stem) {
   if (error != std::errc{} || process <= 0 || dash == last || *dash != '-') return std::nullopt;
   const auto [end, other_error] = std::from_chars(dash + 1, last, number);
   return other_error == std::errc{} && end == last ? std::optional(process) : std::nullopt;
-}
-
-bool is_mount_point(const Descriptor& folder, const std::string& name) {
-  struct statx found;
-  if (::statx(folder.get(), name.c_str(), AT_SYMLINK_NOFOLLOW, 0, &found) != 0) return false;
-  return (found.stx_attributes_mask & found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
 }  // namespace
@@ -96,8 +87,7 @@ void NewFile::find_place() {
     if (!is_bare_name(name_)) {
       fail_at(ErrorKind::io, path_, "", std::nullopt, kUnwritable, ": ", is_folder(path_) ? "it is a folder" : "this names no file");
     }
-    Descriptor next(without_interruption(
-        [&] { return ::openat(folder_ ? folder_.get() : AT_FDCWD, folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); }));
+    Descriptor next(without_interruption([&] { return ::openat(folder_ ? folder_.get() : AT_FDCWD, folder.c_str(), os::kOpenFolder); }));
     if (!next) fail_io(path_, kUnwritable, errno);
     folder_ = std::move(next);
     std::array<char, 4096> target;
@@ -123,7 +113,8 @@ void NewFile::refuse_what_is_there() const {
   // that stat() found.
   if (::fstatat(folder_.get(), name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
     fail_at(ErrorKind::io, path_, "", std::nullopt, "leads to a file that has no name, which cannot be replaced");
-  if (is_mount_point(folder_, name_)) fail_at(ErrorKind::io, path_, "", std::nullopt, "is a mount point, which cannot be replaced");
+  if (os::is_mount_point(folder_.get(), name_))
+    fail_at(ErrorKind::io, path_, "", std::nullopt, "is a mount point, which cannot be replaced");
   if (::faccessat(folder_.get(), name_.c_str(), W_OK, AT_EACCESS) != 0) fail_io(path_, kUnwritable, errno);
 }
 
@@ -145,11 +136,12 @@ void NewFile::remove_old_parts() const {
 }
 
 void NewFile::open_part() {
-  // If the file system supports files without a name, the file has none until take_place() links it to its name. The link is made through
-  // the path of the open file in /proc, so /proc is needed too.
-  file_ = Descriptor(without_interruption([&] { return openat_call(folder_.get(), ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666); }));
-  struct stat open, named;
-  if (file_ && ::fstat(file_.get(), &open) == 0 && ::stat(name_of_open(file_).c_str(), &named) == 0 && same_file(open, named)) return;
+  // If the file system supports files without a name, the file has none until take_place() links it to its name.
+  if (os::kNameless) {
+    const int flags = *os::kNameless | O_WRONLY | O_CLOEXEC;
+    file_ = Descriptor(without_interruption([&] { return openat_call(folder_.get(), ".", flags, 0666); }));
+    if (file_ && os::can_link_nameless(file_.get())) return;
+  }
   part_ = new_part_name();
   file_ = Descriptor(without_interruption(
       [&] { return openat_call(folder_.get(), part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666); }));
@@ -169,7 +161,7 @@ std::string NewFile::new_part_name() const {
 void NewFile::reserve(std::uint64_t bytes) const {
   const auto length = checked_narrow<off_t>(bytes);
   if (!length) fail_io(path_, kUnwritable, EFBIG);
-  if (without_interruption([&] { return ::fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, 0, *length); }) == 0) return;
+  if (without_interruption([&] { return os::reserve_space(file_.get(), *length); }) == 0) return;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) fail_io(path_, kUnwritable, errno);
 }
 
@@ -183,7 +175,7 @@ void NewFile::write(std::uint64_t at, std::span<const std::uint8_t> bytes) {
 }
 
 void NewFile::finish(bool lasting) {
-  if (lasting && ::fsync(file_.get()) != 0) fail_io(path_, kUnwritable, errno);
+  if (lasting && os::sync(file_.get()) != 0) fail_io(path_, kUnwritable, errno);
   refuse_what_is_there();
   take_place();
   if (!lasting) return;
@@ -193,10 +185,7 @@ void NewFile::finish(bool lasting) {
 
 void NewFile::take_place() {
   if (part_.empty()) {
-    const std::string open = name_of_open(file_);
-    const auto link = [&](const std::string& name) {
-      return ::linkat(AT_FDCWD, open.c_str(), folder_.get(), name.c_str(), AT_SYMLINK_FOLLOW) == 0;
-    };
+    const auto link = [&](const std::string& name) { return os::link_nameless(file_.get(), folder_.get(), name); };
     if (link(name_)) return;
     if (errno != EEXIST) fail_io(path_, kUnwritable, errno);
     std::string part = new_part_name();

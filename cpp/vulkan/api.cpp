@@ -3,6 +3,10 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <span>
+#include <string>
+
+#include "os/libraries.h"
 
 namespace pumice::vulkan {
 
@@ -11,27 +15,28 @@ Faults& faults() {
   return all;
 }
 
-namespace {
-constexpr const char* kInstall =
-    "Install the loader and your GPU's driver, on Debian and Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers";
-}
-
 void InstanceApi::open() {
+  const os::VulkanLoader loader = os::vulkan_loader();
   const char* named = std::getenv("PUMICE_VULKAN_LIBRARY");
-  const char* const library = named != nullptr && *named != '\0' ? named : "libvulkan.so.1";
+  const std::span<const char* const> names = named != nullptr && *named != '\0' ? std::span(&named, 1) : loader.names;
   // The library is never closed, because closing it unloads drivers, and some drivers crash when they are unloaded.
-  void* handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
+  void* handle = nullptr;
+  std::string library, reasons;  // of those that cannot be opened
+  for (const char* name : names) {
+    library = name;
+    handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr) break;
     const char* why = ::dlerror();
-    fail(ErrorKind::device_not_found, "no Vulkan: ", library, " cannot be opened (", why != nullptr ? why : "unknown reason", "). ",
-         kInstall);
+    reasons += str(reasons.empty() ? "" : "; ", name, " cannot be opened (", why != nullptr ? why : "unknown reason", ")");
   }
+  if (handle == nullptr) fail(ErrorKind::device_not_found, "no Vulkan: ", reasons, ". ", loader.install);
   get = reinterpret_cast<PFN_vkGetInstanceProcAddr>(::dlsym(handle, "vkGetInstanceProcAddr"));
   if (get == nullptr)
-    fail(ErrorKind::device_not_found, "no Vulkan: ", library, " has no vkGetInstanceProcAddr: it is no Vulkan loader. ", kInstall);
+    fail(ErrorKind::device_not_found, "no Vulkan: ", library, " has no vkGetInstanceProcAddr: it is no Vulkan loader. ", loader.install);
 #define PUMICE_VULKAN_LOAD(name) \
   name.set(get(nullptr, #name)); \
-  if (!name) fail(ErrorKind::device_not_found, "no Vulkan: the loader ", library, " is older than Vulkan 1.1 (no " #name "). ", kInstall);
+  if (!name)                     \
+    fail(ErrorKind::device_not_found, "no Vulkan: the loader ", library, " is older than Vulkan 1.1 (no " #name "). ", loader.install);
   PUMICE_VULKAN_GLOBAL(PUMICE_VULKAN_LOAD)
 #undef PUMICE_VULKAN_LOAD
 }

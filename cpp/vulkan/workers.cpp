@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "os/threads.h"
+
 namespace pumice::vulkan {
 
 void parallel(std::int64_t jobs, const std::function<void(std::int64_t)>& job, const Cancel& cancel) {
@@ -29,7 +31,7 @@ void parallel(std::int64_t jobs, const std::function<void(std::int64_t)>& job, c
   };
   {
     const std::int64_t threads = std::min({jobs, std::max<std::int64_t>(1, std::thread::hardware_concurrency()), kMostThreads});
-    std::vector<std::jthread> team;
+    std::vector<os::Thread> team;
     try {
       for (std::int64_t t = 1; t < threads; ++t) team.emplace_back(work);
     } catch (const std::system_error&) {  // no more threads can be started, so those that run do all jobs

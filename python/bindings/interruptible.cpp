@@ -1,6 +1,5 @@
 #include "interruptible.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "core/error.h"
 #include "engine/at_fork.h"
 #include "gil.h"
+#include "os/threads.h"
 
 namespace py = pybind11;
 
@@ -51,7 +51,7 @@ class Worker {
 
  private:
   void loop() {
-    pthread_setname_np(pthread_self(), "pumice-call");
+    os::name_this_thread("pumice-call");
     std::unique_lock lock(mutex_);
     for (;;) {
       wake_.wait(lock, [this] { return work_ != nullptr; });
@@ -106,10 +106,7 @@ Workers& workers() {
 
 unsigned long python_main_thread = 0;  // where Python is embedded, this may differ from the main thread of the process
 
-bool on_main_thread() {
-  // After fork(), the child's only thread is its main thread, whichever thread of the parent it was.
-  return gettid() == getpid() || python_main_thread == PyThread_get_thread_ident();
-}
+bool on_main_thread() { return os::on_first_thread() || python_main_thread == PyThread_get_thread_ident(); }
 
 }  // namespace
 

@@ -22,7 +22,7 @@
 #include "core/error.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/shares.h"
-#include "cpu/system.h"
+#include "os/limits.h"
 
 namespace pumice::cpu {
 namespace {
@@ -104,7 +104,7 @@ TEST(Shares, EveryTaskOnceInEveryPhase) {
 // because 20,000 phases would then take seconds.
 TEST(Team, DoesNotCollapseWhenOversubscribed) {
   const Cancel cancel;
-  Team team(8 * allowed_cpus());
+  Team team(8 * os::allowed_cpus());
   Counting warm(100, 4), job(20'000, 4);
   team.run(warm, cancel);
   const auto begin = Clock::now();
@@ -356,72 +356,6 @@ TEST(Team, TheCallersFloatModeIsNotTheTeams) {
   EXPECT_EQ(after & kFlush, kFlush);
 }
 #endif
-
-// ---------------------------------------------------------------- what the system grants
-TEST(System, CgroupQuotas) {
-  EXPECT_EQ(quota_from_cpu_max("max 100000\n"), 0);
-  EXPECT_EQ(quota_from_cpu_max("150000 100000\n"), 1.5);
-  EXPECT_EQ(quota_from_cpu_max(""), 0);
-  EXPECT_EQ(quota_from_cpu_max("nonsense here"), 0);
-  EXPECT_EQ(quota_from_cpu_max("100000 0"), 0);
-  EXPECT_EQ(quota_from_cfs("-1\n", "100000\n"), 0);
-  EXPECT_EQ(quota_from_cfs("400000\n", "100000\n"), 4);
-}
-
-class FakeRoot {
- public:
-  FakeRoot() : path_(std::filesystem::temp_directory_path() / ("pumice_cgroup_" + std::to_string(::getpid()))) {}
-  ~FakeRoot() { std::filesystem::remove_all(path_); }
-  void write(const std::string& file, const std::string& text) const {
-    std::filesystem::create_directories((path_.string() + file).substr(0, (path_.string() + file).rfind('/')));
-    std::ofstream(path_.string() + file) << text;
-  }
-  std::string root() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
-TEST(System, TheTightestCgroupCounts) {
-  const FakeRoot fake;
-  fake.write("/proc/self/cgroup", "9:memory:/jobs\n4:cpu,cpuacct:/jobs/a\n0::/user/b\n");
-  EXPECT_EQ(cpu_quota(fake.root()), 0);
-  fake.write("/sys/fs/cgroup/user/cpu.max", "800000 100000\n");
-  EXPECT_EQ(cpu_quota(fake.root()), 8);
-  fake.write("/sys/fs/cgroup/user/b/cpu.max", "max 100000\n");
-  EXPECT_EQ(cpu_quota(fake.root()), 8);
-  fake.write("/sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "300000\n");
-  fake.write("/sys/fs/cgroup/cpu/jobs/cpu.cfs_period_us", "100000\n");
-  EXPECT_EQ(cpu_quota(fake.root()), 3);
-
-  EXPECT_EQ(cgroup_memory(fake.root()).total, 0u);
-  fake.write("/sys/fs/cgroup/memory/jobs/memory.limit_in_bytes", "9223372036854771712\n");
-  fake.write("/sys/fs/cgroup/memory/jobs/memory.usage_in_bytes", "1000\n");
-  EXPECT_EQ(cgroup_memory(fake.root()).total, 0u) << "version 1 says `no limit` like this";
-  fake.write("/sys/fs/cgroup/user/memory.max", "1000000\n");
-  fake.write("/sys/fs/cgroup/user/memory.current", "700000\n");
-  fake.write("/sys/fs/cgroup/user/memory.stat", "anon 1\ninactive_file 200000\n");
-  EXPECT_EQ(cgroup_memory(fake.root()).total, 1000000u);
-  EXPECT_EQ(cgroup_memory(fake.root()).free, 500000u) << "cached file pages are given back on demand";
-}
-
-TEST(System, HugePages) {
-  const FakeRoot fake;
-  EXPECT_EQ(huge_pages(fake.root()), "unknown");
-  fake.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
-  EXPECT_EQ(huge_pages(fake.root()), "madvise");
-  fake.write("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
-  EXPECT_EQ(huge_pages(fake.root()), "never");
-}
-
-TEST(System, ThisMachine) {
-  EXPECT_GE(default_threads(), 1);
-  EXPECT_LE(default_threads(), allowed_cpus());
-  const Memory now = memory();
-  EXPECT_GT(now.total, 64u << 20);
-  EXPECT_GT(now.free, 0u);
-  EXPECT_LE(now.free, now.total);
-}
 
 }  // namespace
 }  // namespace pumice::cpu

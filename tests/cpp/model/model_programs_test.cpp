@@ -5,12 +5,12 @@
 
 #include <array>
 
-#include <thread>
 #include <vector>
 
 #include "core/program_check.h"
 #include "cpu/norms_before.h"
 #include "model/tiny.h"
+#include "os/threads.h"
 
 namespace pumice::model {
 namespace {
@@ -91,7 +91,7 @@ TEST(ModelPrograms, ThreadsGetTheSame) {
   const ModelPrograms programs(d);
   std::vector<const ModelProgram*> found(8);
   {
-    std::vector<std::jthread> threads;
+    std::vector<os::Thread> threads;
     for (auto& each : found) threads.emplace_back([&] { each = &programs.body(0, 3, Output::selected); });
   }
   for (const ModelProgram* each : found) EXPECT_EQ(each, found.front());

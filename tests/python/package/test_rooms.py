@@ -88,14 +88,15 @@ def test_nothing_lies_beside_the_rooms() -> None:
 
 # For each C++ room, the other rooms whose headers it may include (docs/architecture.md).
 INCLUDES = {
+    "os": set(),
     "core": set(),
-    "files": {"core"},
+    "files": {"core", "os"},
     "text": {"core"},
-    "cpu": {"core"},
-    "vulkan": {"core", "files", "shaders"},
+    "cpu": {"core", "os"},
+    "vulkan": {"core", "files", "os", "shaders"},
     "model": {"core", "files"},
-    "engine": {"core", "files", "model"},
-    "bindings": {"core", "files", "text", "model", "engine"},
+    "engine": {"core", "files", "model", "os"},
+    "bindings": {"core", "files", "text", "model", "engine", "os"},
 }
 # The files of engine that may include headers of cpu and vulkan. No other file outside these two rooms may do so.
 KNOW_BACKENDS = {"devices.cpp", "diagnostics.cpp"}
@@ -136,6 +137,29 @@ def test_what_is_of_one_processor_family_lies_apart() -> None:
             found += [f"{name}: {word}" for word in words if not apart and name != "cpp/cpu/processor_other.cpp"]
     assert found == []
     assert seen > 500  # such words are found where they may be
+
+
+# The names of calls, files and macros that only one operating system has.
+OF_ONE_SYSTEM = re.compile(
+    r"__linux__|__APPLE__|\bO_PATH|\bO_TMPFILE|/proc/|/sys/|RTLD_DEEPBIND|MADV_|\bst_[mc]tim|\bstatx\b|\bfallocate\b|sched_\w+affinity"
+    r"|\bgettid\b|pthread_setname_np|std::jthread|\bsysctl\w*|\w+\.so\.\d|\.dylib"
+)
+
+
+def test_what_is_of_one_operating_system_lies_in_one_room() -> None:
+    found, seen = [], 0
+    for folder in ("cpp", "python/bindings"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            name = str(path.relative_to(ROOT))
+            if path.suffix not in (".h", ".cpp", ".S"):
+                continue
+            code = re.sub(r"//.*", "", path.read_text())
+            words = OF_ONE_SYSTEM.findall(code)
+            apart = name.startswith("cpp/os/")
+            seen += len(words) if apart else 0
+            found += [f"{name}: {word}" for word in words if not apart and name != "cpp/vulkan/shaders.S"]  # object formats differ
+    assert found == []
+    assert seen > 20
 
 
 def test_each_kernel_file_is_of_a_listed_instruction_set() -> None:
