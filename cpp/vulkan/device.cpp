@@ -18,6 +18,8 @@ namespace pumice::vulkan {
 namespace {
 
 constexpr std::uint32_t kVersion = VK_API_VERSION_1_2;
+// A device that lists this extension must be used with it. Its macro is in vulkan_beta.h, which the headers of releases leave out.
+constexpr const char* kPortabilitySubset = "VK_KHR_portability_subset";
 
 bool named(const std::vector<VkExtensionProperties>& all, const char* extension) {
   return std::any_of(all.begin(), all.end(), [&](const auto& e) { return std::strcmp(e.extensionName, extension) == 0; });
@@ -191,6 +193,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
     d.cooperative_matrix = d.cooperative.m > 0 && d.cooperative.subgroup <= limits.invocations;
   }
   d.memory_budget = named(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+  d.portability_subset = named(extensions, kPortabilitySubset);
   d.features.push_back(str("subgroup ", d.subgroup));
   if (d.integer_dot) d.features.emplace_back(d.integer_dot_fast ? "integer dot" : "integer dot (not accelerated)");
   if (d.cooperative_matrix) d.features.emplace_back("cooperative matrix");
@@ -369,6 +372,17 @@ void Instance::memory(const PhysicalDevice& device, std::uint64_t& total, std::u
 }
 
 // ---------------------------------------------------------------- device
+std::vector<const char*> extensions_of(const PhysicalDevice& device) {
+  std::vector<const char*> extensions;
+  if (device.integer_dot) extensions.push_back(VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
+  if (device.cooperative_matrix) {
+    extensions.push_back(VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+    extensions.push_back(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
+  }
+  if (device.portability_subset) extensions.push_back(kPortabilitySubset);
+  return extensions;
+}
+
 std::shared_ptr<Device> Device::open(const PhysicalDevice& physical) {
   std::shared_ptr<Device> device(new Device(physical));
   device->create();
@@ -394,19 +408,16 @@ void Device::create() {
   VkPhysicalDeviceVulkan12Features core12{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
   VkPhysicalDeviceFeatures2 features{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &core12};
   features.features.robustBufferAccess = VK_TRUE;  // every device supports it
-  std::vector<const char*> extensions;
+  const std::vector<const char*> extensions = extensions_of(physical_);
   void** chain = &core12.pNext;
   if (physical_.integer_dot) {
     *chain = &dot;
     chain = &dot.pNext;
-    extensions.push_back(VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME);
   }
   if (physical_.cooperative_matrix) {
     *chain = &sizes;
     sizes.pNext = &matrix;
     core12.shaderFloat16 = core12.vulkanMemoryModel = VK_TRUE;
-    extensions.push_back(VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
-    extensions.push_back(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
   }
   const VkDeviceCreateInfo info{.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                 .pNext = &features,

@@ -51,6 +51,7 @@ struct PhysicalDevice {
   std::uint32_t queue_family = 0, subgroup = 1;
   float timestamp_ns = 0;  // nanoseconds per timestamp tick; 0 if the device has no timestamps
   bool integer_dot = false, integer_dot_fast = false, cooperative_matrix = false, memory_budget = false;
+  bool portability_subset = false;    // the device lacks some things that Vulkan requires, none of which pumice uses (MoltenVK)
   bool integer_dot_used = false;      // true if integer_dot is fast, or if PUMICE_VULKAN_ENABLE=integer_dot asks for it
   CooperativeShape cooperative;       // set if cooperative_matrix is true
   std::vector<std::string> features;  // names of the optional features that this device has
@@ -60,6 +61,9 @@ struct PhysicalDevice {
   // PUMICE_VULKAN_ENABLE=top asks for it.
   bool top_used = false;
 };
+
+// Returns the extensions that must be enabled to use the device.
+std::vector<const char*> extensions_of(const PhysicalDevice& device);
 
 // The one Vulkan instance of this process. It is made when get() is first called, and never destroyed.
 class Instance {

@@ -34,6 +34,21 @@ std::shared_ptr<Device> limited(const std::string& limits) {
   return Device::open(device);
 }
 
+TEST(Extensions, ArePerDeviceAndIncludeThePortabilitySubset) {
+  const auto of = [](const PhysicalDevice& device) {
+    const std::vector<const char*> names = extensions_of(device);
+    return std::vector<std::string>(names.begin(), names.end());
+  };
+  using Names = std::vector<std::string>;
+  PhysicalDevice device;
+  EXPECT_EQ(of(device), Names{});
+  device.portability_subset = true;  // as MoltenVK's devices have it
+  EXPECT_EQ(of(device), Names{"VK_KHR_portability_subset"});
+  device.integer_dot = device.cooperative_matrix = true;
+  EXPECT_EQ(of(device), (Names{"VK_KHR_shader_integer_dot_product", "VK_EXT_subgroup_size_control", "VK_KHR_cooperative_matrix",
+                               "VK_KHR_portability_subset"}));
+}
+
 // ---------------------------------------------------------------- the text of the limits
 TEST(LimitsText, LowersWhatItNames) {
   DeviceLimits limits;
