@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <locale>
+#include <sstream>
 #include <string>
 #include <type_traits>
 
@@ -85,11 +87,15 @@ std::span<const Setting<GenerateParams>> generate_settings() { return kGenerate;
 std::span<const Setting<Speculation>> speculation_settings() { return kSpeculation; }
 
 double shortest(float value) {
-  if (!std::isfinite(value)) return value;
+  constexpr float kWholes = 1 << 23;  // whole numbers below it need all their digits
+  if (!std::isfinite(value) || (std::fabs(value) < kWholes && value == std::floor(value))) return value;
   std::array<char, 64> digits;
   const auto written = std::to_chars(digits.begin(), digits.end(), value);
+  // Not std::from_chars(): libc++ has none for double up to version 19, nor has Apple's of macOS 15.
+  std::istringstream in(std::string(digits.begin(), written.ptr));
+  in.imbue(std::locale::classic());
   double result = 0;
-  std::from_chars(digits.begin(), written.ptr, result);
+  in >> result;
   return result;
 }
 
