@@ -330,7 +330,7 @@ void float32_table(const Settings& settings) {
       "\nfloat32 products, one thread, GFLOP/s, best (the best median of four turns). The engine takes %s here (PUMICE_SGEMM), and %s for "
       "weights that may be "
       "rounded.\nOpenBLAS: in the engine's tiles (equal rows equal in any batch), and in one call on the whole product (not so).\n",
-      sgemm_by_openblas() ? "OpenBLAS" : "its own kernel", rounded == cpu::Packing::fixed ? "fixed point" : "the same");
+      sgemm_by_blas() ? "OpenBLAS" : "its own kernel", rounded == cpu::Packing::fixed ? "fixed point" : "the same");
   if (blas() == nullptr) {
     std::printf("not run: there is no OpenBLAS, %s\n", blas_why_not().c_str());
     return;

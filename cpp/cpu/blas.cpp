@@ -42,34 +42,35 @@ fs::path own_copy() {
   return fs::exists(program, ignored) ? program : beside;
 }
 
-// Limits OpenBLAS to one thread while the library is opened. OpenBLAS starts its thread pool at that moment, and set_num_threads() would
-// later only leave those threads idle.
+// Limits the library to one thread while it exists. OpenBLAS reads its variable when it is opened, and starts its pool of threads then:
+// set_num_threads() would later only leave those threads idle. Accelerate reads its variable at its first product.
 class OneThread {
  public:
   OneThread() {
-    if (const char* value = getenv(kName)) before_ = value;
-    setenv(kName, "1", 1);
+    for (Variable& variable : variables_) {
+      if (const char* value = getenv(variable.name)) variable.before = value;
+      setenv(variable.name, "1", 1);
+    }
   }
   ~OneThread() {
-    if (before_) {
-      setenv(kName, before_->c_str(), 1);
-    } else {
-      unsetenv(kName);
+    for (const Variable& variable : variables_) {
+      if (variable.before) {
+        setenv(variable.name, variable.before->c_str(), 1);
+      } else {
+        unsetenv(variable.name);
+      }
     }
   }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
 
  private:
-  static constexpr const char* kName = "OPENBLAS_NUM_THREADS";
-  std::optional<std::string> before_;
+  struct Variable {
+    const char* name;
+    std::optional<std::string> before;
+  };
+  Variable variables_[2] = {{"OPENBLAS_NUM_THREADS", {}}, {"VECLIB_MAXIMUM_THREADS", {}}};
 };
-
-// Opens the library so that the symbols of another OpenBLAS, which the process may have loaded globally, do not replace its own.
-void* open_alone(const fs::path& path) {
-  const OneThread one;
-  return dlopen(path.c_str(), os::open_alone_flags());
-}
 
 template <class Function>
 Function symbol(void* library, std::initializer_list<const char*> names) {
@@ -123,17 +124,38 @@ class Blas::Buffer {
   bool first_ = false;
 };
 
+// While it exists, Accelerate computes the calling thread's products on that thread alone. Later it computes as before, since the thread
+// may be one of the program that calls us.
+class Blas::OneThreadHere {
+ public:
+  explicit OneThreadHere(const Blas& blas) : set_(blas.get_threading_ != nullptr ? blas.set_threading_ : nullptr) {
+    if (set_ == nullptr) return;
+    before_ = blas.get_threading_();
+    set_(1);
+  }
+  ~OneThreadHere() {
+    if (set_ != nullptr) set_(before_);
+  }
+  OneThreadHere(const OneThreadHere&) = delete;
+  OneThreadHere& operator=(const OneThreadHere&) = delete;
+
+ private:
+  int (*set_)(unsigned);
+  unsigned before_ = 0;
+};
+
 // Computes one panel, transposed: out[cols][height]. In this layout a panel can have more rows before OpenBLAS computes some of its rows
 // differently from others. (With the Haswell kernels of 0.3.34 it can have 16 rows, and with out[height][cols] only 11.)
 void Blas::panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w, std::int64_t w_stride,
                  std::int64_t height, float* out) const {
   const Buffer buffer(*buffers_);
+  const OneThreadHere one(*this);
   sgemm_(kRowMajor, kNoTrans, kTrans, static_cast<int>(cols), static_cast<int>(height), static_cast<int>(k), 1.0f, w,
          static_cast<int>(w_stride), x, static_cast<int>(x_stride), 0.0f, out, static_cast<int>(height));
 }
 
-// Returns whether products are correct, and whether equal rows get equal bits at every position in a panel of this height. OpenBLAS has
-// different kernels for different processors, so this is tested on the machine that runs (0.3 ms).
+// Returns whether products are correct, and whether equal rows get equal bits at every position in a panel of this height. The
+// libraries have different kernels for different processors, so this is tested on the machine that runs (0.3 ms).
 bool Blas::computes(std::int64_t height) const {
   struct Shape {
     std::int64_t cols, k;
@@ -204,8 +226,11 @@ struct OpenedBlas {
       return;
     }
     std::error_code ignored;
-    const fs::path path = named != nullptr && *named != '\0' ? fs::absolute(named, ignored) : own_copy();
-    void* library = open_alone(path);
+    const auto system = os::system_blas();
+    const fs::path path = named != nullptr && *named != '\0' ? fs::absolute(named, ignored) : system ? fs::path(system->path) : own_copy();
+    const OneThread one;
+    // The symbols of another OpenBLAS, which the process may have loaded globally, do not replace the library's own.
+    void* library = dlopen(path.c_str(), os::open_alone_flags());
     if (library == nullptr) {
       const char* reason = dlerror();
       why_not = str("cannot open ", path.string(), ": ", reason != nullptr ? reason : "no reason given");
@@ -219,6 +244,8 @@ struct OpenedBlas {
       return;
     }
     if (auto* set = symbol<void (*)(int)>(library, {"scipy_openblas_set_num_threads", "openblas_set_num_threads"})) set(1);
+    opened.set_threading_ = symbol<int (*)(unsigned)>(library, {"BLASSetThreading"});
+    opened.get_threading_ = symbol<unsigned (*)()>(library, {"BLASGetThreading"});
     if (auto* config = symbol<const char* (*)()>(library, {"scipy_openblas_get_config", "openblas_get_config"})) opened.config_ = config();
     if (const auto left = os::address_space_left(); left && *left < kBuffer + kMargin) {
       why_not = str("the limit of address space (ulimit -v) leaves ", *left >> 20, " MiB; OpenBLAS needs ", (kBuffer + kMargin) >> 20);
@@ -244,11 +271,16 @@ const OpenedBlas& opened() {
 const Blas* blas() { return opened().blas ? &*opened().blas : nullptr; }
 const std::string& blas_why_not() { return opened().why_not; }
 
+const char* blas_name() {
+  const auto system = os::system_blas();
+  return system ? system->name : "OpenBLAS";
+}
+
 void sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
               std::int64_t w_stride, float* out, std::int64_t out_stride) {
   const Blas* library = blas();
   if (library == nullptr)
-    fail(ErrorKind::device, "float32 matrix products by OpenBLAS were asked for, but there is none: ", blas_why_not());
+    fail(ErrorKind::device, "float32 matrix products by ", blas_name(), " were asked for, but there is none: ", blas_why_not());
   library->sgemm_nt(rows, cols, k, x, x_stride, w, w_stride, out, out_stride);
 }
 

@@ -1,4 +1,5 @@
-// Float32 matrix products by our own copy of OpenBLAS. The library is opened at the first use, and computes only on the calling thread.
+// Float32 matrix products by a BLAS library: our own copy of OpenBLAS, or the one that the system has (macOS: Accelerate). The library is
+// opened at the first use, and computes only on the calling thread.
 #pragma once
 
 #include <atomic>
@@ -25,6 +26,7 @@ class Blas {
   using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
                          int ldb, float beta, float* c, int ldc);
   class Buffer;
+  class OneThreadHere;
   void panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w, std::int64_t w_stride,
              std::int64_t height, float* out) const;
   bool computes(std::int64_t height) const;
@@ -39,18 +41,23 @@ class Blas {
   };
 
   Sgemm sgemm_ = nullptr;
+  // BLASSetThreading() and BLASGetThreading(), which Accelerate has since macOS 15: 0 is many threads, 1 is only the calling one. The
+  // setting is that of the calling thread.
+  int (*set_threading_)(unsigned) = nullptr;
+  unsigned (*get_threading_)() = nullptr;
   std::unique_ptr<Buffers> buffers_ = std::make_unique<Buffers>();
   std::int64_t panel_rows_ = 1;
   std::string path_, config_;
 };
 
-// Returns null if OpenBLAS cannot be used; blas_why_not() then returns the reason. The library is libpumiceopenblas.so in the folder of
-// this module. The environment variable PUMICE_BLAS can give the path of another library, whose cblas_sgemm must take 32-bit integers. If
-// it is "none", no library is used.
+// Returns null if the library cannot be used; blas_why_not() then returns the reason. The library is the system's, or libpumiceopenblas.so
+// in the folder of this module. The environment variable PUMICE_BLAS can give the path of another library, whose cblas_sgemm must take
+// 32-bit integers. If it is "none", no library is used.
 const Blas* blas();
 const std::string& blas_why_not();
+const char* blas_name();  // of the library that is used unless PUMICE_BLAS gives another one: "OpenBLAS" or "Accelerate"
 
-// Calls blas()->sgemm_nt(...). If there is no OpenBLAS, throws ErrorKind::device with the reason.
+// Calls blas()->sgemm_nt(...). If there is no library, throws ErrorKind::device with the reason.
 void sgemm_nt(std::int64_t rows, std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w,
               std::int64_t w_stride, float* out, std::int64_t out_stride);
 

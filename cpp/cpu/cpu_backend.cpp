@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/checked.h"
+#include "cpu/blas.h"
 #include "cpu/cache_store.h"
 #include "cpu/executor.h"
 #include "cpu/kernels.h"
@@ -19,7 +20,7 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(int threads) : team_(std::make_shared<TeamHolder>(threads)) {
     // Both functions read an environment variable. They are called here, so that a wrong value throws now and not in the middle of a load.
     kernels();
-    sgemm_by_openblas();
+    sgemm_by_blas();
   }
 
   DeviceInfo info() const override {
@@ -27,7 +28,7 @@ class CpuBackend final : public Backend {
     info.id = "cpu";
     info.name = str(os::cpu_model(), " (", workers(), workers() == 1 ? " thread, " : " threads, ", kernels().isa, ")");
     info.type = DeviceType::cpu;
-    info.driver = str(kernels().isa, sgemm_by_openblas() ? ", OpenBLAS for float32" : ", own kernels");
+    info.driver = str(kernels().isa, sgemm_by_blas() ? str(", ", blas_name(), " for float32") : std::string(", own kernels"));
     const os::Memory now = os::memory();
     info.memory_total = now.total;
     info.memory_free = now.free;

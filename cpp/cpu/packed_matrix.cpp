@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "core/finite.h"
@@ -22,13 +23,15 @@ std::uint64_t bytes_of_products(const MatrixShape& matrix) {
 
 }  // namespace
 
-bool sgemm_by_openblas() {
+bool sgemm_by_blas() {
   static const bool chosen = [] {
     const char* value = std::getenv("PUMICE_SGEMM");
     const std::string_view name = value ? value : "";
     if (name.empty() || name == "own") return false;
-    require(name == "openblas", "the environment variable PUMICE_SGEMM is \"", name, "\"; known are own, openblas");
-    if (!blas()) fail(ErrorKind::device, "PUMICE_SGEMM asks for OpenBLAS, which cannot be used: ", blas_why_not());
+    std::string known = blas_name();
+    for (char& letter : known) letter |= 0x20;  // lower case
+    require(name == known, "the environment variable PUMICE_SGEMM is \"", name, "\"; known are own, ", known);
+    if (!blas()) fail(ErrorKind::device, "PUMICE_SGEMM asks for ", blas_name(), ", which cannot be used: ", blas_why_not());
     return true;
   }();
   return chosen;
@@ -37,7 +40,7 @@ bool sgemm_by_openblas() {
 Packing packing_of(const MatrixShape& matrix) {
   require(matrix.experts == 1 || matrix.rounding != Rounding::bytes, "matrix '", matrix.name, "' of ", matrix.experts,
           " experts cannot be rounded to 8 bits");
-  if (matrix.format == Format::F32 && sgemm_by_openblas()) return Packing::row_major;
+  if (matrix.format == Format::F32 && sgemm_by_blas()) return Packing::row_major;
   if (matrix.rounding == Rounding::bytes && matrix.has_floats) {
     // 8-bit codes, stored as bytes or as words, require columns in whole blocks of 64.
     return matrix.cols % kByteBlock == 0 ? Packing::bytes : Packing::format;

@@ -55,9 +55,9 @@ struct PackedMatrix {
   void unpack_row(std::int64_t row, float* out) const;
 };
 
-// Returns true if the environment variable PUMICE_SGEMM is "openblas". Float32 weights then stay row-major, and OpenBLAS multiplies them.
-// With "own", the default, they are packed like all other weights.
-bool sgemm_by_openblas();
+// Returns true if the environment variable PUMICE_SGEMM is the name of the BLAS library in lower case ("openblas", on macOS "accelerate").
+// Float32 weights then stay row-major, and the library multiplies them. With "own", the default, they are packed like all other weights.
+bool sgemm_by_blas();
 Packing packing_of(const MatrixShape& matrix);
 
 // Returns the bytes of one group of a matrix. Throws as packed_bytes() does.

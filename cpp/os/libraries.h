@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <span>
 
 namespace pumice::os {
@@ -17,5 +18,11 @@ struct VulkanLoader {
   const char* install;                 // a sentence that says how a user gets it
 };
 VulkanLoader vulkan_loader();
+
+// A library with cblas_sgemm that is a part of the system.
+struct SystemBlas {
+  const char *name, *path;
+};
+std::optional<SystemBlas> system_blas();
 
 }  // namespace pumice::os

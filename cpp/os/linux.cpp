@@ -182,4 +182,6 @@ VulkanLoader vulkan_loader() {
   return {kNames, "Install the loader and your GPU's driver, on Debian and Ubuntu: apt-get install libvulkan1 mesa-vulkan-drivers"};
 }
 
+std::optional<SystemBlas> system_blas() { return std::nullopt; }
+
 }  // namespace pumice::os

@@ -146,4 +146,9 @@ VulkanLoader vulkan_loader() {
   return {kNames, "Install the loader and MoltenVK, which runs Vulkan on Metal: brew install vulkan-loader molten-vk"};
 }
 
+// dlopen() finds this path in the cache of the system's libraries. There is no such file.
+std::optional<SystemBlas> system_blas() {
+  return SystemBlas{.name = "Accelerate", .path = "/System/Library/Frameworks/Accelerate.framework/Accelerate"};
+}
+
 }  // namespace pumice::os

@@ -1,6 +1,7 @@
-// OpenBLAS, opened at run time, must give right products, and a row must have the same bits at any index in any batch.
+// A BLAS library, opened at run time, must give right products, and a row must have the same bits at any index in any batch.
 #include "cpu/blas.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -49,6 +50,7 @@ TEST(Blas, OpensOurCopyAndAddsNoThread) {
   EXPECT_NE(library().config().find("OpenBLAS"), std::string::npos) << library().config();
   EXPECT_EQ(threads_of_this_process(), before);
   EXPECT_EQ(getenv("OPENBLAS_NUM_THREADS"), nullptr);
+  EXPECT_EQ(getenv("VECLIB_MAXIMUM_THREADS"), nullptr);
   // If panels have fewer rows, products are slow, and the panel needs another shape on this processor.
   EXPECT_GE(library().panel_rows(), 8);
 }
@@ -133,6 +135,31 @@ TEST(BlasDeathTest, EnvironmentNamesTheLibrary) {
   EXPECT_EXIT(open_and_report("none"), ends_well, "PUMICE_BLAS=none; threads 7");
   EXPECT_EXIT(open_and_report("/no/such/library.so"), ends_well, "cannot open /no/such/library.so: .*; threads 7");
   EXPECT_EXIT(open_and_report("libm.so.6"), ends_well, "cannot open");
+}
+
+// A library with Accelerate's functions (tests/cpp/libraries/accelerate.cpp). Its products are wrong if they may use other threads.
+void multiply_with_accelerate() {
+  setenv("PUMICE_BLAS", PUMICE_ACCELERATE, 1);
+  void* library = dlopen(PUMICE_ACCELERATE, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  const auto threading = reinterpret_cast<unsigned (*)()>(dlsym(library, "BLASGetThreading"));
+  const auto set_threading = reinterpret_cast<int (*)(unsigned)>(dlsym(library, "BLASSetThreading"));
+  const Floats x = random(40 * 30, 1), w = random(20 * 30, 2);
+  Floats out(40 * 20);
+  sgemm_nt(40, 20, 30, x.data(), 30, w.data(), 30, out.data(), 20);
+  double truth = 0.0;
+  for (int i = 0; i < 30; ++i) truth += double{x[39 * 30 + i]} * w[19 * 30 + i];
+  const bool right = std::abs(out[39 * 20 + 19] - truth) < 1e-4;
+  const unsigned many = threading();
+  set_threading(1);
+  sgemm_nt(40, 20, 30, x.data(), 30, w.data(), 30, out.data(), 20);
+  std::fprintf(stderr, "%s; panels of %lld; threading %u and %u\n", right ? "right" : "wrong", static_cast<long long>(blas()->panel_rows()),
+               many, threading());
+  std::exit(0);
+}
+TEST(BlasDeathTest, AccelerateComputesOnTheCallingThreadAlone) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(multiply_with_accelerate(), testing::ExitedWithCode(0), "right; panels of 64; threading 0 and 1");
 }
 
 }  // namespace
