@@ -106,15 +106,23 @@ def _guarded(name: str, probe: Callable[[], Iterator[Check]]) -> Iterator[Check]
         yield Check("FAIL", name, f"the check broke: {type(error).__name__}: {error}", "report this line; it is a bug of pumice")
 
 
-def _on_x86_64_linux() -> bool:
-    return sys.platform == "linux" and platform.machine() == "x86_64"
+# What was proved for a system (sys.platform) and a processor family (platform.machine()), docs/platforms.md. "" stands for a tested one.
+_PROVED = {
+    ("linux", "x86_64"): "",
+    ("linux", "aarch64"): "this version was tested on 64-bit ARM under emulation only",
+    ("darwin", "arm64"): "this version was compiled for macOS, and no Mac has run it",
+    ("darwin", "x86_64"): "this version was compiled for macOS, and no Mac has run it",
+}
+
+
+def _proved() -> str:
+    return _PROVED.get((sys.platform, platform.machine()), "this version was not tested on this kind of machine")
 
 
 def _python() -> Iterator[Check]:
     found = f"Python {platform.python_version()} ({sys.implementation.name}), {platform.platform()}"
-    if not _on_x86_64_linux():
-        fix = "only Linux on x86-64 is tested on real machines; run the test suite before relying on this machine"
-        yield Check("WARN", "python", found, fix)
+    if lacking := _proved():
+        yield Check("WARN", "python", found, f"{lacking}: run its tests here (make test) before you rely on it")
     else:
         yield Check("PASS", "python", found)
 
@@ -154,7 +162,7 @@ def _blas() -> Iterator[Check]:
     blas = _core.build_info()["blas"]
     found = str(blas or "none")
     if not blas or re.match(r"(none|no|not|cannot|could not|failed|missing|disabled)\b", found, re.IGNORECASE):
-        if not _on_x86_64_linux():  # the package has no copy of OpenBLAS there
+        if _proved():  # the package has a copy of OpenBLAS on Linux on x86-64 alone
             yield Check("PASS", "BLAS", f"{found}; float32 models run on pumice's own kernels")
             return
         yield Check(
@@ -243,7 +251,9 @@ def _vulkan() -> Iterator[Check]:
 
 def _huge_pages() -> Iterator[Check]:
     setting = str(_core.build_info()["huge_pages"])
-    if setting in ("always", "madvise"):
+    if setting == "none":
+        yield Check("PASS", "huge pages", f"{platform.system()} gives programs none")
+    elif setting in ("always", "madvise"):
         yield Check("PASS", "huge pages", f"weights lie in large pages (transparent huge pages: {setting})")
     else:
         fix = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html.parser
 import json
+import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,32 @@ def test_doctor_finds_what_is_wrong(pumice: Any, core: Any, monkeypatch: pytest.
     assert lines["instruction set"].level == lines["BLAS"].level == lines["huge pages"].level == "WARN"
     assert "transparent huge pages: never" in lines["huge pages"].detail and "madvise" in lines["huge pages"].fix
     assert str(report).splitlines()[-1].startswith("not ready: ")
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "said"),
+    [
+        ("linux", "x86_64", ""),
+        ("linux", "aarch64", "under emulation only"),
+        ("darwin", "arm64", "no Mac has run it"),
+        ("freebsd14", "amd64", "not tested on this kind of machine"),
+    ],
+)
+def test_doctor_says_what_was_proved_on_this_platform(
+    pumice: Any, monkeypatch: pytest.MonkeyPatch, system: str, machine: str, said: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    line = next(c for c in pumice.doctor() if c.name == "python")
+    monkeypatch.undo()
+    assert line.level == ("WARN" if said else "PASS")
+    assert said in line.fix and bool(line.fix) == bool(said)
+
+
+def test_doctor_takes_a_system_without_huge_pages(pumice: Any, core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = core.build_info()
+    monkeypatch.setattr(core, "build_info", lambda: {**info, "huge_pages": "none"})
+    assert next(c for c in pumice.doctor() if c.name == "huge pages").level == "PASS"
 
 
 def test_doctor_survives_a_broken_check(pumice: Any, core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
