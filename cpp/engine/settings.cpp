@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
+#include <iomanip>
 #include <limits>
 #include <locale>
 #include <sstream>
@@ -52,13 +52,26 @@ const std::array kSpeculation = std::to_array<Setting<Speculation>>({
     {"guesses", &Speculation::most, {1, 63}},  // 63 guesses and the row of the last id make kGuessedRows rows
 });
 
-// Formats a number for a message: a whole number has no decimal point, and any other number has as few digits as identify it.
+// Returns a text with as few digits as identify the number. Not std::to_chars() and std::from_chars(): Apple's C++ library has them for
+// float numbers from macOS 13.3 on, and wheels are for macOS 11.
+template <class Float>
+std::string shortest_text(Float value) {
+  for (int digits = std::numeric_limits<Float>::digits10;; ++digits) {
+    std::ostringstream out;
+    out.imbue(std::locale::classic());
+    out << std::setprecision(digits) << value;
+    if (digits == std::numeric_limits<Float>::max_digits10) return out.str();
+    std::istringstream in(out.str());
+    in.imbue(std::locale::classic());
+    Float read = 0;
+    if (in >> read && read == value) return out.str();
+  }
+}
+
+// Formats a number for a message: a whole number has no decimal point.
 std::string text(double value) {
-  std::array<char, 64> digits;
   const bool whole = std::fabs(value) < 1e15 && value == std::floor(value);
-  const auto end = whole ? std::to_chars(digits.begin(), digits.end(), static_cast<std::int64_t>(value)).ptr
-                         : std::to_chars(digits.begin(), digits.end(), value).ptr;
-  return {digits.begin(), end};
+  return whole ? std::to_string(static_cast<std::int64_t>(value)) : shortest_text(value);
 }
 
 template <class Params>
@@ -89,10 +102,7 @@ std::span<const Setting<Speculation>> speculation_settings() { return kSpeculati
 double shortest(float value) {
   constexpr float kWholes = 1 << 23;  // whole numbers below it need all their digits
   if (!std::isfinite(value) || (std::fabs(value) < kWholes && value == std::floor(value))) return value;
-  std::array<char, 64> digits;
-  const auto written = std::to_chars(digits.begin(), digits.end(), value);
-  // Not std::from_chars(): libc++ has none for double up to version 19, nor has Apple's of macOS 15.
-  std::istringstream in(std::string(digits.begin(), written.ptr));
+  std::istringstream in(shortest_text(value));
   in.imbue(std::locale::classic());
   double result = 0;
   in >> result;
@@ -101,8 +111,7 @@ double shortest(float value) {
 
 void check_range(std::string_view name, double value, const Range& range) {
   if (value <= range.high && (range.above_low ? value > range.low : value >= range.low)) return;
-  // kMost only says what an int32_t holds, so it is left out unless the value is beyond it.
-  const std::string most = range.high == kMost && value <= kMost ? "" : " and at most " + text(range.high);
+  const std::string most = range.high == kMost ? "" : " and at most " + text(range.high);
   fail(ErrorKind::invalid_argument, name, "=", text(value), " is out of range: it must be ", range.above_low ? "more than " : "at least ",
        text(range.low), most);
 }
