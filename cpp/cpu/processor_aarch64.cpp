@@ -1,9 +1,22 @@
 // AArch64, the 64-bit ARM architecture. The Arm Architecture Reference Manual (DDI 0487) describes the registers and instructions.
 #if defined(__aarch64__)
 
+#if defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include "cpu/processor.h"
 
 namespace pumice::cpu {
+
+// Linux says in the auxiliary vector what both it and the processor support. Under an operating system that is not asked here, the scalar
+// kernels run.
+#if defined(__linux__)
+bool runs_neon_dot() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+#else
+bool runs_neon_dot() { return false; }
+#endif
 
 Fetches measured_fetches() { return kUnmeasured; }  // none was measured yet
 

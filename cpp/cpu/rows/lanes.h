@@ -1,6 +1,6 @@
 // The concept Lanes16 lists the operations on sixteen float lanes that the row kernels require of their template parameter Lanes.
-// lanes_avx2.h, lanes_avx512.h and lanes_scalar.h implement these operations and give the same bits. If one of these files lacks an
-// operation, its static_assert does not compile, and GCC names the operation.
+// lanes_avx2.h, lanes_avx512.h, lanes_neon.h and lanes_scalar.h implement these operations and give the same bits. If one of these files
+// lacks an operation, its static_assert does not compile, and GCC names the operation.
 #pragma once
 
 #include <concepts>

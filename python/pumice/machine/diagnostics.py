@@ -152,7 +152,7 @@ def _engine() -> Iterator[Check]:
     if forced:
         yield Check("WARN", "instruction set", f"{found}, forced by PUMICE_ISA={forced}", "unset PUMICE_ISA to let the engine choose")
     elif isa == "scalar":
-        needed = "an x86-64 processor with AVX2, FMA and F16C"
+        needed = "x86-64 with AVX2, FMA and F16C, or 64-bit ARM with dot products (Armv8.2)"
         yield Check("WARN", "instruction set", found, f"results are right but slow: this version's fast kernels need {needed}")
     else:
         yield Check("PASS", "instruction set", found)

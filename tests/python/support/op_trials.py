@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import platform
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -66,8 +68,14 @@ def cost(case: dict[str, Any]) -> int:
 
 
 def runnable() -> list[str]:
-    """Returns the instruction sets whose CPU flags the Linux kernel reports. The kernel leaves out those whose registers it does not
-    save."""
+    """Returns the instruction sets whose CPU flags the Linux kernel reports, scalar first. The kernel leaves out those whose registers it
+    does not save."""
+    if platform.machine() == "aarch64":
+        # Bits of the auxiliary vector (asm/hwcap.h). Under emulation /proc/cpuinfo is about the machine that emulates.
+        at_hwcap, asimddp = 16, 1 << 20
+        getauxval = ctypes.CDLL(None).getauxval
+        getauxval.restype, getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+        return ["scalar", "neon_dot"] if getauxval(at_hwcap) & asimddp else ["scalar"]
     found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     flags = set(found[1].split()) if found else set()
     needed, isas = set[str](), ["scalar"]
