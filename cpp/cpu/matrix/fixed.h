@@ -33,6 +33,12 @@ struct WordBlock {
 };
 struct FixedBlock : WordBlock<kFixedBlock> {
   std::int32_t start[kGroupRows];  // minus the sum of c0 c2 + c1 c3 over every four codes c0..c3 of a row
+
+  void set(int row, const std::int16_t (&of_row)[kFixedBlock]) {
+    start[row] = 0;
+    for (int k = 0; k < kFixedBlock; ++k) codes[k / 2][row][k % 2] = of_row[k];
+    for (int k = 0; k < kFixedBlock; k += 4) start[row] -= of_row[k] * of_row[k + 2] + of_row[k + 1] * of_row[k + 3];
+  }
 };
 static_assert(sizeof(FixedBlock) % 64 == 0);
 
@@ -64,34 +70,42 @@ struct FixedTile {
 constexpr std::int64_t fixed_blocks(std::int64_t cols) { return (cols + kFixedBlock - 1) / kFixedBlock; }
 inline std::int64_t fixed_group_bytes(std::int64_t cols) { return fixed_blocks(cols) * static_cast<std::int64_t>(sizeof(FixedBlock)); }
 
-inline void pack_fixed_group(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
-  auto* blocks = reinterpret_cast<FixedBlock*>(group);
+// Rounds the weights of one row and block to codes and returns their scale.
+inline float fixed_codes(const float (&values)[kFixedBlock], std::int16_t (&codes)[kFixedBlock]) {
+  std::uint32_t largest_bits = 0;  // bits without the sign; as integers they have the same order as the magnitudes
+  for (const float value : values) {
+    const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, value) & 0x7fffffffu;
+    largest_bits = bits > largest_bits ? bits : largest_bits;
+  }
+  const float largest = __builtin_bit_cast(float, largest_bits), most = kFixedWeight;
+  const bool zero = largest < 1e-30f;
+  const float inverse = zero ? 0.0f : most / largest;
+  for (int k = 0; k < kFixedBlock; ++k) {
+    constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: the low bits of x + kMagic hold x rounded to the nearest integer
+    const auto code = static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, values[k] * inverse + kMagic) -
+                                                __builtin_bit_cast(std::uint32_t, kMagic));
+    codes[k] = static_cast<std::int16_t>(code);
+  }
+  return zero ? 0.0f : largest / most;
+}
+
+// Packs a group of float weights (FixedKernels::pack_group) to blocks of type Block. Block::set(row, codes) stores the codes of one row.
+template <class Block>
+void pack_fixed_blocks(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
+  auto* blocks = reinterpret_cast<Block*>(group);
   for (std::int64_t b = 0; b < fixed_blocks(cols); ++b) {
-    FixedBlock& block = blocks[b];
     const std::int64_t columns = cols - b * kFixedBlock < kFixedBlock ? cols - b * kFixedBlock : kFixedBlock;
     for (int row = 0; row < kGroupRows; ++row) {
       float values[kFixedBlock] = {};
       if (row < rows) __builtin_memcpy(values, source + row * cols + b * kFixedBlock, static_cast<std::size_t>(columns) * sizeof(float));
-      std::uint32_t largest_bits = 0;  // bits without the sign; as integers they have the same order as the magnitudes
-      for (const float value : values) {
-        const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, value) & 0x7fffffffu;
-        largest_bits = bits > largest_bits ? bits : largest_bits;
-      }
-      const float largest = __builtin_bit_cast(float, largest_bits), most = kFixedWeight;
-      const bool zero = largest < 1e-30f;
-      const float inverse = zero ? 0.0f : most / largest;
-      block.scale[row] = zero ? 0.0f : largest / most;
-      for (int k = 0; k < kFixedBlock; ++k) {
-        constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: the low bits of x + kMagic hold x rounded to the nearest integer
-        const auto code = static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, values[k] * inverse + kMagic) -
-                                                    __builtin_bit_cast(std::uint32_t, kMagic));
-        block.codes[k / 2][row][k % 2] = static_cast<std::int16_t>(code);
-      }
-      block.start[row] = 0;
-      for (int k = 0; k < kFixedBlock / 2; k += 2)
-        for (int i = 0; i < 2; ++i) block.start[row] -= block.codes[k][row][i] * block.codes[k + 1][row][i];
+      std::int16_t codes[kFixedBlock];
+      blocks[b].scale[row] = fixed_codes(values, codes);
+      blocks[b].set(row, codes);
     }
   }
+}
+inline void pack_fixed_group(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
+  pack_fixed_blocks<FixedBlock>(source, rows, cols, group);
 }
 
 }  // namespace
@@ -109,5 +123,15 @@ void product_fixed_q8_0_avx2(const std::uint8_t* groups, std::int64_t rows, std:
                              std::int64_t count, float* out, std::int64_t out_stride);
 void product_fixed_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                         std::int64_t count, float* out, std::int64_t out_stride);
+
+// 64-bit ARM has groups of its own for float weights in fixed point (fixed_neon.h).
+std::int64_t fixed_group_bytes_neon(std::int64_t cols);
+void pack_fixed_group_neon(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
+void product_fixed_neon_dot(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                            std::int64_t count, float* out, std::int64_t out_stride);
+void product_fixed_q8_0_neon_dot(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                                 std::int64_t count, float* out, std::int64_t out_stride);
+void product_bytes_neon_dot(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const ByteRows& x, std::int64_t first,
+                            std::int64_t count, float* out, std::int64_t out_stride);
 
 }  // namespace pumice::cpu::matrix

@@ -11,7 +11,7 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-template <Vectors512 V>
+template <WordVectors512 V>
 struct FixedTiles512 {
   using Ints = typename V::Ints;
   using Floats = typename V::Floats;
@@ -89,7 +89,7 @@ struct FixedTiles512 {
 // Products of weights that need no widening. A tile reads them straight from the groups, over all columns in one pass. Each pair of a group
 // and a token has one vector of integer sums and one vector of float sums, both in registers. One step takes four bytes of codes of each
 // row; one iteration of the loop has kTurn steps.
-template <Vectors512 V>
+template <WordVectors512 V>
 struct Columns512 {
   using Ints = typename V::Ints;
   using Floats = typename V::Floats;

@@ -1,6 +1,8 @@
 // Float32 products over vectors of 512 bits. Every output is computed by one chain of fused multiply-adds over the columns.
 #pragma once
 
+#include <utility>
+
 #include "cpu/matrix/float_product.h"
 #include "cpu/matrix/plain.h"
 #include "cpu/matrix/products_512.h"
@@ -15,7 +17,7 @@ struct FloatTiles512 {
 
   // Tokens of a tile, which has one chain of sums per token. 8 chains are enough to hide the latency if two multiply-adds start per cycle.
   // Activations are broadcast from memory.
-  static constexpr int kTile = 12;
+  static constexpr int kTile = V::kSizes.float_tokens;
 
   template <Format F>
   static Floats widen(const std::uint8_t* words) {
@@ -57,10 +59,13 @@ struct FloatTiles512 {
     }
   }
 
-  template <int N>
-  static constexpr Tile kTileOf = tile<Format::F32, 1, N>;
-  static constexpr Tile kTiles[kTile + 1] = {nullptr,    kTileOf<1>, kTileOf<2>, kTileOf<3>,  kTileOf<4>,  kTileOf<5>, kTileOf<6>,
-                                             kTileOf<7>, kTileOf<8>, kTileOf<9>, kTileOf<10>, kTileOf<11>, kTileOf<12>};
+  template <class Numbers>
+  struct TilesOf;
+  template <int... kBefore>
+  struct TilesOf<std::integer_sequence<int, kBefore...>> {
+    static constexpr Tile of[] = {nullptr, tile<Format::F32, 1, kBefore + 1>...};
+  };
+  static constexpr const auto& kTiles = TilesOf<std::make_integer_sequence<int, kTile>>::of;
 
   template <Format F>
   static void widen_words(const std::uint8_t* words, std::int64_t count, float* out) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <type_traits>
 
 #include "cpu/matrix/ahead.h"
 #include "cpu/matrix/layout.h"
@@ -24,7 +25,7 @@ concept FloatTiles = FloatTilesOf<T, Format::F32> && FloatTilesOf<T, Format::F16
                      requires(const float* of_token, std::int64_t lanes, float* out) {
                        requires T::kTile > 0;  // tokens of the largest register tile of one group
                        // kTiles[n], n in [1, kTile], multiplies one float panel by n tokens.
-                       requires std::same_as<decltype(T::kTiles), const Tile[T::kTile + 1]>;
+                       requires std::same_as<std::remove_cvref_t<decltype(T::kTiles)>, Tile[T::kTile + 1]>;
                        T::store_sums(of_token, lanes, out);  // stores the first `lanes` of 16 sums to `out`
                      };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <concepts>
+#include <type_traits>
 
 #include "cpu/matrix/ahead.h"
 #include "cpu/matrix/layout.h"
@@ -22,7 +23,7 @@ concept Int8Tiles = requires(const std::uint8_t* stream, typename T::Panel& pane
   // kMostTokens: tokens that fit the local array `sums`, in whole register tiles. kGroupSums: rows of `sums` from one group to the next.
   requires T::kMostTokens % T::kTileTokens == 0 && T::kMostTokens < T::kGroupSums;
   // kFewTokens[n], n in [1, kFew], multiplies one group by n tokens. It reads the weights straight from the group, without a panel.
-  requires std::same_as<decltype(T::kFewTokens), const FewTokens[T::kFew + 1]>;
+  requires std::same_as<std::remove_cvref_t<decltype(T::kFewTokens)>, FewTokens[T::kFew + 1]>;
   panel_x.fill(x, first, count, block, blocks);  // fills panel_x with the activations of a panel's columns
   T::fill_panel(stream, blocks, panel);          // fills `panel` with the weights of one group
   // Multiplies kTileGroups panels by tokens [first, first + tokens) of panel_x and adds the products to `sums`. The sums of panel i and

@@ -1,11 +1,11 @@
 // Kernels of the quantized formats over vectors of 512 bits. matrix/layout.h gives the formulas of their sums.
 //
-// A block of 32 columns by 16 rows is 8 vectors. Vector g has quad g (4 columns) with one dword per row. Every weight becomes an unsigned
-// byte c whose value is c - offset. An integer sum starts at -offset * (sum of x) and adds c * x, so that it ends as the sum of value * x.
-// vpdpbusd adds in 32 bits, so these sums never overflow.
+// A block of 32 columns by 16 rows is 8 vectors. Vector g has quad g (4 columns) with one dword per row. Every weight becomes a byte c
+// whose value is c - offset; c is unsigned unless V::kSignedCodes is true. An integer sum starts at -offset * (sum of x) and adds c * x, so
+// that it ends as the sum of value * x. V::dot_codes() adds in 32 bits, so these sums never overflow.
 #pragma once
 
-#include <type_traits>
+#include <utility>
 
 #include "cpu/matrix/ahead.h"
 #include "cpu/matrix/int8_product.h"
@@ -38,14 +38,16 @@ struct Quantized512 {
   static constexpr Layout l = Traits<F>::layout;
 
   // ---------------------------------------------------------------- integer codes
-  static constexpr int offset = l.low == 8 || l.table == Table::iq4 ? 128 : l.table == Table::mxfp4 ? 12 : l.offset;
+  // Unsigned codes of a table or of 8 bits are values + value_offset.
+  static constexpr int value_offset = l.low == 8 || l.table == Table::iq4 ? 128 : l.table == Table::mxfp4 ? 12 : 0;
+  static constexpr int offset = value_offset == 0 ? l.offset : V::kSignedCodes ? 0 : value_offset;
   static constexpr int quads = 8 / l.subs;  // quads of one sub-block, whose products are added to one integer sum
 
-  // Returns quad kQuad of a block as unsigned bytes c.
+  // Returns quad kQuad of a block as bytes c.
   template <int kQuad>
   static Ints quad(const std::uint8_t* block) {
     Ints code = V::load(block + l.low_at() + 64 * (kQuad * l.low / 8));
-    if constexpr (l.low == 8) return V::bit_xor(code, V::splat_bytes(0x80));
+    if constexpr (l.low == 8) return V::kSignedCodes ? code : V::bit_xor(code, V::splat_bytes(0x80));
     if constexpr (kQuad * l.low % 8 > 0) code = V::template shift_words<-(kQuad * l.low % 8)>(code);
     code = V::bit_and(code, V::splat_bytes((1 << l.low) - 1));
     if constexpr (l.high > 0) {
@@ -55,6 +57,13 @@ struct Quantized512 {
     if constexpr (l.table == Table::iq4) return V::look_up(kIq4, offset, code);
     if constexpr (l.table == Table::mxfp4) return V::look_up(kE2m1, offset, code);
     return code;
+  }
+
+  // Returns the values of quad kQuad, as signed bytes.
+  template <int kQuad>
+  static Ints values(const std::uint8_t* block) {
+    const Ints codes = quad<kQuad>(block);
+    return offset > 0 ? V::subtract_bytes(codes, V::splat_bytes(offset)) : codes;
   }
 
   // ---------------------------------------------------------------- scales
@@ -86,9 +95,10 @@ struct Quantized512 {
 
   // ---------------------------------------------------------------- one block of R groups times N tokens
   // Computes the integer sums of one block as floats. In formats with two levels, `out` gets the sum of scale * (integer sum) over the
-  // sub-blocks. All values stay below 2^24, so they are exact. weights(Index<g>, r) returns quad g of group r. `x` has the codes of
-  // successive tokens 32 bytes apart. The integer sum of sub-block `sub` and token n starts at starts[sub][n].
-  template <int R, int N, int kStride, class Weights>
+  // sub-blocks. All values stay below 2^24, so they are exact. weights(Index<g>, r) returns quad g of group r, as bytes whose value is
+  // byte - kOffset. `x` has the codes of successive tokens 32 bytes apart. The integer sum of sub-block `sub` and token n starts at
+  // starts[sub][n], or at V::kStart if kOffset is 0.
+  template <int R, int N, int kOffset, int kStride, class Weights>
   [[gnu::always_inline]] static void block_dot(const Weights& weights, const void* x, const std::int32_t (*starts)[kStride],
                                                const Floats (&scale)[R][2], Floats (&out)[R][N]) {
     const auto* codes = static_cast<const std::uint8_t*>(x);
@@ -98,7 +108,7 @@ struct Quantized512 {
 #pragma GCC unroll 2
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) sums[r][n] = offset > 0 ? V::broadcast4(&starts[kSub][n]) : V::splat(std::int32_t{0});
+        for (int n = 0; n < N; ++n) sums[r][n] = kOffset > 0 ? V::broadcast4(&starts[kSub][n]) : V::splat(V::kStart);
       }
       unrolled<quads>([&](auto i) __attribute__((always_inline)) {
         constexpr int g = kSub * quads + decltype(i)::value;
@@ -107,16 +117,17 @@ struct Quantized512 {
         for (int r = 0; r < R; ++r) w[r] = weights(Index<g>{}, r);
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
-          const Ints quad_x = V::broadcast4(codes + 32 * n + 4 * g);
+          // Four successive quads load the same 16 bytes. The compiler removes the loads that repeat an earlier one.
+          const auto quad_x = V::template quad<g % 4>(V::load_quads(codes + 32 * n + 16 * (g / 4)));
 #pragma GCC unroll 2
-          for (int r = 0; r < R; ++r) sums[r][n] = V::dot_bytes(sums[r][n], w[r], quad_x);
+          for (int r = 0; r < R; ++r) sums[r][n] = V::dot_codes(sums[r][n], w[r], quad_x);
         }
       });
 #pragma GCC unroll 2
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
-          const Floats dots = V::to_floats(sums[r][n]);
+          const Floats dots = V::sums_to_floats(sums[r][n]);
           if constexpr (!l.two_levels())
             out[r][n] = dots;
           else
@@ -126,17 +137,20 @@ struct Quantized512 {
     });
   }
 
-  static constexpr bool kStarts = offset > 0, kSubSums = l.minima && l.subs == 2;
+  // Panels of signed codes hold values, so their sums need no other start.
+  static constexpr int panel_offset = V::kSignedCodes ? 0 : offset;
+  static constexpr bool kStarts = panel_offset > 0, kSubSums = l.minima && l.subs == 2;
+  static_assert(V::kSignedCodes || V::kStart == 0);  // token_sums() does not add kStart
 
-  // Computes two numbers for each sub-block of a block and each of up to 16 tokens, if the format needs them. start[sub] gets the values at
-  // which integer sums start, and sum[sub] gets scale * (sum of x). All these arrays must have room for 16 tokens.
+  // Computes two numbers for each sub-block of a block and each of up to 16 tokens, if panels of the format need them. start[sub] gets the
+  // values at which integer sums start, and sum[sub] gets scale * (sum of x). All these arrays must have room for 16 tokens.
   [[gnu::always_inline]] static void token_sums(const std::int32_t* sums, const float* scales, std::int64_t tokens,
                                                 std::int32_t* const (&start)[2], float* const (&sum)[2]) {
     Ints halves[2];  // sums of the first and second 16 codes
     V::load_pairs(sums, tokens, halves);
     if constexpr (l.subs == 1) halves[0] = V::add_dwords(halves[0], halves[1]);
     for (int sub = 0; sub < l.subs; ++sub) {
-      if constexpr (kStarts) V::save(start[sub], V::multiply_dwords(halves[sub], V::splat(std::int32_t{-offset})));
+      if constexpr (kStarts) V::save(start[sub], V::multiply_dwords(halves[sub], V::splat(std::int32_t{-panel_offset})));
       if constexpr (kSubSums) V::save_floats(sum[sub], V::multiply(V::load_first(scales, tokens), V::to_floats(halves[sub])));
     }
   }
@@ -144,8 +158,8 @@ struct Quantized512 {
   // Computes the numbers of token_sums() for one token, with scalars. With few tokens, vectors are slower, because their elements go
   // through memory (slower by a fifth for one token with weights in L2).
   static void starts_of(const std::int32_t* sums, float scale, std::int32_t& start0, std::int32_t& start1, float& sum0, float& sum1) {
-    start0 = -offset * (l.subs == 2 ? sums[0] : sums[0] + sums[1]);
-    start1 = -offset * sums[1];
+    start0 = -offset * (l.subs == 2 ? sums[0] : sums[0] + sums[1]) + V::kStart;
+    start1 = -offset * sums[1] + V::kStart;
     sum0 = scale * static_cast<float>(sums[0]);
     sum1 = scale * static_cast<float>(sums[1]);
   }
@@ -175,8 +189,8 @@ struct Quantized512 {
         if constexpr (l.two_levels()) {
           for (int sub = 0; sub < l.subs; ++sub) scale[0][sub] = sub_scale(group, sub);
         }
-        block_dot<1, N>([&](auto g, int) __attribute__((always_inline)) { return quad<decltype(g)::value>(group); }, codes, starts, scale,
-                        of_group);
+        block_dot<1, N, offset>([&](auto g, int) __attribute__((always_inline)) { return quad<decltype(g)::value>(group); }, codes, starts,
+                                scale, of_group);
         const Floats(&dots)[N] = of_group[0];
         if constexpr (l.two_levels()) {
           for (int n = 0; n < N; ++n) inner[n] = V::fma(dots[n], V::splat(scales[n]), inner[n]);
@@ -212,18 +226,24 @@ struct Quantized512 {
     for (int n = 0; n < N; ++n) V::save_first(out + n * out_stride, acc[n], lanes);
   }
 
-  static constexpr int kFew = 8;
-  static constexpr FewTokens kFewTokens[kFew + 1] = {nullptr,       few_tokens<1>, few_tokens<2>, few_tokens<3>, few_tokens<4>,
-                                                     few_tokens<5>, few_tokens<6>, few_tokens<7>, few_tokens<8>};
+  static constexpr int kFew = V::kSizes.few_tokens;
+  template <class Numbers>
+  struct FewOf;
+  template <int... kBefore>
+  struct FewOf<std::integer_sequence<int, kBefore...>> {
+    static constexpr FewTokens of[] = {nullptr, few_tokens<kBefore + 1>...};
+  };
+  static constexpr const auto& kFewTokens = FewOf<std::make_integer_sequence<int, kFew>>::of;
 
-  // ---------------------------------------------------------------- more tokens: panels of bytes, tiles of 2 x 16 rows x up to 6 tokens
-  // A tile of 2 groups and 6 tokens uses 29 of 32 registers: for twelve integer sums, twelve scaled sums and their factors. Two loads of
-  // weights and six broadcasts of activations serve twelve products. A tile of 1 group and 8 tokens needs nine loads for eight products. On
-  // Sapphire Rapids, which can load two vectors and multiply two per cycle, the tile of 1 group ran at 0.82 of the speed of the tile of 2
-  // groups. On Zen 4 both run as fast as the multipliers allow.
-  // In formats with two sub-blocks (Q6_K, Q3_K, Q2_K), the scaled sums of the first sub-block are kept until the second is done. A tile of
-  // 6 tokens would have 36 sums and spill registers. Tiles of 4 tokens are 1.08 times as fast.
-  static constexpr int kTileGroups = 2, kTileTokens = l.subs == 2 ? 4 : 6;
+  // ---------------------------------------------------------------- more tokens: panels of bytes, register tiles
+  // With AVX-512, a tile of 2 groups and 6 tokens uses 29 of 32 registers: for twelve integer sums, twelve scaled sums and their factors.
+  // Two loads of weights and six broadcasts of activations serve twelve products. A tile of 1 group and 8 tokens needs nine loads for eight
+  // products. On Sapphire Rapids, which can load two vectors and multiply two per cycle, the tile of 1 group ran at 0.82 of the speed of
+  // the tile of 2 groups. On Zen 4 both run as fast as the multipliers allow. In formats with two sub-blocks (Q6_K, Q3_K, Q2_K), the scaled
+  // sums of the first sub-block are kept until the second is done. A tile of 6 tokens would have 36 sums and spill registers. Tiles of 4
+  // tokens are 1.08 times as fast. With NEON, a tile of 1 group and 4 tokens uses 24 of 32 registers for integer sums, weights and
+  // activations. Float sums are in memory.
+  static constexpr int kTileGroups = V::kSizes.groups, kTileTokens = l.subs == 2 ? V::kSizes.tokens_two_subs : V::kSizes.tokens;
   static constexpr int kPanelBlocks = 8;  // 256 columns: 4 KiB of codes
   static constexpr int kMostTokens = 96;
   // Room for kMostTokens tokens, and padding. Without padding, sums of groups 0 and 2 would lie 12 KiB apart and share sets of L1.
@@ -276,7 +296,8 @@ struct Quantized512 {
     }
     for (int b = 0; b < blocks; ++b) {
       unrolled<8>([&](auto g) __attribute__((always_inline)) {
-        V::save(panel.codes[b] + 64 * decltype(g)::value, quad<decltype(g)::value>(stream));
+        constexpr int kQuad = decltype(g)::value;
+        V::save(panel.codes[b] + 64 * kQuad, V::kSignedCodes ? values<kQuad>(stream) : quad<kQuad>(stream));
       });
       if constexpr (!l.two_levels()) {
         V::save_floats(panel.d[b], one_level_scale(stream));
@@ -311,8 +332,9 @@ struct Quantized512 {
           scale[r][sub] = l.two_levels() && sub < l.subs ? V::load_floats(panels[r].scale[b * l.subs + sub]) : V::zero_floats();
       const std::int32_t(*starts)[kMostTokens] = nullptr;
       if constexpr (kStarts) starts = reinterpret_cast<const std::int32_t(*)[kMostTokens]>(x.start[b][0] + token);
-      block_dot<R, N>([&](auto g, int r) __attribute__((always_inline)) { return V::load(panels[r].codes[b] + 64 * decltype(g)::value); },
-                      codes_x, starts, scale, dots);
+      block_dot<R, N, panel_offset>([&](auto g, int r)
+                                        __attribute__((always_inline)) { return V::load(panels[r].codes[b] + 64 * decltype(g)::value); },
+                                    codes_x, starts, scale, dots);
 #pragma GCC unroll 2
       for (int r = 0; r < R; ++r) {
         const Floats d = V::load_floats(panels[r].d[l.two_levels() ? 0 : b]);
@@ -356,11 +378,13 @@ struct Quantized512 {
   }
 
   using Tile = void (*)(const Panel (&)[kTileGroups], const PanelX&, std::int64_t, int, float (*)[16], Ahead&);
-  template <int... kTokens>
-  struct TilesOf {
-    static constexpr Tile of[] = {nullptr, tile_of<kTokens>...};
+  template <class Numbers>
+  struct TilesOf;
+  template <int... kBefore>
+  struct TilesOf<std::integer_sequence<int, kBefore...>> {
+    static constexpr Tile of[] = {nullptr, tile_of<kBefore + 1>...};
   };
-  using Tiles = std::conditional_t<kTileTokens == 4, TilesOf<1, 2, 3, 4>, TilesOf<1, 2, 3, 4, 5, 6>>;
+  using Tiles = TilesOf<std::make_integer_sequence<int, kTileTokens>>;
 
   static void tile_product(const Panel (&panels)[kTileGroups], const PanelX& x, std::int64_t token, int tokens, int blocks,
                            float (*sums)[16], Ahead& ahead) {
@@ -391,9 +415,9 @@ struct Quantized512 {
       }
       unrolled<8>([&](auto g) __attribute__((always_inline)) {
         constexpr int kQuad = decltype(g)::value, kSub = kQuad / quads;
-        const Ints values = V::subtract_bytes(quad<kQuad>(block), V::splat_bytes(offset));
+        const Ints bytes = values<kQuad>(block);
         unrolled<4>([&](auto j) __attribute__((always_inline)) {
-          Floats weight = V::multiply(scale[kSub], V::to_floats(V::template signed_byte<decltype(j)::value>(values)));
+          Floats weight = V::multiply(scale[kSub], V::to_floats(V::template signed_byte<decltype(j)::value>(bytes)));
           if constexpr (l.minima) weight = l.two_levels() ? V::subtract(weight, minimum[kSub]) : V::add(weight, minimum[kSub]);
           V::save_floats(out + (4 * kQuad + decltype(j)::value) * 16, weight);
         });

@@ -16,6 +16,8 @@ namespace pumice::cpu::matrix {
 struct Native512 {
   using Ints = __m512i;
   using Floats = __m512;
+  using Quads = const std::uint8_t*;
+  static constexpr TileSizes kSizes{.groups = 2, .tokens = 6, .tokens_two_subs = 4, .few_tokens = 8, .float_tokens = 12};
 
   PUMICE_OPERATION Ints load(const void* p) { return _mm512_loadu_si512(p); }
   PUMICE_OPERATION void save(void* p, Ints v) { _mm512_storeu_si512(p, v); }
@@ -81,6 +83,16 @@ struct Native512 {
   }
   PUMICE_OPERATION Ints dot_words(Ints sums, Ints a, Ints b) { return _mm512_dpwssd_epi32(sums, a, b); }
 
+  static constexpr bool kSignedCodes = false;
+  PUMICE_OPERATION Quads load_quads(const void* p) { return static_cast<const std::uint8_t*>(p); }
+  template <int kQuad>
+  PUMICE_OPERATION Ints quad(Quads p) {
+    return broadcast4(p + 4 * kQuad);
+  }
+  PUMICE_OPERATION Ints dot_codes(Ints sums, Ints codes, Ints quad) { return dot_bytes(sums, codes, quad); }
+  static constexpr std::int32_t kStart = 0;
+  PUMICE_OPERATION Floats sums_to_floats(Ints sums) { return to_floats(sums); }
+
   PUMICE_OPERATION Floats to_floats(Ints v) { return _mm512_cvtepi32_ps(v); }
   PUMICE_OPERATION Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
   PUMICE_OPERATION Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
@@ -108,7 +120,7 @@ struct Native512 {
     out[1] = _mm512_permutex2var_epi32(low, _mm512_add_epi32(even, splat(1)), high);
   }
 };
-static_assert(Vectors512<Native512>);
+static_assert(WordVectors512<Native512>);
 
 // The BF16 operations have a type of their own, so that Native512 is the same type in files compiled with and without AVX-512 BF16.
 #ifdef __AVX512BF16__

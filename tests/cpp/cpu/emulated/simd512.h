@@ -60,6 +60,8 @@ inline float no_denormal(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? 
 struct Emulated512 {
   using Ints = EmulatedInts;
   using Floats = EmulatedFloats;
+  using Quads = const std::uint8_t*;
+  static constexpr TileSizes kSizes{.groups = 2, .tokens = 6, .tokens_two_subs = 4, .few_tokens = 8, .float_tokens = 12};
 
   static Ints load(const void* p) {
     Ints v;
@@ -149,6 +151,16 @@ struct Emulated512 {
     });
   }
 
+  static constexpr bool kSignedCodes = false;
+  static Quads load_quads(const void* p) { return static_cast<const std::uint8_t*>(p); }
+  template <int kQuad>
+  static Ints quad(Quads p) {
+    return broadcast4(p + 4 * kQuad);
+  }
+  static Ints dot_codes(const Ints& sums, const Ints& codes, const Ints& quad) { return dot_bytes(sums, codes, quad); }
+  static constexpr std::int32_t kStart = 0;
+  static Floats sums_to_floats(const Ints& sums) { return to_floats(sums); }
+
   static Floats to_floats(const Ints& v) {
     return floats([&](int i) { return static_cast<float>(static_cast<std::int32_t>(v.d[i])); });
   }
@@ -206,6 +218,6 @@ struct Emulated512 {
     }
   }
 };
-static_assert(Bf16Vectors512<Emulated512>);
+static_assert(WordVectors512<Emulated512> && Bf16Vectors512<Emulated512>);
 
 }  // namespace pumice::cpu::matrix

@@ -1,0 +1,9 @@
+// NEON with dot products: kernels of the formats whose codes are indices into a table of values.
+#include "cpu/matrix/quantized_512.h"
+#include "cpu/matrix/simd512_neon.h"
+
+namespace pumice::cpu::matrix {
+template struct Products512<NeonDot, Format::IQ4_NL>;
+template struct Products512<NeonDot, Format::IQ4_XS>;
+template struct Products512<NeonDot, Format::MXFP4>;
+}  // namespace pumice::cpu::matrix

@@ -1,0 +1,91 @@
+// Integer products of a register tile of 64-bit ARM: 16 rows of weights by a few tokens. A tile has kRowVectors * (vectors of tokens)
+// registers of 32-bit sums. A register has the sums of kSumRows rows times kSumTokens tokens.
+//
+// Weights are signed bytes in the order in which products() reads them, 16 bytes for each column. Activations are signed bytes, kBlock
+// columns of a token (kSumTokens = 1) or of a pair of tokens (kSumTokens = 2) after each other. So a token takes kBlock bytes in either
+// case.
+#pragma once
+
+#include <arm_neon.h>
+
+#include <cstdint>
+
+namespace pumice::cpu::matrix {
+namespace {
+
+// The bits of the float 1.5 * 2^23. The bits of 1.5 * 2^23 + n are kSumStart + n if |n| < 2^22, so sums that start at kSumStart are
+// converted by one subtraction, exactly. The instruction that converts integers (SCVTF) takes twice as long on Neoverse N1 and N2.
+inline constexpr std::int32_t kSumStart = 0x4B400000;
+[[gnu::always_inline]] inline float32x4_t small_sums(int32x4_t sums) {
+  return vsubq_f32(vreinterpretq_f32_s32(sums), vdupq_n_f32(12582912.0f));
+}
+
+// Stores the first `lanes` of 16 floats.
+inline void store_first(const float* from, std::int64_t lanes, float* to) {
+  __builtin_memcpy(to, from, (lanes == 16 ? 16 : static_cast<std::size_t>(lanes)) * sizeof(float));
+}
+
+// Sums by SDOT, which multiplies four columns of four rows by four columns of one token. Weights are in quads: [quad][row][column in the
+// quad].
+template <int kBlock>
+struct DotTile {
+  static constexpr int kTokens = 4;  // of the largest tile
+  static constexpr int kSumTokens = 1, kRowVectors = 4;
+  static constexpr bool kReadsQuads = true;  // so weights need no copy
+
+  // Returns the offset of `columns` columns in the activations.
+  static constexpr int x_offset(int columns) { return columns; }
+  // Stores 16 columns of a token, from `column` on. `x` points to the first token.
+  [[gnu::always_inline]] static void store_x(std::int8_t* x, std::int64_t token, int column, int8x16_t codes) {
+    vst1q_s8(x + kBlock * token + column, codes);
+  }
+  template <int kColumns, int P>
+  [[gnu::always_inline]] static void products(const std::uint8_t* w, const std::int8_t* x, int32x4_t (&sums)[kRowVectors][P]) {
+    for (int k = 0; k < kColumns; k += 16, w += 256) {
+      int8x16_t codes[P];
+#pragma GCC unroll 4
+      for (int n = 0; n < P; ++n) codes[n] = vld1q_s8(x + kBlock * n + k);
+      quad<0>(w, codes, sums);
+      quad<1>(w, codes, sums);
+      quad<2>(w, codes, sums);
+      quad<3>(w, codes, sums);
+    }
+  }
+
+  // Copies 16 numbers of rows to the lanes of the sums.
+  template <class T>
+  [[gnu::always_inline]] static void of_rows(const T (&rows)[4], T (&out)[kRowVectors]) {
+    for (int i = 0; i < 4; ++i) out[i] = rows[i];
+  }
+  // Copies numbers of the tokens of sums vector `p` to the lanes of the sums.
+  [[gnu::always_inline]] static float32x4_t of_tokens(const float* numbers, int p) { return vdupq_n_f32(numbers[p]); }
+  [[gnu::always_inline]] static int32x4_t of_tokens(const std::int32_t* numbers, int p) { return vdupq_n_s32(numbers[p]); }
+
+  // Float sums in memory have 16 rows for each token.
+  template <int P>
+  [[gnu::always_inline]] static void load_sums(const float (*sums)[16], float32x4_t (&out)[kRowVectors][P]) {
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p)
+      for (int i = 0; i < 4; ++i) out[i][p] = vld1q_f32(sums[p] + 4 * i);
+  }
+  template <int P>
+  [[gnu::always_inline]] static void store_sums(const float32x4_t (&from)[kRowVectors][P], float (*sums)[16]) {
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p)
+      for (int i = 0; i < 4; ++i) vst1q_f32(sums[p] + 4 * i, from[i][p]);
+  }
+
+ private:
+  template <int kQuad, int P>
+  [[gnu::always_inline]] static void quad(const std::uint8_t* w, const int8x16_t (&codes)[P], int32x4_t (&sums)[kRowVectors][P]) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kRowVectors; ++i) {
+      const int8x16_t rows = vreinterpretq_s8_u8(vld1q_u8(w + 64 * kQuad + 16 * i));
+#pragma GCC unroll 4
+      for (int p = 0; p < P; ++p) sums[i][p] = vdotq_laneq_s32(sums[i][p], rows, codes[p], kQuad);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace pumice::cpu::matrix
