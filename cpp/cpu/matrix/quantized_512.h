@@ -108,7 +108,7 @@ struct Quantized512 {
 #pragma GCC unroll 2
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) sums[r][n] = kOffset > 0 ? V::broadcast4(&starts[kSub][n]) : V::splat(V::kStart);
+        for (int n = 0; n < N; ++n) sums[r][n] = kOffset > 0 ? V::broadcast4(&starts[kSub][n]) : V::start_sums();
       }
       unrolled<quads>([&](auto i) __attribute__((always_inline)) {
         constexpr int g = kSub * quads + decltype(i)::value;

@@ -72,6 +72,7 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   { V::dot_codes(i, i, V::template quad<3>(quads)) } -> IntsOf<V>;
   // sums_to_floats() converts kStart + n to the float n, if |n| < 2^22. V chooses the kStart whose conversion is fastest.
   requires std::same_as<decltype(V::kStart), const std::int32_t>;
+  { V::start_sums() } -> IntsOf<V>;  // kStart in every dword
   { V::sums_to_floats(i) } -> FloatsOf<V>;
 
   // Floats.

@@ -91,6 +91,7 @@ struct Native512 {
   }
   PUMICE_OPERATION Ints dot_codes(Ints sums, Ints codes, Ints quad) { return dot_bytes(sums, codes, quad); }
   static constexpr std::int32_t kStart = 0;
+  PUMICE_OPERATION Ints start_sums() { return splat(kStart); }
   PUMICE_OPERATION Floats sums_to_floats(Ints sums) { return to_floats(sums); }
 
   PUMICE_OPERATION Floats to_floats(Ints v) { return _mm512_cvtepi32_ps(v); }

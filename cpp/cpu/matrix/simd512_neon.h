@@ -133,6 +133,9 @@ struct NeonDot {
     return each<Ints>([&](int i) { return u8(vdotq_laneq_s32(s32(sums, i), vreinterpretq_s8_u8(codes.v[i]), quad.quads, kQuad)); });
   }
   static constexpr std::int32_t kStart = kSumStart;
+  PUMICE_OPERATION Ints start_sums() {
+    return each<Ints>([](int) { return u8(start_sum()); });
+  }
   PUMICE_OPERATION Floats sums_to_floats(Ints sums) {
     return each<Floats>([&](int i) { return small_sums(s32(sums, i)); });
   }

@@ -159,6 +159,7 @@ struct Emulated512 {
   }
   static Ints dot_codes(const Ints& sums, const Ints& codes, const Ints& quad) { return dot_bytes(sums, codes, quad); }
   static constexpr std::int32_t kStart = 0;
+  static Ints start_sums() { return splat(kStart); }
   static Floats sums_to_floats(const Ints& sums) { return to_floats(sums); }
 
   static Floats to_floats(const Ints& v) {
