@@ -14,8 +14,10 @@ namespace pumice::cpu {
 // kernels run.
 #if defined(__linux__)
 bool runs_neon_dot() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+bool runs_neon_i8mm() { return runs_neon_dot() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
 #else
 bool runs_neon_dot() { return false; }
+bool runs_neon_i8mm() { return false; }
 #endif
 
 Fetches measured_fetches() { return kUnmeasured; }  // none was measured yet

@@ -133,5 +133,11 @@ void product_fixed_q8_0_neon_dot(const std::uint8_t* groups, std::int64_t rows, 
                                  std::int64_t count, float* out, std::int64_t out_stride);
 void product_bytes_neon_dot(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const ByteRows& x, std::int64_t first,
                             std::int64_t count, float* out, std::int64_t out_stride);
+void product_fixed_neon_i8mm(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                             std::int64_t count, float* out, std::int64_t out_stride);
+void product_fixed_q8_0_neon_i8mm(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
+                                  std::int64_t count, float* out, std::int64_t out_stride);
+void product_bytes_neon_i8mm(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const ByteRows& x, std::int64_t first,
+                             std::int64_t count, float* out, std::int64_t out_stride);
 
 }  // namespace pumice::cpu::matrix

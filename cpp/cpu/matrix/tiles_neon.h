@@ -91,5 +91,90 @@ struct DotTile {
   }
 };
 
+#ifdef __ARM_FEATURE_MATMUL_INT8
+// Sums by SMMLA, which multiplies eight columns of two rows by eight columns of two tokens. Weights are in octets: [octet][pair of
+// rows][row of the pair][column in the octet]. Activations have the same order: [pair of tokens][octet][token of the pair][column].
+template <int kBlock>
+struct MatrixTile {
+  static constexpr int kTokens = 6;  // of the largest tile; 24 registers of sums, 3 of activations and 5 of weights
+  static constexpr int kSumTokens = 2, kRowVectors = 8;
+  static constexpr bool kReadsQuads = false;
+
+  static constexpr int x_offset(int columns) { return 2 * columns; }
+  [[gnu::always_inline]] static void store_x(std::int8_t* x, std::int64_t token, int column, int8x16_t codes) {
+    std::int8_t* pair = x + 2 * kBlock * (token / 2) + 8 * (token % 2) + 2 * column;
+    vst1_s8(pair, vget_low_s8(codes));
+    vst1_s8(pair + 16, vget_high_s8(codes));
+  }
+  // Stores octet [16 rows] of weights: rows 4 i to 4 i + 3, of which two neighbouring quads are given.
+  [[gnu::always_inline]] static void store_w(std::uint8_t* w, int i, uint8x16_t quad0, uint8x16_t quad1) {
+    const uint32x4_t a = vreinterpretq_u32_u8(quad0), b = vreinterpretq_u32_u8(quad1);
+    vst1q_u8(w + 32 * i, vreinterpretq_u8_u32(vzip1q_u32(a, b)));
+    vst1q_u8(w + 32 * i + 16, vreinterpretq_u8_u32(vzip2q_u32(a, b)));
+  }
+
+  template <int kColumns, int P>
+  [[gnu::always_inline]] static void products(const std::uint8_t* w, const std::int8_t* x, int32x4_t (&sums)[kRowVectors][P]) {
+    for (int k = 0; k < kColumns; k += 16, w += 256) {
+#pragma GCC unroll 2
+      for (int octet = 0; octet < 2; ++octet) {
+        int8x16_t codes[P];
+#pragma GCC unroll 3
+        for (int p = 0; p < P; ++p) codes[p] = vld1q_s8(x + 2 * kBlock * p + 2 * k + 16 * octet);
+#pragma GCC unroll 8
+        for (int i = 0; i < kRowVectors; ++i) {
+          const int8x16_t rows = vreinterpretq_s8_u8(vld1q_u8(w + 128 * octet + 16 * i));
+#pragma GCC unroll 3
+          for (int p = 0; p < P; ++p) sums[i][p] = vmmlaq_s32(sums[i][p], rows, codes[p]);
+        }
+      }
+    }
+  }
+
+  [[gnu::always_inline]] static void of_rows(const float32x4_t (&rows)[4], float32x4_t (&out)[kRowVectors]) {
+    for (int i = 0; i < 4; ++i) {
+      out[2 * i] = vzip1q_f32(rows[i], rows[i]);
+      out[2 * i + 1] = vzip2q_f32(rows[i], rows[i]);
+    }
+  }
+  [[gnu::always_inline]] static void of_rows(const int32x4_t (&rows)[4], int32x4_t (&out)[kRowVectors]) {
+    for (int i = 0; i < 4; ++i) {
+      out[2 * i] = vzip1q_s32(rows[i], rows[i]);
+      out[2 * i + 1] = vzip2q_s32(rows[i], rows[i]);
+    }
+  }
+  [[gnu::always_inline]] static float32x4_t of_tokens(const float* numbers, int p) {
+    const float32x2_t two = vld1_f32(numbers + 2 * p);
+    return vcombine_f32(two, two);
+  }
+  [[gnu::always_inline]] static int32x4_t of_tokens(const std::int32_t* numbers, int p) {
+    const int32x2_t two = vld1_s32(numbers + 2 * p);
+    return vcombine_s32(two, two);
+  }
+
+  template <int P>
+  [[gnu::always_inline]] static void load_sums(const float (*sums)[16], float32x4_t (&out)[kRowVectors][P]) {
+#pragma GCC unroll 3
+    for (int p = 0; p < P; ++p) {
+      for (int i = 0; i < 4; ++i) {
+        const float32x4_t a = vld1q_f32(sums[2 * p] + 4 * i), b = vld1q_f32(sums[2 * p + 1] + 4 * i);
+        out[2 * i][p] = vzip1q_f32(a, b);
+        out[2 * i + 1][p] = vzip2q_f32(a, b);
+      }
+    }
+  }
+  template <int P>
+  [[gnu::always_inline]] static void store_sums(const float32x4_t (&from)[kRowVectors][P], float (*sums)[16]) {
+#pragma GCC unroll 3
+    for (int p = 0; p < P; ++p) {
+      for (int i = 0; i < 4; ++i) {
+        vst1q_f32(sums[2 * p] + 4 * i, vuzp1q_f32(from[2 * i][p], from[2 * i + 1][p]));
+        vst1q_f32(sums[2 * p + 1] + 4 * i, vuzp2q_f32(from[2 * i][p], from[2 * i + 1][p]));
+      }
+    }
+  }
+};
+#endif
+
 }  // namespace
 }  // namespace pumice::cpu::matrix

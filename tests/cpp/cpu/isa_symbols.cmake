@@ -1,6 +1,6 @@
 # Usage: cmake -DNM=nm -DISAS="avx2|avx512" -DOBJECTS="a.o;b.o" -P isa_symbols.cmake
 # Fails if an object that is compiled for an instruction set (isa/*_avx2.cpp, ...) defines a weak symbol, unless the symbol belongs to the
-# instruction set's own templates (Avx2<...> and templates over Native512 or NeonDot). If several objects define the same inline
+# instruction set's own templates (Avx2<...>, I8mm<...>, and templates over Native512 or NeonDot). If several objects define the same inline
 # function, the linker keeps one of the copies for all callers. If that copy was compiled for AVX-512, it ends processes on other machines
 # with an illegal instruction.
 set(seen 0)
@@ -16,7 +16,7 @@ foreach(object IN LISTS OBJECTS)
   endif()
   string(REGEX MATCHALL " [VWu] [^\n]*" weak "${symbols}")
   foreach(symbol IN LISTS weak)
-    if(NOT symbol MATCHES "^ W pumice::cpu::matrix::(Avx2<|[A-Za-z0-9]+<pumice::cpu::matrix::(Native512|NeonDot))")
+    if(NOT symbol MATCHES "^ W pumice::cpu::matrix::(Avx2<|I8mm<|[A-Za-z0-9]+<pumice::cpu::matrix::(Native512|NeonDot))")
       string(APPEND shared "\n  ${object}:${symbol}")
     endif()
   endforeach()

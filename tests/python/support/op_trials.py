@@ -72,10 +72,12 @@ def runnable() -> list[str]:
     does not save."""
     if platform.machine() == "aarch64":
         # Bits of the auxiliary vector (asm/hwcap.h). Under emulation /proc/cpuinfo is about the machine that emulates.
-        at_hwcap, asimddp = 16, 1 << 20
+        at_hwcap, asimddp, at_hwcap2, i8mm = 16, 1 << 20, 26, 1 << 13
         getauxval = ctypes.CDLL(None).getauxval
         getauxval.restype, getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
-        return ["scalar", "neon_dot"] if getauxval(at_hwcap) & asimddp else ["scalar"]
+        if not getauxval(at_hwcap) & asimddp:
+            return ["scalar"]
+        return ["scalar", "neon_dot", "neon_i8mm"] if getauxval(at_hwcap2) & i8mm else ["scalar", "neon_dot"]
     found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     flags = set(found[1].split()) if found else set()
     needed, isas = set[str](), ["scalar"]

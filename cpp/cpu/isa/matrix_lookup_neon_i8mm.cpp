@@ -1,0 +1,8 @@
+// NEON with integer matrix products: kernels of the formats whose codes are indices into a table of values.
+#include "cpu/matrix/quantized_neon_i8mm.h"
+
+namespace pumice::cpu::matrix {
+template struct I8mm<Format::IQ4_NL>;
+template struct I8mm<Format::IQ4_XS>;
+template struct I8mm<Format::MXFP4>;
+}  // namespace pumice::cpu::matrix
