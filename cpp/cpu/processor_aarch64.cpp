@@ -1,24 +1,13 @@
 // AArch64, the 64-bit ARM architecture. The Arm Architecture Reference Manual (DDI 0487) describes the registers and instructions.
 #if defined(__aarch64__)
 
-#if defined(__linux__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
-
 #include "cpu/processor.h"
+#include "os/limits.h"
 
 namespace pumice::cpu {
 
-// Linux says in the auxiliary vector what both it and the processor support. Under an operating system that is not asked here, the scalar
-// kernels run.
-#if defined(__linux__)
-bool runs_neon_dot() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
-bool runs_neon_i8mm() { return runs_neon_dot() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
-#else
-bool runs_neon_dot() { return false; }
-bool runs_neon_i8mm() { return false; }
-#endif
+bool runs_neon_dot() { return os::arm_instructions().dot_products; }
+bool runs_neon_i8mm() { return os::arm_instructions().dot_products && os::arm_instructions().int8_matrices; }
 
 Fetches measured_fetches() { return kUnmeasured; }  // none was measured yet
 

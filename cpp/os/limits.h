@@ -12,6 +12,13 @@ int usable_cpus();      // allowed_cpus(), limited by the cgroup's cpu quota; at
 int default_threads();  // physical cores of allowed_cpus(), limited by the same quota; at least 1. On Apple silicon, the performance cores
 std::string cpu_model();
 
+// Instructions of 64-bit ARM that both the processor and the system support: dot products of bytes (FEAT_DotProd) and products of byte
+// matrices (FEAT_I8MM). Programs cannot ask the processor itself. Means nothing on other processors.
+struct ArmInstructions {
+  bool dot_products = false, int8_matrices = false;
+};
+ArmInstructions arm_instructions();
+
 struct Memory {
   std::uint64_t total = 0, free = 0;  // bytes of the machine, or of the cgroup where that is less
 };

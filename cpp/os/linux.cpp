@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -74,6 +75,13 @@ int default_threads() {
 }
 
 std::string cpu_model() { return cpu_model(""); }
+
+ArmInstructions arm_instructions() {
+  // Bits of the auxiliary vector on 64-bit ARM (docs.kernel.org/arch/arm64/elf_hwcaps.html).
+  constexpr int kDotProducts = 20, kInt8Matrices = 13;
+  return {.dot_products = (::getauxval(AT_HWCAP) >> kDotProducts & 1) != 0,
+          .int8_matrices = (::getauxval(AT_HWCAP2) >> kInt8Matrices & 1) != 0};
+}
 
 std::string huge_pages() { return huge_pages(""); }
 

@@ -56,6 +56,10 @@ std::string cpu_model() {
   return ::sysctlbyname("machdep.cpu.brand_string", name.data(), &bytes, nullptr, 0) == 0 && name[0] != '\0' ? name.data() : "CPU";
 }
 
+ArmInstructions arm_instructions() {
+  return {.dot_products = number_of("hw.optional.arm.FEAT_DotProd") != 0, .int8_matrices = number_of("hw.optional.arm.FEAT_I8MM") != 0};
+}
+
 Memory memory() {
   Memory memory{.total = number_of("hw.memsize")};
   memory.free = memory.total;
