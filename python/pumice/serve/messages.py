@@ -57,6 +57,7 @@ def fields(settings: Settings) -> Fields:
                     "properties": {"type": {"enum": ["auto", "any", "tool", "none"]}, "name": TEXT, "disable_parallel_tool_use": FLAG},
                 },
                 "Whether the model has to call a tool.",
+                covers={"parallel_tool_calls": "tool_choice.disable_parallel_tool_use"},
             ),
             Field(
                 "thinking",

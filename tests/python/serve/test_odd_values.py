@@ -13,9 +13,10 @@ from scripted_model import ScriptedModel, served
 from tool_templates import TEMPLATES
 
 import pumice
-from pumice.serve import app
+from pumice.serve import app, messages
 from pumice.serve.completions import legacy_logprobs
 from pumice.serve.lark_patterns import pattern_of
+from pumice.serve.settings import Settings
 
 HI = [{"role": "user", "content": "Hi"}]
 TOOL = {"name": "f", "input_schema": {"type": "object"}}
@@ -98,6 +99,20 @@ def test_a_number_beyond_its_range(smollm2: pumice.Model, path: str, field: str,
     found = asyncio.run(main())
     says = f"{field}=2147483648 is out of range: it must be at least 1 and at most 2147483647"
     assert found.status == 400 and found.error["message"] == says and found.error.get("param", field) == field, found.body
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("stop holds an empty string", "stop_sequences holds an empty string"),
+        ("the text must stop before max_new_tokens=5 are there", "the text must stop before max_tokens=5 are there"),
+        ("temperature=-1 and stop=3 are wrong", "temperature=-1 and stop_sequences=3 are wrong"),
+        ("response_format and parallel_tool_calls", "output_format and tool_choice.disable_parallel_tool_use"),
+        ("no 'max_new_tokens', \"stop\" or model.max_new_tokens", "no 'max_new_tokens', \"stop\" or model.max_new_tokens"),
+    ],
+)
+def test_errors_are_told_in_the_words_of_the_body(message: str, told: str) -> None:
+    assert messages.fields(Settings()).in_its_words(message, {"output_format", "messages"}) == told
 
 
 def test_ignored_fields_are_named_everywhere(smollm2: pumice.Model, minilm: pumice.Model) -> None:
