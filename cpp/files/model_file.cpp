@@ -15,7 +15,9 @@
 #include "files/gguf.h"
 #include "files/json.h"
 #include "files/limits.h"
+#include "files/made_tensor.h"
 #include "files/safetensors.h"
+#include "files/schemes/schemes.h"
 #include "files/text.h"
 
 namespace pumice::files {
@@ -151,6 +153,7 @@ std::shared_ptr<const ModelFile> ModelFile::open_weights(const std::string& path
 
 std::shared_ptr<const ModelFile> ModelFile::finish(Contents opened, const std::string& path) {
   opened.path = path;
+  if (opened.kind == Kind::safetensors) opened.scheme = schemes::add_schemes(opened.metadata, opened.files, opened.tensors);
   index_names(opened);
   if (opened.tensors.empty()) {
     const bool gguf = opened.kind == Kind::gguf, adapter = gguf && opened.metadata.string("general.type") == "adapter";
@@ -343,11 +346,30 @@ std::size_t ModelFile::index_of(const TensorInfo& tensor) const {
   return static_cast<std::size_t>(own - contents_->tensors.data());
 }
 
+// Rows are made as wholes, so a read that begins or ends in a row takes a part of what is made.
+void ModelFile::read_made(const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, std::uint8_t* out) const {
+  if (count == 0) return;
+  const auto row = static_cast<std::uint64_t>(row_bytes(*tensor.format, tensor.shape.back()));
+  const std::uint64_t first = offset / row, end = (offset + count - 1) / row + 1;
+  const auto make = [&](std::uint8_t* to) {
+    tensor.made->read(contents_->files, static_cast<std::int64_t>(first), static_cast<std::int64_t>(end - first), to);
+  };
+  if (first * row == offset && (end - first) * row == count) return make(out);
+  std::vector<std::uint8_t> rows(static_cast<std::size_t>((end - first) * row));
+  make(rows.data());
+  std::copy_n(rows.data() + (offset - first * row), count, out);
+}
+
 void ModelFile::read(const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, std::uint8_t* out) const {
   const std::size_t index = index_of(tensor);
   require(offset <= tensor.bytes && count <= tensor.bytes - offset, "tensor ", tensor.name, " has ", tensor.bytes, " bytes; ", count,
           " from ", offset, " on were asked for");
-  contents_->files[tensor.file].read(tensor.offset + offset, static_cast<std::size_t>(count), out);
+  const TensorInfo& own = contents_->tensors[index];
+  if (own.made) {
+    read_made(own, offset, count, out);
+  } else {
+    contents_->files[tensor.file].read(tensor.offset + offset, static_cast<std::size_t>(count), out);
+  }
   if (sums_) sums_->add(index, offset, {out, static_cast<std::size_t>(count)});
 }
 

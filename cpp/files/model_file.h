@@ -46,6 +46,8 @@ class ModelFile {
   Kind kind() const { return contents_->kind; }
   std::uint64_t size_bytes() const;                                       // bytes of all weight files
   std::uint32_t gguf_version() const { return contents_->gguf_version; }  // 0 for safetensors
+  // The library that packed the matrices of a safetensors folder, if tensors() has them as this engine reads them; else empty.
+  const std::string& scheme() const { return contents_->scheme; }
 
   // tensors() returns the tensors in the order of the files. find() returns the tensor with this name, or null.
   std::span<const TensorInfo> tensors() const { return contents_->tensors; }
@@ -81,6 +83,7 @@ class ModelFile {
     std::vector<std::uint32_t> by_name;  // indices of the tensors in the order of their names, for find()
     Metadata metadata;
     std::string json_text;
+    std::string scheme;
   };
 
   ModelFile() = default;
@@ -90,6 +93,7 @@ class ModelFile {
   static std::vector<TensorInfo> add_safetensors(Contents& contents, File file);
   static void index_names(Contents& contents);  // fills by_name; throws if a name comes twice
   std::size_t index_of(const TensorInfo& tensor) const;
+  void read_made(const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, std::uint8_t* out) const;
 
   std::shared_ptr<const Contents> contents_;
   std::unique_ptr<ReadSums> sums_;

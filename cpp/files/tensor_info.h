@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "core/formats.h"
 
 namespace pumice::files {
+
+class MadeTensor;
 
 // A tensor as its file describes it. All numbers have been checked, so the bytes lie inside the file.
 struct TensorInfo {
@@ -18,6 +21,8 @@ struct TensorInfo {
   std::uint64_t bytes = 0;
   std::uint32_t file = 0;    // index of the file in a model of several files
   std::uint64_t offset = 0;  // from the start of that file
+  // Makes the rows, if the files have them only as another library packed them (files/schemes/); else null. `bytes` are those of the rows.
+  std::shared_ptr<const MadeTensor> made;
   bool operator==(const TensorInfo&) const = default;
 };
 

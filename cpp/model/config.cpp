@@ -27,12 +27,15 @@ const Family& family_of(const Reader& read, bool assistant) {
 // Throws if another library has quantized the weights in a way that pumice does not read. MXFP4 is read for families that have names of
 // such tensors.
 void refuse_other_quantization(const Reader& read, const Family& family) {
-  if (read.gguf() || !(read.object("quantization_config") || read.object(read.key("", "quantization_config")))) return;
+  if (read.gguf() || !read.file().scheme().empty()) return;
+  if (!(read.object("quantization_config") || read.object(read.key("", "quantization_config")))) return;
   const std::string method = read.file().string("quantization_config.quant_method").value_or("a method of another library");
   const auto blocks = [](const TensorName& name) { return name.safetensors.ends_with("_blocks"); };
   if (method == "mxfp4" && std::ranges::any_of(family.names, blocks)) return;
   read.unsupported("its weights are quantized by ", method,
-                   "; pumice reads F32, F16 and BF16 safetensors, MXFP4 of gpt-oss, and every common GGUF format");
+                   "; pumice reads F32, F16 and BF16 safetensors, those that GPTQ, AWQ, compressed-tensors (integers) and MLX packed, "
+                   "MXFP4 of gpt-oss, and every "
+                   "common GGUF format");
 }
 
 // Throws if a GGUF file says that it has experts, and the family has none.

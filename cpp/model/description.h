@@ -65,7 +65,7 @@ struct Description {
   std::int32_t labels = 0;      // number of outputs of the classifier; 0: there is no classifier
   std::uint64_t parameters = 0;
   std::vector<std::shared_ptr<const files::ModelFile>> files;  // of the model, its adapters and its modules
-  std::vector<std::string> notes;                              // what load() was asked for and did not do, and why
+  std::vector<std::string> notes;  // what load() was asked for and did not do, and why; how packed weights are read
   // Config::incomplete, and texts of the same form about missing optional tensors and about tensors that no layer reads.
   std::vector<std::string> incomplete;
 

@@ -49,32 +49,19 @@ ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const fil
   };
 }
 
-ExpertSlices::Bytes ExpertSlices::of(const files::TensorInfo& tensor, std::int64_t expert,
-                                     const std::function<std::vector<std::uint8_t>()>& read) {
-  // The slices of a thread that a fork interrupted may be half changed. They are never freed.
-  if (!lock_.lock()) static_cast<void>(new std::array<Slice, 2>(std::exchange(last_, {})));
-  const std::unique_lock lock(lock_, std::adopt_lock);
-  for (const Slice& slice : last_)
-    if (slice.tensor == &tensor && slice.expert == expert) return slice.bytes;
-  std::swap(last_[0], last_[1]);
-  last_[0] = {};  // its memory is free before the next slice is read
-  last_[0] = {&tensor, expert, std::make_shared<const std::vector<std::uint8_t>>(read())};
-  return last_[0].bytes;
-}
-
 ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
-                                 std::int64_t cols, std::shared_ptr<ExpertSlices> slices) {
+                                 std::int64_t cols, std::shared_ptr<files::Slices> slices) {
   require_single_weights(*file, tensor);
   return [file = std::move(file), &tensor, part, cols, slices = std::move(slices),
           size = static_cast<std::size_t>(row_bytes(*tensor.format, 1))](std::int64_t first, std::int64_t count, std::uint8_t* out) {
     const std::int64_t across = tensor.shape.back();
-    ExpertSlices::Bytes slice;
+    files::Slices::Bytes slice;
     std::int64_t expert = -1;
     for (std::int64_t row = first; row < first + count; ++row) {
       const std::int64_t at = part.of(row);
       if (at / across != expert) {
         expert = at / across;
-        slice = slices->of(tensor, expert, [&] {
+        slice = slices->of(&tensor, expert, [&] {
           std::vector<std::uint8_t> bytes(static_cast<std::size_t>(cols * across) * size);
           file->read(tensor, static_cast<std::uint64_t>(expert) * bytes.size(), bytes.size(), bytes.data());
           return bytes;
@@ -88,7 +75,7 @@ ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, c
 }
 
 ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
-                               std::shared_ptr<ExpertSlices> slices) {
+                               std::shared_ptr<files::Slices> slices) {
   const Format from = *tensor.format, to = info(from).block == 1 ? from : Format::F32;
   return [file = std::move(file), &tensor, part, slices = std::move(slices), from, to](std::int64_t first, std::int64_t count,
                                                                                        std::uint8_t* out) {
@@ -115,7 +102,7 @@ ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, con
     };
     for (std::int64_t row = first; row < first + count;) {
       const std::int64_t head = row / rows, run = std::min(first + count - row, rows - row % rows);
-      const ExpertSlices::Bytes matrix = slices->of(tensor, head, [&] { return turn(head); });
+      const files::Slices::Bytes matrix = slices->of(&tensor, head, [&] { return turn(head); });
       std::memcpy(out, matrix->data() + static_cast<std::size_t>(row % rows) * bytes, static_cast<std::size_t>(run) * bytes);
       out += static_cast<std::size_t>(run) * bytes;
       row += run;

@@ -1,14 +1,13 @@
 // Functions that read a matrix's rows from a file: a part of a tensor, plain or transposed, and rows that are changed while they are read.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <vector>
 
-#include "core/fork_lock.h"
 #include "core/weights.h"
 #include "files/model_file.h"
+#include "files/slices.h"
 #include "model/low_rank.h"
 #include "model/tensor_names.h"
 
@@ -21,32 +20,15 @@ ReadRows read_rows(std::shared_ptr<const files::ModelFile> file, const files::Te
 // Returns such a function for a tensor that is stored transposed, [columns, rows]. Throws
 // ErrorKind::unsupported_model if its format packs weights in blocks.
 ReadRows read_transposed(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part, std::int64_t cols);
-// The matrices of single experts or heads that were read last from tensors that have these matrices transposed. A row of such a matrix is
-// spread over all of its bytes, so each matrix is read as a whole, and its rows are taken from memory. Threads may share it.
-class ExpertSlices {
- public:
-  using Bytes = std::shared_ptr<const std::vector<std::uint8_t>>;
-  // Returns the bytes that `read` gave for this expert. Calls it if the expert's matrix is not in memory.
-  Bytes of(const files::TensorInfo& tensor, std::int64_t expert, const std::function<std::vector<std::uint8_t>()>& read);
-
- private:
-  struct Slice {
-    const files::TensorInfo* tensor = nullptr;
-    std::int64_t expert = 0;
-    Bytes bytes;
-  };
-  ForkLock lock_;
-  std::array<Slice, 2> last_;  // two, because neighbouring panels may belong to two experts
-};
 // Returns a function that reads the rows `part` of a tensor [experts, columns, rows] or [experts * columns, rows]. Throws as
-// read_transposed() does.
+// read_transposed() does. A row of an expert's matrix is spread over all of its bytes, so `slices` keeps whole matrices.
 ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
-                                 std::int64_t cols, std::shared_ptr<ExpertSlices> slices);
+                                 std::int64_t cols, std::shared_ptr<files::Slices> slices);
 // Returns a function that reads rows of one matrix for each head from a tensor that has these matrices transposed, one after another. In
 // the tensor, the rows of head h are the runs of `part`; each is a column of the head's matrix, which has part.run columns. If the tensor's
 // format packs weights in blocks, the rows are in format F32, and otherwise in the tensor's format.
 ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, const files::TensorInfo& tensor, Part part,
-                               std::shared_ptr<ExpertSlices> slices);
+                               std::shared_ptr<files::Slices> slices);
 // Returns a function that reads rows of MXFP4 from a tensor of codes, [experts, rows, blocks, 16], and a tensor of scales, [experts, rows,
 // blocks]. A byte of codes has two neighbouring columns, the first in its low half (gpt-oss). In GGUF's MXFP4, byte i of a block has
 // columns i and i + 16, and the scale comes before the codes. Codes and scales mean the same in both.

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "files/made_tensor.h"
 #include "model/tensor_errors.h"
 
 namespace pumice::model {
@@ -165,10 +166,22 @@ void WeightReader::tie_head(Parameter& head) {
   head.bias = read_bias(Role::head, 0, d_.matrix(head.matrix).rows);
 }
 
+// Throws if the matrix cannot be read, or only rounded and load(quantize=) does not ask for that. Notes how a packed matrix is read.
+void WeightReader::require_readable(const files::TensorInfo& tensor) const {
+  require_format(*file_, tensor);
+  if (!tensor.made) return;
+  const bool exact = tensor.made->not_exact.empty();
+  if (!exact && !quantize_)
+    fail(ErrorKind::unsupported_model, file_->path(), ": tensor ", tensor.name, " is packed by ", tensor.made->packing, ", and ",
+         tensor.made->not_exact, ": no format holds these weights exactly. load(..., quantize=\"q8_0\") reads and rounds them");
+  std::string note = str(tensor.made->packing, ": read as ", name(exact ? *tensor.format : *quantize_), exact ? ", exactly" : ", rounded");
+  if (std::ranges::find(d_.notes, note) == d_.notes.end()) d_.notes.push_back(std::move(note));
+}
+
 // Checks the tensor's shape, sets `part` to the role's rows, and returns a matrix that reads them.
 Matrix WeightReader::open(const TensorNames::Found& found, const Asked& ask, Part& part) const {
   const files::TensorInfo& tensor = *found.tensor;
-  require_format(*file_, tensor);
+  require_readable(tensor);
   const bool transposed = names_.transposed(found.name), any = ask.rows == 0;
   const std::size_t row_axis = transposed ? 1 : 0;
   const std::int64_t whole = found.part.of_rows(ask.rows).whole;
@@ -214,7 +227,7 @@ ReadRows WeightReader::open_mxfp4(const files::TensorInfo& blocks, const Asked& 
 // Checks the shape of a tensor [rows of all heads, columns], and returns a matrix that reads one matrix for each head from it.
 Matrix WeightReader::open_heads(const TensorNames::Found& found, const Asked& ask, Role role) const {
   const files::TensorInfo& tensor = *found.tensor;
-  require_format(*file_, tensor);
+  require_readable(tensor);
   const bool turned = role == Role::latent_key;  // the tensor expands a latent vector, and queries need the transposed matrices
   const std::int64_t cols = turned ? ask.rows : ask.cols;
   if (tensor.shape != std::vector{found.part.whole, cols}) wrong_shape(*file_, tensor, str("[", found.part.whole, ", ", cols, "]"));
@@ -240,7 +253,7 @@ Matrix WeightReader::open_stack(const TensorNames::Found& found, const Asked& as
     matrix.read = open_mxfp4(*found.tensor, ask, part);
     return matrix;
   }
-  require_format(*file_, *found.tensor);
+  require_readable(*found.tensor);
   matrix.format = *found.tensor->format;
   const std::vector<const files::TensorInfo*> each = names_.each_expert(found, layer, ask.experts);
   if (each.empty()) {
@@ -256,7 +269,7 @@ Matrix WeightReader::open_stack(const TensorNames::Found& found, const Asked& as
   }
   std::vector<ReadRows> parts;
   for (const files::TensorInfo* tensor : each) {
-    require_format(*file_, *tensor);
+    require_readable(*tensor);
     if (tensor->shape != std::vector{part.whole, ask.cols}) wrong_shape(*file_, *tensor, str("[", part.whole, ", ", ask.cols, "]"));
     if (tensor->format != found.tensor->format)
       fail(ErrorKind::unsupported_model, file_->path(), ": ", tensor->name, " is ", name(*tensor->format), ", and ", found.tensor->name,

@@ -45,6 +45,7 @@ class WeightReader {
   std::vector<float> values_of(const TensorNames::Found& found, std::int64_t length, std::int64_t columns = 0) const;
   std::vector<float> values_of_experts(const TensorNames::Found& found, const Asked& ask) const;
   std::vector<float> values_in(const files::TensorInfo& tensor, const Part& part, std::int64_t count) const;
+  void require_readable(const files::TensorInfo& tensor) const;
   void read_matrix(Parameter& parameter, const TensorNames::Found& found, Role role, std::size_t layer);
   Matrix open(const TensorNames::Found& found, const Asked& ask, Part& part) const;
   ReadRows open_mxfp4(const files::TensorInfo& blocks, const Asked& ask, const Part& part) const;
@@ -61,7 +62,7 @@ class WeightReader {
   Description& d_;
   std::optional<Format> quantize_;
   Compute compute_;
-  std::shared_ptr<ExpertSlices> slices_ = std::make_shared<ExpertSlices>();
+  std::shared_ptr<files::Slices> slices_ = std::make_shared<files::Slices>();
   Adapters adapters_;
   Lora lora_;
   // The matrices that were read, by tensor, first row, run and adapter.

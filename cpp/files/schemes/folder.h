@@ -1,0 +1,70 @@
+// What the schemes share: a folder's tensors by module, and checks of them.
+#pragma once
+
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "files/metadata.h"
+#include "files/schemes/codes.h"
+#include "files/text.h"
+
+namespace pumice::files::schemes {
+
+class PackedFolder {
+ public:
+  // `prefix` begins the keys of config.json that describe the packing, "quantization_config." for example.
+  PackedFolder(const Metadata& config, std::string prefix, const std::vector<File>& files, const std::vector<TensorInfo>& tensors);
+
+  const Metadata& config() const { return config_; }
+  std::string key(std::string_view name) const { return prefix_ + std::string(name); }
+  std::span<const File> files() const { return files_; }
+
+  // Returns the modules that have a tensor with one of these suffixes, in the order of their names.
+  std::set<std::string> modules(std::initializer_list<std::string_view> suffixes) const;
+  const TensorInfo* find(const std::string& module, std::string_view suffix) const;
+  // Returns a tensor that a module must have, and that has one of the dtypes.
+  const TensorInfo& need(const std::string& module, std::string_view suffix, std::initializer_list<std::string_view> dtypes) const;
+  // Throws unless the tensor has this shape; -1 stands for any length above 0.
+  void need_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape) const;
+
+  // Puts a made tensor in the place of these tensors of its module.
+  void add(TensorInfo made, std::initializer_list<const TensorInfo*> from);
+  void add(Codes codes, std::initializer_list<const TensorInfo*> from) { add(made_of(std::move(codes), slices_), from); }
+  // Leaves out a tensor that results do not depend on.
+  void drop(const TensorInfo* tensor);
+  // Returns the tensors of the folder with what was added and without what was replaced.
+  std::vector<TensorInfo> finish() &&;
+
+  template <class... Parts>
+  [[noreturn]] void fail_tensor(const TensorInfo& tensor, const Parts&... parts) const {
+    fail_at(ErrorKind::model_format, files_[tensor.file].path(), "tensor " + tensor.name, std::nullopt, parts...);
+  }
+  template <class... Parts>
+  [[noreturn]] void unsupported(std::string_view name, const Parts&... parts) const {
+    fail_at(ErrorKind::unsupported_model, config_.file(), key(name), std::nullopt, parts...);
+  }
+
+ private:
+  const Metadata& config_;
+  std::string prefix_;
+  const std::vector<File>& files_;
+  const std::vector<TensorInfo>& tensors_;
+  std::map<std::string_view, const TensorInfo*> by_name_;
+  std::set<const TensorInfo*> replaced_;
+  std::vector<TensorInfo> made_;
+  std::shared_ptr<Slices> slices_ = std::make_shared<Slices>();
+};
+
+// The schemes, each in a file of its own.
+void add_gptq(PackedFolder& folder);
+void add_awq(PackedFolder& folder);
+void add_compressed_tensors(PackedFolder& folder);
+void add_mlx(PackedFolder& folder);
+
+}  // namespace pumice::files::schemes

@@ -1,0 +1,141 @@
+// GPTQ, as AutoGPTQ and GPTQModel write it. A matrix of R rows and C columns, in groups of columns, consists of
+//   qweight I32 [C bits / 32, R]: the codes of each row, as a stream of bits down a column of words
+//   qzeros  I32 [groups, R bits / 32]: the zeros of each group, as a stream along a row of words, stored minus one (checkpoint_format
+//   "gptq")
+//           or as they are ("gptq_v2")
+//   scales  F16 [groups, R]
+//   g_idx   I32 [C]: the group of each column; without it, neighbouring columns are a group
+// Source: auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py of AutoGPTQ 0.7.1, gptqmodel/utils/model.py of GPTQModel 7.7.
+#include <algorithm>
+#include <utility>
+
+#include "core/checked.h"
+#include "files/schemes/folder.h"
+
+namespace pumice::files::schemes {
+namespace {
+
+struct Settings {
+  int bits;
+  std::int64_t group;  // columns; -1: all
+  bool symmetric;      // all zeros are in the middle
+  bool minus_one;      // zeros are stored minus one
+  bool by_module;      // some modules have other settings
+};
+
+Settings settings_of(const PackedFolder& folder) {
+  const Metadata& config = folder.config();
+  const std::string format = config.string(folder.key("checkpoint_format")).value_or("gptq");
+  if (format != "gptq" && format != "gptq_v2") folder.unsupported("checkpoint_format", "is ", quote(format), "; gptq and gptq_v2 are read");
+  const auto& keys = config.entries();
+  const std::string dynamic = folder.key("dynamic.");
+  const auto first = keys.lower_bound(dynamic);
+  return {.bits = static_cast<int>(std::clamp<std::int64_t>(config.integer(folder.key("bits")).value_or(0), 0, 64)),
+          .group = config.integer(folder.key("group_size")).value_or(-1),
+          .symmetric = config.boolean(folder.key("sym")).value_or(false),
+          .minus_one = format == "gptq",
+          .by_module = first != keys.end() && first->first.starts_with(dynamic)};
+}
+
+// Returns the group of each column, or nothing if a group's columns are neighbours and all groups are equally long.
+std::vector<std::int32_t> group_of_columns(const PackedFolder& folder, const TensorInfo* index, const TensorInfo& scales, std::int64_t cols,
+                                           std::int64_t groups, std::int64_t group) {
+  if (!index && cols % groups == 0) return {};
+  std::vector<std::int32_t> found(static_cast<std::size_t>(cols));
+  if (index) {
+    folder.need_shape(*index, {cols});
+    read_bytes(folder.files(), *index, 0, index->bytes, found.data());
+  } else {
+    for (std::int64_t col = 0; col < cols; ++col) found[static_cast<std::size_t>(col)] = static_cast<std::int32_t>(col / group);
+  }
+  bool plain = cols % groups == 0;
+  for (std::int64_t col = 0; col < cols; ++col) {
+    const std::int32_t g = found[static_cast<std::size_t>(col)];
+    if (g < 0 || g >= groups)
+      folder.fail_tensor(index ? *index : scales, "column ", col, " is of group ", g, "; there are ", groups, " groups");
+    plain = plain && g == col / (cols / groups);
+  }
+  if (plain) found.clear();
+  return found;
+}
+
+}  // namespace
+
+void add_gptq(PackedFolder& folder) {
+  const Settings settings = settings_of(folder);
+  for (const std::string& module : folder.modules({"qweight", "qzeros", "g_idx"})) {
+    const TensorInfo &words = folder.need(module, "qweight", {"I32"}), &zeros = folder.need(module, "qzeros", {"I32"}),
+                     &scales = folder.need(module, "scales", {"F16", "BF16", "F32"});
+    const TensorInfo* index = folder.find(module, "g_idx");
+    if (index || folder.config().boolean(folder.key("desc_act")).value_or(false)) index = &folder.need(module, "g_idx", {"I32"});
+    folder.need_shape(words, {-1, -1});
+    const std::int64_t rows = words.shape[1];
+    folder.need_shape(scales, {-1, rows});
+    const std::int64_t groups = scales.shape[0];
+    folder.need_shape(zeros, {groups, -1});
+    // The widths say how many bits a code has, because modules may differ in them.
+    const std::int64_t bits = zeros.shape[1] <= rows ? zeros.shape[1] * 32 / rows : 0;
+    if ((bits != 2 && bits != 3 && bits != 4 && bits != 8) || zeros.shape[1] * 32 != rows * bits)
+      folder.fail_tensor(zeros, "has ", zeros.shape[1], " words for ", rows, " zeros; codes of 2, 3, 4 and 8 bits are read");
+    if (!settings.by_module && settings.bits != bits)
+      folder.fail_tensor(zeros, "has zeros of ", bits, " bits, and config.json says bits ", settings.bits);
+    if (words.shape[0] > std::int64_t{1} << 26 || words.shape[0] * 32 % bits != 0)
+      folder.fail_tensor(words, "has ", words.shape[0], " words a row, which do not divide into codes of ", bits, " bits");
+    const std::int64_t cols = words.shape[0] * 32 / bits;
+    const std::int64_t group = settings.group <= 0 ? cols : settings.group;
+    if (groups > cols || (ceil_div(cols, group) != groups && cols % groups != 0))
+      folder.fail_tensor(scales, "has ", groups, " groups for ", cols, " columns; config.json says group_size ", settings.group);
+
+    Codes codes{.module = module, .rows = rows, .cols = cols, .groups = groups, .bits = static_cast<int>(bits), .scales = scales};
+    codes.offsets = settings.symmetric ? Offsets::middle : Offsets::zeros;
+    codes.group_of = group_of_columns(folder, index, scales, cols, groups, group);
+    codes.packing = str("GPTQ, ", bits, " bits, groups of ", ceil_div(cols, groups), codes.group_of.empty() ? "" : ", act-order");
+    codes.rows_at_once = rows_in_slice(rows, cols);
+    codes.read = [words, zeros, scales, bits = static_cast<int>(bits), rows, cols, groups, settings, config = folder.config().file()](
+                     std::span<const File> files, std::int64_t first, std::int64_t count) {
+      const auto n = static_cast<std::size_t>(count), width = static_cast<std::size_t>(cols), high = static_cast<std::size_t>(groups);
+      CodeRows out{.codes = std::vector<std::uint8_t>(n * width), .scales = std::vector<float>(n * high), .offsets = {}};
+      const std::int64_t column = words.shape[0];                             // words of a row
+      std::vector<std::uint32_t> some(static_cast<std::size_t>(column) * n);  // [column, count]
+      if (count == rows) {
+        read_bytes(files, words, 0, words.bytes, some.data());
+      } else {
+        for (std::int64_t i = 0; i < column; ++i)
+          read_bytes(files, words, static_cast<std::uint64_t>(i * rows + first) * 4, n * 4, some.data() + static_cast<std::size_t>(i) * n);
+      }
+      constexpr std::size_t kTile = 64;  // rows whose words lie in the cache together
+      for (std::size_t begin = 0; begin < n; begin += kTile) {
+        for (std::int64_t col = 0; col < cols; ++col) {
+          for (std::size_t row = begin; row < std::min(n, begin + kTile); ++row)
+            out.codes[row * width + static_cast<std::size_t>(col)] =
+                in_stream(col, bits, [&](std::int64_t i) { return some[static_cast<std::size_t>(i) * n + row]; });
+        }
+      }
+      std::vector<float> scale(n);
+      std::vector<std::uint32_t> zero(static_cast<std::size_t>(zeros.shape[1]));
+      if (!settings.symmetric) out.offsets.resize(n * high);
+      const std::uint8_t mask = static_cast<std::uint8_t>((1 << bits) - 1), middle = static_cast<std::uint8_t>(1 << (bits - 1));
+      for (std::int64_t g = 0; g < groups; ++g) {
+        read_numbers(files, scales, g * rows + first, count, scale.data());
+        read_bytes(files, zeros, static_cast<std::uint64_t>(g) * zero.size() * 4, zero.size() * 4, zero.data());
+        for (std::size_t row = 0; row < n; ++row) {
+          const std::size_t at = row * high + static_cast<std::size_t>(g);
+          const std::uint8_t stored =
+              in_stream(first + static_cast<std::int64_t>(row), bits, [&](std::int64_t i) { return zero[static_cast<std::size_t>(i)]; });
+          out.scales[at] = scale[row];
+          if (!settings.symmetric) {
+            out.offsets[at] = static_cast<float>(settings.minus_one ? (stored + 1) & mask : stored);
+          } else if (stored != middle && stored != middle - 1) {  // some writers of "gptq" store the zero as it is
+            fail_at(ErrorKind::model_format, files[zeros.file].path(), "tensor " + zeros.name, std::nullopt, "row ",
+                    first + static_cast<std::int64_t>(row), " has the zero ", int{stored}, "; with sym in config.json it is ", int{middle},
+                    " or ", middle - 1);
+          }
+        }
+      }
+      return out;
+    };
+    folder.add(std::move(codes), {&words, &zeros, &scales, index});
+  }
+}
+
+}  // namespace pumice::files::schemes

@@ -1,0 +1,66 @@
+// MLX, as mlx-lm writes it: config.json has "quantization", with group_size, bits and mode, and others for modules under their names. A
+// matrix of R rows and C columns, in groups of columns, consists of
+//   weight U32 [R, C bits / 32]: the codes of each row as a stream of bits
+//   scales, biases F16, BF16 or F32 [R, C / group_size]: a weight is scale * code + bias
+// Source: mlx/ops.cpp (quantize) of MLX 0.32, mlx_lm/utils.py of mlx-lm 0.28.
+#include <algorithm>
+#include <utility>
+
+#include "files/schemes/folder.h"
+
+namespace pumice::files::schemes {
+
+void add_mlx(PackedFolder& folder) {
+  const Metadata& config = folder.config();
+  for (const std::string& module : folder.modules({"scales", "biases"})) {
+    const auto setting = [&](const char* name) {
+      return folder.key(config.has(folder.key(module + "." + name)) ? module + "." + name : name);
+    };
+    const std::string mode = config.string(setting("mode")).value_or("affine");
+    if (mode != "affine")
+      fail_at(ErrorKind::unsupported_model, config.file(), setting("mode"), std::nullopt, "is ", quote(mode), "; affine is read");
+    const TensorInfo &words = folder.need(module, "weight", {"U32"}), &scales = folder.need(module, "scales", {"F16", "BF16", "F32"}),
+                     &biases = folder.need(module, "biases", {"F16", "BF16", "F32"});
+    folder.need_shape(words, {-1, -1});
+    const std::int64_t rows = words.shape[0], across = words.shape[1], group = config.integer(setting("group_size")).value_or(0);
+    folder.need_shape(scales, {rows, -1});
+    folder.need_shape(biases, scales.shape);
+    const std::int64_t groups = scales.shape[1];
+    if (group < 1 || group > 1 << 20)
+      fail_at(ErrorKind::model_format, config.file(), setting("group_size"), std::nullopt, "is ", group, "; 32, 64 and 128 are usual");
+    const std::int64_t cols = groups * group, bits = across <= cols ? across * 32 / cols : 0;
+    if (bits < 2 || bits > 8 || across * 32 != cols * bits)
+      folder.fail_tensor(words, "has rows of ", across, " words for ", cols, " codes; 2 to 8 bits are read");
+
+    Codes codes{.module = module,
+                .rows = rows,
+                .cols = cols,
+                .groups = groups,
+                .bits = static_cast<int>(bits),
+                .offsets = Offsets::biases,
+                .scales = scales.format == Format::F32   ? scales
+                          : biases.format == Format::F32 ? biases
+                                                         : scales};
+    codes.packing = str("MLX, ", bits, " bits, groups of ", group);
+    codes.read = [words, scales, biases, cols, groups, bits = static_cast<int>(bits)](std::span<const File> files, std::int64_t first,
+                                                                                      std::int64_t count) {
+      const auto n = static_cast<std::size_t>(count), width = static_cast<std::size_t>(cols), high = static_cast<std::size_t>(groups);
+      const auto across = static_cast<std::size_t>(words.shape[1]);
+      CodeRows out{.codes = std::vector<std::uint8_t>(n * width), .scales = std::vector<float>(n * high), .offsets = {}};
+      out.offsets.resize(n * high);
+      read_numbers(files, scales, first * groups, count * groups, out.scales.data());
+      read_numbers(files, biases, first * groups, count * groups, out.offsets.data());
+      std::vector<std::uint32_t> row(across);
+      for (std::size_t r = 0; r < n; ++r) {
+        read_bytes(files, words, (static_cast<std::uint64_t>(first) + r) * across * 4, across * 4, row.data());
+        for (std::size_t col = 0; col < width; ++col)
+          out.codes[r * width + col] =
+              in_stream(static_cast<std::int64_t>(col), bits, [&](std::int64_t i) { return row[static_cast<std::size_t>(i)]; });
+      }
+      return out;
+    };
+    folder.add(std::move(codes), {&words, &scales, &biases});
+  }
+}
+
+}  // namespace pumice::files::schemes
