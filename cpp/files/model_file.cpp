@@ -153,8 +153,9 @@ std::shared_ptr<const ModelFile> ModelFile::open_weights(const std::string& path
 
 std::shared_ptr<const ModelFile> ModelFile::finish(Contents opened, const std::string& path) {
   opened.path = path;
-  if (opened.kind == Kind::safetensors) opened.scheme = schemes::add_schemes(opened.metadata, opened.files, opened.tensors);
   index_names(opened);
+  if (opened.kind == Kind::safetensors) opened.scheme = schemes::add_schemes(opened.metadata, opened.files, opened.tensors);
+  if (!opened.scheme.empty()) index_names(opened);
   if (opened.tensors.empty()) {
     const bool gguf = opened.kind == Kind::gguf, adapter = gguf && opened.metadata.string("general.type") == "adapter";
     fail_at(ErrorKind::unsupported_model, path, "", std::nullopt, "holds no tensors",

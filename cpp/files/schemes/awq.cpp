@@ -33,10 +33,10 @@ void add_awq(PackedFolder& folder) {
     folder.need_shape(scales, {-1, rows});
     const std::int64_t groups = scales.shape[0];
     folder.need_shape(zeros, {groups, across});
-    if (cols % groups != 0) folder.fail_tensor(scales, "has ", groups, " groups for ", cols, " columns, which they do not divide");
 
-    Codes codes{.module = module, .rows = rows, .cols = cols, .groups = groups, .bits = 4, .offsets = Offsets::zeros, .scales = scales};
-    codes.packing = str("AWQ, 4 bits, groups of ", cols / groups);
+    Codes codes{.module = module, .library = "AWQ", .rows = rows, .cols = cols, .groups = groups, .bits = 4, .scales = scales};
+    codes.group = folder.group_size(config.has(folder.key("q_group_size")) ? "q_group_size" : "group_size", scales, cols, groups);
+    codes.offsets = Offsets::zeros;
     codes.rows_at_once = rows_in_slice(rows, cols);  // a multiple of 8: a slice has whole words
     codes.read = [words, zeros, scales, rows, cols, groups, across](std::span<const File> files, std::int64_t first, std::int64_t count) {
       const auto n = static_cast<std::size_t>(count), width = static_cast<std::size_t>(cols), high = static_cast<std::size_t>(groups);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/checked.h"
 #include "core/formats.h"
 #include "files/made_tensor.h"
 #include "files/text.h"
@@ -12,19 +13,19 @@
 namespace pumice::files::schemes {
 namespace {
 
-constexpr std::int64_t kBlock = 32;  // weights in a block of the formats that codes become
+constexpr std::size_t kBlock = 32;  // weights in a block of the formats that codes become
 
-// Which format holds scale * (code - zero), or scale * code + bias, exactly, and how its blocks store a code.
+// Which format holds scale * (code - zero), or scale * code + bias, exactly, for codes of so many bits. `low` is the value of its code 0.
 struct Target {
   Format format;
-  int most_bits;  // of a code
+  int most_bits;
   Offsets offsets;
-  int low, high;  // code - zero, or the code beside a bias, must be in this range
+  int low;
 };
 constexpr Target kTargets[] = {
-    {Format::Q4_0, 4, Offsets::middle, -8, 7}, {Format::Q5_0, 5, Offsets::middle, -16, 15}, {Format::Q8_0, 8, Offsets::middle, -128, 127},
-    {Format::Q4_0, 3, Offsets::zeros, -8, 7},  {Format::Q5_0, 4, Offsets::zeros, -16, 15},  {Format::Q4_1, 4, Offsets::biases, 0, 15},
-    {Format::Q5_1, 5, Offsets::biases, 0, 31},
+    {Format::Q4_0, 4, Offsets::middle, -8}, {Format::Q5_0, 5, Offsets::middle, -16}, {Format::Q8_0, 8, Offsets::middle, 0},
+    {Format::Q4_0, 3, Offsets::zeros, -8},  {Format::Q5_0, 4, Offsets::zeros, -16},  {Format::Q4_1, 4, Offsets::biases, 0},
+    {Format::Q5_1, 5, Offsets::biases, 0},
 };
 
 const Target* target_of(const Codes& codes) {
@@ -33,21 +34,27 @@ const Target* target_of(const Codes& codes) {
   return nullptr;
 }
 
+std::string packing_of(const Codes& codes) {
+  const std::string groups = codes.groups == 1 ? std::string("one group a row") : str("groups of ", codes.group);
+  return str(codes.library, ", ", codes.bits, " bits, ", groups, codes.group_of.empty() ? "" : ", act-order");
+}
+
 // Returns why no format holds the weights exactly, or "".
 std::string why_not_exact(const Codes& codes) {
   if (!target_of(codes))
-    return str(codes.bits, codes.offsets == Offsets::zeros ? " bits with zero points" : " bits with biases", " have no format here");
-  if (!codes.group_of.empty()) return "the columns of a group are not neighbours (act-order)";
-  const std::int64_t group = codes.cols / codes.groups;
-  if (group % kBlock != 0) return str("groups of ", group, " columns are not divided into blocks of ", kBlock);
-  if (codes.scales.format == Format::F32) return "the scales are F32, and those of a block are half floats";
+    return str("no format has codes of ", codes.bits, " bits with ", codes.offsets == Offsets::zeros ? "zero points" : "biases");
+  if (!codes.group_of.empty()) return "the columns of a group are not neighbours";
+  if (codes.cols % std::int64_t{kBlock} != 0) return str("rows of ", codes.cols, " do not divide into blocks of ", kBlock);
+  if (codes.groups > 1 && codes.group % std::int64_t{kBlock} != 0)
+    return str("groups of ", codes.group, " do not divide into blocks of ", kBlock);
+  if (codes.scales.format == Format::F32 || codes.biases.format == Format::F32) return "its scales are F32, and those of blocks are F16";
   return "";
 }
 
 class MadeOfCodes final : public MadeTensor {
  public:
   MadeOfCodes(Codes codes, std::shared_ptr<Slices> slices) : codes_(std::move(codes)), slices_(std::move(slices)) {
-    packing = codes_.packing;
+    packing = packing_of(codes_);
     not_exact = why_not_exact(codes_);
     if (not_exact.empty()) target_ = target_of(codes_);
   }
@@ -73,73 +80,65 @@ class MadeOfCodes final : public MadeTensor {
 
  private:
   template <class... Parts>
-  [[noreturn]] void fail_row(std::span<const File> files, std::int64_t row, const Parts&... parts) const {
-    fail_at(ErrorKind::model_format, files[codes_.scales.file].path(), "tensor " + codes_.scales.name, std::nullopt, "row ", row, ": ",
-            parts...);
+  [[noreturn]] void fail_row(std::span<const File> files, const TensorInfo& tensor, std::int64_t row, const Parts&... parts) const {
+    fail_at(ErrorKind::model_format, files[tensor.file].path(), "tensor " + tensor.name, std::nullopt, "row ", row,
+            " of the matrix: ", parts...);
   }
+
+  bool biased() const { return codes_.offsets == Offsets::biases; }
 
   void write(std::span<const File> files, const CodeRows& rows, std::int64_t first, std::int64_t count, std::uint8_t* out) const {
     const auto cols = static_cast<std::size_t>(codes_.cols), groups = static_cast<std::size_t>(codes_.groups);
-    const float middle = static_cast<float>(1 << (codes_.bits - 1));
+    const auto group = static_cast<std::size_t>(codes_.group);
+    const std::vector<float> middles(groups, static_cast<float>(1 << (codes_.bits - 1)));
     for (std::size_t row = 0; row < static_cast<std::size_t>(count); ++row) {
+      const std::int64_t number = first + static_cast<std::int64_t>(row);
       const std::uint8_t* code = rows.codes.data() + row * cols;
       const float* scale = rows.scales.data() + row * groups;
-      const float* offset = rows.offsets.empty() ? nullptr : rows.offsets.data() + row * groups;
+      const float* offset = rows.offsets.empty() ? middles.data() : rows.offsets.data() + row * groups;
       for (std::size_t g = 0; g < groups; ++g) {
-        if (!std::isfinite(scale[g]) || (offset && !std::isfinite(offset[g])))
-          fail_row(files, first + static_cast<std::int64_t>(row), "group ", g, " has the scale ", scale[g],
-                   offset ? str(" and the offset ", offset[g]) : "", "; finite numbers are needed");
+        if (!std::isfinite(scale[g])) fail_row(files, codes_.scales, number, "group ", g, " has the scale ", scale[g]);
+        if (!std::isfinite(offset[g])) fail_row(files, codes_.biases, number, "group ", g, " has the bias ", offset[g]);
       }
       if (target_) {
-        for (std::size_t g = 0, group = cols / groups; g < groups; ++g)
-          out = write_group(files, first + static_cast<std::int64_t>(row), {code + g * group, group}, scale[g], offset ? offset[g] : middle,
-                            out);
+        for (std::size_t g = 0; g < groups; ++g)
+          out = write_group(files, number, {code + g * group, std::min(group, cols - g * group)}, scale[g], offset[g], out);
         continue;
       }
       for (std::size_t col = 0; col < cols; ++col) {
-        const std::size_t g = codes_.group_of.empty() ? col / (cols / groups) : static_cast<std::size_t>(codes_.group_of[col]);
-        const float by = offset ? offset[g] : middle, at = static_cast<float>(code[col]);
-        const float value = codes_.offsets == Offsets::biases ? scale[g] * at + by : scale[g] * (at - by);
+        const std::size_t g = codes_.group_of.empty() ? col / group : static_cast<std::size_t>(codes_.group_of[col]);
+        const float at = static_cast<float>(code[col]);
+        const float value = biased() ? scale[g] * at + offset[g] : scale[g] * (at - offset[g]);
         std::memcpy(out, &value, sizeof value);
         out += sizeof value;
       }
     }
   }
 
-  // Returns the half float that equals `value`.
-  std::uint16_t half(std::span<const File> files, std::int64_t row, float value) const {
+  // Writes a number of the tensor as the half float that equals it, and returns the end.
+  std::uint8_t* write_half(std::span<const File> files, const TensorInfo& tensor, std::int64_t row, float value, std::uint8_t* out) const {
     const std::uint16_t half = f32_to_f16(value);
     if (f16_to_f32(half) != value)
-      fail_row(files, row, value, " is not equal to any half float, so ", name(target_->format), " cannot hold these weights exactly");
-    return half;
+      fail_row(files, tensor, row, value, " equals no half float, so that ", name(target_->format), " cannot hold these weights exactly");
+    std::memcpy(out, &half, sizeof half);
+    return out + sizeof half;
   }
 
   // Writes the blocks of a group, as core/formats.cpp reads them, and returns their end.
   std::uint8_t* write_group(std::span<const File> files, std::int64_t row, std::span<const std::uint8_t> codes, float scale, float offset,
                             std::uint8_t* out) const {
-    const bool biases = codes_.offsets == Offsets::biases;
-    const std::uint16_t d = half(files, row, scale), m = biases ? half(files, row, offset) : std::uint16_t{0};
-    const int zero = biases ? 0 : static_cast<int>(offset);
-    const auto at = [&](std::size_t i) {
-      const int value = codes[i] - zero;
-      if (value < target_->low || value > target_->high)
-        fail_row(files, row, "code ", codes[i], " with the zero ", zero, " is outside of what ", codes_.bits, " bits can be");
-      return value - (target_->format == Format::Q8_0 ? 0 : target_->low);
-    };
+    const int less = biased() ? 0 : static_cast<int>(offset) + target_->low;  // codes and zeros are integers from 0 to 2^bits - 1
     for (std::size_t begin = 0; begin < codes.size(); begin += kBlock) {
-      std::memcpy(out, &d, sizeof d);
-      out += sizeof d;
-      if (biases) {
-        std::memcpy(out, &m, sizeof m);
-        out += sizeof m;
-      }
+      out = write_half(files, codes_.scales, row, scale, out);
+      if (biased()) out = write_half(files, codes_.biases, row, offset, out);
+      std::uint8_t stored[kBlock];
+      for (std::size_t i = 0; i < kBlock; ++i) stored[i] = static_cast<std::uint8_t>(codes[begin + i] - less);
       if (target_->format == Format::Q8_0) {
-        for (std::size_t i = 0; i < kBlock; ++i) *out++ = static_cast<std::uint8_t>(at(begin + i));
+        std::memcpy(out, stored, sizeof stored);
+        out += sizeof stored;
         continue;
       }
-      std::uint8_t stored[kBlock];
-      for (std::size_t i = 0; i < kBlock; ++i) stored[i] = static_cast<std::uint8_t>(at(begin + i));
-      if (target_->high - target_->low == 31) {  // the fifth bits of all codes come first
+      if (target_->format == Format::Q5_0 || target_->format == Format::Q5_1) {  // the fifth bits of all codes come first
         std::uint32_t fifth = 0;
         for (std::size_t i = 0; i < kBlock; ++i) fifth |= static_cast<std::uint32_t>(stored[i] >> 4) << i;
         std::memcpy(out, &fifth, sizeof fifth);
@@ -166,7 +165,7 @@ TensorInfo made_of(Codes codes, std::shared_ptr<Slices> slices) {
   auto made = std::make_shared<const MadeOfCodes>(std::move(codes), std::move(slices));
   tensor.format = made->format();
   tensor.format_name = name(*tensor.format);
-  tensor.bytes = static_cast<std::uint64_t>(tensor.shape[0]) * static_cast<std::uint64_t>(row_bytes(*tensor.format, tensor.shape[1]));
+  tensor.bytes = static_cast<std::uint64_t>(mul_or_fail(tensor.shape[0], row_bytes(*tensor.format, tensor.shape[1]), tensor.name.c_str()));
   tensor.made = std::move(made);
   return tensor;
 }

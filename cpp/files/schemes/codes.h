@@ -25,14 +25,15 @@ struct CodeRows {
 enum class Offsets : std::uint8_t { middle, zeros, biases };
 
 struct Codes {
-  std::string module;   // the made tensor is MODULE.weight
-  std::string packing;  // as MadeTensor::packing
-  std::int64_t rows = 0, cols = 0, groups = 0;
-  int bits = 0;  // of a code: 2 to 8
+  std::string module;                  // the made tensor is MODULE.weight
+  std::string library;                 // that packed it, for messages
+  std::int64_t rows = 0, cols = 0;     // of the matrix; each is below 2^31
+  std::int64_t groups = 0, group = 0;  // groups of a row, and the columns of a group; the last group may have fewer
+  int bits = 0;                        // of a code: 2 to 8
   Offsets offsets = Offsets::middle;
-  TensorInfo scales;  // the tensor of scales, for messages; its dtype says whether half floats hold them
-  // The group of each column, if columns of a group are not neighbours; else empty. Each is below `groups`.
-  std::vector<std::int32_t> group_of;
+  TensorInfo scales;                   // for messages; its dtype says whether half floats hold the scales
+  TensorInfo biases;                   // the same for Offsets::biases
+  std::vector<std::int32_t> group_of;  // the group of each column, if columns of a group are not neighbours; else empty
   // Reads rows [first, first + count).
   std::function<CodeRows(std::span<const File> files, std::int64_t first, std::int64_t count)> read;
   // Not 0: reading a few rows reads so many, so that they are kept in memory for the next call. `first` is then a multiple of it.

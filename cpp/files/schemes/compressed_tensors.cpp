@@ -14,6 +14,8 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "core/checked.h"
@@ -22,28 +24,71 @@
 namespace pumice::files::schemes {
 namespace {
 
-struct Group {  // of modules that are packed in the same way: an entry of config_groups
+// The formats that a folder may have. In one of mixed precision, the tensors say what each module is.
+constexpr std::string_view kFormats[] = {"pack-quantized", "int-quantized", "naive-quantized", "mixed-precision", "dense"};
+
+struct Group {          // of modules that are packed in the same way: an entry of config_groups
+  std::string columns;  // the key that says how many columns have a scale
   std::int64_t bits = 0;
-  bool symmetric = true, integers = true, ordered = false;
+  bool symmetric = true;
+  bool one_scale = false;  // for the whole matrix
+  bool ordered = false;    // there are indices of columns
+  bool operator==(const Group& other) const {
+    return bits == other.bits && symmetric == other.symmetric && one_scale == other.one_scale && ordered == other.ordered;
+  }
 };
 
+// Returns the groups that pack integers.
 std::vector<Group> groups_of(const PackedFolder& folder) {
   const Metadata& config = folder.config();
-  const std::string list = folder.key("config_groups."), end = ".weights.num_bits";
-  std::vector<Group> groups;
+  const std::string list = "config_groups.", weights = ".weights.";
+  std::set<std::string> names;
   const auto& keys = config.entries();
-  for (auto key = keys.lower_bound(list); key != keys.end() && key->first.starts_with(list); ++key) {
-    if (!key->first.ends_with(end)) continue;
-    const std::string weights = key->first.substr(0, key->first.size() - end.size()) + ".weights.";
-    groups.push_back({.bits = config.integer(key->first).value_or(0),
-                      .symmetric = config.boolean(weights + "symmetric").value_or(true),
-                      .integers = config.string(weights + "type").value_or("int") == "int",
-                      .ordered = config.has(weights + "actorder") && config.string(weights + "actorder").value_or("") == "group"});
+  for (auto key = keys.lower_bound(folder.key(list)); key != keys.end() && key->first.starts_with(folder.key(list)); ++key) {
+    const std::string name = key->first.substr(folder.key("").size());
+    if (const std::size_t end = name.find(weights); end != std::string::npos) names.insert(name.substr(0, end + weights.size()));
+  }
+  std::vector<Group> groups;
+  for (const std::string& name : names) {
+    const auto text = [&](const char* key, const char* otherwise) { return config.string(folder.key(name + key)).value_or(otherwise); };
+    const bool sized = config.integer(folder.key(name + "group_size")).has_value();
+    const Group group{.columns = name + "group_size",
+                      .bits = config.integer(folder.key(name + "num_bits")).value_or(8),
+                      .symmetric = config.boolean(folder.key(name + "symmetric")).value_or(true),
+                      .one_scale = text("strategy", sized ? "group" : "tensor") == "tensor",
+                      .ordered = text("actorder", "") == "group"};
+    if (text("type", "int") == "int" && group.bits >= 2 && group.bits <= 8) groups.push_back(group);
   }
   return groups;
 }
 
-// Returns how many words a row of `cols` codes takes, and sets whether codes never cross words.
+bool is_one(const TensorInfo& scales) { return scales.shape.empty() || scales.shape == std::vector<std::int64_t>{1}; }
+
+// Returns the group of config.json that a module is of. Its targets, which are patterns of names, are not looked at: `fits` says by the
+// tensors which groups it can be. Throws if there is none, or if two of them differ.
+template <class Fits>
+const Group& group_for(const PackedFolder& folder, const std::vector<Group>& known, const TensorInfo& packed, const TensorInfo& scales,
+                       std::int64_t cols, std::int64_t groups, Fits&& fits) {
+  const Group* found = nullptr;
+  const Group* narrow = nullptr;  // fits but for its scales
+  for (const Group& group : known) {
+    if (!fits(group)) continue;
+    narrow = &group;
+    const std::int64_t size = folder.config().integer(folder.key(group.columns)).value_or(-1);
+    if (group.one_scale != is_one(scales) || (size < 1 ? groups != 1 : ceil_div(cols, size) != groups)) continue;
+    if (found && !(*found == group))
+      folder.unsupported("config_groups", "has two groups that ", packed.name, " can be of, and they differ");
+    found = &group;
+  }
+  if (found) return *found;
+  if (!narrow) folder.fail_tensor(packed, "has a width that no group of config.json gives to rows of ", cols, " codes");
+  folder.group_size(narrow->columns, scales, cols, groups);  // throws if that is what is wrong
+  folder.fail_tensor(scales, is_one(scales) ? "is one number" : "is more than one number",
+                     ", and the strategy in config.json says otherwise");
+}
+
+// Returns whether a code may begin in one word and end in the next, as the number of words in a row says. Returns nothing if rows of `cols`
+// codes have neither number of words.
 std::optional<bool> crosses_words(std::int64_t words, std::int64_t cols, std::int64_t bits) {
   if (words == ceil_div(cols * bits, 32)) return true;
   if (words == ceil_div(cols, 32 / bits)) return false;
@@ -68,32 +113,16 @@ std::int64_t columns_of(const PackedFolder& folder, const TensorInfo& shape, std
 
 // Returns the number of groups that the scales have: [rows, groups], or one number for all.
 std::int64_t groups_in(const PackedFolder& folder, const TensorInfo& scales, std::int64_t rows) {
-  if (scales.shape.empty() || scales.shape == std::vector<std::int64_t>{1}) return 1;
-  if (scales.shape == std::vector<std::int64_t>{rows}) return 1;
+  if (is_one(scales) || scales.shape == std::vector<std::int64_t>{rows}) return 1;
   folder.need_shape(scales, {rows, -1});
   return scales.shape[1];
-}
-
-std::vector<std::int32_t> order_of(const PackedFolder& folder, const TensorInfo& index, std::int64_t cols, std::int64_t groups) {
-  folder.need_shape(index, {cols});
-  std::vector<std::int32_t> found(static_cast<std::size_t>(cols));
-  read_bytes(folder.files(), index, 0, index.bytes, found.data());
-  bool plain = cols % groups == 0;
-  for (std::int64_t col = 0; col < cols; ++col) {
-    const std::int32_t g = found[static_cast<std::size_t>(col)];
-    if (g < 0 || g >= groups) folder.fail_tensor(index, "column ", col, " is of group ", g, "; there are ", groups, " groups");
-    plain = plain && g == col / (cols / groups);
-  }
-  if (plain) found.clear();
-  return found;
 }
 
 // Reads the scales of rows [first, first + count).
 std::vector<float> scales_of(std::span<const File> files, const TensorInfo& scales, std::int64_t groups, std::int64_t first,
                              std::int64_t count) {
   std::vector<float> found(static_cast<std::size_t>(groups * count));
-  const bool one = scales.shape.empty() || scales.shape == std::vector<std::int64_t>{1};
-  if (one) {
+  if (is_one(scales)) {
     float all = 0;
     read_numbers(files, scales, 0, 1, &all);
     std::ranges::fill(found, all);
@@ -109,29 +138,22 @@ void add_packed(PackedFolder& folder, const std::string& module, const std::vect
   const TensorInfo *zeros = folder.find(module, "weight_zero_point"), *index = folder.find(module, "weight_g_idx");
   folder.need_shape(words, {-1, -1});
   const std::int64_t rows = words.shape[0], cols = columns_of(folder, shape, rows), groups = groups_in(folder, scales, rows);
-  if (cols % groups != 0) folder.fail_tensor(scales, "has ", groups, " groups for ", cols, " columns, which they do not divide");
-
-  // Which of the groups of config.json the module is of, by the width of its rows and whether it has zeros.
-  const Group* group = nullptr;
-  for (const Group& each : known) {
-    if (!each.integers || each.bits < 2 || each.bits > 8 || !crosses_words(words.shape[1], cols, each.bits)) continue;
-    if (!group || (group->symmetric && zeros && !each.symmetric)) group = &each;
-  }
-  if (!group)
-    folder.fail_tensor(words, "has rows of ", words.shape[1], " words for ", cols, " codes; no group of config.json has so many bits");
-  const auto bits = static_cast<int>(group->bits);
+  const Group& group = group_for(folder, known, words, scales, cols, groups,
+                                 [&](const Group& each) { return crosses_words(words.shape[1], cols, each.bits).has_value(); });
+  const auto bits = static_cast<int>(group.bits);
   const bool crosses = *crosses_words(words.shape[1], cols, bits);
-  if (group->symmetric && zeros) folder.fail_tensor(*zeros, "is there, and config.json says that the weights are symmetric");
-  if (!group->symmetric) {
+  if (group.symmetric && zeros) folder.fail_tensor(*zeros, "is there, and config.json says that the weights are symmetric");
+  if (!group.symmetric) {
     zeros = &folder.need(module, "weight_zero_point", {"I32"});
     folder.need_shape(*zeros, {crosses ? ceil_div(rows * bits, 32) : ceil_div(rows, 32 / bits), groups});
   }
-  if (group->ordered || index) index = &folder.need(module, "weight_g_idx", {"I32"});
+  if (group.ordered || index) index = &folder.need(module, "weight_g_idx", {"I32"});
 
-  Codes codes{.module = module, .rows = rows, .cols = cols, .groups = groups, .bits = bits, .scales = scales};
+  Codes codes{
+      .module = module, .library = "compressed-tensors", .rows = rows, .cols = cols, .groups = groups, .bits = bits, .scales = scales};
+  codes.group = folder.group_size(group.columns, scales, cols, groups);
   codes.offsets = zeros ? Offsets::zeros : Offsets::middle;
-  if (index) codes.group_of = order_of(folder, *index, cols, groups);
-  codes.packing = str("compressed-tensors, ", bits, " bits, groups of ", cols / groups, codes.group_of.empty() ? "" : ", act-order");
+  if (index) codes.group_of = folder.group_of_columns(*index, cols, groups, codes.group);
   codes.read = [words, scales, cols, groups, bits, crosses, zeros = zeros ? std::optional(*zeros) : std::nullopt](
                    std::span<const File> files, std::int64_t first, std::int64_t count) {
     const auto n = static_cast<std::size_t>(count), width = static_cast<std::size_t>(cols), high = static_cast<std::size_t>(groups);
@@ -165,18 +187,21 @@ void add_packed(PackedFolder& folder, const std::string& module, const std::vect
   folder.add(std::move(codes), {&words, &shape, &scales, zeros, index});
 }
 
-void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo& weight) {
+void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo& weight, const std::vector<Group>& known) {
   const TensorInfo& scales = folder.need(module, "weight_scale", {"F16", "BF16", "F32"});
-  const TensorInfo* zeros = folder.find(module, "weight_zero_point");
-  if (zeros) zeros = &folder.need(module, "weight_zero_point", {"I8"});
   folder.need_shape(weight, {-1, -1});
   const std::int64_t rows = weight.shape[0], cols = weight.shape[1], groups = groups_in(folder, scales, rows);
-  if (cols % groups != 0) folder.fail_tensor(scales, "has ", groups, " groups for ", cols, " columns, which they do not divide");
-  if (zeros) folder.need_shape(*zeros, scales.shape);
+  const Group& group = group_for(folder, known, weight, scales, cols, groups, [](const Group&) { return true; });
+  const TensorInfo* zeros = folder.find(module, "weight_zero_point");
+  if (group.symmetric && zeros) folder.fail_tensor(*zeros, "is there, and config.json says that the weights are symmetric");
+  if (!group.symmetric) {
+    zeros = &folder.need(module, "weight_zero_point", {"I8"});
+    if (is_one(*zeros) != is_one(scales) || groups_in(folder, *zeros, rows) != groups) folder.need_shape(*zeros, scales.shape);
+  }
 
-  Codes codes{.module = module, .rows = rows, .cols = cols, .groups = groups, .bits = 8, .scales = scales};
+  Codes codes{.module = module, .library = "compressed-tensors", .rows = rows, .cols = cols, .groups = groups, .bits = 8, .scales = scales};
+  codes.group = folder.group_size(group.columns, scales, cols, groups);
   codes.offsets = zeros ? Offsets::zeros : Offsets::middle;
-  codes.packing = str("compressed-tensors, 8 bits, groups of ", cols / groups);
   codes.read = [weight, scales, cols, groups, zeros = zeros ? std::optional(*zeros) : std::nullopt](
                    std::span<const File> files, std::int64_t first, std::int64_t count) {
     const auto high = static_cast<std::size_t>(groups * count), all = static_cast<std::size_t>(cols * count);
@@ -185,7 +210,7 @@ void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo
     for (std::uint8_t& code : out.codes) code ^= 0x80;  // -128 to 127 become 0 to 255
     if (!zeros) return out;
     std::vector<std::uint8_t> zero(high);
-    const bool one = zeros->shape.empty() || zeros->shape == std::vector<std::int64_t>{1};
+    const bool one = is_one(*zeros);
     read_bytes(files, *zeros, one ? 0 : static_cast<std::uint64_t>(first * groups), one ? 1 : high, zero.data());
     if (one) std::ranges::fill(zero, zero[0]);
     for (const std::uint8_t each : zero) out.offsets.push_back(static_cast<float>(each ^ 0x80));
@@ -203,17 +228,20 @@ void add_compressed_tensors(PackedFolder& folder) {
   if (const auto& keys = config.entries();
       keys.lower_bound(folder.key("transform_config.config_groups.")) != keys.lower_bound(folder.key("transform_config.config_groups/")))
     folder.unsupported("transform_config", "rotates the weights, which is not read");
+  const std::string format = config.string(folder.key("format")).value_or("pack-quantized");
+  if (std::ranges::find(kFormats, format) == std::end(kFormats))
+    folder.unsupported("format", "is ", quote(format), "; pack-quantized and int-quantized are read");
   const std::vector<Group> groups = groups_of(folder);
-  for (const std::string& module : folder.modules({"weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx"})) {
+  for (const std::string& module :
+       folder.modules({"weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx"}, "I8")) {
     for (const char* unused : {"input_scale", "input_zero_point", "input_global_scale"}) folder.drop(folder.find(module, unused));
-    const TensorInfo* weight = folder.find(module, "weight");
-    if (!weight) {
-      const TensorInfo* packed = folder.find(module, "weight_packed");
+    const TensorInfo *weight = folder.find(module, "weight"), *packed = folder.find(module, "weight_packed");
+    if (!weight && (packed || folder.find(module, "weight_shape"))) {
       if (packed && packed->format_name == "U8")
         folder.unsupported("format", "packs ", packed->name, " in floats of 4 bits (mxfp4, nvfp4), which is not read");
       add_packed(folder, module, groups);
-    } else if (weight->format_name == "I8") {
-      add_bytes(folder, module, *weight);
+    } else if (!weight || weight->format_name == "I8") {
+      add_bytes(folder, module, folder.need(module, "weight", {"I8"}), groups);
     } else {
       folder.unsupported("format", "has ", weight->name, " in ", weight->format_name, " with scales; I8 and packed integers are read");
     }

@@ -25,17 +25,22 @@ class PackedFolder {
   std::string key(std::string_view name) const { return prefix_ + std::string(name); }
   std::span<const File> files() const { return files_; }
 
-  // Returns the modules that have a tensor with one of these suffixes, in the order of their names.
-  std::set<std::string> modules(std::initializer_list<std::string_view> suffixes) const;
+  // Returns the modules that have a tensor with one of these suffixes, or a weight of this dtype, in the order of their names.
+  std::set<std::string> modules(std::initializer_list<std::string_view> suffixes, std::string_view weight_dtype = "") const;
   const TensorInfo* find(const std::string& module, std::string_view suffix) const;
   // Returns a tensor that a module must have, and that has one of the dtypes.
   const TensorInfo& need(const std::string& module, std::string_view suffix, std::initializer_list<std::string_view> dtypes) const;
-  // Throws unless the tensor has this shape; -1 stands for any length above 0.
+  // Throws unless the tensor has this shape; -1 stands for any length from 1 to 2^31 - 1. So products of two lengths, or of a length and a
+  // number of bits, do not overflow.
   void need_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape) const;
+  // Returns the columns of a group, as `name` in config.json says: -1 or nothing stands for all columns. Throws if `groups` of them do not
+  // make up `cols` columns. The last group may have fewer columns than the others.
+  std::int64_t group_size(std::string_view name, const TensorInfo& scales, std::int64_t cols, std::int64_t groups) const;
+  // Returns the group of each column, which `index` holds. Returns nothing if each group consists of `group` neighbouring columns.
+  std::vector<std::int32_t> group_of_columns(const TensorInfo& index, std::int64_t cols, std::int64_t groups, std::int64_t group) const;
 
-  // Puts a made tensor in the place of these tensors of its module.
-  void add(TensorInfo made, std::initializer_list<const TensorInfo*> from);
-  void add(Codes codes, std::initializer_list<const TensorInfo*> from) { add(made_of(std::move(codes), slices_), from); }
+  // Puts the tensor that is made from these codes in the place of the tensors of its module. Null pointers are no tensors.
+  void add(Codes codes, std::initializer_list<const TensorInfo*> from);
   // Leaves out a tensor that results do not depend on.
   void drop(const TensorInfo* tensor);
   // Returns the tensors of the folder with what was added and without what was replaced.

@@ -16,47 +16,37 @@ namespace pumice::files::schemes {
 namespace {
 
 struct Settings {
-  int bits;
-  std::int64_t group;  // columns; -1: all
-  bool symmetric;      // all zeros are in the middle
-  bool minus_one;      // zeros are stored minus one
-  bool by_module;      // some modules have other settings
+  std::int64_t bits;
+  bool symmetric;  // all zeros are in the middle
+  bool minus_one;  // zeros are stored minus one
+  bool ordered;    // there are act-order indices
+  bool by_module;  // some modules have other settings
 };
 
 Settings settings_of(const PackedFolder& folder) {
   const Metadata& config = folder.config();
-  const std::string format = config.string(folder.key("checkpoint_format")).value_or("gptq");
-  if (format != "gptq" && format != "gptq_v2") folder.unsupported("checkpoint_format", "is ", quote(format), "; gptq and gptq_v2 are read");
-  const auto& keys = config.entries();
-  const std::string dynamic = folder.key("dynamic.");
-  const auto first = keys.lower_bound(dynamic);
-  return {.bits = static_cast<int>(std::clamp<std::int64_t>(config.integer(folder.key("bits")).value_or(0), 0, 64)),
-          .group = config.integer(folder.key("group_size")).value_or(-1),
+  const char* const name = config.has(folder.key("checkpoint_format")) ? "checkpoint_format" : "format";
+  const std::string format = config.string(folder.key(name)).value_or("gptq");
+  if (format != "gptq" && format != "gptq_v2") folder.unsupported(name, "is ", quote(format), "; gptq and gptq_v2 are read");
+  const auto has_object = [&](std::string_view object) {
+    const std::string prefix = folder.key(object) + ".";
+    const auto first = config.entries().lower_bound(prefix);
+    return first != config.entries().end() && first->first.starts_with(prefix);
+  };
+  return {.bits = config.integer(folder.key("bits")).value_or(0),
           .symmetric = config.boolean(folder.key("sym")).value_or(false),
           .minus_one = format == "gptq",
-          .by_module = first != keys.end() && first->first.starts_with(dynamic)};
+          .ordered = config.boolean(folder.key("desc_act")).value_or(false),
+          .by_module = has_object("dynamic") || has_object("extra_config")};  // of GPTQModel, of AutoRound
 }
 
-// Returns the group of each column, or nothing if a group's columns are neighbours and all groups are equally long.
-std::vector<std::int32_t> group_of_columns(const PackedFolder& folder, const TensorInfo* index, const TensorInfo& scales, std::int64_t cols,
-                                           std::int64_t groups, std::int64_t group) {
-  if (!index && cols % groups == 0) return {};
-  std::vector<std::int32_t> found(static_cast<std::size_t>(cols));
-  if (index) {
-    folder.need_shape(*index, {cols});
-    read_bytes(folder.files(), *index, 0, index->bytes, found.data());
-  } else {
-    for (std::int64_t col = 0; col < cols; ++col) found[static_cast<std::size_t>(col)] = static_cast<std::int32_t>(col / group);
-  }
-  bool plain = cols % groups == 0;
-  for (std::int64_t col = 0; col < cols; ++col) {
-    const std::int32_t g = found[static_cast<std::size_t>(col)];
-    if (g < 0 || g >= groups)
-      folder.fail_tensor(index ? *index : scales, "column ", col, " is of group ", g, "; there are ", groups, " groups");
-    plain = plain && g == col / (cols / groups);
-  }
-  if (plain) found.clear();
-  return found;
+// Returns the columns of a group. A module may have another number of them than config.json says for all; the shapes say it then.
+std::int64_t group_of_module(const PackedFolder& folder, const Settings& settings, const TensorInfo& scales, std::int64_t cols,
+                             std::int64_t groups) {
+  const std::int64_t usual = folder.config().integer(folder.key("group_size")).value_or(-1);
+  const bool fits = usual < 1 ? groups == 1 : ceil_div(cols, usual) == groups;
+  if (settings.by_module && !fits && cols % groups == 0) return cols / groups;
+  return folder.group_size("group_size", scales, cols, groups);
 }
 
 }  // namespace
@@ -67,7 +57,7 @@ void add_gptq(PackedFolder& folder) {
     const TensorInfo &words = folder.need(module, "qweight", {"I32"}), &zeros = folder.need(module, "qzeros", {"I32"}),
                      &scales = folder.need(module, "scales", {"F16", "BF16", "F32"});
     const TensorInfo* index = folder.find(module, "g_idx");
-    if (index || folder.config().boolean(folder.key("desc_act")).value_or(false)) index = &folder.need(module, "g_idx", {"I32"});
+    if (index || settings.ordered) index = &folder.need(module, "g_idx", {"I32"});
     folder.need_shape(words, {-1, -1});
     const std::int64_t rows = words.shape[1];
     folder.need_shape(scales, {-1, rows});
@@ -79,19 +69,17 @@ void add_gptq(PackedFolder& folder) {
       folder.fail_tensor(zeros, "has ", zeros.shape[1], " words for ", rows, " zeros; codes of 2, 3, 4 and 8 bits are read");
     if (!settings.by_module && settings.bits != bits)
       folder.fail_tensor(zeros, "has zeros of ", bits, " bits, and config.json says bits ", settings.bits);
-    if (words.shape[0] > std::int64_t{1} << 26 || words.shape[0] * 32 % bits != 0)
+    if (words.shape[0] * 32 % bits != 0)
       folder.fail_tensor(words, "has ", words.shape[0], " words a row, which do not divide into codes of ", bits, " bits");
     const std::int64_t cols = words.shape[0] * 32 / bits;
-    const std::int64_t group = settings.group <= 0 ? cols : settings.group;
-    if (groups > cols || (ceil_div(cols, group) != groups && cols % groups != 0))
-      folder.fail_tensor(scales, "has ", groups, " groups for ", cols, " columns; config.json says group_size ", settings.group);
 
-    Codes codes{.module = module, .rows = rows, .cols = cols, .groups = groups, .bits = static_cast<int>(bits), .scales = scales};
+    Codes codes{.module = module, .library = "GPTQ", .rows = rows, .cols = cols, .groups = groups, .scales = scales};
+    codes.bits = static_cast<int>(bits);
     codes.offsets = settings.symmetric ? Offsets::middle : Offsets::zeros;
-    codes.group_of = group_of_columns(folder, index, scales, cols, groups, group);
-    codes.packing = str("GPTQ, ", bits, " bits, groups of ", ceil_div(cols, groups), codes.group_of.empty() ? "" : ", act-order");
+    codes.group = group_of_module(folder, settings, scales, cols, groups);
+    if (index) codes.group_of = folder.group_of_columns(*index, cols, groups, codes.group);
     codes.rows_at_once = rows_in_slice(rows, cols);
-    codes.read = [words, zeros, scales, bits = static_cast<int>(bits), rows, cols, groups, settings, config = folder.config().file()](
+    codes.read = [words, zeros, scales, bits = static_cast<int>(bits), rows, cols, groups, settings](
                      std::span<const File> files, std::int64_t first, std::int64_t count) {
       const auto n = static_cast<std::size_t>(count), width = static_cast<std::size_t>(cols), high = static_cast<std::size_t>(groups);
       CodeRows out{.codes = std::vector<std::uint8_t>(n * width), .scales = std::vector<float>(n * high), .offsets = {}};

@@ -12,36 +12,31 @@ namespace pumice::files::schemes {
 
 void add_mlx(PackedFolder& folder) {
   const Metadata& config = folder.config();
-  for (const std::string& module : folder.modules({"scales", "biases"})) {
-    const auto setting = [&](const char* name) {
-      return folder.key(config.has(folder.key(module + "." + name)) ? module + "." + name : name);
+  for (const std::string& module : folder.modules({"scales", "biases"}, "U32")) {
+    const auto setting = [&](std::string_view name) {
+      const std::string own = str(module, ".", name);
+      return config.has(folder.key(own)) ? own : std::string(name);
     };
-    const std::string mode = config.string(setting("mode")).value_or("affine");
-    if (mode != "affine")
-      fail_at(ErrorKind::unsupported_model, config.file(), setting("mode"), std::nullopt, "is ", quote(mode), "; affine is read");
+    if (const std::string name = setting("mode"), mode = config.string(folder.key(name)).value_or("affine"); mode != "affine")
+      folder.unsupported(name, "is ", quote(mode), "; affine is read");
     const TensorInfo &words = folder.need(module, "weight", {"U32"}), &scales = folder.need(module, "scales", {"F16", "BF16", "F32"}),
                      &biases = folder.need(module, "biases", {"F16", "BF16", "F32"});
+    if (words.shape.size() == 3 && scales.shape.size() == 3)
+      folder.unsupported(module, "has all experts in ", words.name, ", which is not read if it is packed; one tensor for each expert is");
     folder.need_shape(words, {-1, -1});
-    const std::int64_t rows = words.shape[0], across = words.shape[1], group = config.integer(setting("group_size")).value_or(0);
+    const std::int64_t rows = words.shape[0], across = words.shape[1], bits = config.integer(folder.key(setting("bits"))).value_or(0);
+    if (bits < 2 || bits > 8) folder.unsupported(setting("bits"), "is ", bits, "; 2 to 8 are read");
+    if (across * 32 % bits != 0)
+      folder.fail_tensor(words, "has rows of ", across, " words, which do not divide into codes of ", bits, " bits");
+    const std::int64_t cols = across * 32 / bits;
     folder.need_shape(scales, {rows, -1});
     folder.need_shape(biases, scales.shape);
     const std::int64_t groups = scales.shape[1];
-    if (group < 1 || group > 1 << 20)
-      fail_at(ErrorKind::model_format, config.file(), setting("group_size"), std::nullopt, "is ", group, "; 32, 64 and 128 are usual");
-    const std::int64_t cols = groups * group, bits = across <= cols ? across * 32 / cols : 0;
-    if (bits < 2 || bits > 8 || across * 32 != cols * bits)
-      folder.fail_tensor(words, "has rows of ", across, " words for ", cols, " codes; 2 to 8 bits are read");
 
-    Codes codes{.module = module,
-                .rows = rows,
-                .cols = cols,
-                .groups = groups,
-                .bits = static_cast<int>(bits),
-                .offsets = Offsets::biases,
-                .scales = scales.format == Format::F32   ? scales
-                          : biases.format == Format::F32 ? biases
-                                                         : scales};
-    codes.packing = str("MLX, ", bits, " bits, groups of ", group);
+    Codes codes{.module = module, .library = "MLX", .rows = rows, .cols = cols, .groups = groups, .scales = scales, .biases = biases};
+    codes.bits = static_cast<int>(bits);
+    codes.group = folder.group_size(setting("group_size"), scales, cols, groups);
+    codes.offsets = Offsets::biases;
     codes.read = [words, scales, biases, cols, groups, bits = static_cast<int>(bits)](std::span<const File> files, std::int64_t first,
                                                                                       std::int64_t count) {
       const auto n = static_cast<std::size_t>(count), width = static_cast<std::size_t>(cols), high = static_cast<std::size_t>(groups);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <utility>
 
+#include "core/checked.h"
 #include "files/schemes/folder.h"
 
 namespace pumice::files::schemes {
@@ -21,6 +23,8 @@ constexpr Scheme kSchemes[] = {
 };
 constexpr Scheme kMlx = {"", "MLX", add_mlx};  // has no quant_method
 
+constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max();  // of a matrix: rows, columns
+
 }  // namespace
 
 PackedFolder::PackedFolder(const Metadata& config, std::string prefix, const std::vector<File>& files,
@@ -29,12 +33,13 @@ PackedFolder::PackedFolder(const Metadata& config, std::string prefix, const std
   for (const TensorInfo& tensor : tensors_) by_name_.emplace(tensor.name, &tensor);
 }
 
-std::set<std::string> PackedFolder::modules(std::initializer_list<std::string_view> suffixes) const {
+std::set<std::string> PackedFolder::modules(std::initializer_list<std::string_view> suffixes, std::string_view weight_dtype) const {
   std::set<std::string> found;
   for (const TensorInfo& tensor : tensors_) {
     const std::size_t dot = tensor.name.rfind('.');
     if (dot == std::string::npos) continue;
-    if (std::ranges::find(suffixes, std::string_view(tensor.name).substr(dot + 1)) != suffixes.end())
+    const std::string_view suffix = std::string_view(tensor.name).substr(dot + 1);
+    if (std::ranges::find(suffixes, suffix) != suffixes.end() || (suffix == "weight" && tensor.format_name == weight_dtype))
       found.insert(tensor.name.substr(0, dot));
   }
   return found;
@@ -49,8 +54,9 @@ const TensorInfo& PackedFolder::need(const std::string& module, std::string_view
                                      std::initializer_list<std::string_view> dtypes) const {
   const TensorInfo* found = find(module, suffix);
   if (!found)
-    fail_at(ErrorKind::model_format, config_.file(), str("tensor ", module, ".", suffix), std::nullopt, "is missing; ",
-            config_.string(key("quant_method")).value_or("MLX"), " packs a matrix in several tensors, and has others of this one");
+    fail_at(ErrorKind::model_format, config_.file(), str("tensor ", module, ".", suffix), std::nullopt,
+            "is missing; the folder has other tensors of this matrix, which ", config_.string(key("quant_method")).value_or("MLX"),
+            " packed");
   if (std::ranges::find(dtypes, found->format_name) == dtypes.end()) {
     std::string needed;
     for (const std::string_view dtype : dtypes) needed += str(needed.empty() ? "" : " or ", dtype);
@@ -60,7 +66,7 @@ const TensorInfo& PackedFolder::need(const std::string& module, std::string_view
 }
 
 void PackedFolder::need_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape) const {
-  const auto fits = [](std::int64_t has, std::int64_t needed) { return needed < 0 ? has > 0 : has == needed; };
+  const auto fits = [](std::int64_t has, std::int64_t needed) { return has > 0 && has <= kMaxLength && (needed < 0 || has == needed); };
   if (std::ranges::equal(tensor.shape, shape, fits)) return;
   const auto text = [](const std::vector<std::int64_t>& lengths) {
     std::string list;
@@ -71,9 +77,40 @@ void PackedFolder::need_shape(const TensorInfo& tensor, const std::vector<std::i
   fail_tensor(tensor, "has the shape ", text(tensor.shape), "; ", text(shape), " is needed");
 }
 
-void PackedFolder::add(TensorInfo made, std::initializer_list<const TensorInfo*> from) {
+std::int64_t PackedFolder::group_size(std::string_view name, const TensorInfo& scales, std::int64_t cols, std::int64_t groups) const {
+  const std::int64_t says = config_.integer(key(name)).value_or(-1);
+  if (says != -1 && (says < 1 || says > kMaxLength))
+    fail_at(ErrorKind::model_format, config_.file(), key(name), std::nullopt, "is ", says, "; -1 (all columns) or 1 to ", kMaxLength,
+            " is needed");
+  const std::int64_t group = says == -1 ? cols : std::min(says, cols);
+  if (ceil_div(cols, group) != groups)
+    fail_tensor(scales, "has ", groups, " groups for ", cols, " columns; with ", key(name), " ", says, " in config.json there are ",
+                ceil_div(cols, group));
+  return group;
+}
+
+std::vector<std::int32_t> PackedFolder::group_of_columns(const TensorInfo& index, std::int64_t cols, std::int64_t groups,
+                                                         std::int64_t group) const {
+  need_shape(index, {cols});
+  std::vector<std::int32_t> found(static_cast<std::size_t>(cols));
+  read_bytes(files_, index, 0, index.bytes, found.data());
+  bool neighbours = true;
+  for (std::int64_t col = 0; col < cols; ++col) {
+    const std::int32_t g = found[static_cast<std::size_t>(col)];
+    if (g < 0 || g >= groups) fail_tensor(index, "says that column ", col, " is of group ", g, "; there are ", groups, " groups");
+    neighbours = neighbours && g == col / group;
+  }
+  if (neighbours) found.clear();
+  return found;
+}
+
+void PackedFolder::add(Codes codes, std::initializer_list<const TensorInfo*> from) {
+  for (const std::int64_t length : {codes.rows, codes.cols})
+    if (length > kMaxLength) fail_tensor(codes.scales, "belongs to a matrix of ", codes.rows, " rows and ", codes.cols, " columns");
   for (const TensorInfo* tensor : from) drop(tensor);
-  made_.push_back(std::move(made));
+  if (const TensorInfo* weight = find(codes.module, "weight"); weight && !replaced_.contains(weight))
+    fail_tensor(*weight, "is there beside ", codes.scales.name, ", which belongs to a packed form of the same matrix");
+  made_.push_back(made_of(std::move(codes), slices_));
 }
 
 void PackedFolder::drop(const TensorInfo* tensor) {

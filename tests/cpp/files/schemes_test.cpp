@@ -1,0 +1,528 @@
+// Folders that other libraries packed: rows must be those that the library itself expands (tests/goldens/packed), and a folder that lacks
+// a tensor, or has a wrong one, must be refused by the name of that tensor.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "files/build_files.h"
+#include "files/expect_error.h"
+#include "files/made_tensor.h"
+#include "files/model_file.h"
+
+namespace pumice::files::testing {
+namespace {
+
+std::string bytes_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream all;
+  all << file.rdbuf();
+  return std::move(all).str();
+}
+
+struct Golden {
+  std::string name;
+  nlohmann::json config;
+  std::vector<SafeTensor> tensors;
+  SafeTensor exact;  // the weights, or every third row of them
+
+  SafeTensor& tensor(const std::string& suffix) { return *std::ranges::find(tensors, "m." + suffix, &SafeTensor::name); }
+  nlohmann::json& settings() { return config[config.contains("quantization") ? "quantization" : "quantization_config"]; }
+};
+
+std::vector<Golden> goldens() {
+  std::vector<Golden> all;
+  for (const auto& entry : std::filesystem::directory_iterator(PUMICE_TESTS_DIR "/goldens/packed")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    Golden golden{.name = entry.path().stem().string(), .config = {}, .tensors = {}, .exact = {}};
+    golden.config = nlohmann::json::parse(bytes_of(std::filesystem::path(entry.path()).replace_extension(".config.json")));
+    const std::string bytes = bytes_of(entry.path());
+    std::uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    const auto tensors = nlohmann::json::parse(bytes.substr(8, header));
+    for (const auto& [name, tensor] : tensors.items()) {
+      const std::size_t begin = tensor.at("data_offsets")[0], end = tensor.at("data_offsets")[1];
+      SafeTensor read{name, tensor.at("dtype"), tensor.at("shape"), bytes.substr(8 + header + begin, end - begin)};
+      if (name == "exact") {
+        golden.exact = std::move(read);
+      } else {
+        golden.tensors.push_back(std::move(read));
+      }
+    }
+    all.push_back(std::move(golden));
+  }
+  std::ranges::sort(all, {}, &Golden::name);
+  return all;
+}
+
+Golden golden_of(const std::string& name) {
+  const std::vector<Golden> all = goldens();
+  return *std::ranges::find(all, name, &Golden::name);
+}
+
+class Schemes : public ::testing::Test {
+ protected:
+  std::shared_ptr<const ModelFile> open(const Golden& golden) {
+    folder_.write("config.json", golden.config.dump());
+    folder_.write("model.safetensors", safetensors(golden.tensors).bytes);
+    return ModelFile::open(folder_.path());
+  }
+  std::vector<float> weights(const Golden& golden) {
+    const auto model = open(golden);
+    return model->read_floats(*model->find("m.weight"));
+  }
+  Error refused(const Golden& golden, const std::string& text, ErrorKind kind = ErrorKind::model_format) {
+    SCOPED_TRACE(golden.name);
+    return expect_error(kind, text, [&] { weights(golden); });
+  }
+  TempFolder folder_;
+};
+
+// How each golden is read, in the order of their names.
+const std::map<std::string, std::string> kFormatOf = {
+    {"awq_128", "Q5_0"},
+    {"awq_32", "Q5_0"},
+    {"awq_64", "Q5_0"},
+    {"compressed_2", "Q4_0"},
+    {"compressed_2_sym", "Q4_0"},
+    {"compressed_3", "Q4_0"},
+    {"compressed_3_sym", "Q4_0"},
+    {"compressed_3_unused_bits", "Q4_0"},
+    {"compressed_4", "Q5_0"},
+    {"compressed_4_act_order", "F32"},
+    {"compressed_4_bf16", "Q4_0"},
+    {"compressed_4_rows", "Q5_0"},
+    {"compressed_4_sym", "Q4_0"},
+    {"compressed_5", "F32"},
+    {"compressed_5_sym", "Q5_0"},
+    {"compressed_8", "F32"},
+    {"compressed_8_sym", "Q8_0"},
+    {"compressed_bytes", "Q8_0"},
+    {"compressed_bytes_f32", "F32"},
+    {"compressed_bytes_zeros", "F32"},
+    {"gptq_2", "Q4_0"},
+    {"gptq_2_sym", "Q4_0"},
+    {"gptq_3", "Q4_0"},
+    {"gptq_3_sym", "Q4_0"},
+    {"gptq_3_v2_sym", "Q4_0"},
+    {"gptq_4", "Q5_0"},
+    {"gptq_4_act_order", "F32"},
+    {"gptq_4_one_group", "Q5_0"},
+    {"gptq_4_partial", "Q4_0"},
+    {"gptq_4_sym", "Q4_0"},
+    {"gptq_4_v2", "Q5_0"},
+    {"gptq_8", "F32"},
+    {"gptq_8_sym", "Q8_0"},
+    {"mlx_2_bf16", "Q4_1"},
+    {"mlx_2_f16", "Q4_1"},
+    {"mlx_3_bf16", "Q4_1"},
+    {"mlx_3_f16", "Q4_1"},
+    {"mlx_4_bf16", "Q4_1"},
+    {"mlx_4_f16", "Q4_1"},
+    {"mlx_5_bf16", "Q5_1"},
+    {"mlx_5_f16", "Q5_1"},
+    {"mlx_6_bf16", "F32"},
+    {"mlx_6_f16", "F32"},
+    {"mlx_8_bf16", "F32"},
+    {"mlx_8_f16", "F32"},
+};
+
+TEST_F(Schemes, RowsAreThoseOfTheLibrary) {
+  const std::vector<Golden> all = goldens();
+  ASSERT_EQ(all.size(), kFormatOf.size());
+  for (const Golden& golden : all) {
+    SCOPED_TRACE(golden.name);
+    const auto model = open(golden);
+    ASSERT_EQ(model->tensors().size(), 1u);
+    const TensorInfo& tensor = *model->find("m.weight");
+    ASSERT_TRUE(tensor.made);
+    EXPECT_EQ(tensor.format_name, kFormatOf.at(golden.name));
+    EXPECT_EQ(tensor.made->not_exact.empty(), tensor.format_name != "F32") << tensor.made->not_exact;
+    ASSERT_EQ(tensor.shape.size(), 2u);
+    ASSERT_EQ(tensor.shape[1], golden.exact.shape[1]);
+    const std::size_t cols = static_cast<std::size_t>(tensor.shape[1]), step = golden.exact.shape[0] == tensor.shape[0] ? 1 : 3;
+    const std::vector<float> weights = model->read_floats(tensor);
+    std::vector<float> exact(golden.exact.data.size() / sizeof(float));
+    std::memcpy(exact.data(), golden.exact.data.data(), golden.exact.data.size());
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      const std::size_t row = i / cols * step, col = i % cols;
+      ASSERT_EQ(weights[row * cols + col], exact[i])  // equal bits, but for the sign of 0, which libraries lose in a sum
+          << "row " << row << ", column " << col << ": " << weights[row * cols + col] << " instead of " << exact[i];
+    }
+  }
+}
+
+TEST_F(Schemes, PartsOfRowsAreReadAsTheWhole) {
+  for (const Golden& golden : goldens()) {
+    SCOPED_TRACE(golden.name);
+    const auto model = open(golden);
+    const TensorInfo& tensor = *model->find("m.weight");
+    std::vector<std::uint8_t> whole(tensor.bytes), part(tensor.bytes);
+    model->read(tensor, 0, tensor.bytes, whole.data());
+    for (std::uint64_t offset = 0; offset < tensor.bytes; offset += 101) {
+      const std::uint64_t count = std::min<std::uint64_t>(tensor.bytes - offset, 1 + offset % 307);
+      model->read(tensor, offset, count, part.data());
+      ASSERT_TRUE(
+          std::equal(part.begin(), part.begin() + static_cast<std::ptrdiff_t>(count), whole.begin() + static_cast<std::ptrdiff_t>(offset)))
+          << offset;
+    }
+  }
+}
+
+// AWQ keeps a column together, so rows are read in slices of 64 if they are as long as this.
+TEST_F(Schemes, SlicesOfALargeMatrix) {
+  constexpr std::int64_t kRows = 136, kCols = 1 << 17, kGroup = 1 << 16, kWords = kRows / 8;
+  Golden golden = golden_of("awq_32");
+  golden.settings()["group_size"] = kGroup;
+  golden.tensors = {{"m.qweight", "I32", {kCols, kWords}, pattern(kCols * kWords * 4, 1)},
+                    {"m.qzeros", "I32", {2, kWords}, pattern(2 * kWords * 4, 2)},
+                    {"m.scales", "F16", {2, kRows}, pattern(2 * kRows * 2, 3)}};
+  const auto model = open(golden);
+  const TensorInfo& tensor = *model->find("m.weight");
+  const auto nibble = [](const std::string& data, std::int64_t word, int k) {
+    return static_cast<unsigned char>(data[static_cast<std::size_t>(word * 4 + k / 2)]) >> (k % 2 * 4) & 15;
+  };
+  const auto row_bytes = static_cast<std::size_t>(pumice::row_bytes(Format::Q5_0, kCols));
+  const auto check = [&](std::int64_t first, std::int64_t count) {
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count) * row_bytes);
+    model->read(tensor, static_cast<std::uint64_t>(first) * row_bytes, bytes.size(), bytes.data());
+    std::vector<float> row(kCols);
+    for (std::int64_t r = first; r < first + count; ++r) {
+      unpack(Format::Q5_0, bytes.data() + static_cast<std::size_t>(r - first) * row_bytes, kCols, row.data());
+      constexpr int kPlace[] = {0, 4, 1, 5, 2, 6, 3, 7};  // of output r % 8 in its word
+      for (const std::int64_t col : {std::int64_t{0}, std::int64_t{31}, kGroup - 1, kGroup, kCols - 1}) {
+        std::uint16_t scale = 0;
+        std::memcpy(&scale, golden.tensors[2].data.data() + (col / kGroup * kRows + r) * 2, 2);
+        const int code = nibble(golden.tensors[0].data, col * kWords + r / 8, kPlace[r % 8]);
+        const int zero = nibble(golden.tensors[1].data, col / kGroup * kWords + r / 8, kPlace[r % 8]);
+        EXPECT_EQ(row[static_cast<std::size_t>(col)], f16_to_f32(scale) * static_cast<float>(code - zero)) << r << ", " << col;
+      }
+    }
+  };
+  check(0, 1);
+  check(60, 10);  // two slices
+  check(127, 9);  // the last slice has 8 rows
+  std::thread other([&] { check(120, 3); });
+  check(5, 3);
+  other.join();
+}
+
+TEST_F(Schemes, ATensorThatIsMissing) {
+  for (const Golden& golden : goldens()) {
+    for (std::size_t i = 0; i < golden.tensors.size(); ++i) {
+      Golden less = golden;
+      less.tensors.erase(less.tensors.begin() + static_cast<std::ptrdiff_t>(i));
+      // Without desc_act, neighbouring columns are a group, and the index says no more than that.
+      if (golden.tensors[i].name == "m.g_idx" && !less.settings()["desc_act"]) {
+        EXPECT_EQ(weights(less), weights(golden)) << golden.name;
+      } else {
+        refused(less, golden.tensors[i].name + ": is missing");
+      }
+    }
+  }
+}
+
+TEST_F(Schemes, ATensorOfAnotherDtype) {
+  const std::map<std::string, std::vector<std::string>> kOthers = {
+      {"I32", {"U32", "F32"}}, {"U32", {"I32", "F32"}}, {"I64", {"U64", "F64"}}, {"I8", {"U8", "F8_E4M3"}},
+      {"F16", {"I16"}},        {"BF16", {"U16"}},       {"F32", {"I32"}}};
+  for (const Golden& golden : goldens()) {
+    for (std::size_t i = 0; i < golden.tensors.size(); ++i) {
+      for (const std::string& dtype : kOthers.at(golden.tensors[i].dtype)) {
+        Golden other = golden;
+        other.tensors[i].dtype = dtype;
+        SCOPED_TRACE(golden.name + ", " + golden.tensors[i].name + " as " + dtype);
+        // Floats of 8 bits with scales are a packing that is known and not read.
+        const bool known = golden.tensors[i].dtype == "I8" && golden.tensors[i].name == "m.weight";
+        refused(other, golden.tensors[i].name, known ? ErrorKind::unsupported_model : ErrorKind::model_format);
+      }
+    }
+  }
+}
+
+TEST_F(Schemes, ATensorOfAnotherShape) {
+  for (const Golden& golden : goldens()) {
+    const std::vector<float> whole = weights(golden);
+    for (std::size_t i = 0; i < golden.tensors.size(); ++i) {
+      const SafeTensor& right = golden.tensors[i];
+      std::int64_t values = 1;
+      for (const std::int64_t length : right.shape) values *= length;
+      const std::size_t each = right.data.size() / static_cast<std::size_t>(values);
+      std::vector<std::vector<std::int64_t>> shapes = {{},
+                                                       {values},
+                                                       {1, values},
+                                                       {values, 1},
+                                                       {1, 1, values},
+                                                       {values, 0},
+                                                       {0, values},
+                                                       {0},
+                                                       {0, std::int64_t{1} << 62},
+                                                       {std::int64_t{1} << 62, 0}};
+      if (right.shape.size() == 2) {
+        const std::int64_t first = right.shape[0], second = right.shape[1];
+        shapes.insert(shapes.end(), {{second, first}, {first + 1, second}, {first, second + 1}, {first * 2, second}, {first, second * 2}});
+        if (first > 1) shapes.insert(shapes.end(), {{first - 1, second}, {first / 2, second}});
+        if (second > 1) shapes.insert(shapes.end(), {{first, second - 1}, {first, second / 2}});
+      }
+      for (const std::vector<std::int64_t>& shape : shapes) {
+        if (shape == right.shape) continue;
+        Golden other = golden;
+        std::int64_t wanted = 1;
+        for (const std::int64_t length : shape) wanted *= length;
+        other.tensors[i].shape = shape;
+        other.tensors[i].data.resize(static_cast<std::size_t>(wanted) * each, '\x11');
+        std::string text = golden.name + ", " + right.name + " [";
+        for (const std::int64_t length : shape) text += std::to_string(length) + ",";
+        SCOPED_TRACE(text);
+        // One scale a row may have the shape [rows] as well as [rows, 1], and one of all may have [] as well as [1].
+        const bool scale = right.name == "m.weight_scale" || (right.name == "m.weight_zero_point" && right.dtype == "I8");
+        if (wanted == values && scale && (shape.size() == 1 || values == 1)) {
+          if (golden.config.dump().find("\"channel\"") == std::string::npos) continue;
+          EXPECT_EQ(weights(other), whole);
+          continue;
+        }
+        // The two ways in which compressed-tensors has packed codes of 3 and 5 bits differ in the width alone.
+        const bool stream =
+            right.name == "m.weight_packed" && (golden.name.find("_3") != std::string::npos || golden.name.find("_5") != std::string::npos);
+        if (stream && wanted != values && shape.size() == 2 && shape[0] == right.shape[0]) continue;
+        try {
+          // A matrix of other rows or columns is refused by the model that asks for it; there must be no other numbers of the same shape.
+          const auto model = open(other);
+          const TensorInfo& tensor = *model->find("m.weight");
+          const auto read = model->read_floats(tensor);
+          EXPECT_NE(read.size(), whole.size());
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::model_format) << error.what();
+          EXPECT_NE(std::string(error.what()).find("tensor m."), std::string::npos) << error.what();
+        }
+      }
+    }
+  }
+}
+
+void set(SafeTensor& tensor, std::size_t byte, std::initializer_list<unsigned> bytes) {
+  for (const unsigned value : bytes) tensor.data[byte++] = static_cast<char>(value);
+}
+
+TEST_F(Schemes, ScalesThatAreNoFiniteNumbers) {
+  for (const Golden& golden : goldens()) {
+    for (const char* suffix : {"scales", "biases", "weight_scale"}) {
+      Golden other = golden;
+      if (std::ranges::find(other.tensors, str("m.", suffix), &SafeTensor::name) == other.tensors.end()) continue;
+      SafeTensor& scales = other.tensor(suffix);
+      const unsigned exponent = scales.dtype == "F16" ? 0x7C : 0x7F, more = scales.dtype == "F16" ? 0 : 0x80;
+      const std::size_t last = scales.data.size() - 2;  // also of F32, whose high half comes last
+      set(scales, last, {more, exponent});
+      refused(other, str("tensor m.", suffix, ": row "));
+      set(scales, last, {more, exponent | 0x80});
+      refused(other, "-inf");
+      set(scales, last, {more | 1, exponent});
+      refused(other, "nan");
+    }
+  }
+}
+
+TEST_F(Schemes, ScalesThatNoHalfFloatEquals) {
+  for (const char* name : {"compressed_4_bf16", "mlx_4_bf16", "mlx_5_bf16"}) {
+    for (const char* suffix : {"scales", "biases", "weight_scale"}) {
+      Golden golden = golden_of(name);
+      if (std::ranges::find(golden.tensors, str("m.", suffix), &SafeTensor::name) == golden.tensors.end()) continue;
+      set(golden.tensor(suffix), 0, {0x80, 0x30});  // 2^-30
+      refused(golden, str("tensor m.", suffix, ": row 0 of the matrix: 9.31323e-10 equals no half float"));
+      set(golden.tensor(suffix), 0, {0x80, 0x47});  // 65536
+      refused(golden, "65536 equals no half float");
+      set(golden.tensor(suffix), 0, {0x80, 0x33});  // 2^-24, the smallest half float
+      EXPECT_NO_THROW(weights(golden));
+    }
+  }
+  Golden golden = golden_of("mlx_8_bf16");  // read as floats, which hold every scale
+  set(golden.tensor("scales"), 0, {0x80, 0x30});
+  EXPECT_NO_THROW(weights(golden));
+}
+
+TEST_F(Schemes, ZerosOfGptq) {
+  Golden golden = golden_of("gptq_4");
+  const auto scale = [&] {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, golden.tensor("scales").data.data(), 2);
+    return f16_to_f32(bits);
+  }();
+  const auto code = static_cast<float>(golden.tensor("qweight").data[0] & 15);  // of row 0, column 0
+  const auto first_zero = [&](unsigned stored) {
+    char& byte = golden.tensor("qzeros").data[0];
+    byte = static_cast<char>((byte & 0xF0) | static_cast<int>(stored));
+    return weights(golden)[0];
+  };
+  EXPECT_EQ(first_zero(0), scale * (code - 1));
+  EXPECT_EQ(first_zero(14), scale * (code - 15));
+  EXPECT_EQ(first_zero(15), scale * code);  // minus one, in four bits
+  golden.settings()["checkpoint_format"] = "gptq_v2";
+  EXPECT_EQ(first_zero(15), scale * (code - 15));
+  EXPECT_EQ(first_zero(0), scale * code);
+  golden.settings().erase("checkpoint_format");  // as "gptq"
+  EXPECT_EQ(first_zero(0), scale * (code - 1));
+
+  golden = golden_of("gptq_4_sym");
+  const float right = weights(golden)[0];
+  EXPECT_EQ(first_zero(7), right);
+  EXPECT_EQ(first_zero(8), right);  // a writer that does not subtract one
+  set(golden.tensor("qzeros"), 0, {0x76});
+  refused(golden, "tensor m.qzeros: row 0 has the zero 6; with sym in config.json it is 8 or 7");
+}
+
+TEST_F(Schemes, IndicesThatAreNoGroups) {
+  for (const auto& [name, suffix] : {std::pair("gptq_4_act_order", "g_idx"), std::pair("compressed_4_act_order", "weight_g_idx")}) {
+    Golden golden = golden_of(name);
+    set(golden.tensor(suffix), 12, {2, 0, 0, 0});
+    refused(golden, str("tensor m.", suffix, ": says that column 3 is of group 2; there are 2 groups"));
+    set(golden.tensor(suffix), 12, {255, 255, 255, 255});
+    refused(golden, "of group -1");
+    set(golden.tensor(suffix), 12, {255, 255, 255, 127});
+    refused(golden, "of group 2147483647");
+  }
+}
+
+TEST_F(Schemes, AShapeThatIsNotTheMatrix) {
+  for (const std::int64_t length : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1}, std::int64_t{1} << 33,
+                                    std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min()}) {
+    for (const std::size_t place : {0u, 8u}) {
+      Golden golden = golden_of("compressed_4");
+      std::memcpy(golden.tensor("weight_shape").data.data() + place, &length, sizeof length);
+      refused(golden, place == 0 || length < 1 || length > 1 ? "tensor m.weight_shape: says [" : "tensor m.weight_packed: ");
+    }
+  }
+  Golden golden = golden_of("compressed_4");
+  golden.tensor("weight_shape") = {"m.weight_shape", "I32", {2}, std::string("\x05\0\0\0\x40\0\0\0", 8)};
+  EXPECT_EQ(weights(golden), weights(golden_of("compressed_4")));
+}
+
+TEST_F(Schemes, SizesOfGroupsThatCannotBe) {
+  for (const Golden& golden : goldens()) {
+    for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-7}, std::int64_t{1} << 62, std::numeric_limits<std::int64_t>::min()}) {
+      Golden other = golden;
+      auto& settings = other.settings();
+      (settings.contains("config_groups") ? settings["config_groups"]["group_0"]["weights"] : settings)["group_size"] = size;
+      refused(other, "group_size: is ");
+    }
+    Golden other = golden;
+    auto& settings = other.settings();
+    (settings.contains("config_groups") ? settings["config_groups"]["group_0"]["weights"] : settings)["group_size"] = 16;
+    refused(other, "scale");
+  }
+}
+
+TEST_F(Schemes, KeysOfWrongTypes) {
+  const std::vector<nlohmann::json> values = {"text", 1.5, nlohmann::json::array({1, "x"}), nlohmann::json::object({{"a", 1}})};
+  for (const char* name : {"gptq_4", "awq_32", "compressed_4", "mlx_4_f16"}) {
+    const Golden golden = golden_of(name);
+    const auto keys = [](Golden& of) -> nlohmann::json& {
+      auto& settings = of.settings();
+      return settings.contains("config_groups") ? settings["config_groups"]["group_0"]["weights"] : settings;
+    };
+    Golden copy = golden;
+    for (const auto& [key, right] : keys(copy).items()) {
+      if (key == "quant_method" || key == "strategy") continue;
+      for (const nlohmann::json& value : values) {
+        if (value.is_string() && right.is_string()) continue;
+        if (key == "actorder" && value.is_string()) continue;  // "text" is an order that needs no index
+        Golden other = golden;
+        keys(other)[key] = value;
+        SCOPED_TRACE(str(name, " ", key, " ", value.dump()));
+        try {
+          weights(other);
+          ADD_FAILURE() << "read";
+        } catch (const Error& error) {
+          EXPECT_TRUE(error.kind() == ErrorKind::model_format || error.kind() == ErrorKind::unsupported_model) << error.what();
+          EXPECT_NE(std::string(error.what()).find(key), std::string::npos) << error.what();
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Schemes, KindsThatAreNotRead) {
+  const auto unsupported = [&](const char* name, const char* key, const nlohmann::json& value, const std::string& text) {
+    Golden golden = golden_of(name);
+    golden.settings()[key] = value;
+    refused(golden, text, ErrorKind::unsupported_model);
+  };
+  unsupported("gptq_4", "checkpoint_format", "marlin", "checkpoint_format: is 'marlin'; gptq and gptq_v2 are read");
+  unsupported("awq_32", "version", "gemv_fast", "version: is 'gemv_fast'; gemm is read");
+  unsupported("awq_32", "bits", 8, "bits: is 8; AWQ is read with 4");
+  unsupported("awq_32", "zero_point", false, "zero_point: is false");
+  unsupported("compressed_4", "format", "marlin-24", "format: is 'marlin-24'");
+  unsupported("compressed_4", "sparsity_config", {{"format", "sparse-24-bitmask"}}, "sparsity_config.format: is 'sparse-24-bitmask'");
+  unsupported("compressed_4", "transform_config", {{"config_groups", {{"R1", {{"type", "hadamard"}}}}}}, "transform_config: rotates");
+  unsupported("mlx_4_f16", "mode", "mxfp4", "mode: is 'mxfp4'; affine is read");
+  unsupported("mlx_4_f16", "bits", 9, "bits: is 9; 2 to 8 are read");
+  unsupported("mlx_4_f16", "m", {{"bits", 1}}, "m.bits: is 1; 2 to 8 are read");
+
+  // Two groups of config.json that the tensors do not tell apart.
+  Golden golden = golden_of("compressed_4");
+  auto& groups = golden.settings()["config_groups"];
+  groups["group_1"] = groups["group_0"];
+  EXPECT_NO_THROW(weights(golden));
+  groups["group_1"]["weights"]["symmetric"] = true;
+  refused(golden, "config_groups: has two groups that m.weight_packed can be of", ErrorKind::unsupported_model);
+
+  golden = golden_of("mlx_4_f16");  // experts
+  for (SafeTensor& tensor : golden.tensors) tensor.shape.insert(tensor.shape.begin(), 1);
+  refused(golden, "has all experts in m.weight", ErrorKind::unsupported_model);
+}
+
+TEST_F(Schemes, SettingsOfAModule) {
+  Golden golden = golden_of("mlx_5_f16");  // as mlx-lm writes models of several widths
+  golden.settings()["bits"] = 4;
+  golden.settings()["m"] = {{"group_size", 64}, {"bits", 5}};
+  EXPECT_EQ(weights(golden), weights(golden_of("mlx_5_f16")));
+
+  golden = golden_of("gptq_8_sym");  // as GPTQModel and AutoRound
+  golden.settings()["bits"] = 4;
+  refused(golden, "tensor m.qzeros: has zeros of 8 bits, and config.json says bits 4");
+  golden.settings()["dynamic"] = {{"+:.*m", {{"bits", 8}}}};
+  EXPECT_EQ(weights(golden), weights(golden_of("gptq_8_sym")));
+  golden.settings().erase("dynamic");
+  golden.settings()["extra_config"] = {{"m", {{"bits", 8}}}};
+  golden.settings()["quant_method"] = "auto-round";
+  golden.settings()["packing_format"] = "auto_round:auto_gptq";
+  EXPECT_EQ(weights(golden), weights(golden_of("gptq_8_sym")));
+
+  golden = golden_of("compressed_4");  // the text part of a model of images and text
+  golden.config = {{"text_config", golden.config}};
+  EXPECT_EQ(weights(golden), weights(golden_of("compressed_4")));
+}
+
+TEST_F(Schemes, AMatrixThatIsAlsoThereUnpacked) {
+  for (const char* name : {"gptq_4", "awq_32"}) {
+    Golden golden = golden_of(name);
+    golden.tensors.push_back({"m.weight", "F16", {32, 64}, pattern(4096, 5)});
+    refused(golden, "tensor m.weight: is there beside m.scales");
+  }
+  Golden golden = golden_of("compressed_4");
+  golden.tensors.push_back({"m.weight", "F16", {5, 64}, pattern(640, 5)});
+  refused(golden, "m.weight", ErrorKind::unsupported_model);
+}
+
+// Tensors that no matrix is packed in stay as they are, also in a packed folder.
+TEST_F(Schemes, OtherTensorsStay) {
+  Golden golden = golden_of("awq_32");
+  golden.tensors.push_back({"m.bias", "F16", {32}, pattern(64, 5)});
+  golden.tensors.push_back({"norm.weight", "F32", {2}, floats({1, 2})});
+  const auto model = open(golden);
+  EXPECT_EQ(model->scheme(), "AWQ");
+  EXPECT_EQ(model->tensors().size(), 3u);
+  EXPECT_EQ(model->read_floats(*model->find("norm.weight")), (std::vector<float>{1, 2}));
+  golden.config = nlohmann::json::object();  // without the key, nothing is known of the packing
+  EXPECT_EQ(open(golden)->scheme(), "");
+  EXPECT_EQ(open(golden)->tensors().size(), 5u);
+}
+
+}  // namespace
+}  // namespace pumice::files::testing

@@ -1,0 +1,242 @@
+"""Makes tests/goldens/packed: small matrices as other libraries pack them. NAME.safetensors has the packed tensors of the module "m", and
+the tensor "exact": the weights as the library itself expands them, float32 [rows, columns]. Of 32 rows it has every third one, which saves
+space: 0, 3, 6 ... are all places in a word. NAME.config.json is the config.json beside them.
+
+    python tests/make_packed_goldens.py gptq awq compressed_tensors        # with torch and transformers
+    python tests/make_packed_goldens.py compressed_tensors_0_9             # with compressed-tensors 0.9.4
+    python tests/make_packed_goldens.py mlx
+
+Needs auto-gptq 0.7.1, autoawq 0.2.9, compressed-tensors 0.20.0 or mlx 0.32.4 of PyPI. Of the first two, only some files are run, so that
+no GPU is needed, and few of their dependencies (pip install --no-deps; accelerate for autoawq). The tests need none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import struct
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+GOLDENS = Path(__file__).parent / "goldens" / "packed"
+DTYPES = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint32": "U32", "int8": "I8"}
+Array = npt.NDArray[Any]
+
+
+def write(name: str, config: dict[str, Any], exact: Array, tensors: dict[str, Array]) -> None:
+    """Writes a golden. A tensor of uint16 has the bits of BF16."""
+    header: dict[str, Any] = {}
+    data = b""
+    assert exact.dtype == np.float32
+    exact = exact[:: 3 if len(exact) == 32 else 1]
+    for tensor, values in {**{f"m.{key}": value for key, value in tensors.items()}, "exact": exact}.items():
+        dtype = DTYPES.get(values.dtype.name, "BF16")
+        header[tensor] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [len(data), len(data) + values.nbytes]}
+        data += np.ascontiguousarray(values).tobytes()
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    GOLDENS.mkdir(parents=True, exist_ok=True)
+    (GOLDENS / f"{name}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (GOLDENS / f"{name}.config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+def without_init(package: str) -> None:
+    """Puts an empty package in the place of one whose __init__ imports too much. Its modules can still be imported."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.submodule_search_locations is not None
+    empty = types.ModuleType(package)
+    empty.__path__ = list(spec.submodule_search_locations)
+    sys.modules[package] = empty
+
+
+class Random:
+    """Codes, zeros and scales of a matrix, seeded by the name of its golden."""
+
+    def __init__(self, name: str, bits: int, rows: int, columns: int, group: int) -> None:
+        self.rng = np.random.default_rng(list(name.encode()))
+        self.codes = self.rng.integers(0, 2**bits, (rows, columns))
+        self.codes[:, :2] = 0, 2**bits - 1  # both ends
+        self.group_of = np.arange(columns) // group
+        groups = -(-columns // group)
+        # Zeros from 1 on: pack() of AutoGPTQ subtracts 1 and has no bits for -1.
+        self.zeros = self.rng.integers(1, 2**bits, (rows, groups))
+        self.scales = (self.rng.uniform(0.005, 0.02, (rows, groups)) * self.rng.choice([-1, 1], (rows, groups))).astype(np.float16)
+
+    def weights(self) -> Array:
+        """Returns the float32 weights that each library is given to pack."""
+        by = self.scales.astype(np.float32)[:, self.group_of]
+        return by * (self.codes - self.zeros[:, self.group_of]).astype(np.float32)
+
+
+def make_gptq() -> None:
+    import torch
+
+    without_init("auto_gptq")
+    without_init("auto_gptq.nn_modules")
+    old = importlib.import_module("auto_gptq.nn_modules.qlinear.qlinear_cuda_old").QuantLinear
+    new = importlib.import_module("auto_gptq.nn_modules.qlinear.qlinear_cuda").QuantLinear
+
+    def make(name: str, bits: int, group: int, symmetric: bool, columns: int = 64, order: bool = False, version: str = "gptq") -> None:
+        rows = 32
+        wide = columns if group == -1 else group
+        made = Random(name, bits, rows, columns, wide)
+        if symmetric:
+            made.zeros[:] = 2 ** (bits - 1)
+        if order:
+            made.rng.shuffle(made.group_of)
+        linear = torch.nn.Linear(columns, rows, bias=False)
+        linear.weight.data = torch.from_numpy(made.weights())
+        layer = (new if order or columns % wide else old)(bits, group, columns, rows, bias=False, weight_dtype=torch.float32)
+        index = torch.from_numpy(made.group_of.astype(np.int32))
+        layer.pack(linear, torch.from_numpy(made.scales.astype(np.float32)), torch.from_numpy(made.zeros.astype(np.float32)), index)
+        exact = layer(torch.eye(columns)).T.numpy()
+        assert (exact == made.weights()).all(), name
+        if version == "gptq_v2":  # pack() subtracts 1 from the zeros, so these are stored as they are
+            layer.pack(linear, torch.from_numpy(made.scales.astype(np.float32)), torch.from_numpy(made.zeros + 1.0), index)
+            packed = layer.qzeros
+            layer.pack(linear, torch.from_numpy(made.scales.astype(np.float32)), torch.from_numpy(made.zeros.astype(np.float32)), index)
+            layer.qzeros = packed
+        config = {
+            "quant_method": "gptq",
+            "bits": bits,
+            "group_size": group,
+            "desc_act": order,
+            "sym": symmetric,
+            "checkpoint_format": version,
+        }
+        tensors = {"qweight": layer.qweight, "qzeros": layer.qzeros, "g_idx": index}
+        if columns % wide:
+            del tensors["g_idx"]  # groups of different lengths are also read without it
+        arrays = {key: value.numpy() for key, value in tensors.items()}
+        write(name, {"quantization_config": config}, exact, {**arrays, "scales": made.scales.T})
+
+    for bits in (2, 3, 4, 8):
+        make(f"gptq_{bits}_sym", bits, 32, True)
+        make(f"gptq_{bits}", bits, 32, False)
+    make("gptq_4_one_group", 4, -1, False)
+    make("gptq_4_v2", 4, 32, False, version="gptq_v2")
+    make("gptq_3_v2_sym", 3, 32, True, version="gptq_v2")
+    make("gptq_4_act_order", 4, 32, False, order=True)
+    make("gptq_4_partial", 4, 64, True, columns=96)
+
+
+def make_awq() -> None:
+    import torch
+
+    without_init("awq")
+    gemm = importlib.import_module("awq.modules.linear.gemm")
+    packing = importlib.import_module("awq.utils.packing_utils")
+    for group in (32, 64, 128):
+        name = f"awq_{group}"
+        rows, columns = 32, 2 * group
+        made = Random(name, 4, rows, columns, group)
+        made.zeros[:, 0] = np.arange(rows) % 16  # also 0
+        linear = torch.nn.Linear(columns, rows, bias=False)
+        linear.weight.data = torch.from_numpy(made.weights())
+        scales, zeros = torch.from_numpy(made.scales.T.astype(np.float32)), torch.from_numpy(made.zeros.T.astype(np.float32))
+        layer = gemm.WQLinear_GEMM.from_linear(linear, 4, group, scales=scales, zeros=zeros)
+        exact = packing.dequantize_gemm(layer.qweight, layer.qzeros, layer.scales.float(), 4, group).T.contiguous().numpy()
+        assert (exact == made.weights()).all(), name
+        config = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": True}
+        tensors = {key: getattr(layer, key).numpy() for key in ("qweight", "qzeros", "scales")}
+        write(name, {"quantization_config": config}, exact, tensors)
+
+
+def compressed_config(bits: int, group: int, symmetric: bool, packed: bool, order: bool = False) -> dict[str, Any]:
+    weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "channel" if group == -1 else "group",
+               "group_size": None if group == -1 else group, "actorder": "group" if order else None}  # fmt: skip
+    form = "pack-quantized" if packed else "int-quantized"
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}}
+    return {"quantization_config": {"quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed",
+                                    "config_groups": groups, "ignore": ["lm_head"]}}  # fmt: skip
+
+
+def make_compressed(name: str, pack: Any, dequantize: Any, args: Any, bits: int, group: int, symmetric: bool, packed: bool = True,
+                    order: bool = False, dtype: str = "float16", rows: int = 5) -> None:  # fmt: skip
+    import torch
+
+    columns = 64
+    made = Random(name, bits, rows, columns, columns if group == -1 else group)
+    half = 2 ** (bits - 1)
+    if symmetric:
+        made.zeros[:] = half
+    codes = torch.from_numpy((made.codes - half).astype(np.int8))
+    zeros = torch.from_numpy((made.zeros - half).astype(np.int8))
+    scales = torch.from_numpy(made.scales).to(getattr(torch, dtype))
+    index = np.arange(columns)
+    if order:
+        made.rng.shuffle(made.group_of)
+        index = np.argsort(made.group_of, kind="stable")  # the library expands columns in the order of their groups
+    settings = args(num_bits=bits, type="int", symmetric=symmetric, strategy="channel" if group == -1 else "group",
+                    group_size=None if group == -1 else group)  # fmt: skip
+    exact = np.zeros((rows, columns), np.float32)
+    exact[:, index] = dequantize(codes[:, index], scales.float(), zeros, settings).numpy()
+    bf16 = dtype == "bfloat16"
+    tensors = {"weight_scale": scales.view(torch.int16).numpy().view(np.uint16) if bf16 else scales.numpy()}
+    if packed:
+        tensors["weight_packed"] = pack(codes, bits).numpy()
+        tensors["weight_shape"] = np.array([rows, columns])
+    else:
+        tensors["weight"] = codes.numpy()
+    if not symmetric:
+        tensors["weight_zero_point"] = pack(zeros, bits, packed_dim=0).contiguous().numpy() if packed else zeros.numpy()
+    if order:
+        tensors["weight_g_idx"] = made.group_of.astype(np.int32)
+    write(name, compressed_config(bits, group, symmetric, packed, order), exact, tensors)
+
+
+def make_compressed_tensors() -> None:
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+
+    library = (pack_to_int32, dequantize, QuantizationArgs)
+    for bits in (2, 3, 4, 5, 8):
+        make_compressed(f"compressed_{bits}_sym", *library, bits, 32, True)
+        make_compressed(f"compressed_{bits}", *library, bits, 32, False)
+    make_compressed("compressed_4_rows", *library, 4, -1, False)
+    make_compressed("compressed_4_bf16", *library, 4, 32, True, dtype="bfloat16")
+    make_compressed("compressed_bytes", *library, 8, -1, True, packed=False)
+    make_compressed("compressed_bytes_zeros", *library, 8, -1, False, packed=False)
+    make_compressed("compressed_bytes_f32", *library, 8, -1, True, packed=False, dtype="float32")
+
+
+def make_compressed_tensors_0_9() -> None:
+    from compressed_tensors.compressors.quantized_compressors.pack_quantized import pack_to_int32
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+
+    library = (pack_to_int32, dequantize, QuantizationArgs)
+    make_compressed("compressed_3_unused_bits", *library, 3, 32, False, rows=20)
+    make_compressed("compressed_4_act_order", *library, 4, 32, True, order=True)
+
+
+def make_mlx() -> None:
+    import mlx.core as mx
+
+    rows, columns, group = 2, 128, 64
+    for bits in (2, 3, 4, 5, 6, 8):
+        for dtype in (mx.float16, mx.bfloat16):
+            name = f"mlx_{bits}_{'f16' if dtype == mx.float16 else 'bf16'}"
+            weights = np.random.default_rng(list(name.encode())).normal(0, 0.05, (rows, columns))
+            packed, scales, biases = mx.quantize(mx.array(weights, dtype=dtype), group_size=group, bits=bits)
+            exact = mx.dequantize(packed, scales.astype(mx.float32), biases.astype(mx.float32), group_size=group, bits=bits)
+            config = {"group_size": group, "bits": bits, "mode": "affine"}
+            numbers = {"scales": scales, "biases": biases}
+            tensors = {key: np.array(value.view(mx.uint16)) for key, value in numbers.items()}
+            if dtype == mx.float16:
+                tensors = {key: value.view(np.float16) for key, value in tensors.items()}
+            both = {"quantization": config, "quantization_config": config}
+            write(name, both, np.array(exact), {"weight": np.array(packed), **tensors})
+
+
+if __name__ == "__main__":
+    for tool in sys.argv[1:]:
+        {"gptq": make_gptq, "awq": make_awq, "compressed_tensors": make_compressed_tensors,
+         "compressed_tensors_0_9": make_compressed_tensors_0_9, "mlx": make_mlx}[tool]()  # fmt: skip
