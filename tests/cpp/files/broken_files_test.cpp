@@ -199,6 +199,15 @@ TEST(BrokenFiles, AreRefusedOrLoadUnharmed) {
     campaign.cut_everywhere();
     total += campaign.files();
   }
+  for (const PackedFolder& packed : sample_packed()) {
+    folder.write(packed.name + "/config.json", packed.config);
+    folder.write(packed.name + "/model.safetensors", safetensors(packed.tensors).bytes);
+    // A changed word may turn the packing off, which brings back the tensors that the matrix consists of.
+    Campaign campaign(packed.name, folder.path(packed.name + "/config.json"), folder.path(packed.name), packed.config, 16);
+    campaign.flip_every_bit(packed.config.size());
+    campaign.cut_everywhere();
+    total += campaign.files();
+  }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::cout << "  " << total << " broken files in " << seconds << " s\n";
   RecordProperty("broken_files", static_cast<int>(total));
@@ -208,6 +217,10 @@ TEST(BrokenFiles, AreRefusedOrLoadUnharmed) {
 TEST(BrokenFiles, ReplayOfTheFuzzTarget) {
   std::vector<std::string> seeds = {sample_gguf(2).build().bytes, sample_gguf(3).build().bytes, safetensors(sample_tensors()).bytes,
                                     R"({"a":1,"b":{"c":[1,2.5,null,"x"]},"weight_map":{"w":"model.safetensors"}})"};
+  for (const PackedFolder& packed : sample_packed()) {
+    seeds.push_back(packed.config);
+    seeds.push_back(safetensors(packed.tensors).bytes);
+  }
   std::mt19937 random(20'240'607);
   for (int round = 0; round < 4000; ++round) {
     std::string input = seeds[random() % seeds.size()];

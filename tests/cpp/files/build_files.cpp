@@ -202,6 +202,35 @@ std::vector<SafeTensor> sample_tensors() {
           {"brain", "BF16", {2, 2}, pattern(8, 9)}};
 }
 
+std::vector<PackedFolder> sample_packed() {
+  return {
+      {"gptq",
+       R"({"quantization_config":{"quant_method":"gptq","bits":4,"group_size":32,"sym":false,"desc_act":true,"checkpoint_format":"gptq"}})",
+       {{"m.qweight", "I32", {4, 32}, pattern(512, 21)},
+        {"m.qzeros", "I32", {1, 4}, pattern(16, 22)},
+        {"m.scales", "F16", {1, 32}, pattern(64, 23)},
+        {"m.g_idx", "I32", {32}, std::string(128, '\0')}}},
+      {"awq",
+       R"({"quantization_config":{"quant_method":"awq","bits":4,"group_size":32,"version":"gemm","zero_point":true}})",
+       {{"m.qweight", "I32", {32, 1}, pattern(128, 24)},
+        {"m.qzeros", "I32", {1, 1}, pattern(4, 25)},
+        {"m.scales", "F16", {1, 8}, pattern(16, 26)}}},
+      {"compressed-tensors",
+       R"({"quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"g":{"weights":)"
+       R"({"num_bits":4,"type":"int","symmetric":false,"strategy":"group","group_size":32,"actorder":"group"}}}}})",
+       {{"m.weight_packed", "I32", {8, 4}, pattern(128, 27)},
+        {"m.weight_shape", "I64", {2}, little_endian(std::int64_t{8}) + little_endian(std::int64_t{32})},
+        {"m.weight_scale", "F16", {8, 1}, pattern(16, 28)},
+        {"m.weight_zero_point", "I32", {1, 1}, pattern(4, 29)},
+        {"m.weight_g_idx", "I32", {32}, std::string(128, '\0')}}},
+      {"MLX",
+       R"({"quantization":{"group_size":32,"bits":4,"mode":"affine"}})",
+       {{"m.weight", "U32", {8, 4}, pattern(128, 30)},
+        {"m.scales", "F16", {8, 1}, pattern(16, 31)},
+        {"m.biases", "F16", {8, 1}, pattern(16, 32)}}},
+  };
+}
+
 std::string pattern(std::size_t bytes, std::uint32_t seed) {
   std::string data(bytes, '\0');
   std::uint32_t state = seed * 2654435761u + 1;

@@ -98,6 +98,13 @@ Built safetensors(const std::vector<SafeTensor>& tensors, const std::string& met
 std::string safetensors_raw(const std::string& header, const std::string& data);
 std::vector<SafeTensor> sample_tensors();
 
+// A folder whose matrix "m" another library packed.
+struct PackedFolder {
+  std::string name, config;  // of the scheme; config.json
+  std::vector<SafeTensor> tensors;
+};
+std::vector<PackedFolder> sample_packed();  // one of each scheme, with a matrix of 8 or 32 rows and 32 columns
+
 std::string pattern(std::size_t bytes, std::uint32_t seed);  // returns pseudorandom bytes
 std::string floats(const std::vector<float>& values);
 

@@ -81,11 +81,20 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     made->write("config.json", "{}");
     made->write("config/model.safetensors", safetensors(sample_tensors()).bytes);
     made->write("index/config.json", "{}");
+    for (const PackedFolder& packed : sample_packed()) {
+      made->write(packed.name + ".tensors/config.json", packed.config);
+      made->write(packed.name + ".config/model.safetensors", safetensors(packed.tensors).bytes);
+    }
     return made;
   }();
   const std::string_view bytes(static_cast<const char*>(static_cast<const void*>(data)), size);
   std::string unsound;
   load(folder->write("model.safetensors", bytes), &unsound);  // a GGUF file is recognised by its first bytes, under any name
+  for (const PackedFolder& packed : sample_packed()) {
+    const std::string changed = packed.name + (bytes.starts_with('{') ? ".config" : ".tensors");
+    folder->write(changed + (bytes.starts_with('{') ? "/config.json" : "/model.safetensors"), bytes);
+    load(folder->path(changed), &unsound);
+  }
   if (bytes.starts_with('{')) {
     folder->write("config/config.json", bytes);
     load(folder->path("config"), &unsound);
