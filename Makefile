@@ -149,7 +149,7 @@ test-wheel:
 	rm -rf $(TEST_WHEEL)
 	$(PYTHON) -m venv $(TEST_WHEEL)
 	$(TEST_WHEEL)/bin/python -m pip --disable-pip-version-check install -q --no-index --no-deps --only-binary :all: --find-links dist pumice
-	$(TEST_WHEEL)/bin/python -m pip --disable-pip-version-check install -q --only-binary pumice "pumice[grammar]" pytest
+	$(TEST_WHEEL)/bin/python -m pip --disable-pip-version-check install -q --only-binary pumice "pumice[arrow,grammar]" pytest pydantic
 	$(TEST_WHEEL)/bin/python -m pip --disable-pip-version-check install -q --no-deps $(SAMPLES)
 	$(TEST_WHEEL)/bin/pumice doctor --quick
 	$(TEST_WHEEL)/bin/python -m pytest tests/python/package/test_package.py tests/python/package/test_readme.py
