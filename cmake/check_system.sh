@@ -1,8 +1,9 @@
 #!/bin/sh
 # Checks for the system packages that a build needs. If some are missing, root installs them, and any other user gets one sentence that says
 # which are missing and how to get them. Prints nothing if none is missing. With `test`, also checks for the packages that tests need.
-# With `page`, also checks for the browser of `make test-page`, and with `arm` for the cross compiler and the emulator of `make test-arm`.
-# Usage: check_system.sh PYTHON [test|page|arm]
+# With `page`, also checks for the browser of `make test-page`, with `arm` for the cross compiler and the emulator of `make test-arm`, and
+# with `lint` for the headers of the other processor family, for which cmake/lint.py checks the sources.
+# Usage: check_system.sh PYTHON [test|page|arm|lint]
 python=$1
 missing=""
 why=""
@@ -29,6 +30,16 @@ if [ "${2:-}" = arm ]; then
   command -v aarch64-linux-gnu-g++ >/dev/null 2>&1 || need g++-aarch64-linux-gnu "a C++20 compiler for 64-bit ARM"
   command -v qemu-aarch64-static >/dev/null 2>&1 || need qemu-user-static "an emulator of 64-bit ARM"
   [ -f /usr/src/googletest/googletest/CMakeLists.txt ] || need googletest "the sources of GoogleTest"
+fi
+if [ "${2:-}" = lint ]; then
+  case $(uname -m) in
+    x86_64) other=aarch64-linux-gnu architecture=arm64 ;;
+    *) other=x86_64-linux-gnu architecture=amd64 ;;
+  esac
+  found=""
+  for folder in /usr/$other/include/c++/*; do [ -f "$folder/vector" ] && found=yes; done
+  version=$(g++ -dumpversion 2>/dev/null | cut -d. -f1)
+  [ -n "$found" ] || need "libstdc++-${version:-12}-dev-$architecture-cross" "C++ headers for $other"
 fi
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

@@ -2,22 +2,52 @@
 
 It checks the files that are listed in BUILD/compile_commands.json. Those are the files of the unity build, each of which includes up to
 sixteen source files, so that clang-tidy reads the headers of these source files only once.
+
+Every build compiles the sources for this machine. So files that all processor families share are checked as if they were compiled for
+another family: a file that takes this machine's for granted (its intrinsics, registers or macros) then fails. Files of one family are
+checked for that family.
 """
 
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+THIS = platform.machine()
+OTHER = "aarch64" if THIS == "x86_64" else "x86_64"
+
 tidy, build = sys.argv[1:]
-files = [command["file"] for command in json.loads(Path(build, "compile_commands.json").read_text())]
-files = sorted((file for file in files if not file.endswith(".S")), key=lambda file: "Unity" not in file)  # the slow unity files come first
+commands = json.loads(Path(build, "compile_commands.json").read_text())
+family = {
+    command["file"]: named[1]
+    if (named := re.search(r"_(x86_64|aarch64)\.cpp$", command["file"]))
+    else THIS
+    if re.search(r" -m(arch|avx)", command["command"])
+    else OTHER
+    for command in commands
+    if not command["file"].endswith(".S")
+}
+files = sorted(family, key=lambda file: "Unity" not in file)  # the slow unity files come first
+
+# Debian's pyconfig.h includes that of the processor family. All families of 64-bit Linux have types of the same sizes, so this machine's
+# serves.
+headers = Path(build, "headers").resolve()
+python = Path(sysconfig.get_path("include"))
+settings = Path(str(sysconfig.get_config_var("MULTIARCH")), python.name, "pyconfig.h")
+if (python.parent / settings).exists():
+    of_other = headers / f"{OTHER}-linux-gnu" / settings.relative_to(settings.parts[0])
+    of_other.parent.mkdir(parents=True, exist_ok=True)
+    of_other.write_text(f'#include "{python.parent / settings}"\n')
 
 
 def lint(file: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([tidy, "-p", build, "--quiet", file], capture_output=True, text=True, check=False)
+    target = [f"--extra-arg={option}" for option in (f"--target={family[file]}-linux-gnu", f"-isystem{headers}")]
+    return subprocess.run([tidy, "-p", build, "--quiet", *target, file], capture_output=True, text=True, check=False)
 
 
 with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
