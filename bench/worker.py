@@ -5,8 +5,8 @@ line of JSON.
 
 ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp, model2vec or plain-read.
 WORK: encode (FILE has one text per line); start, which loads the model and encodes FILE's first text, for a fresh process; rank (FILE has
-    the query, then the documents); static (FILE as for encode); generate or load (FILE is the tokenizer for a model of random weights);
-    read, which uses no model.
+    the query, then the documents); static and continue (FILE as for encode); generate or load (FILE is the tokenizer for a model of random
+    weights); read, which uses no model.
 FOLDER: the folder of exported models.
 """
 
@@ -235,6 +235,29 @@ def generate_pumice(model: str, threads: int) -> Measure:
         t = run.timings()
         run.close()
         return speeds(go, t["prefill_tokens"], t["prefill_seconds"], t["decode_tokens"], t["decode_seconds"], longest)
+
+    return work
+
+
+def continue_pumice(model: str, threads: int) -> Measure:
+    """Returns a function that measures decoding after real texts.
+
+    Its settings are: "texts", the number of texts, the first ones of the file. "new", the number of tokens after each. "batch", how many
+    texts are decoded together. "sampling", parameters of generate() in place of greedy sampling. The result also has all tokens."""
+    import pumice
+
+    loaded, texts = pumice.load(model, device="cpu", threads=threads, progress=False), given_texts()
+
+    def work(go: Go) -> dict[str, Any]:
+        count, seconds, tokens = 0, 0.0, []
+        sampling = {"temperature": 0.0} | go.get("sampling", {})
+        for at in range(0, go["texts"], go["batch"]):
+            prompts = texts[at : at + go["batch"]]
+            results = loaded.generate(prompts, max_new_tokens=go["new"], ignore_eos=True, seed=at, **sampling)
+            count += results[0].timings["decode_tokens"]
+            seconds += results[0].timings["decode_seconds"]
+            tokens += [[int(token) for token in result.ids] for result in results]
+        return {"decode tokens/s": count / seconds, "tokens": tokens}
 
     return work
 
@@ -560,6 +583,7 @@ ENCODERS: dict[str, Callable[[str, int], Encode]] = {
 OTHERS: dict[tuple[str, str], Callable[[str, int], Measure]] = {
     ("pumice", "generate"): generate_pumice,
     ("llama.cpp", "generate"): generate_llama_cpp,
+    ("pumice", "continue"): continue_pumice,
     ("pumice", "chat"): chat_pumice,
     ("llama.cpp", "chat"): chat_llama_cpp,
     ("pumice", "rank"): rank_pumice,
