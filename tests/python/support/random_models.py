@@ -8,6 +8,7 @@ import json
 import re
 import struct
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +119,14 @@ def weights(name: str, shape: tuple[int, ...], factor: float = 1.0) -> npt.NDArr
     return (centre + scale * uniform).astype(np.float32).reshape(shape)
 
 
-def write_safetensors(path: Path, tensors: dict[str, npt.NDArray[np.float32]]) -> None:
+_DTYPES = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint32": "U32", "int8": "I8"}
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
     header: dict[str, object] = {}
     offset = 0
     for name, tensor in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
+        header[name] = {"dtype": _DTYPES[tensor.dtype.name], "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
         offset += tensor.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import random_models
 from op_cases import kept_open
-from quantised_adapters import BASES, on_a_quantised_base
+from packed_models import packed_folder
+from quantised_adapters import BASES, on_a_quantised_base, rows
 from random_models import VARIANTS
 
 import pumice
@@ -96,3 +98,11 @@ def test_an_encoder_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> 
             vectors = np.empty((len(texts[1]) - 1, model.info["vector_size"]), np.float32)
             model.encode(*texts, vectors, False, 0)
             assert np.abs(vectors - golden["embeddings"]).max() <= 2e-4, layers
+
+
+# The number of layers on the device, of three.
+@pytest.mark.parametrize("layers", ["all", 1])
+@pytest.mark.parametrize(("how", "options"), [("awq", {}), ("mlx_5", {}), ("gptq_4_act_order", {"quantize": "q8_0"})])
+def test_packed_folders(how: str, options: dict[str, Any], layers: Any, tmp_path: Path) -> None:
+    packed, plain = packed_folder("llama3", how, tmp_path)
+    assert np.abs(rows(packed, DEVICE, gpu_layers=layers, **options) - rows(plain, **options)).max() <= 2e-4

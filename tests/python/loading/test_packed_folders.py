@@ -1,0 +1,121 @@
+"""Folders that GPTQ, AWQ, compressed-tensors and MLX packed must give the results of the same weights in F32."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import random_models
+from packed_models import PACKINGS, packed_folder
+from quantised_adapters import IDS, rows
+
+import pumice
+
+EXACT = [how for how, packing in PACKINGS.items() if packing.becomes]
+ASKED = [how for how, packing in PACKINGS.items() if not packing.becomes]
+
+
+def nmse(found: Any, expected: Any) -> float:
+    return float(np.square(found - expected, dtype=np.float64).sum() / np.square(expected, dtype=np.float64).sum())
+
+
+@pytest.mark.parametrize("how", EXACT)
+def test_results_are_those_of_the_weights(how: str, tmp_path: Path) -> None:
+    packed, plain = packed_folder("llama3", how, tmp_path)
+    expected = rows(plain)
+    assert nmse(rows(packed), expected) < 1e-10
+    assert nmse(rows(random_models.make_folder("llama3", tmp_path)), expected) > 1e-7  # packing did change the weights
+    with pumice.load(packed, device="cpu", progress=False) as model:
+        assert PACKINGS[how].note in model.summary().notes
+        assert model.generate(IDS, max_new_tokens=4, temperature=0).ids.size == 4
+
+
+# llama32 and qwen2_window have a tied head, qwen2 has biases, mixtral has experts.
+FAMILIES = [(variant, how) for how in ("awq", "gptq_4_sym") for variant in ("llama32", "qwen2", "mixtral")]
+FAMILIES += [("llama32", "mlx_4"), ("qwen2", "mlx_4"), ("qwen2_window", "mlx_4")]
+
+
+@pytest.mark.parametrize(("variant", "how"), FAMILIES)
+def test_families(variant: str, how: str, tmp_path: Path) -> None:
+    packed, plain = packed_folder(variant, how, tmp_path)
+    assert nmse(rows(packed), rows(plain)) < 1e-10
+
+
+@pytest.mark.parametrize("how", ASKED)
+def test_what_no_format_holds_is_read_when_asked(how: str, tmp_path: Path) -> None:
+    packed, plain = packed_folder("llama3", how, tmp_path)
+    with pytest.raises(pumice.UnsupportedModelError, match=r'tensor model\..+ is packed by .+quantize="q8_0"'):
+        pumice.load(packed, device="cpu", progress=False)
+    with pytest.raises(pumice.UnsupportedModelError, match="packed by"):
+        pumice.plan(packed, device="cpu")
+    # Both round the same floats to Q8_0.
+    assert nmse(rows(packed, quantize="q8_0"), rows(plain, quantize="q8_0")) < 1e-10
+    with pumice.load(packed, device="cpu", quantize="q8_0", progress=False) as model:
+        assert PACKINGS[how].note in model.summary().notes
+
+
+def test_an_exact_matrix_is_not_quantized_again(tmp_path: Path) -> None:
+    packed, _ = packed_folder("llama3", "awq", tmp_path)
+    with pumice.load(packed, device="cpu", quantize="q8_0", progress=False) as model:
+        assert PACKINGS["awq"].note in model.summary().notes
+
+
+def test_plan_counts_the_made_formats(tmp_path: Path) -> None:
+    packed, plain = packed_folder("llama3", "awq", tmp_path)
+    small, large = pumice.plan(packed, device="cpu"), pumice.plan(plain, device="cpu")
+    assert PACKINGS["awq"].note in small.notes
+    assert small.totals["cpu"]["weights"] < large.totals["cpu"]["weights"]
+    parameters = []
+    for folder in (packed, plain):
+        with pumice.load(folder, device="cpu", progress=False) as model:
+            parameters.append(model.info["parameters"])
+    assert parameters[0] == parameters[1]
+
+
+@pytest.mark.parametrize("how", ["awq", "gptq_4_act_order"])
+def test_adapters(how: str, tmp_path: Path) -> None:
+    packed, plain = packed_folder("llama3", how, tmp_path)
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"], "task_type": "CAUSAL_LM"}
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    factors = {}
+    for name, weights in random_models.tensors("llama3").items():
+        module = name.removesuffix(".weight")
+        if module.endswith(("q_proj", "down_proj")):
+            for factor, shape in (("lora_A", (4, weights.shape[1])), ("lora_B", (weights.shape[0], 4))):
+                key = f"base_model.model.{module}.{factor}.weight"
+                factors[key] = random_models.weights(key, shape)
+    random_models.write_safetensors(adapter / "adapter_model.safetensors", factors)
+    options: dict[str, Any] = {"quantize": "q8_0"} if not PACKINGS[how].becomes else {}
+    expected = rows(plain, lora=adapter, **options)
+    assert nmse(rows(packed, lora=adapter, **options), expected) < 1e-10
+    assert nmse(rows(plain, **options), expected) > 1e-3
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    packed, _ = packed_folder("llama3", "awq", tmp_path)
+    file = packed / "model.safetensors"
+    file.write_bytes(file.read_bytes().replace(b"layers.1.mlp.up_proj.qzeros", b"layers.1.mlp.up_proj.qXeros"))
+    with pytest.raises(pumice.ModelFormatError, match=r"tensor model\.layers\.1\.mlp\.up_proj\.qzeros: is missing"):
+        pumice.load(packed, device="cpu", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ({"quant_method": "hqq"}, "hqq"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version: is 'gemv'; gemm is read"),
+    ],
+)
+def test_other_packings_are_refused(config: dict[str, Any], text: str, tmp_path: Path) -> None:
+    folder = random_models.make_folder("llama3", tmp_path)
+    model = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(model | {"quantization_config": config}))
+    with pytest.raises(pumice.UnsupportedModelError, match=text):
+        pumice.load(folder, device="cpu", progress=False)

@@ -1,0 +1,176 @@
+"""Small models whose matrices are packed as GPTQ, AWQ, compressed-tensors and MLX pack them, and the same weights in F32.
+tests/make_packed_goldens.py has matrices that these libraries packed themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import random_models
+
+Array = npt.NDArray[Any]
+GROUP = 32  # columns that have one scale
+
+
+def stream(codes: Array, bits: int) -> Array:
+    """Packs the last axis as a stream of bits, in words of 32 bits."""
+    on = (codes[..., None].astype(np.uint8) >> np.arange(bits, dtype=np.uint8) & 1).reshape(*codes.shape[:-1], -1)
+    on = np.pad(on, [(0, 0)] * (on.ndim - 1) + [(0, -on.shape[-1] % 32)])
+    return np.packbits(on, axis=-1, bitorder="little").view(np.uint32)
+
+
+@dataclasses.dataclass
+class Codes:
+    """A matrix in integers: scales * (codes - zeros), or scales * codes + biases, by groups of columns."""
+
+    codes: Array
+    scales: Array
+    zeros: Array
+    biases: Array
+    group_of: Array
+
+    @classmethod
+    def of(cls, weights: Array, bits: int, symmetric: bool, shuffled: bool) -> Codes:
+        rows, columns = weights.shape
+        group_of = np.arange(columns) // GROUP
+        if shuffled:
+            np.random.default_rng(columns).shuffle(group_of)
+        groups = weights[:, np.argsort(group_of, kind="stable")].reshape(rows, -1, GROUP)
+        most = 2**bits - 1
+        low, high = groups.min(-1), groups.max(-1)
+        scales = ((high - low) / most).astype(np.float16)
+        zeros = np.full(scales.shape, 2 ** (bits - 1)) if symmetric else np.clip(np.rint(-low / scales), 1, most).astype(np.int64)
+        wide = scales.astype(np.float32)[:, group_of]
+        codes = np.clip(np.rint(weights / wide) + zeros[:, group_of], 0, most).astype(np.int64)
+        return cls(codes, scales, zeros, low.astype(np.float16), group_of)
+
+    def weights(self) -> Array:
+        wide = self.scales.astype(np.float32)[:, self.group_of]
+        return wide * (self.codes - self.zeros[:, self.group_of]).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """How a folder is packed."""
+
+    library: str
+    bits: int
+    becomes: str  # the format that holds the weights exactly; "" if there is none, so that they are read only with quantize=
+    config: dict[str, Any]  # of config.json
+    pack: Callable[[Codes, int], dict[str, Array]]
+    symmetric: bool = False
+    shuffled: bool = False  # act-order
+    biased: bool = False  # MLX
+
+    @property
+    def note(self) -> str:
+        """What summary() says, with quantize="q8_0" if it is needed."""
+        order = ", act-order" if self.shuffled else ""
+        how = f"{self.becomes}, exactly" if self.becomes else "Q8_0, rounded"
+        return f"{self.library}, {self.bits} bits, groups of {GROUP}{order}: read as {how}"
+
+
+def _gptq(codes: Codes, bits: int) -> dict[str, Array]:
+    return {
+        "qweight": np.ascontiguousarray(stream(codes.codes, bits).T).view(np.int32),
+        "qzeros": stream(codes.zeros.T - 1, bits).view(np.int32),
+        "scales": np.ascontiguousarray(codes.scales.T),
+        "g_idx": codes.group_of.astype(np.int32),
+    }
+
+
+def _awq(codes: Codes, bits: int) -> dict[str, Array]:
+    def words(values: Array) -> Array:  # [columns, rows]
+        ordered = values.reshape(len(values), -1, 8)[..., [0, 2, 4, 6, 1, 3, 5, 7]]
+        return stream(ordered.reshape(values.shape), bits).view(np.int32)
+
+    return {"qweight": words(codes.codes.T), "qzeros": words(codes.zeros.T), "scales": np.ascontiguousarray(codes.scales.T)}
+
+
+def _compressed(symmetric: bool) -> Callable[[Codes, int], dict[str, Array]]:
+    def pack(codes: Codes, bits: int) -> dict[str, Array]:
+        packed = {
+            "weight_packed": stream(codes.codes, bits).view(np.int32),
+            "weight_shape": np.array(codes.codes.shape, np.int64),
+            "weight_scale": codes.scales,
+        }
+        if not symmetric:
+            packed["weight_zero_point"] = np.ascontiguousarray(stream(codes.zeros.T, bits).T).view(np.int32)
+        return packed
+
+    return pack
+
+
+def _bytes(codes: Codes, bits: int) -> dict[str, Array]:
+    return {"weight": (codes.codes - 128).astype(np.int8), "weight_scale": codes.scales}
+
+
+def _mlx(codes: Codes, bits: int) -> dict[str, Array]:
+    return {"weight": stream(codes.codes, bits), "scales": codes.scales, "biases": codes.biases}
+
+
+def _gptq_config(bits: int, symmetric: bool, order: bool = False) -> dict[str, Any]:
+    return {"quantization_config": {"quant_method": "gptq", "bits": bits, "group_size": GROUP, "sym": symmetric, "desc_act": order,
+                                    "checkpoint_format": "gptq"}}  # fmt: skip
+
+
+def _compressed_config(bits: int, symmetric: bool, form: str = "pack-quantized") -> dict[str, Any]:
+    weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "group", "group_size": GROUP}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    return {"quantization_config": {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}}
+
+
+def _mlx_config(bits: int) -> dict[str, Any]:
+    return {"quantization": {"group_size": GROUP, "bits": bits, "mode": "affine"}}
+
+
+_AWQ_CONFIG = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}}
+
+
+PACKINGS = {
+    "gptq_4_sym": Packing("GPTQ", 4, "Q4_0", _gptq_config(4, True), _gptq, symmetric=True),
+    "gptq_4": Packing("GPTQ", 4, "Q5_0", _gptq_config(4, False), _gptq),
+    "awq": Packing("AWQ", 4, "Q5_0", _AWQ_CONFIG, _awq),
+    "compressed_4": Packing("compressed-tensors", 4, "Q5_0", _compressed_config(4, False), _compressed(False)),
+    "compressed_8_sym": Packing("compressed-tensors", 8, "Q8_0", _compressed_config(8, True), _compressed(True), symmetric=True),
+    "bytes": Packing("compressed-tensors", 8, "Q8_0", _compressed_config(8, True, "int-quantized"), _bytes, symmetric=True),
+    "mlx_4": Packing("MLX", 4, "Q4_1", _mlx_config(4), _mlx, biased=True),
+    "mlx_5": Packing("MLX", 5, "Q5_1", _mlx_config(5), _mlx, biased=True),
+    "gptq_4_act_order": Packing("GPTQ", 4, "", _gptq_config(4, False, order=True), _gptq, shuffled=True),
+    "gptq_8": Packing("GPTQ", 8, "", _gptq_config(8, False), _gptq),
+    "mlx_6": Packing("MLX", 6, "", _mlx_config(6), _mlx, biased=True),
+    "mlx_8": Packing("MLX", 8, "", _mlx_config(8), _mlx, biased=True),
+}
+
+
+def packed_folder(variant: str, how: str, target: Path) -> tuple[Path, Path]:
+    """Writes a model whose matrices are packed, and one with the same weights in F32. Returns both folders. MLX also packs the embedding
+    and the head; the others do not. A mixture's router stays as it is."""
+    packing = PACKINGS[how]
+    packed: dict[str, Array] = {}
+    plain: dict[str, Array] = {}
+    for name, weights in random_models.tensors(variant).items():
+        plain[name] = packed[name] = weights
+        table = name.endswith(("embed_tokens.weight", "lm_head.weight"))
+        if weights.ndim != 2 or ".gate.weight" in name or (table and not packing.biased):
+            continue
+        codes = Codes.of(weights, packing.bits, packing.symmetric, packing.shuffled)
+        plain[name] = codes.weights()
+        if packing.biased:
+            wide, low = (x.astype(np.float32)[:, codes.group_of] for x in (codes.scales, codes.biases))
+            codes.codes = np.clip(np.rint((weights - low) / wide), 0, 2**packing.bits - 1).astype(np.int64)
+            plain[name] = wide * codes.codes.astype(np.float32) + low
+        del packed[name]
+        module = name.removesuffix(".weight")
+        packed.update({f"{module}.{suffix}": tensor for suffix, tensor in packing.pack(codes, packing.bits).items()})
+    folders = random_models.make_folder(variant, target / "packed"), random_models.make_folder(variant, target / "plain")
+    random_models.write_safetensors(folders[0] / "model.safetensors", packed)
+    random_models.write_safetensors(folders[1] / "model.safetensors", plain)
+    config = json.loads((folders[0] / "config.json").read_text())
+    (folders[0] / "config.json").write_text(json.dumps(config | packing.config))
+    return folders
