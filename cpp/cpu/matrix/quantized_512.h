@@ -132,6 +132,7 @@ struct Quantized512 {
             out[r][n] = dots;
           else
             out[r][n] = kSub == 0 ? V::multiply(dots, scale[r][0]) : V::fma(dots, scale[r][kSub], out[r][n]);
+          if constexpr (kSub + 1 < l.subs) V::to_memory(out[r][n]);
         }
       }
     });

@@ -93,6 +93,7 @@ struct Native512 {
   static constexpr std::int32_t kStart = 0;
   PUMICE_OPERATION Ints start_sums() { return splat(kStart); }
   PUMICE_OPERATION Floats sums_to_floats(Ints sums) { return to_floats(sums); }
+  PUMICE_OPERATION void to_memory(Floats&) {}
 
   PUMICE_OPERATION Floats to_floats(Ints v) { return _mm512_cvtepi32_ps(v); }
   PUMICE_OPERATION Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }

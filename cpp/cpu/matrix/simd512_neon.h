@@ -140,6 +140,10 @@ struct NeonDot {
     return each<Floats>([&](int i) { return small_sums(s32(sums, i)); });
   }
 
+  PUMICE_OPERATION void to_memory(Floats& f) {
+    for (float32x4_t& v : f.v) asm("" : "+m"(v));
+  }
+
   PUMICE_OPERATION Floats to_floats(Ints v) {
     return each<Floats>([&](int i) { return vcvtq_f32_s32(s32(v, i)); });
   }

@@ -161,6 +161,7 @@ struct Emulated512 {
   static constexpr std::int32_t kStart = 0;
   static Ints start_sums() { return splat(kStart); }
   static Floats sums_to_floats(const Ints& sums) { return to_floats(sums); }
+  static void to_memory(Floats&) {}
 
   static Floats to_floats(const Ints& v) {
     return floats([&](int i) { return static_cast<float>(static_cast<std::int32_t>(v.d[i])); });
