@@ -439,7 +439,7 @@ HOSTILE: dict[str, Any] = {
 def test_hostile_grammars(name: str, smollm2: pumice.Model) -> None:
     """Hostile grammars must compile or be refused in bounded time and must never end the process. If a grammar compiles, the first tokens
     of an answer are chosen in this thread, whose stack must suffice."""
-    begin = time.monotonic()
+    begin = time.process_time()
     try:
         here = filter_of(smollm2, HOSTILE[name]())
         for _ in range(20):
@@ -449,7 +449,7 @@ def test_hostile_grammars(name: str, smollm2: pumice.Model) -> None:
             here = copy
     except pumice.GrammarError:
         pass
-    assert time.monotonic() - begin < 10  # 0.3 s on an idle machine
+    assert time.process_time() - begin < 10  # 0.3 s; the limit is one of processor time
 
 
 SLOW = """
@@ -580,7 +580,7 @@ def test_random_grammars_end_in_an_answer_or_an_error(smollm2: pumice.Model) -> 
     ]
     compiled = 0
     for i in range(int(os.environ.get("PUMICE_FUZZ", "400"))):
-        begin = time.monotonic()
+        begin = time.process_time()
         try:
             if i % 2:
                 grammar = Grammar.json_schema({draw.choice(words): some(0) for _ in range(3)})
@@ -590,7 +590,7 @@ def test_random_grammars_end_in_an_answer_or_an_error(smollm2: pumice.Model) -> 
             compiled += 1
         except pumice.GrammarError:
             pass
-        assert time.monotonic() - begin < 10, grammar  # a high limit, because the machine may be busy
+        assert time.process_time() - begin < 10, grammar
     assert compiled > 10
 
 
