@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,18 +27,19 @@ def describe(server: Server) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for method, path, handler, _ in server.paths:
         about = (handler.__doc__ or "").strip().split("\n")[0]
+        plain = path.replace("{name:path}", "{name}")
         operation: dict[str, Any] = {
             "summary": about,
-            "operationId": f"{method.lower()}{path.replace('/', '_').replace('{name:path}', 'name').replace('-', '_').replace('.', '_')}",
+            "operationId": method.lower() + re.sub(r"\W", "_", re.sub("[{}]", "", plain)),
             "responses": {"200": {"description": "The answer.", "content": {"application/json": {"schema": {}}}}},
         }
         if path in tables:
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": tables[path].schema()}}}
             operation["responses"] |= {code: {"description": text} for code, text in _ERRORS.items()}
-        if "{name:path}" in path:
+        if "{name}" in plain:
             operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
             operation["responses"]["404"] = {"description": _ERRORS["404"]}
-        paths.setdefault(path.replace("{name:path}", "{name}"), {})[method.lower()] = operation
+        paths.setdefault(plain, {})[method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "pumice serve", "version": pumice.__version__},

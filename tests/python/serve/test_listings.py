@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,10 @@ def test_health_metrics_and_description(smollm2: pumice.Model) -> None:
     assert {"/v1/chat/completions", "/v1/embeddings", "/metrics"} <= set(paths)
     schema = paths["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert schema["required"] == ["messages"] and "temperature" in schema["properties"]
+    for path, methods in paths.items():  # a place of a path without a parameter is an error for readers of such descriptions
+        for operation in methods.values():
+            assert [each["name"] for each in operation.get("parameters", ())] == re.findall(r"{(\w+)}", path)
+            assert "{" not in operation["operationId"]
 
 
 def figure(answer: Answer, name: str) -> float:
