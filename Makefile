@@ -17,7 +17,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm test-kills test-stores test-ray fuzz-grammars \
         bench cpu-report wheel test-wheel \
-        check check-python check-types check-format check-cpp check-arm test-arm format sanitize clean
+        check check-python check-types check-format check-cpp check-arm test-arm arm-tiles format sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python examples/demo.py
@@ -192,6 +192,11 @@ check-arm: $(VENV)/.made
 test-arm: check-arm
 	$(BIN)/ninja -C build/arm
 	$(BIN)/python tests/arm/run.py build/arm
+
+# Prints figures of the ARM kernels by their instructions (bench/README.md). Needs llvm-mca of LLVM 19 or later.
+arm-tiles: check-arm
+	$(BIN)/ninja -C build/arm pumice_cpu
+	$(BIN)/python bench/arm_tiles.py build/arm
 
 ARM_FLAGS = -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux.cmake -DPUMICE_BUILD_TESTS=ON
 

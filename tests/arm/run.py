@@ -20,7 +20,7 @@ LIBRARIES = "/usr/aarch64-linux-gnu"
 
 # The processors that are emulated, and the instruction set (cpp/cpu/isa/sets.def) that each must choose. The tests run on the first one,
 # which runs all sets.
-PROCESSORS = {PROCESSOR: "neon_dot", "neoverse-n1": "neon_dot", "cortex-a72": "scalar"}
+PROCESSORS = {PROCESSOR: "neon_i8mm", "neoverse-n1": "neon_dot", "cortex-a72": "scalar"}
 
 # GoogleTest's patterns of the tests that are left out, and why. None: the whole program is left out.
 LEFT_OUT: dict[str, dict[str, str] | None] = {
@@ -69,7 +69,11 @@ def tests(arm: Path, stride: int) -> list[str]:
         print(f"{program.name}: {'passed' if code == 0 else f'FAILED, exit code {code}'}, {time.monotonic() - start:.0f} s", flush=True)
         failed += [program.name] if code else []
         for pattern, why in left_out.items():
-            print(f"not run here: {pattern} of {program.name}: {why}")
+            listed = command(program, PROCESSOR, ["--gtest_list_tests", f"--gtest_filter={pattern}"])
+            names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
+            found = sum(name.startswith("  ") for name in names)
+            print(f"not run here: {pattern} of {program.name}, {found} tests: {why}")
+            failed += [f"{program.name} has no test {pattern}"] if not found else []
     if stride > 1:
         print(f"not run here: {stride - 1} of {stride} cases of tests/op_cases.json; --all runs them")
     return failed
