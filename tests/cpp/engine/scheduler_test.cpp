@@ -831,7 +831,7 @@ TEST(NewsDesk, DeliversChunksApart) {
         ids.insert(ids.end(), some.at(0).ids.begin(), some.at(0).ids.end());
       }
       EXPECT_EQ(ids, continuation(prompt, 400));
-      EXPECT_EQ(sizes.at(0), 1u);
+      EXPECT_LT(sizes.at(0), 8u);  // the first token comes at once, and those of the next steps with it if this thread wakes late
       if (read_ahead > 0) {
         for (std::size_t i = 1; i + 1 < sizes.size(); ++i) EXPECT_GE(sizes[i], 8u) << i;
         for (const std::size_t size : sizes) EXPECT_LE(size, 16u);

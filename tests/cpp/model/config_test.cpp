@@ -544,7 +544,7 @@ TEST(Config, SoundModelsThatAreNotRun) {
        "high_freq_factor"},
       {"llama", {{"num_key_value_heads", 3}}, "evenly"},
       {"llama", {{"head_dim", 12}}, "multiple of 8"},
-      {"llama", {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}, "gptq"},
+      {"llama", {{"quantization_config", {{"quant_method", "hqq"}, {"bits", 4}}}}, "hqq"},
       {"gemma3", {{"layer_types", {"full_attention"}}}, "layer_types"},
       {"gemma3", {{"layer_types", {"full_attention", "linear_attention"}}}, "linear_attention"},
       {"bert", {{"position_embedding_type", "relative_key"}}, "relative_key"},
