@@ -1,7 +1,6 @@
 #include "engine/grammar.h"
 
 #include <pthread.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +19,7 @@
 
 #include "core/error.h"
 #include "engine/at_fork.h"
+#include "os/threads.h"
 
 namespace pumice::engine {
 namespace {
@@ -76,7 +76,7 @@ class DeepWork {
         leave();
         cancel.check();
       }
-      const auto used = self->processor_time();
+      const auto used = self->clock_.used();
       if (used > most_time) {
         leave();
         fail(ErrorKind::grammar, "compiling takes longer than ", seconds(most_time), " seconds. Make it smaller or less ambiguous");
@@ -116,7 +116,7 @@ class DeepWork {
     DeepWork& self = **holder;
     {
       const std::lock_guard lock(self.mutex_);
-      self.has_clock_ = pthread_getcpuclockid(pthread_self(), &self.clock_) == 0;
+      self.clock_ = os::ThreadClock::of_this_thread();
     }
     std::exception_ptr failure;
     try {
@@ -134,18 +134,10 @@ class DeepWork {
     return nullptr;
   }
 
-  // Returns the time of a processor that the function's thread has used. Called with mutex_ held and before ended_, so the thread is there.
-  std::chrono::nanoseconds processor_time() const {
-    timespec used{};
-    if (!has_clock_ || clock_gettime(clock_, &used) != 0) return {};
-    return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
-  }
-
   std::function<void()> work_;
   std::mutex mutex_;
   std::condition_variable done_;
-  clockid_t clock_{};  // of the function's thread; valid if has_clock_ is true
-  bool has_clock_ = false;
+  os::ThreadClock clock_;  // of the function's thread; asked with mutex_ held and before ended_, so the thread is there
   std::exception_ptr failure_;
   bool ended_ = false, unseen_here_ = false;
   static inline std::atomic<int> at_work_{0};  // functions that run, abandoned ones included

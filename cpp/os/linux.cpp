@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -121,6 +122,19 @@ Memory memory() {
 void name_this_thread(const char* name) { ::pthread_setname_np(::pthread_self(), name); }
 
 void expect_work_on_this_thread() {}
+
+ThreadClock ThreadClock::of_this_thread() {
+  ThreadClock clock;
+  clockid_t id{};
+  clock.known_ = ::pthread_getcpuclockid(::pthread_self(), &id) == 0;
+  clock.handle_ = id;
+  return clock;
+}
+std::chrono::nanoseconds ThreadClock::used() const {
+  timespec used{};
+  if (!known_ || ::clock_gettime(static_cast<clockid_t>(handle_), &used) != 0) return {};
+  return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+}
 
 bool on_first_thread() { return ::gettid() == ::getpid(); }
 

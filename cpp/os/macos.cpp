@@ -86,6 +86,21 @@ void name_this_thread(const char* name) { ::pthread_setname_np(name); }
 // Threads without such a class may be moved to the efficiency cores.
 void expect_work_on_this_thread() { ::pthread_set_qos_class_self_np(QOS_CLASS_USER_INITIATED, 0); }
 
+ThreadClock ThreadClock::of_this_thread() {
+  ThreadClock clock;
+  clock.known_ = true;
+  clock.handle_ = ::pthread_mach_thread_np(::pthread_self());
+  return clock;
+}
+std::chrono::nanoseconds ThreadClock::used() const {
+  thread_basic_info_data_t info{};
+  mach_msg_type_number_t words = THREAD_BASIC_INFO_COUNT;
+  const auto thread = static_cast<thread_act_t>(handle_);
+  if (!known_ || ::thread_info(thread, THREAD_BASIC_INFO, reinterpret_cast<thread_info_t>(&info), &words) != KERN_SUCCESS) return {};
+  return std::chrono::seconds(info.user_time.seconds + info.system_time.seconds) +
+         std::chrono::microseconds(info.user_time.microseconds + info.system_time.microseconds);
+}
+
 bool on_first_thread() { return ::pthread_main_np() != 0; }
 
 // ---------------------------------------------------------------- pages

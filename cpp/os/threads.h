@@ -1,6 +1,8 @@
 // Threads: their names, which one is the process's first, and a thread that is joined.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -15,6 +17,18 @@ void expect_work_on_this_thread();
 
 // Returns whether the calling thread is the one that the process began with. In the child of a fork(), that is its only thread.
 bool on_first_thread();
+
+// The time of a processor that a thread has used. Other threads may ask for it while the thread runs.
+class ThreadClock {
+ public:
+  ThreadClock() = default;  // of no thread
+  static ThreadClock of_this_thread();
+  std::chrono::nanoseconds used() const;  // 0 if the system does not say it
+
+ private:
+  bool known_ = false;
+  std::int64_t handle_ = 0;  // of the system
+};
 
 // A thread that is joined by the destructor. (Not std::jthread: libc++ has none up to version 19, except as an experiment.)
 class Thread {

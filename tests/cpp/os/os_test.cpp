@@ -7,7 +7,9 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <thread>
 
 #include "os/files.h"
@@ -84,6 +86,29 @@ TEST(Files, AFileIsNoMountPoint) {
   ::unlinkat(folder, name.c_str(), 0);
   ::close(file);
   ::close(folder);
+}
+
+TEST(Threads, AClockCountsWorkAndNoSleep) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(ThreadClock().used().count(), 0);
+  std::atomic<bool> worked{false}, ends{false};
+  ThreadClock clock;
+  std::promise<void> known;
+  std::thread other([&] {
+    clock = ThreadClock::of_this_thread();
+    known.set_value();
+    while (!worked) {
+    }
+    while (!ends) std::this_thread::sleep_for(milliseconds(1));
+  });
+  known.get_future().wait();
+  while (clock.used() < milliseconds(5)) std::this_thread::sleep_for(milliseconds(1));
+  worked = true;
+  const auto before = clock.used();
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_LT(clock.used() - before, milliseconds(90));
+  ends = true;
+  other.join();
 }
 
 TEST(Libraries, TheProgramIsThisOne) {

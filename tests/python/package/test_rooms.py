@@ -149,7 +149,7 @@ def test_what_is_of_one_processor_family_lies_apart(family: str) -> None:
 # The names of calls, files and macros that only one operating system has.
 OF_ONE_SYSTEM = re.compile(
     r"__linux__|__APPLE__|\bO_PATH|\bO_TMPFILE|/proc/|/sys/|RTLD_DEEPBIND|MADV_|\bst_[mc]tim|\bstatx\b|\bfallocate\b|sched_\w+affinity"
-    r"|\bgettid\b|pthread_setname_np|std::jthread|\bsysctl\w*|\w+\.so\.\d|\.dylib"
+    r"|\bgettid\b|pthread_getcpuclockid|pthread_setname_np|std::jthread|\bsysctl\w*|\w+\.so\.\d|\.dylib"
 )
 
 
