@@ -17,7 +17,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm test-kills test-stores test-ray fuzz-grammars \
         bench cpu-report wheel test-wheel \
-        check check-python check-types check-format check-cpp check-arm test-arm arm-tiles format sanitize clean
+        check check-python check-types check-format check-cpp check-arm test-arm test-arm-install arm-tiles format sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python examples/demo.py
@@ -192,6 +192,16 @@ check-arm: $(VENV)/.made
 test-arm: check-arm
 	$(BIN)/ninja -C build/arm
 	$(BIN)/python tests/arm/run.py build/arm
+
+# Installs the sdist on an emulated ARM machine, a Debian 12 in build/arm-root, and runs two models there, whose results must be those of this
+# machine, to the bit.
+test-arm-install: $(VENV)/.installed $(VENV)/.samples
+	@./cmake/check_system.sh $(PYTHON) arm-root
+	$(PIP) install -q build
+	rm -rf build/arm-root/dist
+	$(BIN)/python -m build --sdist -o build/arm-root/dist .
+	$(BIN)/python tests/arm/install.py build/arm-root/dist/*.tar.gz build/arm-root \
+	  $$($(BIN)/python -c "import sys; sys.path.insert(0, 'examples'); import samples; print(samples.minilm(), samples.smollm2())")
 
 # Prints figures of the ARM kernels by their instructions (bench/README.md). Needs llvm-mca of LLVM 19 or later.
 arm-tiles: check-arm

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Checks for the system packages that a build needs. If some are missing, root installs them, and any other user gets one sentence that says
 # which are missing and how to get them. Prints nothing if none is missing. With `test`, also checks for the packages that tests need.
-# With `page`, also checks for the browser of `make test-page`, with `arm` for the cross compiler and the emulator of `make test-arm`, and
-# with `lint` for the headers of the other processor family, for which cmake/lint.py checks the sources.
-# Usage: check_system.sh PYTHON [test|page|arm|lint]
+# With `page`, also checks for the browser of `make test-page`, with `arm` for the cross compiler and the emulator of `make test-arm`, with
+# `arm-root` also for what makes a Debian for 64-bit ARM (`make test-arm-install`), and with `lint` for the headers of the other processor
+# family, for which cmake/lint.py checks the sources.
+# Usage: check_system.sh PYTHON [test|page|arm|arm-root|lint]
 python=$1
 missing=""
 why=""
@@ -26,7 +27,8 @@ if [ "${2:-}" = test ]; then
 fi
 # PUMICE_CHROMIUM names another Chromium than the distribution's.
 [ "${2:-}" != page ] || [ -n "${PUMICE_CHROMIUM:-}" ] || command -v chromium-headless-shell >/dev/null 2>&1 || need chromium-headless-shell "a browser"
-if [ "${2:-}" = arm ]; then
+[ "${2:-}" != arm-root ] || command -v mmdebstrap >/dev/null 2>&1 || need mmdebstrap "a tool that makes a Debian root"
+if [ "${2:-}" = arm ] || [ "${2:-}" = arm-root ]; then
   command -v aarch64-linux-gnu-g++ >/dev/null 2>&1 || need g++-aarch64-linux-gnu "a C++20 compiler for 64-bit ARM"
   command -v qemu-aarch64-static >/dev/null 2>&1 || need qemu-user-static "an emulator of 64-bit ARM"
   [ -f /usr/src/googletest/googletest/CMakeLists.txt ] || need googletest "the sources of GoogleTest"
