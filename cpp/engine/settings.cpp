@@ -111,7 +111,8 @@ double shortest(float value) {
 
 void check_range(std::string_view name, double value, const Range& range) {
   if (value <= range.high && (range.above_low ? value > range.low : value >= range.low)) return;
-  const std::string most = range.high == kMost ? "" : " and at most " + text(range.high);
+  // kMost only says what an int32_t holds, so it is left out unless the value is beyond it.
+  const std::string most = range.high == kMost && value <= kMost ? "" : " and at most " + text(range.high);
   fail(ErrorKind::invalid_argument, name, "=", text(value), " is out of range: it must be ", range.above_low ? "more than " : "at least ",
        text(range.low), most);
 }
