@@ -43,6 +43,7 @@ class PackedFolder {
   void add(Codes codes, std::initializer_list<const TensorInfo*> from);
   // Leaves out a tensor that results do not depend on.
   void drop(const TensorInfo* tensor);
+  bool has_made() const { return !made_.empty(); }
   // Returns the tensors of the folder with what was added and without what was replaced.
   std::vector<TensorInfo> finish() &&;
 

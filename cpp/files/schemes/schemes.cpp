@@ -130,8 +130,9 @@ std::string add_schemes(const Metadata& config, const std::vector<File>& files, 
   const auto apply = [&](const Scheme& scheme, std::string prefix) {
     PackedFolder folder(config, std::move(prefix), files, tensors);
     scheme.add(folder);
+    const bool packed = folder.has_made();
     tensors = std::move(folder).finish();
-    return std::string(scheme.name);
+    return packed ? std::string(scheme.name) : "";
   };
   for (const char* outer : {"", "text_config."}) {  // the text part of a multimodal model may have the keys
     const std::string prefix = str(outer, "quantization_config.");

@@ -12,10 +12,10 @@
 
 namespace pumice::files::schemes {
 
-// Replaces the packed tensors of a folder. `config` is its config.json. Returns the name of the scheme, or "" if no library that is known
-// here packed the folder. Throws model_format with the name of a tensor that is missing, or has another shape or dtype than its scheme
-// says, and unsupported_model for kinds of a scheme that are not read. Only config.json, the shapes, and the order of columns (g_idx) are
-// looked at; the other tensors are read with the rows.
+// Replaces the packed tensors of a folder. `config` is its config.json. Returns the name of the scheme, or "" if no tensor is packed as a
+// library that is known here does it. Throws model_format with the name of a tensor that is missing, or has another shape or dtype than its
+// scheme says, and unsupported_model for kinds of a scheme that are not read. Only config.json, the shapes, and the order of columns
+// (g_idx) are looked at; the other tensors are read with the rows.
 std::string add_schemes(const Metadata& config, const std::vector<File>& files, std::vector<TensorInfo>& tensors);
 
 }  // namespace pumice::files::schemes
