@@ -225,9 +225,7 @@ void add_compressed_tensors(PackedFolder& folder) {
   const Metadata& config = folder.config();
   if (const auto sparse = config.string(folder.key("sparsity_config.format")); sparse && *sparse != "dense")
     folder.unsupported("sparsity_config.format", "is ", quote(*sparse), "; sparse weights are not read");
-  if (const auto& keys = config.entries();
-      keys.lower_bound(folder.key("transform_config.config_groups.")) != keys.lower_bound(folder.key("transform_config.config_groups/")))
-    folder.unsupported("transform_config", "rotates the weights, which is not read");
+  if (folder.has_object("transform_config.config_groups")) folder.unsupported("transform_config", "rotates the weights, which is not read");
   const std::string format = config.string(folder.key("format")).value_or("pack-quantized");
   if (std::ranges::find(kFormats, format) == std::end(kFormats))
     folder.unsupported("format", "is ", quote(format), "; pack-quantized and int-quantized are read");

@@ -23,6 +23,8 @@ class PackedFolder {
 
   const Metadata& config() const { return config_; }
   std::string key(std::string_view name) const { return prefix_ + std::string(name); }
+  // Returns whether config.json has an object with members under this key.
+  bool has_object(std::string_view name) const;
   std::span<const File> files() const { return files_; }
 
   // Returns the modules that have a tensor with one of these suffixes, or a weight of this dtype, in the order of their names.

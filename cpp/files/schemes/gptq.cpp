@@ -28,16 +28,11 @@ Settings settings_of(const PackedFolder& folder) {
   const char* const name = config.has(folder.key("checkpoint_format")) ? "checkpoint_format" : "format";
   const std::string format = config.string(folder.key(name)).value_or("gptq");
   if (format != "gptq" && format != "gptq_v2") folder.unsupported(name, "is ", quote(format), "; gptq and gptq_v2 are read");
-  const auto has_object = [&](std::string_view object) {
-    const std::string prefix = folder.key(object) + ".";
-    const auto first = config.entries().lower_bound(prefix);
-    return first != config.entries().end() && first->first.starts_with(prefix);
-  };
   return {.bits = config.integer(folder.key("bits")).value_or(0),
           .symmetric = config.boolean(folder.key("sym")).value_or(false),
           .minus_one = format == "gptq",
           .ordered = config.boolean(folder.key("desc_act")).value_or(false),
-          .by_module = has_object("dynamic") || has_object("extra_config")};  // of GPTQModel, of AutoRound
+          .by_module = folder.has_object("dynamic") || folder.has_object("extra_config")};  // of GPTQModel, of AutoRound
 }
 
 // Returns the columns of a group. A module may have another number of them than config.json says for all; the shapes say it then.

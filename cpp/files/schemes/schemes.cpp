@@ -33,6 +33,12 @@ PackedFolder::PackedFolder(const Metadata& config, std::string prefix, const std
   for (const TensorInfo& tensor : tensors_) by_name_.emplace(tensor.name, &tensor);
 }
 
+bool PackedFolder::has_object(std::string_view name) const {
+  const std::string members = key(name) + ".";
+  const auto first = config_.entries().lower_bound(members);
+  return first != config_.entries().end() && first->first.starts_with(members);
+}
+
 std::set<std::string> PackedFolder::modules(std::initializer_list<std::string_view> suffixes, std::string_view weight_dtype) const {
   std::set<std::string> found;
   for (const TensorInfo& tensor : tensors_) {
@@ -136,7 +142,7 @@ std::string add_schemes(const Metadata& config, const std::vector<File>& files, 
   };
   for (const char* outer : {"", "text_config."}) {  // the text part of a multimodal model may have the keys
     const std::string prefix = str(outer, "quantization_config.");
-    const auto* method = std::get_if<std::string>(config.value(prefix + "quant_method") ? config.value(prefix + "quant_method") : nullptr);
+    const auto* method = std::get_if<std::string>(config.value(prefix + "quant_method"));
     if (!method) continue;
     std::string_view name = *method;
     if (name == "auto-round" || name == "intel/auto-round") {  // packs as others do
