@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .model.inside_calls import Scores
     from .model.load import aload, load
     from .model.model import Model
+    from .model.perplexity import Comparison, Perplexity
 
 _core.set_error_types(errors.BY_KIND)
 __version__: str = _core.__version__
@@ -66,6 +67,8 @@ _HOME = {
     "aload": "model.load",
     "Model": "model.model",
     "Scores": "model.inside_calls",
+    "Perplexity": "model.perplexity",
+    "Comparison": "model.perplexity",
     "AsyncStream": "event_loops.streams",
     "Generation": "generate.generation",
     "ChatResult": "chats.chat",
@@ -102,6 +105,7 @@ __all__ = [
     "ChatResult",
     "ChatTemplateError",
     "Chunk",
+    "Comparison",
     "ContextLengthError",
     "DeviceError",
     "DeviceInfo",
@@ -124,6 +128,7 @@ __all__ = [
     "NumericError",
     "OutOfDeviceMemoryError",
     "OverloadedError",
+    "Perplexity",
     "Plan",
     "Predicted",
     "Prediction",

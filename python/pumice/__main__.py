@@ -1,4 +1,5 @@
-"""The command line: pumice doctor | devices | info | plan | encode | generate | chat | serve | bench.
+"""The command line: pumice doctor | devices | info | plan | encode | generate | chat | serve | bench |
+perplexity.
 
 Exit code 0, or 1 with one line on stderr."""
 
@@ -6,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -124,7 +126,19 @@ def parser() -> Parser:
     bench.add_argument("--sentences", type=_count, default=1000, help="sentences to encode (default 1000)")
     bench.add_argument("--tokens", type=_count, default=128, help="tokens to generate (default 128)")
     bench.add_argument("--prompt-tokens", type=_count, default=512, help="tokens of the prompt (default 512)")
-    for sub in (plan, encode, generate, chat, serve, bench):
+    perplexity = command(
+        "perplexity", run_perplexity, "measure how well a model predicts a text, or how far it is from another model", "MODEL"
+    )
+    perplexity.add_argument("--texts", required=True, metavar="FILE", help='a UTF-8 text file, which is one text; "-" is standard input')
+    perplexity.add_argument(
+        "--against",
+        metavar="REFERENCE",
+        help="also run this model, and compare the predictions: KL divergence, same first token. It is loaded with the same options, but "
+        "without --quantize",
+    )
+    perplexity.add_argument("--window", type=int, help="tokens of a window, whose second half is scored (default 512)")
+    perplexity.add_argument("--json", action="store_true", help="print JSON")
+    for sub in (plan, encode, generate, chat, serve, bench, perplexity):
         load = sub.add_argument_group("loading")
         for name, (read, about) in (LOADING_CHATS if sub in (chat, serve) else LOADING).items():
             load.add_argument(f"--{name.replace('_', '-')}", type=read, help=about)
@@ -351,7 +365,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
     """`pumice generate`: prints the continuation of a prompt as it comes."""
     prompt = arguments.prompt
     if prompt == "-":
-        prompt = "".join(_text(line, number, "standard input") for number, line in enumerate(input_bytes(), 1))
+        prompt = _whole_text(prompt)
     with pumice.load(arguments.model, **_load_options(arguments)) as model, model.stream(prompt, **_sampling(arguments)) as stream:
         for chunk in stream:
             say(chunk, end="")
@@ -421,6 +435,28 @@ def run_bench(arguments: argparse.Namespace) -> int:
             for phase in ("prefill", "decode"):
                 tokens, seconds = timings[f"{phase}_tokens"], timings[f"{phase}_seconds"]
                 say(f"{phase}: {timings[f'{phase}_tokens_per_second']:.1f} tokens/s ({tokens:.0f} tokens, {seconds:.2f} s)")
+    return 0
+
+
+def _whole_text(path: str) -> str:
+    source = "standard input" if path == "-" else path
+    with contextlib.nullcontext(input_bytes()) if path == "-" else open(path, "rb") as file:
+        return "".join(_text(line, number, source) for number, line in enumerate(file, 1))
+
+
+def run_perplexity(arguments: argparse.Namespace) -> int:
+    """`pumice perplexity`: prints the perplexity of a model on a text, or compares the model with another one."""
+    text, options = _whole_text(arguments.texts), _load_options(arguments)
+    with contextlib.ExitStack() as models:
+        model = models.enter_context(pumice.load(arguments.model, **options))
+        found: Any
+        if arguments.against is None:
+            found = model.perplexity(text, window=arguments.window)
+        else:
+            plain = {name: value for name, value in options.items() if name != "quantize"}
+            reference = models.enter_context(pumice.load(arguments.against, **plain))
+            found = model.compare(reference, text, window=arguments.window)
+    say(json.dumps(dataclasses.asdict(found), indent=2) if arguments.json else found)
     return 0
 
 

@@ -1,8 +1,8 @@
-"""Model's methods that return numbers from inside the model: logits, log-probabilities, hidden states, attention weights."""
+"""Model's methods that return numbers from inside the model: logits, log-probabilities, perplexity, hidden states, attention weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from .. import _core
 from ..common.arguments import argument, checked_keywords, choice, integer
+from ..common.progress import Progress
 from ..errors import ContextLengthError
 from ..generate.prompts import Ids, check_ids
 from .base import ModelBase, survives_its_device
+from .perplexity import Comparison, Perplexity, checked_window, compare_windows, measure, read_windows
 from .text_calls import text_ids
 
 Int32 = npt.NDArray[np.int32]
@@ -41,7 +43,7 @@ class Scores:
 
 
 class InsideCalls(ModelBase):
-    """logits(), score(), hidden_states() and attentions()."""
+    """logits(), score(), perplexity(), compare(), hidden_states() and attentions()."""
 
     def _some_ids(self, given: str | Ids) -> Int32:
         """Returns the ids of a text, with the model's special tokens around it. If ids are given, checks and returns them."""
@@ -83,6 +85,56 @@ class InsideCalls(ModelBase):
             ids = self._generator.prompt_ids([text_or_ids], ["text_or_ids"])[0]
             found = engine.score(ids, count, cancel)
         return found if count is None else Scores(ids[1:].copy(), *found)
+
+    @checked_keywords()
+    @survives_its_device
+    def perplexity(self, texts: str | Iterable[str], *, window: int | None = None, progress: Progress = None) -> Perplexity:
+        """Returns the perplexity of the model on texts, as llama.cpp's llama-perplexity measures it.
+
+        Each text is tokenized like a prompt and cut into windows. The model reads each window by itself, from an empty context on; if its
+        prompts begin with a bos token, so does each window, in place of its first token. Only the tokens in the second half of a window are
+        scored. The tokens behind the last whole window of a text are left out, but a text that is shorter than a window is a window.
+
+        texts: one text or several.
+        window: tokens of a window, at least 4. None means 512, or the context of the model if that is smaller.
+        progress: as in load().
+
+        Raises UnsupportedTaskError, ContextLengthError, TypeError and ValueError."""
+        engine = self._decoder("perplexity()")
+        with argument("window", ContextLengthError):
+            size = checked_window(window, int(self.info["n_ctx"]))
+        return measure(engine, self._windows(texts, size), size, progress)
+
+    @checked_keywords()
+    @survives_its_device
+    def compare(
+        self, reference: ModelBase, texts: str | Iterable[str], *, window: int | None = None, progress: Progress = None
+    ) -> Comparison:
+        """Compares the predictions of this model with those of `reference`, a model with the same vocabulary, on the same texts. Both
+        models read the windows of perplexity(), and the same tokens are scored.
+
+        It returns the perplexity of both models, the Kullback-Leibler divergence from the reference's probabilities, and how often both
+        find the same token likeliest. No file of logits is written. The logits of one window from each model are in memory:
+        8 * window * vocab_size bytes.
+
+        Raises what perplexity() raises, TypeError if `reference` is not a Model, and ValueError if its vocabulary differs."""
+        if not isinstance(reference, InsideCalls):
+            raise TypeError(f"reference must be a loaded model (pumice.Model), not {type(reference).__name__}")
+        engines = self._decoder("compare()"), reference._decoder("compare()")
+        with argument("window", ContextLengthError):
+            size = checked_window(window, min(int(self.info["n_ctx"]), int(reference.info["n_ctx"])))
+        given = [texts] if isinstance(texts, str) else list(texts)
+        windows, other = self._windows(given, size), reference._windows(given, size)
+        vocabularies = [model.info["vocab_size"] for model in (self, reference)]
+        if vocabularies[0] != vocabularies[1]:
+            raise ValueError(f"reference has a vocabulary of {vocabularies[1]} tokens, and this model one of {vocabularies[0]}")
+        if len(windows) != len(other) or not all(map(np.array_equal, windows, other)):
+            raise ValueError("reference turns the texts into other token ids than this model, so their predictions cannot be compared")
+        return compare_windows(*engines, windows, size, progress)
+
+    def _windows(self, texts: Iterable[str], size: int) -> list[Int32]:
+        with argument("texts"):
+            return read_windows(texts, self._tokenizer, size, lambda text, name: self._generator.prompt_ids([text], [name])[0])
 
     @checked_keywords()
     @survives_its_device
