@@ -49,6 +49,14 @@ void unpack(Format format, const std::uint8_t* packed, std::int64_t n, float* ou
 bool can_pack(Format format);
 void pack(Format format, const float* weights, std::int64_t n, std::uint8_t* packed);
 
+// Throws ErrorKind::numeric if a weight is NaN or outside [-65504, 65504]. pack() checks weights so for quantized formats.
+void check_weights(Format format, const float* weights, std::int64_t n);
+
+// Packs `rows` rows, as pack() does, but a weight's squared error counts `column_weights[column]` times: the mean square of what the column
+// is multiplied by. There is one number for each column, 0 or more. Throws what pack() throws, where the weight is counted within its row,
+// and ErrorKind::invalid_argument for a column weight that is negative or not finite.
+void pack_rows(Format format, const float* weights, std::int64_t rows, std::span<const float> column_weights, std::uint8_t* packed);
+
 // Conversions between 16-bit floats and float32. Conversions to float32 are exact. Conversions from float32 round to nearest even.
 // Infinities stay infinities and NaN stays NaN.
 float f16_to_f32(std::uint16_t half);

@@ -11,6 +11,9 @@ namespace pumice::blocks {
 
 inline constexpr int kSuper = 256;  // weights of a K-quant block
 
+// Values of the codes of IQ4_NL and IQ4_XS (gguf-py quants.py, IQ4_NL.kvalues).
+inline constexpr float kNonLinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
 // Unpacks `count` blocks.
 #define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) void unpack_##name(const std::uint8_t* packed, std::int64_t count, float* out);
 #include "core/formats.def"
@@ -49,5 +52,13 @@ inline void store_scales_mins(const ScalesMins& s, std::uint8_t* p) {
     p[8 + i] = static_cast<std::uint8_t>((s.scale[4 + i] & 15) | ((s.min[4 + i] & 15) << 4));
   }
 }
+
+// The numbers of a block, from which store() makes its bytes (formats_store.cpp).
+struct Numbers {
+  std::uint16_t d = 0, dmin = 0;     // half floats; dmin is subtracted
+  int scale[16] = {}, min[16] = {};  // of each sub-block, as the format counts them: from -32 in Q3_K
+  int code[kSuper] = {};             // of each weight, from 0
+};
+void store(Format format, const Numbers& numbers, std::uint8_t* packed);
 
 }  // namespace pumice::blocks

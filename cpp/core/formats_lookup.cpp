@@ -7,8 +7,6 @@ namespace pumice::blocks {
 
 namespace {
 
-// Values of IQ4_NL and IQ4_XS (gguf-py quants.py, IQ4_NL.kvalues).
-constexpr float kNonLinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 // The values of FP4 E2M1 (OCP Microscaling Formats 1.0, table 5), doubled so that all are integers. Code 8 is minus zero in E2M1; here it
 // is zero, because integers have no minus zero.
 constexpr float kE2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};

@@ -72,8 +72,8 @@ TEST(Formats, PartsOfBlocksAreRefused) {
   EXPECT_NO_THROW(unpack(Format::Q4_K, packed.data(), 0, out.data()));
   std::vector<std::uint8_t> written(512);
   EXPECT_THROW(pack(Format::Q8_0, out.data(), 33, written.data()), Error);
-  EXPECT_FALSE(can_pack(Format::IQ4_XS));
-  EXPECT_THROW(pack(Format::IQ4_XS, out.data(), 256, written.data()), Error);
+  EXPECT_FALSE(can_pack(Format::MXFP4));
+  EXPECT_THROW(pack(Format::MXFP4, out.data(), 256, written.data()), Error);
 }
 
 // Every half float must convert to the value that its exponent and mantissa give, and back to the same bits.
