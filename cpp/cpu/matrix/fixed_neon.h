@@ -6,7 +6,9 @@
 // |high| is at most 32 for weights and 64 for activations. The sum of the products of codes w and x is then
 //   128 (129 sum(high_w high_x) + sum((high_w - low_w) (low_x - high_x))) + 129 sum(low_w low_x)
 // which takes three products of bytes instead of four. The differences also fit signed bytes. Intermediate sums may wrap, because they are
-// exact modulo 2^32 and the final sum fits 32 bits.
+// exact modulo 2^32 and the final sum fits 32 bits. Modulo 2^32, 129 has an inverse, and the same sum is
+//   129 (sum(low_w low_x) + 128 (sum(high_w high_x) + sum((high_w - low_w) (low_x - high_x)) / 129))
+// So the three products add to the same registers, one after the other.
 #pragma once
 
 #include "cpu/matrix/ahead.h"
@@ -31,6 +33,9 @@ struct TwoByteBlock {
   }
 };
 static_assert(sizeof(TwoByteBlock) % 64 == 0);
+
+inline constexpr std::int32_t kInverse129 = 0x0FE03F81;  // modulo 2^32
+static_assert(std::uint32_t{kInverse129} * 129 == 1);
 
 // T multiplies register tiles: DotTile<kFixedBlock> or MatrixTile<kFixedBlock> (tiles_neon.h).
 template <class T>
@@ -96,7 +101,7 @@ struct FixedNeon {
   }
   template <int P>
   [[gnu::always_inline]] static void clear(TileSums<P>& sums) {
-    each_sum<P>([&](int i, int p) __attribute__((always_inline)) { sums[i][p] = vdupq_n_s32(0); });
+    each_sum<P>([&](int i, int p) __attribute__((always_inline)) { sums[i][p] = loaded(kZeroStarts); });
   }
 
   // ---------------------------------------------------------------- sources of weights
@@ -129,15 +134,13 @@ struct FixedNeon {
     // Computes the integer sums of block b. `at` is the offset of the tile's first token in PanelX::codes.
     template <int P>
     [[gnu::always_inline]] static void dot(const BlockW& w, const PanelX& x, int b, std::int64_t at, std::int64_t, TileSums<P>& sums) {
-      TileSums<P> of_low;
-      clear<P>(of_low);
-      T::template products<kColumns>(w.codes[0], x.codes[b][0] + at, of_low);
       clear<P>(sums);
-      T::template products<kColumns>(w.codes[1], x.codes[b][1] + at, sums);
-      each_sum<P>([&](int i, int p) __attribute__((always_inline)) { sums[i][p] = vmulq_n_s32(sums[i][p], 129); });
       T::template products<kColumns>(w.codes[2], x.codes[b][2] + at, sums);
-      each_sum<P>([&](int i, int p)
-                      __attribute__((always_inline)) { sums[i][p] = vmlaq_n_s32(vshlq_n_s32(sums[i][p], 7), of_low[i][p], 129); });
+      each_sum<P>([&](int i, int p) __attribute__((always_inline)) { sums[i][p] = vmulq_n_s32(sums[i][p], kInverse129); });
+      T::template products<kColumns>(w.codes[1], x.codes[b][1] + at, sums);
+      each_sum<P>([&](int i, int p) __attribute__((always_inline)) { sums[i][p] = vshlq_n_s32(sums[i][p], 7); });
+      T::template products<kColumns>(w.codes[0], x.codes[b][0] + at, sums);
+      each_sum<P>([&](int i, int p) __attribute__((always_inline)) { sums[i][p] = vmulq_n_s32(sums[i][p], 129); });
     }
   };
 

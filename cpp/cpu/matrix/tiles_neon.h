@@ -16,10 +16,11 @@ namespace {
 // The bits of the float 1.5 * 2^23. The bits of 1.5 * 2^23 + n are kSumStart + n if |n| < 2^22, so sums that start at kSumStart are
 // converted by one subtraction, exactly. The instruction that converts integers (SCVTF) takes twice as long on Neoverse N1 and N2.
 inline constexpr std::int32_t kSumStart = 0x4B400000;
-inline constexpr int32x4_t kSumStarts = {kSumStart, kSumStart, kSumStart, kSumStart};
-// Loads kSumStarts. Because of `volatile`, each register of sums is loaded. Otherwise GCC loads one register and copies it to the others.
-// Copies are arithmetic instructions, and a tile waits for its arithmetic, not for its loads.
-[[gnu::always_inline]] inline int32x4_t start_sum() { return *const_cast<const volatile int32x4_t*>(&kSumStarts); }
+inline constexpr int32x4_t kSumStarts = {kSumStart, kSumStart, kSumStart, kSumStart}, kZeroStarts = {};
+// Loads the start of a register of sums. Because of `volatile`, each register is loaded. Otherwise GCC loads one register and copies it to
+// the others. Copies are arithmetic instructions, and a tile waits for its arithmetic, not for its loads.
+[[gnu::always_inline]] inline int32x4_t loaded(const int32x4_t& start) { return *const_cast<const volatile int32x4_t*>(&start); }
+[[gnu::always_inline]] inline int32x4_t start_sum() { return loaded(kSumStarts); }
 [[gnu::always_inline]] inline float32x4_t small_sums(int32x4_t sums) {
   return vsubq_f32(vreinterpretq_f32_s32(sums), vdupq_n_f32(12582912.0f));
 }
