@@ -46,13 +46,12 @@ struct Quantized512 {
   // Returns quad kQuad of a block as bytes c.
   template <int kQuad>
   static Ints quad(const std::uint8_t* block) {
-    Ints code = V::load(block + l.low_at() + 64 * (kQuad * l.low / 8));
-    if constexpr (l.low == 8) return V::kSignedCodes ? code : V::bit_xor(code, V::splat_bytes(0x80));
-    if constexpr (kQuad * l.low % 8 > 0) code = V::template shift_words<-(kQuad * l.low % 8)>(code);
-    code = V::bit_and(code, V::splat_bytes((1 << l.low) - 1));
+    const Ints low = V::load(block + l.low_at() + 64 * (kQuad * l.low / 8));
+    if constexpr (l.low == 8) return V::kSignedCodes ? low : V::bit_xor(low, V::splat_bytes(0x80));
+    Ints code = V::template bits<kQuad * l.low % 8, l.low, 0>(low);
     if constexpr (l.high > 0) {
-      const Ints bits = V::template shift_words<l.low - kQuad * l.high % 8>(V::load(block + l.high_at() + 64 * (kQuad * l.high / 8)));
-      code = V::bit_or(code, V::bit_and(bits, V::splat_bytes(((1 << l.high) - 1) << l.low)));
+      const Ints high = V::load(block + l.high_at() + 64 * (kQuad * l.high / 8));
+      code = V::bit_or(code, V::template bits<kQuad * l.high % 8, l.high, l.low>(high));
     }
     if constexpr (l.table == Table::iq4) return V::look_up(kIq4, offset, code);
     if constexpr (l.table == Table::mxfp4) return V::look_up(kE2m1, offset, code);
@@ -72,13 +71,12 @@ struct Quantized512 {
     return V::load_half_exponents(block);
   }
   static Floats sub_scale(const std::uint8_t* block, int sub) {
-    if constexpr (!l.minima) return V::to_floats(V::load_signed_bytes(block + 16 * sub));
-    const Ints scale = V::load_unsigned_bytes(block + 16 * sub);
-    return V::to_floats(l.subs == 2 ? V::bit_and(scale, V::splat(15)) : scale);
+    if constexpr (!l.minima) return V::load_signed_bytes(block + 16 * sub);
+    return V::template load_bits < 0, l.subs == 2 ? 4 : 8 > (block + 16 * sub);
   }
   static Floats sub_minimum(const std::uint8_t* block, int sub) {
-    if constexpr (l.subs == 2) return V::to_floats(V::shift_dwords_right_4(V::load_unsigned_bytes(block + 16 * sub)));
-    return V::to_floats(V::load_unsigned_bytes(block + 16));
+    if constexpr (l.subs == 2) return V::template load_bits<4, 4>(block + 16 * sub);
+    return V::template load_bits<0, 8>(block + 16);
   }
 
   template <int kBytes>
@@ -101,6 +99,8 @@ struct Quantized512 {
   template <int R, int N, int kOffset, int kStride, class Weights>
   [[gnu::always_inline]] static void block_dot(const Weights& weights, const void* x, const std::int32_t (*starts)[kStride],
                                                const Floats (&scale)[R][2], Floats (&out)[R][N]) {
+    // One product a load of weights, which are not unpacked: no further load for the start of a sum.
+    constexpr bool kWaitsForLoads = R * N == 1 && l.low == 8;
     const auto* codes = static_cast<const std::uint8_t*>(x);
     unrolled<l.subs>([&](auto sub) __attribute__((always_inline)) {
       constexpr int kSub = decltype(sub)::value;
@@ -108,7 +108,8 @@ struct Quantized512 {
 #pragma GCC unroll 2
       for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) sums[r][n] = kOffset > 0 ? V::broadcast4(&starts[kSub][n]) : V::start_sums();
+        for (int n = 0; n < N; ++n)
+          sums[r][n] = kOffset > 0 ? V::broadcast4(&starts[kSub][n]) : kWaitsForLoads ? V::splat(V::kStart) : V::start_sums();
       }
       unrolled<quads>([&](auto i) __attribute__((always_inline)) {
         constexpr int g = kSub * quads + decltype(i)::value;

@@ -55,9 +55,7 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   { V::bit_and(i, i) } -> IntsOf<V>;
   { V::bit_or(i, i) } -> IntsOf<V>;
   { V::bit_xor(i, i) } -> IntsOf<V>;
-  { V::template shift_words<3>(i) } -> IntsOf<V>;   // shifts every word left
-  { V::template shift_words<-3>(i) } -> IntsOf<V>;  // shifts every word right
-  { V::shift_dwords_right_4(i) } -> IntsOf<V>;
+  { V::template bits<6, 2, 4>(i) } -> IntsOf<V>;  // moves 2 bits of every byte, from bit 6 on, to bits 4 and 5; other bits become 0
   { V::add_dwords(i, i) } -> IntsOf<V>;
   { V::multiply_dwords(i, i) } -> IntsOf<V>;
   { V::subtract_bytes(i, i) } -> IntsOf<V>;
@@ -84,9 +82,9 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   { V::fma(f, f, f) } -> FloatsOf<V>;   // a b + c
   { V::fnma(f, f, f) } -> FloatsOf<V>;  // c - a b
 
-  // Load 16 numbers and widen each to 32 bits.
-  { V::load_unsigned_bytes(from) } -> IntsOf<V>;
-  { V::load_signed_bytes(from) } -> IntsOf<V>;
+  // Load 16 numbers and widen each to a float.
+  { V::template load_bits<4, 4>(from) } -> FloatsOf<V>;  // 4 bits of each byte, from bit 4 on, as an unsigned number
+  { V::load_signed_bytes(from) } -> FloatsOf<V>;
   { V::load_f16(from) } -> FloatsOf<V>;
   { V::load_bf16(from) } -> FloatsOf<V>;
   { V::load_half_exponents(from) } -> FloatsOf<V>;  // half_exponent() (plain.h) of 16 bytes

@@ -50,12 +50,12 @@ struct Native512 {
   PUMICE_OPERATION Ints bit_and(Ints a, Ints b) { return _mm512_and_si512(a, b); }
   PUMICE_OPERATION Ints bit_or(Ints a, Ints b) { return _mm512_or_si512(a, b); }
   PUMICE_OPERATION Ints bit_xor(Ints a, Ints b) { return _mm512_xor_si512(a, b); }
-  template <int kLeft>
-  PUMICE_OPERATION Ints shift_words(Ints v) {
-    if constexpr (kLeft >= 0) return _mm512_slli_epi16(v, kLeft);
-    return _mm512_srli_epi16(v, kLeft < 0 ? -kLeft : 0);
+  template <int kFrom, int kCount, int kTo>
+  PUMICE_OPERATION Ints bits(Ints v) {
+    if constexpr (kTo > kFrom) v = _mm512_slli_epi16(v, kTo - kFrom);
+    if constexpr (kTo < kFrom) v = _mm512_srli_epi16(v, kFrom - kTo);
+    return bit_and(v, splat_bytes(((1 << kCount) - 1) << kTo));
   }
-  PUMICE_OPERATION Ints shift_dwords_right_4(Ints v) { return _mm512_srli_epi32(v, 4); }
   PUMICE_OPERATION Ints add_dwords(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
   PUMICE_OPERATION Ints multiply_dwords(Ints a, Ints b) { return _mm512_mullo_epi32(a, b); }
   PUMICE_OPERATION Ints subtract_bytes(Ints a, Ints b) { return _mm512_sub_epi8(a, b); }
@@ -104,7 +104,16 @@ struct Native512 {
   PUMICE_OPERATION Floats fnma(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
 
   PUMICE_OPERATION Ints load_unsigned_bytes(const void* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
-  PUMICE_OPERATION Ints load_signed_bytes(const void* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+  template <int kFrom, int kCount>
+  PUMICE_OPERATION Floats load_bits(const void* p) {
+    Ints v = load_unsigned_bytes(p);
+    if constexpr (kFrom > 0) v = _mm512_srli_epi32(v, kFrom);
+    if constexpr (kFrom + kCount < 8) v = bit_and(v, splat((1 << kCount) - 1));
+    return to_floats(v);
+  }
+  PUMICE_OPERATION Floats load_signed_bytes(const void* p) {
+    return to_floats(_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
+  }
   PUMICE_OPERATION Floats load_f16(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
   PUMICE_OPERATION Floats load_bf16(const void* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))), 16));

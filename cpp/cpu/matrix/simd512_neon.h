@@ -91,18 +91,16 @@ struct NeonDot {
   PUMICE_OPERATION Ints bit_xor(Ints a, Ints b) {
     return each<Ints>([&](int i) { return veorq_u8(a.v[i], b.v[i]); });
   }
-  template <int kLeft>
-  PUMICE_OPERATION Ints shift_words(Ints v) {
+  // Bytes are shifted, so the highest bits of a byte need no mask.
+  template <int kFrom, int kCount, int kTo>
+  PUMICE_OPERATION Ints bits(Ints v) {
     return each<Ints>([&](int i) {
-      const uint16x8_t words = vreinterpretq_u16_u8(v.v[i]);
-      if constexpr (kLeft >= 0)
-        return vreinterpretq_u8_u16(vshlq_n_u16(words, kLeft));
-      else
-        return vreinterpretq_u8_u16(vshrq_n_u16(words, -kLeft));
+      uint8x16_t bytes = v.v[i];
+      if constexpr (kTo > kFrom) bytes = vshlq_n_u8(bytes, kTo - kFrom);
+      if constexpr (kTo < kFrom) bytes = vshrq_n_u8(bytes, kFrom - kTo);
+      if constexpr (kFrom + kCount == 8 && kTo == 0) return bytes;
+      return vandq_u8(bytes, vdupq_n_u8(((1 << kCount) - 1) << kTo));
     });
-  }
-  PUMICE_OPERATION Ints shift_dwords_right_4(Ints v) {
-    return each<Ints>([&](int i) { return vreinterpretq_u8_u32(vshrq_n_u32(vreinterpretq_u32_u8(v.v[i]), 4)); });
   }
   PUMICE_OPERATION Ints add_dwords(Ints a, Ints b) {
     return each<Ints>([&](int i) { return u8(vaddq_s32(s32(a, i), s32(b, i))); });
@@ -169,19 +167,27 @@ struct NeonDot {
     return {{vreinterpretq_u8_u32(vmovl_u16(vget_low_u16(low))), vreinterpretq_u8_u32(vmovl_high_u16(low)),
              vreinterpretq_u8_u32(vmovl_u16(vget_low_u16(high))), vreinterpretq_u8_u32(vmovl_high_u16(high))}};
   }
-  PUMICE_OPERATION Ints load_signed_bytes(const void* p) {
-    const int8x16_t bytes = vld1q_s8(static_cast<const std::int8_t*>(p));
-    const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_high_s8(bytes);
-    return {{u8(vmovl_s16(vget_low_s16(low))), u8(vmovl_high_s16(low)), u8(vmovl_s16(vget_low_s16(high))), u8(vmovl_high_s16(high))}};
+  template <int kFrom, int kCount>
+  PUMICE_OPERATION Floats load_bits(const void* p) {
+    uint8x16_t bytes = vld1q_u8(static_cast<const std::uint8_t*>(p));
+    if constexpr (kFrom > 0) bytes = vshrq_n_u8(bytes, kFrom > 0 ? kFrom : 1);
+    if constexpr (kFrom + kCount < 8) bytes = vandq_u8(bytes, vdupq_n_u8((1 << kCount) - 1));
+    return byte_floats(bytes, 0);
+  }
+  PUMICE_OPERATION Floats load_signed_bytes(const void* p) {
+    return byte_floats(veorq_u8(vld1q_u8(static_cast<const std::uint8_t*>(p)), vdupq_n_u8(0x80)), 128);
   }
   PUMICE_OPERATION Floats load_f16(const void* p) {
-    return each<Floats>([p](int i) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(static_cast<const std::uint8_t*>(p) + 8 * i))); });
+    const auto* bytes = static_cast<const std::uint8_t*>(p);
+    const float16x8_t low = vreinterpretq_f16_u8(vld1q_u8(bytes)), high = vreinterpretq_f16_u8(vld1q_u8(bytes + 16));
+    return {{vcvt_f32_f16(vget_low_f16(low)), vcvt_high_f32_f16(low), vcvt_f32_f16(vget_low_f16(high)), vcvt_high_f32_f16(high)}};
   }
   PUMICE_OPERATION Floats load_bf16(const void* p) {
-    return each<Floats>([p](int i) {
-      const uint16x4_t words = vreinterpret_u16_u8(vld1_u8(static_cast<const std::uint8_t*>(p) + 8 * i));
-      return vreinterpretq_f32_u32(vshll_n_u16(words, 16));
-    });
+    // Of the instructions that make a float of a word, ZIP runs on every pipe of Neoverse cores, SHLL on every second.
+    const auto* bytes = static_cast<const std::uint8_t*>(p);
+    const uint16x8_t low = vreinterpretq_u16_u8(vld1q_u8(bytes)), high = vreinterpretq_u16_u8(vld1q_u8(bytes + 16)), zero = vdupq_n_u16(0);
+    return {{vreinterpretq_f32_u16(vzip1q_u16(zero, low)), vreinterpretq_f32_u16(vzip2q_u16(zero, low)),
+             vreinterpretq_f32_u16(vzip1q_u16(zero, high)), vreinterpretq_f32_u16(vzip2q_u16(zero, high))}};
   }
   PUMICE_OPERATION Floats load_half_exponents(const void* p) {
     const Ints e = load_unsigned_bytes(p);
@@ -194,6 +200,18 @@ struct NeonDot {
   }
 
  private:
+  // Returns bytes - offset as floats. The bits of the float 2^23 + n are 0x4B000000 + n. ZIP makes them, and one subtraction is left. ZIP
+  // runs on every pipe of Neoverse cores; the instructions that widen integers and convert them run on some, and conversions take two
+  // cycles.
+  PUMICE_OPERATION Floats byte_floats(uint8x16_t bytes, int offset) {
+    const uint8x16_t zero = vdupq_n_u8(0);
+    const uint16x8_t low = vreinterpretq_u16_u8(vzip1q_u8(bytes, zero)), high = vreinterpretq_u16_u8(vzip2q_u8(bytes, zero));
+    const uint16x8_t exponent = vdupq_n_u16(0x4B00);
+    const float32x4_t base = vdupq_n_f32(static_cast<float>((1 << 23) + offset));
+    const auto converted = [&](uint16x8_t bits) { return vsubq_f32(vreinterpretq_f32_u16(bits), base); };
+    return {{converted(vzip1q_u16(low, exponent)), converted(vzip2q_u16(low, exponent)), converted(vzip1q_u16(high, exponent)),
+             converted(vzip2q_u16(high, exponent))}};
+  }
   template <class To, class F>
   PUMICE_OPERATION To each(F f) {
     return {{f(0), f(1), f(2), f(3)}};

@@ -118,15 +118,12 @@ struct Emulated512 {
   static Ints bit_xor(const Ints& a, const Ints& b) {
     return dwords([&](int i) { return a.d[i] ^ b.d[i]; });
   }
-  template <int kLeft>
-  static Ints shift_words(const Ints& v) {
-    return words([&](int i) { return kLeft >= 0 ? word_of(v, i) << (kLeft >= 0 ? kLeft : 0) : word_of(v, i) >> (kLeft < 0 ? -kLeft : 0); });
+  template <int kFrom, int kCount, int kTo>
+  static Ints bits(const Ints& v) {
+    return bytes([&](int i) { return (byte_of(v, i) >> kFrom & ((1 << kCount) - 1)) << kTo; });
   }
   static Ints subtract_bytes(const Ints& a, const Ints& b) {
     return bytes([&](int i) { return byte_of(a, i) - byte_of(b, i); });
-  }
-  static Ints shift_dwords_right_4(const Ints& v) {
-    return dwords([&](int i) { return v.d[i] >> 4; });
   }
   template <int kByte>
   static Ints signed_byte(const Ints& v) {
@@ -182,11 +179,12 @@ struct Emulated512 {
     return floats([&](int i) { return std::fma(-a.v[i], b.v[i], c.v[i]); });
   }
 
-  static Ints load_unsigned_bytes(const void* p) {
-    return dwords([&](int i) { return at<std::uint8_t>(p, i); });
+  template <int kFrom, int kCount>
+  static Floats load_bits(const void* p) {
+    return floats([&](int i) { return static_cast<float>(at<std::uint8_t>(p, i) >> kFrom & ((1 << kCount) - 1)); });
   }
-  static Ints load_signed_bytes(const void* p) {
-    return dwords([&](int i) { return at<std::int8_t>(p, i); });
+  static Floats load_signed_bytes(const void* p) {
+    return floats([&](int i) { return static_cast<float>(at<std::int8_t>(p, i)); });
   }
   static Floats load_f16(const void* p) {
     return floats([&](int i) { return f16_to_f32(at<std::uint16_t>(p, i)); });
