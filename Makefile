@@ -203,10 +203,12 @@ test-arm-install: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python tests/arm/install.py build/arm-root/dist/*.tar.gz build/arm-root \
 	  $$($(BIN)/python -c "import sys; sys.path.insert(0, 'examples'); import samples; print(samples.minilm(), samples.smollm2())")
 
-# Prints figures of the ARM kernels by their instructions (bench/README.md). Needs llvm-mca of LLVM 19 or later.
+# Prints figures of the ARM kernels by their instructions (bench/README.md). Needs llvm-mca of LLVM 19 or later. LLAMA=folder compares them with
+# those of llama.cpp, whose sources the folder has.
 arm-tiles: check-arm
+	@./cmake/check_system.sh $(PYTHON) arm-tiles
 	$(BIN)/ninja -C build/arm pumice_cpu
-	$(BIN)/python bench/arm_tiles.py build/arm
+	$(BIN)/python bench/arm_tiles.py build/arm $(if $(LLAMA),--llama $(LLAMA))
 
 ARM_FLAGS = -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux.cmake -DPUMICE_BUILD_TESTS=ON
 

@@ -1,8 +1,11 @@
-"""arm_tiles.py BUILD [--mca PROGRAM]: figures of the ARM kernels by their instructions, without an ARM machine.
+"""arm_tiles.py BUILD [--mca PROGRAM] [--llama FOLDER]: figures of the ARM kernels by their instructions, without an ARM machine.
 
 BUILD is a build for 64-bit ARM (`make test-arm` makes build/arm). For each tile of the table below, the script finds the loop over blocks
 in the compiled function, counts its instructions, and asks llvm-mca (LLVM 19 or later) how many cycles a pass takes on a Neoverse core
 whose data all lie in the L1 cache. These figures compare kernels; no time was measured.
+
+FOLDER has the sources of llama.cpp. With it, a second table compares the products of one token with those of llama.cpp for weights that it
+repacked, compiled by the same compiler. Everything is counted that a kernel does for a block of the format (Q4_K: 256 columns).
 
 The exit code is 1 if a loop is slower than `least` says, or uses the stack more often than `stack` says.
 """
@@ -14,7 +17,8 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 OBJECTS = "cpp/cpu/CMakeFiles/pumice_cpu.dir/isa"
@@ -38,21 +42,31 @@ class Tile:
     repeats: int = 1  # passes of the loops inside of it
 
 
-# The least figures are those of loops that were written in assembly to find out what is possible. A loop may have 3 % less, because they
-# were counted over whole products.
+# The least figures are the best that are known: of these loops, or of loops in assembly that were written to find out what is possible. A
+# loop may have 3 % less, because those were counted over whole products.
 TILES = (
-    Tile("Q8_0, SDOT, 4 tokens", "matrix_legacy_neon_dot", r"Quantized512<.*\)7>::tile_of<4>", "sdot", 1, (19.4, 21.2, 42.2, 42.2), 15),
-    Tile("Q4_K, SDOT, 4", "matrix_k_neon_dot", r"Quantized512<.*\)10>::tile_of<4>", "sdot", 1, (16.8, 18.7, 37.3, 37.2), 22),
-    Tile("fixed point, SDOT, 4", "matrix_fixed_neon_dot", r"tile_of<.*OfFloats, 4>", "sdot", 3, (8.2, 8.4, 16.8, 16.7), 40, 4),
+    Tile("Q8_0, SDOT, 4 tokens", "matrix_legacy_neon_dot", r"Quantized512<.*\)7>::tile_of<4>", "sdot", 1, (21.5, 21.9, 44.2, 43.5), 15),
+    Tile("Q4_K, SDOT, 4", "matrix_k_neon_dot", r"Quantized512<.*\)10>::tile_of<4>", "sdot", 1, (20.9, 21.4, 43.5, 42.6), 22),
+    Tile("fixed point, SDOT, 4", "matrix_fixed_neon_dot", r"tile_of<.*OfFloats, 4>", "sdot", 3, (8.6, 8.9, 17.8, 17.8), 17, 4),
     Tile("F32, FMLA, 6", "matrix_float_neon_dot", r"tile<.*\)0, 1, 6, false>", "fmla", 1, (7.9, 8.0, 15.9, 15.9), 0),
-    Tile("Q8_0, SDOT, 1", "matrix_legacy_neon_dot", r"Quantized512<.*\)7>::few_tokens<1>", "sdot", 1, (16, 16, 32, 32), 0),
-    Tile("Q4_K, SDOT, 1", "matrix_k_neon_dot", r"Quantized512<.*\)10>::few_tokens<1>", "sdot", 1, (8.7, 8.8, 16, 18), 0),
+    Tile("Q8_0, SDOT, 1", "matrix_legacy_neon_dot", r"Quantized512<.*\)7>::few_tokens<1>", "sdot", 1, (17.6, 17.6, 32, 32), 0),
+    Tile("Q4_K, SDOT, 1", "matrix_k_neon_dot", r"Quantized512<.*\)10>::few_tokens<1>", "sdot", 1, (9.7, 9.7, 19.2, 19.2), 0),
     Tile("F16, FMLA, 1", "matrix_float_neon_dot", r"tile<.*\)1, \d, 1, ", "fmla", 1, (2, 2, 4, 4), 0),
     Tile("BF16, FMLA, 1", "matrix_float_neon_dot", r"tile<.*\)2, \d, 1, ", "fmla", 1, (4, 4, 8, 8), 0),
-    Tile("Q8_0, SMMLA, 6", "matrix_legacy_neon_i8mm", r"QuantizedI8mm<.*\)[357]>::tile_of<3>", "smmla", 1, (None, 31.8, 63.2, 63.2), 36),
-    Tile("Q4_K, SMMLA, 6", "matrix_k_neon_i8mm", r"QuantizedI8mm<.*\)10>::tile_of<3>", "smmla", 1, (None, 26.4, 52.9, 52.6), 35),
-    Tile("fixed point, SMMLA, 6", "matrix_fixed_neon_i8mm", r"tile_of<.*OfFloats, 3>", "smmla", 3, (None, 13.8, 27.8, 27.4), 102, 4),
+    Tile("Q8_0, SMMLA, 6", "matrix_legacy_neon_i8mm", r"QuantizedI8mm<.*\)[357]>::tile_of<3>", "smmla", 1, (None, 31.8, 65.1, 63.1), 36),
+    Tile("Q4_K, SMMLA, 6", "matrix_k_neon_i8mm", r"QuantizedI8mm<.*\)10>::tile_of<3>", "smmla", 1, (None, 31.8, 65.4, 63.0), 35),
+    Tile("fixed point, SMMLA, 6", "matrix_fixed_neon_i8mm", r"tile_of<.*OfFloats, 3>", "smmla", 3, (None, 14.6, 28.9, 28.8), 53, 4),
 )
+
+
+# One token, with all that a kernel does for a block of the format. First ours, then llama.cpp's for processors with dot products, and those
+# that it prefers for processors that also have i8mm.
+ONE_TOKEN = (
+    (Tile("Q4_0", "matrix_legacy_neon_dot", r"Quantized512<.*\)3>::few_tokens<1>", "sdot", 1, (), 0), "q4_0_4x4", "q4_0_4x8"),
+    (Tile("Q8_0", "matrix_legacy_neon_dot", r"Quantized512<.*\)7>::few_tokens<1>", "sdot", 1, (), 0), "q8_0_4x4", "q8_0_4x8"),
+    (Tile("Q4_K", "matrix_k_neon_dot", r"Quantized512<.*\)10>::few_tokens<1>", "sdot", 1, (), 0, 8), "q4_K_8x4", "q4_K_8x8"),
+)
+LLAMA_OPTIONS = ("-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-march=armv8.2-a+dotprod+i8mm")
 
 
 def loads_or_stores(text: str) -> bool:
@@ -107,9 +121,33 @@ def cycles(mca: str, core: str, dispatch: int | None, loop: list[str]) -> float:
     return int(total[1]) / passes
 
 
+def compare_with_llama(build: Path, llama: Path, mca: str) -> None:
+    ggml = llama / "ggml"
+    print("\n| one token of | by | instructions for 16 weights | vector | loads, stores | " + " | ".join(CORES) + " |")
+    print("|---" * (5 + len(CORES)) + "|")
+    with tempfile.TemporaryDirectory() as folder:
+        repack = Path(folder) / "repack.o"
+        includes = [f"-I{ggml / name}" for name in ("include", "src", "src/ggml-cpu")]
+        source = ggml / "src/ggml-cpu/arch/arm/repack.cpp"
+        subprocess.run(["aarch64-linux-gnu-g++", *LLAMA_OPTIONS, *includes, "-c", source, "-o", repack], check=True)
+        for ours, *theirs in ONE_TOKEN:
+            kernels = [("pumice", build / OBJECTS / f"{ours.file}.cpp.o", ours)]
+            for name in theirs:
+                inner = 4 if ours.repeats > 1 else 1  # passes over two sub-blocks of 32 columns
+                kernels.append((f"llama.cpp {name}", repack, replace(ours, function=f"<ggml_gemv_{name}_", repeats=inner)))
+            for by, file, tile in kernels:
+                loop = one_pass(file, tile)
+                macs = sum(text.startswith("sdot ") for text in loop) * MULTIPLY_ADDS["sdot"]
+                counts = [16 * count / macs for count in (len(loop), sum(map(computes_vectors, loop)), sum(map(loads_or_stores, loop)))]
+                rates = [macs / cycles(mca, core, dispatch, loop) for core, dispatch in CORES.items()]
+                figures = [f"{x:.2f}" for x in counts] + [f"{x:.1f}" for x in rates]
+                print(f"| {ours.name} | {by} | {' | '.join(figures)} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("build", type=Path)
+    parser.add_argument("--llama", type=Path, metavar="FOLDER", help="the sources of llama.cpp: compare products of one token")
     parser.add_argument("--mca", default=next(filter(shutil.which, ("llvm-mca-22", "llvm-mca-19", "llvm-mca")), "llvm-mca"))
     arguments = parser.parse_args()
     below = []
@@ -135,6 +173,8 @@ def main() -> None:
         slow = [core for core, least in zip(CORES, tile.least, strict=True) if least is not None and rates[core] < 0.97 * least]
         below += [f"{tile.name}: slower on {', '.join(slow)}"] if slow else []
         below += [f"{tile.name}: {stack} accesses of the stack, at most {tile.stack}"] if stack > tile.stack else []
+    if arguments.llama:
+        compare_with_llama(arguments.build, arguments.llama, arguments.mca)
     if below:
         sys.exit("\n".join(below))
 

@@ -2,9 +2,9 @@
 # Checks for the system packages that a build needs. If some are missing, root installs them, and any other user gets one sentence that says
 # which are missing and how to get them. Prints nothing if none is missing. With `test`, also checks for the packages that tests need.
 # With `page`, also checks for the browser of `make test-page`, with `arm` for the cross compiler and the emulator of `make test-arm`, with
-# `arm-root` also for what makes a Debian for 64-bit ARM (`make test-arm-install`), and with `lint` for the headers of the other processor
-# family, for which cmake/lint.py checks the sources.
-# Usage: check_system.sh PYTHON [test|page|arm|arm-root|lint]
+# `arm-root` also for what makes a Debian for 64-bit ARM (`make test-arm-install`), with `arm-tiles` for llvm-mca, and with `lint` for the headers
+# of the other processor family, for which cmake/lint.py checks the sources.
+# Usage: check_system.sh PYTHON [test|page|arm|arm-root|arm-tiles|lint]
 python=$1
 missing=""
 why=""
@@ -32,6 +32,9 @@ if [ "${2:-}" = arm ] || [ "${2:-}" = arm-root ]; then
   command -v aarch64-linux-gnu-g++ >/dev/null 2>&1 || need g++-aarch64-linux-gnu "a C++20 compiler for 64-bit ARM"
   command -v qemu-aarch64-static >/dev/null 2>&1 || need qemu-user-static "an emulator of 64-bit ARM"
   [ -f /usr/src/googletest/googletest/CMakeLists.txt ] || need googletest "the sources of GoogleTest"
+fi
+if [ "${2:-}" = arm-tiles ]; then  # llvm-mca of LLVM 14 knows neither all instructions nor all cores
+  command -v llvm-mca-22 >/dev/null 2>&1 || command -v llvm-mca-19 >/dev/null 2>&1 || need llvm-19 "llvm-mca of LLVM 19"
 fi
 if [ "${2:-}" = lint ]; then
   case $(uname -m) in
