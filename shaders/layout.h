@@ -6,10 +6,11 @@
 //                Weight i of a word is at bit 8 (i % 4) + B (i / 4). A shift and a mask then yield four neighbouring weights as the bytes
 //                of a word, which is the form that conversions to float and dot products of 4 x 8 bits need.
 //   scales:      In formats with blocks of 32 weights, each block has an f16 scale, or a pair (scale, minimum) of f16, or in MXFP4 the byte
-//                of its exponent. In Q3_K, Q6_K and IQ4_XS, each sub-block of 16 or 32 weights has a signed byte. In Q2_K it has a byte
-//                with 4 bits of scale and 4 bits of minimum, and in Q4_K and Q5_K a pair of bytes (scale, minimum).
-//   supers:      K-quants and IQ4_XS only. Each 256 weights have an f16 by which their scales are multiplied, or a pair of f16, one for the
-//                scales and one for the minima.
+//                of its exponent, or in NVFP4_E the float scales of its halves. In Q3_K, Q6_K and IQ formats with supers, each sub-block of
+//                16 or 32 weights has a signed byte. In Q2_K it has a byte with 4 bits of scale and 4 bits of minimum, and in Q4_K and Q5_K
+//                a pair of bytes (scale, minimum).
+//   supers:      K-quants and IQ formats but IQ4_NL only. Each 256 weights have an f16 by which their scales are multiplied, or a pair of
+//                f16, one for the scales and one for the minima.
 // weight = scale * code + minimum. The product is exact in float, because codes are small integers and scales have at most 19 bits.
 #ifndef PUMICE_SHADERS_LAYOUT_H
 #define PUMICE_SHADERS_LAYOUT_H
@@ -23,8 +24,9 @@ using uint = std::uint32_t;
 #define PUMICE_CONSTANT const uint
 #endif
 
-// What a code is: the float itself, an unsigned byte, a signed byte, or an index in the table of IQ4 values or of FP4 E2M1 values.
-PUMICE_CONSTANT kFloat = 0, kUnsigned = 1, kSigned = 2, kNonLinear = 3, kE2M1 = 4;
+// What a code is: the float itself, an unsigned byte, a signed byte, or an index in a table of cpp/core/code_values.h (kNonLinear: that of
+// IQ4). Kinds with a table come last.
+PUMICE_CONSTANT kFloat = 0, kUnsigned = 1, kSigned = 2, kNonLinear = 3, kE2M1 = 4, kIq1 = 5, kIq2 = 6, kIq3Xxs = 7, kIq3S = 8;
 
 #define PUMICE_LAYOUT(name, code, codes, high, scales, supers) \
   PUMICE_CONSTANT kCode_##name = code, kCodes_##name = codes, kHigh_##name = high, kScales_##name = scales, kSupers_##name = supers
@@ -44,6 +46,11 @@ PUMICE_LAYOUT(Q5_K, kUnsigned, 8, 32, 64, 256);
 PUMICE_LAYOUT(Q6_K, kUnsigned, 8, 16, 64, 512);
 PUMICE_LAYOUT(IQ4_NL, kNonLinear, 8, 0, 64, 0);
 PUMICE_LAYOUT(IQ4_XS, kNonLinear, 8, 0, 128, 512);
+PUMICE_LAYOUT(IQ1_E, kIq1, 16, 32, 64, 512);
+PUMICE_LAYOUT(IQ2_E, kIq2, 16, 32, 64, 512);
+PUMICE_LAYOUT(IQ3_XXS_E, kIq3Xxs, 8, 0, 128, 512);
+PUMICE_LAYOUT(IQ3_S_E, kIq3S, 8, 0, 128, 512);
+PUMICE_LAYOUT(NVFP4_E, kE2M1, 8, 0, 16, 0);
 PUMICE_LAYOUT(MXFP4, kE2M1, 8, 0, 128, 0);
 #undef PUMICE_LAYOUT
 

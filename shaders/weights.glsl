@@ -46,6 +46,11 @@ uvec4 codes_Q5_K(Row row, uint k) { return codes_Q5_0(row, k); }
 uvec4 codes_Q6_K(Row row, uint k) { return codes_Q4_0(row, k) | two_bits(high_word(row, k / 16)) << 4; }
 uvec4 codes_IQ4_NL(Row row, uint k) { return codes_Q4_0(row, k); }
 uvec4 codes_IQ4_XS(Row row, uint k) { return codes_Q4_0(row, k); }
+uvec4 codes_IQ1_E(Row row, uint k) { return codes_Q3_K(row, k); }
+uvec4 codes_IQ2_E(Row row, uint k) { return codes_Q3_K(row, k); }
+uvec4 codes_IQ3_XXS_E(Row row, uint k) { return codes_Q4_0(row, k); }
+uvec4 codes_IQ3_S_E(Row row, uint k) { return codes_Q4_0(row, k); }
+uvec4 codes_NVFP4_E(Row row, uint k) { return codes_Q4_0(row, k); }
 uvec4 codes_MXFP4(Row row, uint k) { return codes_Q4_0(row, k); }
 
 // ---------------------------------------------------------------- scales
@@ -78,6 +83,11 @@ vec2 scale_IQ4_NL(Row row, uint k) { return vec2(block_scale(row, k), 0); }
 vec2 scale_IQ4_XS(Row row, uint k) {
   return vec2(half_at(super_word(row, k / 512), k / 256 % 2) * signed_byte_at(scale_word(row, k / 128), k / 32), 0);
 }
+vec2 scale_IQ1_E(Row row, uint k) { return vec2(0.125 * sub_scale(row, k), 0); }
+vec2 scale_IQ2_E(Row row, uint k) { return scale_IQ1_E(row, k); }
+vec2 scale_IQ3_XXS_E(Row row, uint k) { return 0.5 * scale_IQ4_XS(row, k); }
+vec2 scale_IQ3_S_E(Row row, uint k) { return scale_IQ4_XS(row, k); }
+vec2 scale_NVFP4_E(Row row, uint k) { return vec2(uintBitsToFloat(scale_word(row, k / 16)), 0); }
 // Returns half of the power of two that an E8M0 byte stands for, because kE2M1Values has twice the values of E2M1.
 vec2 scale_MXFP4(Row row, uint k) {
   const uint e = byte_at(scale_word(row, k / 128), k / 32);
@@ -131,16 +141,19 @@ Row row_at(uint format, uint side, uint at, uint i, uint cols) {
 }
 
 // ---------------------------------------------------------------- codes to numbers
-// kNonLinearValues are the values of IQ4_NL and IQ4_XS (gguf-py quants.py, IQ4_NL.kvalues). kE2M1Values are twice the values of FP4 E2M1
-// (OCP Microscaling Formats 1.0, table 5), so that they are integers.
-const float kNonLinearValues[16] = float[](-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
-const float kE2M1Values[16] = float[](0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+// The tables of cpp/core/code_values.h, in the order of the kinds of layout.h.
+const float kTables[6][16] = float[][](float[](-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+                                       float[](0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
+                                       float[](-7, 1, 9, 0, -9, -1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+                                       float[](8, 25, 43, 0, -8, -25, -43, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+                                       float[](2, 6, 10, 14, 18, 22, 26, 31, -2, -6, -10, -14, -18, -22, -26, -31),
+                                       float[](1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15));
 
 // The tables of the first and the second matrix, in shared memory. The 16 words of a table lie in 16 different banks, so lookups cause no
 // bank conflicts.
 shared float code_values[32];
-bool has_table(uint format) { return code_kind(format) == kNonLinear || code_kind(format) == kE2M1; }
-float table_value(uint format, uint i) { return code_kind(format) == kE2M1 ? kE2M1Values[i] : kNonLinearValues[i]; }
+bool has_table(uint format) { return code_kind(format) >= kNonLinear; }
+float table_value(uint format, uint i) { return kTables[has_table(format) ? code_kind(format) - kNonLinear : 0][i]; }
 // Fills code_values. All lanes must call this before any lane looks up a code.
 void prepare_codes(uint format, uint format2) {
   if (!has_table(format) && !has_table(format2)) return;

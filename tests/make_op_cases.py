@@ -71,9 +71,18 @@ HALVES: dict[str, list[list[float]]] = {
     "Q6_K": [[208, 0.00073]],
     "IQ4_NL": [[0, 0.0143]],
     "IQ4_XS": [[0, 0.00077]],
+    "IQ1_E": [[0, 0.0757]],
+    "IQ2_E": [[0, 0.0172]],
+    "IQ3_XXS_E": [[0, 0.0058]],
+    "IQ3_S_E": [[0, 0.0059]],
+    "NVFP4_E": [],
     "MXFP4": [],
 }
-BLOCKS = {"F32": 1, "F16": 1, "BF16": 1} | {name: 256 if name.endswith(("_K", "_XS")) else 32 for name in HALVES}
+BLOCKS = {"F32": 1, "F16": 1, "BF16": 1} | {
+    name: 256 if name.endswith("_K") or (name.startswith("IQ") and name != "IQ4_NL") else 32 for name in HALVES
+}
+LATER_FORMATS = ["IQ1_E", "IQ2_E", "IQ3_XXS_E", "IQ3_S_E", "NVFP4_E"]  # their cases are at the end, so that the others keep their numbers
+FIRST_BLOCKS = {name: block for name, block in BLOCKS.items() if name not in LATER_FORMATS}
 COLS = {1: [32, 300, 768, 33], 32: [32, 96, 384, 768], 256: [256, 512, 768, 1024]}
 TOKENS = [1, 2, 3, 4, 5, 7, 16, 33, 129]
 ROWS = [1, 15, 16, 17, 48, 129, 33, 64]
@@ -120,7 +129,7 @@ def linear(
 
 def linears() -> list[Case]:
     cases, n = [], 0
-    for name, block in BLOCKS.items():
+    for name, block in FIRST_BLOCKS.items():
         for tokens in TOKENS:
             cols = COLS[block][(5 * n + n // 9) % 4]
             cases.append(
@@ -144,7 +153,7 @@ def linears() -> list[Case]:
             linear([("F32", 40, False)], 8192, tokens),
             linear([("MXFP4", 33, False), ("IQ4_XS", 31, True), ("Q2_K", 7, True)], 512, tokens, "silu"),
         ]
-    for n, (name, block) in enumerate(BLOCKS.items()):
+    for n, (name, block) in enumerate(FIRST_BLOCKS.items()):
         for t in range(2):
             case = [(name, ROWS[(n + t) % 8], n % 3 == 0), ("Q8_0", 20, False)]
             cases.append(
@@ -160,7 +169,7 @@ def linears() -> list[Case]:
 
 def gated_linears() -> list[Case]:
     cases = []
-    for n, (gate, block) in enumerate(BLOCKS.items()):
+    for n, (gate, block) in enumerate(FIRST_BLOCKS.items()):
         for t in range(3):
             up = gate if (n + t) % 4 else {1: "Q8_0", 32: "F16", 256: "Q6_K"}[block]
             widest = max(block, BLOCKS[up])
@@ -183,7 +192,7 @@ def gated_linears() -> list[Case]:
 
 def embeds() -> list[Case]:
     cases = []
-    for n, (name, block) in enumerate(BLOCKS.items()):
+    for n, (name, block) in enumerate(FIRST_BLOCKS.items()):
         for t in range(4):
             kind = (n + t) % 4
             tokens = TOKENS[(2 * n + 3 * t) % 9]
@@ -782,7 +791,7 @@ def head_linears() -> list[Case]:
         (1, 20, 64, 64, 20),
     ]
     cases = []
-    for n, (name, block) in enumerate(BLOCKS.items()):
+    for n, (name, block) in enumerate(FIRST_BLOCKS.items()):
         for m in range(2):
             heads, rows, cols, in_step, out_step = shapes[(n + 3 * m) % 6]
             cols = -(-cols // block) * block
@@ -839,7 +848,7 @@ def mixtures() -> list[Case]:
         {"activation": "gelu", "gate": "none", "biases": True, "scale": 0.5},
     ]
     cases: list[Case] = []
-    for n, (name, block) in enumerate(BLOCKS.items()):
+    for n, (name, block) in enumerate(FIRST_BLOCKS.items()):
         for m in range(3):
             experts, chosen, width, cols, tokens, turn, step = shapes[(3 * n + m) % 8]
             width, cols = -(-width // block) * block, -(-cols // block) * block
@@ -873,6 +882,27 @@ def latent_widths() -> list[Case]:
         of_widths(False, (576, 512), (1, 3), [[0, 37], [0, 1], [0, 5]], {"causal": True}),
         of_widths(False, (571, 505), (1, 4), [[0, 6]], {}),
     ]
+
+
+def later_formats() -> list[Case]:
+    cases: list[Case] = []
+    for n, name in enumerate(LATER_FORMATS):
+        block = BLOCKS[name]
+        for m, tokens in enumerate((1, 2, 7, 33, 129)):
+            cols, end = COLS[block][(n + m) % 4], (ACTIVATIONS[(n + m) % 6], ["none", "other", "out"][(n + m) % 3], PADS[m % 3])
+            cases.append(linear([(name, ROWS[(n + 3 * m) % 8], m % 2 == 1)], cols, tokens, *end))
+        cases.append(linear([(name, 33, False), ("Q8_0", 20, False)], COLS[block][n % 4], TOKENS[n], pad=3, precise=True))
+        up = name if n % 2 else LATER_FORMATS[n - 1] if n else "Q6_K"
+        case: Case = {"op": "gated_linear", "gate": name, "up": up, "rows": 48, "cols": 512, "tokens": TOKENS[8 - n], "activation": "silu"}
+        cases.append(case | {"pad": PADS[n % 3], "nmse": PRODUCT, "floor": 0.1})
+        case = {"op": "embed", "format": name, "rows": 129, "cols": COLS[block][n % 4], "segments": [[5, 7], [0, 2]], "positions": "F16"}
+        cases.append(case | {"types": "none", "scale": 0.5, "nmse": 1e-12})
+        case = {"op": "head_linear", "format": name, "heads": 3, "rows": 20, "cols": 256, "out_step": 20, "in_step": 256}
+        cases.append(case | {"tokens": TOKENS[n + 3], "pad": 0, "nmse": PRODUCT, "floor": 0.1})
+        case = {"op": "experts", "experts": 8, "chosen": 2, "width": 256, "cols": 256, "tokens": (9, 129)[n % 2], "turn": 3, "step": 5}
+        case |= {"gate": name, "up": name, "down": name, "activation": "silu", "residual": "out", "pad": 3}
+        cases.append(case | {"nmse": {"float32": 1e-9, "automatic": 2e-3}, "floor": 0.1})
+    return cases
 
 
 def main() -> None:
@@ -915,6 +945,7 @@ def main() -> None:
         + chunks()
         + saturated_routes()
         + ropes_ahead()
+        + later_formats()
     )
     lines = ",\n".join("  " + json.dumps(case) for case in cases)
     text = f'{{\n "comment": {json.dumps(ABOUT, indent=2)},\n "halves": {json.dumps(HALVES)},\n "cases": [\n{lines}\n ]\n}}\n'

@@ -40,6 +40,10 @@ bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed)
     case Format::Q8_0:
     case Format::IQ4_NL:
     case Format::IQ4_XS:
+    case Format::IQ1_E:
+    case Format::IQ2_E:
+    case Format::IQ3_XXS_E:
+    case Format::IQ3_S_E:
       return halves(0);
     case Format::Q4_1:
     case Format::Q5_1:
@@ -52,6 +56,11 @@ bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed)
       return halves(108);
     case Format::Q6_K:
       return halves(208);
+    // The scales are multiplied by values of up to 12, so the product may exceed float32 for scales from 2^124 on. For these, the exponent
+    // plus 5 carries.
+    case Format::NVFP4_E:
+      return !carries<std::uint32_t>(packed, blocks, bytes, 0x7F800000u, 5u << 23, 0x80000000u) &&
+             !carries<std::uint32_t>(packed + 4, blocks, bytes, 0x7F800000u, 5u << 23, 0x80000000u);
     // The scale is 2^(e - 128) and is multiplied by values of up to 12, so the product exceeds float32 for e > 252 (255 is the format's
     // NaN). Exactly for these values of e, e + 3 carries into bit 8.
     case Format::MXFP4:

@@ -26,7 +26,7 @@ constexpr char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c
 
 std::optional<Format> format_from_gguf(std::uint32_t id) {
   for (const FormatInfo& f : kFormats) {
-    if (f.gguf_id == id) return f.format;
+    if (f.gguf_id == id && id != kNoGgufId) return f.format;
   }
   return std::nullopt;
 }

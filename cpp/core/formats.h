@@ -16,6 +16,8 @@ enum class Format : std::uint8_t {
 #undef PUMICE_FORMAT
 };
 
+inline constexpr std::uint32_t kNoGgufId = 0xffffffff;  // of a format that GGUF files do not have
+
 struct FormatInfo {
   Format format;
   std::string_view name;
@@ -36,7 +38,7 @@ constexpr const FormatInfo& info(Format format) { return kFormats[static_cast<st
 constexpr std::string_view name(Format format) { return info(format).name; }
 constexpr std::int64_t row_bytes(Format format, std::int64_t cols) { return cols / info(format).block * info(format).block_bytes; }
 
-std::optional<Format> format_from_gguf(std::uint32_t id);
+std::optional<Format> format_from_gguf(std::uint32_t id);       // nothing for kNoGgufId
 std::optional<Format> format_from_name(std::string_view name);  // ignores case: "q4_k", "F16"
 
 // Unpacks `n` weights; `n` is a multiple of the format's block. This is the reference implementation that every kernel is compared with.

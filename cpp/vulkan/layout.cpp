@@ -222,6 +222,39 @@ void pack_IQ4_XS(Bytes in, const Planes& row, std::int64_t b) {
   copy(row.supers + 2 * b, in, 2);
 }
 
+void put_odd_scales(Bytes in, int count, std::uint8_t* out) {
+  for (int sub = 0; sub < count; ++sub) out[sub] = static_cast<std::uint8_t>(2 * (in[sub / 2] >> (sub % 2 * 4) & 15) + 1);
+}
+
+void pack_IQ1_E(Bytes in, const Planes& row, std::int64_t b) {
+  std::uint8_t codes[256];
+  split_bits(in + 74, codes);
+  put<1>(row.high, 256 * b, codes, 256);
+  split_pairs(in + 10, codes);
+  put<2>(row.codes, 256 * b, codes, 256);
+  put_odd_scales(in + 2, 16, row.scales + 16 * b);
+  copy(row.supers + 2 * b, in, 2);
+}
+void pack_IQ2_E(Bytes in, const Planes& row, std::int64_t b) { pack_IQ1_E(in, row, b); }
+
+void pack_IQ3_XXS_E(Bytes in, const Planes& row, std::int64_t b) {
+  for (int sub = 0; sub < 8; ++sub) {
+    std::uint8_t codes[32];
+    split_halves(in + 6 + 16 * sub, codes);
+    put<4>(row.codes, 256 * b + 32 * sub, codes, 32);
+  }
+  put_odd_scales(in + 2, 8, row.scales + 8 * b);
+  copy(row.supers + 2 * b, in, 2);
+}
+void pack_IQ3_S_E(Bytes in, const Planes& row, std::int64_t b) { pack_IQ3_XXS_E(in, row, b); }
+
+void pack_NVFP4_E(Bytes in, const Planes& row, std::int64_t b) {
+  std::uint8_t codes[32];
+  split_halves(in + 8, codes);
+  put<4>(row.codes, 32 * b, codes, 32);
+  copy(row.scales + 8 * b, in, 8);
+}
+
 void pack_MXFP4(Bytes in, const Planes& row, std::int64_t b) {
   std::uint8_t codes[32];
   split_halves(in + 1, codes);

@@ -4,5 +4,10 @@
 namespace pumice::cpu::matrix {
 template struct I8mm<Format::IQ4_NL>;
 template struct I8mm<Format::IQ4_XS>;
+template struct I8mm<Format::IQ1_E>;
+template struct I8mm<Format::IQ2_E>;
+template struct I8mm<Format::IQ3_XXS_E>;
+template struct I8mm<Format::IQ3_S_E>;
+template struct I8mm<Format::NVFP4_E>;
 template struct I8mm<Format::MXFP4>;
 }  // namespace pumice::cpu::matrix

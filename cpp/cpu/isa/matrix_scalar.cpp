@@ -131,7 +131,9 @@ void Scalar<F>::product_int8(const std::uint8_t* groups, std::int64_t rows, std:
             const LaneScales& s = scales[b];
             int isum[2] = {0, 0};
             for (int k = 0; k < 32; ++k) isum[k / 16] += values[b][k] * codes[k];
-            if constexpr (!l.two_levels()) {
+            if constexpr (!l.two_levels() && l.scaled()) {
+              acc = std::fma(std::fma(s.of_sub[1], static_cast<float>(isum[1]), s.of_sub[0] * static_cast<float>(isum[0])), xs, acc);
+            } else if constexpr (!l.two_levels()) {
               acc = std::fma(s.d, static_cast<float>(isum[0] + isum[1]) * xs, acc);
               if constexpr (l.minima) acc = std::fma(s.min, xs * static_cast<float>(sums[0] + sums[1]), acc);
             } else {

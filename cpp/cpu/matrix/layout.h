@@ -3,7 +3,7 @@
 // Layout. A group holds 16 rows of weights as one sequential stream of blocks of 32 columns. Lane r is row r of the group. Formats with two
 // levels of scales combine eight blocks (256 columns) into a super-block and put a head before it. All integers are little-endian:
 //   head   d[16] as f16, then dmin[16] as f16 if the format has minima
-//   block  scale fields, each with 16 lanes of 1 or 2 bytes; then the low bits of the codes; then their high bits
+//   block  scale fields, each with 16 lanes of 1, 2 or 4 bytes; then the low bits of the codes; then their high bits
 // Bits are stored in planes of 64 bytes; n bits per weight take n planes. Column k of a block belongs to quad g = k / 4. Its bits are in
 // byte 4 r + k % 4 of a plane, and the quad chooses the plane and the position in that byte:
 //   8 bits  plane g      the whole byte
@@ -13,11 +13,13 @@
 // So one 32-byte vector holds 4 columns of 8 rows. Instructions that multiply the 4 bytes of every dword by the same 4 activations need
 // this order.
 //
-// A group is as large as the file's blocks of the same weights, except for Q4_K (+2.8 %), Q5_K (+2.3 %), IQ4_XS (+1.5 %) and
-// Q3_K (+3.6 %), whose 6-bit scales become bytes.
+// A group is as large as the file's blocks of the same weights, except for Q4_K (+2.8 %), Q5_K (+2.3 %), IQ4_XS (+1.5 %),
+// Q3_K (+3.6 %), IQ1_E and IQ2_E (+7.5 %), IQ3_XXS_E and IQ3_S_E (+3.0 %), whose scales of 4 and 6 bits become bytes.
 //
 // product_int8 computes one output by these sums in every instruction set (x, xs: codes and scale of the activations):
 //   one level    per 32:  acc = fma(d, float(isum) * xs, acc);  minima: acc = fma(m, xs * float(sum x), acc)
+//   one level, two sub-blocks with a scale each (d0, d1), no minima:
+//                per 32:  acc = fma(fma(d1, float(isum1), d0 * float(isum0)), xs, acc)
 //   two levels   per 32:  inner = fma(float(sum of scale * isum over the 1 or 2 sub-blocks), xs, inner)
 //                         minima, per sub-block: minima = fma(float(m), xs * float(sum x), minima)
 //                per 256: acc = fma(d, inner, acc); minima: acc = fma(-dmin, minima, acc); inner and minima begin at 0
@@ -27,6 +29,7 @@
 // Sources of the block layouts in files: ggml-org/ggml src/ggml-common.h, gguf-py quants.py; MXFP4: OCP Microscaling Formats 1.0.
 #pragma once
 
+#include "core/code_values.h"
 #include "cpu/kernels.h"
 
 namespace pumice::cpu::matrix {
@@ -34,7 +37,7 @@ namespace pumice::cpu::matrix {
 // would be merged by the linker, and a processor without AVX2 could run the copy that was compiled for AVX2.
 namespace {
 
-enum class Table : std::uint8_t { none, iq4, mxfp4 };
+enum class Table : std::uint8_t { none, iq4, e2m1, iq1, iq2, iq3_xxs, iq3_s };
 
 struct Layout {
   int low, high;    // numbers of low bits and of high bits of a code
@@ -45,8 +48,11 @@ struct Layout {
   int fields;       // number of scale fields of a block
   int field_bytes;  // bytes of one field
   bool minima;
+  float unit = 1;                                      // two levels: the scale of a super-block is unit * d; a power of two
   constexpr int blocks() const { return super / 32; }  // in a super-block
   constexpr bool two_levels() const { return super > 32; }
+  // Integer sums are multiplied by a scale of their sub-block before they are multiplied by the scale of the activations.
+  constexpr bool scaled() const { return two_levels() || subs == 2; }
   constexpr int head_bytes() const { return two_levels() ? 32 * (minima ? 2 : 1) : 0; }
   constexpr int scale_bytes() const { return 16 * fields * field_bytes; }
   constexpr int low_at() const { return scale_bytes(); }  // offset of the low bits in a block
@@ -55,9 +61,34 @@ struct Layout {
   constexpr int super_bytes() const { return head_bytes() + blocks() * block_bytes(); }
 };
 
-// kIq4: the values of IQ4 codes (kvalues_iq4nl in ggml). kE2m1: the values of e2m1 codes, times 2.
-inline constexpr std::int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-inline constexpr std::int8_t kE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+// Returns the values of a table's codes.
+constexpr const CodeValues& values_of(Table table) {
+  switch (table) {
+    case Table::iq4:
+      return kIq4Values;
+    case Table::iq1:
+      return kIq1Values;
+    case Table::iq2:
+      return kIq2Values;
+    case Table::iq3_xxs:
+      return kIq3XxsValues;
+    case Table::iq3_s:
+      return kIq3SValues;
+    case Table::none:
+    case Table::e2m1:
+      break;
+  }
+  return kE2m1Values;
+}
+// Returns the largest magnitude of a table's values.
+constexpr int largest_of(Table table) {
+  int largest = 0;
+  for (const int value : values_of(table)) {
+    const int size = value < 0 ? -value : value;
+    largest = size > largest ? size : largest;
+  }
+  return largest;
+}
 
 // ---------------------------------------------------------------- where a format's parts lie in its file block
 // Offsets are relative to the file block of one row. Column i of block b (32 columns) is stored as follows:
@@ -122,7 +153,7 @@ struct Traits<Format::IQ4_NL> : OneLevel {
 };
 template <>
 struct Traits<Format::MXFP4> : OneLevel {
-  static constexpr Layout layout{4, 0, 0, Table::mxfp4, 32, 1, 1, 1, false};
+  static constexpr Layout layout{4, 0, 0, Table::e2m1, 32, 1, 1, 1, false};
   static constexpr int field_at = 0;
   static constexpr int low_at(int) { return 1; }
 };
@@ -202,6 +233,50 @@ struct Traits<Format::IQ4_XS> : TwoLevels {  // the only field of a block: signe
     for (int b = 0; b < 8; ++b)
       out[b][0] = static_cast<std::uint8_t>(((block[4 + b / 2] >> (b % 2 * 4) & 15) | (high >> (2 * b) & 3) << 4) - 32);
   }
+};
+
+// Sub-blocks of 16. Codes of 3 bits lie as in Q3_K, 4-bit scales s in 8 bytes before them.
+struct ThreeBitCodes : TwoLevels {  // field s of a block: 2 s + 1 of sub-block s
+  static constexpr int head_at[2] = {0, 0};
+  static constexpr int low_at(int b) { return 10 + 32 * (b / 4); }
+  static constexpr int low_shift(int b) { return 2 * (b % 4); }
+  static constexpr int high_at(int) { return 74; }
+  static constexpr int high_shift(int b) { return b; }
+  static inline void fields(const std::uint8_t* block, Fields out) {
+    for (int i = 0; i < 16; ++i) out[i / 2][i % 2] = static_cast<std::uint8_t>(2 * (block[2 + i / 2] >> (i % 2 * 4) & 15) + 1);
+  }
+};
+template <>
+struct Traits<Format::IQ1_E> : ThreeBitCodes {
+  static constexpr Layout layout{2, 1, 0, Table::iq1, 256, 2, 2, 1, false, 0.125f};
+};
+template <>
+struct Traits<Format::IQ2_E> : ThreeBitCodes {
+  static constexpr Layout layout{2, 1, 0, Table::iq2, 256, 2, 2, 1, false, 0.125f};
+};
+// Sub-blocks of 32. Codes lie as in IQ4_XS, 4-bit scales s in 4 bytes before them.
+struct FourBitCodes : TwoLevels {  // the only field of a block: 2 s + 1
+  static constexpr bool halves = true;
+  static constexpr int head_at[2] = {0, 0};
+  static constexpr int low_at(int b) { return 6 + 16 * b; }
+  static constexpr int low_shift(int) { return 0; }
+  static inline void fields(const std::uint8_t* block, Fields out) {
+    for (int b = 0; b < 8; ++b) out[b][0] = static_cast<std::uint8_t>(2 * (block[2 + b / 2] >> (b % 2 * 4) & 15) + 1);
+  }
+};
+template <>
+struct Traits<Format::IQ3_XXS_E> : FourBitCodes {
+  static constexpr Layout layout{4, 0, 0, Table::iq3_xxs, 256, 1, 1, 1, false, 0.5f};
+};
+template <>
+struct Traits<Format::IQ3_S_E> : FourBitCodes {
+  static constexpr Layout layout{4, 0, 0, Table::iq3_s, 256, 1, 1, 1, false};
+};
+template <>
+struct Traits<Format::NVFP4_E> : OneLevel {  // field s of a block: scale of sub-block s
+  static constexpr Layout layout{4, 0, 0, Table::e2m1, 32, 2, 2, 4, false};
+  static constexpr int field_at = 0;
+  static constexpr int low_at(int) { return 8; }
 };
 
 inline constexpr int kMaxFileBlock = 210;  // bytes of the largest file block of any format (Q6_K)

@@ -8,8 +8,8 @@ namespace {
 
 inline std::uint16_t load16(const std::uint8_t* p) { return static_cast<std::uint16_t>(p[0] | p[1] << 8); }
 
-// Returns 2^(e - 128), half of the scale 2^(e - 127) that the OCP specification defines, because the values in kE2m1 are doubled. For e < 2
-// the result is subnormal.
+// Returns 2^(e - 128), half of the scale 2^(e - 127) that the OCP specification defines, because kE2m1Values are doubled. For e < 2 the
+// result is subnormal.
 inline float half_exponent(std::uint8_t e) {
   const std::uint32_t bits = e < 2 ? 0x00200000u << e : static_cast<std::uint32_t>(e - 1) << 23;
   return __builtin_bit_cast(float, bits);
@@ -58,14 +58,14 @@ int stream_value(const std::uint8_t* block, int lane, int k) {
   if constexpr (l.high > 0)
     code |= (*plane_byte<l.high>(block + l.high_at(), lane, k) >> plane_shift<l.high>(k) & ((1 << l.high) - 1)) << l.low;
   if constexpr (l.low == 8) return static_cast<std::int8_t>(code);
-  if constexpr (l.table == Table::iq4) return kIq4[code];
-  if constexpr (l.table == Table::mxfp4) return kE2m1[code];
+  if constexpr (l.table != Table::none) return values_of(l.table)[code];
   return code - l.offset;
 }
 
 // The scales of one row in one block, with the names of the formulas in layout.h.
 struct LaneScales {
   float d = 0, min = 0;   // one level: d and m; two levels: d and dmin
+  float of_sub[2] = {};   // one level, two sub-blocks: d0 and d1
   int scale[2] = {1, 1};  // two levels: integer scales of the sub-blocks
   int minimum[2] = {0, 0};
 };
@@ -74,13 +74,15 @@ template <Format F>
 LaneScales lane_scales(const std::uint8_t* head, const std::uint8_t* block, int lane) {
   constexpr Layout l = Traits<F>::layout;
   LaneScales s;
-  if constexpr (l.field_bytes == 2) {
+  if constexpr (!l.two_levels() && l.scaled()) {
+    for (int sub = 0; sub < 2; ++sub) __builtin_memcpy(&s.of_sub[sub], block + 64 * sub + 4 * lane, 4);
+  } else if constexpr (l.field_bytes == 2) {
     s.d = f16_to_f32(load16(block + 2 * lane));
     if constexpr (l.minima) s.min = f16_to_f32(load16(block + 32 + 2 * lane));
   } else if constexpr (!l.two_levels()) {
     s.d = half_exponent(block[lane]);
   } else {
-    s.d = f16_to_f32(load16(head + 2 * lane));
+    s.d = l.unit * f16_to_f32(load16(head + 2 * lane));
     if constexpr (l.minima) s.min = f16_to_f32(load16(head + 32 + 2 * lane));
     for (int sub = 0; sub < l.subs; ++sub) {
       if constexpr (l.minima && l.subs == 2) {
@@ -107,7 +109,9 @@ void unpack_block(const std::uint8_t* group, std::int64_t b, int lane, float* ou
   for (int k = 0; k < 32; ++k) {
     const int sub = l.subs == 2 ? k / 16 : 0;
     const float value = static_cast<float>(stream_value<F>(block, lane, k));
-    if constexpr (!l.two_levels() && l.minima)
+    if constexpr (!l.two_levels() && l.scaled())
+      out[k] = s.of_sub[sub] * value;
+    else if constexpr (!l.two_levels() && l.minima)
       out[k] = s.d * value + s.min;
     else if constexpr (!l.two_levels())
       out[k] = s.d * value;

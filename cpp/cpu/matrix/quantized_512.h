@@ -39,7 +39,7 @@ struct Quantized512 {
 
   // ---------------------------------------------------------------- integer codes
   // Unsigned codes of a table or of 8 bits are values + value_offset.
-  static constexpr int value_offset = l.low == 8 || l.table == Table::iq4 ? 128 : l.table == Table::mxfp4 ? 12 : 0;
+  static constexpr int value_offset = l.low == 8 ? 128 : l.table != Table::none ? largest_of(l.table) : 0;
   static constexpr int offset = value_offset == 0 ? l.offset : V::kSignedCodes ? 0 : value_offset;
   static constexpr int quads = 8 / l.subs;  // quads of one sub-block, whose products are added to one integer sum
 
@@ -53,8 +53,7 @@ struct Quantized512 {
       const Ints high = V::load(block + l.high_at() + 64 * (kQuad * l.high / 8));
       code = V::bit_or(code, V::template bits<kQuad * l.high % 8, l.high, l.low>(high));
     }
-    if constexpr (l.table == Table::iq4) return V::look_up(kIq4, offset, code);
-    if constexpr (l.table == Table::mxfp4) return V::look_up(kE2m1, offset, code);
+    if constexpr (l.table != Table::none) return V::look_up(values_of(l.table), offset, code);
     return code;
   }
 
@@ -70,7 +69,14 @@ struct Quantized512 {
     if constexpr (l.field_bytes == 2) return V::load_f16(block);
     return V::load_half_exponents(block);
   }
+  static Floats super_scale(const std::uint8_t* head) {
+    const Floats d = V::load_f16(head);
+    if constexpr (l.unit != 1) return V::multiply(d, V::splat(l.unit));
+    return d;
+  }
+  // Returns the scale by which sums of a sub-block are multiplied, if l.scaled() is true.
   static Floats sub_scale(const std::uint8_t* block, int sub) {
+    if constexpr (!l.two_levels()) return V::load_floats(reinterpret_cast<const float*>(block + 64 * sub));
     if constexpr (!l.minima) return V::load_signed_bytes(block + 16 * sub);
     return V::template load_bits < 0, l.subs == 2 ? 4 : 8 > (block + 16 * sub);
   }
@@ -92,10 +98,10 @@ struct Quantized512 {
   }
 
   // ---------------------------------------------------------------- one block of R groups times N tokens
-  // Computes the integer sums of one block as floats. In formats with two levels, `out` gets the sum of scale * (integer sum) over the
-  // sub-blocks. All values stay below 2^24, so they are exact. weights(Index<g>, r) returns quad g of group r, as bytes whose value is
-  // byte - kOffset. `x` has the codes of successive tokens 32 bytes apart. The integer sum of sub-block `sub` and token n starts at
-  // starts[sub][n], or at V::kStart if kOffset is 0.
+  // Computes the integer sums of one block as floats. If l.scaled() is true, `out` gets the sum of scale * (integer sum) over the
+  // sub-blocks. With integer scales all values stay below 2^24, so they are exact. weights(Index<g>, r) returns quad g of group r, as bytes
+  // whose value is byte - kOffset. `x` has the codes of successive tokens 32 bytes apart. The integer sum of sub-block `sub` and token n
+  // starts at starts[sub][n], or at V::kStart if kOffset is 0.
   template <int R, int N, int kOffset, int kStride, class Weights>
   [[gnu::always_inline]] static void block_dot(const Weights& weights, const void* x, const std::int32_t (*starts)[kStride],
                                                const Floats (&scale)[R][2], Floats (&out)[R][N]) {
@@ -129,7 +135,7 @@ struct Quantized512 {
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
           const Floats dots = V::sums_to_floats(sums[r][n]);
-          if constexpr (!l.two_levels())
+          if constexpr (!l.scaled())
             out[r][n] = dots;
           else
             out[r][n] = kSub == 0 ? V::multiply(dots, scale[r][0]) : V::fma(dots, scale[r][kSub], out[r][n]);
@@ -188,7 +194,7 @@ struct Quantized512 {
         float sum[2][N];  // scale * (sum of x) of each sub-block
         for (int n = 0; n < N; ++n) starts_of(sums + 2 * n, scales[n], starts[0][n], starts[1][n], sum[0][n], sum[1][n]);
         Floats scale[1][2] = {{V::zero_floats(), V::zero_floats()}}, of_group[1][N];
-        if constexpr (l.two_levels()) {
+        if constexpr (l.scaled()) {
           for (int sub = 0; sub < l.subs; ++sub) scale[0][sub] = sub_scale(group, sub);
         }
         block_dot<1, N, offset>([&](auto g, int) __attribute__((always_inline)) { return quad<decltype(g)::value>(group); }, codes, starts,
@@ -202,6 +208,8 @@ struct Quantized512 {
               for (int n = 0; n < N; ++n) minima[n] = V::fma(m, V::broadcast_float(kSubSums ? &sum[sub][n] : scaled_sums + n), minima[n]);
             }
           }
+        } else if constexpr (l.scaled()) {
+          for (int n = 0; n < N; ++n) acc[n] = V::fma(dots[n], V::splat(scales[n]), acc[n]);
         } else {
           const Floats d = one_level_scale(group);
           for (int n = 0; n < N; ++n) acc[n] = V::fma(d, V::multiply(dots[n], V::splat(scales[n])), acc[n]);
@@ -217,7 +225,7 @@ struct Quantized512 {
         scaled_sums += x.rows;
       }
       if constexpr (l.two_levels()) {
-        const Floats d = V::load_f16(head);
+        const Floats d = super_scale(head);
         for (int n = 0; n < N; ++n) acc[n] = V::fma(d, inner[n], acc[n]);
         if constexpr (l.minima) {
           const Floats dmin = V::load_f16(head + 32);
@@ -286,13 +294,13 @@ struct Quantized512 {
     float d[l.two_levels() ? 1 : kPanelBlocks][16];  // scales of the blocks (one level) or of the super-block (two levels)
     float minimum[l.minima ? kPanelBlocks * l.subs : 1][16];
     float dmin[16];
-    float scale[l.two_levels() ? kPanelBlocks * l.subs : 1][16];  // integer scales of the sub-blocks, as floats
+    float scale[l.scaled() ? kPanelBlocks * l.subs : 1][16];  // scales of the sub-blocks
   };
 
   // Fills `panel` with `blocks` blocks. `stream` points to the first block, or to the head of the super-block if the format has two levels.
   static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
     if constexpr (l.two_levels()) {
-      V::save_floats(panel.d[0], V::load_f16(stream));
+      V::save_floats(panel.d[0], super_scale(stream));
       if constexpr (l.minima) V::save_floats(panel.dmin, V::load_f16(stream + 32));
       stream += l.head_bytes();
     }
@@ -301,7 +309,7 @@ struct Quantized512 {
         constexpr int kQuad = decltype(g)::value;
         V::save(panel.codes[b] + 64 * kQuad, V::kSignedCodes ? values<kQuad>(stream) : quad<kQuad>(stream));
       });
-      if constexpr (!l.two_levels()) {
+      if constexpr (!l.scaled()) {
         V::save_floats(panel.d[b], one_level_scale(stream));
         if constexpr (l.minima) V::save_floats(panel.minimum[b], V::load_f16(stream + 32));
       } else {
@@ -331,7 +339,7 @@ struct Quantized512 {
       Floats scale[R][2], dots[R][N];
       for (int r = 0; r < R; ++r)
         for (int sub = 0; sub < 2; ++sub)
-          scale[r][sub] = l.two_levels() && sub < l.subs ? V::load_floats(panels[r].scale[b * l.subs + sub]) : V::zero_floats();
+          scale[r][sub] = l.scaled() && sub < l.subs ? V::load_floats(panels[r].scale[b * l.subs + sub]) : V::zero_floats();
       const std::int32_t(*starts)[kMostTokens] = nullptr;
       if constexpr (kStarts) starts = reinterpret_cast<const std::int32_t(*)[kMostTokens]>(x.start[b][0] + token);
       block_dot<R, N, panel_offset>([&](auto g, int r)
@@ -343,7 +351,7 @@ struct Quantized512 {
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
           const Floats xs = V::broadcast_float(scales_x + n);
-          acc[r][n] = l.two_levels() ? V::fma(dots[r][n], xs, acc[r][n]) : V::fma(d, V::multiply(dots[r][n], xs), acc[r][n]);
+          acc[r][n] = l.scaled() ? V::fma(dots[r][n], xs, acc[r][n]) : V::fma(d, V::multiply(dots[r][n], xs), acc[r][n]);
         }
         if constexpr (!l.two_levels() && l.minima) {
           const Floats m = V::load_floats(panels[r].minimum[b]);
@@ -408,8 +416,10 @@ struct Quantized512 {
       Floats scale[2], minimum[2];  // of each sub-block
       for (int sub = 0; sub < l.subs; ++sub) {
         if constexpr (l.two_levels()) {
-          scale[sub] = V::multiply(V::load_f16(head), sub_scale(block, sub));
+          scale[sub] = V::multiply(super_scale(head), sub_scale(block, sub));
           if constexpr (l.minima) minimum[sub] = V::multiply(V::load_f16(head + 32), sub_minimum(block, sub));
+        } else if constexpr (l.scaled()) {
+          scale[sub] = sub_scale(block, sub);
         } else {
           scale[sub] = one_level_scale(block);
           if constexpr (l.minima) minimum[sub] = V::load_f16(block + 32);

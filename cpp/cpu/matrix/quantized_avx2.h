@@ -8,8 +8,9 @@
 // -offset * (sum of the x that the lane multiplies). Intermediate sums may wrap, because the final sum is in range (5 bits at depth 8:
 // 16 * 127 * 16 = 32,512; 6 bits at depth 4: 32 * 127 * 8 = 32,512). 5-bit codes without an offset use depth 4 (31 * 127 * 8 = 31,496).
 //
-// Signed codes w (8 bits, IQ4): with few tokens, vpmaddubsw multiplies |w| by x with the sign of w applied, and every sum of two products
-// is widened to 32 bits at once (128 * 127 * 2 fits int16). With more tokens, codes are widened to int16 and multiplied by vpmaddwd.
+// Signed codes w (8 bits, IQ4, IQ2): with few tokens, vpmaddubsw multiplies |w| by x with the sign of w applied, and every sum of two
+// products is widened to 32 bits at once (128 * 127 * 2 fits int16). With more tokens, codes are widened to int16 and multiplied by
+// vpmaddwd.
 #pragma once
 
 #include <immintrin.h>
@@ -34,7 +35,7 @@ inline __m256i broadcast4(const void* p) {
   return _mm256_set1_epi32(quad);
 }
 
-inline __m256i table_of(const std::int8_t (&values)[16], int add) {
+inline __m256i table_of(const CodeValues& values, int add) {
   const __m256i table = _mm256_broadcastsi128_si256(load128(values));
   return _mm256_add_epi8(table, _mm256_set1_epi8(static_cast<char>(add)));
 }
@@ -125,12 +126,20 @@ struct QuantizedAvx2 {
   static constexpr Layout l = Traits<F>::layout;
 
   // ---------------------------------------------------------------- ranges of codes
-  static constexpr bool is_signed = l.low == 8 || l.table == Table::iq4;
-  static constexpr int offset = l.table == Table::mxfp4 ? 12 : l.offset;  // MXFP4: values -12..12 become codes 0..24
-  static constexpr int top = l.table == Table::mxfp4 ? 24 : (1 << (l.low + l.high)) - 1;
+  static constexpr bool has_table = l.table != Table::none;
+  static constexpr bool is_signed = l.low == 8 || (has_table && largest_of(l.table) * 127 * 8 > 32767);
+  static constexpr int offset = has_table ? largest_of(l.table) : l.offset;  // unsigned codes of a table are values + offset
+  static constexpr int top = has_table ? 2 * offset : (1 << (l.low + l.high)) - 1;
   static constexpr int range = offset > top - offset ? offset : top - offset;
   static constexpr int segments = l.subs == 2 || range * 127 * 16 > 32767 ? 2 : 1;  // segments of a block (see the top of the file)
   static_assert(is_signed || range * 127 * 16 / segments <= 32767);
+
+  // Sums are multiplied by scales as floats, because the sums are wider than int16 or the scales are no integers.
+  static constexpr bool float_scales = l.scaled() && (is_signed || !l.two_levels());
+  // Returns dots * scale if `sub` is 0, otherwise that plus `sum`.
+  static __m256 times_scale(__m256 dots, __m256 scale, int sub, __m256 sum) {
+    return sub == 0 ? _mm256_mul_ps(dots, scale) : _mm256_fmadd_ps(dots, scale, sum);
+  }
 
   // ---------------------------------------------------------------- codes
   // Returns quad g of rows [8 half, 8 half + 8): signed values if is_signed, otherwise unsigned codes.
@@ -145,8 +154,7 @@ struct QuantizedAvx2 {
       const __m256i bits = shift16(load(block + l.high_at() + 64 * (g * l.high / 8) + 32 * half), l.low - g * l.high % 8);
       code = _mm256_or_si256(code, _mm256_and_si256(bits, _mm256_set1_epi8(((1 << l.high) - 1) << l.low)));
     }
-    if constexpr (l.table == Table::iq4) code = _mm256_shuffle_epi8(table_of(kIq4, 0), code);
-    if constexpr (l.table == Table::mxfp4) code = _mm256_shuffle_epi8(table_of(kE2m1, offset), code);
+    if constexpr (has_table) code = _mm256_shuffle_epi8(table_of(values_of(l.table), is_signed ? 0 : offset), code);
     return code;
   }
 
@@ -154,6 +162,17 @@ struct QuantizedAvx2 {
   static __m256 one_level_scale(const std::uint8_t* block, int half) {
     if constexpr (l.field_bytes == 2) return halves(block, half);
     return half_exponents(_mm256_cvtepu8_epi32(load64(block + 8 * half)));
+  }
+
+  // Returns the scale of a super-block.
+  static __m256 super_scale(const std::uint8_t* head, int half) {
+    const __m256 d = halves(head, half);
+    return l.unit == 1 ? d : _mm256_mul_ps(d, _mm256_set1_ps(l.unit));
+  }
+  // Returns the scale by which sums of a sub-block are multiplied, if l.scaled() is true.
+  static __m256 float_scale(const std::uint8_t* block, int sub, int half) {
+    if constexpr (!l.two_levels()) return _mm256_loadu_ps(reinterpret_cast<const float*>(block + 64 * sub + 32 * half));
+    return _mm256_cvtepi32_ps(sub_scale(block, sub, half));
   }
 
   // sub_scale() returns the integer scales of a sub-block as int32. sub_minimum() returns its integer minima as floats.
@@ -188,31 +207,38 @@ struct QuantizedAvx2 {
   }
 
   // ---------------------------------------------------------------- 1 to 4 tokens, straight from the stream
-  // Computes the integer sums of one block and N tokens, times the integer scales of formats with two levels, as exact floats. out[0] gets
-  // rows 0-7, out[1] rows 8-15.
+  // Computes the integer sums of one block and N tokens as floats, times the scales of the sub-blocks if l.scaled() is true. With integer
+  // scales the results are exact. out[0] gets rows 0-7, out[1] rows 8-15.
   template <int N>
   static void block_dot(const std::uint8_t* block, const std::int8_t* x, __m256 (&out)[2][N]) {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i isum[2][N];
     if constexpr (is_signed) {
-#pragma GCC unroll 8
-      for (int g = 0; g < 8; ++g) {
+      constexpr int kDepth = 8 / l.subs;
 #pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-          const __m256i w = quad(block, g, half), magnitude = _mm256_abs_epi8(w);
+      for (int sub = 0; sub < l.subs; ++sub) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kDepth; ++i) {
+          const int g = sub * kDepth + i;
+#pragma GCC unroll 2
+          for (int half = 0; half < 2; ++half) {
+            const __m256i w = quad(block, g, half), magnitude = _mm256_abs_epi8(w);
 #pragma GCC unroll 4
-          for (int n = 0; n < N; ++n) {
-            const __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(broadcast4(x + 32 * n + 4 * g), w));
-            const __m256i dots = _mm256_madd_epi16(pairs, ones);
-            isum[half][n] = g == 0 ? dots : _mm256_add_epi32(isum[half][n], dots);
-            in_order(isum[half][n]);
+            for (int n = 0; n < N; ++n) {
+              const __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(broadcast4(x + 32 * n + 4 * g), w));
+              const __m256i dots = _mm256_madd_epi16(pairs, ones);
+              isum[half][n] = i == 0 ? dots : _mm256_add_epi32(isum[half][n], dots);
+              in_order(isum[half][n]);
+            }
           }
         }
-      }
-      for (int half = 0; half < 2; ++half) {
-        const __m256i scale = l.two_levels() ? sub_scale(block, 0, half) : ones;
-        for (int n = 0; n < N; ++n)
-          out[half][n] = _mm256_cvtepi32_ps(l.two_levels() ? _mm256_mullo_epi32(isum[half][n], scale) : isum[half][n]);
+        for (int half = 0; half < 2; ++half) {
+          const __m256i scale = l.two_levels() ? sub_scale(block, sub, half) : ones;
+          for (int n = 0; n < N; ++n) {
+            const __m256 dots = _mm256_cvtepi32_ps(l.two_levels() ? _mm256_mullo_epi32(isum[half][n], scale) : isum[half][n]);
+            out[half][n] = sub == 0 ? dots : _mm256_add_ps(out[half][n], dots);
+          }
+        }
       }
     } else {
       __m256i starts[N];
@@ -243,12 +269,17 @@ struct QuantizedAvx2 {
           const __m256i scale = l.two_levels() ? both_halves(sub_scale(block, l.subs == 2 ? segment : 0, half)) : ones;
           for (int n = 0; n < N; ++n) {
             const __m256i dots = _mm256_madd_epi16(lanes[half][n], scale);
-            isum[half][n] = segment == 0 ? dots : _mm256_add_epi32(isum[half][n], dots);
+            if constexpr (float_scales)
+              out[half][n] = times_scale(_mm256_cvtepi32_ps(dots), float_scale(block, segment, half), segment, out[half][n]);
+            else
+              isum[half][n] = segment == 0 ? dots : _mm256_add_epi32(isum[half][n], dots);
           }
         }
       }
-      for (int half = 0; half < 2; ++half)
-        for (int n = 0; n < N; ++n) out[half][n] = _mm256_cvtepi32_ps(isum[half][n]);
+      if constexpr (!float_scales) {
+        for (int half = 0; half < 2; ++half)
+          for (int n = 0; n < N; ++n) out[half][n] = _mm256_cvtepi32_ps(isum[half][n]);
+      }
     }
   }
 
@@ -291,6 +322,8 @@ struct QuantizedAvx2 {
                 for (int n = 0; n < N; ++n) minima[half][n] = _mm256_fmadd_ps(m, _mm256_set1_ps(sum[n][sub]), minima[half][n]);
               }
             }
+          } else if constexpr (l.scaled()) {
+            for (int n = 0; n < N; ++n) acc[half][n] = _mm256_fmadd_ps(dots[half][n], _mm256_set1_ps(scales[n]), acc[half][n]);
           } else {
             const __m256 d = one_level_scale(group, half);
             for (int n = 0; n < N; ++n)
@@ -309,7 +342,7 @@ struct QuantizedAvx2 {
       }
       if constexpr (l.two_levels()) {
         for (int half = 0; half < 2; ++half) {
-          const __m256 d = halves(head, half);
+          const __m256 d = super_scale(head, half);
           for (int n = 0; n < N; ++n) acc[half][n] = _mm256_fmadd_ps(d, inner[half][n], acc[half][n]);
           if constexpr (l.minima) {
             const __m256 dmin = halves(head + 32, half);
@@ -347,8 +380,8 @@ struct QuantizedAvx2 {
     float d[l.two_levels() ? 1 : kPanelBlocks][16];  // scales of the blocks (one level) or of the super-block (two levels)
     float minimum[l.minima ? kPanelBlocks * l.subs : 1][16];
     float dmin[16];
-    // Integer scales of the sub-blocks. If is_signed, each element has the bits of a float; otherwise it has the scale twice, as int16.
-    std::int32_t scale[l.two_levels() ? kPanelBlocks * l.subs : 1][16];
+    // Scales of the sub-blocks. If float_scales, each element has the bits of a float; otherwise it has the scale twice, as int16.
+    std::int32_t scale[l.scaled() ? kPanelBlocks * l.subs : 1][16];
   };
 
   // Returns the values of lane_starts() for four tokens, one dword per token. The low 128 bits belong to the first segment, the high 128
@@ -434,7 +467,7 @@ struct QuantizedAvx2 {
   static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
     if constexpr (l.two_levels()) {
       for (int half = 0; half < 2; ++half) {
-        _mm256_store_ps(panel.d[0] + 8 * half, halves(stream, half));
+        _mm256_store_ps(panel.d[0] + 8 * half, super_scale(stream, half));
         if constexpr (l.minima) _mm256_store_ps(panel.dmin + 8 * half, halves(stream + 32, half));
       }
       stream += l.head_bytes();
@@ -455,13 +488,13 @@ struct QuantizedAvx2 {
         }
       }
       for (int half = 0; half < 2; ++half) {
-        if constexpr (!l.two_levels()) {
+        if constexpr (!l.scaled()) {
           _mm256_store_ps(panel.d[b] + 8 * half, one_level_scale(stream, half));
           if constexpr (l.minima) _mm256_store_ps(panel.minimum[b] + 8 * half, halves(stream + 32, half));
         } else {
           for (int sub = 0; sub < l.subs; ++sub) {
-            const __m256i scale = sub_scale(stream, sub, half);
-            save(panel.scale[b * l.subs + sub] + 8 * half, is_signed ? _mm256_castps_si256(_mm256_cvtepi32_ps(scale)) : both_halves(scale));
+            save(panel.scale[b * l.subs + sub] + 8 * half,
+                 float_scales ? _mm256_castps_si256(float_scale(stream, sub, half)) : both_halves(sub_scale(stream, sub, half)));
             if constexpr (l.minima) _mm256_store_ps(panel.minimum[b * l.subs + sub] + 8 * half, sub_minimum(stream, sub, half));
           }
         }
@@ -471,6 +504,7 @@ struct QuantizedAvx2 {
   }
 
   static void store_sums(const float* sums, std::int64_t lanes, float* out) { store_first(sums, lanes, out); }
+  static __m256 panel_scale(const Panel& panel, int sub, int half) { return _mm256_castsi256_ps(load(panel.scale[sub] + 8 * half)); }
 
   // Multiplies one panel by one tile of tokens and adds the products to `sums`, which is [token][16].
   static void tile_product(const Panel (&panels)[kTileGroups], const PanelX& panel_x, std::int64_t token, int, int blocks,
@@ -487,13 +521,26 @@ struct QuantizedAvx2 {
       const std::uint8_t* x = tile.codes[b][0];
       TileSums a;
       __m256i isum[kTileTokens][2];
+      __m256 scaled[kTileTokens][2];  // if float_scales: sums times the scales of the sub-blocks
       if constexpr (is_signed) {
-        four_pairs_first(w, x, a);
-        four_pairs(w + 256, x + 16, a);
-        four_pairs(w + 512, x + 32, a);
-        four_pairs(w + 768, x + 48, a);
-        for (int n = 0; n < kTileTokens; ++n)
-          for (int half = 0; half < 2; ++half) isum[n][half] = a[n][half];
+#pragma GCC unroll 2
+        for (int sub = 0; sub < l.subs; ++sub) {
+          four_pairs_first(w + 512 * sub, x + 32 * sub, a);
+          four_pairs(w + 512 * sub + 256, x + 32 * sub + 16, a);
+          if constexpr (l.subs == 1) {
+            four_pairs(w + 512, x + 32, a);
+            four_pairs(w + 768, x + 48, a);
+          }
+          for (int half = 0; half < 2; ++half) {
+            for (int n = 0; n < kTileTokens; ++n) {
+              if constexpr (float_scales)
+                scaled[n][half] =
+                    times_scale(_mm256_cvtepi32_ps(a[n][half]), panel_scale(panel, b * l.subs + sub, half), sub, scaled[n][half]);
+              else
+                isum[n][half] = a[n][half];
+            }
+          }
+        }
       } else {
 #pragma GCC unroll 2
         for (int segment = 0; segment < segments; ++segment) {
@@ -510,17 +557,23 @@ struct QuantizedAvx2 {
                 l.two_levels() ? load(panel.scale[b * l.subs + (l.subs == 2 ? segment : 0)] + 8 * half) : _mm256_set1_epi16(1);
             for (int n = 0; n < kTileTokens; ++n) {
               const __m256i dots = _mm256_madd_epi16(a[n][half], scale);
-              isum[n][half] = segment == 0 ? dots : _mm256_add_epi32(isum[n][half], dots);
+              if constexpr (float_scales)
+                scaled[n][half] =
+                    times_scale(_mm256_cvtepi32_ps(dots), panel_scale(panel, b * l.subs + segment, half), segment, scaled[n][half]);
+              else
+                isum[n][half] = segment == 0 ? dots : _mm256_add_epi32(isum[n][half], dots);
             }
           }
         }
       }
       for (int half = 0; half < 2; ++half) {
         for (int n = 0; n < kTileTokens; ++n) {
-          __m256 dots = _mm256_cvtepi32_ps(isum[n][half]);
+          const __m256 dots = float_scales ? scaled[n][half] : _mm256_cvtepi32_ps(isum[n][half]);
           const __m256 scale = _mm256_broadcast_ss(&tile.scale[b][n]);
-          if constexpr (l.two_levels()) {
-            if constexpr (is_signed) dots = _mm256_mul_ps(dots, _mm256_castsi256_ps(load(panel.scale[b] + 8 * half)));
+          if constexpr (!l.two_levels() && l.scaled()) {
+            float* at = sums[n] + 8 * half;
+            _mm256_store_ps(at, _mm256_fmadd_ps(dots, scale, _mm256_load_ps(at)));
+          } else if constexpr (l.two_levels()) {
             float* at = inner[n] + 8 * half;
             _mm256_store_ps(at, _mm256_fmadd_ps(dots, scale, _mm256_load_ps(at)));
           } else {
@@ -571,8 +624,10 @@ struct QuantizedAvx2 {
         __m256 scale[2], minimum[2];  // of each sub-block
         for (int sub = 0; sub < l.subs; ++sub) {
           if constexpr (l.two_levels()) {
-            scale[sub] = _mm256_mul_ps(halves(head, half), _mm256_cvtepi32_ps(sub_scale(block, sub, half)));
+            scale[sub] = _mm256_mul_ps(super_scale(head, half), float_scale(block, sub, half));
             if constexpr (l.minima) minimum[sub] = _mm256_mul_ps(halves(head + 32, half), sub_minimum(block, sub, half));
+          } else if constexpr (l.scaled()) {
+            scale[sub] = float_scale(block, sub, half);
           } else {
             scale[sub] = one_level_scale(block, half);
             if constexpr (l.minima) minimum[sub] = halves(block + 32, half);

@@ -64,7 +64,7 @@ struct QuantizedI8mm {
     float d[l.two_levels() ? 1 : kPanelBlocks][kFactors];
     float minimum[l.minima ? kPanelBlocks * l.subs : 1][kFactors];
     float dmin[kFactors];
-    float scale[l.two_levels() ? kPanelBlocks * l.subs : 1][kFactors];
+    float scale[l.scaled() ? kPanelBlocks * l.subs : 1][kFactors];
   };
 
   static void store_factors(const NeonDot::Floats& of_rows, float (&to)[kFactors]) {
@@ -75,7 +75,7 @@ struct QuantizedI8mm {
 
   static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
     if constexpr (l.two_levels()) {
-      store_factors(NeonDot::load_f16(stream), panel.d[0]);
+      store_factors(Quantized::super_scale(stream), panel.d[0]);
       if constexpr (l.minima) store_factors(NeonDot::load_f16(stream + 32), panel.dmin);
       stream += l.head_bytes();
     }
@@ -85,7 +85,7 @@ struct QuantizedI8mm {
         const auto low = Quantized::template values<2 * o>(stream), high = Quantized::template values<2 * o + 1>(stream);
         for (int i = 0; i < 4; ++i) T::store_w(panel.codes[b] + 128 * o, i, low.v[i], high.v[i]);
       });
-      if constexpr (!l.two_levels()) {
+      if constexpr (!l.scaled()) {
         store_factors(Quantized::one_level_scale(stream), panel.d[b]);
         if constexpr (l.minima) store_factors(NeonDot::load_f16(stream + 32), panel.minimum[b]);
       } else {
@@ -126,7 +126,7 @@ struct QuantizedI8mm {
                                        x.codes[b] + kQuantBlock * token + T::x_offset(kColumns) * kSub, dots);
         each_sum<P>([&](int i, int p) __attribute__((always_inline)) {
           const float32x4_t dot = small_sums(dots[i][p]), xs = T::of_tokens(x.scales[b] + token, p);
-          if constexpr (!l.two_levels()) {
+          if constexpr (!l.scaled()) {
             acc[i][p] = vfmaq_f32(acc[i][p], vld1q_f32(panel.d[b] + 4 * i), vmulq_f32(dot, xs));
           } else {
             const float32x4_t scale = vld1q_f32(panel.scale[b * l.subs + kSub] + 4 * i);

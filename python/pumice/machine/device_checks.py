@@ -109,6 +109,8 @@ def _packed(name: str, rows: int, cols: int, seed: int, experts: int = 1) -> Mat
     data = np.random.default_rng(seed).integers(0, 64, rows * _core.ops.row_bytes(name, cols), np.uint8)
     if name == "MXFP4":  # larger exponents at the beginning of blocks; below 64 they mean powers of two that a GPU may flush to zero
         data[::17] = 122 + data[::17] % 4
+    if name == "NVFP4_E":  # the same for the exponents of the two floats
+        data[3::24] = data[7::24] = 60
     return name, rows, cols, experts, data.tobytes()
 
 

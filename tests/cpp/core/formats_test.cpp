@@ -52,7 +52,7 @@ TEST(Formats, UnpackIsBitEqualToGgufPy) {
 
 TEST(Formats, NamesAndIds) {
   for (const FormatInfo& f : kFormats) {
-    EXPECT_EQ(format_from_gguf(f.gguf_id), f.format);
+    EXPECT_EQ(format_from_gguf(f.gguf_id), f.gguf_id == kNoGgufId ? std::nullopt : std::optional(f.format));
     EXPECT_EQ(format_from_name(f.name), f.format);
   }
   EXPECT_EQ(format_from_name("q4_k"), Format::Q4_K);
@@ -62,6 +62,7 @@ TEST(Formats, NamesAndIds) {
   EXPECT_EQ(format_from_name(""), std::nullopt);
   EXPECT_EQ(format_from_gguf(4), std::nullopt);
   EXPECT_EQ(format_from_gguf(4000000000u), std::nullopt);
+  EXPECT_EQ(format_from_gguf(kNoGgufId), std::nullopt);
 }
 
 TEST(Formats, PartsOfBlocksAreRefused) {

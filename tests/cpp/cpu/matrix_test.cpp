@@ -27,6 +27,10 @@ std::vector<int> half_offsets(Format format) {
     case Format::Q8_0:
     case Format::IQ4_NL:
     case Format::IQ4_XS:
+    case Format::IQ1_E:
+    case Format::IQ2_E:
+    case Format::IQ3_XXS_E:
+    case Format::IQ3_S_E:
       return {0};
     case Format::Q4_1:
     case Format::Q5_1:
@@ -61,6 +65,10 @@ Bytes file_rows(Format format, std::int64_t rows, std::int64_t cols, Fill fill, 
     for (int offset : half_offsets(format)) {
       const std::uint16_t half = f32_to_f16(value(random));
       std::memcpy(&out[at + static_cast<std::size_t>(offset)], &half, 2);
+    }
+    for (std::size_t sub = 0; sub < 2 && format == Format::NVFP4_E; ++sub) {
+      const float scale = value(random);
+      std::memcpy(&out[at + 4 * sub], &scale, 4);
     }
     if (format == Format::MXFP4) out[at] = static_cast<std::uint8_t>(fill == Fill::random ? 118 + random() % 12 : random() % 4);
     if (format == Format::Q8_0 && fill == Fill::lowest) std::memset(&out[at + 2], 0x80, 32);

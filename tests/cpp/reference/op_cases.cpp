@@ -42,6 +42,7 @@ std::vector<Half> halves(Format format) {
     case Format::F32:
     case Format::F16:
     case Format::BF16:
+    case Format::NVFP4_E:
     case Format::MXFP4:
       return {};
     case Format::Q4_0:
@@ -68,6 +69,14 @@ std::vector<Half> halves(Format format) {
       return {{0, 0.0143}};
     case Format::IQ4_XS:
       return {{0, 0.00077}};
+    case Format::IQ1_E:
+      return {{0, 0.0757}};
+    case Format::IQ2_E:
+      return {{0, 0.0172}};
+    case Format::IQ3_XXS_E:
+      return {{0, 0.0058}};
+    case Format::IQ3_S_E:
+      return {{0, 0.0059}};
   }
   fail(ErrorKind::invalid_argument, "format ", static_cast<int>(format));
 }
@@ -93,6 +102,11 @@ std::vector<std::uint8_t> random_weights(Format format, std::int64_t rows, std::
     for (const Half& h : scales) {
       const std::uint16_t half = f32_to_f16(static_cast<float>(h.factor * s));
       std::memcpy(bytes.data() + at + h.offset, &half, 2);
+    }
+    if (format == Format::NVFP4_E) {
+      const auto scale = static_cast<float>(0.171 * s);
+      std::memcpy(bytes.data() + at, &scale, 4);
+      std::memcpy(bytes.data() + at + 4, &scale, 4);
     }
     if (format == Format::MXFP4) {
       bytes[at] =

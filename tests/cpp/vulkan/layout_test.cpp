@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "core/code_values.h"
 #include "core/error.h"
 #include "core/formats.h"
 #include "shaders/layout.h"
@@ -49,17 +50,11 @@ class Reader {
         return format_ == Format::F16 ? half(codes_, k) : bf16_to_f32(static_cast<std::uint16_t>(codes_[k / 2] >> k % 2 * 16));
       case layouts::kSigned:
         return scale(k) * static_cast<float>(static_cast<std::int8_t>(code(codes_, layout_.codes, k)));
-      case layouts::kNonLinear: {
-        constexpr float kValues[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-        return scale(k) * kValues[code(codes_, layout_.codes, k)];
-      }
-      case layouts::kE2M1: {
-        constexpr float kValues[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-        return scale(k) * kValues[code(codes_, layout_.codes, k)];
-      }
     }
     std::uint32_t value = code(codes_, layout_.codes, k);
     if (layout_.high != 0) value |= code(high_, layout_.high, k) << 32 / layout_.codes;
+    constexpr const CodeValues* kTables[] = {&kIq4Values, &kE2m1Values, &kIq1Values, &kIq2Values, &kIq3XxsValues, &kIq3SValues};
+    if (layout_.code >= layouts::kNonLinear) return scale(k) * static_cast<float>((*kTables[layout_.code - layouts::kNonLinear])[value]);
     return scale(k) * static_cast<float>(value) + minimum(k);
   }
 
@@ -93,7 +88,15 @@ class Reader {
       case Format::Q5_K:
         return half(supers_, k / 256 * 2) * static_cast<float>(byte(scales_, k / 32 * 2));
       case Format::IQ4_XS:
+      case Format::IQ3_S_E:
         return half(supers_, k / 256) * signed_byte(scales_, k / 32);
+      case Format::IQ3_XXS_E:
+        return half(supers_, k / 256) * 0.5f * signed_byte(scales_, k / 32);
+      case Format::IQ1_E:
+      case Format::IQ2_E:
+        return half(supers_, k / 256) * 0.125f * signed_byte(scales_, k / 16);
+      case Format::NVFP4_E:
+        return std::bit_cast<float>(scales_[k / 16]);
       case Format::MXFP4:
         return std::ldexp(1.0f, static_cast<int>(byte(scales_, k / 32)) - 128);
       case Format::F32:
@@ -127,6 +130,11 @@ class Reader {
       case Format::Q8_0:
       case Format::IQ4_NL:
       case Format::IQ4_XS:
+      case Format::IQ1_E:
+      case Format::IQ2_E:
+      case Format::IQ3_XXS_E:
+      case Format::IQ3_S_E:
+      case Format::NVFP4_E:
       case Format::MXFP4:
         break;
     }

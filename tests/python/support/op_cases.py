@@ -27,7 +27,7 @@ CASES: list[dict[str, Any]] = FILE["cases"]
 BLOCKS = {
     name: (int(weights), int(size))
     for name, weights, size in re.findall(
-        r"^PUMICE_FORMAT\((\w+), *\d+, *(\d+), *(\d+), *\w+\)$", (ROOT / "cpp" / "core" / "formats.def").read_text(), re.MULTILINE
+        r"^PUMICE_FORMAT\((\w+), *\w+, *(\d+), *(\d+), *\w+\)$", (ROOT / "cpp" / "core" / "formats.def").read_text(), re.MULTILINE
     )
 }
 PAGE_TOKENS = 32
@@ -86,6 +86,8 @@ def packed_weights(name: str, rows: int, cols: int, fan_in: int, seed: int) -> b
     scales = (0.5 + uniform(draws[:, words])) * fan
     for offset, factor in FILE["halves"][name]:
         blocks[:, offset : offset + 2] = (factor * scales).astype(np.float32).astype("<f2").view(np.uint8).reshape(-1, 2)
+    if name == "NVFP4_E":
+        blocks[:, :8] = np.repeat((0.171 * scales).astype("<f4"), 2).view(np.uint8).reshape(-1, 8)
     if name == "MXFP4":
         blocks[:, 0] = 125 - math.floor(math.log2(fan_in) / 2) + (blocks[:, 0] & 1)
     return blocks.tobytes()

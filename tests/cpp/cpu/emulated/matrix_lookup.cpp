@@ -4,5 +4,10 @@
 namespace pumice::cpu::matrix {
 template struct Products512<Emulated512, Format::IQ4_NL>;
 template struct Products512<Emulated512, Format::IQ4_XS>;
+template struct Products512<Emulated512, Format::IQ1_E>;
+template struct Products512<Emulated512, Format::IQ2_E>;
+template struct Products512<Emulated512, Format::IQ3_XXS_E>;
+template struct Products512<Emulated512, Format::IQ3_S_E>;
+template struct Products512<Emulated512, Format::NVFP4_E>;
 template struct Products512<Emulated512, Format::MXFP4>;
 }  // namespace pumice::cpu::matrix

@@ -1,0 +1,27 @@
+// The integers that the codes of a weight format stand for, where they are no plain numbers. shaders/weights.glsl has the same tables.
+#pragma once
+
+#include <cstdint>
+
+namespace pumice {
+
+// Each file has its own copies: files of instruction sets must share no symbols (tests/cpp/cpu/isa_symbols.cmake).
+using CodeValues = std::int8_t[16];
+
+// IQ4_NL and IQ4_XS (gguf-py quants.py, IQ4_NL.kvalues).
+constexpr CodeValues kIq4Values = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+// FP4 E2M1 (OCP Microscaling Formats 1.0, table 5), doubled so that all are integers. Code 8 is minus zero in E2M1; here it is zero,
+// because integers have no minus zero.
+constexpr CodeValues kE2m1Values = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// Values of the grids of ggml's IQ formats (ggml-common.h; gguf-py quants.py, grid_map). Codes of IQ1_E and IQ2_E have 3 bits.
+// IQ1_S, IQ1_M: 8 (g - 1/8) and 8 (g + 1/8) for g = -1, 0, 1. Bit 2 chooses the minus.
+constexpr CodeValues kIq1Values = {-7, 1, 9, 0, -9, -1, 7, 0};
+// IQ2_XXS, IQ2_XS, IQ2_S. Bit 2 is the sign.
+constexpr CodeValues kIq2Values = {8, 25, 43, 0, -8, -25, -43, 0};
+// IQ3_XXS, halved. Bit 3 is the sign.
+constexpr CodeValues kIq3XxsValues = {2, 6, 10, 14, 18, 22, 26, 31, -2, -6, -10, -14, -18, -22, -26, -31};
+// IQ3_S. Bit 3 is the sign.
+constexpr CodeValues kIq3SValues = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
+
+}  // namespace pumice
