@@ -8,28 +8,13 @@
 
 #include "core/checked.h"
 #include "files/byte_reader.h"
+#include "files/gguf_formats.h"
 #include "files/limits.h"
 
 namespace pumice::files {
 namespace {
 
 enum class Type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
-
-// Formats of ggml for which there are no kernels here. They are listed so that a file with such tensors can be inspected, and so that an
-// error can name the format. Ids and sizes are from gguf-py constants.py and ggml-common.h. Formats 31 to 33 and 36 to 38 are repacked
-// forms of other formats, which occur in older files.
-struct ForeignFormat {
-  std::uint32_t id;
-  std::string_view name;
-  std::int64_t block, block_bytes;
-};
-constexpr ForeignFormat kForeignFormats[] = {
-    {9, "Q8_1", 32, 36},        {15, "Q8_K", 256, 292},     {16, "IQ2_XXS", 256, 66}, {17, "IQ2_XS", 256, 74}, {18, "IQ3_XXS", 256, 98},
-    {19, "IQ1_S", 256, 50},     {21, "IQ3_S", 256, 110},    {22, "IQ2_S", 256, 82},   {24, "I8", 1, 1},        {25, "I16", 1, 2},
-    {26, "I32", 1, 4},          {27, "I64", 1, 8},          {28, "F64", 1, 8},        {29, "IQ1_M", 256, 56},  {31, "Q4_0_4_4", 32, 18},
-    {32, "Q4_0_4_8", 32, 18},   {33, "Q4_0_8_8", 32, 18},   {34, "TQ1_0", 256, 54},   {35, "TQ2_0", 256, 66},  {36, "IQ4_NL_4_4", 32, 18},
-    {37, "IQ4_NL_4_8", 32, 18}, {38, "IQ4_NL_8_8", 32, 18}, {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},   {42, "Q2_0", 64, 18},
-};
 
 // The smallest number of bytes of a metadata entry: length of the key, one character, type, a value of one byte.
 constexpr std::uint64_t kLeastKey = 8 + 1 + 4 + 1;
@@ -55,7 +40,11 @@ class Parser {
     read_.expect(tensors, kLeastTensor, "tensors");
     header_.tensors.reserve(tensors);
     for (std::uint64_t i = 0; i < tensors; ++i) read_tensor(i);
+    widen_q2_0();
     place_tensors();
+    for (std::size_t i = 0; i < header_.tensors.size(); ++i) {
+      if (formats_[i] && formats_[i]->as) header_.tensors[i] = expanded(std::move(header_.tensors[i]), *formats_[i]);
+    }
     return std::move(header_);
   }
 
@@ -258,6 +247,7 @@ class Parser {
 
     const std::uint64_t format_at = read_.position();
     const auto [block, block_bytes] = read_format(tensor);
+    value_counts_.push_back(*values);
     if (tensor.shape.back() % block != 0) {
       read_.fail(format_at, "has rows of ", tensor.shape.back(), " values; ", tensor.format_name, " needs a multiple of ", block);
     }
@@ -275,17 +265,46 @@ class Parser {
   std::pair<std::int64_t, std::int64_t> read_format(TensorInfo& tensor) {
     const std::uint64_t at = read_.position();
     const auto id = read_.take<std::uint32_t>();
+    formats_.push_back(nullptr);
     if (const auto format = format_from_gguf(id)) {
       tensor.format = format;
       tensor.format_name = name(*format);
       return {info(*format).block, info(*format).block_bytes};
     }
-    const auto foreign = std::ranges::find(kForeignFormats, id, &ForeignFormat::id);
-    if (foreign == std::end(kForeignFormats)) {
-      read_.fail(at, "has the unknown format number ", id, "; the file is damaged, or newer than this version");
-    }
-    tensor.format_name = foreign->name;
-    return {foreign->block, foreign->block_bytes};
+    const GgufFormat* format = gguf_format(id);
+    if (!format) read_.fail(at, "has the unknown format number ", id, "; the file is damaged, or newer than this version");
+    tensor.format_name = format->name;
+    formats_.back() = format;
+    return {format->block, format->block_bytes};
+  }
+
+  // Q2_0 stands for groups of 64 weights, and in files of other writers for groups of 128 weights. Tensors follow each other, so the space
+  // up to the next one says which: all tensors get groups of 128, if these fill the space of every tensor and groups of 64 do not.
+  void widen_q2_0() {
+    const GgufFormat& wide = wide_q2_0();
+    std::vector<std::uint64_t> begins;
+    for (const TensorInfo& tensor : header_.tensors) begins.push_back(tensor.offset);
+    const auto data = checked_align(read_.position(), alignment_);
+    begins.push_back(data && file_.size() > *data ? file_.size() - *data : 0);
+    std::ranges::sort(begins);
+    bool narrow_fits = true, wide_fits = true;
+    const auto each = [&](const auto& use) {
+      for (std::size_t i = 0; i < header_.tensors.size(); ++i)
+        if (formats_[i] && formats_[i]->id == wide.id) use(header_.tensors[i], value_counts_[i], formats_[i]);
+    };
+    const auto wide_bytes = [&](std::int64_t values) { return static_cast<std::uint64_t>(values / wide.block * wide.block_bytes); };
+    each([&](const TensorInfo& tensor, std::int64_t values, const GgufFormat*) {
+      const auto next = std::ranges::upper_bound(begins, tensor.offset);
+      const std::uint64_t space = next == begins.end() ? 0 : *next - tensor.offset;
+      const auto fills = [&](std::uint64_t bytes) { return bytes <= space && space - bytes < alignment_; };
+      narrow_fits = narrow_fits && fills(tensor.bytes);
+      wide_fits = wide_fits && tensor.shape.back() % wide.block == 0 && fills(wide_bytes(values));
+    });
+    if (narrow_fits || !wide_fits) return;
+    each([&](TensorInfo& tensor, std::int64_t values, const GgufFormat*& format) {
+      format = &wide;
+      tensor.bytes = wide_bytes(values);
+    });
   }
 
   // Makes the tensors' offsets relative to the start of the file, and checks them. Holes between tensors are allowed, because some writers
@@ -330,7 +349,9 @@ class Parser {
   ByteReader read_;
   std::uint32_t file_index_;
   std::uint64_t alignment_ = 32, alignment_at_ = 0;
-  std::vector<std::uint64_t> offset_at_;  // where in the header each tensor's offset stands, for errors
+  std::vector<const GgufFormat*> formats_;  // of each tensor; null for formats of core/formats.def
+  std::vector<std::int64_t> value_counts_;  // of each tensor
+  std::vector<std::uint64_t> offset_at_;    // where in the header each tensor's offset stands, for errors
   GgufHeader header_;
 };
 

@@ -13,6 +13,7 @@
 
 #include "core/checked.h"
 #include "files/gguf.h"
+#include "files/gguf_formats.h"
 #include "files/json.h"
 #include "files/limits.h"
 #include "files/made_tensor.h"
@@ -154,8 +155,11 @@ std::shared_ptr<const ModelFile> ModelFile::open_weights(const std::string& path
 std::shared_ptr<const ModelFile> ModelFile::finish(Contents opened, const std::string& path) {
   opened.path = path;
   index_names(opened);
-  if (opened.kind == Kind::safetensors) opened.scheme = schemes::add_schemes(opened.metadata, opened.files, opened.tensors);
-  if (!opened.scheme.empty()) index_names(opened);
+  if (opened.kind == Kind::safetensors)
+    opened.scheme = schemes::add_schemes(opened.metadata, opened.files, opened.tensors);
+  else
+    apply_factors(opened.files, opened.tensors);
+  index_names(opened);
   if (opened.tensors.empty()) {
     const bool gguf = opened.kind == Kind::gguf, adapter = gguf && opened.metadata.string("general.type") == "adapter";
     fail_at(ErrorKind::unsupported_model, path, "", std::nullopt, "holds no tensors",

@@ -21,7 +21,8 @@ struct TensorInfo {
   std::uint64_t bytes = 0;
   std::uint32_t file = 0;    // index of the file in a model of several files
   std::uint64_t offset = 0;  // from the start of that file
-  // Makes the rows, if the files have them only as another library packed them (files/schemes/); else null. `bytes` are those of the rows.
+  // Makes the rows, if the files have them only as another library packed them (files/schemes/), or in a format that is read as another one
+  // (gguf_formats.h); else null. `format` and `bytes` are those of the rows.
   std::shared_ptr<const MadeTensor> made;
   bool operator==(const TensorInfo&) const = default;
 };

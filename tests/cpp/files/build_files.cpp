@@ -155,7 +155,8 @@ GgufBuilder sample_gguf(std::uint32_t version) {
   builder.tensor("half", {3, 2}, 1, pattern(12, 1));
   builder.tensor("q4", {32, 3}, 2, pattern(3 * 18, 2));
   builder.tensor("q6_k", {256, 1, 2}, 14, pattern(2 * 210, 3));
-  builder.tensor("foreign", {256, 1, 1, 1}, 16, pattern(66, 4));
+  builder.tensor("foreign", {256, 1, 1, 1}, 15, pattern(292, 4));
+  builder.tensor("expanded", {256, 2}, 19, pattern(2 * 50, 5));
   return builder;
 }
 

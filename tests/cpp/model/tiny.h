@@ -250,7 +250,7 @@ inline std::string bytes(const Tensor& t) {
     std::int64_t count = 1;
     for (const std::int64_t n : t.shape) count *= n;
     // 66 bytes per 256 values (IQ2_XXS in GGUF), or one byte per value.
-    return std::string(static_cast<std::size_t>(t.gguf_id ? count / 256 * 66 : count), '\0');
+    return std::string(static_cast<std::size_t>(t.gguf_id ? count / 256 * 292 : count), '\0');
   }
   const std::vector<float> floats = values(t);
   std::string packed(static_cast<std::size_t>(row_bytes(t.format, static_cast<std::int64_t>(floats.size()))), '\0');

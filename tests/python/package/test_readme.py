@@ -84,10 +84,15 @@ def test_table_of_formats() -> None:
         name: (int(weights), int(size))
         for name, weights, size in re.findall(r"^PUMICE_FORMAT\((\w+), *\w+, *(\d+), *(\d+),", listed, re.MULTILINE)
     }
+    read_as: dict[str, list[str]] = {}  # format -> the GGUF formats that are read as it
+    expanded = (ROOT / "cpp" / "files" / "gguf_formats.cpp").read_text(encoding="utf-8")
+    for name, target in re.findall(r'^    {\d+, "(\w+)", \d+, \d+, Format::(\w+),', expanded, re.MULTILINE):
+        read_as.setdefault(target, []).append(name)
     for name, bits, gguf, safetensors, quantize in rows:
         weights, size = blocks_of[name]
         assert float(bits) == 8 * size / weights, name
-        assert gguf == ("" if name.endswith("_E") else "yes")
+        own = "" if name.endswith("_E") else "yes"
+        assert gguf == ", ".join(filter(None, [own, *read_as.get(name, [])])), name
         assert (safetensors == "yes") == (weights == 1), name
         assert quantize in ("", name.lower())
     packed = {row[4] for row in rows} - {""}
