@@ -11,9 +11,6 @@ namespace pumice::blocks {
 
 inline constexpr int kSuper = 256;  // weights of a K-quant block
 
-// Values of the codes of IQ4_NL and IQ4_XS (gguf-py quants.py, IQ4_NL.kvalues).
-inline constexpr float kNonLinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-
 // Unpacks `count` blocks.
 #define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) void unpack_##name(const std::uint8_t* packed, std::int64_t count, float* out);
 #include "core/formats.def"

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/code_values.h"
 #include "core/formats.h"
 #include "core/formats_blocks.h"
 
@@ -41,7 +42,7 @@ inline Lanes half(Lanes v) {
 struct Grid {
   int sub;                    // weights of a sub-block
   int low, high;              // of integer levels; with a table, their range
-  bool table;                 // levels are those of kNonLinear, not integers
+  bool table;                 // levels are those of kIq4Values, not all integers from low to high
   bool affine;                // there is a min
   int scale_low, scale_high;  // of the integers of sub-blocks; both 0: the block is one sub-block
   int min_high;               // likewise; with one sub-block the min may have any sign, otherwise it is not negative
@@ -121,9 +122,9 @@ Lanes level(Lanes x, const Fit& fit, Lanes inverse_scale) {
   constexpr Grid g = kGrid<f>;
   if constexpr (g.table) {
     const Lanes v = x * inverse_scale;
-    Lanes value = Lanes{} + blocks::kNonLinear[0];
+    Lanes value = Lanes{} + float{kIq4Values[0]};
     for (int k = 0; k + 1 < 16; ++k) {
-      const float low = blocks::kNonLinear[k], high = blocks::kNonLinear[k + 1];
+      const float low = kIq4Values[k], high = kIq4Values[k + 1];
       value += v > Lanes{} + 0.5f * (low + high) ? Lanes{} + (high - low) : Lanes{};
     }
     return value;
@@ -364,7 +365,7 @@ void store(const Scales<f>& s, const Lanes* levels, int lane, std::uint8_t* pack
     const float level = levels[i][lane];
     if constexpr (kGrid<f>.table) {
       int code = 0;
-      while (blocks::kNonLinear[code] < level) ++code;
+      while (kIq4Values[code] < level) ++code;
       numbers.code[i] = code;
     } else {
       numbers.code[i] = static_cast<int>(level) - kGrid<f>.low;
