@@ -188,10 +188,10 @@ check-arm: $(VENV)/.made
 	$(BIN)/ninja -C build/arm --quiet _core
 
 # Runs the C++ tests of a build for 64-bit ARM under emulation. One of them compares the results of all operations with those of x86-64, to
-# the bit. The script prints which tests it leaves out.
+# the bit. The script prints which tests it leaves out. ARM_TESTS="cpu core" runs only test_cpu and test_core, ARM_TESTS=--all every case.
 test-arm: check-arm
 	$(BIN)/ninja -C build/arm
-	$(BIN)/python tests/arm/run.py build/arm
+	$(BIN)/python tests/arm/run.py build/arm $(ARM_TESTS)
 
 # Installs the sdist on an emulated ARM machine, a Debian 12 in build/arm-root, and runs two models there, whose results must be those of this
 # machine, to the bit.

@@ -1,8 +1,9 @@
-"""run.py ARM [--all]: tests the build ARM for 64-bit ARM under emulation (qemu-user).
+"""run.py ARM [PROGRAM...] [--all]: tests the build ARM for 64-bit ARM under emulation (qemu-user).
 
-Runs its C++ tests. One of them compares the results of all operations, for each instruction set, with those of x86-64, to the bit. Left
-out are tests that take minutes when they are emulated, or that measure time; the script prints which. Emulation on x86-64 shows neither the
-speed of an ARM machine nor its weak order of memory accesses.
+Runs its C++ test programs (`cpu` is test_cpu), or only those that are named. One test compares the results of all operations, for each
+instruction set, with those of x86-64, to the bit. Left out are tests that take minutes when they are emulated, or that measure time; the
+script prints which. It prints what fails at once, from time to time how far a program is, and its slowest tests. Emulation on x86-64
+shows neither the speed of an ARM machine nor its weak order of memory accesses.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ LEFT_OUT: dict[str, dict[str, str] | None] = {
     "vulkan": None,
 }
 STRIDE = 10  # without --all, every 10th case of tests/op_cases.json is run
+PROGRESS = 30  # seconds, at least, between two lines that say how far a program is
+SLOWEST = 5  # tests that are named with their times
 
 
 def command(program: Path, processor: str, arguments: list[str], **variables: str) -> list[str]:
@@ -55,18 +58,54 @@ def choices(program: Path) -> list[str]:
     return wrong
 
 
-def tests(arm: Path, stride: int) -> list[str]:
+def watched(name: str, command: list[str]) -> int:
+    """Runs a test program and returns its exit code. Prints the output of failed tests, how far the program is, and its slowest tests."""
+    start = last = time.monotonic()
+    output: list[str] = []  # of the test that runs
+    times: list[tuple[int, str]] = []
+    ends = {"OK": 0, "FAILED": 0, "SKIPPED": 0}
+    most = ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            running = re.match(r"\[=+\] Running (\d+) tests", line)
+            ended = re.match(r"\[ *(OK|FAILED|SKIPPED) *\] (\S+).* \((\d+) ms\)", line)
+            most = running[1] if running else most
+            output = [] if line.startswith("[ RUN ") else output
+            output.append(line)
+            if line.startswith("not run here"):
+                print(f"  {line}", end="", flush=True)
+            if ended:
+                ends[ended[1]] += 1
+                times.append((int(ended[3]), ended[2]))
+                print("".join(output) if ended[1] == "FAILED" else "", end="", flush=True)
+                output = []
+            if time.monotonic() - last > PROGRESS:
+                last = time.monotonic()
+                print(f"  {name}: {len(times)} of {most} tests, {last - start:.0f} s", flush=True)
+    code = process.wait()
+    if output and output[0].startswith("[ RUN "):
+        print("".join(output), end="")  # it crashed: what the last test said
+    verdict = "" if code == 0 else f", exit code {code}"
+    counts = f"{ends['OK']} tests passed, {ends['FAILED']} failed, {ends['SKIPPED']} skipped"
+    print(f"{name}: {counts} of {most}{verdict}, {time.monotonic() - start:.0f} s")
+    slowest = [f"{test} {ms / 1000:.0f} s" for ms, test in sorted(times, reverse=True)[:SLOWEST] if ms >= 1000]
+    print(f"  longest: {', '.join(slowest)}" if slowest else "", end="\n" if slowest else "", flush=True)
+    return code
+
+
+def tests(arm: Path, names: list[str], stride: int) -> list[str]:
     """Runs the test programs and returns the names of those that failed."""
     failed = []
     for program in sorted(arm.glob("test_*")):
+        if names and program.name.removeprefix("test_") not in names:
+            continue
         left_out = LEFT_OUT.get(program.name.removeprefix("test_"), {})
         if left_out is None:
             print(f"not run here: {program.name}")
             continue
-        start = time.monotonic()
-        most = [f"--gtest_filter=*-{':'.join(left_out)}", "--gtest_brief=1"]
-        code = subprocess.run(command(program, PROCESSOR, most, PUMICE_OP_STRIDE=str(stride)), check=False).returncode
-        print(f"{program.name}: {'passed' if code == 0 else f'FAILED, exit code {code}'}, {time.monotonic() - start:.0f} s", flush=True)
+        most = [f"--gtest_filter=*-{':'.join(left_out)}"]
+        code = watched(program.name, command(program, PROCESSOR, most, PUMICE_OP_STRIDE=str(stride)))
         failed += [program.name] if code else []
         for pattern, why in left_out.items():
             listed = command(program, PROCESSOR, ["--gtest_list_tests", f"--gtest_filter={pattern}"])
@@ -82,10 +121,16 @@ def tests(arm: Path, stride: int) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("arm", type=Path, help="the folder of the build for ARM")
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="a test program without test_; without any, all run")
     parser.add_argument("--all", action="store_true", help="run every case of tests/op_cases.json")
     arguments = parser.parse_args()
     programs = arguments.arm.resolve() / "tests" / "cpp"
-    failed = tests(programs, 1 if arguments.all else STRIDE) + choices(programs / "test_cpu")
+    unknown = [name for name in arguments.programs if not (programs / f"test_{name}").exists()]
+    if unknown:
+        parser.error(f"{programs} has no test program {', '.join(unknown)}")
+    failed = tests(programs, arguments.programs, 1 if arguments.all else STRIDE)
+    if not arguments.programs or "cpu" in arguments.programs:
+        failed += choices(programs / "test_cpu")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 
