@@ -19,6 +19,7 @@ from guesses import DEVICE, EXACT, NEW, PLACES, WAYS, load, prompts, start
 from op_cases import kept_open
 
 import pumice
+from pumice.gguf import forms
 
 CPU = PLACES["cpu"]
 
@@ -66,12 +67,12 @@ def gguf_parts(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     known = assistants.golden(name)
     config, form = known["config"]["text_config"], random_gguf.FORMS["gemma4"]
     form = dataclasses.replace(form, names=form.names | {f"{end}_projection": f"nextn.{end}_projection" for end in ("pre", "post")})
-    keys = {f"gemma4-assistant.{key}": value for key, value in random_gguf.metadata(config, form).items()}
+    keys = {f"gemma4-assistant.{key}": value for key, value in forms.metadata(config, form).items()}
     keys |= {"general.architecture": "gemma4-assistant", "gemma4-assistant.embedding_length_out": known["config"]["backbone_hidden_size"]}
     keys["gemma4-assistant.nextn_predict_layers"] = config["num_hidden_layers"]
     parts: dict[str, np.ndarray] = {}
     for tensor, values in assistants.assistant_tensors(name, known["shapes"]).items():
-        parts |= dict(random_gguf.converted(tensor, values, form, config))
+        parts |= dict(forms.converted(tensor, values, form, config))
     return keys, parts | form.more(config)
 
 

@@ -1,0 +1,132 @@
+"""The bytes of a GGUF file before its weights: metadata, and where each tensor lies. Layout: ggml-org/ggml, docs/gguf.md, version 3."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .. import _core
+
+UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)  # ids of types
+ALIGNMENT = 32  # of the weights of each tensor
+_SIZES = {UINT8: 1, INT8: 1, UINT16: 2, INT16: 2, UINT32: 4, INT32: 4, FLOAT32: 4, BOOL: 1, UINT64: 8, INT64: 8, FLOAT64: 8}
+_OF_DTYPE = {"uint8": UINT8, "int8": INT8, "uint32": UINT32, "int32": INT32, "float32": FLOAT32, "bool": BOOL}
+# Ids of weight formats in GGUF (ggml_type in ggml.h): of those that pumice writes.
+IDS = {
+    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14,
+    "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A metadata value as the bytes that another file has: the id of its type, then the value."""
+
+    data: bytes
+
+
+def text(value: str) -> bytes:
+    """Returns the bytes of a string: its length in bytes, then UTF-8. Surrogate escapes become the bytes that they stand for."""
+    data = value.encode("utf-8", "surrogateescape")
+    return struct.pack("<Q", len(data)) + data
+
+
+def value_bytes(value: Any) -> bytes:
+    """Returns the bytes of a metadata value: the id of its type, then the value. An int becomes uint32, or int32 if it is negative. A
+    list becomes an array with the type of its first entry, and a numpy array one of its dtype."""
+    if isinstance(value, Raw):
+        return value.data
+    if isinstance(value, np.ndarray):
+        plain = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
+        return struct.pack("<IIQ", ARRAY, _OF_DTYPE[value.dtype.name], value.size) + plain.tobytes()
+    if isinstance(value, list):
+        first = value_bytes(value[0] if value else 0)
+        return b"".join([struct.pack("<I", ARRAY), first[:4], struct.pack("<Q", len(value)), *(value_bytes(each)[4:] for each in value)])
+    if isinstance(value, bool):
+        return struct.pack("<I?", BOOL, value)
+    if isinstance(value, int):
+        return struct.pack("<II", UINT32, value) if value >= 0 else struct.pack("<Ii", INT32, value)
+    if isinstance(value, float):
+        return struct.pack("<If", FLOAT32, value)
+    return struct.pack("<I", STRING) + text(value)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the file that is written. shape: in numpy's order."""
+
+    name: str
+    format: str
+    shape: tuple[int, ...]
+
+    @property
+    def values(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.values // self.shape[-1] * self.row_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        return int(_core.ops.row_bytes(self.format, self.shape[-1]))
+
+
+def padded(count: int) -> int:
+    """Returns `count` rounded up to the alignment."""
+    return -(-count // ALIGNMENT) * ALIGNMENT
+
+
+def head_bytes(keys: Mapping[str, Any], tensors: Sequence[Tensor]) -> bytes:
+    """Returns all bytes of a file before the weights of its first tensor. The weights of the others follow in order, each at the next
+    multiple of the alignment."""
+    parts = [b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))]
+    parts += [text(key) + value_bytes(value) for key, value in keys.items()]
+    offset = 0
+    for tensor in tensors:
+        dims = len(tensor.shape)
+        parts.append(text(tensor.name) + struct.pack(f"<I{dims}QIQ", dims, *reversed(tensor.shape), IDS[tensor.format], offset))
+        offset += padded(tensor.bytes)
+    head = b"".join(parts)
+    return head.ljust(padded(len(head)), b"\0")
+
+
+def raw_metadata(path: Path) -> dict[str, Raw]:
+    """Returns the metadata of a GGUF file, each value with the bytes that the file has. The file must be one that _core.open_file()
+    accepts, which checks all lengths."""
+    with path.open("rb") as file:
+        file.seek(4)
+        version, _, count = struct.unpack("<IQQ", file.read(20))
+        if version < 2:
+            raise ValueError(f"{path}: GGUF version {version} cannot be copied; 2 and 3 can")
+        return dict(_entries(file, count))
+
+
+def _entries(file: BinaryIO, count: int) -> Iterator[tuple[str, Raw]]:
+    for _ in range(count):
+        key = _take_text(file)[8:].decode("utf-8", "surrogateescape")
+        kind = file.read(4)
+        yield key, Raw(kind + _take(file, int.from_bytes(kind, "little")))
+
+
+def _take_text(file: BinaryIO) -> bytes:
+    length = file.read(8)
+    return length + file.read(int.from_bytes(length, "little"))
+
+
+def _take(file: BinaryIO, kind: int) -> bytes:
+    if kind == STRING:
+        return _take_text(file)
+    if kind != ARRAY:
+        return file.read(_SIZES[kind])
+    head = file.read(12)
+    inner, count = struct.unpack("<IQ", head)
+    if inner in _SIZES:
+        return head + file.read(_SIZES[inner] * count)
+    return head + b"".join(_take(file, inner) for _ in range(count))
