@@ -63,7 +63,7 @@ struct FloatTiles512 {
   struct TilesOf;
   template <int... kBefore>
   struct TilesOf<std::integer_sequence<int, kBefore...>> {
-    static constexpr Tile of[] = {nullptr, tile<Format::F32, 1, kBefore + 1>...};
+    static constexpr Tile of[sizeof...(kBefore) + 1] = {nullptr, tile<Format::F32, 1, kBefore + 1>...};
   };
   static constexpr const auto& kTiles = TilesOf<std::make_integer_sequence<int, kTile>>::of;
 

@@ -241,7 +241,7 @@ struct Quantized512 {
   struct FewOf;
   template <int... kBefore>
   struct FewOf<std::integer_sequence<int, kBefore...>> {
-    static constexpr FewTokens of[] = {nullptr, few_tokens<kBefore + 1>...};
+    static constexpr FewTokens of[sizeof...(kBefore) + 1] = {nullptr, few_tokens<kBefore + 1>...};
   };
   static constexpr const auto& kFewTokens = FewOf<std::make_integer_sequence<int, kFew>>::of;
 
@@ -392,7 +392,7 @@ struct Quantized512 {
   struct TilesOf;
   template <int... kBefore>
   struct TilesOf<std::integer_sequence<int, kBefore...>> {
-    static constexpr Tile of[] = {nullptr, tile_of<kBefore + 1>...};
+    static constexpr Tile of[sizeof...(kBefore) + 1] = {nullptr, tile_of<kBefore + 1>...};
   };
   using Tiles = TilesOf<std::make_integer_sequence<int, kTileTokens>>;
 

@@ -25,7 +25,7 @@ struct QuantizedI8mm {
   static constexpr Format kFormat = F;
   static constexpr Layout l = Traits<F>::layout;
   static constexpr int kFew = 0;  // product_int8() gives few tokens to neon_dot
-  static constexpr FewTokens kFewTokens[] = {nullptr};
+  static constexpr FewTokens kFewTokens[kFew + 1] = {nullptr};
   static constexpr int kTileGroups = 1, kTileTokens = T::kTokens;
   static constexpr int kPanelBlocks = Quantized::kPanelBlocks, kMostTokens = Quantized::kMostTokens, kGroupSums = Quantized::kGroupSums;
   static constexpr int kRows = T::kRowVectors;
