@@ -1,5 +1,5 @@
 // AWQ, as AutoAWQ writes it in its version "gemm". A matrix of R rows and C columns, in groups of columns, consists of
-//   qweight I32 [C, R / 8]: nibble k of word j of a row is the code of the matrix's row 8 j + kOrder[k]
+//   qweight I32 [C, R / 8]: nibble k of word j of a line is the code of the matrix's row 8 j + (0, 2, 4, 6, 1, 3, 5, 7)[k]
 //   qzeros  I32 [groups, R / 8]: zeros, in the same order
 //   scales  F16 [groups, R]
 // Source: awq/modules/linear/gemm.py and awq/utils/packing_utils.py of AutoAWQ 0.2.9.
@@ -12,8 +12,8 @@
 namespace pumice::files::schemes {
 namespace {
 
-constexpr std::array<std::size_t, 8> kOrder = {0, 2, 4, 6, 1, 3, 5, 7};
 constexpr std::int64_t kInWord = 8;
+constexpr std::array<int, kInWord> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // of the code of row 8 j + i in word j
 
 }  // namespace
 
@@ -37,38 +37,20 @@ void add_awq(PackedFolder& folder) {
     Codes codes{.module = module, .library = "AWQ", .rows = rows, .cols = cols, .groups = groups, .bits = 4, .scales = scales};
     codes.group = folder.group_size(config.has(folder.key("q_group_size")) ? "q_group_size" : "group_size", scales, cols, groups);
     codes.offsets = Offsets::zeros;
-    codes.rows_at_once = rows_in_slice(rows, cols);  // a multiple of 8: a slice has whole words
-    codes.read = [words, zeros, scales, rows, cols, groups, across](std::span<const File> files, std::int64_t first, std::int64_t count) {
-      const auto n = static_cast<std::size_t>(count), width = static_cast<std::size_t>(cols), high = static_cast<std::size_t>(groups);
-      const auto from = static_cast<std::uint64_t>(first / kInWord), some = static_cast<std::uint64_t>(count / kInWord);
-      CodeRows out{.codes = std::vector<std::uint8_t>(n * width), .scales = std::vector<float>(n * high), .offsets = {}};
-      out.offsets.resize(n * high);
-      std::vector<std::uint32_t> read(width * some);  // [columns, words]
-      if (count == rows) {
-        read_bytes(files, words, 0, words.bytes, read.data());
-      } else {
-        for (std::size_t col = 0; col < width; ++col)
-          read_bytes(files, words, (col * static_cast<std::uint64_t>(across) + from) * 4, some * 4, read.data() + col * some);
-      }
-      constexpr std::size_t kTile = 16;  // words of a column that lie in the cache together
-      for (std::size_t begin = 0; begin < some; begin += kTile) {
-        for (std::size_t col = 0; col < width; ++col) {
-          for (std::size_t j = begin; j < std::min<std::size_t>(some, begin + kTile); ++j) {
-            const std::uint32_t word = read[col * some + j];
-            for (std::size_t k = 0; k < kOrder.size(); ++k)
-              out.codes[(8 * j + kOrder[k]) * width + col] = static_cast<std::uint8_t>(word >> (4 * k) & 15);
-          }
-        }
-      }
-      std::vector<float> scale(n);
-      std::vector<std::uint32_t> zero(some);
-      for (std::size_t g = 0; g < high; ++g) {
-        read_numbers(files, scales, static_cast<std::int64_t>(g) * rows + first, count, scale.data());
-        read_bytes(files, zeros, (g * static_cast<std::uint64_t>(across) + from) * 4, some * 4, zero.data());
-        for (std::size_t row = 0; row < n; ++row) out.scales[row * high + g] = scale[row];
-        for (std::size_t j = 0; j < some; ++j) {
-          for (std::size_t k = 0; k < kOrder.size(); ++k)
-            out.offsets[(8 * j + kOrder[k]) * high + g] = static_cast<float>(zero[j] >> (4 * k) & 15);
+    codes.read = [columns = folder.columns({{words, 4}, {zeros, 4}, {scales}}, rows, cols), scale = *scales.format, cols, groups](
+                     std::span<const File> files, std::int64_t first, std::int64_t count) {
+      CodeRows out(count, cols, groups, true);
+      for (std::int64_t row = first; row < first + count;) {
+        const Columns::Slab slab = columns->with(files, row);
+        for (; row < std::min(first + count, slab.end()); ++row) {
+          const int shift = kShift[static_cast<std::size_t>(row % kInWord)];
+          const auto *code = slab.values<std::uint32_t>(0, row), *zero = slab.values<std::uint32_t>(1, row);
+          const auto at = static_cast<std::size_t>(row - first);
+          std::uint8_t* codes = out.codes.data() + at * static_cast<std::size_t>(cols);
+          float* offsets = out.offsets.data() + at * static_cast<std::size_t>(groups);
+          for (std::int64_t col = 0; col < cols; ++col) codes[col] = static_cast<std::uint8_t>(code[col] >> shift & 15);
+          for (std::int64_t g = 0; g < groups; ++g) offsets[g] = static_cast<float>(zero[g] >> shift & 15);
+          unpack(scale, slab.column(2, row), groups, out.scales.data() + at * static_cast<std::size_t>(groups));
         }
       }
       return out;

@@ -51,9 +51,52 @@ std::string why_not_exact(const Codes& codes) {
   return "";
 }
 
+// Returns the fifth bits of eight codes, that of the first code in bit 0. Each term of the product has one of the bits in its own place of
+// the top byte.
+std::uint8_t fifth_bits(const std::uint8_t* codes) {
+  std::uint64_t all;
+  std::memcpy(&all, codes, sizeof all);
+  return static_cast<std::uint8_t>((all >> 4 & 0x0101010101010101u) * 0x0102040810204080u >> 56);
+}
+
+// Unpacks words of 32 / bits values each.
+template <int bits>
+void unpack_each(const std::uint32_t* words, std::int64_t count, std::uint8_t* out) {
+  constexpr int kInWord = 32 / bits;
+  constexpr std::uint32_t kMask = (1u << bits) - 1;
+  const std::int64_t whole = count / kInWord;
+  for (std::int64_t i = 0; i < whole; ++i) {
+    for (int k = 0; k < kInWord; ++k) out[i * kInWord + k] = static_cast<std::uint8_t>(words[i] >> (k * bits) & kMask);
+  }
+  for (std::int64_t i = whole * kInWord; i < count; ++i)
+    out[i] = static_cast<std::uint8_t>(words[whole] >> ((i - whole * kInWord) * bits) & kMask);
+}
+
+// Unpacks a stream.
+template <int bits>
+void unpack_stream(const std::uint32_t* words, std::int64_t count, std::uint8_t* out) {
+  std::uint64_t held = 0;  // bits that were read and not yet taken
+  int holds = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (holds < bits) {
+      held |= static_cast<std::uint64_t>(*words++) << holds;
+      holds += 32;
+    }
+    out[i] = static_cast<std::uint8_t>(held & ((1u << bits) - 1));
+    held >>= bits;
+    holds -= bits;
+  }
+}
+
+using Unpack = void (*)(const std::uint32_t* words, std::int64_t count, std::uint8_t* out);
+constexpr Unpack kUnpackEach[] = {unpack_each<2>, unpack_each<3>, unpack_each<4>, unpack_each<5>,
+                                  unpack_each<6>, unpack_each<7>, unpack_each<8>};
+constexpr Unpack kUnpackStream[] = {unpack_each<2>,   unpack_stream<3>, unpack_each<4>, unpack_stream<5>,
+                                    unpack_stream<6>, unpack_stream<7>, unpack_each<8>};
+
 class MadeOfCodes final : public MadeTensor {
  public:
-  MadeOfCodes(Codes codes, std::shared_ptr<Slices> slices) : codes_(std::move(codes)), slices_(std::move(slices)) {
+  explicit MadeOfCodes(Codes codes) : codes_(std::move(codes)) {
     packing = packing_of(codes_);
     not_exact = why_not_exact(codes_);
     if (not_exact.empty()) target_ = target_of(codes_);
@@ -62,19 +105,11 @@ class MadeOfCodes final : public MadeTensor {
   Format format() const { return target_ ? target_->format : Format::F32; }
 
   void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::uint8_t* out) const override {
-    const auto bytes = static_cast<std::size_t>(row_bytes(format(), codes_.cols));
-    if (codes_.rows_at_once == 0) return write(files, codes_.read(files, first, count), first, count, out);
-    for (const std::int64_t end = first + count; first < end;) {
-      const std::int64_t slice = first / codes_.rows_at_once, begin = slice * codes_.rows_at_once;
-      const std::int64_t rows = std::min(codes_.rows_at_once, codes_.rows - begin), now = std::min(end, begin + rows) - first;
-      const Slices::Bytes made = slices_->of(this, slice, [&] {
-        std::vector<std::uint8_t> all(static_cast<std::size_t>(rows) * bytes);
-        write(files, codes_.read(files, begin, rows), begin, rows, all.data());
-        return all;
-      });
-      std::memcpy(out, made->data() + static_cast<std::size_t>(first - begin) * bytes, static_cast<std::size_t>(now) * bytes);
-      out += static_cast<std::size_t>(now) * bytes;
-      first += now;
+    constexpr std::int64_t kRows = 16;  // whose codes lie in the cache
+    const std::int64_t bytes = row_bytes(format(), codes_.cols);
+    for (std::int64_t done = 0; done < count; done += kRows) {
+      const std::int64_t now = std::min(kRows, count - done);
+      write(files, codes_.read(files, first + done, now), first + done, now, out + done * bytes);
     }
   }
 
@@ -105,74 +140,71 @@ class MadeOfCodes final : public MadeTensor {
           out = write_group(files, number, {code + g * group, std::min(group, cols - g * group)}, scale[g], offset[g], out);
         continue;
       }
-      for (std::size_t col = 0; col < cols; ++col) {
-        const std::size_t g = codes_.group_of.empty() ? col / group : static_cast<std::size_t>(codes_.group_of[col]);
-        const float at = static_cast<float>(code[col]);
-        const float value = biased() ? scale[g] * at + offset[g] : scale[g] * (at - offset[g]);
-        std::memcpy(out, &value, sizeof value);
-        out += sizeof value;
+      for (std::size_t begin = 0; begin < cols;) {  // columns of one group
+        const std::size_t g = codes_.group_of.empty() ? begin / group : static_cast<std::size_t>(codes_.group_of[begin]);
+        const std::size_t end = codes_.group_of.empty() ? std::min(cols, begin + group) : begin + 1;
+        for (; begin < end; ++begin, out += sizeof(float)) {
+          const float at = static_cast<float>(code[begin]);
+          const float value = biased() ? scale[g] * at + offset[g] : scale[g] * (at - offset[g]);
+          std::memcpy(out, &value, sizeof value);
+        }
       }
     }
   }
 
-  // Writes a number of the tensor as the half float that equals it, and returns the end.
-  std::uint8_t* write_half(std::span<const File> files, const TensorInfo& tensor, std::int64_t row, float value, std::uint8_t* out) const {
+  // Returns a number of the tensor as the half float that equals it.
+  std::uint16_t half_of(std::span<const File> files, const TensorInfo& tensor, std::int64_t row, float value) const {
     const std::uint16_t half = f32_to_f16(value);
     if (f16_to_f32(half) != value)
       fail_row(files, tensor, row, value, " equals no half float, so that ", name(target_->format), " cannot hold these weights exactly");
-    std::memcpy(out, &half, sizeof half);
-    return out + sizeof half;
+    return half;
   }
 
   // Writes the blocks of a group, as core/formats.cpp reads them, and returns their end.
   std::uint8_t* write_group(std::span<const File> files, std::int64_t row, std::span<const std::uint8_t> codes, float scale, float offset,
                             std::uint8_t* out) const {
     const int less = biased() ? 0 : static_cast<int>(offset) + target_->low;  // codes and zeros are integers from 0 to 2^bits - 1
+    const std::uint16_t halves[] = {half_of(files, codes_.scales, row, scale),
+                                    biased() ? half_of(files, codes_.biases, row, offset) : std::uint16_t{0}};
+    const std::size_t head = biased() ? sizeof halves : sizeof halves[0];
+    const bool bytes = target_->format == Format::Q8_0, fifths = target_->format == Format::Q5_0 || target_->format == Format::Q5_1;
     for (std::size_t begin = 0; begin < codes.size(); begin += kBlock) {
-      out = write_half(files, codes_.scales, row, scale, out);
-      if (biased()) out = write_half(files, codes_.biases, row, offset, out);
+      std::memcpy(out, halves, head);
+      out += head;
       std::uint8_t stored[kBlock];
       for (std::size_t i = 0; i < kBlock; ++i) stored[i] = static_cast<std::uint8_t>(codes[begin + i] - less);
-      if (target_->format == Format::Q8_0) {
+      if (bytes) {
         std::memcpy(out, stored, sizeof stored);
         out += sizeof stored;
         continue;
       }
-      if (target_->format == Format::Q5_0 || target_->format == Format::Q5_1) {  // the fifth bits of all codes come first
-        std::uint32_t fifth = 0;
-        for (std::size_t i = 0; i < kBlock; ++i) fifth |= static_cast<std::uint32_t>(stored[i] >> 4) << i;
-        std::memcpy(out, &fifth, sizeof fifth);
-        out += sizeof fifth;
+      if (fifths) {  // the fifth bits of all codes come first
+        for (std::size_t i = 0; i < kBlock; i += 8) *out++ = fifth_bits(stored + i);
       }
-      for (std::size_t i = 0; i < kBlock / 2; ++i) *out++ = static_cast<std::uint8_t>((stored[i] & 15) | stored[i + kBlock / 2] << 4);
+      for (std::size_t i = 0; i < kBlock / 2; ++i) out[i] = static_cast<std::uint8_t>((stored[i] & 15) | stored[i + kBlock / 2] << 4);
+      out += kBlock / 2;
     }
     return out;
   }
 
   Codes codes_;
-  std::shared_ptr<Slices> slices_;
   const Target* target_ = nullptr;  // null: F32
 };
 
 }  // namespace
 
-TensorInfo made_of(Codes codes, std::shared_ptr<Slices> slices) {
+TensorInfo made_of(Codes codes) {
   TensorInfo tensor;
   tensor.name = codes.module + ".weight";
   tensor.shape = {codes.rows, codes.cols};
   tensor.file = codes.scales.file;
   tensor.offset = codes.scales.offset;
-  auto made = std::make_shared<const MadeOfCodes>(std::move(codes), std::move(slices));
+  auto made = std::make_shared<const MadeOfCodes>(std::move(codes));
   tensor.format = made->format();
   tensor.format_name = name(*tensor.format);
   tensor.bytes = static_cast<std::uint64_t>(mul_or_fail(tensor.shape[0], row_bytes(*tensor.format, tensor.shape[1]), tensor.name.c_str()));
   tensor.made = std::move(made);
   return tensor;
-}
-
-std::int64_t rows_in_slice(std::int64_t rows, std::int64_t cols) {
-  constexpr std::int64_t kCodes = 8 << 20, kMultiple = 64;
-  return std::min(rows, std::max(kMultiple, kCodes / cols / kMultiple * kMultiple));
 }
 
 void read_bytes(std::span<const File> files, const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, void* out) {
@@ -184,6 +216,10 @@ void read_numbers(std::span<const File> files, const TensorInfo& tensor, std::in
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(count * bytes));
   read_bytes(files, tensor, static_cast<std::uint64_t>(first * bytes), packed.size(), packed.data());
   unpack(*tensor.format, packed.data(), count, out);
+}
+
+void unpack_words(const std::uint32_t* words, std::int64_t count, int bits, bool crosses, std::uint8_t* out) {
+  (crosses ? kUnpackStream : kUnpackEach)[bits - 2](words, count, out);
 }
 
 }  // namespace pumice::files::schemes

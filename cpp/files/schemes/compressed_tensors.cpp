@@ -119,17 +119,34 @@ std::int64_t groups_in(const PackedFolder& folder, const TensorInfo& scales, std
 }
 
 // Reads the scales of rows [first, first + count).
-std::vector<float> scales_of(std::span<const File> files, const TensorInfo& scales, std::int64_t groups, std::int64_t first,
-                             std::int64_t count) {
-  std::vector<float> found(static_cast<std::size_t>(groups * count));
+void read_scales(std::span<const File> files, const TensorInfo& scales, std::int64_t groups, std::int64_t first, std::int64_t count,
+                 std::vector<float>& out) {
   if (is_one(scales)) {
     float all = 0;
     read_numbers(files, scales, 0, 1, &all);
-    std::ranges::fill(found, all);
+    std::ranges::fill(out, all);
   } else {
-    read_numbers(files, scales, first * groups, count * groups, found.data());
+    read_numbers(files, scales, first * groups, count * groups, out.data());
   }
-  return found;
+}
+
+// Reads the packed zeros of rows [first, first + count), which go down the columns of the tensor.
+void read_packed_zeros(std::span<const File> files, const TensorInfo& zeros, std::int64_t first, std::int64_t count, int bits, bool crosses,
+                       std::vector<float>& out) {
+  const std::int64_t groups = zeros.shape[1], each = 32 / bits;
+  const auto word_of = [&](std::int64_t row) { return crosses ? row * bits / 32 : row / each; };
+  const std::int64_t begin = word_of(first), end = std::min(zeros.shape[0], word_of(first + count - 1) + 2);
+  std::vector<std::uint32_t> words(static_cast<std::size_t>((end - begin) * groups));
+  read_bytes(files, zeros, static_cast<std::uint64_t>(begin * groups) * 4, words.size() * 4, words.data());
+  for (std::int64_t row = 0; row < count; ++row) {
+    const int shift = static_cast<int>(crosses ? (first + row) * bits % 32 : (first + row) % each * bits);
+    const std::uint32_t* low = words.data() + (word_of(first + row) - begin) * groups;
+    const std::uint32_t* high = shift + bits > 32 ? low + groups : low;
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const std::uint64_t both = low[g] | static_cast<std::uint64_t>(high[g]) << 32;
+      out[static_cast<std::size_t>(row * groups + g)] = static_cast<float>(both >> shift & ((1u << bits) - 1));
+    }
+  }
 }
 
 void add_packed(PackedFolder& folder, const std::string& module, const std::vector<Group>& known) {
@@ -156,32 +173,14 @@ void add_packed(PackedFolder& folder, const std::string& module, const std::vect
   if (index) codes.group_of = folder.group_of_columns(*index, cols, groups, codes.group);
   codes.read = [words, scales, cols, groups, bits, crosses, zeros = zeros ? std::optional(*zeros) : std::nullopt](
                    std::span<const File> files, std::int64_t first, std::int64_t count) {
-    const auto n = static_cast<std::size_t>(count), width = static_cast<std::size_t>(cols), high = static_cast<std::size_t>(groups);
-    CodeRows out{.codes = std::vector<std::uint8_t>(n * width), .scales = scales_of(files, scales, groups, first, count), .offsets = {}};
-    const auto across = static_cast<std::size_t>(words.shape[1]);
-    std::vector<std::uint32_t> row(across);
-    const auto code = [&](std::int64_t i, auto&& word) -> std::uint8_t {
-      if (crosses) return in_stream(i, bits, word);
-      const std::int64_t each = 32 / bits;
-      return static_cast<std::uint8_t>(word(i / each) >> (i % each * bits) & ((1u << bits) - 1));
-    };
-    for (std::size_t r = 0; r < n; ++r) {
-      read_bytes(files, words, (static_cast<std::uint64_t>(first) + r) * across * 4, across * 4, row.data());
-      for (std::int64_t col = 0; col < cols; ++col)
-        out.codes[r * width + static_cast<std::size_t>(col)] = code(col, [&](std::int64_t i) { return row[static_cast<std::size_t>(i)]; });
-    }
-    if (!zeros) return out;
-    out.offsets.resize(n * high);
-    // The words that hold the zeros of these rows, and the one after them, in which the last zero may end.
-    const std::int64_t begin = crosses ? first * bits / 32 : first / (32 / bits);
-    const std::int64_t end = std::min(zeros->shape[0], (crosses ? (first + count) * bits / 32 : (first + count) / (32 / bits)) + 2);
-    std::vector<std::uint32_t> some(static_cast<std::size_t>(end - begin) * high);
-    read_bytes(files, *zeros, static_cast<std::uint64_t>(begin) * high * 4, some.size() * 4, some.data());
-    for (std::size_t r = 0; r < n; ++r) {
-      for (std::size_t g = 0; g < high; ++g)
-        out.offsets[r * high + g] = static_cast<float>(code(
-            first + static_cast<std::int64_t>(r), [&](std::int64_t i) { return some[static_cast<std::size_t>(i - begin) * high + g]; }));
-    }
+    CodeRows out(count, cols, groups, zeros.has_value());
+    read_scales(files, scales, groups, first, count, out.scales);
+    const std::int64_t across = words.shape[1];
+    std::vector<std::uint32_t> read(static_cast<std::size_t>(across * count));
+    read_bytes(files, words, static_cast<std::uint64_t>(first * across) * 4, read.size() * 4, read.data());
+    for (std::int64_t row = 0; row < count; ++row)
+      unpack_words(read.data() + row * across, cols, bits, crosses, out.codes.data() + row * cols);
+    if (zeros) read_packed_zeros(files, *zeros, first, count, bits, crosses, out.offsets);
     return out;
   };
   folder.add(std::move(codes), {&words, &shape, &scales, zeros, index});
@@ -204,16 +203,16 @@ void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo
   codes.offsets = zeros ? Offsets::zeros : Offsets::middle;
   codes.read = [weight, scales, cols, groups, zeros = zeros ? std::optional(*zeros) : std::nullopt](
                    std::span<const File> files, std::int64_t first, std::int64_t count) {
-    const auto high = static_cast<std::size_t>(groups * count), all = static_cast<std::size_t>(cols * count);
-    CodeRows out{.codes = std::vector<std::uint8_t>(all), .scales = scales_of(files, scales, groups, first, count), .offsets = {}};
-    read_bytes(files, weight, static_cast<std::uint64_t>(first * cols), all, out.codes.data());
+    CodeRows out(count, cols, groups, zeros.has_value());
+    read_scales(files, scales, groups, first, count, out.scales);
+    read_bytes(files, weight, static_cast<std::uint64_t>(first * cols), out.codes.size(), out.codes.data());
     for (std::uint8_t& code : out.codes) code ^= 0x80;  // -128 to 127 become 0 to 255
     if (!zeros) return out;
-    std::vector<std::uint8_t> zero(high);
+    std::vector<std::uint8_t> zero(out.offsets.size());
     const bool one = is_one(*zeros);
-    read_bytes(files, *zeros, one ? 0 : static_cast<std::uint64_t>(first * groups), one ? 1 : high, zero.data());
+    read_bytes(files, *zeros, one ? 0 : static_cast<std::uint64_t>(first * groups), one ? 1 : zero.size(), zero.data());
     if (one) std::ranges::fill(zero, zero[0]);
-    for (const std::uint8_t each : zero) out.offsets.push_back(static_cast<float>(each ^ 0x80));
+    std::ranges::transform(zero, out.offsets.begin(), [](std::uint8_t each) { return static_cast<float>(each ^ 0x80); });
     return out;
   };
   folder.add(std::move(codes), {&weight, &scales, zeros});

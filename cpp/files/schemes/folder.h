@@ -8,10 +8,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "files/metadata.h"
 #include "files/schemes/codes.h"
+#include "files/schemes/columns.h"
 #include "files/text.h"
 
 namespace pumice::files::schemes {
@@ -41,6 +43,10 @@ class PackedFolder {
   // Returns the group of each column, which `index` holds. Returns nothing if each group consists of `group` neighbouring columns.
   std::vector<std::int32_t> group_of_columns(const TensorInfo& index, std::int64_t cols, std::int64_t groups, std::int64_t group) const;
 
+  // Returns a reader of tensors that have the rows of a matrix [rows, cols] as columns.
+  std::shared_ptr<const Columns> columns(std::vector<ColumnTensor> tensors, std::int64_t rows, std::int64_t cols) const {
+    return std::make_shared<const Columns>(std::move(tensors), rows, cols, slices_);
+  }
   // Puts the tensor that is made from these codes in the place of the tensors of its module. Null pointers are no tensors.
   void add(Codes codes, std::initializer_list<const TensorInfo*> from);
   // Leaves out a tensor that results do not depend on.

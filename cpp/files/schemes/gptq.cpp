@@ -44,6 +44,27 @@ std::int64_t group_of_module(const PackedFolder& folder, const Settings& setting
   return folder.group_size("group_size", scales, cols, groups);
 }
 
+// Reads the zeros of a row as they are stored. `words` is the column in which they begin; they may end in the next one.
+void read_zeros(const std::uint32_t* words, std::int64_t row, int bits, std::vector<std::uint8_t>& zeros) {
+  const int shift = static_cast<int>(row * bits % 32);
+  const std::uint32_t* next = shift + bits > 32 ? words + zeros.size() : words;
+  for (std::size_t g = 0; g < zeros.size(); ++g) {
+    const std::uint64_t both = words[g] | static_cast<std::uint64_t>(next[g]) << 32;
+    zeros[g] = static_cast<std::uint8_t>(both >> shift & ((1u << bits) - 1));
+  }
+}
+
+// Throws unless all zeros of a row are in the middle. Some writers of "gptq" store them as they are.
+void check_middle(std::span<const File> files, const TensorInfo& tensor, std::int64_t row, int bits,
+                  const std::vector<std::uint8_t>& zeros) {
+  const int middle = 1 << (bits - 1);
+  for (const std::uint8_t zero : zeros) {
+    if (zero == middle || zero == middle - 1) continue;
+    fail_at(ErrorKind::model_format, files[tensor.file].path(), "tensor " + tensor.name, std::nullopt, "row ", row, " has the zero ",
+            int{zero}, "; with sym in config.json it is ", middle, " or ", middle - 1);
+  }
+}
+
 }  // namespace
 
 void add_gptq(PackedFolder& folder) {
@@ -73,45 +94,23 @@ void add_gptq(PackedFolder& folder) {
     codes.offsets = settings.symmetric ? Offsets::middle : Offsets::zeros;
     codes.group = group_of_module(folder, settings, scales, cols, groups);
     if (index) codes.group_of = folder.group_of_columns(*index, cols, groups, codes.group);
-    codes.rows_at_once = rows_in_slice(rows, cols);
-    codes.read = [words, zeros, scales, bits = static_cast<int>(bits), rows, cols, groups, settings](
-                     std::span<const File> files, std::int64_t first, std::int64_t count) {
-      const auto n = static_cast<std::size_t>(count), width = static_cast<std::size_t>(cols), high = static_cast<std::size_t>(groups);
-      CodeRows out{.codes = std::vector<std::uint8_t>(n * width), .scales = std::vector<float>(n * high), .offsets = {}};
-      const std::int64_t column = words.shape[0];                             // words of a row
-      std::vector<std::uint32_t> some(static_cast<std::size_t>(column) * n);  // [column, count]
-      if (count == rows) {
-        read_bytes(files, words, 0, words.bytes, some.data());
-      } else {
-        for (std::int64_t i = 0; i < column; ++i)
-          read_bytes(files, words, static_cast<std::uint64_t>(i * rows + first) * 4, n * 4, some.data() + static_cast<std::size_t>(i) * n);
-      }
-      constexpr std::size_t kTile = 64;  // rows whose words lie in the cache together
-      for (std::size_t begin = 0; begin < n; begin += kTile) {
-        for (std::int64_t col = 0; col < cols; ++col) {
-          for (std::size_t row = begin; row < std::min(n, begin + kTile); ++row)
-            out.codes[row * width + static_cast<std::size_t>(col)] =
-                in_stream(col, bits, [&](std::int64_t i) { return some[static_cast<std::size_t>(i) * n + row]; });
-        }
-      }
-      std::vector<float> scale(n);
-      std::vector<std::uint32_t> zero(static_cast<std::size_t>(zeros.shape[1]));
-      if (!settings.symmetric) out.offsets.resize(n * high);
-      const std::uint8_t mask = static_cast<std::uint8_t>((1 << bits) - 1), middle = static_cast<std::uint8_t>(1 << (bits - 1));
-      for (std::int64_t g = 0; g < groups; ++g) {
-        read_numbers(files, scales, g * rows + first, count, scale.data());
-        read_bytes(files, zeros, static_cast<std::uint64_t>(g) * zero.size() * 4, zero.size() * 4, zero.data());
-        for (std::size_t row = 0; row < n; ++row) {
-          const std::size_t at = row * high + static_cast<std::size_t>(g);
-          const std::uint8_t stored =
-              in_stream(first + static_cast<std::int64_t>(row), bits, [&](std::int64_t i) { return zero[static_cast<std::size_t>(i)]; });
-          out.scales[at] = scale[row];
-          if (!settings.symmetric) {
-            out.offsets[at] = static_cast<float>(settings.minus_one ? (stored + 1) & mask : stored);
-          } else if (stored != middle && stored != middle - 1) {  // some writers of "gptq" store the zero as it is
-            fail_at(ErrorKind::model_format, files[zeros.file].path(), "tensor " + zeros.name, std::nullopt, "row ",
-                    first + static_cast<std::int64_t>(row), " has the zero ", int{stored}, "; with sym in config.json it is ", int{middle},
-                    " or ", middle - 1);
+    codes.read = [columns = folder.columns({{words}, {zeros, static_cast<int>(bits)}, {scales}}, rows, cols), zeros, scale = *scales.format,
+                  bits = static_cast<int>(bits), cols, groups,
+                  settings](std::span<const File> files, std::int64_t first, std::int64_t count) {
+      CodeRows out(count, cols, groups, !settings.symmetric);
+      std::vector<std::uint8_t> zero(static_cast<std::size_t>(groups));
+      for (std::int64_t row = first; row < first + count;) {
+        const Columns::Slab slab = columns->with(files, row);
+        for (; row < std::min(first + count, slab.end()); ++row) {
+          const auto at = static_cast<std::size_t>(row - first);
+          unpack_words(slab.values<std::uint32_t>(0, row), cols, bits, true, out.codes.data() + at * static_cast<std::size_t>(cols));
+          unpack(scale, slab.column(2, row), groups, out.scales.data() + at * zero.size());
+          read_zeros(slab.values<std::uint32_t>(1, row), row, bits, zero);
+          if (settings.symmetric) {
+            check_middle(files, zeros, row, bits, zero);
+          } else {
+            const int more = settings.minus_one ? 1 : 0, mask = (1 << bits) - 1;
+            for (std::size_t g = 0; g < zero.size(); ++g) out.offsets[at * zero.size() + g] = static_cast<float>((zero[g] + more) & mask);
           }
         }
       }

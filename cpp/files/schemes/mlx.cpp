@@ -39,19 +39,14 @@ void add_mlx(PackedFolder& folder) {
     codes.offsets = Offsets::biases;
     codes.read = [words, scales, biases, cols, groups, bits = static_cast<int>(bits)](std::span<const File> files, std::int64_t first,
                                                                                       std::int64_t count) {
-      const auto n = static_cast<std::size_t>(count), width = static_cast<std::size_t>(cols), high = static_cast<std::size_t>(groups);
-      const auto across = static_cast<std::size_t>(words.shape[1]);
-      CodeRows out{.codes = std::vector<std::uint8_t>(n * width), .scales = std::vector<float>(n * high), .offsets = {}};
-      out.offsets.resize(n * high);
+      CodeRows out(count, cols, groups, true);
       read_numbers(files, scales, first * groups, count * groups, out.scales.data());
       read_numbers(files, biases, first * groups, count * groups, out.offsets.data());
-      std::vector<std::uint32_t> row(across);
-      for (std::size_t r = 0; r < n; ++r) {
-        read_bytes(files, words, (static_cast<std::uint64_t>(first) + r) * across * 4, across * 4, row.data());
-        for (std::size_t col = 0; col < width; ++col)
-          out.codes[r * width + col] =
-              in_stream(static_cast<std::int64_t>(col), bits, [&](std::int64_t i) { return row[static_cast<std::size_t>(i)]; });
-      }
+      const std::int64_t across = words.shape[1];
+      std::vector<std::uint32_t> read(static_cast<std::size_t>(across * count));
+      read_bytes(files, words, static_cast<std::uint64_t>(first * across) * 4, read.size() * 4, read.data());
+      for (std::int64_t row = 0; row < count; ++row)
+        unpack_words(read.data() + row * across, cols, bits, true, out.codes.data() + row * cols);
       return out;
     };
     folder.add(std::move(codes), {&words, &scales, &biases});

@@ -116,7 +116,7 @@ void PackedFolder::add(Codes codes, std::initializer_list<const TensorInfo*> fro
   for (const TensorInfo* tensor : from) drop(tensor);
   if (const TensorInfo* weight = find(codes.module, "weight"); weight && !replaced_.contains(weight))
     fail_tensor(*weight, "is there beside ", codes.scales.name, ", which belongs to a packed form of the same matrix");
-  made_.push_back(made_of(std::move(codes), slices_));
+  made_.push_back(made_of(std::move(codes)));
 }
 
 void PackedFolder::drop(const TensorInfo* tensor) {
