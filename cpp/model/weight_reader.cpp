@@ -166,7 +166,7 @@ void WeightReader::tie_head(Parameter& head) {
   head.bias = read_bias(Role::head, 0, d_.matrix(head.matrix).rows);
 }
 
-// Throws if the matrix cannot be read, or only rounded and load(quantize=) does not ask for that. Notes how a packed matrix is read.
+// Throws if the matrix cannot be read, or only rounded and load(quantize=) does not ask for that.
 void WeightReader::require_readable(const files::TensorInfo& tensor) const {
   require_format(*file_, tensor);
   if (!tensor.made) return;
@@ -174,8 +174,16 @@ void WeightReader::require_readable(const files::TensorInfo& tensor) const {
   if (!exact && !quantize_)
     fail(ErrorKind::unsupported_model, file_->path(), ": tensor ", tensor.name, " is packed by ", tensor.made->packing, ", and ",
          tensor.made->not_exact, ": no format holds these weights exactly. load(..., quantize=\"q8_0\") reads and rounds them");
-  std::string note = str(tensor.made->packing, ": read as ", name(exact ? *tensor.format : *quantize_), exact ? ", exactly" : ", rounded");
-  if (std::ranges::find(d_.notes, note) == d_.notes.end()) d_.notes.push_back(std::move(note));
+}
+
+void WeightReader::note_packed() {
+  for (const auto& [tensor, id] : packed_) {
+    const bool exact = tensor->made->not_exact.empty();
+    const Format format = exact ? *tensor->format : d_.matrix(id).format;
+    const char* const how = exact ? ", exactly" : info(format).quantized ? ", rounded" : ", not rounded";
+    std::string note = str(tensor->made->packing, ": read as ", name(format), how);
+    if (std::ranges::find(d_.notes, note) == d_.notes.end()) d_.notes.push_back(std::move(note));
+  }
 }
 
 // Checks the tensor's shape, sets `part` to the role's rows, and returns a matrix that reads them.
@@ -291,6 +299,7 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
     Matrix stack = open_stack(found, ask, role, layer);
     finish(stack, false);
     parameter.matrix = d_.add(std::move(stack));
+    if (found.tensor->made) packed_.emplace_back(found.tensor, parameter.matrix);
     return;
   }
   Part part;
@@ -314,6 +323,7 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
     finish(matrix, both_ways && has(ask.use, Use::bytes));
   }
   parameter.matrix = d_.add(matrix);
+  if (found.tensor->made) packed_.emplace_back(found.tensor, parameter.matrix);
   if (low) keep_apart(parameter, matrix, *low, part);
   matrices_[key] = parameter;
 }

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "model/adapters.h"
 #include "model/description.h"
@@ -39,6 +41,8 @@ class WeightReader {
   void tie_head(Parameter& head);
 
   void quantize(MatrixId id);
+  // Notes in which formats the matrices that another library packed are read, when all formats are known.
+  void note_packed();
   void require_all_adapters_used() const { lora_.require_all_used(*file_); }
 
  private:
@@ -65,6 +69,7 @@ class WeightReader {
   std::shared_ptr<files::Slices> slices_ = std::make_shared<files::Slices>();
   Adapters adapters_;
   Lora lora_;
+  std::vector<std::pair<const files::TensorInfo*, MatrixId>> packed_;  // matrices that another library packed
   // The matrices that were read, by tensor, first row, run and adapter.
   std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string>, Parameter> matrices_;
 };
