@@ -20,6 +20,7 @@
 
 #include "core/checked.h"
 #include "files/schemes/folder.h"
+#include "files/schemes/patterns.h"
 
 namespace pumice::files::schemes {
 namespace {
@@ -33,10 +34,19 @@ struct Group {          // of modules that are packed in the same way: an entry 
   bool symmetric = true;
   bool one_scale = false;  // for the whole matrix
   bool ordered = false;    // there are indices of columns
+  ModuleList targets;      // the modules of the group
   bool operator==(const Group& other) const {
     return bits == other.bits && symmetric == other.symmetric && one_scale == other.one_scale && ordered == other.ordered;
   }
 };
+
+// Returns a list of names of modules. A key that is missing, or has no items, is an empty list.
+ModuleList list_of(const PackedFolder& folder, const std::string& name) {
+  const Value* value = folder.config().value(folder.key(name));
+  const auto* nested = value ? std::get_if<Nested>(value) : nullptr;
+  if (nested && nested->items == 0) return ModuleList({});
+  return ModuleList(folder.config().strings(folder.key(name)).value_or(std::vector<std::string>{}));
+}
 
 // Returns the groups that pack integers.
 std::vector<Group> groups_of(const PackedFolder& folder) {
@@ -56,32 +66,60 @@ std::vector<Group> groups_of(const PackedFolder& folder) {
                       .bits = config.integer(folder.key(name + "num_bits")).value_or(8),
                       .symmetric = config.boolean(folder.key(name + "symmetric")).value_or(true),
                       .one_scale = text("strategy", sized ? "group" : "tensor") == "tensor",
-                      .ordered = text("actorder", "") == "group"};
+                      .ordered = text("actorder", "") == "group",
+                      .targets = list_of(folder, name.substr(0, name.size() - weights.size()) + ".targets")};
     if (text("type", "int") == "int" && group.bits >= 2 && group.bits <= 8) groups.push_back(group);
   }
   return groups;
 }
 
+struct Modules {
+  std::vector<Group> groups;
+  ModuleList ignore;  // modules that are not packed
+};
+
 bool is_one(const TensorInfo& scales) { return scales.shape.empty() || scales.shape == std::vector<std::int64_t>{1}; }
 
-// Returns the group of config.json that a module is of. Its targets, which are patterns of names, are not looked at: `fits` says by the
-// tensors which groups it can be. Throws if there is none, or if two of them differ.
+// Returns the groups whose targets name a module: by its name, else by a regular expression, else by its class. Throws if there is none, or
+// if config.json says that the module is not packed.
+// Source: match_named_modules and match_targets in compressed_tensors/utils/match.py of compressed-tensors 0.20.
+std::vector<const Group*> groups_naming(const PackedFolder& folder, const Modules& modules, const std::string& module,
+                                        const TensorInfo& packed) {
+  using By = ModuleList::By;
+  if (modules.ignore.names(module) != By::none)
+    folder.fail_tensor(packed, "is packed, and ", folder.key("ignore"), " in config.json says that ", module, " is not");
+  std::vector<const Group*> found;
+  By best = By::none;
+  for (const Group& group : modules.groups) {
+    const By by = group.targets.names(module);
+    if (by > best) found.clear();
+    best = std::max(best, by);
+    if (by == best && by != By::none) found.push_back(&group);
+  }
+  if (found.empty())
+    folder.fail_tensor(packed, "is packed, and no group of integers in ", folder.key("config_groups"), " of config.json has ", module,
+                       " among its targets");
+  return found;
+}
+
+// Returns the group of config.json that a module is of. If its targets name the module in several groups, `fits` says by the tensors which
+// of them it can be. Throws if there is none, or if two of them differ.
 template <class Fits>
-const Group& group_for(const PackedFolder& folder, const std::vector<Group>& known, const TensorInfo& packed, const TensorInfo& scales,
-                       std::int64_t cols, std::int64_t groups, Fits&& fits) {
+const Group& group_for(const PackedFolder& folder, const std::vector<const Group*>& known, const TensorInfo& packed,
+                       const TensorInfo& scales, std::int64_t cols, std::int64_t groups, Fits&& fits) {
   const Group* found = nullptr;
   const Group* narrow = nullptr;  // fits but for its scales
-  for (const Group& group : known) {
-    if (!fits(group)) continue;
-    narrow = &group;
-    const std::int64_t size = folder.config().integer(folder.key(group.columns)).value_or(-1);
-    if (group.one_scale != is_one(scales) || (size < 1 ? groups != 1 : ceil_div(cols, size) != groups)) continue;
-    if (found && !(*found == group))
+  for (const Group* group : known) {
+    if (!fits(*group)) continue;
+    narrow = group;
+    const std::int64_t size = folder.config().integer(folder.key(group->columns)).value_or(-1);
+    if (group->one_scale != is_one(scales) || (size < 1 ? groups != 1 : ceil_div(cols, size) != groups)) continue;
+    if (found && !(*found == *group))
       folder.unsupported("config_groups", "has two groups that ", packed.name, " can be of, and they differ");
-    found = &group;
+    found = group;
   }
   if (found) return *found;
-  if (!narrow) folder.fail_tensor(packed, "has a width that no group of config.json gives to rows of ", cols, " codes");
+  if (!narrow) folder.fail_tensor(packed, "has a width that its group in config.json does not give to rows of ", cols, " codes");
   folder.group_size(narrow->columns, scales, cols, groups);  // throws if that is what is wrong
   folder.fail_tensor(scales, is_one(scales) ? "is one number" : "is more than one number",
                      ", and the strategy in config.json says otherwise");
@@ -149,13 +187,13 @@ void read_packed_zeros(std::span<const File> files, const TensorInfo& zeros, std
   }
 }
 
-void add_packed(PackedFolder& folder, const std::string& module, const std::vector<Group>& known) {
+void add_packed(PackedFolder& folder, const std::string& module, const Modules& modules) {
   const TensorInfo &words = folder.need(module, "weight_packed", {"I32"}), &shape = folder.need(module, "weight_shape", {"I64", "I32"}),
                    &scales = folder.need(module, "weight_scale", {"F16", "BF16", "F32"});
   const TensorInfo *zeros = folder.find(module, "weight_zero_point"), *index = folder.find(module, "weight_g_idx");
   folder.need_shape(words, {-1, -1});
   const std::int64_t rows = words.shape[0], cols = columns_of(folder, shape, rows), groups = groups_in(folder, scales, rows);
-  const Group& group = group_for(folder, known, words, scales, cols, groups,
+  const Group& group = group_for(folder, groups_naming(folder, modules, module, words), words, scales, cols, groups,
                                  [&](const Group& each) { return crosses_words(words.shape[1], cols, each.bits).has_value(); });
   const auto bits = static_cast<int>(group.bits);
   const bool crosses = *crosses_words(words.shape[1], cols, bits);
@@ -186,11 +224,12 @@ void add_packed(PackedFolder& folder, const std::string& module, const std::vect
   folder.add(std::move(codes), {&words, &shape, &scales, zeros, index});
 }
 
-void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo& weight, const std::vector<Group>& known) {
+void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo& weight, const Modules& modules) {
   const TensorInfo& scales = folder.need(module, "weight_scale", {"F16", "BF16", "F32"});
   folder.need_shape(weight, {-1, -1});
   const std::int64_t rows = weight.shape[0], cols = weight.shape[1], groups = groups_in(folder, scales, rows);
-  const Group& group = group_for(folder, known, weight, scales, cols, groups, [](const Group&) { return true; });
+  const Group& group =
+      group_for(folder, groups_naming(folder, modules, module, weight), weight, scales, cols, groups, [](const Group&) { return true; });
   const TensorInfo* zeros = folder.find(module, "weight_zero_point");
   if (group.symmetric && zeros) folder.fail_tensor(*zeros, "is there, and config.json says that the weights are symmetric");
   if (!group.symmetric) {
@@ -228,7 +267,7 @@ void add_compressed_tensors(PackedFolder& folder) {
   const std::string format = config.string(folder.key("format")).value_or("pack-quantized");
   if (std::ranges::find(kFormats, format) == std::end(kFormats))
     folder.unsupported("format", "is ", quote(format), "; pack-quantized and int-quantized are read");
-  const std::vector<Group> groups = groups_of(folder);
+  const Modules modules{.groups = groups_of(folder), .ignore = list_of(folder, "ignore")};
   for (const std::string& module :
        folder.modules({"weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx"}, "I8")) {
     for (const char* unused : {"input_scale", "input_zero_point", "input_global_scale"}) folder.drop(folder.find(module, unused));
@@ -236,9 +275,9 @@ void add_compressed_tensors(PackedFolder& folder) {
     if (!weight && (packed || folder.find(module, "weight_shape"))) {
       if (packed && packed->format_name == "U8")
         folder.unsupported("format", "packs ", packed->name, " in floats of 4 bits (mxfp4, nvfp4), which is not read");
-      add_packed(folder, module, groups);
+      add_packed(folder, module, modules);
     } else if (!weight || weight->format_name == "I8") {
-      add_bytes(folder, module, folder.need(module, "weight", {"I8"}), groups);
+      add_bytes(folder, module, folder.need(module, "weight", {"I8"}), modules);
     } else {
       folder.unsupported("format", "has ", weight->name, " in ", weight->format_name, " with scales; I8 and packed integers are read");
     }

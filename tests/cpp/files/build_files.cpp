@@ -217,7 +217,7 @@ std::vector<PackedFolder> sample_packed() {
         {"m.qzeros", "I32", {1, 1}, pattern(4, 25)},
         {"m.scales", "F16", {1, 8}, pattern(16, 26)}}},
       {"compressed-tensors",
-       R"({"quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"g":{"weights":)"
+       R"({"quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"g":{"targets":["Linear"],"weights":)"
        R"({"num_bits":4,"type":"int","symmetric":false,"strategy":"group","group_size":32,"actorder":"group"}}}}})",
        {{"m.weight_packed", "I32", {8, 4}, pattern(128, 27)},
         {"m.weight_shape", "I64", {2}, little_endian(std::int64_t{8}) + little_endian(std::int64_t{32})},

@@ -477,6 +477,44 @@ TEST_F(Schemes, KindsThatAreNotRead) {
   refused(golden, "has all experts in m.weight", ErrorKind::unsupported_model);
 }
 
+// A module of compressed-tensors is of the group whose targets name it: by its name, else by an expression, else by its class.
+TEST_F(Schemes, TargetsOfAGroup) {
+  const Golden right = golden_of("compressed_4");
+  const auto expected = weights(right);
+  const auto targets = [&](const nlohmann::json& names) {
+    Golden golden = right;
+    golden.settings()["config_groups"]["group_0"]["targets"] = names;
+    return golden;
+  };
+  for (const char* name : {"Linear", "m", "re:.*m", "re:[a-m]$", "re:(?!x)m"}) EXPECT_EQ(weights(targets({name})), expected) << name;
+  for (const char* name : {"Embedding", "M", "n", "re:n", "re:.m", "re:m.", ""})
+    refused(targets({name}), "tensor m.weight_packed: is packed, and no group of integers in quantization_config.config_groups");
+  refused(targets(nlohmann::json::array()), "has m among its targets");
+  refused(targets(nullptr), "has m among its targets");
+  refused(targets({1, 2}), "config_groups.group_0.targets");
+
+  // The group that says "Linear" has other settings, and would be wrong.
+  Golden golden = targets({"re:m"});
+  auto& groups = golden.settings()["config_groups"];
+  groups["group_1"] = groups["group_0"];
+  groups["group_1"]["targets"] = {"Linear"};
+  groups["group_1"]["weights"]["symmetric"] = true;
+  EXPECT_EQ(weights(golden), expected);
+  groups["group_1"]["targets"] = {"m"};
+  refused(golden, "tensor m.weight_zero_point: is there, and config.json says that the weights are symmetric");
+  groups["group_1"]["weights"]["num_bits"] = 8;
+  refused(golden, "tensor m.weight_packed: has a width that its group in config.json does not give");
+
+  for (const char* name : {"m", "re:m", "Linear"}) {
+    golden = right;
+    golden.settings()["ignore"] = {"lm_head", name};
+    refused(golden, "tensor m.weight_packed: is packed, and quantization_config.ignore in config.json says that m is not");
+  }
+  golden = golden_of("compressed_bytes");
+  golden.settings()["ignore"] = {"m"};
+  refused(golden, "tensor m.weight: is packed, and quantization_config.ignore");
+}
+
 TEST_F(Schemes, SettingsOfAModule) {
   Golden golden = golden_of("mlx_5_f16");  // as mlx-lm writes models of several widths
   golden.settings()["bits"] = 4;
