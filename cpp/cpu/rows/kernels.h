@@ -76,19 +76,21 @@ void quantize_fixed(const float* x, Int x_stride, Int count, Int first, const Fi
 template <Lanes16 Lanes, class Store>
 PUMICE_INLINE Scale narrow_codes(const float* in, const Turn& turn, Int column, const Store& store) {
   constexpr int kVectors = kByteBlock / kLanes;
-  Lanes values[kVectors], below = Lanes::set(0.0f), above = Lanes::set(0.0f);
-  BitsOf<Lanes> largest = Lanes::set_bits(0);
+  const Lanes zero = Lanes::set(0.0f);
+  Lanes values[kVectors], below = zero, above = zero, wrong = zero;  // wrong: NaN where a value is NaN or infinity, else 0
   for (int i = 0; i < kVectors; ++i) {
     values[i] = Lanes::load(in + i * kLanes);
     if (turn.scale)
       values[i] = fma(values[i], Lanes::load(turn.scale + column + i * kLanes), Lanes::load(turn.shift + column + i * kLanes));
-    below = max(Lanes::set(0.0f) - values[i], below);
+    below = min(values[i], below);
     above = max(values[i], above);
-    largest = max(largest, magnitude(values[i]));
+    wrong = fma(values[i], zero, wrong);
   }
-  const float low = max_lane(below), span = max_lane(above) + low, steps = kByteSteps;
+  // Bits of floats that are not negative have the same order as the floats, and bits of NaN are above all.
+  const std::int32_t above_bits = max_lane(magnitude(above + wrong));
+  const float low = max_lane(zero - below), span = __builtin_bit_cast(float, above_bits) + low, steps = kByteSteps;
   Scale s{0.0f, 0.0f};
-  if (max_lane(largest) >= 0x7f800000)
+  if (above_bits >= 0x7f800000)
     s.scale = __builtin_nanf("");
   else if (span >= 1e-30f)
     s = {span / steps, steps / span};
