@@ -47,8 +47,6 @@ void widen_quads(const void* quads, Block& block) {
 
 struct FixedTilesAvx2 {
   static constexpr int kTileGroups = 1, kTileTokens = kFourTokens;
-  // Room for 96 tokens, and padding. Without padding, sums of groups 0 and 2 would lie 12 KiB apart and share sets of L1.
-  static constexpr int kGroupSums = 96 + 5;
 
   // Multiplies one panel of `columns` columns by four tokens and adds the products to `sums`. The caller pads a last tile of fewer tokens
   // with zeros.
@@ -91,7 +89,8 @@ struct NarrowBlock : WordBlock<kByteBlock> {
 };
 // The source of weights with 8-bit codes. panel() widens the codes.
 struct Narrow {
-  static constexpr int kColumns = kByteBlock;
+  // More tokens than for other sources, because the codes are widened once for all tokens (kWidenedRows in cpu/steps/cut.h).
+  static constexpr int kColumns = kByteBlock, kTokens = 144, kGroups = 2;
   using Block = NarrowBlock;
   static std::int64_t group_bytes(std::int64_t cols) { return byte_group_bytes(cols); }
   static std::int64_t bytes(std::int64_t columns) { return byte_group_bytes(columns); }

@@ -19,8 +19,7 @@ struct FixedTiles512 {
   // A tile of two groups and six tokens has twelve vectors of sums. vpdpwssd adds two products of words to every sum of a vector.
   // quantized_512.h explains why a tile has two groups.
   static constexpr int kTileGroups = 2, kTileTokens = 6;
-  // Room for 96 tokens, and padding. Without padding, sums of groups 0 and 2 would lie 12 KiB apart and share sets of L1.
-  static constexpr int kGroupSums = 96 + 5;
+  static constexpr int kGroupSums = group_sums(96);
   // Pairs of columns in one iteration of the loop. GCC 12 copies every sum to another register once or twice per iteration. With one or two
   // pairs per iteration, these copies took more of the processor's front end than the products.
   static constexpr int kPairs = 4;

@@ -10,6 +10,10 @@
 namespace pumice::cpu::matrix {
 namespace {
 
+// Returns the number of rows of `sums` from one group to the next, for so many tokens: room for them, and padding. Without padding, the
+// sums of groups 0 and 2 of 96 tokens would lie 12 KiB apart and share sets of L1.
+constexpr int group_sums(int tokens) { return tokens + 5; }
+
 template <class T, class Block>
 concept FixedTilesOf = requires(const Block* const (&panels)[T::kTileGroups], std::int64_t columns, const FixedTile& x, int tokens,
                                 float (*sums)[16], Ahead& ahead) {
@@ -21,18 +25,18 @@ concept FixedTilesOf = requires(const Block* const (&panels)[T::kTileGroups], st
 template <class T>
 concept FixedTiles = FixedTilesOf<T, WordBlock<32>> &&
                      requires(const std::uint8_t* stream, WordBlock<32>& block, const float* of_token, std::int64_t lanes, float* out) {
-                       // kTileGroups, kTileTokens: groups and tokens of a register tile. kGroupSums: rows of `sums` from one group to the
-                       // next.
-                       requires T::kTileGroups > 0 && T::kTileTokens > 0 && T::kGroupSums > 0;
+                       // kTileGroups, kTileTokens: groups and tokens of a register tile. Tiles of several groups also have kGroupSums,
+                       // the group_sums() of their sources.
+                       requires T::kTileGroups > 0 && T::kTileTokens > 0;
                        T::widen_q8_0(stream, block);         // widens a Q8_0 block of a group to 16-bit codes
                        T::store_sums(of_token, lanes, out);  // stores the first `lanes` of 16 sums to `out`
                      };
 
 // A source of weights: float weights that were packed as fixed point. panel(group, first, count) returns columns [first, first + count) of
-// a group, where `first` is a multiple of 256. In the group these columns take bytes(count) bytes and start at offset bytes(first). Every
-// source has these members.
+// a group, where `first` is a multiple of 256. In the group these columns take bytes(count) bytes and start at offset bytes(first). kGroups
+// groups are multiplied by kTokens tokens at a time; their sums take 25 KiB. Every source has these members.
 struct PackedFloats {
-  static constexpr int kColumns = kFixedBlock;
+  static constexpr int kColumns = kFixedBlock, kTokens = 96, kGroups = 4;
   using Block = FixedBlock;
   static std::int64_t group_bytes(std::int64_t cols) { return fixed_group_bytes(cols); }
   static std::int64_t bytes(std::int64_t columns) { return fixed_group_bytes(columns); }
@@ -44,13 +48,10 @@ struct PackedFloats {
 template <FixedTiles T>
 struct FixedProduct {
   static constexpr int kPanelBlocks = 4;  // blocks of 64 columns in a panel; one group's panel takes 8.5 KiB of L1
-  static constexpr int kTokens = 96;      // tokens that fit the local array `sums`
-  static constexpr int kGroups = 4;       // groups that fit the local array `sums`, which takes 25 KiB
-  static_assert(kTokens % T::kTileTokens == 0 && kTokens < T::kGroupSums && kGroups % T::kTileGroups == 0);
 
   // The source of Q8_0 weights. panel() widens their codes to 16 bits.
   struct Q8_0 {
-    static constexpr int kColumns = 32;
+    static constexpr int kColumns = 32, kTokens = 96, kGroups = 4;
     using Block = WordBlock<kColumns>;
     static constexpr int kBlocks = kPanelBlocks * kFixedBlock / kColumns;
     static std::int64_t group_bytes(std::int64_t cols) { return group_bytes_of<Format::Q8_0>(cols); }
@@ -65,11 +66,15 @@ struct FixedProduct {
     }
   };
 
-  // Multiplies all rows of weights by up to kTokens tokens.
+  // Multiplies all rows of weights by up to Source::kTokens tokens.
   template <class Source>
   static void many_tokens(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                           std::int64_t count, float* out, std::int64_t out_stride) {
-    alignas(64) float sums[kGroups][T::kGroupSums][16];
+    constexpr int kGroups = Source::kGroups;
+    constexpr int kGroupSums = group_sums(Source::kTokens);
+    static_assert(Source::kTokens % T::kTileTokens == 0 && kGroups % T::kTileGroups == 0);
+    if constexpr (T::kTileGroups > 1) static_assert(T::kGroupSums == kGroupSums);
+    alignas(64) float sums[kGroups][kGroupSums][16];
     // last_*: a copy of the last tile of tokens if it is not full, padded with zeros.
     alignas(64) std::int16_t last_codes[kPanelBlocks][T::kTileTokens][kFixedBlock];
     constexpr int kScales = kFixedBlock / Source::Block::kScaleColumns;  // scales of the activations in one block of 64 columns
@@ -130,7 +135,7 @@ struct FixedProduct {
   static void product(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                       std::int64_t count, float* out, std::int64_t out_stride) {
     if (count < 1) return;
-    const std::int64_t parts = (count + kTokens - 1) / kTokens;  // parts have nearly equal sizes, in whole tiles
+    const std::int64_t parts = (count + Source::kTokens - 1) / Source::kTokens;  // parts have nearly equal sizes, in whole tiles
     const std::int64_t part = round_up((count + parts - 1) / parts, T::kTileTokens);
     for (std::int64_t t = 0; t < count; t += part)
       many_tokens<Source>(groups, rows, cols, x, first + t, least(part, count - t), out + t * out_stride, out_stride);

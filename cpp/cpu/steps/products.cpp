@@ -10,9 +10,22 @@
 namespace pumice::cpu {
 namespace {
 
-// Chooses the numbers of weight groups and rows per task. The caller then sets the number of tasks with count_tasks(). A task gets at most
-// most_groups groups, unless there would be too many tasks.
-Cut cut_product(const Run& run, Rows kind, std::int64_t groups, std::int64_t group_bytes, std::int64_t cols, std::int64_t most_groups) {
+// Returns the largest number of rows in a block of rows of a product with this part.
+std::int64_t most_rows(const Run& run, const ProductPart& part) {
+  if (part.quantized < 0 || run.plan.quantized[static_cast<std::size_t>(part.quantized)].codes != Codes::bytes) return kBlockRows;
+  return run.kernels.matrix.bytes.of_words ? kWidenedRows : kBlockRows;
+}
+
+// The sizes of a product, or of the products of a step together.
+struct ProductSizes {
+  std::int64_t groups = 0, group_bytes = 0, cols = 1;
+  std::int64_t most_groups = INT_MAX;   // in a task, unless there would be too many tasks
+  std::int64_t most_rows = kBlockRows;  // in a block of rows
+};
+
+// Chooses the numbers of weight groups and rows per task. The caller then sets the number of tasks with count_tasks().
+Cut cut_product(const Run& run, Rows kind, const ProductSizes& sizes) {
+  const auto [groups, group_bytes, cols, most_groups, most_rows] = sizes;
   Cut cut{.rows = run.rows_of(kind)};
   const std::int64_t share = run.space.threads * 8;
   std::int64_t blocks = 1;
@@ -21,7 +34,7 @@ Cut cut_product(const Run& run, Rows kind, std::int64_t groups, std::int64_t gro
     cut.per_task = std::max<std::int64_t>(1, cut.rows.count);
     cut.groups = narrow_groups(run, groups, group_bytes);
   } else {
-    cut.per_task = block_rows(cut.rows.count);
+    cut.per_task = block_rows(cut.rows.count, most_rows);
     blocks = ceil_div(cut.rows.count, cut.per_task);
     const std::int64_t least = std::min(kBlockGroups, ceil_div(kTaskMacs, kGroupRows * cols * cut.per_task));
     cut.groups = round_up(std::clamp(ceil_div(groups * blocks, share), least, kBlockGroups), kTileGroups);
@@ -64,13 +77,14 @@ void finish_in_place(const Run& run, const LinearStep& s, const ProductPart& par
 }  // namespace
 
 Cut cut(const Run& run, const LinearStep& s) {
-  std::int64_t groups = 0, heaviest = 0, cols = 1;
+  ProductSizes sizes;
   for (const ProductPart& part : s.parts) {
-    groups += groups_of(part);
-    heaviest = std::max(heaviest, group_bytes(run, part));
-    cols = part.cols;
+    sizes.groups += groups_of(part);
+    sizes.group_bytes = std::max(sizes.group_bytes, group_bytes(run, part));
+    sizes.cols = part.cols;
+    sizes.most_rows = std::max(sizes.most_rows, most_rows(run, part));
   }
-  Cut cut = cut_product(run, run.slot(s.op.in).rows, groups, heaviest, cols, INT_MAX);
+  Cut cut = cut_product(run, run.slot(s.op.in).rows, sizes);
   std::int64_t tasks = 0;
   for (const ProductPart& part : s.parts) tasks += ceil_div(groups_of(part), cut.groups);
   count_tasks(cut, tasks);
@@ -93,8 +107,10 @@ void task(const Run& run, const LinearStep& s, const Cut& cut, std::int64_t inde
 
 Cut cut(const Run& run, const GatedStep& s) {
   const Rows kind = run.slot(s.in).rows;
-  const std::int64_t most = kTileFloats / (kGroupRows * std::min(kBlockRows, std::max<std::int64_t>(1, run.rows_of(kind).count)));
-  Cut cut = cut_product(run, kind, groups_of(s.gate), group_bytes(run, s.gate) + group_bytes(run, s.up), s.gate.cols, most);
+  ProductSizes sizes{groups_of(s.gate), group_bytes(run, s.gate) + group_bytes(run, s.up), s.gate.cols};
+  sizes.most_rows = most_rows(run, s.gate);
+  sizes.most_groups = kTileFloats / (kGroupRows * std::clamp<std::int64_t>(run.rows_of(kind).count, 1, sizes.most_rows));
+  Cut cut = cut_product(run, kind, sizes);
   count_tasks(cut, ceil_div(groups_of(s.gate), cut.groups));
   return cut;
 }
@@ -110,7 +126,7 @@ void task(const Run& run, const GatedStep& s, const Cut& cut, std::int64_t index
 // Heads are cut like parts: a task computes some groups of one head.
 Cut cut(const Run& run, const HeadLinearStep& s) {
   const std::int64_t heads = run.weights.matrix(s.op.weight).experts, groups = groups_of(s.part);
-  Cut cut = cut_product(run, run.slot(s.op.in).rows, groups * heads, group_bytes(run, s.part), s.part.cols, groups);
+  Cut cut = cut_product(run, run.slot(s.op.in).rows, {groups * heads, group_bytes(run, s.part), s.part.cols, groups});
   count_tasks(cut, heads * ceil_div(groups, cut.groups));
   return cut;
 }
