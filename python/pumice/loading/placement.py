@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..common.display import formats, html_lines, html_table, size, text_table
-from ..encode.sentence_config import read_layout
+from ..encode.sentence_config import Layout, read_layout
+from ..errors import UnsupportedModelError
+from . import eight_bits
 from .files import describe_file, open_layout
 from .hub import resolve
 from .options import LoadKeywords, check_load_options, engine_options
@@ -130,4 +132,20 @@ def plan(source: str | os.PathLike[str], **load_options: Unpack[LoadKeywords]) -
         from ..encode import static
 
         return Plan(static.plan(file), header=[describe_file(file)])
-    return Plan(_core.plan(file, engine_options(file, options, layout.config)), header=[describe_file(file)])
+    placement = _core.plan(file, engine_options(file, options, layout.config))
+    if eight_bits.may_apply(options, placement):
+        placement["notes"] = [*(placement.get("notes") or ()), _note_of_floats(file, options, layout)]
+    return Plan(placement, header=[describe_file(file)])
+
+
+def _note_of_floats(file: _core.ModelFile, options: Mapping[str, Any], layout: Layout) -> str:
+    """Returns how many bytes load() may need for an encoder beside those of the plan (eight_bits.py)."""
+    try:
+        floats = _core.plan(file, engine_options(file, {**options, "quantize": None}, layout.config))
+    except UnsupportedModelError:  # the file's own weights cannot be read without rounding
+        return "load() cannot compare 8-bit weights with the file's, which are only read rounded"
+    most = size(sum(int(row["weights"]) for row in floats["rows"]))
+    return (
+        f"weights are at most {most}: load() also reads the file's own to compare vectors, and keeps these in place of 8-bit ones where "
+        "the vectors differ too much"
+    )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -78,11 +78,14 @@ class ModelBase:
         config: SentenceConfig,
         settings: ModelSettings,
         options: dict[str, Any],
+        notes: Sequence[str] = (),
     ) -> None:
-        """settings: the generation settings in the model's files.  options: all options of load(), already checked."""
+        """settings: the generation settings in the model's files.  options: all options of load(), already checked.  notes: what
+        summary() says beside the engine's notes."""
         self.path = path
         self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
         self._closed = False
+        self._notes = tuple(notes)
         self._incomplete = incomplete_parts(file, engine, tokenizer)
         self._encoder = self._make_encoder(engine)
         self._routes: dict[str, Any] = {}  # name -> Model

@@ -20,7 +20,8 @@ from ..encode.sentence_config import Layout, SentenceConfig, for_task, read_layo
 from ..encode.static import StaticEngine
 from ..errors import DeviceError, FallbackWarning, ForkedDeviceError, IncompleteModelWarning
 from ..generate.settings import model_settings
-from ..loading.files import open_layout
+from ..loading import eight_bits
+from ..loading.files import has_types, open_layout
 from ..loading.hub import resolve
 from ..loading.options import LOAD_DEFAULTS, LoadKeywords, check_load_options, engine_options
 from .model import Model
@@ -47,7 +48,8 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     gpu_experts: for a mixture, number of layers whose experts are on the GPU, counted from the last layer with experts. The experts of the
         other layers on the GPU stay on the CPU, and the rest of these layers is computed on the GPU. "all" means that all layers on the GPU
         have their experts there. "auto" puts as many experts on the GPU as fit beside the other parts of all layers.
-    quantize: None, "q8_0", "q4_0" or "q4_k": the format in which float weights are packed while loading.
+    quantize: None, "q8_0", "q4_0" or "q4_k": the format in which float weights are packed while loading. With "q8_0", an encoder's vectors
+        are compared with those of its float weights, which stay if the vectors differ too much; summary() says so.
     n_ctx: maximum number of tokens in a sequence. None means the model's own maximum, or less if memory is short (the log says so).
     kv_dtype: "f16", "f32" or "q8_0": the format of keys and values. None means "f32" with compute="float32", and "f16" otherwise.
     kv_budget: maximum number of bytes for the keys and values of all sequences and cached prefixes together, or "auto".
@@ -171,7 +173,16 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
         if stop is not None:
             tokenizer_task.watch(stop.check)
         tokenizer = tokenizer_task.result()
-        model = Model(path, file, engine, tokenizer, config, settings, checked)
+        notes: list[str] = []
+        if isinstance(engine, _core.Model) and eight_bits.applies(file, checked, engine):
+            floats = {**checked, "quantize": None}
+            texts = eight_bits.probe_texts(tokenizer, engine.info["vocab_size"], engine.info["n_ctx"], has_types(file))
+            chosen, note = eight_bits.keep_promise(
+                engine, lambda: _core.load(file, engine_options(file, floats, config), None, stop), texts, stop
+            )
+            engine, checked = chosen, checked if chosen is engine else floats
+            notes.append(note)
+        model = Model(path, file, engine, tokenizer, config, settings, checked, notes)
         model._chats.check_given()  # so that errors in templates that were passed come from load(), and not from the first chat()
     except BaseException:
         engine.close()

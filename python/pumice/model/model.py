@@ -207,7 +207,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         i = self.info
         context = f"context {i['n_ctx']}" + (f" of the model's {i['n_ctx_model']}" if i["n_ctx"] < i["n_ctx_model"] else "")
         kv = self._core.memory().get("kv_budget", 0)
-        notes = "".join(f"; {note}" for note in self._core.placement().get("notes") or ())
+        notes = "".join(f"; {note}" for note in self._placement()["notes"])
         return (
             f"Loaded {self._headline()}, {size(i['file_bytes'])} on {self._devices()}, "
             f"{i['layers']} layers, {context}{f', KV budget {size(kv)}' if kv else ''}, in {i['load_seconds']:.2f} s{notes}"
@@ -240,7 +240,11 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
             return Plan({"rows": []}, header=[*header, "closed: all memory was given back"])
         used = self._core.memory()
         footer = ["memory: " + ", ".join(f"{name.replace('_', ' ')} {size(value)}" for name, value in used.items())]
-        return Plan({**self._core.placement(), "incomplete": self._incomplete}, header=header, footer=footer)
+        return Plan({**self._placement(), "incomplete": self._incomplete}, header=header, footer=footer)
+
+    def _placement(self) -> dict[str, Any]:
+        placement = self._core.placement()
+        return {**placement, "notes": [*(placement.get("notes") or ()), *self._notes]}
 
     def _has_template(self) -> bool:
         try:
