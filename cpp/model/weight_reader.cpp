@@ -11,6 +11,9 @@ namespace pumice::model {
 namespace {
 
 constexpr std::string_view kBlocks = "_blocks";  // ends the name of a tensor of MXFP4 codes (gpt-oss)
+// Number of an encoder's last layers in which products may have 8-bit codes on both sides (Rounding::bytes). The later layers amplify the
+// rounding noise of the earlier ones, for some texts a hundredfold ("nov." in all-mpnet-base-v2, docs/numerics.md).
+constexpr std::size_t kByteLayers = 8;
 
 }  // namespace
 
@@ -320,7 +323,8 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
   if (role == Role::head && d_.config.normalised_head) divide_columns(matrix);
   if (has(ask.use, Use::product)) {
     const bool both_ways = of_layer(role) && !d_.config.causal();
-    finish(matrix, both_ways && has(ask.use, Use::bytes));
+    const bool late = layer + kByteLayers >= d_.config.layers.size();
+    finish(matrix, both_ways && late && has(ask.use, Use::bytes));
   }
   parameter.matrix = d_.add(matrix);
   if (found.tensor->made) packed_.emplace_back(found.tensor, parameter.matrix);

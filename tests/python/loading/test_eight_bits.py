@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,21 @@ def test_an_encoder_that_needs_its_floats_keeps_them(name: str, tmp_path: Path) 
     assert cosine >= 0.999
     assert 'quantize="q8_0" is left out, and the matrices stay as the file has them' in about
     assert np.array_equal(vectors(folder, quantize="q8_0")[0], vectors(folder)[0])
+
+
+def test_only_the_last_eight_layers_are_in_bytes(tmp_path: Path) -> None:
+    folder = random_models.make_folder("bert", tmp_path)
+    tensors = random_models.tensors("bert")
+    first = {name: values for name, values in tensors.items() if ".layer.0." in name}
+    for layer in range(1, 10):
+        tensors |= {name.replace(".layer.0.", f".layer.{layer}."): values for name, values in first.items()}
+    random_models.write_safetensors(folder / "model.safetensors", tensors)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10}))
+    rows = [row for row in pumice.plan(folder, device="cpu", quantize="q8_0").rows if row["name"].startswith("layer")]
+    weights = [row["weights"] for row in rows]
+    assert len(weights) == 10 and len(set(weights[:2])) == len(set(weights[2:])) == 1
+    assert weights[0] > 1.2 * weights[2]
 
 
 def test_plan_says_what_the_floats_take(tmp_path: Path) -> None:
