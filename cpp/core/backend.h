@@ -17,6 +17,7 @@
 
 namespace pumice {
 
+struct MatrixShape;   // core/program_check.h
 struct WeightShapes;  // core/program_check.h
 
 // Type `none` marks an entry that is not a device. Such an entry stands in a list of devices if the devices could not be listed; its
@@ -132,9 +133,13 @@ class Backend {
                                                     const Cancel& cancel = Cancel()) = 0;
   virtual std::unique_ptr<Workspace> make_workspace(Crew crew) = 0;
   virtual Cost cost(const Program& program, const WeightShapes& weights, KvFormat format, std::int64_t rows) const = 0;
-  // Returns true if results reach the host over a bus. Choosing a token on the device (Top) is then cheaper than copying its row of logits
-  // to the host.
-  virtual bool reads_back_slowly() const { return false; }
+  // Returns how many of the largest logits the device finds faster (Top) than the host finds them in whole rows of logits, or 0. `head` is
+  // the matrix that gives the logits, and a step of the model reads `step_bytes` bytes of weights. Results of a GPU reach the host over a
+  // bus. A CPU finds few logits faster if it need not read the whole head (cpu/sketch.h).
+  virtual std::int32_t ranks(const MatrixShape& head, std::uint64_t step_bytes) const {
+    static_cast<void>(head), static_cast<void>(step_bytes);
+    return 0;
+  }
   // Returns how many solo runs can go on at the same time: the number of threads on a CPU, 1 on a GPU.
   virtual int workers() const = 0;
   // Returns the number of token rows in a batch that is large enough to keep the device busy. A larger batch costs memory and time without

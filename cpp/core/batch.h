@@ -43,6 +43,9 @@ struct Batch {
   // For Top. The reported ids of row r are reported[reported_first[r]] to reported[reported_first[r + 1] - 1], ascending. reported_first
   // has rows + 1 values, or is empty if no ids are reported.
   std::span<const std::int32_t> reported, reported_first;
+  // For Top. Row r needs the ranked[r] largest logits, 1 to Top::k. A device may rank more, up to Top::k. Has `rows` values, or is empty if
+  // each row needs Top::k.
+  std::span<const std::int32_t> ranked = {};
   // For Top. Id i is allowed in row r if bit i % 32 of allowed[allowed_first[r] + i / 32] is set, or if allowed_first[r] is -1, or if
   // allowed_first is empty. allowed_first has `rows` values or is empty. The logits of reported ids are returned even if those ids are not
   // allowed.

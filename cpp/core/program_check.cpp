@@ -372,6 +372,13 @@ void check_reported(const std::string& in, const Top& op, const Batch& batch) {
   }
 }
 
+void check_ranked(const std::string& in, const Top& op, const Batch& batch) {
+  if (batch.ranked.empty()) return;
+  require(batch.ranked.size() == static_cast<std::size_t>(batch.rows), in, batch.ranked.size(), " numbers of ranked logits for ",
+          batch.rows, " rows");
+  for (const std::int32_t ranked : batch.ranked) require(ranked >= 1 && ranked <= op.k, in, ranked, " ranked logits; 1 to ", op.k);
+}
+
 void check_allowed(const std::string& in, const Top& op, const Batch& batch) {
   if (batch.allowed_first.empty()) return;
   const auto rows = static_cast<std::size_t>(batch.rows), words = mask_words(op.logits.width);
@@ -467,6 +474,7 @@ void check_batch(const Program& program, const ProgramFacts& facts, const Weight
       in_range(batch.ids, log_prob->logits.width, "target id");
     } else if (const auto* top = std::get_if<Top>(&op)) {
       check_reported(in, *top, batch);
+      check_ranked(in, *top, batch);
       check_allowed(in, *top, batch);
     }
   }

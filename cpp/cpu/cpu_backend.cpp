@@ -9,6 +9,7 @@
 #include "cpu/kernels.h"
 #include "cpu/lowering.h"
 #include "cpu/packed_weights.h"
+#include "cpu/sketch.h"
 #include "cpu/team.h"
 #include "os/limits.h"
 
@@ -60,13 +61,15 @@ class CpuBackend final : public Backend {
     require(rows >= 0 && rows <= INT32_MAX - kPageTokens, "cost of ", rows, " rows");
     const CpuPlan plan = lower(program, weights, Compute::automatic);
     Cost cost;
+    const Program* programs[] = {&program};
+    const std::vector<bool> sketched = sketched_matrices(programs, weights);
     for (std::size_t m = 0; m < weights.matrices.size(); ++m) {
       if (!plan.facts.used[m]) continue;
-      const auto sum = checked_add(cost.weights, packed_bytes(weights.matrices[m]));
+      auto sum = checked_add(cost.weights, packed_bytes(weights.matrices[m]));
+      if (sum && sketched[m]) sum = checked_add(*sum, sketch_bytes(weights.matrices[m]));
       if (!sum) fail(ErrorKind::out_of_memory, "program '", program.name, "': weights of more bytes than can be addressed");
       cost.weights = *sum;
     }
-    const Program* programs[] = {&program};
     const ExpertBytes experts = expert_bytes(expert_layers(programs), weights);
     cost.experts = experts.all;
     cost.experts_least = experts.least;
@@ -85,6 +88,8 @@ class CpuBackend final : public Backend {
     cost.scratch = scratch_capacity(layout.total);
     return cost;
   }
+
+  std::int32_t ranks(const MatrixShape& head, std::uint64_t step_bytes) const override { return sketch_ranks(head, step_bytes); }
 
   // 144 rows are divided into two blocks of 72 (block_rows()), which are whole tiles of 6 rows. With so few rows, the activations of a
   // small encoder stay in a core's L2 cache or close to it.

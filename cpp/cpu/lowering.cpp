@@ -10,6 +10,7 @@
 #include "cpu/kernels.h"
 #include "cpu/packed_weights.h"
 #include "cpu/scratch.h"
+#include "cpu/sketch.h"
 
 namespace pumice::cpu {
 namespace {
@@ -57,7 +58,11 @@ class CpuLowering {
       step.parts.push_back(this->part(part.weight, part.bias, op.in, col, op.precise));
       col += step.parts.back().rows;
     }
-    plan_.steps.push_back(std::move(step));
+    if (sketched_by(program_, op_, weights_) == MatrixId::none) {
+      plan_.steps.push_back(std::move(step));
+    } else {
+      sketch(std::move(step));
+    }
     written(op.out);
   }
 
@@ -266,6 +271,18 @@ class CpuLowering {
     return id;
   }
 
+  void sketch(LinearStep step) {
+    const auto place = static_cast<std::int32_t>(plan_.sketches.size());
+    plan_.sketches.push_back({sketch_cols(step.parts.front().cols), -1});
+    sketch_lives_.emplace_back();
+    sketch_lives_.back().at(static_cast<std::int64_t>(op_));
+    const Sketching sketching{step.op.in, step.parts.front(), step.op.scale, std::get<Top>(program_.ops[op_ + 1]), place};
+    plan_.steps.push_back(SketchActivationsStep{sketching});
+    plan_.steps.push_back(BoundsStep{sketching});
+    plan_.steps.push_back(SeedsStep{sketching});
+    plan_.steps.push_back(RestStep{sketching, std::move(step)});
+  }
+
   // ---------------------------------------------------------------- pairs of a row and one of its experts
   std::int32_t pair_codes(std::int64_t cols, Codes codes, std::int32_t chosen) {
     require(codes != Codes::bytes, "program '", program_.name, "': experts in codes of 8 bits");
@@ -346,6 +363,8 @@ class CpuLowering {
       const std::int64_t bytes = place.chosen * place.stride * static_cast<std::int64_t>(sizeof(float));
       tenants.push_back({pair_lives_[p], Rows::tokens, bytes, &place.area});
     }
+    for (std::size_t s = 0; s < plan_.sketches.size(); ++s)
+      tenants.push_back({sketch_lives_[s], Rows::tokens, sketch_row_bytes(plan_.sketches[s].cols), &plan_.sketches[s].area});
     std::stable_sort(tenants.begin(), tenants.end(), [](const Tenant& a, const Tenant& b) { return a.life.first < b.life.first; });
     std::vector<std::int64_t> last_use;  // of each area: the last operation that uses it
     for (const Tenant& tenant : tenants) {
@@ -389,7 +408,7 @@ class CpuLowering {
   std::size_t op_ = 0;
   std::vector<Quantized> quantized_now_;  // codes that still match the contents of their views
   std::vector<Made> made_by_norm_;
-  std::vector<Life> quantized_lives_, pair_lives_;
+  std::vector<Life> quantized_lives_, pair_lives_, sketch_lives_;
   std::size_t tail_step_ = 0;
   bool in_blocks_ = false;
 };

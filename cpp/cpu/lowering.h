@@ -142,9 +142,32 @@ struct LogProbStep {
 struct TopStep {
   Top op;
 };
+// The steps of a Linear that is followed by Top and whose matrix can have a sketch (steps/sketch.cpp). If a run does not use the sketch,
+// RestStep does what LinearStep does, and the others do nothing.
+struct Sketching {
+  View in;
+  ProductPart part;
+  float scale;  // of Linear
+  Top top;
+  std::int32_t place;  // index in CpuPlan::sketches
+};
+struct SketchActivationsStep {
+  Sketching sketching;
+};
+struct BoundsStep {
+  Sketching sketching;
+};
+struct SeedsStep {
+  Sketching sketching;
+};
+struct RestStep {
+  Sketching sketching;
+  LinearStep whole;
+};
 using Step = std::variant<InputStep, EmbedStep, NormStep, QuantizeStep, LinearStep, GatedStep, HeadLinearStep, RouteStep, SortStep,
                           ReadExpertsStep, GatherStep, ExpertsUpStep, PairCodesStep, ExpertsDownStep, FoldStep, MultiplyStep, TurnsStep,
-                          RopeStoreStep, KeepStep, AttendStep, MergeStep, ConvStep, ScanStep, SelectStep, PoolStep, LogProbStep, TopStep>;
+                          RopeStoreStep, KeepStep, AttendStep, MergeStep, ConvStep, ScanStep, SelectStep, PoolStep, LogProbStep, TopStep,
+                          SketchActivationsStep, BoundsStep, SeedsStep, RestStep>;
 
 // ---------------------------------------------------------------- memory
 // A part of scratch memory with one row for each token, segment or selected row. Several slots or quantized activations use it one after
@@ -187,6 +210,15 @@ struct QuantizedPlace {
   std::int64_t row_bytes() const;
 };
 
+// The codes of activations for a product with a sketch, and what its steps find.
+struct SketchPlace {
+  std::int64_t cols = 0;   // of the sketch
+  std::int32_t area = -1;  // index in CpuPlan::areas
+};
+inline constexpr std::int64_t kSketchSlices = 512;  // the most slices of a head, each for one task
+inline constexpr std::int64_t kSketchedRows = 8;    // a run with more rows reads the whole head
+std::int64_t sketch_row_bytes(std::int64_t cols);   // bytes of a row of such an area
+
 // The properties of an Attend that decide how its work is divided into tasks, apart from the batch. Layers with equal properties share one
 // AttendShape.
 struct AttendShape {
@@ -208,6 +240,7 @@ struct CpuPlan {
   std::vector<SlotPlace> slots;
   std::vector<QuantizedPlace> quantized;
   std::vector<PairPlace> pairs;
+  std::vector<SketchPlace> sketches;
   std::int32_t most_chosen = 0, most_experts = 0;  // of Experts; 0: there is none
   std::vector<Area> areas;
   std::vector<RopeTable> turns;  // the tables of all Rope operations, each only once

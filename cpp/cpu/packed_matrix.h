@@ -38,7 +38,8 @@ struct PackedMatrix {
   const Folded* folded = nullptr;
   // The product of each row with the bias of the folded norm. Null if no norm is folded.
   float* product_of_bias = nullptr;
-  std::uint8_t* data = nullptr;  // address in PackedWeights::arena_; null if no program uses the matrix, or if it is in an ExpertCache
+  std::uint8_t* data = nullptr;    // address in PackedWeights::arena_; null if no program uses the matrix, or if it is in an ExpertCache
+  std::uint8_t* sketch = nullptr;  // the matrix's sketch (sketch.h) in PackedWeights::arena_, or null
   // Only for matrices in an ExpertCache: the index of their ExpertLayer, the addresses of the experts of that layer (null for experts that
   // are not in memory), and the offset of this matrix at each of these addresses.
   std::int32_t cached_layer = -1;

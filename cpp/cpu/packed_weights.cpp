@@ -10,12 +10,15 @@
 #include "core/checked.h"
 #include "core/finite.h"
 #include "cpu/blas.h"
+#include "cpu/sketch.h"
 
 namespace pumice::cpu {
 namespace {
 
 // Source bytes that are packed in one job of the team. The job takes about 10 ms at 10 GB/s.
 constexpr std::int64_t kTurnBytes = 64 * 1024 * 1024;
+// Weights that one job of make_sketches() reads, about 0.3 ms, and the jobs of one turn of the team.
+constexpr std::int64_t kSketchJobWeights = 128 * 1024, kSketchJobs = 64;
 
 // ---------------------------------------------------------------- norms that are folded
 using MatrixPointers = std::vector<const Matrix*>;
@@ -86,7 +89,7 @@ PackedWeights::PackedWeights(const Weights& weights, std::span<const Program* co
   std::vector<ExpertLayer> cached = expert_layers(programs);
   if (expert_bytes >= cpu::expert_bytes(cached, shapes).all) cached.clear();
   take_vectors(weights.vectors);
-  lay_out(weights, used_matrices(programs, shapes), cached);
+  lay_out(weights, used_matrices(programs, shapes), cached, sketched_matrices(programs, shapes));
   if (!cached.empty()) {
     cache_ = std::make_unique<ExpertCache>(std::move(cached), weights.matrices, matrices_, expert_bytes, team.threads());
     cache_->require_unchanged = weights.require_unchanged;
@@ -94,6 +97,7 @@ PackedWeights::PackedWeights(const Weights& weights, std::span<const Program* co
   }
   fold_norms(weights, norms_before(programs, weights.matrices.size()));
   pack(weights.matrices, team, progress, cancel);
+  make_sketches(team, cancel);
 }
 
 void PackedWeights::take_vectors(const std::vector<Vector>& vectors) {
@@ -105,7 +109,8 @@ void PackedWeights::take_vectors(const std::vector<Vector>& vectors) {
 }
 
 // All sizes are computed and checked before any memory is allocated.
-void PackedWeights::lay_out(const Weights& weights, const std::vector<bool>& used, std::span<const ExpertLayer> cached) {
+void PackedWeights::lay_out(const Weights& weights, const std::vector<bool>& used, std::span<const ExpertLayer> cached,
+                            const std::vector<bool>& sketched) {
   std::uint64_t needed = 0;
   std::vector<bool> in_arena = used;
   for (const ExpertLayer& layer : cached)
@@ -125,7 +130,8 @@ void PackedWeights::lay_out(const Weights& weights, const std::vector<bool>& use
     packed.packing = packing_of(source);
     packed.rounding = source.rounding;
     packed.has_floats = source.has_floats;
-    const auto sum = checked_add(needed, in_arena[m] ? packed_bytes(source) : 0);
+    auto sum = checked_add(needed, in_arena[m] ? packed_bytes(source) : 0);
+    if (sum && sketched[m]) sum = checked_add(*sum, sketch_bytes(source));
     if (!sum) fail(ErrorKind::out_of_memory, "weights: more bytes than can be addressed");
     needed = *sum;
   }
@@ -137,6 +143,9 @@ void PackedWeights::lay_out(const Weights& weights, const std::vector<bool>& use
     if (!in_arena[m]) continue;
     matrices_[m].data = at;
     at += packed_bytes(shape_of(weights.matrices[m]));
+    if (!sketched[m]) continue;
+    matrices_[m].sketch = at;
+    at += sketch_bytes(shape_of(weights.matrices[m]));
   }
 }
 
@@ -188,6 +197,24 @@ void PackedWeights::pack(const std::vector<Matrix>& sources, Team& team, const P
     begin = end;
   }
   if (cache_) cache_->fill([&](std::int64_t jobs, const auto& job) { team.parallel(jobs, job, cancel); }, count);
+}
+
+void PackedWeights::make_sketches(Team& team, const Cancel& cancel) {
+  for (const PackedMatrix& matrix : matrices_) {
+    if (matrix.sketch == nullptr) continue;
+    const std::int64_t groups = matrix.groups_each(), bytes = sketch_group_bytes(matrix.cols);
+    const std::int64_t each = std::max<std::int64_t>(1, kSketchJobWeights / (kGroupRows * matrix.cols)), jobs = ceil_div(groups, each);
+    for (std::int64_t begin = 0; begin < jobs; begin += kSketchJobs) {  // in short turns, like pack()
+      team.parallel(
+          std::min(kSketchJobs, jobs - begin),
+          [&](std::int64_t i, int) {
+            Sketcher sketcher(matrix);
+            const std::int64_t first = (begin + i) * each;
+            for (std::int64_t g = first; g < std::min(groups, first + each); ++g) sketcher.make(g, matrix.sketch + g * bytes);
+          },
+          cancel);
+    }
+  }
 }
 
 WeightShapes shapes_of(const PackedWeights& weights) {

@@ -36,9 +36,11 @@ class PackedWeights final : public DeviceWeights {
 
  private:
   void take_vectors(const std::vector<Vector>& vectors);
-  void lay_out(const Weights& weights, const std::vector<bool>& used, std::span<const ExpertLayer> cached);
+  void lay_out(const Weights& weights, const std::vector<bool>& used, std::span<const ExpertLayer> cached,
+               const std::vector<bool>& sketched);
   void fold_norms(const Weights& weights, const std::vector<NormBefore>& norms);
   void pack(const std::vector<Matrix>& sources, Team& team, const Progress& progress, const Cancel& cancel);
+  void make_sketches(Team& team, const Cancel& cancel);
 
   // Holds all matrices one after another, in the model's order. So the matrices of a layer are neighbours, and even small matrices lie in
   // huge pages. (A separate buffer below 2 MiB would get pages of 4 KiB, from which a core reads a third more slowly on Zen 4.)

@@ -62,6 +62,7 @@ std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms&
   for (const StagePlan& stage : placement.stages) add(stage, main_output(d));
   const StagePlan& last = placement.stages.back();
   if (d.config.has_head) all[last.device].push_back(&programs.head().program);
+  if (placement.ranks > 0) all[last.device].push_back(&programs.top().program);
   if (placement.drafts)
     for (const ModelProgram* p : draft_programs(programs, last)) all[last.device].push_back(&p->program);
   if (d.config.has_head && !d.modules.empty()) add(last, Output::pooled);
@@ -103,7 +104,7 @@ class Foresight {
     if (d.config.has_head) add(last, all.head());
     if (placement.drafts)
       for (const ModelProgram* p : draft_programs(all, placement.stages.back())) add(last, *p);
-    if (d.config.has_head && placement.devices[last].backend->reads_back_slowly()) add(last, all.top());
+    if (placement.ranks > 0) add(last, all.top());
     try {
       thread_ = os::Thread([this, programs = std::move(programs), &weights = d.weights, compute] {
         try {
@@ -247,7 +248,10 @@ Pipeline Model::build_pipeline(Output output, const Cancel& cancel) const {
     const std::size_t last = placement_.stages.back().device;
     head = build_stage(last, programs_.head(), cancel);
     log_probs = build_stage(last, programs_.log_probs(), cancel);
-    if (placement_.devices[last].backend->reads_back_slowly()) top = build_stage(last, programs_.top(), cancel);
+    if (placement_.ranks > 0) {
+      top = build_stage(last, programs_.top(), cancel);
+      top.ranks = placement_.ranks;
+    }
     if (placement_.drafts) {
       const StagePlan& plan = placement_.stages.back();
       const auto [first, next, logits] = draft_programs(programs_, plan);

@@ -55,6 +55,7 @@ class Pipeline {
     std::shared_ptr<const Executable> executable;
     std::int32_t input_width = 0;   // floats per row; 0 if the input is ids
     std::int32_t output_width = 0;  // floats per row
+    std::int32_t ranks = 0;         // of Top: how many logits it ranks faster than the host finds them (Backend::ranks)
     bool unfinished = false;        // the next stage runs the rest of the same layers, so the output rows are not hidden rows
   };
   // The programs of a draft head (model::Config::draft) or of an assistant (model/assistant.h). Its layers have one for ids that follow a
@@ -89,8 +90,9 @@ class Pipeline {
   // Computes the logits of each hidden row. `logits` has the shape rows x vocab_size().
   void head(RunSpace& space, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
   // For each hidden row, top() computes the largest logits among the ids that `lists` allows, and the logits of the ids that `lists` names
-  // as reported (Top in core/ops.h). `out` has the shape rows x top_columns(). top_columns() is 0 if the device returns whole rows of
-  // logits just as fast; head() must be used then.
+  // as reported (Top in core/ops.h). `out` has the shape rows x top_columns(). Where more logits are wanted than ranks(), head() is as fast
+  // or faster. If ranks() is 0, there is no top().
+  std::int32_t ranks() const { return top_.ranks; }
   std::int32_t top_columns() const { return top_.output_width; }
   void top(RunSpace& space, std::span<const float> hidden, const Batch& lists, std::span<float> out, const Cancel& cancel) const;
   // Runs the layers of the draft head or the assistant on the last stage's device. Row i of `out` follows from batch.ids[i] and from row i

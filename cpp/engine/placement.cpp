@@ -65,6 +65,8 @@ struct Parts {
   DeviceInfo info;
   std::uint64_t free = 0;  // bytes that the model may take (usable())
   Cost embedding, head, modules, classifier, draft;
+  Cost sketch;             // what the program of Top needs beside the head
+  std::int32_t ranks = 0;  // Placement::ranks, if the head is on this device
   std::vector<Cost> layers;
   // By layer: the cost of its operations Experts, and of all others. Empty if the model has no experts, or cannot be cut around them.
   std::vector<Cost> experts, others;
@@ -198,7 +200,7 @@ class Placer {
     // The program of layer 0 includes the embedding, which counts as a part of its own.
     for (std::vector<Cost>* layers : {&parts.layers, &parts.others})
       if (!layers->empty()) layers->front().weights = less(layers->front().weights, parts.embedding.weights);
-    if (generates_) parts.head = head_cost(*backend);
+    if (generates_) measure_head(parts);
     if (d_.drafts()) parts.draft = draft_cost(parts, *backend);
     return parts;
   }
@@ -223,15 +225,46 @@ class Placer {
     }
   }
 
-  // Returns the cost of the head. Its programs share weights and one workspace, so scratch is that of the program that needs the most.
-  Cost head_cost(const Backend& backend) const {
+  // Measures the head. Its programs share weights and one workspace, so scratch is that of the program that needs the most.
+  void measure_head(Parts& parts) const {
     const auto cost = [&](const ModelProgram& p) {
-      return backend.cost(p.program, programs_.shapes(), options_.kv_format, head_rows(d_.vocab_size));
+      return parts.backend->cost(p.program, programs_.shapes(), options_.kv_format, head_rows(d_.vocab_size));
     };
-    Cost head = cost(programs_.head());
-    head.scratch = std::max(head.scratch, cost(programs_.log_probs()).scratch);
-    if (backend.reads_back_slowly()) head.scratch = std::max(head.scratch, cost(programs_.top()).scratch);
-    return head;
+    parts.head = cost(programs_.head());
+    parts.head.scratch = std::max(parts.head.scratch, cost(programs_.log_probs()).scratch);
+    if (!options_.sketch && !is_gpu(parts.info)) return;
+    const MatrixShape& head = programs_.shapes().matrices[static_cast<std::size_t>(d_.global(Role::head).matrix)];
+    parts.ranks = std::min(parts.backend->ranks(head, step_bytes()), model::kTopLogits);
+    if (parts.ranks == 0) return;
+    const Cost top = cost(programs_.top());
+    parts.sketch.weights = less(top.weights, parts.head.weights);
+    parts.head.scratch = std::max(parts.head.scratch, top.scratch);
+  }
+
+  // Returns how many bytes of weights, as in the file, a step of one row reads: of a mixture, the experts of one row.
+  std::uint64_t step_bytes() const {
+    const ModelProgram& body = programs_.body(0, layers_, Output::selected);
+    std::vector<bool> read = body.matrices;
+    std::vector<std::int32_t> chosen(read.size());
+    for (const Op& op : body.program.ops) {
+      const auto each = [](std::initializer_list<MatrixId> ids, const auto& set) {
+        for (const MatrixId id : ids)
+          if (id != MatrixId::none) set(static_cast<std::size_t>(id));
+      };
+      if (const auto* embed = std::get_if<Embed>(&op))
+        each({embed->tokens, embed->positions, embed->types}, [&](std::size_t id) { read[id] = false; });
+      if (const auto* experts = std::get_if<Experts>(&op))
+        each({experts->gate, experts->up, experts->down}, [&](std::size_t id) { chosen[id] = experts->route.width / 2; });
+    }
+    read[static_cast<std::size_t>(d_.global(Role::head).matrix)] = true;
+    std::uint64_t sum = 0;
+    for (std::size_t m = 0; m < read.size(); ++m) {
+      const MatrixShape& matrix = programs_.shapes().matrices[m];
+      const std::int64_t rows = chosen[m] > 0 ? matrix.rows_each() * chosen[m] : matrix.rows;
+      if (read[m])
+        sum = add(sum, times(static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(row_bytes(matrix.format, matrix.cols))));
+    }
+    return sum;
   }
 
   // Returns the cost of the draft head, whose layer the body's last stage computes a part of, for the keys and values of all rows. For an
@@ -308,7 +341,7 @@ class Placer {
     if (first == 0) sum = parts.embedding;
     for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, first, layer, away));
     if (last == layers_) {
-      sum = both(both(sum, head_beside(parts, first == 0)), both(parts.modules, parts.classifier));
+      sum = both(both(sum, both(head_beside(parts, first == 0), parts.sketch)), both(parts.modules, parts.classifier));
       if (drafts(away)) sum = both(sum, draft_beside(parts, first));
     }
     return sum;
@@ -532,6 +565,8 @@ class Placer {
     add_expert_row(p_.devices.back());
     if (last != layers_) return;
     if (generates_) add_row(tied_ ? "head (the embedding)" : "head", head_beside(parts, first == 0), programs_.head().matrices);
+    p_.ranks = parts.ranks;
+    if (parts.sketch.weights > 0) add_row("sketch of the head", parts.sketch, {});
     if (drafts(away)) {
       p_.drafts = true;
       std::vector<bool> used = programs_.draft(layers_ - 1, false).matrices;

@@ -21,7 +21,7 @@
 namespace pumice::engine {
 
 struct PlacementRow {
-  std::string name;  // "embedding", "layer 0", ..., "head", "draft head" or "assistant", "modules", "classifier"
+  std::string name;  // "embedding", "layer 0", ..., "head", "sketch of the head", "draft head" or "assistant", "modules", "classifier"
   std::string device;
   std::uint64_t weights = 0;  // bytes as packed on the device; 0 for a head that shares the embedding's weights
   std::uint64_t kv = 0;       // bytes of the keys and values of one sequence of n_ctx positions
@@ -53,6 +53,8 @@ struct Placement {
   std::vector<PlacementRow> rows;
   std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, state = 0, memory_free = 0;  // bytes, all devices together
   std::int64_t n_ctx = 0;
+  // How many of the largest logits the device of the head finds faster than the host (Backend::ranks), at most model::kTopLogits; 0: none.
+  std::int32_t ranks = 0;
   // Whether the last stage's device also has the draft head or the assistant. If not although the model has one, `why_no_draft` says why.
   bool drafts = false;
   std::string why_no_draft;

@@ -144,8 +144,7 @@ void add_sequence(RequestState& request, const Runtime& r, const GenerateParams&
   s.ids = prompt;
   s.length = s.prompt->tokens;
   s.context = std::min<std::int64_t>(r.n_ctx, r.pages->max_tokens());
-  s.from_top =
-      r.pipeline.top_columns() > 0 && !params.shows_logits && params.sampling.needs_only_top(std::min(model::kTopLogits, vocab - 1));
+  s.from_top = r.pipeline.ranks() > 0 && !params.shows_logits && params.sampling.needs_only_top(std::min(r.pipeline.ranks(), vocab - 1));
   s.changed = ChangedIds(static_cast<std::size_t>(model::top_reported(vocab)));
   if (s.from_top)
     for (const auto& [id, bias] : params.sampling.logit_bias) s.changed.add(id);

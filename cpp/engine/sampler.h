@@ -60,6 +60,8 @@ struct SamplingParams {
   bool needs_only_top(std::int32_t k) const {
     return logprobs < 0 && dry_multiplier == 0.0f && (greedy() || (top_k >= 1 && top_k <= k && top_n_sigma == 0.0f));
   }
+  // Returns how many of the largest unchanged logits are enough, if needs_only_top() is true.
+  std::int32_t ranks() const { return greedy() ? 1 : top_k; }
   bool penalises() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
 };
 

@@ -321,14 +321,17 @@ void Step::run_top(Runtime& runtime, RunSpace& space, std::span<const Row> rows,
   reported_.clear();
   reported_first_.assign(1, 0);
   allowed_first_.clear();
+  ranked_.clear();
   for (const Row& row : rows) {
+    ranked_.push_back(row.part->sequence->params->sampling.ranks());
     const auto mask = allowed(*row.part, row.at);
     allowed_first_.push_back(mask.empty() ? -1 : static_cast<std::int32_t>(mask.data() - allowed_.data()));
     const auto ids = changed_ids(*row.part).ids();
     reported_.insert(reported_.end(), ids.begin(), ids.end());
     reported_first_.push_back(static_cast<std::int32_t>(reported_.size()));
   }
-  const Batch lists{.reported = reported_, .reported_first = reported_first_, .allowed = allowed_, .allowed_first = allowed_first_};
+  const Batch lists{
+      .reported = reported_, .reported_first = reported_first_, .ranked = ranked_, .allowed = allowed_, .allowed_first = allowed_first_};
   runtime.pipeline.top(space, hidden, lists, out, cancel);
 }
 

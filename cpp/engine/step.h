@@ -83,7 +83,7 @@ class Step {
   std::int64_t own_guesses_ = 0;
   DraftHead draft_head_;
   std::size_t width_ = 0;  // columns of the body's rows
-  std::vector<std::int32_t> ids_, selected_, reported_, reported_first_;
+  std::vector<std::int32_t> ids_, selected_, reported_, reported_first_, ranked_;
   std::vector<Segment> segments_;
   std::vector<SavedState> saves_;      // of all segments, one after another
   std::vector<std::size_t> saves_of_;  // how many of them each segment has

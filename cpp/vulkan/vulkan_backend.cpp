@@ -99,7 +99,7 @@ class VulkanBackend final : public Backend {
     return cost;
   }
 
-  bool reads_back_slowly() const override { return device_->physical().top_used; }
+  std::int32_t ranks(const MatrixShape&, std::uint64_t) const override { return device_->physical().top_used ? kMostTop : 0; }
   int workers() const override { return 1; }
   std::int64_t batch_rows() const override { return device_->physical().type == DeviceType::software ? 512 : 8192; }
 

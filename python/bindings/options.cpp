@@ -76,7 +76,7 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
                          std::optional<std::int64_t> kv_budget, std::optional<std::int64_t> expert_cache, const std::string& compute,
                          std::optional<std::int64_t> threads, const std::vector<std::string>& pooling, const std::vector<py::dict>& modules,
                          const std::vector<std::int32_t>& score_ids, const std::optional<std::string>& task,
-                         const std::vector<py::dict>& lora, bool mtp, const std::shared_ptr<files::ModelFile>& assistant) {
+                         const std::vector<py::dict>& lora, bool sketch, bool mtp, const std::shared_ptr<files::ModelFile>& assistant) {
   LoadOptions options;
   options.device = device;
   options.gpu_layers = gpu_layers;
@@ -103,6 +103,7 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
   options.score_ids = score_ids;
   options.task = task.value_or("");
   for (const py::dict& spec : lora) options.lora.push_back(lora_spec(spec));
+  options.sketch = sketch;
   options.mtp = mtp;
   options.assistant = assistant;
   return options;
@@ -116,7 +117,7 @@ void bind_options(py::module_& module) {
            "quantize"_a = py::none(), "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(),
            "expert_cache"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(), "pooling"_a = std::vector<std::string>{},
            "modules"_a = std::vector<py::dict>{}, "score_ids"_a = std::vector<std::int32_t>{}, "task"_a = py::none(),
-           "lora"_a = std::vector<py::dict>{}, "mtp"_a = true, "assistant"_a = py::none());
+           "lora"_a = std::vector<py::dict>{}, "sketch"_a = true, "mtp"_a = true, "assistant"_a = py::none());
 }
 
 }  // namespace pumice::bindings

@@ -132,6 +132,7 @@ class LoadOptions:
         # Low-rank adapters. Each dict has file, and modules, a list of (matrix, tensor a, tensor b, scale, layout); loading/lora.py makes
         # them.
         lora: Sequence[dict[str, Any]] = [],
+        sketch: bool = True,  # whether a CPU makes a sketch of the head where that makes decoding faster
         mtp: bool = True,  # whether the layer that predicts draft tokens is loaded, if the file has one
         assistant: ModelFile | None = None,  # the file of the model's assistant, which predicts draft tokens
     ) -> None: ...

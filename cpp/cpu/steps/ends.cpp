@@ -48,9 +48,9 @@ void task(const Run& run, const LogProbStep& s, const Cut& cut, std::int64_t ind
 
 namespace {
 
-// Writes one row of Top's output (core/top.h). The loop keeps the k largest logits so far, in order. Nearly every later logit is below all
-// of these, so whole blocks of logits are skipped. `allowed` has a bit for each id; if it is null, all ids are allowed.
-void top_row(const RowKernels& kernels, const Top& op, const float* logits, std::span<const std::int32_t> reported,
+// Writes one row of Top's output (core/top.h). The loop keeps the `ranked` largest logits so far, in order. Nearly every later logit is
+// below all of these, so whole blocks of logits are skipped. `allowed` has a bit for each id; if it is null, all ids are allowed.
+void top_row(const RowKernels& kernels, const Top& op, std::int32_t ranked, const float* logits, std::span<const std::int32_t> reported,
              const std::uint32_t* allowed, float* out) {
   const auto bits = [](std::int32_t word) { return std::bit_cast<float>(word); };
   const std::int32_t width = op.logits.width, k = op.k;
@@ -59,15 +59,15 @@ void top_row(const RowKernels& kernels, const Top& op, const float* logits, std:
   std::transform(reported.begin(), reported.end(), ids + k, [&](std::int32_t id) { return logits[id]; });
   std::int32_t not_finite = 0, first = -1, count = 0;
   for (std::int64_t id = 0; id < width; ++id) {
-    if (count == k && id % kSkip == 0) id += kernels.skip(logits + id, width - id, largest[k - 1]);
+    if (count == ranked && id % kSkip == 0) id += kernels.skip(logits + id, width - id, largest[ranked - 1]);
     if (id == width) break;
     const float x = logits[id];
     const auto at_id = static_cast<std::int32_t>(id);
     if (!std::isfinite(x) && not_finite++ == 0) first = at_id;
-    if (count == k && x <= largest[k - 1]) continue;
+    if (count == ranked && x <= largest[ranked - 1]) continue;
     if (allowed != nullptr && (allowed[id / 32] >> (id % 32) & 1u) == 0) continue;
     if (std::binary_search(reported.begin(), reported.end(), at_id)) continue;
-    if (count < k) ++count;
+    if (count < ranked) ++count;
     std::int32_t at = count - 1;
     for (; at > 0 && largest[at - 1] < x; --at) {
       largest[at] = largest[at - 1];
@@ -90,17 +90,11 @@ void top_row(const RowKernels& kernels, const Top& op, const float* logits, std:
 
 Cut cut(const Run& run, const TopStep& s) { return cut_rows(run.rows_of(Rows::tokens), s.op.logits.width); }
 void task(const Run& run, const TopStep& s, const Cut& cut, std::int64_t index, int) {
-  const Batch& batch = run.batch;
+  const std::span<const std::int32_t> ranked = run.batch.ranked;
   const Range rows = cut.task_rows(index);
   for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
-    std::span<const std::int32_t> reported;
-    if (!batch.reported_first.empty()) {
-      const auto first = static_cast<std::size_t>(batch.reported_first[static_cast<std::size_t>(r)]);
-      reported = batch.reported.subspan(first, static_cast<std::size_t>(batch.reported_first[static_cast<std::size_t>(r) + 1]) - first);
-    }
-    const std::int32_t mask = batch.allowed_first.empty() ? -1 : batch.allowed_first[static_cast<std::size_t>(r)];
-    top_row(run.kernels.rows, s.op, run.row(s.op.logits, r), reported, mask < 0 ? nullptr : batch.allowed.data() + mask,
-            run.row(s.op.out, r));
+    top_row(run.kernels.rows, s.op, ranked.empty() ? s.op.k : ranked[static_cast<std::size_t>(r)], run.row(s.op.logits, r), run.reported(r),
+            run.allowed(r), run.row(s.op.out, r));
   }
 }
 

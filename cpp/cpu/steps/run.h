@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/backend.h"
@@ -56,6 +57,16 @@ struct Run {
   }
   const float* vector_or(VectorId id, const std::vector<float>& otherwise) const {
     return id == VectorId::none ? otherwise.data() : weights.vector(id);
+  }
+  // For Top: the reported ids of row r, and a bit for each allowed id; null if all ids are allowed.
+  std::span<const std::int32_t> reported(std::int64_t r) const {
+    if (batch.reported_first.empty()) return {};
+    const auto at = static_cast<std::size_t>(r), first = static_cast<std::size_t>(batch.reported_first[at]);
+    return batch.reported.subspan(first, static_cast<std::size_t>(batch.reported_first[at + 1]) - first);
+  }
+  const std::uint32_t* allowed(std::int64_t r) const {
+    const std::int32_t first = batch.allowed_first.empty() ? -1 : batch.allowed_first[static_cast<std::size_t>(r)];
+    return first < 0 ? nullptr : batch.allowed.data() + first;
   }
   std::uint8_t* scratch_of(int thread) const {
     return space.scratch.data() + layout().threads_at + static_cast<std::uint64_t>(thread) * layout().thread_bytes + kLine;

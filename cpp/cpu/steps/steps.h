@@ -45,6 +45,11 @@ PUMICE_STEP(SelectStep)
 PUMICE_STEP(PoolStep)
 PUMICE_STEP(LogProbStep)
 PUMICE_STEP(TopStep)
+// sketch.cpp: the product with a head of which only the largest logits are wanted
+PUMICE_STEP(SketchActivationsStep)
+PUMICE_STEP(BoundsStep)
+PUMICE_STEP(SeedsStep)
+PUMICE_STEP(RestStep)
 #undef PUMICE_STEP
 
 // Returns the address of one kv head in a scratch page. Attention without a cache (in encoders) keeps its keys and values in such pages, so

@@ -39,6 +39,7 @@ class LoadKeywords(TypedDict, total=False):
     pooling: str | Sequence[str] | None
     task: str | None
     lora: str | os.PathLike[str] | tuple[str | os.PathLike[str], float] | Sequence[Any] | None
+    sketch: bool
     mtp: bool | str | os.PathLike[str]
     prompts: Mapping[str, str] | None
     progress: Progress
@@ -51,6 +52,7 @@ LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
     "kv_budget": "auto",
     "expert_cache": "auto",
     "compute": "auto",
+    "sketch": True,
     "mtp": True,
 }
 
@@ -95,6 +97,8 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     for name, most in (("n_ctx", 2**31 - 1), ("threads", 1024)):
         if o[name] is not None:
             o[name] = integer(name, o[name], 1, most)
+    if not isinstance(o["sketch"], bool):
+        raise TypeError(f"sketch must be True or False, not {shown(o['sketch'])}")
     if not isinstance(o["mtp"], (bool, str, os.PathLike)):
         raise TypeError(f"mtp must be True, False or the path of an assistant, not {shown(o['mtp'])}")
     if not isinstance(o["mtp"], bool):
@@ -140,6 +144,7 @@ def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: Se
         pooling=list(options["pooling"] or config.pooling),
         modules=list(config.modules),
         score_ids=list(config.score_ids),
+        sketch=options["sketch"],
         mtp=options["mtp"] is not False,
         assistant=None if isinstance(options["mtp"], bool) else _core.open_file(str(resolve(options["mtp"]))),
     )

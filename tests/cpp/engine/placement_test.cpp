@@ -37,7 +37,7 @@ std::shared_ptr<Backend> real_cpu() {
 }
 
 // A device that claims any amount of memory. Its programs need as many bytes as on the CPU device, and the reference backend runs them.
-class Fake final : public reference::ReferenceBackend {
+class Fake : public reference::ReferenceBackend {
  public:
   Fake(std::string id, DeviceType type, std::uint64_t free, int spaces = 1, std::int64_t rows = 512)
       : ReferenceBackend(id, spaces), type_(type), free_(free), rows_(rows) {}
@@ -455,7 +455,7 @@ class Ranking final : public reference::ReferenceBackend {
     cost.scratch = known != scratch_.end() ? known->second * static_cast<std::uint64_t>(rows) : 1000;
     return cost;
   }
-  bool reads_back_slowly() const override { return slow_; }
+  std::int32_t ranks(const MatrixShape&, std::uint64_t) const override { return slow_ ? kMostTop : 0; }
 
  private:
   const bool slow_;
@@ -480,6 +480,52 @@ TEST(Placement, ScratchIsThatOfTheHeadsLargestProgram) {
   EXPECT_EQ(scratch(true, 3000, 4000, 5000), 5000 * rows);
   EXPECT_EQ(scratch(false, 3000, 4000, 5000), 4000 * rows);
   EXPECT_EQ(head_rows(128256), 32);
+}
+
+// A CPU that finds three logits faster with a sketch.
+class Sketching final : public Fake {
+ public:
+  Sketching() : Fake("cpu", DeviceType::cpu, kGiB) {}
+  std::int32_t ranks(const MatrixShape& head, std::uint64_t step_bytes) const override {
+    head_rows = head.rows;
+    read = step_bytes;
+    return 3;
+  }
+  mutable std::int64_t head_rows = 0;
+  mutable std::uint64_t read = 0;
+};
+
+TEST(Placement, ASketchOfTheHeadHasARowAndCanBeLeftOut) {
+  for (const char* name : {"llama", "gemma3"}) {
+    SCOPED_TRACE(name);
+    const model::Description d = described(name, 3);
+    const auto cpu = std::make_shared<Sketching>();
+    const Placement with = place(d, {.cpu = cpu, .gpu = nullptr}, {}), without = place(d, {.cpu = cpu, .gpu = nullptr}, {.sketch = false});
+    EXPECT_EQ(with.ranks, 3);
+    EXPECT_EQ(without.ranks, 0);
+    EXPECT_EQ(with.rows.size(), without.rows.size() + 1);
+    EXPECT_EQ(with.rows.back().name, "sketch of the head");
+    EXPECT_GT(with.rows.back().weights, 0u);
+    EXPECT_EQ(with.weights, without.weights + with.rows.back().weights);
+  }
+}
+
+// A step reads all matrices; of the embedding only the head, if it is that, and of the experts those of one row.
+TEST(Placement, ASketchIsComparedWithWhatAStepReads) {
+  const model::Description llama = described("llama", 3), gemma = described("gemma3", 3);
+  for (const model::Description* d : {&llama, &gemma, &thirty()}) {
+    const auto cpu = std::make_shared<Sketching>();
+    place(*d, {.cpu = cpu, .gpu = nullptr}, {});
+    const MatrixId table = d->global(model::Role::token_embedding).matrix, head = d->global(model::Role::head).matrix;
+    std::uint64_t read = 0;
+    for (std::size_t m = 0; m < d->weights.matrices.size(); ++m) {
+      const Matrix& matrix = d->weights.matrices[m];
+      const auto bytes = static_cast<std::uint64_t>(matrix.rows * row_bytes(matrix.format, matrix.cols));
+      if (static_cast<MatrixId>(m) != table || table == head) read += matrix.experts > 1 ? bytes / 128 * 8 : bytes;
+    }
+    EXPECT_EQ(cpu->head_rows, d->weights.matrices[static_cast<std::size_t>(head)].rows);
+    EXPECT_EQ(cpu->read, read);
+  }
 }
 
 TEST(Placement, ATiedHeadIsThereTwiceOnlyWhenItIsSplitFromTheEmbedding) {

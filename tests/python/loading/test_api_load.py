@@ -70,11 +70,12 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
             "score_ids": [],
             "task": None,
             "lora": [],
+            "sketch": True,
             "mtp": True,
             "assistant": None,
         }
     given: dict[str, Any] = {"device": "cpu", "gpu_layers": "all", "gpu_experts": 3, "quantize": "q8_0", "n_ctx": 99, "kv_dtype": "q8_0"}
-    given |= {"kv_budget": 1 << 20, "expert_cache": 1 << 21, "threads": 3, "mtp": False}
+    given |= {"kv_budget": 1 << 20, "expert_cache": 1 << 21, "threads": 3, "sketch": False, "mtp": False}
     with pumice.load(path, **given, compute="float32", pooling="last") as model:
         options = vars(model._core.options)
         behind: dict[str, Any] = {"modules": [], "score_ids": [], "task": None, "lora": [], "assistant": None}
@@ -91,6 +92,7 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
         ({"device": "cuda"}, ValueError, "device='cuda' is not one of 'auto', 'cpu', 'vulkan'"),
         ({"device": "vulcan"}, ValueError, "did you mean 'vulkan'"),
         ({"device": 0}, TypeError, "device must be a string"),
+        ({"sketch": 1}, TypeError, "sketch must be True or False, not 1"),
         ({"gpu_layers": -1}, ValueError, "gpu_layers=-1"),
         ({"gpu_layers": True}, TypeError, "gpu_layers=True is neither 'auto' nor 'all' nor a whole number"),
         ({"kv_budget": "2 GiB"}, ValueError, "kv_budget='2 GiB' is neither 'auto' nor a whole number"),
