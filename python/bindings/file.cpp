@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 
 #include "files/model_file.h"
 #include "files/new_file.h"
@@ -25,14 +26,17 @@ py::str to_str(std::string_view bytes) {
   return py::reinterpret_steal<py::str>(text);
 }
 
-py::bytes read(const ModelFile& file, const std::string& name) {
+py::bytes read(const ModelFile& file, const std::string& name, std::uint64_t offset, std::optional<std::uint64_t> count) {
   const files::TensorInfo* tensor = file.find(name);
   require(tensor != nullptr, file.path(), " has no tensor ", name);
-  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(tensor->bytes));
+  require(offset <= tensor->bytes && count.value_or(0) <= tensor->bytes - offset, "read: bytes from ", offset, " on are not all in ", name,
+          ", which has ", tensor->bytes);
+  const std::uint64_t wanted = count.value_or(tensor->bytes - offset);
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(wanted));
   if (!bytes) throw py::error_already_set();
   const auto result = py::reinterpret_steal<py::bytes>(bytes);
   auto* to = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(bytes));
-  interruptible([&](const Cancel&) { file.read(*tensor, 0, tensor->bytes, to); });
+  interruptible([&](const Cancel&) { file.read(*tensor, offset, wanted, to); });
   return result;
 }
 
@@ -109,7 +113,7 @@ void bind_files(py::module_& module) {
       .def_property_readonly("tensors", &tensors)
       .def("metadata", &metadata)
       .def("get", &get, py::arg("key"))
-      .def("read", &read, py::arg("name"))
+      .def("read", &read, py::arg("name"), py::arg("offset") = 0, py::arg("count") = py::none())
       .def("keys", [](const ModelFile& file) {
         py::list out;
         for (const auto& [key, value] : file.metadata().entries()) {

@@ -16,6 +16,7 @@
 #include "counter.h"
 #include "engine/diagnostics.h"
 #include "engine/scorer.h"
+#include "model/config_difference.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -130,6 +131,13 @@ std::unique_ptr<ModelHandle> load(std::shared_ptr<files::ModelFile> file, const 
   return std::make_unique<ModelHandle>(std::move(model));
 }
 
+py::list config_differences(const files::ModelFile& file, const files::ModelFile& other) {
+  py::list out;
+  for (const auto& [field, text] : model::differences(model::read_config(file), model::read_config(other)))
+    out.append(py::make_tuple(field, text));
+  return out;
+}
+
 py::dict plan(std::shared_ptr<files::ModelFile> file, const LoadOptions& options) {
   engine::Placement placement;
   interruptible([&](const Cancel&) { placement = engine::plan(file, options); });
@@ -221,6 +229,7 @@ void bind_model(py::module_& module, py::class_<ModelHandle>& model) {
       .def("score", &score, "ids"_a, "top"_a = py::none(), "cancel"_a = py::none())
       .def("close", &ModelHandle::close);
   module.def("plan", &plan, "file"_a, "options"_a);
+  module.def("config_differences", &config_differences, "file"_a, "other"_a);
   module.def("load", &load, "file"_a, "options"_a, "progress"_a = py::none(), "stop"_a = py::none());
 }
 

@@ -336,7 +336,10 @@ py::array_t<float> unpack_bytes(const std::string& format, const py::bytes& pack
   const std::string_view bytes = packed;
   const auto blocks = static_cast<std::int64_t>(bytes.size()) / info(*known).block_bytes;
   py::array_t<float> out(blocks * info(*known).block);
-  unpack(*known, reinterpret_cast<const std::uint8_t*>(bytes.data()), out.size(), out.mutable_data());
+  float* const to = out.mutable_data();
+  const auto count = static_cast<std::int64_t>(out.size());
+  const WithoutGil released;
+  unpack(*known, reinterpret_cast<const std::uint8_t*>(bytes.data()), count, to);
   return out;
 }
 
@@ -345,7 +348,12 @@ py::bytes pack_floats(const std::string& format, const py::array_t<float, py::ar
   require(known.has_value(), "format ", format, " is not known");
   require(weights.size() % info(*known).block == 0, weights.size(), " weights are no whole number of blocks of ", info(*known).block);
   std::string packed(static_cast<std::size_t>(row_bytes(*known, weights.size())), '\0');
-  pack(*known, weights.data(), weights.size(), reinterpret_cast<std::uint8_t*>(packed.data()));
+  {
+    const float* const from = weights.data();
+    const auto count = static_cast<std::int64_t>(weights.size());
+    const WithoutGil released;
+    pack(*known, from, count, reinterpret_cast<std::uint8_t*>(packed.data()));
+  }
   return packed;
 }
 
@@ -359,7 +367,7 @@ std::int64_t bytes_of_row(const std::string& format, std::int64_t cols) {
 }  // namespace
 
 void bind_ops(py::module_& module) {
-  auto ops = module.def_submodule("ops", "Programs of any operations on numpy arrays; private, for tests and bench.");
+  auto ops = module.def_submodule("ops", "Programs of any operations, and weight formats, on numpy arrays; private.");
   py::class_<Runner>(ops, "Runner")
       .def(py::init<const py::dict&, const std::vector<std::tuple<std::string, std::int64_t, std::int64_t, std::int32_t, py::bytes>>&,
                     const std::vector<std::vector<float>>&, int, const std::string&, const std::string&, std::int32_t, std::int32_t,

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .generate.generation import Chunk, Generation, Stream
     from .generate.grammar import Grammar
     from .generate.settings import SamplingParams
+    from .gguf.conversion import ConversionPlan, convert
     from .loading.placement import Plan, plan
     from .machine.diagnostics import Report, doctor
     from .machine.hardware import DeviceInfo, DeviceList, devices
@@ -90,6 +91,8 @@ _HOME = {
     "similarity_pairwise": "encode.vectors",
     "maxsim": "encode.vectors",
     "quantize_vectors": "encode.vectors",
+    "convert": "gguf.conversion",
+    "ConversionPlan": "gguf.conversion",
     "devices": "machine.hardware",
     "DeviceInfo": "machine.hardware",
     "DeviceList": "machine.hardware",
@@ -107,6 +110,7 @@ __all__ = [
     "Chunk",
     "Comparison",
     "ContextLengthError",
+    "ConversionPlan",
     "DeviceError",
     "DeviceInfo",
     "DeviceList",
@@ -149,6 +153,7 @@ __all__ = [
     "__version__",
     "aload",
     "build_info",
+    "convert",
     "devices",
     "doctor",
     "load",

@@ -1,5 +1,5 @@
 """The command line: pumice doctor | devices | info | plan | encode | generate | chat | serve | bench |
-perplexity.
+perplexity | convert.
 
 Exit code 0, or 1 with one line on stderr."""
 
@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, Literal, NoReturn
 
 import pumice
 
@@ -138,6 +138,14 @@ def parser() -> Parser:
     )
     perplexity.add_argument("--window", type=int, help="tokens of a window, whose second half is scored (default 512)")
     perplexity.add_argument("--json", action="store_true", help="print JSON")
+    convert = command("convert", run_convert, "write a safetensors folder as a GGUF file", "FOLDER")
+    convert.add_argument("--to", default="auto", help='"f32", "f16", "bf16", "q8_0", "q4_0"; default: the folder\'s own formats, exactly')
+    convert.add_argument("--no-tokenizer", action="store_true", help="leave the tokenizer out")
+    for sub in (convert,):
+        sub.add_argument("output", help="the .gguf file to write")
+        sub.add_argument("--split", metavar="SIZE", help='the largest size of a file, such as "4G"; the model has several files then')
+        sub.add_argument("--plan", action="store_true", help="show what would be written, and write nothing")
+        sub.add_argument("--force", action="store_true", help="replace files that are there already")
     for sub in (plan, encode, generate, chat, serve, bench, perplexity):
         load = sub.add_argument_group("loading")
         for name, (read, about) in (LOADING_CHATS if sub in (chat, serve) else LOADING).items():
@@ -457,6 +465,14 @@ def run_perplexity(arguments: argparse.Namespace) -> int:
             reference = models.enter_context(pumice.load(arguments.against, **plain))
             found = model.compare(reference, text, window=arguments.window)
     say(json.dumps(dataclasses.asdict(found), indent=2) if arguments.json else found)
+    return 0
+
+
+def run_convert(arguments: argparse.Namespace) -> int:
+    """`pumice convert`: writes a safetensors folder as a GGUF file."""
+    tokenizer: Literal["folder", "none"] = "none" if arguments.no_tokenizer else "folder"
+    options = _given(arguments, "to", "split", "force")
+    say(pumice.convert(arguments.model, arguments.output, tokenizer=tokenizer, dry_run=arguments.plan, **options))
     return 0
 
 

@@ -86,8 +86,8 @@ class ModelFile:
         """Returns the value of one key, or None. This is faster than metadata(), because no other value is converted."""
 
     def keys(self) -> list[str]: ...
-    def read(self, name: str) -> bytes:
-        """Returns the bytes of a tensor as they are in the file."""
+    def read(self, name: str, offset: int = 0, count: int | None = None) -> bytes:
+        """Returns `count` bytes of a tensor from `offset` on (None: all that follow), as they are in the file."""
 
 def open_file(path: str) -> ModelFile: ...
 def open_weights(path: str) -> ModelFile:
@@ -149,6 +149,10 @@ def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:
     incomplete: a list of str. Each begins with "lacks" and names a part that the file lacks, or with "has" and names a part that is not
     run. fallback: a str that says why a GPU of this machine is not used.
     problem: None, or what load() would raise."""
+
+def config_differences(file: ModelFile, other: ModelFile) -> list[tuple[str, str]]:
+    """Returns the fields in which the configurations of two model files differ, and what both have: ("Attention::window", "layer 3: 4096
+    and 0"). Reads only metadata."""
 
 def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], None] | None = None, stop: Cancel | None = None) -> Model:
     """Loads a model. progress(bytes_done, bytes_total) is called in the calling thread, about ten times per second. If `stop` is requested,

@@ -67,14 +67,17 @@ class Tensor:
 
     @property
     def values(self) -> int:
+        """Number of weights."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
+        """Number of bytes in the file, without those that align the next tensor."""
         return self.values // self.shape[-1] * self.row_bytes
 
     @property
     def row_bytes(self) -> int:
+        """Number of bytes of a row."""
         return int(_core.ops.row_bytes(self.format, self.shape[-1]))
 
 

@@ -1,0 +1,259 @@
+"""Writes GGUF files beside their names (NAME.part), and gives them their names once all are complete. A job that was stopped goes on
+where it stopped."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import _core
+from ..common.arguments import shown
+from ..common.display import size as shown_size
+from ..common.progress import LateBar, Progress
+from .container import Tensor, head_bytes, padded
+from .weights import Part, Unit
+
+log = logging.getLogger("pumice")
+
+_JOURNAL_SECONDS = 2.0  # the finished units are written to the disk, and then to the journal, at least this often
+_WAITING = 2  # pieces a worker that may wait to be written
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file of the result. first: the index of its first unit."""
+
+    path: Path
+    head: bytes
+    offsets: tuple[tuple[int, ...], ...]  # for each unit, where each of its tensors begins
+    first: int
+    bytes: int
+
+    @property
+    def part(self) -> Path:
+        return self.path.with_name(self.path.name + ".part")
+
+
+def split_size(given: str | int | None) -> int | None:
+    """Returns the largest size of a file in bytes: of "4G", "500M" or a number. Raises ValueError for others."""
+    if given is None:
+        return None
+    match = re.fullmatch(r"(\d+)([MG]?)B?", str(given).strip().upper())
+    count = int(match[1]) * {"": 1, "M": 10**6, "G": 10**9}[match[2]] if match and len(match[1]) < 16 else 0
+    if count < 1:
+        raise ValueError(f'split is {shown(given)}; a size is needed, such as "4G" or "500M"')
+    return count
+
+
+def _grouped(units: Sequence[Unit], most: int | None) -> list[list[Unit]]:
+    groups: list[list[Unit]] = [[]]
+    used = 0
+    for unit in units:
+        size = sum(padded(tensor.bytes) for tensor in unit.tensors)
+        if most is not None and groups[-1] and used + size > most:
+            groups.append([])
+            used = 0
+        groups[-1].append(unit)
+        used += size
+    return groups
+
+
+def _files(path: Path, keys: Mapping[str, Any], units: Sequence[Unit], most: int | None) -> list[_File]:
+    """Lays the tensors out. The first file has all metadata, and the others only the number of the file (gguf-split.cpp in llama.cpp)."""
+    groups = _grouped(units, most)
+    count = sum(len(unit.tensors) for unit in units)
+    files: list[_File] = []
+    first = 0
+    for number, group in enumerate(groups):
+        name, said = path, dict(keys)
+        if len(groups) > 1:
+            name = path.with_name(f"{path.stem}-{number + 1:05}-of-{len(groups):05}.gguf")
+            shown_number = {"split.no": number, "split.count": len(groups), "split.tensors.count": count}
+            said = (dict(keys) if number == 0 else {}) | shown_number
+        tensors = [tensor for unit in group for tensor in unit.tensors]
+        head = head_bytes(said, tensors)
+        offsets, at = [], len(head)
+        for unit in group:
+            begins = []
+            for tensor in unit.tensors:
+                begins.append(at)
+                at += padded(tensor.bytes)
+            offsets.append(tuple(begins))
+        files.append(_File(name, head, tuple(offsets), first, at))
+        first += len(group)
+    return files
+
+
+class Job:
+    """Writes units and metadata as a GGUF file, or as several ones."""
+
+    def __init__(
+        self, path: Path, keys: Mapping[str, Any], units: Sequence[Unit], source: str, split: int | None = None, force: bool = False
+    ) -> None:
+        """source: a text that changes whenever the bytes of the source may have changed.
+
+        Raises FileExistsError if there is a file at one of the names, unless `force` is true."""
+        self._units, self._force = units, force
+        self.files = _files(path, keys, units, split)
+        self._journal = path.with_name(path.name + ".journal")
+        heads = hashlib.sha256()
+        for file in self.files:
+            heads.update(file.head)
+        self._key = hashlib.sha256(f"{source}\n{heads.hexdigest()}\n{_core.__version__}".encode()).hexdigest()
+        self._refuse_existing()
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in order."""
+        return [tensor for unit in self._units for tensor in unit.tensors]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files)
+
+    def _refuse_existing(self) -> None:
+        for file in self.files:
+            if file.path.exists() and not file.path.is_file():
+                raise OSError(errno.EEXIST, "there is something other than a file", str(file.path))
+            if file.path.exists() and not self._force:
+                raise FileExistsError(errno.EEXIST, "the file is there already; --force (force=True) replaces it", str(file.path))
+
+    def run(self, progress: Progress = None) -> None:
+        """Writes what is not written yet. If it is interrupted, the .part files and the journal stay, and the next run of the same job goes
+        on from there."""
+        done = self._finished()
+        with contextlib.ExitStack() as open_files:
+            handles = [self._opened(file, done, open_files) for file in self.files]
+            self._write(handles, done, progress)
+            for handle in handles:
+                os.fsync(handle)
+        # The first file gets its name last: a model of several files is opened by it.
+        for file in reversed(self.files):
+            os.replace(file.part, file.path)
+        self._journal.unlink(missing_ok=True)
+
+    def _finished(self) -> int:
+        """Returns how many units an earlier run of the same job has written."""
+        try:
+            journal = json.loads(self._journal.read_bytes())
+            done = int(journal["units"]) if journal["job"] == self._key else 0
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError, KeyError, TypeError):
+            done = 0
+        sizes = [file.part.stat().st_size if file.part.is_file() else 0 for file in self.files]
+        if not 0 <= done <= len(self._units) or sizes != [file.bytes for file in self.files]:
+            done = 0
+        if done == 0:
+            log.warning("%s is of another conversion, which is not continued", self._journal)
+        return done
+
+    def _opened(self, file: _File, done: int, stack: contextlib.ExitStack) -> int:
+        handle = os.open(file.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        stack.callback(os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise OSError(errno.EBUSY, "another process writes this file", str(file.part)) from None
+        if done == 0:
+            os.truncate(handle, 0)
+            if hasattr(os, "posix_fallocate"):  # a disk that is too small is an error before the work
+                with _named(file.part):
+                    os.posix_fallocate(handle, 0, file.bytes)
+            os.truncate(handle, file.bytes)
+            _write_at(handle, 0, file.head, file.part)
+        return handle
+
+    def _save(self, handles: Sequence[int], done: int) -> None:
+        for handle in handles:
+            os.fsync(handle)
+        new = self._journal.with_name(self._journal.name + ".new")
+        new.write_text(json.dumps({"job": self._key, "units": done}))
+        os.replace(new, self._journal)
+
+    def _write(self, handles: Sequence[int], done: int, progress: Progress) -> None:
+        total = sum(tensor.bytes for tensor in self.tensors)
+        written = sum(tensor.bytes for unit in self._units[:done] for tensor in unit.tensors)
+        bar = LateBar(progress, "write", unit="B", unit_scale=True, unit_divisor=1024)
+        saved = time.monotonic()
+        self._save(handles, done)
+        try:
+            for unit, ends, parts in self._made(done):
+                number = max(i for i, file in enumerate(self.files) if file.first <= unit)
+                file = self.files[number]
+                for part in parts:
+                    _write_at(handles[number], file.offsets[unit - file.first][part.tensor] + part.offset, part.data, file.part)
+                    written += len(part.data)
+                if bar.update is not None:
+                    bar.update(written, total)
+                if ends:
+                    done = unit + 1
+                    if time.monotonic() - saved > _JOURNAL_SECONDS:
+                        self._save(handles, done)
+                        saved = time.monotonic()
+        except BaseException:
+            self._save(handles, done)
+            raise
+        finally:
+            bar.close()
+
+    def _made(self, first: int) -> Iterator[tuple[int, bool, list[Part]]]:
+        """Yields (unit, whether it was the unit's last piece, bytes) in order. The pieces are made by several threads."""
+        workers = max(1, int(_core.build_info()["threads"]))
+        pieces = ((number, piece, unit) for number, unit in enumerate(self._units[first:], first) for piece in range(unit.pieces))
+        waiting: collections.deque[tuple[int, bool, concurrent.futures.Future[list[Part]]]] = collections.deque()
+        pool = concurrent.futures.ThreadPoolExecutor(workers, "pumice-convert")
+        try:
+            for number, piece, unit in pieces:
+                waiting.append((number, piece + 1 == unit.pieces, pool.submit(_parts, unit, piece)))
+                if len(waiting) >= _WAITING * workers:
+                    at, ends, future = waiting.popleft()
+                    yield at, ends, future.result()
+            while waiting:
+                at, ends, future = waiting.popleft()
+                yield at, ends, future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _parts(unit: Unit, piece: int) -> list[Part]:
+    return list(unit.make(piece))
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Adds the path to errors that have none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _write_at(handle: int, at: int, data: bytes, path: Path) -> None:
+    view = memoryview(data)
+    with _named(path):
+        while view:
+            count = os.pwrite(handle, view, at)
+            view, at = view[count:], at + count
+
+
+def source_key(file: _core.ModelFile, more: Sequence[Path] = ()) -> str:
+    """Returns a text that changes whenever the bytes of a model's files may have changed: names, sizes and times of the last change."""
+    path = Path(file.path)
+    beside = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    found = [f"{each.name} {each.stat().st_size} {each.stat().st_mtime_ns}" for each in (*beside, *more) if each.is_file()]
+    return "\n".join([str(path.resolve()), *found, shown_size(file.size), json.dumps([list(map(str, t)) for t in file.tensors])])

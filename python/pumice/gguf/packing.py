@@ -1,0 +1,60 @@
+"""Weight formats of files that are written: how rows of floats become bytes, and which formats a name of a mix stands for."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..errors import NumericError
+
+Float32 = npt.NDArray[np.float32]
+
+BLOCKS = {"Q4_0": 32, "Q4_1": 32, "Q5_0": 32, "Q5_1": 32, "Q8_0": 32, "IQ4_NL": 32, "MXFP4": 32}  # of others that are quantized: 256
+PLAIN = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}  # formats whose rows are an array of a dtype
+LARGEST_HALF = 65504
+
+
+def block_of(format: str) -> int:
+    """Returns how many weights of a row a block has."""
+    return 1 if format in PLAIN else BLOCKS.get(format, 256)
+
+
+def fits(format: str, columns: int) -> bool:
+    """Returns whether rows of so many columns are whole blocks."""
+    return columns % block_of(format) == 0
+
+
+def pack_rows(format: str, rows: Float32, name: str) -> bytes:
+    """Returns the bytes of rows of floats. Q8_0 is rounded as ggml rounds it, so that files are equal to llama.cpp's byte by byte. For the
+    other quantized formats, the scales with the least squared error are searched (_core.ops.pack()).
+
+    Raises NumericError, with the name of the tensor, for NaN, infinities, and numbers that are too large for the format."""
+    if not np.isfinite(rows).all():
+        raise NumericError(f"{name} holds a NaN or an infinity; the file is damaged, or the model was saved so")
+    if format not in ("F32", "BF16") and (largest := float(np.abs(rows).max(initial=0))) > LARGEST_HALF:
+        raise NumericError(f"{name} holds {largest:g}, and {format} holds numbers up to {LARGEST_HALF}; write this tensor as BF16 or F32")
+    return _plain_q8_0(rows) if format == "Q8_0" else _core.ops.pack(format, rows)
+
+
+def _plain_q8_0(rows: Float32) -> bytes:
+    """Rounds blocks of 32 to int8, half away from zero, with the scale that maps the largest weight to 127 (quantize_row_q8_0_ref() in
+    ggml-quants.c)."""
+    blocks = rows.reshape(-1, 32)
+    scales = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = np.where(scales == 0, np.float32(0), np.float32(1) / scales).astype(np.float32)
+    scaled = blocks * inverse
+    codes = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))
+    # A sum that rounds up to the next integer although the fraction is below a half: 0.49999997 + 0.5 is 1 in float32.
+    codes -= np.where(np.abs(codes - scaled) > 0.5, np.sign(scaled), np.float32(0))
+    packed = np.empty((len(blocks), 34), np.uint8)
+    packed[:, :2] = scales.astype(np.float16).view(np.uint8)
+    packed[:, 2:] = codes.astype(np.int8).view(np.uint8)
+    return packed.tobytes()
+
+
+def unpack_rows(format: str, data: bytes, columns: int) -> Float32:
+    """Returns rows of floats."""
+    found: Float32 = _core.ops.unpack(format, data).reshape(-1, columns)
+    return found

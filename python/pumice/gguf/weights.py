@@ -1,0 +1,254 @@
+"""The weights of a file that is written: in which format each tensor is, and the pieces in which its bytes are made, so that memory holds
+few of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..errors import ModelFormatError, UnsupportedModelError
+from .changes import Array
+from .container import IDS, Tensor
+from .forms import Form, parts_of
+from .keys import Config
+from .packing import PLAIN, fits, pack_rows, unpack_rows
+
+Choose = Callable[[str, tuple[int, ...], str], str]  # (name, shape, the source's format) -> the format that is written
+PIECE = 1 << 22  # values of a piece: 16 MB in float32
+_DTYPES = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}
+_EXPERT = re.compile(r"(?<=\.experts)\.(\d+)(?=\.)")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes of a tensor that is written."""
+
+    tensor: int  # index in Unit.tensors
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Tensors that are made from the same tensors of the source, in pieces that do not depend on each other."""
+
+    tensors: tuple[Tensor, ...]
+    pieces: int
+    make: Callable[[int], Iterator[Part]]  # makes a piece
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A tensor of the folder, or the matrices of a layer's experts, which become one tensor. shape: of one of them."""
+
+    name: str
+    files: tuple[str, ...]
+    format: str
+    shape: tuple[int, ...]
+
+    @property
+    def stacked(self) -> bool:
+        return len(self.shape) == 3 and bool(re.search(r"experts?\b", self.name)) and "mlp.w" not in self.name
+
+    @property
+    def experts(self) -> bool:
+        return self.files != (self.name,)
+
+
+def _sources(file: _core.ModelFile) -> list[_Source]:
+    """Returns the tensors of a folder. The matrices experts.0.w1, experts.1.w1, ... are one source."""
+    found: dict[str, _Source] = {}
+    for name, kind, shape, _ in sorted(file.tensors, key=lambda tensor: _by_numbers(tensor[0])):
+        match = _EXPERT.search(name)
+        base = name if match is None else name[: match.start()] + name[match.end() :]
+        known = found.get(base)
+        if known is None:
+            found[base] = _Source(base, (name,), kind, tuple(shape))
+        elif (known.shape, len(known.files)) != (tuple(shape), int(match[1]) if match else 0):
+            raise ModelFormatError(
+                f"{file.path}: {name} has the shape {shape}; that of expert 0 is {known.shape}", file=file.path, field=name
+            )
+        else:
+            kind = kind if kind == known.format else "F32"  # experts in several formats
+            found[base] = _Source(base, (*known.files, name), kind, known.shape)
+    return list(found.values())
+
+
+def _by_numbers(name: str) -> list[Any]:
+    """Returns a key that sorts names by the numbers in them: layer 2 comes before layer 10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+class Folder:
+    """The tensors of a safetensors folder in their GGUF form."""
+
+    def __init__(self, file: _core.ModelFile, form: Form, config: Config, choose: Choose) -> None:
+        self._file, self._form, self._config, self._choose = file, form, config, choose
+        self._formats = {name: kind for name, kind, _, _ in file.tensors}
+
+    def units(self) -> Iterator[Unit]:
+        """Yields the units of all tensors that the GGUF form has. Raises ModelFormatError for a tensor that has no name in GGUF."""
+        for source in _sources(self._file):
+            if ".act_fn." not in source.name and not source.name.endswith((".inv_freq", ".masked_bias", "position_ids")):
+                unit = self._unit(source)
+                if unit.tensors:
+                    yield unit
+                elif self._matters(source):
+                    raise UnsupportedModelError(f"{self._file.path}: a GGUF file of this family has no place for {source.name}")
+
+    def _matters(self, source: _Source) -> bool:
+        """Returns whether a tensor that the form leaves out changes results: the dense layer of a classifier, a bias that is not 0."""
+        if source.name.endswith(".experts.bias"):
+            return bool(self._read(source.name, source.shape, raw=False).any())
+        return "pooler." in source.name and any("Classification" in name for name in self._config.get("architectures") or ())
+
+    def _changed(self, name: str, values: Array) -> dict[str, Array]:
+        try:
+            return parts_of(name, values, self._form, self._config)
+        except (AssertionError, ValueError, IndexError) as error:
+            raise ModelFormatError(
+                f"{self._file.path}: the tensor {name} {list(values.shape)} has no GGUF form: {error}", file=self._file.path, field=name
+            ) from None
+
+    def _unit(self, source: _Source) -> Unit:
+        one = (1, *source.shape) if source.experts else (1, *source.shape[1:]) if source.stacked else source.shape
+        count = len(source.files) if source.experts else source.shape[0] if source.stacked else 1
+        # An array without memory of its own shows names and shapes, and which tensors keep their bytes.
+        given = np.broadcast_to(np.float32(0), one)
+        parts = self._changed(source.name, given)
+        tensors = []
+        for name, values in parts.items():
+            shape = (values.shape[0] * count, *values.shape[1:]) if source.experts or source.stacked else values.shape
+            tensors.append(Tensor(name, self._choose(name, shape, source.format), shape))
+        same = len(parts) == 1 and next(iter(parts.values())) is given
+        raw = self._keeps_bytes(source, one, tensors, count)
+        if same and not (source.experts or source.stacked) and len(source.shape) == 2:
+            return self._by_rows(source, tensors[0], raw)
+        return self._whole(source, tuple(tensors), one, count, raw)
+
+    def _keeps_bytes(self, source: _Source, shape: tuple[int, ...], tensors: list[Tensor], count: int) -> bool:
+        """Returns whether all tensors have the source's format, and its values are only moved: then their bytes are moved, too."""
+        if any(tensor.format != source.format for tensor in tensors) or any(self._formats[name] != source.format for name in source.files):
+            return False
+        try:
+            found = self._changed(source.name, np.broadcast_to(self._raw_dtype(source.format)(0), self._raw_shape(source.format, shape)))
+        except ModelFormatError:
+            return False  # bytes of blocks cannot be moved as the columns are
+        return all(
+            values.dtype == self._raw_dtype(source.format) and values.nbytes * count == tensor.bytes
+            for values, tensor in zip(found.values(), tensors, strict=True)
+        )
+
+    @staticmethod
+    def _raw_dtype(format: str) -> Any:
+        return _DTYPES.get(format, np.uint8)
+
+    @staticmethod
+    def _raw_shape(format: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape if format in PLAIN else (*shape[:-1], int(_core.ops.row_bytes(format, shape[-1])))
+
+    def _read(self, name: str, shape: tuple[int, ...], raw: bool, offset: int = 0, count: int | None = None) -> Array:
+        """Returns values of a tensor from byte `offset` on: as they are in the file, or as floats."""
+        data, format = self._file.read(name, offset, count), self._formats[name]
+        if format not in PLAIN and format not in _core.build_info()["formats"]:
+            raise ModelFormatError(f"{self._file.path}: {name} is {format}, which has no GGUF form", file=self._file.path, field=name)
+        if raw:
+            return np.frombuffer(data, self._raw_dtype(format)).reshape(self._raw_shape(format, shape))
+        return unpack_rows(format, data, shape[-1] if shape else 1).reshape(shape)
+
+    def _bytes(self, tensor: Tensor, values: Array, raw: bool) -> bytes:
+        return np.ascontiguousarray(values).tobytes() if raw else pack_rows(tensor.format, _floats(values), tensor.name)
+
+    def _by_rows(self, source: _Source, tensor: Tensor, raw: bool) -> Unit:
+        rows, columns = source.shape
+        step = max(1, PIECE // columns)
+        width = _bytes_of(source.format, columns)
+
+        def make(piece: int) -> Iterator[Part]:
+            first = piece * step
+            count = min(step, rows - first)
+            values = self._read(source.name, (count, columns), raw, first * width, count * width)
+            yield Part(0, first * tensor.row_bytes, self._bytes(tensor, values, raw))
+
+        return Unit((tensor,), -(-rows // step), make)
+
+    def _whole(self, source: _Source, tensors: tuple[Tensor, ...], one: tuple[int, ...], count: int, raw: bool) -> Unit:
+        def make(piece: int) -> Iterator[Part]:
+            if source.experts:
+                values = self._read(source.files[piece], one, raw)
+            elif source.stacked:
+                width = _bytes_of(source.format, one[-1]) * int(np.prod(one[:-1]))
+                values = self._read(source.name, one, raw, piece * width, width)
+            else:
+                values = self._read(source.name, one, raw)
+            for index, (tensor, changed) in enumerate(zip(tensors, self._changed(source.name, values).values(), strict=True)):
+                yield Part(index, piece * (tensor.bytes // count), self._bytes(tensor, changed, raw))
+
+        return Unit(tensors, count, make)
+
+
+def _floats(values: Array) -> npt.NDArray[np.float32]:
+    return np.ascontiguousarray(values, np.float32)
+
+
+def _bytes_of(format: str, columns: int) -> int:
+    return int(_core.ops.row_bytes(format, columns))
+
+
+def small_tensors(found: dict[str, Array]) -> Iterator[Unit]:
+    """Yields a unit for each tensor that comes from no tensor of the folder."""
+    for name, values in found.items():
+        data = _floats(values).tobytes()
+
+        def make(piece: int, data: bytes = data) -> Iterator[Part]:
+            yield Part(0, 0, data)
+
+        yield Unit((Tensor(name, "F32", values.shape),), 1, make)
+
+
+def file_units(file: _core.ModelFile, choose: Choose) -> Iterator[Unit]:
+    """Yields a unit for each tensor of a GGUF file. A tensor that keeps its format keeps its bytes."""
+    for name, kind, shape, size in file.tensors:
+        tensor = Tensor(name, choose(name, tuple(shape), kind), tuple(shape))
+        rows = tensor.values // shape[-1] if shape else 1
+        width, step = size // max(rows, 1), max(1, PIECE // max(shape[-1], 1))
+
+        def make(
+            piece: int, tensor: Tensor = tensor, kind: str = kind, rows: int = rows, width: int = width, step: int = step
+        ) -> Iterator[Part]:
+            first = piece * step
+            count = min(step, rows - first)
+            data = file.read(tensor.name, first * width, count * width)
+            if tensor.format != kind:
+                data = pack_rows(tensor.format, unpack_rows(kind, data, tensor.shape[-1]), tensor.name)
+            yield Part(0, first * tensor.row_bytes, data)
+
+        yield Unit((tensor,), -(-rows // step), make)
+
+
+# Matrices that llama.cpp reads as F32 alone, by the end of their name in GGUF (ModelBase.prepare_tensors() in llama.cpp's
+# conversion/base.py).
+ALWAYS_F32 = re.compile(
+    r"(_norm|ffn_gate_inp(_shexp)?|position_embd|token_types|ssm_conv1d|shortconv\.conv|attn_rel_b)\.weight$|(?<!\.weight)$"
+)
+
+
+def plain_choice(to: str) -> Choose:
+    """Returns what llama.cpp's converter chooses for --outtype `to`: matrices have that format, vectors and some small matrices F32. A
+    matrix whose rows are not whole blocks becomes F16. "auto" keeps the source's format, or takes BF16 if GGUF does not have it."""
+
+    def choose(name: str, shape: tuple[int, ...], source: str) -> str:
+        if len(shape) <= 1 or ALWAYS_F32.search(name):
+            return "F32"
+        wanted = (source if source in IDS else "BF16") if to == "auto" else to
+        if wanted in PLAIN or fits(wanted, shape[-1]):
+            return wanted
+        return "F16"
+
+    return choose

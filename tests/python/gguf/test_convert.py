@@ -1,0 +1,245 @@
+"""convert() must write the tensors and keys that llama.cpp's converter writes, or refuse the folder. A file appears whole or not at
+all, and an interrupted call goes on with the same bytes."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import packed_models
+import pytest
+import random_gguf
+import random_models
+import samples
+from random_gguf import FORMS, WITHOUT
+from random_models import VARIANTS
+
+import pumice
+from pumice import _core
+from pumice.__main__ import main
+from pumice.gguf.packing import pack_rows
+from pumice.gguf.vocabulary import tokenizer_keys
+
+RUN = [v for v in VARIANTS.values() if not v.pending and v.family in FORMS and v.kind in ("decoder", *random_models.ENCODERS)]
+CHECKSUMS = {"F16": 2930758552, "BF16": 1430369615, "Q8_0": 4220384390}
+# Variants of which llama.cpp's converter drops something, and pumice's does not.
+KEPT = ("bailing_moe_plain", "falcon_h1_bias", "internlm2_bias")
+PLAIN: dict[str, Any] = {"tokenizer": "none", "progress": False}
+
+
+def same(found: Any, expected: Any) -> bool:
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(same, found, expected))
+    if isinstance(expected, float):
+        return abs(found - np.float32(expected)) <= 1e-6 * abs(expected)
+    return bool(found == expected)
+
+
+@pytest.mark.parametrize("family", sorted(FORMS))
+def test_files_are_those_of_the_converter(family: str, tmp_path: Path) -> None:
+    """tests/python/families/test_random_gguf.py shows that files with these keys and tensors give the logits of the folder."""
+    for name in [v.name for v in RUN if v.family == family and v.name not in WITHOUT]:
+        output = tmp_path / f"{name}.gguf"
+        pumice.convert(random_models.make_folder(name, tmp_path), output, to="f32", **PLAIN)
+        keys, tensors = random_gguf.gguf_parts(name)
+        file = _core.open_file(str(output))
+        assert {tensor: (kind, shape) for tensor, kind, shape, _ in file.tensors} == {n: ("F32", t.shape) for n, t in tensors.items()}
+        for tensor, values in tensors.items():
+            assert file.read(tensor) == np.ascontiguousarray(values, np.float32).tobytes(), (name, tensor)
+        for key, value in keys.items():
+            assert same(file.get(key), value), (name, key)
+
+
+@pytest.mark.parametrize("family", sorted({VARIANTS[name].family for name in WITHOUT}))
+def test_what_gguf_cannot_say_is_refused(family: str, tmp_path: Path) -> None:
+    for name in [v.name for v in RUN if v.family == family and v.name in WITHOUT and v.name not in KEPT]:
+        with pytest.raises((pumice.UnsupportedModelError, pumice.ModelFormatError)) as error:
+            pumice.convert(random_models.make_folder(name, tmp_path), tmp_path / "m.gguf", to="f32", **PLAIN)
+        assert "GGUF" in str(error.value) or "convert()" in str(error.value), (name, error.value)
+    assert not list(tmp_path.glob("m.gguf*"))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_the_converter_drops_is_kept(name: str, tmp_path: Path) -> None:
+    folder, ids = random_models.make_folder(name, tmp_path), random_models.golden(name)["ids"]
+    pumice.convert(folder, tmp_path / "m.gguf", **PLAIN)
+    logits = []
+    for path in (folder, tmp_path / "m.gguf"):
+        with pumice.load(path, device="cpu", compute="float32", tokenizer=folder, progress=False) as model:
+            logits.append(model.logits(ids, positions="all"))
+    assert np.abs(logits[0] - logits[1]).max() <= 5e-5
+
+
+def test_families_without_a_form_are_named(tmp_path: Path) -> None:
+    with pytest.raises(pumice.UnsupportedModelError, match="knows no GGUF form of 'albert'"):
+        pumice.convert(random_models.make_folder("albert", tmp_path), tmp_path / "m.gguf")
+
+
+# ---------------------------------------------------------------- formats
+def test_rounding_is_that_of_ggml() -> None:
+    """The checksums are those of gguf-py 0.17.1 (gguf.quants.quantize) for the same numbers."""
+    rng = np.random.default_rng(5)
+    rows = (rng.standard_normal((64, 96)) * np.exp(rng.uniform(-9, 3, (64, 1)))).astype(np.float32)
+    rows[3] = 0
+    rows[4, :32] = np.float32(0.5) * np.arange(32)
+    found = {name: zlib.crc32(pack_rows(name, rows, "w")) for name in ("F16", "BF16", "Q8_0")}
+    assert found == CHECKSUMS
+
+
+@pytest.mark.parametrize("to", ["f16", "bf16", "q8_0", "q4_0"])
+def test_matrices_have_the_format_that_is_asked_for(to: str, tmp_path: Path) -> None:
+    folder = random_models.make_folder("qwen2", tmp_path)
+    plan = pumice.convert(folder, tmp_path / "m.gguf", to=to, **PLAIN)
+    kinds = {name: kind for name, kind, _, _ in plan.tensors}
+    assert kinds["blk.0.attn_q.weight"] == to.upper() and kinds["blk.0.attn_norm.weight"] == kinds["blk.0.attn_q.bias"] == "F32"
+    file = _core.open_file(str(tmp_path / "m.gguf"))
+    assert file.get("general.file_type") == {"f16": 1, "bf16": 32, "q8_0": 7, "q4_0": 2}[to]
+    assert f"{to.upper()}" in str(plan) and plan.bytes == (tmp_path / "m.gguf").stat().st_size
+    tensor = random_models.tensors("qwen2")["model.layers.0.mlp.up_proj.weight"]
+    assert file.read("blk.0.ffn_up.weight") == pack_rows(to.upper(), tensor, "w")
+
+
+def test_numbers_that_a_format_does_not_hold_are_named(tmp_path: Path) -> None:
+    folder = random_models.make_folder("llama3", tmp_path)
+    tensors = random_models.tensors("llama3")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = 1e5
+    random_models.write_safetensors(folder / "model.safetensors", tensors)
+    with pytest.raises(pumice.NumericError, match=r"blk\.1\.ffn_up\.weight holds 100000, and F16 holds numbers up to 65504"):
+        pumice.convert(folder, tmp_path / "m.gguf", to="f16", **PLAIN)
+    assert not (tmp_path / "m.gguf").exists()
+
+
+@pytest.mark.parametrize("library", ["gptq", "awq"])
+def test_packed_folders_keep_their_codes(library: str, tmp_path: Path) -> None:
+    """The file must hold the same blocks, so that its logits have the bits of the folder's (q and k are permuted in Llama, not in Qwen)."""
+    packing = next(
+        name for name, each in packed_models.PACKINGS.items() if each.library.lower() == library and each.becomes and not each.shuffled
+    )
+    folder, _ = packed_models.packed_folder("qwen2", packing, tmp_path)
+    plan = pumice.convert(folder, tmp_path / "m.gguf", **PLAIN)
+    assert packed_models.PACKINGS[packing].becomes in {kind for _, kind, _, _ in plan.tensors}
+    ids = random_models.golden("qwen2")["ids"]
+    with (
+        pumice.load(folder, device="cpu", progress=False) as model,
+        pumice.load(tmp_path / "m.gguf", device="cpu", tokenizer=folder) as other,
+    ):
+        assert np.array_equal(model.logits(ids, positions="all"), other.logits(ids, positions="all"))
+
+
+# ---------------------------------------------------------------- files
+def test_an_interrupted_call_goes_on(tmp_path: Path) -> None:
+    folder, whole, output = random_models.make_folder("mixtral", tmp_path), tmp_path / "whole.gguf", tmp_path / "m.gguf"
+    pumice.convert(folder, whole, to="q8_0", **PLAIN)
+    part, journal = tmp_path / "m.gguf.part", tmp_path / "m.gguf.journal"
+    written = []
+
+    def stop(done: int, total: int) -> None:
+        written.append(done)
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    options = {**PLAIN, "progress": stop}
+    with pytest.raises(KeyboardInterrupt):
+        pumice.convert(folder, output, to="q8_0", **options)
+    assert part.is_file() and json.loads(journal.read_text())["units"] > 3 and not output.exists()
+    again: list[int] = []
+    pumice.convert(folder, output, to="q8_0", **{**PLAIN, "progress": lambda done, total: again.append(done)})
+    assert again[0] > written[-1] * 0.7  # it did not begin anew
+    assert not part.exists() and not journal.exists()
+    assert output.read_bytes() == whole.read_bytes()
+
+
+def test_a_part_of_another_conversion_is_written_anew(tmp_path: Path) -> None:
+    folder, output = random_models.make_folder("llama3", tmp_path), tmp_path / "m.gguf"
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pumice.convert(folder, output, to="f32", **{**PLAIN, "progress": stop})
+    pumice.convert(folder, tmp_path / "whole.gguf", to="f16", **PLAIN)
+    pumice.convert(folder, output, to="f16", **PLAIN)
+    assert output.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
+    output.unlink()
+    (tmp_path / "m.gguf.part").write_bytes(b"x" * 10)
+    (tmp_path / "m.gguf.journal").write_text("[1]")
+    pumice.convert(folder, output, to="f16", **PLAIN)
+    assert output.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
+
+
+def test_files_are_replaced_only_on_demand(tmp_path: Path) -> None:
+    folder, output = random_models.make_folder("llama3", tmp_path), tmp_path / "m.gguf"
+    output.write_bytes(b"precious")
+    with pytest.raises(FileExistsError, match="force"):
+        pumice.convert(folder, output, **PLAIN)
+    assert output.read_bytes() == b"precious"
+    pumice.convert(folder, output, force=True, dry_run=True, **PLAIN)
+    assert output.read_bytes() == b"precious" and not list(tmp_path.glob("*.part"))
+    pumice.convert(folder, output, force=True, **PLAIN)
+    assert output.read_bytes()[:4] == b"GGUF"
+
+
+def test_split_files_load(tmp_path: Path) -> None:
+    folder = random_models.make_folder("qwen2", tmp_path)
+    plan = pumice.convert(folder, tmp_path / "m.gguf", split=200_000, **PLAIN)
+    assert len(plan.files) > 2 and plan.files[0].name == f"m-00001-of-{len(plan.files):05}.gguf"
+    assert all(path.stat().st_size < 250_000 for path in plan.files) and not (tmp_path / "m.gguf").exists()
+    ids = random_models.golden("qwen2")["ids"]
+    with pumice.load(folder, device="cpu", progress=False) as model, pumice.load(plan.files[0], device="cpu", tokenizer=folder) as other:
+        assert np.array_equal(model.logits(ids), other.logits(ids))
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    folder = random_models.make_folder("llama3", tmp_path)
+    for options, message in (
+        ({"to": "q3"}, "to='q3' is not one of 'auto', 'f32'"),
+        ({"split": "4X"}, "split is '4X'; a size is needed"),
+        ({"tokenizer": "other"}, "tokenizer='other' is not one of"),
+        ({"dry_run": 1}, "dry_run"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            pumice.convert(folder, tmp_path / "m.gguf", **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"must end in \.gguf"):
+        pumice.convert(folder, tmp_path / "m.bin")
+    with pytest.raises(FileNotFoundError, match="none"):
+        pumice.convert(folder, tmp_path / "none" / "m.gguf")
+    config = json.loads((folder / "config.json").read_text())
+    del config["num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(pumice.PumiceError):
+        pumice.convert(folder, tmp_path / "m.gguf", **PLAIN)
+    assert [path.name for path in tmp_path.iterdir()] == ["llama3"]
+
+
+# ---------------------------------------------------------------- tokenizers and encoders
+def test_an_encoder_with_its_tokenizer(minilm: pumice.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "minilm.gguf"
+    assert main(["convert", str(samples.minilm()), str(output), "--to", "f32"]) == 0
+    assert "token_embd.weight" in capsys.readouterr().out
+    texts = ["Pumice floats.", "Ein Stein, der auf dem Wasser schwimmt?", ""]
+    with pumice.load(output, device="cpu", progress=False) as model:
+        assert model.info["pooling"] == minilm.info["pooling"]
+        assert [model.tokenize(text).tolist() for text in texts] == [minilm.tokenize(text).tolist() for text in texts]
+        assert np.abs(model.encode(texts) - minilm.encode(texts)).max() < 1e-6
+    assert main(["convert", str(samples.minilm()), str(output)]) == 1
+    assert "--force" in capsys.readouterr().err
+
+
+def test_a_model_with_its_tokenizer_and_template(smollm2: pumice.Model) -> None:
+    rows = smollm2.info["vocab_size"] + 2
+    keys = tokenizer_keys(smollm2._tokenizer, rows, "test", "{{ messages }}")
+    assert keys["tokenizer.ggml.tokens"][:-2] == smollm2._file.get("tokenizer.ggml.tokens") and len(keys["tokenizer.ggml.tokens"]) == rows
+    for name in ("model", "pre", "bos_token_id", "eos_token_id", "add_bos_token"):
+        assert keys[f"tokenizer.ggml.{name}"] == smollm2._file.get(f"tokenizer.ggml.{name}")
+    assert keys["tokenizer.chat_template"] == "{{ messages }}"
+
+
+def test_a_tokenizer_that_gguf_does_not_have_is_an_error(tmp_path: Path) -> None:
+    folder = random_models.make_folder("llama3", tmp_path)  # words of spaces
+    with pytest.raises(
+        pumice.TokenizerError, match=r'no tokenizer that GGUF has gives the ids of this one \(WordLevel\).*tokenizer="none"'
+    ):
+        pumice.convert(folder, tmp_path / "m.gguf")
