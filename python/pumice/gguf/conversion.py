@@ -113,6 +113,8 @@ def convert(
 def target_path(output: str | os.PathLike[str]) -> Path:
     """Returns the path of the file to be written. Raises ValueError and FileNotFoundError for one that cannot be."""
     path = Path(output)
+    if path.is_symlink():  # the file that it leads to is replaced, and not the link
+        path = path.resolve()
     if path.suffix != ".gguf":
         raise ValueError(f"output {shown(os.fspath(output))} must end in .gguf")
     if not path.parent.is_dir():

@@ -103,9 +103,8 @@ class Job:
     def __init__(
         self, path: Path, keys: Mapping[str, Any], units: Sequence[Unit], source: str, split: int | None = None, force: bool = False
     ) -> None:
-        """source: a text that changes whenever the bytes of the source may have changed.
-
-        Raises FileExistsError if there is a file at one of the names, unless `force` is true."""
+        """source: a text that changes whenever the bytes of the source may have changed.  force: whether files with the names of the result
+        are replaced."""
         self._units, self._force = units, force
         self.files = _files(path, keys, units, split)
         self._journal = path.with_name(path.name + ".journal")
@@ -113,7 +112,6 @@ class Job:
         for file in self.files:
             heads.update(file.head)
         self._key = hashlib.sha256(f"{source}\n{heads.hexdigest()}\n{_core.__version__}".encode()).hexdigest()
-        self._refuse_existing()
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -134,7 +132,8 @@ class Job:
 
     def run(self, progress: Progress = None) -> None:
         """Writes what is not written yet. If it is interrupted, the .part files and the journal stay, and the next run of the same job goes
-        on from there."""
+        on from there. Raises FileExistsError if there is a file at one of the names, unless `force` is true."""
+        self._refuse_existing()
         done = self._finished()
         with contextlib.ExitStack() as open_files:
             handles = [self._opened(file, done, open_files) for file in self.files]

@@ -176,10 +176,15 @@ def test_files_are_replaced_only_on_demand(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="force"):
         pumice.convert(folder, output, **PLAIN)
     assert output.read_bytes() == b"precious"
-    pumice.convert(folder, output, force=True, dry_run=True, **PLAIN)
+    pumice.convert(folder, output, dry_run=True, **PLAIN)
     assert output.read_bytes() == b"precious" and not list(tmp_path.glob("*.part"))
     pumice.convert(folder, output, force=True, **PLAIN)
     assert output.read_bytes()[:4] == b"GGUF"
+    link = tmp_path / "link.gguf"
+    link.symlink_to(output)
+    output.write_bytes(b"old")
+    pumice.convert(folder, link, force=True, **PLAIN)
+    assert link.is_symlink() and output.read_bytes()[:4] == b"GGUF"
 
 
 def test_split_files_load(tmp_path: Path) -> None:
