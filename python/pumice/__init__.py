@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .generate.grammar import Grammar
     from .generate.settings import SamplingParams
     from .gguf.conversion import ConversionPlan, convert
+    from .gguf.quantization import quantize
     from .loading.placement import Plan, plan
     from .machine.diagnostics import Report, doctor
     from .machine.hardware import DeviceInfo, DeviceList, devices
@@ -93,6 +94,7 @@ _HOME = {
     "quantize_vectors": "encode.vectors",
     "convert": "gguf.conversion",
     "ConversionPlan": "gguf.conversion",
+    "quantize": "gguf.quantization",
     "devices": "machine.hardware",
     "DeviceInfo": "machine.hardware",
     "DeviceList": "machine.hardware",
@@ -159,6 +161,7 @@ __all__ = [
     "load",
     "maxsim",
     "plan",
+    "quantize",
     "quantize_vectors",
     "search",
     "similarity_pairwise",

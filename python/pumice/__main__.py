@@ -1,5 +1,5 @@
 """The command line: pumice doctor | devices | info | plan | encode | generate | chat | serve | bench |
-perplexity | convert.
+perplexity | convert | quantize.
 
 Exit code 0, or 1 with one line on stderr."""
 
@@ -141,7 +141,18 @@ def parser() -> Parser:
     convert = command("convert", run_convert, "write a safetensors folder as a GGUF file", "FOLDER")
     convert.add_argument("--to", default="auto", help='"f32", "f16", "bf16", "q8_0", "q4_0"; default: the folder\'s own formats, exactly')
     convert.add_argument("--no-tokenizer", action="store_true", help="leave the tokenizer out")
-    for sub in (convert,):
+    quantize = command("quantize", run_quantize, "write a GGUF file with its weights in other formats", "FILE")
+    quantize.add_argument(
+        "--to", required=True, help='"q4_0", "q8_0", "f16", "bf16", "f32", or a mix: "q4_k_m", "q4_k_s", "q5_k_m", "q6_k"'
+    )
+    quantize.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="REGEX=FORMAT",
+        help="the format of tensors whose names fit (may be repeated)",
+    )
+    for sub in (convert, quantize):
         sub.add_argument("output", help="the .gguf file to write")
         sub.add_argument("--split", metavar="SIZE", help='the largest size of a file, such as "4G"; the model has several files then')
         sub.add_argument("--plan", action="store_true", help="show what would be written, and write nothing")
@@ -473,6 +484,19 @@ def run_convert(arguments: argparse.Namespace) -> int:
     tokenizer: Literal["folder", "none"] = "none" if arguments.no_tokenizer else "folder"
     options = _given(arguments, "to", "split", "force")
     say(pumice.convert(arguments.model, arguments.output, tokenizer=tokenizer, dry_run=arguments.plan, **options))
+    return 0
+
+
+def run_quantize(arguments: argparse.Namespace) -> int:
+    """`pumice quantize`: writes a GGUF file with its weights in other formats."""
+    keep = {}
+    for rule in arguments.keep:
+        pattern, equals, format = rule.rpartition("=")
+        if not equals:
+            raise ValueError(f"--keep {rule} has no '='; it must be REGEX=FORMAT, such as blk\\.0\\..*=q8_0")
+        keep[pattern] = format
+    options = _given(arguments, "to", "split", "force")
+    say(pumice.quantize(arguments.model, arguments.output, keep=keep, dry_run=arguments.plan, **options))
     return 0
 
 

@@ -1,0 +1,77 @@
+"""quantize(): a GGUF file with its weights in other formats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from .. import _core
+from ..common.arguments import checked_keywords, flag, shown, shown_path
+from ..common.progress import Progress
+from ..loading.hub import resolve
+from .container import raw_metadata
+from .conversion import ConversionPlan, plan_of, target_path
+from .job import Job, source_key, split_size
+from .mixes import MIXES, Chooser
+from .weights import file_units
+
+
+@checked_keywords()
+def quantize(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    to: str,
+    keep: Mapping[str, str] | None = None,
+    split: str | int | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    progress: Progress = None,
+) -> ConversionPlan:
+    """Writes a GGUF file with its weights in other formats, and returns what the file has. Its metadata stay as they are. It is written as
+    convert() writes: whole or not at all, and an interrupted call goes on.
+
+    source: the path of a GGUF file (of a split one: any part), or a hub id.
+    to: a format, "f32", "f16", "bf16", "q8_0", "q4_0", or a mix of formats, "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "q6_k", in which those
+        matrices have finer formats that they have in llama-quantize's files without an importance matrix. Scales are searched, as by
+        load(quantize=), but for Q8_0, which is rounded as llama.cpp rounds it. A tensor that is in its format already keeps its bytes.
+    keep: regular expression -> format ("f32", ..., "q4_k", "q5_k", "q6_k"), for tensors whose names it fits; the first that fits counts.
+    split, force, dry_run, progress: as in convert().
+
+    Raises ValueError and TypeError for wrong arguments, and for weights that are quantized already (Q8_0 may be quantized again);
+    ModelFormatError, NumericError, FileExistsError and OSError."""
+    path, target = resolve(source), target_path(output)
+    file = _core.open_file(str(path))
+    if file.kind != "gguf":
+        raise ValueError(f"{shown_path(path)} is no GGUF file; convert() makes one of a folder")
+    if keep is not None and not (isinstance(keep, Mapping) and all(isinstance(each, str) for pair in keep.items() for each in pair)):
+        raise TypeError("keep must be a dict from regular expressions to names of formats")
+    chooser = _chooser(file, to, keep or {})
+    units = list(file_units(file, chooser.choose))
+    if unused := chooser.unused():
+        raise ValueError(f"keep: {', '.join(map(shown, unused))} fits the name of no tensor (pumice info FILE --tensors lists them)")
+    keys = {name: value for name, value in raw_metadata(_first_part(path)).items() if not name.startswith("split.")}
+    keys_written = {**keys, "general.file_type": MIXES[to].file_type, "general.quantization_version": 2}
+    job = Job(target, keys_written, units, source_key(file), split_size(split), flag("force", force))
+    if target.exists() and os.path.samefile(path, target):
+        raise ValueError(f"{shown_path(target)} is the file that is read; the output needs another name")
+    if not flag("dry_run", dry_run):
+        job.run(progress)
+    return plan_of(job)
+
+
+def _chooser(file: _core.ModelFile, to: str, keep: Mapping[str, str]) -> Chooser:
+    names = {name for name, _, _, _ in file.tensors}
+    layers = file.get(f"{file.architecture}.block_count")
+    experts = file.get(f"{file.architecture}.expert_count")
+    return Chooser(
+        to, layers if isinstance(layers, int) else 0, "output.weight" not in names, experts if isinstance(experts, int) else 0, keep
+    )
+
+
+def _first_part(path: Path) -> Path:
+    """Returns the file that has the metadata of a model: of a split one, the first."""
+    stem, of, count = path.stem.rpartition("-of-")
+    first = path.with_name(f"{stem.rpartition('-')[0]}-00001-of-{count}.gguf") if of else path
+    return first if first.is_file() else path

@@ -1,0 +1,135 @@
+"""quantize() must write a GGUF file with the formats that are asked for, the same metadata, and weights near the originals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import random_gguf
+import random_models
+from random_gguf import gguf_parts
+
+import pumice
+from pumice import _core
+from pumice.__main__ import main
+from pumice.gguf.mixes import MIXES, Chooser
+
+QUIET: dict[str, Any] = {"progress": False}
+
+
+@pytest.fixture(name="source")
+def _source(tmp_path: Path) -> Path:
+    keys, tensors = gguf_parts("llama_wide")
+    keys |= {"test.text": "\u00e9", "test.list": ["a", "b"], "test.number": -5, "test.flag": True, "general.file_type": 0}
+    return random_gguf.write(tmp_path / "f32.gguf", keys, tensors)
+
+
+def formats(path: Path) -> dict[str, str]:
+    return {name: kind for name, kind, _, _ in _core.open_file(str(path)).tensors}
+
+
+@pytest.mark.parametrize("to", [name for name in MIXES if name not in ("f32",)])
+def test_weights_are_near_and_metadata_stay(to: str, source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "q.gguf"
+    plan = pumice.quantize(source, output, to=to, **QUIET)
+    before, after = _core.open_file(str(source)), _core.open_file(str(output))
+    for key in before.keys():
+        assert np.array_equal(after.get(key), MIXES[to].file_type if key == "general.file_type" else before.get(key)), key
+    assert after.get("general.quantization_version") == 2
+    worst = {"F16": 1e-6, "BF16": 1e-5, "Q8_0": 1e-4, "Q6_K": 6e-4, "Q5_K": 3e-3, "Q4_K": 1e-2, "Q4_0": 1e-2, "F32": 0}
+    for name, kind, shape, _ in after.tensors:
+        a = np.frombuffer(before.read(name), np.float32).astype(np.float64)
+        b = _core.ops.unpack(kind, after.read(name)).astype(np.float64)
+        assert ((a - b) ** 2).sum() <= worst[kind] * (a**2).sum(), (name, kind)
+        assert (kind == "F32") == (len(shape) == 1)
+    assert plan.bytes == output.stat().st_size and MIXES[to].base in {kind for _, kind, _, _ in plan.tensors}
+
+
+def test_a_mix_is_that_of_llama_quantize() -> None:
+    chooser = Chooser("q4_k_m", layers=32, tied=False)
+    kinds = {layer: chooser.choose(f"blk.{layer}.attn_v.weight", (1024, 4096), "F16") for layer in range(32)}
+    # use_more_bits(): the first and the last eighth, and every third layer between them
+    assert [layer for layer, kind in kinds.items() if kind == "Q6_K"] == [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]
+    assert set(kinds.values()) == {"Q4_K", "Q6_K"}
+    for name, kind in (
+        ("token_embd.weight", "Q4_K"), ("output.weight", "Q6_K"), ("blk.5.attn_q.weight", "Q4_K"), ("blk.0.ffn_down.weight", "Q6_K"),
+        ("blk.5.ffn_down.weight", "Q4_K"), ("blk.0.attn_qkv.weight", "Q5_K"), ("blk.0.ffn_gate_inp.weight", "F32"),
+    ):  # fmt: skip
+        assert chooser.choose(name, (1024, 4096), "F32") == kind, name
+    assert Chooser("q4_k_m", layers=32, tied=True).choose("token_embd.weight", (1024, 4096), "F16") == "Q6_K"
+    assert chooser.choose("blk.5.attn_q.weight", (64, 96), "F16") == "Q8_0"  # 96 columns are no blocks of 256, and Q5_0 cannot be packed
+    assert chooser.choose("blk.5.attn_q.weight", (64, 40), "F16") == "F16"
+    small = Chooser("q4_k_s", layers=32, tied=False)
+    assert [small.choose(f"blk.{i}.ffn_down.weight", (64, 256), "F16") for i in (0, 3, 4)] == ["Q5_K", "Q5_K", "Q4_K"]
+
+
+def test_tensors_that_are_kept(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "quantize",
+        str(source),
+        str(tmp_path / "q.gguf"),
+        "--to",
+        "q4_0",
+        "--keep",
+        r"attn_[qk]\.weight=q8_0",
+        "--keep",
+        "ffn_up=bf16",
+    ]
+    assert main([*words, "--plan"]) == 0
+    assert "blk.*.attn_q.weight" in capsys.readouterr().out and not (tmp_path / "q.gguf").exists()
+    assert main(words) == 0
+    found = formats(tmp_path / "q.gguf")
+    assert found["blk.0.attn_q.weight"] == "Q8_0" and found["blk.1.ffn_up.weight"] == "BF16" and found["blk.0.attn_v.weight"] == "Q4_0"
+    assert main([*words[:-1], "ffn_up", "--force"]) == 1
+    assert "it must be REGEX=FORMAT" in capsys.readouterr().err
+
+
+def test_a_quantized_file_gives_near_results(source: Path, tmp_path: Path) -> None:
+    folder, ids = random_models.make_folder("llama_wide", tmp_path), np.arange(3, 43)
+    pumice.quantize(source, tmp_path / "q.gguf", to="q6_k", **QUIET)
+    logits = []
+    for path in (source, tmp_path / "q.gguf"):
+        with pumice.load(path, device="cpu", tokenizer=folder, progress=False) as model:
+            logits.append(model.logits(ids, positions="all").astype(np.float64).ravel())
+    a, b = logits
+    assert (a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()) > 0.995
+
+
+def test_tensors_in_their_format_keep_their_bytes(source: Path, tmp_path: Path) -> None:
+    pumice.quantize(source, tmp_path / "a.gguf", to="q4_k_m", **QUIET)
+    pumice.quantize(tmp_path / "a.gguf", tmp_path / "b.gguf", to="q4_k_m", **QUIET)
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+
+
+def test_quantized_weights_are_not_quantized_again(source: Path, tmp_path: Path) -> None:
+    pumice.quantize(source, tmp_path / "a.gguf", to="q4_0", **QUIET)
+    with pytest.raises(ValueError, match=r"is Q4_0 already, and quantizing it to Q4_K would add a second rounding"):
+        pumice.quantize(tmp_path / "a.gguf", tmp_path / "b.gguf", to="q4_k_m", **QUIET)
+    pumice.quantize(tmp_path / "a.gguf", tmp_path / "b.gguf", to="f16", **QUIET)
+
+
+def test_split_files(source: Path, tmp_path: Path) -> None:
+    first = pumice.quantize(source, tmp_path / "s.gguf", to="f16", split=500_000, **QUIET).files
+    assert len(first) > 2
+    whole = pumice.quantize(first[1], tmp_path / "w.gguf", to="f16", **QUIET)
+    pumice.quantize(source, tmp_path / "one.gguf", to="f16", **QUIET)
+    assert whole.files[0].read_bytes() == (tmp_path / "one.gguf").read_bytes()
+
+
+def test_wrong_arguments(source: Path, tmp_path: Path) -> None:
+    for options, error, message in (
+        ({"to": "q9"}, ValueError, "to='q9' is not one of 'f32'"),
+        ({"to": "q4_0", "keep": {"(": "q8_0"}}, ValueError, "is no regular expression"),
+        ({"to": "q4_0", "keep": {"attn": "q9"}}, ValueError, "keep='q9' is not one of"),
+        ({"to": "q4_0", "keep": {"nothing": "q8_0"}}, ValueError, "'nothing' fits the name of no tensor"),
+        ({"to": "q4_0", "keep": ["a"]}, TypeError, "keep must be a dict"),
+    ):
+        with pytest.raises(error, match=message):
+            pumice.quantize(source, tmp_path / "q.gguf", **options, **QUIET)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is the file that is read"):
+        pumice.quantize(source, source, to="q4_0", force=True, **QUIET)
+    with pytest.raises(ValueError, match="convert"):
+        pumice.quantize(random_models.make_folder("llama3", tmp_path), tmp_path / "q.gguf", to="q4_0", **QUIET)
+    assert not list(tmp_path.glob("q.gguf*"))
