@@ -182,7 +182,7 @@ std::vector<bool> sketched_matrices(std::span<const Program* const> programs, co
 std::int32_t sketch_ranks(const MatrixShape& head, std::uint64_t step_bytes) {
   if (!can_sketch(head)) return 0;
   const std::uint64_t all = packed_bytes(head), sketch = sketch_bytes(head);
-  if (sketch >= all || all - sketch < step_bytes / 10) return 0;
+  if (sketch >= all || all - sketch < step_bytes / 20 * 3) return 0;
   return static_cast<std::int32_t>(head.rows / ids_for_each_rank(head.format));
 }
 

@@ -40,7 +40,7 @@ MatrixId sketched_by(const Program& program, std::size_t op, const WeightShapes&
 std::vector<bool> sketched_matrices(std::span<const Program* const> programs, const WeightShapes& weights);
 
 // Returns how many of the largest logits can be found faster with a sketch, if a step of the model reads `step_bytes` bytes of weights; 0
-// if the sketch would not save a tenth of them.
+// if the sketch would not save 15 % of them: SmolLM2 in F16, where it saves 13 %, gained 7 %.
 std::int32_t sketch_ranks(const MatrixShape& head, std::uint64_t step_bytes);
 
 // Makes the sketch of groups of a packed matrix. Each thread needs one.

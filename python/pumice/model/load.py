@@ -69,7 +69,7 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     lora: a low-rank adapter, a pair (adapter, scale), or a list of these. For a model folder the adapter is a PEFT folder, for a GGUF model
         it is a GGUF adapter.
     sketch: False leaves out the sketch of the output head, a smaller copy from which a CPU finds the likeliest tokens faster (greedy, or
-        with a small top_k). It is made only where it saves at least a tenth of what a step reads. It takes 0.68 of the memory of a Q8_0
+        with a small top_k). It is made only where it saves at least 15 % of what a step reads. It takes 0.68 of the memory of a Q8_0
         head or 0.36 of that of an F16 head, and changes no token.
     mtp: False leaves out the layer that predicts draft tokens (Qwen 3.5 and 3.6, Qwen3-Next), with its memory and its keys and values. If
         it is loaded, generate() uses it for guesses. A path or hub id is that of the model's assistant, whose layers predict draft tokens

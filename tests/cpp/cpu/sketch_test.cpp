@@ -241,7 +241,8 @@ TEST(Sketch, IsMadeOnlyWhereItCanHelp) {
   EXPECT_EQ(sketch_ranks(shape(Format::Q8_0, 262144, 640), gemma), 4);
   EXPECT_EQ(sketch_ranks(shape(Format::Q8_0, 262144, 640), 10 * gemma), 0);  // the head is a small part of the model
   EXPECT_EQ(sketch_ranks(shape(Format::Q8_0, 49152, 576), smollm), 0);       // too few ids
-  EXPECT_EQ(sketch_ranks(shape(Format::F16, 49152, 576), 3 * smollm), 3);
+  EXPECT_EQ(sketch_ranks(shape(Format::F16, 49152, 576), 2 * smollm), 3);
+  EXPECT_EQ(sketch_ranks(shape(Format::F16, 49152, 576), 3 * smollm), 0);
   EXPECT_EQ(sketch_ranks(shape(Format::Q6_K, 262144, 768), gemma), 0);
   EXPECT_EQ(sketch_ranks(shape(Format::F16, 262144, 100), 1), 0);  // no whole blocks
 
