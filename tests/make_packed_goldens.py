@@ -5,9 +5,11 @@ space: 0, 3, 6 ... are all places in a word. NAME.config.json is the config.json
     python tests/make_packed_goldens.py gptq awq compressed_tensors        # with torch and transformers
     python tests/make_packed_goldens.py compressed_tensors_0_9             # with compressed-tensors 0.9.4
     python tests/make_packed_goldens.py mlx
+    python tests/make_packed_goldens.py fp8 bitsandbytes                   # with torch and ml_dtypes
 
-Needs auto-gptq 0.7.1, autoawq 0.2.9, compressed-tensors 0.20.0 or mlx 0.32.4 of PyPI. Of the first two, only some files are run, so that
-no GPU is needed, and few of their dependencies (pip install --no-deps; accelerate for autoawq). The tests need none of them.
+Needs auto-gptq 0.7.1, autoawq 0.2.9, compressed-tensors 0.20.0, mlx 0.32.4 or bitsandbytes 0.48.0 of PyPI. Of the first two, only some
+files are run, so that no GPU is needed, and few of their dependencies (pip install --no-deps; accelerate for autoawq). The tests need none
+of them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 GOLDENS = Path(__file__).parent / "goldens" / "packed"
-DTYPES = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint32": "U32", "int8": "I8"}
+DTYPES = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint32": "U32", "int8": "I8", "uint8": "U8",
+          "float8_e4m3fn": "F8_E4M3", "float8_e8m0fnu": "F8_E8M0"}  # fmt: skip
 Array = npt.NDArray[Any]
 
 
@@ -236,7 +239,95 @@ def make_mlx() -> None:
             write(name, both, np.array(exact), {"weight": np.array(packed), **tensors})
 
 
+def make_fp8() -> None:
+    """torch reads the codes and multiplies them by their scales, as transformers' finegrained_fp8.py and DeepSeek's weight_dequant do."""
+    import ml_dtypes
+    import torch
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+
+    rows, columns = 10, 80
+
+    def make(name: str, scales: Array, settings: dict[str, Any], expand: Any = None) -> None:
+        codes = np.random.default_rng(list(name.encode())).integers(0, 256, (rows, columns), np.uint8)
+        codes[codes % 128 == 127] = 0x80  # no NaN
+        wide = scales.astype(np.float32).reshape(scales.shape if scales.ndim == 2 else (-1, 1))
+        down, across = -(-rows // wide.shape[0]), -(-columns // wide.shape[1])
+        if wide.shape == (3, 3):
+            down, across = 4, 32  # both ends are partial
+        weight = torch.from_numpy(codes).view(torch.float8_e4m3fn)
+        by = torch.from_numpy(np.repeat(np.repeat(wide, down, 0), across, 1)[:rows, :columns].copy())
+        exact = weight.float() * by
+        if expand is not None:
+            assert (expand(weight, torch.from_numpy(scales)) == exact).all(), name
+        key = "weight_scale" if "compressed" in name else "weight_scale_inv"
+        config = {"quantization_config": settings}
+        write(name, config, exact.numpy(), {"weight": codes.view(ml_dtypes.float8_e4m3fn), key: scales})
+
+    rng = np.random.default_rng(8)
+    blocks = rng.uniform(1e-4, 1e-3, (3, 3)).astype(np.float32)
+    powers = np.exp2(rng.integers(-14, -8, (3, 3))).astype(np.float32)
+    fp8: dict[str, Any] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [4, 32]}
+    make("fp8_blocks", blocks, fp8)
+    make("fp8_powers", powers.astype(ml_dtypes.float8_e8m0fnu), fp8)
+    make("fp8_powers_f32", powers, fp8 | {"scale_fmt": "ue8m0"})
+    make("fp8_one", np.array(3e-4, np.float32), fp8 | {"weight_block_size": None})
+    make("fp8_rows", rng.uniform(1e-4, 1e-3, (rows, 1)).astype(np.float32), fp8 | {"weight_block_size": None})
+
+    def compressed(strategy: str, scales: Array, **more: Any) -> None:
+        weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": strategy} | more
+        groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+        settings = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": groups, "ignore": ["lm_head"]}
+        args = QuantizationArgs(**weights)
+        expand = None if strategy == "block" else lambda codes, by: dequantize(codes, by, None, args, dtype=torch.float32)
+        make(f"compressed_float_{strategy}", scales, settings, expand)
+
+    compressed("tensor", np.array([2e-4], np.float32))
+    compressed("channel", rng.uniform(1e-4, 1e-3, (rows, 1)).astype(np.float32))
+    compressed("block", blocks, block_structure=[4, 32])
+
+
+def make_bitsandbytes() -> None:
+    """Expands in float32 and rounds once, as the CUDA kernels do. On CPUs, bitsandbytes also rounds the values of the codes."""
+    import torch
+    from bitsandbytes import functional
+
+    rows, columns = 6, 75  # rows of an odd number of codes, and a last block that is not full
+
+    def make(name: str, kind: str, dtype: Any, nested: bool) -> None:
+        weights = np.random.default_rng(list(name.encode())).normal(0, 0.05, (rows, columns)).astype(np.float32)
+        codes, state = functional.quantize_4bit(torch.from_numpy(weights).to(dtype), quant_type=kind, compress_statistics=nested)
+        tensors = {f"weight.{key}": value.numpy() for key, value in state.as_dict(packed=True).items()}
+        state.dtype = torch.float32
+        exact = functional.dequantize_4bit(codes, state)
+        if kind == "fp4":  # the table of the CPU kernels has 0.0052 in the place of 1 / 192, which files and CUDA kernels have
+            flat = codes.flatten().int()
+            both = torch.stack([flat >> 4, flat & 15], 1).flatten()[: rows * columns]
+            exact = (state.code[both.long()] * state.absmax.repeat_interleave(state.blocksize)[: rows * columns]).reshape(rows, columns)
+        config = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": kind, "bnb_4bit_use_double_quant": nested}
+        write(name, {"quantization_config": config}, exact.to(dtype).float().numpy(), {"weight": codes.numpy(), **tensors})
+
+    make("bitsandbytes_nf4", "nf4", torch.bfloat16, True)
+    make("bitsandbytes_nf4_f16", "nf4", torch.float16, False)
+    make("bitsandbytes_fp4", "fp4", torch.float32, False)
+    weights = torch.from_numpy(np.random.default_rng(8).normal(0, 0.05, (rows, columns)).astype(np.float32))
+    scales = weights.abs().amax(1)  # as int8_vectorwise_quant, which runs on GPUs only
+    codes = torch.round(weights * (127 / scales[:, None])).to(torch.int8)
+    exact = functional.int8_vectorwise_dequant(codes, scales)
+    config = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
+    tensors = {"weight": codes.numpy(), "SCB": scales.numpy(), "weight_format": np.array(0, np.uint8)}
+    write("bitsandbytes_int8", config, exact.numpy(), tensors)
+
+
 if __name__ == "__main__":
+    tools = {
+        "gptq": make_gptq,
+        "awq": make_awq,
+        "compressed_tensors": make_compressed_tensors,
+        "compressed_tensors_0_9": make_compressed_tensors_0_9,
+        "mlx": make_mlx,
+        "fp8": make_fp8,
+        "bitsandbytes": make_bitsandbytes,
+    }
     for tool in sys.argv[1:]:
-        {"gptq": make_gptq, "awq": make_awq, "compressed_tensors": make_compressed_tensors,
-         "compressed_tensors_0_9": make_compressed_tensors_0_9, "mlx": make_mlx}[tool]()  # fmt: skip
+        tools[tool]()

@@ -34,7 +34,7 @@ void refuse_other_quantization(const Reader& read, const Family& family) {
   if (method == "mxfp4" && std::ranges::any_of(family.names, blocks)) return;
   read.unsupported(
       "its weights are quantized by ", method,
-      "; pumice reads safetensors of F32, F16 and BF16, those that GPTQ, AWQ, compressed-tensors (integers) and MLX packed, MXFP4 of "
+      "; pumice reads safetensors of F32, F16 and BF16, those that GPTQ, AWQ, compressed-tensors, FP8, bitsandbytes and MLX packed, MXFP4 of "
       "gpt-oss, and every common GGUF format");
 }
 

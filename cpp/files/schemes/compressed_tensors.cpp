@@ -8,6 +8,8 @@
 //   weight_g_idx      I32 [C]: the group of each column; without it, neighbouring columns are a group
 // or, with 8 bits that are not packed, of
 //   weight I8 [R, C], weight_scale, and weight_zero_point I8 [R, groups]
+// or, with floats of 8 bits, of
+//   weight F8_E4M3 [R, C], weight_scale [R / block rows, C / block columns], or [R, 1], or one number
 // Packed codes and zeros are stored plus half of their range. Scales of activations (input_scale) are not used.
 // Source: compressed_tensors/compressors of compressed-tensors 0.20.
 #include <algorithm>
@@ -20,23 +22,28 @@
 
 #include "core/checked.h"
 #include "files/schemes/folder.h"
+#include "files/schemes/fp8.h"
 #include "files/schemes/patterns.h"
 
 namespace pumice::files::schemes {
 namespace {
 
 // The formats that a folder may have. In one of mixed precision, the tensors say what each module is.
-constexpr std::string_view kFormats[] = {"pack-quantized", "int-quantized", "naive-quantized", "mixed-precision", "dense"};
+constexpr std::string_view kFormats[] = {"pack-quantized",  "int-quantized",   "naive-quantized",
+                                         "float-quantized", "mixed-precision", "dense"};
 
 struct Group {          // of modules that are packed in the same way: an entry of config_groups
   std::string columns;  // the key that says how many columns have a scale
   std::int64_t bits = 0;
   bool symmetric = true;
-  bool one_scale = false;  // for the whole matrix
-  bool ordered = false;    // there are indices of columns
-  ModuleList targets;      // the modules of the group
+  bool one_scale = false;                // for the whole matrix
+  bool ordered = false;                  // there are indices of columns
+  bool floats = false;                   // of 8 bits, not integers
+  std::vector<std::int64_t> block = {};  // rows and columns of floats that have a scale; 0: all of them
+  ModuleList targets;                    // the modules of the group
   bool operator==(const Group& other) const {
-    return bits == other.bits && symmetric == other.symmetric && one_scale == other.one_scale && ordered == other.ordered;
+    return floats == other.floats && block == other.block && bits == other.bits && symmetric == other.symmetric &&
+           one_scale == other.one_scale && ordered == other.ordered;
   }
 };
 
@@ -48,7 +55,20 @@ ModuleList list_of(const PackedFolder& folder, const std::string& name) {
   return ModuleList(folder.config().strings(folder.key(name)).value_or(std::vector<std::string>{}));
 }
 
-// Returns the groups that pack integers.
+// Returns the rows and columns of floats that have a scale; 0 stands for all of them. `name` begins the keys of the group's weights.
+std::vector<std::int64_t> block_of(const PackedFolder& folder, const std::string& name, const std::string& strategy) {
+  if (strategy == "tensor") return {0, 0};
+  if (strategy == "channel") return {1, 0};
+  const std::string key = name + (strategy == "group" ? "group_size" : "block_structure");
+  std::vector<std::int64_t> block = folder.config().integer_list(folder.key(key)).value_or(std::vector<std::int64_t>{});
+  if (strategy == "group") block.insert(block.begin(), 1);
+  if (block.size() != 2 || std::ranges::any_of(block, [](std::int64_t n) { return n < 1 || n > (1 << 20); }))
+    fail_at(ErrorKind::model_format, folder.config().file(), folder.key(key), std::nullopt, "says no sizes from 1 to ", 1 << 20,
+            " for the strategy ", quote(strategy));
+  return block;
+}
+
+// Returns the groups of integers, and of floats of 8 bits.
 std::vector<Group> groups_of(const PackedFolder& folder) {
   const Metadata& config = folder.config();
   const std::string list = "config_groups.", weights = ".weights.";
@@ -62,13 +82,18 @@ std::vector<Group> groups_of(const PackedFolder& folder) {
   for (const std::string& name : names) {
     const auto text = [&](const char* key, const char* otherwise) { return config.string(folder.key(name + key)).value_or(otherwise); };
     const bool sized = config.integer(folder.key(name + "group_size")).has_value();
-    const Group group{.columns = name + "group_size",
-                      .bits = config.integer(folder.key(name + "num_bits")).value_or(8),
-                      .symmetric = config.boolean(folder.key(name + "symmetric")).value_or(true),
-                      .one_scale = text("strategy", sized ? "group" : "tensor") == "tensor",
-                      .ordered = text("actorder", "") == "group",
-                      .targets = list_of(folder, name.substr(0, name.size() - weights.size()) + ".targets")};
-    if (text("type", "int") == "int" && group.bits >= 2 && group.bits <= 8) groups.push_back(group);
+    Group group{.columns = name + "group_size",
+                .bits = config.integer(folder.key(name + "num_bits")).value_or(8),
+                .symmetric = config.boolean(folder.key(name + "symmetric")).value_or(true),
+                .one_scale = text("strategy", sized ? "group" : "tensor") == "tensor",
+                .ordered = text("actorder", "") == "group",
+                .targets = list_of(folder, name.substr(0, name.size() - weights.size()) + ".targets")};
+    const std::string type = text("type", "int");
+    if (type == "int" && group.bits >= 2 && group.bits <= 8) groups.push_back(group);
+    if (type != "float" || group.bits != 8) continue;
+    group.floats = true;
+    group.block = block_of(folder, name, text("strategy", sized ? "group" : "tensor"));
+    groups.push_back(group);
   }
   return groups;
 }
@@ -84,7 +109,7 @@ bool is_one(const TensorInfo& scales) { return scales.shape.empty() || scales.sh
 // if config.json says that the module is not packed.
 // Source: match_named_modules and match_targets in compressed_tensors/utils/match.py of compressed-tensors 0.20.
 std::vector<const Group*> groups_naming(const PackedFolder& folder, const Modules& modules, const std::string& module,
-                                        const TensorInfo& packed) {
+                                        const TensorInfo& packed, bool floats) {
   using By = ModuleList::By;
   if (modules.ignore.names(module) != By::none)
     folder.fail_tensor(packed, "is packed, and ", folder.key("ignore"), " in config.json says that ", module, " is not");
@@ -97,8 +122,11 @@ std::vector<const Group*> groups_naming(const PackedFolder& folder, const Module
     if (by == best && by != By::none) found.push_back(&group);
   }
   if (found.empty())
-    folder.fail_tensor(packed, "is packed, and no group of integers in ", folder.key("config_groups"), " of config.json has ", module,
-                       " among its targets");
+    folder.fail_tensor(packed, "is packed, and no group of integers or of floats of 8 bits in ", folder.key("config_groups"),
+                       " of config.json has ", module, " among its targets");
+  std::erase_if(found, [&](const Group* group) { return group->floats != floats; });
+  if (found.empty())
+    folder.fail_tensor(packed, "is ", packed.format_name, ", and its group in config.json says type ", floats ? "int" : "float");
   return found;
 }
 
@@ -193,7 +221,7 @@ void add_packed(PackedFolder& folder, const std::string& module, const Modules& 
   const TensorInfo *zeros = folder.find(module, "weight_zero_point"), *index = folder.find(module, "weight_g_idx");
   folder.need_shape(words, {-1, -1});
   const std::int64_t rows = words.shape[0], cols = columns_of(folder, shape, rows), groups = groups_in(folder, scales, rows);
-  const Group& group = group_for(folder, groups_naming(folder, modules, module, words), words, scales, cols, groups,
+  const Group& group = group_for(folder, groups_naming(folder, modules, module, words, false), words, scales, cols, groups,
                                  [&](const Group& each) { return crosses_words(words.shape[1], cols, each.bits).has_value(); });
   const auto bits = static_cast<int>(group.bits);
   const bool crosses = *crosses_words(words.shape[1], cols, bits);
@@ -228,8 +256,8 @@ void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo
   const TensorInfo& scales = folder.need(module, "weight_scale", {"F16", "BF16", "F32"});
   folder.need_shape(weight, {-1, -1});
   const std::int64_t rows = weight.shape[0], cols = weight.shape[1], groups = groups_in(folder, scales, rows);
-  const Group& group =
-      group_for(folder, groups_naming(folder, modules, module, weight), weight, scales, cols, groups, [](const Group&) { return true; });
+  const Group& group = group_for(folder, groups_naming(folder, modules, module, weight, false), weight, scales, cols, groups,
+                                 [](const Group&) { return true; });
   const TensorInfo* zeros = folder.find(module, "weight_zero_point");
   if (group.symmetric && zeros) folder.fail_tensor(*zeros, "is there, and config.json says that the weights are symmetric");
   if (!group.symmetric) {
@@ -257,6 +285,20 @@ void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo
   folder.add(std::move(codes), {&weight, &scales, zeros});
 }
 
+void add_floats(PackedFolder& folder, const std::string& module, const TensorInfo& weight, const Modules& modules) {
+  const TensorInfo& scales = folder.need(module, "weight_scale", {"F16", "BF16", "F32"});
+  const std::vector<const Group*> groups = groups_naming(folder, modules, module, weight, true);
+  for (const Group* group : groups) {
+    if (!(*group == *groups[0])) folder.unsupported("config_groups", "has two groups that ", weight.name, " can be of, and they differ");
+  }
+  add_fp8_matrix(folder, {.module = module,
+                          .library = "compressed-tensors",
+                          .weight = &weight,
+                          .scales = &scales,
+                          .block_rows = groups[0]->block[0],
+                          .block_cols = groups[0]->block[1]});
+}
+
 }  // namespace
 
 void add_compressed_tensors(PackedFolder& folder) {
@@ -266,20 +308,25 @@ void add_compressed_tensors(PackedFolder& folder) {
   if (folder.has_object("transform_config.config_groups")) folder.unsupported("transform_config", "rotates the weights, which is not read");
   const std::string format = config.string(folder.key("format")).value_or("pack-quantized");
   if (std::ranges::find(kFormats, format) == std::end(kFormats))
-    folder.unsupported("format", "is ", quote(format), "; pack-quantized and int-quantized are read");
+    folder.unsupported("format", "is ", quote(format), "; pack-quantized, int-quantized and float-quantized are read");
   const Modules modules{.groups = groups_of(folder), .ignore = list_of(folder, "ignore")};
-  for (const std::string& module :
-       folder.modules({"weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx"}, "I8")) {
+  std::set<std::string> packed_modules =
+      folder.modules({"weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx"}, "I8");
+  packed_modules.merge(folder.modules({}, "F8_E4M3"));
+  for (const std::string& module : packed_modules) {
     for (const char* unused : {"input_scale", "input_zero_point", "input_global_scale"}) folder.drop(folder.find(module, unused));
     const TensorInfo *weight = folder.find(module, "weight"), *packed = folder.find(module, "weight_packed");
     if (!weight && (packed || folder.find(module, "weight_shape"))) {
       if (packed && packed->format_name == "U8")
         folder.unsupported("format", "packs ", packed->name, " in floats of 4 bits (mxfp4, nvfp4), which is not read");
       add_packed(folder, module, modules);
+    } else if (weight && weight->format_name == "F8_E4M3") {
+      add_floats(folder, module, *weight, modules);
     } else if (!weight || weight->format_name == "I8") {
       add_bytes(folder, module, folder.need(module, "weight", {"I8"}), modules);
     } else {
-      folder.unsupported("format", "has ", weight->name, " in ", weight->format_name, " with scales; I8 and packed integers are read");
+      folder.unsupported("format", "has ", weight->name, " in ", weight->format_name,
+                         " with scales; I8, F8_E4M3 and packed integers are read");
     }
   }
 }

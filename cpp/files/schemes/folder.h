@@ -47,8 +47,9 @@ class PackedFolder {
   std::shared_ptr<const Columns> columns(std::vector<ColumnTensor> tensors, std::int64_t rows, std::int64_t cols) const {
     return std::make_shared<const Columns>(std::move(tensors), rows, cols, slices_);
   }
-  // Puts the tensor that is made from these codes in the place of the tensors of its module. Null pointers are no tensors.
+  // Puts a made tensor in the place of the tensors that it is made of. Null pointers are no tensors.
   void add(Codes codes, std::initializer_list<const TensorInfo*> from);
+  void add(TensorInfo made, std::initializer_list<const TensorInfo*> from);
   // Leaves out a tensor that results do not depend on.
   void drop(const TensorInfo* tensor);
   bool has_made() const { return !made_.empty(); }
@@ -80,5 +81,7 @@ void add_gptq(PackedFolder& folder);
 void add_awq(PackedFolder& folder);
 void add_compressed_tensors(PackedFolder& folder);
 void add_mlx(PackedFolder& folder);
+void add_fp8(PackedFolder& folder);
+void add_bitsandbytes(PackedFolder& folder);
 
 }  // namespace pumice::files::schemes

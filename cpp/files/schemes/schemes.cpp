@@ -20,6 +20,8 @@ constexpr Scheme kSchemes[] = {
     {"gptq", "GPTQ", add_gptq},
     {"awq", "AWQ", add_awq},
     {"compressed-tensors", "compressed-tensors", add_compressed_tensors},
+    {"fp8", "FP8", add_fp8},
+    {"bitsandbytes", "bitsandbytes", add_bitsandbytes},
 };
 constexpr Scheme kMlx = {"", "MLX", add_mlx};  // has no quant_method
 
@@ -116,7 +118,12 @@ void PackedFolder::add(Codes codes, std::initializer_list<const TensorInfo*> fro
   for (const TensorInfo* tensor : from) drop(tensor);
   if (const TensorInfo* weight = find(codes.module, "weight"); weight && !replaced_.contains(weight))
     fail_tensor(*weight, "is there beside ", codes.scales.name, ", which belongs to a packed form of the same matrix");
-  made_.push_back(made_of(std::move(codes)));
+  add(made_of(std::move(codes)), {});
+}
+
+void PackedFolder::add(TensorInfo made, std::initializer_list<const TensorInfo*> from) {
+  for (const TensorInfo* tensor : from) drop(tensor);
+  made_.push_back(std::move(made));
 }
 
 void PackedFolder::drop(const TensorInfo* tensor) {

@@ -204,6 +204,7 @@ std::vector<SafeTensor> sample_tensors() {
 }
 
 std::vector<PackedFolder> sample_packed() {
+  const std::string state = R"({"blocksize":64,"dtype":"float16","shape":[8,12],"nested_blocksize":256,"nested_offset":0.5})";
   return {
       {"gptq",
        R"({"quantization_config":{"quant_method":"gptq","bits":4,"group_size":32,"sym":false,"desc_act":true,"checkpoint_format":"gptq"}})",
@@ -229,6 +230,19 @@ std::vector<PackedFolder> sample_packed() {
        {{"m.weight", "U32", {8, 4}, pattern(128, 30)},
         {"m.scales", "F16", {8, 1}, pattern(16, 31)},
         {"m.biases", "F16", {8, 1}, pattern(16, 32)}}},
+      {"FP8",
+       R"({"quantization_config":{"quant_method":"fp8","weight_block_size":[4,16]}})",
+       {{"m.weight", "F8_E4M3", {7, 20}, pattern(140, 33)}, {"m.weight_scale_inv", "F32", {2, 2}, floats({1, 2, 3, 4})}}},
+      {"bitsandbytes",
+       R"({"quantization_config":{"quant_method":"bitsandbytes","load_in_4bit":true}})",
+       {{"m.weight", "U8", {48, 1}, pattern(48, 34)},
+        {"m.weight.absmax", "U8", {2}, pattern(2, 35)},
+        {"m.weight.quant_map", "F32", {16}, pattern(64, 36)},
+        {"m.weight.nested_absmax", "F32", {1}, floats({1})},
+        {"m.weight.nested_quant_map", "F32", {256}, pattern(1024, 37)},
+        {"m.weight.quant_state.bitsandbytes__nf4", "U8", {static_cast<std::int64_t>(state.size())}, state},
+        {"n.weight", "I8", {2, 3}, pattern(6, 38)},
+        {"n.SCB", "F32", {2}, floats({1, 2})}}},
   };
 }
 

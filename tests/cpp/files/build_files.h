@@ -103,7 +103,7 @@ struct PackedFolder {
   std::string name, config;  // of the scheme; config.json
   std::vector<SafeTensor> tensors;
 };
-std::vector<PackedFolder> sample_packed();  // one of each scheme, with a matrix of 8 or 32 rows and 32 columns
+std::vector<PackedFolder> sample_packed();  // one of each scheme, with a small matrix
 
 std::string pattern(std::size_t bytes, std::uint32_t seed);  // returns pseudorandom bytes
 std::string floats(const std::vector<float>& values);

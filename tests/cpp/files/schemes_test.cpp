@@ -90,6 +90,10 @@ const std::map<std::string, std::string> kFormatOf = {
     {"awq_128", "Q5_0"},
     {"awq_32", "Q5_0"},
     {"awq_64", "Q5_0"},
+    {"bitsandbytes_fp4", "F32"},
+    {"bitsandbytes_int8", "F32"},
+    {"bitsandbytes_nf4", "BF16"},
+    {"bitsandbytes_nf4_f16", "F16"},
     {"compressed_2", "Q4_0"},
     {"compressed_2_sym", "Q4_0"},
     {"compressed_3", "Q4_0"},
@@ -107,6 +111,14 @@ const std::map<std::string, std::string> kFormatOf = {
     {"compressed_bytes", "Q8_0"},
     {"compressed_bytes_f32", "F32"},
     {"compressed_bytes_zeros", "F32"},
+    {"compressed_float_block", "F32"},
+    {"compressed_float_channel", "F32"},
+    {"compressed_float_tensor", "F32"},
+    {"fp8_blocks", "F32"},
+    {"fp8_one", "F32"},
+    {"fp8_powers", "BF16"},
+    {"fp8_powers_f32", "BF16"},
+    {"fp8_rows", "F32"},
     {"gptq_2", "Q4_0"},
     {"gptq_2_sym", "Q4_0"},
     {"gptq_3", "Q4_0"},
@@ -134,6 +146,11 @@ const std::map<std::string, std::string> kFormatOf = {
     {"mlx_8_f16", "F32"},
 };
 
+// Whether a matrix is packed as floats with factors, and not as integers in groups of columns.
+bool of_floats(const Golden& golden) {
+  return golden.name.starts_with("fp8") || golden.name.starts_with("compressed_float") || golden.name.starts_with("bitsandbytes");
+}
+
 TEST_F(Schemes, RowsAreThoseOfTheLibrary) {
   const std::vector<Golden> all = goldens();
   ASSERT_EQ(all.size(), kFormatOf.size());
@@ -144,7 +161,8 @@ TEST_F(Schemes, RowsAreThoseOfTheLibrary) {
     const TensorInfo& tensor = *model->find("m.weight");
     ASSERT_TRUE(tensor.made);
     EXPECT_EQ(tensor.format_name, kFormatOf.at(golden.name));
-    EXPECT_EQ(tensor.made->not_exact.empty(), tensor.format_name != "F32") << tensor.made->not_exact;
+    const bool holds = tensor.format_name != "F32" || golden.name == "bitsandbytes_fp4";  // which bitsandbytes expands to float32
+    EXPECT_EQ(tensor.made->not_exact.empty(), holds) << tensor.made->not_exact;
     ASSERT_EQ(tensor.shape.size(), 2u);
     ASSERT_EQ(tensor.shape[1], golden.exact.shape[1]);
     const std::size_t cols = static_cast<std::size_t>(tensor.shape[1]), step = golden.exact.shape[0] == tensor.shape[0] ? 1 : 3;
@@ -219,6 +237,7 @@ TEST_F(Schemes, ATensorThatIsMissing) {
     for (std::size_t i = 0; i < golden.tensors.size(); ++i) {
       Golden less = golden;
       less.tensors.erase(less.tensors.begin() + static_cast<std::ptrdiff_t>(i));
+      if (golden.tensors[i].name == "m.weight_format") continue;  // need not be there
       // Without desc_act, neighbouring columns are a group, and the index says no more than that.
       if (golden.tensors[i].name == "m.g_idx" && !less.settings()["desc_act"]) {
         EXPECT_EQ(weights(less), weights(golden)) << golden.name;
@@ -230,9 +249,16 @@ TEST_F(Schemes, ATensorThatIsMissing) {
 }
 
 TEST_F(Schemes, ATensorOfAnotherDtype) {
-  const std::map<std::string, std::vector<std::string>> kOthers = {
-      {"I32", {"U32", "F32"}}, {"U32", {"I32", "F32"}}, {"I64", {"U64", "F64"}}, {"I8", {"U8", "F8_E4M3"}},
-      {"F16", {"I16"}},        {"BF16", {"U16"}},       {"F32", {"I32"}}};
+  const std::map<std::string, std::vector<std::string>> kOthers = {{"I32", {"U32", "F32"}},
+                                                                   {"U32", {"I32", "F32"}},
+                                                                   {"I64", {"U64", "F64"}},
+                                                                   {"I8", {"U8", "F8_E4M3"}},
+                                                                   {"F16", {"I16"}},
+                                                                   {"BF16", {"U16"}},
+                                                                   {"F32", {"I32"}},
+                                                                   {"U8", {"I8", "BOOL"}},
+                                                                   {"F8_E4M3", {"F8_E5M2", "F8_E4M3FNUZ", "U8"}},
+                                                                   {"F8_E8M0", {"U8", "F8_E4M3"}}};
   for (const Golden& golden : goldens()) {
     for (std::size_t i = 0; i < golden.tensors.size(); ++i) {
       for (const std::string& dtype : kOthers.at(golden.tensors[i].dtype)) {
@@ -240,7 +266,7 @@ TEST_F(Schemes, ATensorOfAnotherDtype) {
         other.tensors[i].dtype = dtype;
         SCOPED_TRACE(golden.name + ", " + golden.tensors[i].name + " as " + dtype);
         // Floats of 8 bits with scales are a packing that is known and not read.
-        const bool known = golden.tensors[i].dtype == "I8" && golden.tensors[i].name == "m.weight";
+        const bool known = golden.tensors[i].name == "m.weight" && golden.name.starts_with("compressed") && dtype != "F8_E4M3";
         refused(other, golden.tensors[i].name, known ? ErrorKind::unsupported_model : ErrorKind::model_format);
       }
     }
@@ -249,6 +275,7 @@ TEST_F(Schemes, ATensorOfAnotherDtype) {
 
 TEST_F(Schemes, ATensorOfAnotherShape) {
   for (const Golden& golden : goldens()) {
+    if (of_floats(golden)) continue;  // FloatsOfAnotherShape
     const std::vector<float> whole = weights(golden);
     for (std::size_t i = 0; i < golden.tensors.size(); ++i) {
       const SafeTensor& right = golden.tensors[i];
@@ -313,12 +340,14 @@ void set(SafeTensor& tensor, std::size_t byte, std::initializer_list<unsigned> b
 
 TEST_F(Schemes, ScalesThatAreNoFiniteNumbers) {
   for (const Golden& golden : goldens()) {
-    for (const char* suffix : {"scales", "biases", "weight_scale"}) {
+    if (golden.name == "fp8_powers") continue;  // FloatsThatAreNoNumbers
+    for (const char* suffix : {"scales", "biases", "weight_scale", "weight_scale_inv", "SCB"}) {
       Golden other = golden;
       if (std::ranges::find(other.tensors, str("m.", suffix), &SafeTensor::name) == other.tensors.end()) continue;
       SafeTensor& scales = other.tensor(suffix);
       const unsigned exponent = scales.dtype == "F16" ? 0x7C : 0x7F, more = scales.dtype == "F16" ? 0 : 0x80;
       const std::size_t last = scales.data.size() - 2;  // also of F32, whose high half comes last
+      if (scales.dtype == "F32") set(scales, last - 2, {0, 0});
       set(scales, last, {more, exponent});
       refused(other, str("tensor m.", suffix, ": row "));
       set(scales, last, {more, exponent | 0x80});
@@ -405,6 +434,7 @@ TEST_F(Schemes, AShapeThatIsNotTheMatrix) {
 
 TEST_F(Schemes, SizesOfGroupsThatCannotBe) {
   for (const Golden& golden : goldens()) {
+    if (of_floats(golden)) continue;
     for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-7}, std::int64_t{1} << 62, std::numeric_limits<std::int64_t>::min()}) {
       Golden other = golden;
       auto& settings = other.settings();
@@ -478,6 +508,118 @@ TEST_F(Schemes, KindsThatAreNotRead) {
 }
 
 // A module of compressed-tensors is of the group whose targets name it: by its name, else by an expression, else by its class.
+TEST_F(Schemes, FloatsOfAnotherShape) {
+  for (const Golden& golden : goldens()) {
+    if (!of_floats(golden)) continue;
+    const std::vector<float> whole = weights(golden);
+    for (std::size_t i = 0; i < golden.tensors.size(); ++i) {
+      const SafeTensor& right = golden.tensors[i];
+      if (right.name.find("quant_state") != std::string::npos || right.name == "m.weight_format") continue;  // a text, a number
+      std::int64_t values = 1;
+      for (const std::int64_t length : right.shape) values *= length;
+      const std::size_t each = right.data.size() / static_cast<std::size_t>(values);
+      for (const std::vector<std::int64_t>& shape :
+           {std::vector<std::int64_t>{values + 1}, {1, values + 1}, {values, 2}, {0}, {0, 0}, {1, 1, values}}) {
+        Golden other = golden;
+        std::int64_t wanted = 1;
+        for (const std::int64_t length : shape) wanted *= length;
+        other.tensors[i].shape = shape;
+        other.tensors[i].data.resize(static_cast<std::size_t>(wanted) * each, ' ');
+        SCOPED_TRACE(str(golden.name, ", ", right.name, ", ", wanted));
+        try {
+          EXPECT_NE(weights(other).size(), whole.size());
+        } catch (const Error& error) {
+          EXPECT_TRUE(error.kind() == ErrorKind::model_format || error.kind() == ErrorKind::unsupported_model) << error.what();
+          EXPECT_NE(std::string(error.what()).find("m."), std::string::npos) << error.what();
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Schemes, FloatsThatAreNoNumbers) {
+  Golden golden = golden_of("fp8_blocks");
+  for (const unsigned nan : {0x7Fu, 0xFFu}) {
+    set(golden.tensor("weight"), 3 * 80 + 5, {nan});
+    refused(golden, str("tensor m.weight: row 3, column 5 is NaN (code ", nan, ")"));
+  }
+  golden = golden_of("fp8_powers");
+  set(golden.tensor("weight_scale_inv"), 4, {0xFF});
+  refused(golden, "tensor m.weight_scale_inv: row 4 of the matrix: block 1 has the scale nan");
+  set(golden.tensor("weight_scale_inv"), 4, {127 + 119});
+  refused(golden, "block 1 has the scale 6.64614e+35; powers of two from 2^-117 to 2^118 are needed");
+  golden = golden_of("fp8_powers_f32");
+  set(golden.tensor("weight_scale_inv"), 0, {1});
+  refused(golden, "tensor m.weight_scale_inv: row 0 of the matrix: block 0 has the scale");
+  golden = golden_of("bitsandbytes_nf4");
+  set(golden.tensor("weight.nested_absmax"), 0, {0, 0, 0x80, 0x7F});
+  refused(golden, "tensor m.weight.absmax: row 0 of the matrix: block 0 has the factor");
+  golden = golden_of("bitsandbytes_nf4");
+  set(golden.tensor("weight.quant_map"), 0, {0, 0, 0x80, 0x7F});
+  refused(golden, "tensor m.weight.quant_map: value 0 is inf");
+}
+
+// The JSON in a tensor of bitsandbytes.
+TEST_F(Schemes, StateOfAMatrix) {
+  const Golden right = golden_of("bitsandbytes_nf4");
+  const auto with = [&](const auto& change) {
+    Golden golden = right;
+    SafeTensor& tensor = golden.tensor("weight.quant_state.bitsandbytes__nf4");
+    auto json = nlohmann::json::parse(tensor.data);
+    change(json);
+    tensor.data = json.dump();
+    tensor.shape = {static_cast<std::int64_t>(tensor.data.size())};
+    return golden;
+  };
+  EXPECT_EQ(weights(with([](auto&) {})), weights(right));
+  const std::string tensor = "tensor m.weight.quant_state.bitsandbytes__nf4";
+  for (const char* key : {"blocksize", "nested_blocksize", "nested_offset", "shape", "dtype"}) {
+    refused(with([&](auto& json) { json.erase(key); }), tensor);
+    refused(with([&](auto& json) { json[key] = true; }), tensor);
+    refused(with([&](auto& json) { json[key] = nlohmann::json::object(); }), tensor);
+    for (const nlohmann::json& value : {nlohmann::json(-1), nlohmann::json(0), nlohmann::json(1e300)}) {
+      if (std::string_view(key) == "nested_offset" && value < 1) continue;
+      refused(with([&](auto& json) { json[key] = value; }), tensor);
+    }
+  }
+  refused(with([](auto& json) { json["dtype"] = "float64"; }), "has dtype 'float64'; float32, float16 and bfloat16 are read");
+  refused(with([](auto& json) { json["shape"] = {1 << 30, 1 << 30}; }), "tensor m.weight: has the shape");
+  refused(with([](auto& json) { json["shape"] = {6, 75, 1}; }), "has a shape that is no matrix");
+  refused(with([](auto& json) { json["blocksize"] = 32; }), "tensor m.weight.absmax: has the shape [8]; [15] is needed");
+  Golden golden = right;
+  golden.tensor("weight.quant_state.bitsandbytes__nf4").data.assign(golden.tensor("weight.quant_state.bitsandbytes__nf4").data.size(), '[');
+  refused(golden, tensor);
+  golden = golden_of("bitsandbytes_int8");
+  set(golden.tensor("weight_format"), 0, {1});
+  refused(golden, "tensor m.weight_format: is 1; 0, codes row by row, is read");
+}
+
+TEST_F(Schemes, BlocksOfFloats) {
+  Golden golden = golden_of("fp8_blocks");
+  golden.settings()["weight_block_size"] = {4, 31};
+  EXPECT_NO_THROW(weights(golden));  // three blocks as well
+  for (const nlohmann::json& size : {nlohmann::json{4, 40}, nlohmann::json{5, 32}, nlohmann::json(nullptr)}) {
+    golden.settings()["weight_block_size"] = size;
+    refused(golden, "tensor m.weight_scale_inv: has the shape [3, 3]");
+  }
+  for (const nlohmann::json& size :
+       {nlohmann::json{4}, nlohmann::json{0, 32}, nlohmann::json{4, -1}, nlohmann::json{4, 32, 1}, nlohmann::json("x")}) {
+    golden.settings()["weight_block_size"] = size;
+    refused(golden, "quantization_config.weight_block_size");
+  }
+  golden = golden_of("fp8_one");
+  golden.settings()["fmt"] = "e5m2";
+  refused(golden, "fmt: is 'e5m2'; e4m3 is read", ErrorKind::unsupported_model);
+  golden = golden_of("compressed_float_block");
+  auto& group = golden.settings()["config_groups"]["group_0"]["weights"];
+  group["block_structure"] = nullptr;
+  refused(golden, "weights.block_structure: says no sizes");
+  group["strategy"] = "channel";
+  refused(golden, "tensor m.weight_scale: has the shape [3, 3]; [10, 1] is needed");
+  group["type"] = "int";
+  refused(golden, "tensor m.weight: is F8_E4M3, and its group in config.json says type int");
+}
+
 TEST_F(Schemes, TargetsOfAGroup) {
   const Golden right = golden_of("compressed_4");
   const auto expected = weights(right);
@@ -488,7 +630,8 @@ TEST_F(Schemes, TargetsOfAGroup) {
   };
   for (const char* name : {"Linear", "m", "re:.*m", "re:[a-m]$", "re:(?!x)m"}) EXPECT_EQ(weights(targets({name})), expected) << name;
   for (const char* name : {"Embedding", "M", "n", "re:n", "re:.m", "re:m.", ""})
-    refused(targets({name}), "tensor m.weight_packed: is packed, and no group of integers in quantization_config.config_groups");
+    refused(targets({name}),
+            "tensor m.weight_packed: is packed, and no group of integers or of floats of 8 bits in quantization_config.config_groups");
   refused(targets(nlohmann::json::array()), "has m among its targets");
   refused(targets(nullptr), "has m among its targets");
   refused(targets({1, 2}), "config_groups.group_0.targets");

@@ -1,4 +1,4 @@
-"""Folders that GPTQ, AWQ, compressed-tensors and MLX packed must give the results of the same weights in F32."""
+"""Folders that GPTQ, AWQ, compressed-tensors, MLX, FP8 and bitsandbytes packed must give the results of the same weights in F32."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ({"quant_method": "fbgemm_fp8"}, "fbgemm_fp8"),
+        ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt: is 'e5m2'; e4m3 is read"),
         ({"quant_method": "hqq"}, "hqq"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version: is 'gemv'; gemm is read"),
     ],

@@ -1,5 +1,5 @@
-"""Small models whose matrices are packed as GPTQ, AWQ, compressed-tensors and MLX pack them, and the same weights in F32.
-tests/make_packed_goldens.py has matrices that these libraries packed themselves."""
+"""Small models whose matrices are packed as GPTQ, AWQ, compressed-tensors, MLX, FP8 and bitsandbytes pack them, and the same weights in
+F32. tests/make_packed_goldens.py has matrices that these libraries packed themselves."""
 
 from __future__ import annotations
 
@@ -62,16 +62,21 @@ class Packing:
     bits: int
     becomes: str  # the format that holds the weights exactly; "" if there is none, so that they are read only with quantize=
     config: dict[str, Any]  # of config.json
-    pack: Callable[[Codes, int], dict[str, Array]]
+    pack: Callable[[Codes, int], dict[str, Array]] = lambda codes, bits: {}
     symmetric: bool = False
     shuffled: bool = False  # act-order
     biased: bool = False  # MLX
+    # Packs weights as floats: returns their tensors, and the weights that these stand for. Then Codes are not used.
+    pack_floats: Callable[[Array], tuple[dict[str, Array], Array]] | None = None
+    kind: str = ""  # of floats, for the note
 
     @property
     def note(self) -> str:
         """What summary() says, with quantize="q8_0" if it is needed."""
         order = ", act-order" if self.shuffled else ""
         how = f"{self.becomes}, exactly" if self.becomes else "Q8_0, rounded"
+        if self.kind:
+            return f"{self.library}, {self.kind}: read as {how}"
         return f"{self.library}, {self.bits} bits, groups of {GROUP}{order}: read as {how}"
 
 
@@ -114,6 +119,59 @@ def _mlx(codes: Codes, bits: int) -> dict[str, Array]:
     return {"weight": stream(codes.codes, bits), "scales": codes.scales, "biases": codes.biases}
 
 
+BLOCK = (24, 32)  # rows and columns of floats that have one scale; rows do not divide into them
+
+
+def _e4m3() -> Array:
+    """The values of the codes 0 to 126 of F8_E4M3, in their order."""
+    code = np.arange(127)
+    exponent, mantissa = code >> 3, code & 7
+    return np.where(exponent == 0, mantissa / 512.0, (8 + mantissa) * 2.0 ** (exponent - 10.0)).astype(np.float32)
+
+
+def _fp8(powers: bool) -> Callable[[Array], tuple[dict[str, Array], Array]]:
+    def pack(weights: Array) -> tuple[dict[str, Array], Array]:
+        down, across = (-(-length // each) for length, each in zip(weights.shape, BLOCK, strict=True))
+        scales = np.zeros((down, across), np.float32)
+        for i, j in np.ndindex(down, across):
+            most = np.abs(weights[i * BLOCK[0] : (i + 1) * BLOCK[0], j * BLOCK[1] : (j + 1) * BLOCK[1]]).max() / 448
+            scales[i, j] = np.exp2(np.ceil(np.log2(most))) if powers else most
+        wide = np.repeat(np.repeat(scales, BLOCK[0], 0), BLOCK[1], 1)[: weights.shape[0], : weights.shape[1]]
+        values = _e4m3()
+        codes = np.searchsorted((values[1:] + values[:-1]) / 2, np.abs(weights / wide)).astype(np.uint8)
+        exact = np.sign(weights) * values[codes] * wide
+        return {"weight": codes | (weights < 0).astype(np.uint8) << 7, "weight_scale_inv": scales}, exact.astype(np.float32)
+
+    return pack
+
+
+def _nf4(weights: Array) -> tuple[dict[str, Array], Array]:
+    values = np.array([-1.0, -0.7, -0.53, -0.39, -0.28, -0.18, -0.09, 0.0, 0.08, 0.16, 0.25, 0.34, 0.44, 0.56, 0.72, 1.0], np.float32)
+    blocks = weights.reshape(-1, 64)
+    absmax = np.abs(blocks).max(1)
+    codes = np.searchsorted((values[1:] + values[:-1]) / 2, blocks / absmax[:, None]).astype(np.uint8).reshape(-1, 2)
+    state = json.dumps({"quant_type": "nf4", "blocksize": 64, "dtype": "float16", "shape": list(weights.shape)})
+    exact = (values[codes.reshape(blocks.shape)] * absmax[:, None]).astype(np.float16).astype(np.float32).reshape(weights.shape)
+    tensors = {
+        "weight": (codes[:, :1] << 4) | codes[:, 1:],
+        "weight.absmax": absmax,
+        "weight.quant_map": values,
+        "weight.quant_state.bitsandbytes__nf4": np.frombuffer(state.encode(), np.uint8),
+    }
+    return tensors, exact
+
+
+def _int8(weights: Array) -> tuple[dict[str, Array], Array]:
+    scales = np.abs(weights).max(1)
+    codes = np.rint(weights * (127 / scales[:, None])).astype(np.int8)
+    exact = codes.astype(np.float32) * scales[:, None] * np.float32(7.874015718698502e-3)
+    return {"weight": codes, "SCB": scales, "weight_format": np.array(0, np.uint8)}, exact
+
+
+def _fp8_config(more: dict[str, Any]) -> dict[str, Any]:
+    return {"quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": list(BLOCK)} | more}
+
+
 def _gptq_config(bits: int, symmetric: bool, order: bool = False) -> dict[str, Any]:
     return {"quantization_config": {"quant_method": "gptq", "bits": bits, "group_size": GROUP, "sym": symmetric, "desc_act": order,
                                     "checkpoint_format": "gptq"}}  # fmt: skip
@@ -145,6 +203,26 @@ PACKINGS = {
     "gptq_8": Packing("GPTQ", 8, "", _gptq_config(8, False), _gptq),
     "mlx_6": Packing("MLX", 6, "", _mlx_config(6), _mlx, biased=True),
     "mlx_8": Packing("MLX", 8, "", _mlx_config(8), _mlx, biased=True),
+    "fp8": Packing("FP8", 8, "", _fp8_config({}), pack_floats=_fp8(False), kind="floats of 8 bits, blocks of 24 x 32"),
+    "fp8_powers": Packing(
+        "FP8", 8, "BF16", _fp8_config({"scale_fmt": "ue8m0"}), pack_floats=_fp8(True), kind="floats of 8 bits, blocks of 24 x 32"
+    ),
+    "nf4": Packing(
+        "bitsandbytes",
+        4,
+        "F16",
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+        pack_floats=_nf4,
+        kind="nf4, blocks of 64",
+    ),
+    "int8": Packing(
+        "bitsandbytes",
+        8,
+        "",
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}},
+        pack_floats=_int8,
+        kind="int8",
+    ),
 }
 
 
@@ -159,6 +237,12 @@ def packed_folder(variant: str, how: str, target: Path) -> tuple[Path, Path]:
         table = name.endswith(("embed_tokens.weight", "lm_head.weight"))
         if weights.ndim != 2 or ".gate.weight" in name or (table and not packing.biased):
             continue
+        module = name.removesuffix(".weight")
+        if packing.pack_floats:
+            tensors, plain[name] = packing.pack_floats(weights)
+            del packed[name]
+            packed.update({f"{module}.{suffix}": tensor for suffix, tensor in tensors.items()})
+            continue
         codes = Codes.of(weights, packing.bits, packing.symmetric, packing.shuffled)
         plain[name] = codes.weights()
         if packing.biased:
@@ -166,10 +250,10 @@ def packed_folder(variant: str, how: str, target: Path) -> tuple[Path, Path]:
             codes.codes = np.clip(np.rint((weights - low) / wide), 0, 2**packing.bits - 1).astype(np.int64)
             plain[name] = wide * codes.codes.astype(np.float32) + low
         del packed[name]
-        module = name.removesuffix(".weight")
         packed.update({f"{module}.{suffix}": tensor for suffix, tensor in packing.pack(codes, packing.bits).items()})
     folders = random_models.make_folder(variant, target / "packed"), random_models.make_folder(variant, target / "plain")
-    random_models.write_safetensors(folders[0] / "model.safetensors", packed)
+    bytes_of_floats = {name: "F8_E4M3" for name, tensor in packed.items() if packing.library == "FP8" and tensor.dtype == np.uint8}
+    random_models.write_safetensors(folders[0] / "model.safetensors", packed, bytes_of_floats)
     random_models.write_safetensors(folders[1] / "model.safetensors", plain)
     config = json.loads((folders[0] / "config.json").read_text())
     (folders[0] / "config.json").write_text(json.dumps(config | packing.config))

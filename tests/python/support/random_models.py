@@ -119,14 +119,16 @@ def weights(name: str, shape: tuple[int, ...], factor: float = 1.0) -> npt.NDArr
     return (centre + scale * uniform).astype(np.float32).reshape(shape)
 
 
-_DTYPES = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint32": "U32", "int8": "I8"}
+_DTYPES = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint32": "U32", "int8": "I8", "uint8": "U8"}
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_safetensors(path: Path, tensors: Mapping[str, npt.NDArray[Any]], dtypes: Mapping[str, str] | None = None) -> None:
+    """Writes a file. `dtypes` are those of tensors whose dtype numpy does not have."""
     header: dict[str, object] = {}
     offset = 0
     for name, tensor in tensors.items():
-        header[name] = {"dtype": _DTYPES[tensor.dtype.name], "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
+        dtype = (dtypes or {}).get(name) or _DTYPES[tensor.dtype.name]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
         offset += tensor.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
