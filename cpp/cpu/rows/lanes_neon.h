@@ -186,7 +186,8 @@ PUMICE_INLINE void load_pairs(const float* p, Lanes& even, Lanes& odd) {
   }
 }
 PUMICE_INLINE void store_pairs(float* p, const Lanes& even, const Lanes& odd) {
-  for (int i = 0; i < 4; ++i) vst2q_f32(p + 8 * i, float32x4x2_t{{even.v[i], odd.v[i]}});
+  // In Clang vst2q_f32 is a macro, which would take the comma in braces for its own.
+  for (int i = 0; i < 4; ++i) vst2q_f32(p + 8 * i, (float32x4x2_t{{even.v[i], odd.v[i]}}));
 }
 
 static_assert(Lanes16<Lanes>);
