@@ -179,7 +179,7 @@ class Resolver {
 
 Description describe(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options) {
   if (options.quantize && !can_pack(*options.quantize))
-    fail(ErrorKind::invalid_argument, "quantize: ", name(*options.quantize), " cannot be written; there are q8_0, q4_0 and q4_k");
+    fail(ErrorKind::invalid_argument, "quantize: ", name(*options.quantize), " cannot be written");
   return Resolver(std::move(file), options).run();
 }
 

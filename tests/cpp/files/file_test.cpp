@@ -78,7 +78,7 @@ TEST_F(Links, OutOfTheModelAreRefused) {
 TEST_F(Links, ThatTheUserNamesAreFollowed) {
   root_.write("sample", sample_gguf(3).build().bytes);
   fs::create_symlink(root_.path("sample"), root_.path("model.gguf"));
-  EXPECT_EQ(ModelFile::open(root_.path("model.gguf"))->tensors().size(), 5u);
+  EXPECT_EQ(ModelFile::open(root_.path("model.gguf"))->tensors().size(), 6u);
 }
 
 TEST_F(Links, PartsOfSplitGgufLeadIntoTheBlobs) {
