@@ -118,6 +118,11 @@ void store(Format format, const Numbers& n, std::uint8_t* packed) {
     case Format::F32:
     case Format::F16:
     case Format::BF16:
+    case Format::IQ1_E:
+    case Format::IQ2_E:
+    case Format::IQ3_XXS_E:
+    case Format::IQ3_S_E:
+    case Format::NVFP4_E:
     case Format::MXFP4:
       break;
   }
