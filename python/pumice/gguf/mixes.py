@@ -1,33 +1,63 @@
 """Which format each tensor of a quantized file has. A mix is a name such as q4_k_m: most matrices have one format, and those on which
 results depend most have a finer one.
 
-The choices are those of llama.cpp's llama-quantize without an importance matrix (llama_tensor_get_type() in src/llama-quant.cpp)."""
+The choices are those of llama.cpp's llama-quantize without an importance matrix (llama_tensor_get_type() in src/llama-quant.cpp).
+tests/make_quantize_goldens.py
+writes down the choices that llama.cpp makes, and test_quantize.py compares them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from ..common.arguments import choice, shown
 from .packing import PLAIN, fits
 from .weights import ALWAYS_F32
 
-_LAYER = re.compile(r"^(?:enc\.)?blk\.(\d+)\.")
-# The format that takes the place of one whose blocks do not fit the columns. llama.cpp takes Q5_0 and Q5_1 for Q4_K and Q5_K
-# (tensor_type_fallback() in llama-quant.cpp), which pumice does not pack.
-_INSTEAD = {"Q4_K": "Q8_0", "Q5_K": "Q8_0", "Q6_K": "Q8_0"}
+Where = Callable[[int, int], bool]  # (number of a matrix among those of its kind, number of layers) -> whether it has a format
+Steps = tuple[tuple[str, Where], ...]  # the first format that a matrix has counts; without one it has that of most matrices
+
+_LAYER = re.compile(r"^blk\.(\d+)\.")
+# Matrices that keep their format when others are quantized (tensor_allows_quantization()).
+_KEPT = re.compile(r"altup|laurel|per_layer_model_proj")
+# The format that takes the place of one whose blocks do not fit the columns; F16 takes the place of others (tensor_type_fallback()).
+_INSTEAD = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
+# Architecture -> number of layers of its models whose values have at least Q5_K (LLM_TYPE_70B in src/models/*.cpp).
+_SEVENTY_BILLION = {"llama": 80, "llama-embed": 80, "qwen2": 80, "olmo": 80}
+
+
+def _all(number: int, count: int) -> bool:
+    return True
+
+
+def _more(number: int, count: int) -> bool:
+    """The first and the last eighth, and every third one between them (use_more_bits())."""
+    eighth = count // 8
+    return number < eighth or number >= 7 * count // 8 or (number - eighth) % 3 == 2
+
+
+def _first(most: int) -> Where:
+    return lambda number, count: number < most
+
+
+def _part(of: int) -> Where:
+    return lambda number, count: number < count // of
 
 
 @dataclass(frozen=True)
 class Mix:
-    """file_type: general.file_type (llama_ftype in llama.h).  finer: what the values and the outputs of networks have in some layers.
-    more: whether those are half of the layers (M), and not an eighth (S)."""
+    """base: the format of most matrices.  file_type: general.file_type (llama_ftype in llama.h).  values: the formats of the matrices that
+    make values (attn_v, attn_qkv, attn_kv_b).  shared: that of values that four or more heads share, if it is another.  downs: those of
+    ffn_down.  outputs: that of attn_output.  outputs_of_8: the same in a model of eight experts."""
 
     base: str
     file_type: int
-    finer: str = ""
-    more: bool = False
+    values: Steps = ()
+    shared: str = ""
+    downs: Steps = ()
+    outputs: str = ""
+    outputs_of_8: str = ""
 
 
 MIXES = {
@@ -35,31 +65,80 @@ MIXES = {
     "f16": Mix("F16", 1),
     "bf16": Mix("BF16", 32),
     "q4_0": Mix("Q4_0", 2),
+    "q4_1": Mix("Q4_1", 3),
+    "q5_0": Mix("Q5_0", 8),
+    "q5_1": Mix("Q5_1", 9),
     "q8_0": Mix("Q8_0", 7),
-    "q4_k_s": Mix("Q4_K", 14, "Q5_K"),
-    "q4_k_m": Mix("Q4_K", 15, "Q6_K", more=True),
+    "q2_k": Mix("Q2_K", 10, (("Q3_K", _all),), "Q4_K", (("Q3_K", _all),), "Q3_K", "Q5_K"),
+    "q3_k_s": Mix("Q3_K", 11, outputs_of_8="Q5_K"),
+    "q3_k_m": Mix(
+        "Q3_K", 12, (("Q5_K", _first(2)), ("Q4_K", _all)), downs=(("Q5_K", _part(16)), ("Q4_K", _all)), outputs="Q4_K", outputs_of_8="Q5_K"
+    ),
+    "q3_k_l": Mix("Q3_K", 13, (("Q5_K", _all),), downs=(("Q5_K", _all),), outputs="Q5_K"),
+    "q4_k_s": Mix("Q4_K", 14, (("Q5_K", _first(4)),), downs=(("Q5_K", _part(8)),), outputs_of_8="Q5_K"),
+    "q4_k_m": Mix("Q4_K", 15, (("Q6_K", _more),), downs=(("Q6_K", _more),), outputs_of_8="Q5_K"),
     "q5_k_s": Mix("Q5_K", 16),
-    "q5_k_m": Mix("Q5_K", 17, "Q6_K", more=True),
+    "q5_k_m": Mix("Q5_K", 17, (("Q6_K", _more),), downs=(("Q6_K", _more),)),
     "q6_k": Mix("Q6_K", 18),
+    "iq4_nl": Mix("IQ4_NL", 25, shared="Q5_K", downs=(("Q5_K", _part(8)),), outputs_of_8="Q5_K"),
+    "iq4_xs": Mix("IQ4_XS", 30, shared="Q5_K", downs=(("Q5_K", _part(8)),), outputs_of_8="Q5_K"),
 }
-FORMATS = ("F32", "F16", "BF16", "Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")  # those that can be packed
+_FALCON = {  # the mixes that are others for this architecture
+    "q2_k": replace(MIXES["q2_k"], outputs=""),
+    "q3_k_m": replace(MIXES["q3_k_m"], downs=(("Q5_K", _part(16)), ("Q4_K", _more)), outputs=""),
+    "q3_k_l": replace(MIXES["q3_k_l"], downs=(("Q4_K", _all),), outputs="Q4_K"),
+    "q4_k_s": replace(MIXES["q4_k_s"], downs=()),
+    "q4_k_m": replace(MIXES["q4_k_m"], downs=(("Q6_K", _part(16)), ("Q5_K", _more))),
+}
+# Those that can be packed (can_pack() in cpp/core/formats.h; test_quantize.py compares).
+FORMATS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What the choices depend on beside a tensor's name and shape. names: of all tensors.  layers: number of layers.  heads, kv_heads: of
+    the first layer."""
+
+    names: tuple[str, ...]
+    architecture: str = "llama"
+    layers: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    experts: int = 0
+
+    @property
+    def tied(self) -> bool:
+        """Whether the embedding is the head, too."""
+        return "output.weight" not in self.names
+
+    @property
+    def shared(self) -> bool:
+        """Whether four or more heads share keys and values."""
+        return self.kv_heads > 0 and self.heads // self.kv_heads >= 4
+
+    @property
+    def seventy_billion(self) -> bool:
+        """Whether llama.cpp takes the model for one of 70 billion parameters."""
+        known = _SEVENTY_BILLION.get(self.architecture) == self.layers
+        return known and not (self.architecture.startswith("llama") and (self.heads == self.kv_heads or self.experts == 8))
 
 
 @dataclass
 class Chooser:
-    """Chooses the format of each tensor of a model. layers: number of layers.  tied: whether the embedding is the head, too.  keep:
-    regular expression -> format, for tensors whose names it fits; the first one that fits counts."""
+    """Chooses the format of each tensor of a model. keep: regular expression -> format, for tensors whose names it fits; the first one that
+    fits counts."""
 
     to: str
-    layers: int
-    tied: bool
-    experts: int = 0
+    model: Outline
     keep: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         choice("to", self.to, tuple(MIXES))
+        self._mix = (_FALCON if self.model.architecture == "falcon" else MIXES).get(self.to, MIXES[self.to])
         self._rules = [(_compiled(pattern), _format(format)) for pattern, format in self.keep.items()]
         self._used = [False] * len(self._rules)
+        self._values = _numbers(self.model.names, _of_values)
+        self._downs = _numbers(self.model.names, _of_downs)
 
     def choose(self, name: str, shape: tuple[int, ...], source: str) -> str:
         """Returns the format of a tensor. `source` is its format in the file that is read."""
@@ -71,7 +150,11 @@ class Chooser:
                 return format
         if len(shape) <= 1 or ALWAYS_F32.search(name):
             return "F32" if source in PLAIN else source
-        wanted = self._of_matrix(name)
+        if self._mix.base in PLAIN:
+            return self._mix.base
+        if _KEPT.search(name):
+            return source
+        wanted = self._of_matrix(name, shape[-1])
         while not fits(wanted, shape[-1]):
             wanted = _INSTEAD.get(wanted, "F16")
         if source != wanted and not {source, wanted} & {"F32", "F16", "BF16"} and source != "Q8_0":
@@ -85,33 +168,45 @@ class Chooser:
         """Returns the patterns of `keep` that fit no tensor."""
         return [pattern.pattern for (pattern, _), used in zip(self._rules, self._used, strict=True) if not used]
 
-    def _of_matrix(self, name: str) -> str:
-        mix = MIXES[self.to]
-        if mix.base in PLAIN or mix.base == "Q8_0":
-            return mix.base
-        if name == "output.weight" or (self.tied and name == "token_embd.weight"):
-            return "Q6_K"
-        match = _LAYER.match(name)
-        if not match or not mix.finer:
-            return mix.base
-        layer, kind = int(match[1]), name[match.end() :]
-        if kind in ("attn_v.weight", "attn_k.weight") and self.experts == 8:
-            return "Q8_0"
-        if kind == "attn_qkv.weight" and mix.more:
-            return "Q5_K" if mix.base == "Q4_K" else "Q6_K"
-        early = layer < self.layers // 8
-        if kind == "attn_v.weight":
-            return mix.finer if (mix.more and self._in_more(layer)) or (not mix.more and layer < 4) else mix.base
-        if kind in ("ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight"):
-            return mix.finer if (mix.more and self._in_more(layer)) or (not mix.more and early) else mix.base
-        if kind == "attn_output.weight" and self.experts == 8:
-            return "Q5_K" if mix.base == "Q4_K" else mix.base
+    def _of_matrix(self, name: str, columns: int) -> str:
+        mix, eight = self._mix, self.model.experts == 8
+        if name == "output.weight" or (self.model.tied and name in ("token_embd.weight", "per_layer_token_embd.weight")):
+            return "Q8_0" if mix.base == "Q8_0" or self.model.architecture == "falcon" or not fits(mix.base, columns) else "Q6_K"
+        if name in self._values:
+            return "Q8_0" if eight else self._of_value(self._values[name])
+        if "attn_k.weight" in name:
+            return "Q8_0" if eight else mix.base
+        if name in self._downs:
+            match = _LAYER.match(name)
+            number = int(match[1]) if match and self.model.experts > 1 else self._downs[name]
+            return _step(mix.downs, number, self.model.layers) or mix.base
+        if "attn_output.weight" in name:
+            return (mix.outputs_of_8 if eight else mix.outputs) or mix.base
         return mix.base
 
-    def _in_more(self, layer: int) -> bool:
-        """use_more_bits() in llama-quant.cpp."""
-        eighth = self.layers // 8
-        return layer < eighth or layer >= 7 * self.layers // 8 or (layer - eighth) % 3 == 2
+    def _of_value(self, number: int) -> str:
+        found = _step(self._mix.values, number, len(self._values)) or self._mix.base
+        if self._mix.shared and self.model.shared:
+            found = self._mix.shared
+        return "Q5_K" if self.model.seventy_billion and found in ("Q3_K", "Q4_K") else found
+
+
+def _of_values(name: str) -> bool:
+    return any(part in name for part in ("attn_v.weight", "attn_qkv.weight", "attn_kv_b.weight"))
+
+
+def _of_downs(name: str) -> bool:
+    return "ffn_down" in name and not ALWAYS_F32.search(name)
+
+
+def _numbers(names: Iterable[str], kind: Callable[[str], bool]) -> dict[str, int]:
+    """Returns the numbers of the matrices of a kind, which count in the order of layers (weight_name_comparer in llama-model-loader.h)."""
+    found = ((int(match[1]) if (match := _LAYER.match(name)) else -1, name) for name in names if kind(name))
+    return {name: number for number, (_, name) in enumerate(sorted(found))}
+
+
+def _step(steps: Steps, number: int, count: int) -> str:
+    return next((format for format, where in steps if where(number, count)), "")
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

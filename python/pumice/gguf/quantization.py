@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from .. import _core
 from ..common.arguments import checked_keywords, flag, shown, shown_path
 from ..common.progress import Progress
@@ -13,7 +15,7 @@ from ..loading.hub import resolve
 from .container import raw_metadata
 from .conversion import ConversionPlan, plan_of, target_path
 from .job import Job, source_key, split_size
-from .mixes import MIXES, Chooser
+from .mixes import MIXES, Chooser, Outline
 from .weights import file_units
 
 
@@ -33,10 +35,11 @@ def quantize(
     convert() writes: whole or not at all, and an interrupted call goes on.
 
     source: the path of a GGUF file (of a split one: any part), or a hub id.
-    to: a format, "f32", "f16", "bf16", "q8_0", "q4_0", or a mix of formats, "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "q6_k", in which those
-        matrices have finer formats that they have in llama-quantize's files without an importance matrix. Scales are searched, as by
-        load(quantize=), but for Q8_0, which is rounded as llama.cpp rounds it. A tensor that is in its format already keeps its bytes.
-    keep: regular expression -> format ("f32", ..., "q4_k", "q5_k", "q6_k"), for tensors whose names it fits; the first that fits counts.
+    to: a format, "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", or a mix of formats, "q2_k", "q3_k_s", "q3_k_m", "q3_k_l",
+        "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "q6_k", "iq4_nl", "iq4_xs". Each tensor has the format that it has in llama-quantize's files
+        without an importance matrix. Scales are searched, as by load(quantize=), but for Q8_0, which is rounded as llama.cpp rounds it. A
+        tensor that is in its format already keeps its bytes.
+    keep: regular expression -> format ("f32", ..., "q4_k", "iq4_xs"), for tensors whose names it fits; the first that fits counts.
     split, force, dry_run, progress: as in convert().
 
     Raises ValueError and TypeError for wrong arguments, and for weights that are quantized already (Q8_0 may be quantized again);
@@ -47,7 +50,7 @@ def quantize(
         raise ValueError(f"{shown_path(path)} is no GGUF file; convert() makes one of a folder")
     if keep is not None and not (isinstance(keep, Mapping) and all(isinstance(each, str) for pair in keep.items() for each in pair)):
         raise TypeError("keep must be a dict from regular expressions to names of formats")
-    chooser = _chooser(file, to, keep or {})
+    chooser = Chooser(to, _outline(file), keep or {})
     units = list(file_units(file, chooser.choose))
     if unused := chooser.unused():
         raise ValueError(f"keep: {', '.join(map(shown, unused))} fits the name of no tensor (pumice info FILE --tensors lists them)")
@@ -61,13 +64,16 @@ def quantize(
     return plan_of(job)
 
 
-def _chooser(file: _core.ModelFile, to: str, keep: Mapping[str, str]) -> Chooser:
-    names = {name for name, _, _, _ in file.tensors}
-    layers = file.get(f"{file.architecture}.block_count")
-    experts = file.get(f"{file.architecture}.expert_count")
-    return Chooser(
-        to, layers if isinstance(layers, int) else 0, "output.weight" not in names, experts if isinstance(experts, int) else 0, keep
-    )
+def _outline(file: _core.ModelFile) -> Outline:
+    def number(key: str, absent: int = 0) -> int:
+        """Returns a key of the model, of a list the first number: that of the first layer."""
+        value = file.get(f"{file.architecture}.{key}")
+        first = value[0] if isinstance(value, np.ndarray) and value.size else value
+        return int(first) if isinstance(first, (int, np.integer)) else absent
+
+    heads = number("attention.head_count")
+    names = tuple(name for name, _, _, _ in file.tensors)
+    return Outline(names, file.architecture, number("block_count"), heads, number("attention.head_count_kv", heads), number("expert_count"))
 
 
 def _first_part(path: Path) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,14 @@ import numpy as np
 import pytest
 import random_gguf
 import random_models
+from quantize_cases import CASES, GOLDEN, short, write
 from random_gguf import gguf_parts
 
 import pumice
 from pumice import _core
 from pumice.__main__ import main
-from pumice.gguf.mixes import MIXES, Chooser
+from pumice.gguf.mixes import FORMATS, MIXES
+from pumice.gguf.packing import PLAIN
 
 QUIET: dict[str, Any] = {"progress": False}
 
@@ -38,7 +42,10 @@ def test_weights_are_near_and_metadata_stay(to: str, source: Path, tmp_path: Pat
     for key in before.keys():
         assert np.array_equal(after.get(key), MIXES[to].file_type if key == "general.file_type" else before.get(key)), key
     assert after.get("general.quantization_version") == 2
-    worst = {"F16": 1e-6, "BF16": 1e-5, "Q8_0": 1e-4, "Q6_K": 6e-4, "Q5_K": 3e-3, "Q4_K": 1e-2, "Q4_0": 1e-2, "F32": 0}
+    worst = {
+        "F32": 0, "F16": 1e-6, "BF16": 1e-5, "Q8_0": 1e-4, "Q6_K": 6e-4, "Q5_K": 3e-3, "Q5_0": 3e-3, "Q5_1": 3e-3, "Q4_K": 1e-2,
+        "Q4_0": 1e-2, "Q4_1": 1e-2, "IQ4_NL": 1e-2, "IQ4_XS": 1e-2, "Q3_K": 5e-2, "Q2_K": 2e-1,
+    }  # fmt: skip
     for name, kind, shape, _ in after.tensors:
         a = np.frombuffer(before.read(name), np.float32).astype(np.float64)
         b = _core.ops.unpack(kind, after.read(name)).astype(np.float64)
@@ -47,22 +54,23 @@ def test_weights_are_near_and_metadata_stay(to: str, source: Path, tmp_path: Pat
     assert plan.bytes == output.stat().st_size and MIXES[to].base in {kind for _, kind, _, _ in plan.tensors}
 
 
-def test_a_mix_is_that_of_llama_quantize() -> None:
-    chooser = Chooser("q4_k_m", layers=32, tied=False)
-    kinds = {layer: chooser.choose(f"blk.{layer}.attn_v.weight", (1024, 4096), "F16") for layer in range(32)}
-    # use_more_bits(): the first and the last eighth, and every third layer between them
-    assert [layer for layer, kind in kinds.items() if kind == "Q6_K"] == [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]
-    assert set(kinds.values()) == {"Q4_K", "Q6_K"}
-    for name, kind in (
-        ("token_embd.weight", "Q4_K"), ("output.weight", "Q6_K"), ("blk.5.attn_q.weight", "Q4_K"), ("blk.0.ffn_down.weight", "Q6_K"),
-        ("blk.5.ffn_down.weight", "Q4_K"), ("blk.0.attn_qkv.weight", "Q5_K"), ("blk.0.ffn_gate_inp.weight", "F32"),
-    ):  # fmt: skip
-        assert chooser.choose(name, (1024, 4096), "F32") == kind, name
-    assert Chooser("q4_k_m", layers=32, tied=True).choose("token_embd.weight", (1024, 4096), "F16") == "Q6_K"
-    assert chooser.choose("blk.5.attn_q.weight", (64, 96), "F16") == "Q8_0"  # 96 columns are no blocks of 256, and Q5_0 cannot be packed
-    assert chooser.choose("blk.5.attn_q.weight", (64, 40), "F16") == "F16"
-    small = Chooser("q4_k_s", layers=32, tied=False)
-    assert [small.choose(f"blk.{i}.ffn_down.weight", (64, 256), "F16") for i in (0, 3, 4)] == ["Q5_K", "Q5_K", "Q4_K"]
+@pytest.mark.parametrize("name", CASES)
+def test_mixes_are_those_of_llama_quantize(name: str, tmp_path: Path) -> None:
+    golden = json.loads(GOLDEN.read_text())[name]
+    path = write(CASES[name], tmp_path / "f32.gguf")
+    assert set(golden) == {to for to, mix in MIXES.items() if mix.base not in PLAIN}
+    for to, expected in golden.items():
+        plan = pumice.quantize(path, tmp_path / "q.gguf", to=to, dry_run=True, **QUIET)
+        assert short({tensor: kind for tensor, kind, _, _ in plan.tensors}) == expected, to
+
+
+def test_every_format_that_can_be_packed_is_offered() -> None:
+    can = []
+    for name in _core.build_info()["formats"]:
+        with contextlib.suppress(ValueError):
+            _core.ops.pack(name, np.zeros((1, 256), np.float32))
+            can.append(name)
+    assert tuple(can) == FORMATS and {mix.base for mix in MIXES.values()} <= set(FORMATS)
 
 
 def test_tensors_that_are_kept(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
