@@ -32,6 +32,7 @@ class Comparison(NamedTuple):
 
     @property
     def fine(self) -> bool:
+        """Whether thousands of texts are expected to keep a cosine of 0.999."""
         return self.worst >= LEAST_COSINE and self.distance <= MOST_DISTANCE
 
 
