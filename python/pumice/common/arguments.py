@@ -78,7 +78,8 @@ def did_you_mean(name: object, valid: Iterable[str]) -> str:
     """Returns '; did you mean "x"?' if a valid name is similar, else ''."""
     if not isinstance(name, str) or len(name) > 200:
         return ""
-    near = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    valid = list(valid)
+    near = [each for each in valid if each.lower() == name.lower()] or difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -111,12 +112,17 @@ def convert(
 
 
 def target_path(output: str | os.PathLike[str]) -> Path:
-    """Returns the path of the file to be written. Raises ValueError and FileNotFoundError for one that cannot be."""
+    """Returns the path of the file to be written. Raises ValueError and OSError for one that cannot be."""
     path = Path(output)
     if path.is_symlink():  # the file that it leads to is replaced, and not the link
-        path = path.resolve()
+        try:
+            path = path.resolve()
+        except RuntimeError:  # what Python up to 3.12 raises for a loop
+            raise OSError(errno.ELOOP, "the link leads back to itself; remove it, or give another name", str(path)) from None
     if path.suffix != ".gguf":
         raise ValueError(f"output {shown(os.fspath(output))} must end in .gguf")
+    if path.parent.exists() and not path.parent.is_dir():
+        raise NotADirectoryError(f"{shown_path(path.parent)}, in which the output would be, is no folder")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {shown_path(path.parent)} of the output does not exist")
     return path

@@ -162,7 +162,8 @@ class Job:
         return done
 
     def _opened(self, file: _File, done: int, stack: contextlib.ExitStack) -> int:
-        handle = os.open(file.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # No link is followed: it could lead to a file of another name.
+        handle = os.open(file.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         stack.callback(os.close, handle)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def quantize(
     split, force, dry_run, progress: as in convert().
 
     Raises ValueError and TypeError for wrong arguments, and for weights that are quantized already (Q8_0 may be quantized again);
+    UnsupportedModelError for tensors in formats that load() reads as another one (IQ2_XXS) or that are no weights (I32);
     ModelFormatError, NumericError, FileExistsError and OSError."""
     path, target = resolve(source), target_path(output)
     file = _core.open_file(str(path))
@@ -54,11 +56,13 @@ def quantize(
     units = list(file_units(file, chooser.choose))
     if unused := chooser.unused():
         raise ValueError(f"keep: {', '.join(map(shown, unused))} fits the name of no tensor (pumice info FILE --tensors lists them)")
-    keys = {name: value for name, value in raw_metadata(_first_part(path)).items() if not name.startswith("split.")}
+    keys = {name: value for name, value in raw_metadata(_parts(path)[0]).items() if not name.startswith("split.")}
     keys_written = {**keys, "general.file_type": MIXES[to].file_type, "general.quantization_version": 2}
-    job = Job(target, keys_written, units, source_key(file), split_size(split), flag("force", force))
-    if target.exists() and os.path.samefile(path, target):
-        raise ValueError(f"{shown_path(target)} is the file that is read; the output needs another name")
+    parts = _parts(path)
+    job = Job(target, keys_written, units, source_key(file, parts), split_size(split), flag("force", force))
+    for written in (each.path for each in job.files):
+        if written.exists() and any(os.path.samefile(part, written) for part in parts):
+            raise ValueError(f"{shown_path(written)} is a file that is read; the output needs another name")
     if not flag("dry_run", dry_run):
         job.run(progress)
     return plan_of(job)
@@ -76,8 +80,11 @@ def _outline(file: _core.ModelFile) -> Outline:
     return Outline(names, file.architecture, number("block_count"), heads, number("attention.head_count_kv", heads), number("expert_count"))
 
 
-def _first_part(path: Path) -> Path:
-    """Returns the file that has the metadata of a model: of a split one, the first."""
-    stem, of, count = path.stem.rpartition("-of-")
-    first = path.with_name(f"{stem.rpartition('-')[0]}-00001-of-{count}.gguf") if of else path
-    return first if first.is_file() else path
+def _parts(path: Path) -> list[Path]:
+    """Returns the files of a model, of a split one in their order; the first has the metadata."""
+    named = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})", path.stem, re.DOTALL)
+    if named is None:
+        return [path]
+    stem, count = named.groups()
+    parts = [path.with_name(f"{stem}-{number:05}-of-{count}.gguf") for number in range(1, int(count) + 1)]
+    return [part for part in parts if part.is_file()] or [path]

@@ -126,9 +126,46 @@ def test_split_files(source: Path, tmp_path: Path) -> None:
     assert whole.files[0].read_bytes() == (tmp_path / "one.gguf").read_bytes()
 
 
+def test_no_part_of_the_source_is_replaced(source: Path, tmp_path: Path) -> None:
+    parts = pumice.quantize(source, tmp_path / "s.gguf", to="f16", split=500_000, **QUIET).files
+    before = [part.read_bytes() for part in parts]
+    for output, split in ((parts[0], None), (parts[2], None), (tmp_path / "s.gguf", 500_000)):
+        with pytest.raises(ValueError, match="is a file that is read; the output needs another name"):
+            pumice.quantize(parts[1], output, to="f16", split=split, force=True, **QUIET)
+    assert [part.read_bytes() for part in parts] == before and sorted(tmp_path.glob("s*")) == sorted(parts)
+
+
+@pytest.mark.parametrize(("number", "name"), [(16, "IQ2_XXS"), (24, "I8"), (28, "F64"), (31, "Q4_0_4_4")])
+def test_formats_that_are_not_read_are_named(number: int, name: str, tmp_path: Path) -> None:
+    keys, tensors = gguf_parts("llama_wide")
+    tensors["blk.1.ffn_up.weight"] = random_gguf.Packed(number, tensors["blk.1.ffn_up.weight"].shape, bytes(2**20))
+    path = random_gguf.write(tmp_path / "f.gguf", keys, tensors)
+    for keep in (None, {"ffn_up": "q8_0"}):
+        with pytest.raises(pumice.UnsupportedModelError, match=rf"f\.gguf: blk\.1\.ffn_up\.weight is {name}, which quantize\(\) does not"):
+            pumice.quantize(path, tmp_path / "q.gguf", to="q4_0", keep=keep, **QUIET)
+
+
+def test_odd_outputs(source: Path, tmp_path: Path) -> None:
+    loop, file, victim = tmp_path / "loop.gguf", tmp_path / "file", tmp_path / "victim"
+    loop.symlink_to(loop)
+    file.write_text("")
+    victim.write_text("kept")
+    (tmp_path / "q.gguf.part").symlink_to(victim)
+    for output, error, message in (
+        (loop, OSError, "the link leads back to itself"),
+        (file / "q.gguf", NotADirectoryError, "is no folder"),
+        (tmp_path / "none" / "q.gguf", FileNotFoundError, "does not exist"),
+        (tmp_path / "q.gguf", OSError, r"q\.gguf\.part"),
+    ):
+        with pytest.raises(error, match=message):
+            pumice.quantize(source, output, to="q4_0", force=True, **QUIET)
+    assert victim.read_text() == "kept" and not (tmp_path / "q.gguf").exists()
+
+
 def test_wrong_arguments(source: Path, tmp_path: Path) -> None:
     for options, error, message in (
         ({"to": "q9"}, ValueError, "to='q9' is not one of 'f32'"),
+        ({"to": "Q4_K_M"}, ValueError, "did you mean 'q4_k_m'"),
         ({"to": "q4_0", "keep": {"(": "q8_0"}}, ValueError, "is no regular expression"),
         ({"to": "q4_0", "keep": {"attn": "q9"}}, ValueError, "keep='q9' is not one of"),
         ({"to": "q4_0", "keep": {"nothing": "q8_0"}}, ValueError, "'nothing' fits the name of no tensor"),
@@ -136,7 +173,7 @@ def test_wrong_arguments(source: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=message):
             pumice.quantize(source, tmp_path / "q.gguf", **options, **QUIET)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="is the file that is read"):
+    with pytest.raises(ValueError, match="is a file that is read"):
         pumice.quantize(source, source, to="q4_0", force=True, **QUIET)
     with pytest.raises(ValueError, match="convert"):
         pumice.quantize(random_models.make_folder("llama3", tmp_path), tmp_path / "q.gguf", to="q4_0", **QUIET)
