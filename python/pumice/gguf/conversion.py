@@ -85,7 +85,7 @@ def convert(
     """Writes a safetensors folder as a GGUF file that llama.cpp and pumice load, and returns what the file has.
 
     The file appears under its name when it is complete. If the call is interrupted, OUTPUT.part and OUTPUT.journal stay, and the same call
-    goes on from there and gives the same bytes. Memory: some pieces of 16 MB a thread, and the largest matrix whose rows change their
+    goes on from there and gives the same bytes. Memory: some pieces of 1 MB a thread, and the largest matrix whose rows change their
     order.
 
     source: a folder with config.json and safetensors, or a hub id. Its matrices may be packed (GPTQ, AWQ, ...).

@@ -134,16 +134,20 @@ class Job:
         """Writes what is not written yet. If it is interrupted, the .part files and the journal stay, and the next run of the same job goes
         on from there. Raises FileExistsError if there is a file at one of the names, unless `force` is true."""
         self._refuse_existing()
-        done = self._finished()
         with contextlib.ExitStack() as open_files:
-            handles = [self._opened(file, done, open_files) for file in self.files]
+            handles = [_locked(file.part, open_files) for file in self.files]
+            self._refuse_existing()  # another process may have finished before the files were locked
+            done = self._finished()
+            if done == 0:
+                for handle, file in zip(handles, self.files, strict=True):
+                    _begin(handle, file)
             self._write(handles, done, progress)
             for handle in handles:
                 os.fsync(handle)
-        # The first file gets its name last: a model of several files is opened by it.
-        for file in reversed(self.files):
-            os.replace(file.part, file.path)
-        self._journal.unlink(missing_ok=True)
+            # The first file gets its name last: a model of several files is opened by it. The files stay locked until all have theirs.
+            for file in reversed(self.files):
+                os.replace(file.part, file.path)
+            self._journal.unlink(missing_ok=True)
 
     def _finished(self) -> int:
         """Returns how many units an earlier run of the same job has written."""
@@ -160,23 +164,6 @@ class Job:
         if done == 0:
             log.warning("%s is of another conversion, which is not continued", self._journal)
         return done
-
-    def _opened(self, file: _File, done: int, stack: contextlib.ExitStack) -> int:
-        # No link is followed: it could lead to a file of another name.
-        handle = os.open(file.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        stack.callback(os.close, handle)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise OSError(errno.EBUSY, "another process writes this file", str(file.part)) from None
-        if done == 0:
-            os.truncate(handle, 0)
-            if hasattr(os, "posix_fallocate"):  # a disk that is too small is an error before the work
-                with _named(file.part):
-                    os.posix_fallocate(handle, 0, file.bytes)
-            os.truncate(handle, file.bytes)
-            _write_at(handle, 0, file.head, file.part)
-        return handle
 
     def _save(self, handles: Sequence[int], done: int) -> None:
         for handle in handles:
@@ -232,6 +219,31 @@ class Job:
 
 def _parts(unit: Unit, piece: int) -> list[Part]:
     return list(unit.make(piece))
+
+
+def _locked(part: Path, stack: contextlib.ExitStack) -> int:
+    """Opens a file for this process alone."""
+    # No link is followed: it could lead to a file of another name.
+    handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    stack.callback(os.close, handle)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        busy = not part.exists() or not os.path.samestat(os.fstat(handle), os.stat(part))  # it got its name before the lock was free
+    except OSError:
+        busy = True
+    if busy:
+        raise OSError(errno.EBUSY, "another process writes this file", str(part))
+    return handle
+
+
+def _begin(handle: int, file: _File) -> None:
+    """Gives a file its size and its head."""
+    os.truncate(handle, 0)
+    if hasattr(os, "posix_fallocate"):  # a disk that is too small is an error before the work
+        with _named(file.part):
+            os.posix_fallocate(handle, 0, file.bytes)
+    os.truncate(handle, file.bytes)
+    _write_at(handle, 0, file.head, file.part)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from random_gguf import gguf_parts
 import pumice
 from pumice import _core
 from pumice.__main__ import main
+from pumice.gguf import job
 from pumice.gguf.mixes import FORMATS, MIXES
 from pumice.gguf.packing import PLAIN
 
@@ -160,6 +161,29 @@ def test_odd_outputs(source: Path, tmp_path: Path) -> None:
         with pytest.raises(error, match=message):
             pumice.quantize(source, output, to="q4_0", force=True, **QUIET)
     assert victim.read_text() == "kept" and not (tmp_path / "q.gguf").exists()
+
+
+def test_a_process_that_finishes_meanwhile(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, locked = tmp_path / "q.gguf", job._locked
+
+    def late(part: Path, stack: contextlib.ExitStack) -> int:
+        monkeypatch.setattr(job, "_locked", locked)
+        pumice.quantize(source, output, to="q4_0", **QUIET)
+        return locked(part, stack)
+
+    monkeypatch.setattr(job, "_locked", late)
+    with pytest.raises(FileExistsError):
+        pumice.quantize(source, output, to="f16", **QUIET)
+    assert "Q4_0" in formats(output).values()
+
+
+def test_a_file_that_gets_its_name_before_it_is_locked(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, part = tmp_path / "q.gguf", tmp_path / "q.gguf.part"
+    part.write_text("whole")
+    monkeypatch.setattr(job.fcntl, "flock", lambda handle, operation: part.replace(output))
+    with pytest.raises(OSError, match="another process writes this file"):
+        pumice.quantize(source, output, to="q4_0", force=True, **QUIET)
+    assert output.read_text() == "whole"
 
 
 def test_wrong_arguments(source: Path, tmp_path: Path) -> None:
