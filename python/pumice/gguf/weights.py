@@ -93,7 +93,8 @@ class Folder:
         self._formats = {name: kind for name, kind, _, _ in file.tensors}
 
     def units(self) -> Iterator[Unit]:
-        """Yields the units of all tensors that the GGUF form has. Raises ModelFormatError for a tensor that has no name in GGUF."""
+        """Yields the units of all tensors that the GGUF form has. Raises ModelFormatError for a tensor that has no name in GGUF, and
+        UnsupportedModelError for one of integers."""
         for source in _sources(self._file):
             if ".act_fn." not in source.name and not source.name.endswith((".inv_freq", ".masked_bias", "position_ids")):
                 unit = self._unit(source)
@@ -117,6 +118,11 @@ class Folder:
             ) from None
 
     def _unit(self, source: _Source) -> Unit:
+        if source.format not in _core.build_info()["formats"]:
+            raise UnsupportedModelError(
+                f"{self._file.path}: {source.name} is {source.format}, which is no format of weights, and config.json does not say how "
+                "they are packed"
+            )
         one = (1, *source.shape) if source.experts else (1, *source.shape[1:]) if source.stacked else source.shape
         count = len(source.files) if source.experts else source.shape[0] if source.stacked else 1
         # An array without memory of its own shows names and shapes, and which tensors keep their bytes.

@@ -76,13 +76,14 @@ def compare(packed: _core.Model, floats: _core.Model, texts: TokenBatch, cancel:
 
 
 def keep_promise(
-    packed: _core.Model, load_floats: Callable[[], _core.Model], texts: TokenBatch, cancel: _core.Cancel | None
+    packed: _core.Model, load_floats: Callable[[], _core.Model], make_texts: Callable[[], TokenBatch], cancel: _core.Cancel | None
 ) -> tuple[_core.Model, str]:
     """Returns the engine that the model runs with, and a note about it for summary(): `packed`, or the engine of the file's own weights if
     8 bits change the vectors too much. Closes the other engine. Returns `packed` if the two cannot be compared, for lack of memory or
     because the file's weights cannot be read without rounding."""
     floats = None
     try:
+        texts = make_texts()
         floats = load_floats()
         found = compare(packed, floats, texts, cancel)
     except (MemoryError, PumiceError) as error:

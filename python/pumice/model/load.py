@@ -179,9 +179,12 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
         notes: list[str] = []
         if isinstance(engine, _core.Model) and eight_bits.applies(file, checked, engine):
             floats = {**checked, "quantize": None}
-            texts = eight_bits.probe_texts(tokenizer, engine.info["vocab_size"], engine.info["n_ctx"], has_types(file))
+            sizes = engine.info["vocab_size"], engine.info["n_ctx"]
             chosen, note = eight_bits.keep_promise(
-                engine, lambda: _core.load(file, engine_options(file, floats, config), None, stop), texts, stop
+                engine,
+                lambda: _core.load(file, engine_options(file, floats, config), None, stop),
+                lambda: eight_bits.probe_texts(tokenizer, *sizes, has_types(file)),
+                stop,
             )
             engine, checked = chosen, checked if chosen is engine else floats
             notes.append(note)

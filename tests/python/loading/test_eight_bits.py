@@ -114,7 +114,7 @@ class TwoTexts:
 def test_limits(angles: tuple[float, float], kept: bool) -> None:
     floats = Engine((1, 0), (1, 0))
     packed = Engine(*((float(np.cos(a)), float(np.sin(a))) for a in angles))
-    engine, note = eight_bits.keep_promise(packed, lambda: floats, TwoTexts(), None)  # type: ignore[arg-type,return-value]
+    engine, note = eight_bits.keep_promise(packed, lambda: floats, TwoTexts, None)  # type: ignore[arg-type,return-value]
     assert (engine is packed) == kept
     assert (packed.closed, floats.closed) == (not kept, kept)
     assert ("left out" in note) != kept
@@ -129,6 +129,15 @@ def test_without_room_for_the_floats_the_packed_weights_stay(error: Exception) -
     def load() -> Any:
         raise error
 
-    engine, note = eight_bits.keep_promise(packed, load, TwoTexts(), None)  # type: ignore[arg-type]
+    engine, note = eight_bits.keep_promise(packed, load, TwoTexts, None)  # type: ignore[arg-type]
     assert engine is packed and not packed.closed
     assert note == "8-bit weights were not compared with the file's: no room"
+
+
+def test_without_room_for_the_texts_the_packed_weights_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*given: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(eight_bits, "probe_texts", no_room)
+    _, about = vectors(random_models.make_folder("bert", tmp_path), quantize="q8_0")
+    assert "8-bit weights were not compared with the file's: no room" in about and "Q8_0" in about
