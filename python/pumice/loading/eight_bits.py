@@ -71,7 +71,8 @@ def compare(packed: _core.Model, floats: _core.Model, texts: TokenBatch, cancel:
 
     a, b = vectors(packed), vectors(floats)
     lengths = np.sqrt((a * a).sum(1) * (b * b).sum(1))
-    cosines = np.divide((a * b).sum(1), lengths, out=np.ones(len(texts)), where=lengths > 0)
+    same = (a == b).all(1).astype(np.float64)  # where a vector is zero, or not finite: 1 only if both are equal
+    cosines = np.divide((a * b).sum(1), lengths, out=same, where=lengths > 0)
     return Comparison(float(cosines.min()), float((1 - cosines).mean()))
 
 

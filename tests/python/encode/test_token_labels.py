@@ -374,12 +374,12 @@ def test_heads_for_spans_of_answers_are_not_run(tmp_path: Path) -> None:
             model.label_tokens("a")
 
 
-@pytest.mark.parametrize("quantize", ["q8_0", "q4_0"])
-def test_quantized_at_load(quantize: Any, tmp_path: Path) -> None:
-    with pumice.load(make_folder("modernbert_tokens", tmp_path), device="cpu", quantize=quantize, progress=False) as model:
+@pytest.mark.parametrize(("variant", "quantize"), [("deberta_v3_tokens", "q8_0"), ("modernbert_tokens", "q4_0")])
+def test_quantized_at_load(variant: str, quantize: Any, tmp_path: Path) -> None:
+    with pumice.load(make_folder(variant, tmp_path), device="cpu", quantize=quantize, progress=False) as model:
         found = model.label_tokens("Angela Merkel met Emmanuel Macron in Paris.", output="tokens").probabilities
         assert quantize.upper() in model.info["formats"]
-    with pumice.load(make_folder("modernbert_tokens", tmp_path), device="cpu", compute="float32", progress=False) as model:
+    with pumice.load(make_folder(variant, tmp_path), device="cpu", compute="float32", progress=False) as model:
         exact = model.label_tokens("Angela Merkel met Emmanuel Macron in Paris.", output="tokens").probabilities
     assert np.abs(found - exact).mean() <= {"q8_0": 0.01, "q4_0": 0.1}[quantize]
 

@@ -29,12 +29,12 @@ ALL = os.environ.get("PUMICE_TEST_ALL") == "1"
 
 def sample() -> list[int]:
     """Returns the indices of every thirteenth case of each operation, and of the first case of each of its formats or kinds that is not
-    trivially small (a cost of at least 500)."""
+    trivially small (a cost of at least 250)."""
     seen: Counter[str] = Counter()
     variants: set[tuple[str, str]] = set()
     chosen = []
     for index, case in enumerate(CASES):
-        new = (case["op"], variant(case)) not in variants and cost(case) >= 500
+        new = (case["op"], variant(case)) not in variants and cost(case) >= 250
         if new:
             variants.add((case["op"], variant(case)))
         if new or seen[case["op"]] % 13 == 12:
