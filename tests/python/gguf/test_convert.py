@@ -248,3 +248,12 @@ def test_a_tokenizer_that_gguf_does_not_have_is_an_error(tmp_path: Path) -> None
         pumice.TokenizerError, match=r'no tokenizer that GGUF has gives the ids of this one \(WordLevel\).*tokenizer="none"'
     ):
         pumice.convert(folder, tmp_path / "m.gguf")
+
+
+def test_packed_weights_of_an_unknown_packing_are_named(tmp_path: Path) -> None:
+    folder, _ = packed_models.packed_folder("llama_wide", "gptq_4_sym", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    del config["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(pumice.UnsupportedModelError, match=r"g_idx is I32, which is no format of weights, and config\.json does not say"):
+        pumice.convert(folder, tmp_path / "o.gguf", tokenizer="none", progress=False)
