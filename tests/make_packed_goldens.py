@@ -6,10 +6,11 @@ space: 0, 3, 6 ... are all places in a word. NAME.config.json is the config.json
     python tests/make_packed_goldens.py compressed_tensors_0_9             # with compressed-tensors 0.9.4
     python tests/make_packed_goldens.py mlx
     python tests/make_packed_goldens.py fp8 bitsandbytes                   # with torch and ml_dtypes
+    python tests/make_packed_goldens.py fp4 modelopt                       # with torch and ml_dtypes
 
-Needs auto-gptq 0.7.1, autoawq 0.2.9, compressed-tensors 0.20.0, mlx 0.32.4 or bitsandbytes 0.48.0 of PyPI. Of the first two, only some
-files are run, so that no GPU is needed, and few of their dependencies (pip install --no-deps; accelerate for autoawq). The tests need none
-of them.
+Needs auto-gptq 0.7.1, autoawq 0.2.9, compressed-tensors 0.20.0, mlx 0.32.4, bitsandbytes 0.48.0 or nvidia-modelopt 0.47.0 of
+PyPI. Of the first two and the last, only some files are run, so that no GPU is needed, and few of their dependencies (pip install
+--no-deps; accelerate for autoawq). The tests need none of them.
 """
 
 from __future__ import annotations
@@ -319,6 +320,85 @@ def make_bitsandbytes() -> None:
     write("bitsandbytes_int8", config, exact.numpy(), tensors)
 
 
+class Fp4:
+    """Codes and scales of a matrix of floats of 4 bits, seeded by the name of its golden."""
+
+    def __init__(self, name: str, columns: int, group: int) -> None:
+        rows = 5
+        rng = np.random.default_rng(list(name.encode()))
+        self.codes = rng.integers(0, 256, (rows, columns // 2), np.uint8)
+        self.codes[0, :16] = np.arange(16) | np.arange(16)[::-1] << 4  # all codes
+        self.scales = rng.integers(0, 256, (rows, columns // group), np.uint8)
+        self.scales[self.scales % 128 == 127] = 0  # no NaN
+        self.exponents = rng.integers(110, 130, (rows, columns // group), np.uint8)
+        self.factor = rng.uniform(500, 2000, 1).astype(np.float32)
+
+
+def make_fp4() -> None:
+    """compressed-tensors expands to BF16. Here it expands to float32, and BF16 must be what that rounds to."""
+    import ml_dtypes
+    import torch
+    from compressed_tensors.compressors.mxfp4 import MXFP4PackedCompressor
+    from compressed_tensors.compressors.nvfp4 import NVFP4PackedCompressor, unpack_fp4_from_uint8
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+
+    def make(name: str, columns: int, group: int) -> None:
+        made = Fp4(name, columns, group)
+        kind, library = ("nvfp4", NVFP4PackedCompressor) if group == 16 else ("mxfp4", MXFP4PackedCompressor)
+        settings: dict[str, Any] = {"num_bits": 4, "type": "float", "symmetric": True, "group_size": group,
+                                    "strategy": "tensor_group" if group == 16 else "group"}  # fmt: skip
+        args = QuantizationArgs(**settings)
+        packed = {"weight_packed": torch.from_numpy(made.codes)}
+        arrays = {"weight_packed": made.codes}
+        if group == 16:
+            packed["weight_scale"] = torch.from_numpy(made.scales).view(torch.float8_e4m3fn)
+            packed["weight_global_scale"] = torch.from_numpy(made.factor)
+            arrays |= {"weight_scale": made.scales.view(ml_dtypes.float8_e4m3fn), "weight_global_scale": made.factor}
+        else:
+            packed["weight_scale"] = torch.from_numpy(made.exponents)
+            arrays["weight_scale"] = made.exponents
+        values = unpack_fp4_from_uint8(packed["weight_packed"], len(made.codes), columns, torch.float32)
+        scales = library._decompress_scale(packed["weight_scale"], torch.float32)
+        factor = packed.get("weight_global_scale")
+        exact = dequantize(x_q=values, scale=scales, args=args, global_scale=factor, dtype=torch.float32)
+        rounded = library.decompress(packed, QuantizationScheme(targets=["Linear"], weights=args))["weight"]
+        assert (rounded == exact.to(torch.bfloat16)).all(), name
+        groups = {"group_0": {"targets": ["Linear"], "weights": settings, "input_activations": settings | {"dynamic": "local"}}}
+        config = {"quant_method": "compressed-tensors", "format": f"{kind}-pack-quantized", "config_groups": groups, "ignore": ["lm_head"]}
+        write(name, {"quantization_config": config}, exact.numpy(), arrays)
+
+    make("nvfp4_compressed", 64, 16)
+    make("nvfp4_compressed_48", 48, 16)
+    make("mxfp4_compressed", 64, 32)
+
+
+def make_modelopt() -> None:
+    import ml_dtypes
+    import torch
+
+    # Packages that import much more than the matrix needs. Of the functions that it names, it calls none while it expands.
+    for package in ("torch", "torch.quantization", "torch.quantization.qtensor", "torch.quantization.backends"):
+        without_init(f"modelopt.{package}")
+    utilities = "modelopt.torch.quantization.utils"
+    without_init(utilities)
+    for function in ("fsdp2_aware_weight_update", "patch_fsdp_mp_dtypes", "reduce_amax", "reduce_block_amax", "reduce_block_padding"):
+        setattr(sys.modules[utilities], function, None)
+    matrix_of = importlib.import_module("modelopt.torch.quantization.qtensor.nvfp4_tensor").NVFP4QTensor
+
+    name, columns = "nvfp4_modelopt", 96
+    made = Fp4(name, columns, 16)
+    made.factor = (1 / made.factor).reshape(())
+    codes, scales = torch.from_numpy(made.codes), torch.from_numpy(made.scales).view(torch.float8_e4m3fn)
+    matrix = matrix_of(torch.Size((len(made.codes), columns)), torch.float32, codes)
+    exact = matrix.dequantize(scale=scales, double_scale=torch.from_numpy(made.factor), block_sizes={-1: 16})
+    weights = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}
+    groups = {"group_0": {"input_activations": weights, "weights": weights, "targets": ["Linear"]}}
+    config = {"config_groups": groups, "ignore": ["lm_head"], "quant_algo": "NVFP4", "quant_method": "modelopt"}
+    arrays = {"weight": made.codes, "weight_scale": made.scales.view(ml_dtypes.float8_e4m3fn), "weight_scale_2": made.factor}
+    write(name, {"quantization_config": config}, exact.numpy(), arrays)
+
+
 if __name__ == "__main__":
     tools = {
         "gptq": make_gptq,
@@ -328,6 +408,8 @@ if __name__ == "__main__":
         "mlx": make_mlx,
         "fp8": make_fp8,
         "bitsandbytes": make_bitsandbytes,
+        "fp4": make_fp4,
+        "modelopt": make_modelopt,
     }
     for tool in sys.argv[1:]:
         tools[tool]()

@@ -25,7 +25,8 @@ namespace pumice::files {
 namespace {
 
 constexpr std::string_view kGguf = ".gguf", kSafetensors = ".safetensors";
-constexpr char kConfig[] = "config.json", kModel[] = "model.safetensors", kIndex[] = "model.safetensors.index.json";
+constexpr char kConfig[] = "config.json", kModel[] = "model.safetensors", kIndex[] = "model.safetensors.index.json",
+               kQuantConfig[] = "hf_quant_config.json";
 constexpr const char* kConvert =
     "which is never opened, because reading it can run code; convert it to safetensors: save_pretrained() of transformers writes that";
 
@@ -156,7 +157,7 @@ std::shared_ptr<const ModelFile> ModelFile::finish(Contents opened, const std::s
   opened.path = path;
   index_names(opened);
   if (opened.kind == Kind::safetensors)
-    opened.scheme = schemes::add_schemes(opened.metadata, opened.files, opened.tensors);
+    opened.scheme = schemes::add_schemes(opened.metadata, opened.hf_quant_config, opened.files, opened.tensors);
   else
     apply_factors(opened.files, opened.tensors);
   index_names(opened);
@@ -271,6 +272,10 @@ ModelFile::Contents ModelFile::open_safetensors(const std::string& path, const F
   const File config = folder.open(kConfig);
   model.json_text = config.read_all(kMaxConfigBytes);
   model.metadata = Metadata(config.path(), parse_config(config.path(), model.json_text));
+  if (folder.has(kQuantConfig)) {
+    const File quant = folder.open(kQuantConfig);
+    model.hf_quant_config = Metadata(quant.path(), parse_config(quant.path(), quant.read_all(kMaxConfigBytes)));
+  }
 
   if (!only_file.empty()) {
     model.tensors = add_safetensors(model, File::open(path));

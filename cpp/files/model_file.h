@@ -82,6 +82,7 @@ class ModelFile {
     std::vector<TensorInfo> tensors;
     std::vector<std::uint32_t> by_name;  // indices of the tensors in the order of their names, for find()
     Metadata metadata;
+    Metadata hf_quant_config;  // of folders that have such a file beside config.json
     std::string json_text;
     std::string scheme;
   };

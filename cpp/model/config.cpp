@@ -33,8 +33,8 @@ void refuse_other_quantization(const Reader& read, const Family& family) {
   const auto blocks = [](const TensorName& name) { return name.safetensors.ends_with("_blocks"); };
   if (method == "mxfp4" && std::ranges::any_of(family.names, blocks)) return;
   read.unsupported("its weights are quantized by ", method,
-                   "; pumice reads safetensors of F32, F16 and BF16, those that GPTQ, AWQ, compressed-tensors, FP8, bitsandbytes and MLX "
-                   "packed, MXFP4 of gpt-oss, and every GGUF format");
+                   "; pumice reads safetensors of F32, F16 and BF16, those that GPTQ, AWQ, compressed-tensors, FP8, ModelOpt "
+                   "(NVFP4), bitsandbytes and MLX packed, MXFP4 of gpt-oss, and every GGUF format");
 }
 
 // Throws if a GGUF file says that it has experts, and the family has none.

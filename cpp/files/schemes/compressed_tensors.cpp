@@ -10,7 +10,12 @@
 //   weight I8 [R, C], weight_scale, and weight_zero_point I8 [R, groups]
 // or, with floats of 8 bits, of
 //   weight F8_E4M3 [R, C], weight_scale [R / block rows, C / block columns], or [R, 1], or one number
-// Packed codes and zeros are stored plus half of their range. Scales of activations (input_scale) are not used.
+// or, with floats of 4 bits, of
+//   weight_packed U8 [R, C / 2], and
+//     NVFP4: weight_scale F8_E4M3 [R, C / 16], and weight_global_scale F32 [1], which divides the scales
+//     MXFP4: weight_scale U8 [R, C / 32]: exponents
+// Packed codes and zeros are stored plus half of their range. Scales of activations (input_scale, input_global_scale)
+// are not used.
 // Source: compressed_tensors/compressors of compressed-tensors 0.20.
 #include <algorithm>
 #include <array>
@@ -22,6 +27,7 @@
 
 #include "core/checked.h"
 #include "files/schemes/folder.h"
+#include "files/schemes/fp4.h"
 #include "files/schemes/fp8.h"
 #include "files/schemes/patterns.h"
 
@@ -29,31 +35,26 @@ namespace pumice::files::schemes {
 namespace {
 
 // The formats that a folder may have. In one of mixed precision, the tensors say what each module is.
-constexpr std::string_view kFormats[] = {"pack-quantized",  "int-quantized",   "naive-quantized",
-                                         "float-quantized", "mixed-precision", "dense"};
+constexpr std::string_view kFormats[] = {"pack-quantized",       "int-quantized",        "naive-quantized", "float-quantized",
+                                         "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "dense"};
+
+enum class Kind : std::uint8_t { integers, fp8, fp4 };
+constexpr const char* kKinds[] = {"int", "float of 8 bits", "float of 4 bits"};
 
 struct Group {          // of modules that are packed in the same way: an entry of config_groups
   std::string columns;  // the key that says how many columns have a scale
   std::int64_t bits = 0;
   bool symmetric = true;
-  bool one_scale = false;                // for the whole matrix
-  bool ordered = false;                  // there are indices of columns
-  bool floats = false;                   // of 8 bits, not integers
+  bool one_scale = false;  // for the whole matrix
+  bool ordered = false;    // there are indices of columns
+  Kind kind = Kind::integers;
   std::vector<std::int64_t> block = {};  // rows and columns of floats that have a scale; 0: all of them
   ModuleList targets;                    // the modules of the group
   bool operator==(const Group& other) const {
-    return floats == other.floats && block == other.block && bits == other.bits && symmetric == other.symmetric &&
+    return kind == other.kind && block == other.block && bits == other.bits && symmetric == other.symmetric &&
            one_scale == other.one_scale && ordered == other.ordered;
   }
 };
-
-// Returns a list of names of modules. A key that is missing, or has no items, is an empty list.
-ModuleList list_of(const PackedFolder& folder, const std::string& name) {
-  const Value* value = folder.config().value(folder.key(name));
-  const auto* nested = value ? std::get_if<Nested>(value) : nullptr;
-  if (nested && nested->items == 0) return ModuleList({});
-  return ModuleList(folder.config().strings(folder.key(name)).value_or(std::vector<std::string>{}));
-}
 
 // Returns the rows and columns of floats that have a scale; 0 stands for all of them. `name` begins the keys of the group's weights.
 std::vector<std::int64_t> block_of(const PackedFolder& folder, const std::string& name, const std::string& strategy) {
@@ -68,7 +69,7 @@ std::vector<std::int64_t> block_of(const PackedFolder& folder, const std::string
   return block;
 }
 
-// Returns the groups of integers, and of floats of 8 bits.
+// Returns the groups of integers, and of floats of 8 or 4 bits.
 std::vector<Group> groups_of(const PackedFolder& folder) {
   const Metadata& config = folder.config();
   const std::string list = "config_groups.", weights = ".weights.";
@@ -87,12 +88,12 @@ std::vector<Group> groups_of(const PackedFolder& folder) {
                 .symmetric = config.boolean(folder.key(name + "symmetric")).value_or(true),
                 .one_scale = text("strategy", sized ? "group" : "tensor") == "tensor",
                 .ordered = text("actorder", "") == "group",
-                .targets = list_of(folder, name.substr(0, name.size() - weights.size()) + ".targets")};
+                .targets = ModuleList(folder.list(name.substr(0, name.size() - weights.size()) + ".targets"))};
     const std::string type = text("type", "int");
     if (type == "int" && group.bits >= 2 && group.bits <= 8) groups.push_back(group);
-    if (type != "float" || group.bits != 8) continue;
-    group.floats = true;
-    group.block = block_of(folder, name, text("strategy", sized ? "group" : "tensor"));
+    if (type != "float" || (group.bits != 8 && group.bits != 4)) continue;
+    group.kind = group.bits == 8 ? Kind::fp8 : Kind::fp4;
+    group.block = block_of(folder, name, group.kind == Kind::fp4 ? "group" : text("strategy", sized ? "group" : "tensor"));
     groups.push_back(group);
   }
   return groups;
@@ -109,7 +110,7 @@ bool is_one(const TensorInfo& scales) { return scales.shape.empty() || scales.sh
 // if config.json says that the module is not packed.
 // Source: match_named_modules and match_targets in compressed_tensors/utils/match.py of compressed-tensors 0.20.
 std::vector<const Group*> groups_naming(const PackedFolder& folder, const Modules& modules, const std::string& module,
-                                        const TensorInfo& packed, bool floats) {
+                                        const TensorInfo& packed, Kind kind) {
   using By = ModuleList::By;
   if (modules.ignore.names(module) != By::none)
     folder.fail_tensor(packed, "is packed, and ", folder.key("ignore"), " in config.json says that ", module, " is not");
@@ -122,11 +123,13 @@ std::vector<const Group*> groups_naming(const PackedFolder& folder, const Module
     if (by == best && by != By::none) found.push_back(&group);
   }
   if (found.empty())
-    folder.fail_tensor(packed, "is packed, and no group of integers or of floats of 8 bits in ", folder.key("config_groups"),
+    folder.fail_tensor(packed, "is packed, and no group of integers or of floats of 8 or 4 bits in ", folder.key("config_groups"),
                        " of config.json has ", module, " among its targets");
-  std::erase_if(found, [&](const Group* group) { return group->floats != floats; });
+  const Kind said = found[0]->kind;
+  std::erase_if(found, [&](const Group* group) { return group->kind != kind; });
   if (found.empty())
-    folder.fail_tensor(packed, "is ", packed.format_name, ", and its group in config.json says type ", floats ? "int" : "float");
+    folder.fail_tensor(packed, "is ", packed.format_name, ", and its group in config.json says type ",
+                       kKinds[static_cast<std::size_t>(said)]);
   return found;
 }
 
@@ -221,7 +224,7 @@ void add_packed(PackedFolder& folder, const std::string& module, const Modules& 
   const TensorInfo *zeros = folder.find(module, "weight_zero_point"), *index = folder.find(module, "weight_g_idx");
   folder.need_shape(words, {-1, -1});
   const std::int64_t rows = words.shape[0], cols = columns_of(folder, shape, rows), groups = groups_in(folder, scales, rows);
-  const Group& group = group_for(folder, groups_naming(folder, modules, module, words, false), words, scales, cols, groups,
+  const Group& group = group_for(folder, groups_naming(folder, modules, module, words, Kind::integers), words, scales, cols, groups,
                                  [&](const Group& each) { return crosses_words(words.shape[1], cols, each.bits).has_value(); });
   const auto bits = static_cast<int>(group.bits);
   const bool crosses = *crosses_words(words.shape[1], cols, bits);
@@ -256,7 +259,7 @@ void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo
   const TensorInfo& scales = folder.need(module, "weight_scale", {"F16", "BF16", "F32"});
   folder.need_shape(weight, {-1, -1});
   const std::int64_t rows = weight.shape[0], cols = weight.shape[1], groups = groups_in(folder, scales, rows);
-  const Group& group = group_for(folder, groups_naming(folder, modules, module, weight, false), weight, scales, cols, groups,
+  const Group& group = group_for(folder, groups_naming(folder, modules, module, weight, Kind::integers), weight, scales, cols, groups,
                                  [](const Group&) { return true; });
   const TensorInfo* zeros = folder.find(module, "weight_zero_point");
   if (group.symmetric && zeros) folder.fail_tensor(*zeros, "is there, and config.json says that the weights are symmetric");
@@ -285,18 +288,50 @@ void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo
   folder.add(std::move(codes), {&weight, &scales, zeros});
 }
 
+// Returns the group of config.json that a module of floats is of.
+const Group& group_of_floats(const PackedFolder& folder, const Modules& modules, const std::string& module, const TensorInfo& packed,
+                             Kind kind) {
+  const std::vector<const Group*> groups = groups_naming(folder, modules, module, packed, kind);
+  for (const Group* group : groups) {
+    if (!(*group == *groups[0])) folder.unsupported("config_groups", "has two groups that ", packed.name, " can be of, and they differ");
+  }
+  return *groups[0];
+}
+
 void add_floats(PackedFolder& folder, const std::string& module, const TensorInfo& weight, const Modules& modules) {
   const TensorInfo& scales = folder.need(module, "weight_scale", {"F16", "BF16", "F32"});
-  const std::vector<const Group*> groups = groups_naming(folder, modules, module, weight, true);
-  for (const Group* group : groups) {
-    if (!(*group == *groups[0])) folder.unsupported("config_groups", "has two groups that ", weight.name, " can be of, and they differ");
-  }
+  const Group& group = group_of_floats(folder, modules, module, weight, Kind::fp8);
   add_fp8_matrix(folder, {.module = module,
                           .library = "compressed-tensors",
                           .weight = &weight,
                           .scales = &scales,
-                          .block_rows = groups[0]->block[0],
-                          .block_cols = groups[0]->block[1]});
+                          .block_rows = group.block[0],
+                          .block_cols = group.block[1]});
+}
+
+// Returns whether a module without a weight has tensors that only floats of 4 bits have.
+bool has_fp4(const PackedFolder& folder, const std::string& module) {
+  const TensorInfo *packed = folder.find(module, "weight_packed"), *scales = folder.find(module, "weight_scale");
+  return folder.find(module, "weight_global_scale") || (packed && packed->format_name == "U8") || (scales && scales->format_name == "U8");
+}
+
+void add_fp4(PackedFolder& folder, const std::string& module, const Modules& modules) {
+  const TensorInfo& codes = folder.need(module, "weight_packed", {"U8"});
+  const Group& group = group_of_floats(folder, modules, module, codes, Kind::fp4);
+  if (!group.symmetric)
+    folder.unsupported("config_groups", "says that ", codes.name, " has zero points, which floats of 4 bits are read without");
+  if (const TensorInfo* zeros = folder.find(module, "weight_zero_point"))
+    folder.fail_tensor(*zeros, "is there, and config.json says that the weights are symmetric");
+  Fp4 fp4{.module = module, .library = "compressed-tensors", .codes = &codes, .divides = true};
+  if (group.block[1] == 16) {
+    fp4.scales = &folder.need(module, "weight_scale", {"F8_E4M3"});
+    fp4.factor = &folder.need(module, "weight_global_scale", {"F32"});
+  } else if (group.block[1] == 32) {
+    fp4.scales = &folder.need(module, "weight_scale", {"U8"});
+  } else {
+    folder.unsupported(group.columns, "is ", group.block[1], " for floats of 4 bits; 16 (NVFP4) and 32 (MXFP4) are read");
+  }
+  add_fp4_matrix(folder, fp4);
 }
 
 }  // namespace
@@ -308,17 +343,19 @@ void add_compressed_tensors(PackedFolder& folder) {
   if (folder.has_object("transform_config.config_groups")) folder.unsupported("transform_config", "rotates the weights, which is not read");
   const std::string format = config.string(folder.key("format")).value_or("pack-quantized");
   if (std::ranges::find(kFormats, format) == std::end(kFormats))
-    folder.unsupported("format", "is ", quote(format), "; pack-quantized, int-quantized and float-quantized are read");
-  const Modules modules{.groups = groups_of(folder), .ignore = list_of(folder, "ignore")};
+    folder.unsupported("format", "is ", quote(format),
+                       "; pack-quantized, int-quantized, float-quantized, nvfp4-pack-quantized and "
+                       "mxfp4-pack-quantized are read");
+  const Modules modules{.groups = groups_of(folder), .ignore = ModuleList(folder.list("ignore"))};
   std::set<std::string> packed_modules =
-      folder.modules({"weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx"}, "I8");
+      folder.modules({"weight_packed", "weight_shape", "weight_scale", "weight_global_scale", "weight_zero_point", "weight_g_idx"}, "I8");
   packed_modules.merge(folder.modules({}, "F8_E4M3"));
   for (const std::string& module : packed_modules) {
     for (const char* unused : {"input_scale", "input_zero_point", "input_global_scale"}) folder.drop(folder.find(module, unused));
     const TensorInfo *weight = folder.find(module, "weight"), *packed = folder.find(module, "weight_packed");
-    if (!weight && (packed || folder.find(module, "weight_shape"))) {
-      if (packed && packed->format_name == "U8")
-        folder.unsupported("format", "packs ", packed->name, " in floats of 4 bits (mxfp4, nvfp4), which is not read");
+    if (!weight && has_fp4(folder, module)) {
+      add_fp4(folder, module, modules);
+    } else if (!weight && (packed || folder.find(module, "weight_shape"))) {
       add_packed(folder, module, modules);
     } else if (weight && weight->format_name == "F8_E4M3") {
       add_floats(folder, module, *weight, modules);

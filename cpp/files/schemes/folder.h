@@ -20,13 +20,16 @@ namespace pumice::files::schemes {
 
 class PackedFolder {
  public:
-  // `prefix` begins the keys of config.json that describe the packing, "quantization_config." for example.
-  PackedFolder(const Metadata& config, std::string prefix, const std::vector<File>& files, const std::vector<TensorInfo>& tensors);
+  // `prefix` begins the keys of `config` that describe the packing, "quantization_config." for example. `library` is for messages.
+  PackedFolder(const Metadata& config, std::string prefix, std::string library, const std::vector<File>& files,
+               const std::vector<TensorInfo>& tensors);
 
   const Metadata& config() const { return config_; }
   std::string key(std::string_view name) const { return prefix_ + std::string(name); }
   // Returns whether config.json has an object with members under this key.
   bool has_object(std::string_view name) const;
+  // Returns a list of names. A key that is missing, or has no items, is an empty list.
+  std::vector<std::string> list(std::string_view name) const;
   std::span<const File> files() const { return files_; }
 
   // Returns the modules that have a tensor with one of these suffixes, or a weight of this dtype, in the order of their names.
@@ -67,7 +70,7 @@ class PackedFolder {
 
  private:
   const Metadata& config_;
-  std::string prefix_;
+  std::string prefix_, library_;
   const std::vector<File>& files_;
   const std::vector<TensorInfo>& tensors_;
   std::map<std::string_view, const TensorInfo*> by_name_;
@@ -83,5 +86,6 @@ void add_compressed_tensors(PackedFolder& folder);
 void add_mlx(PackedFolder& folder);
 void add_fp8(PackedFolder& folder);
 void add_bitsandbytes(PackedFolder& folder);
+void add_modelopt(PackedFolder& folder);
 
 }  // namespace pumice::files::schemes

@@ -22,16 +22,18 @@ constexpr Scheme kSchemes[] = {
     {"compressed-tensors", "compressed-tensors", add_compressed_tensors},
     {"fp8", "FP8", add_fp8},
     {"bitsandbytes", "bitsandbytes", add_bitsandbytes},
+    {"modelopt", "ModelOpt", add_modelopt},
 };
-constexpr Scheme kMlx = {"", "MLX", add_mlx};  // has no quant_method
+constexpr Scheme kMlx = {"", "MLX", add_mlx};                 // has no quant_method
+constexpr Scheme kModelopt = {"", "ModelOpt", add_modelopt};  // in hf_quant_config.json, which has none
 
 constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max();  // of a matrix: rows, columns
 
 }  // namespace
 
-PackedFolder::PackedFolder(const Metadata& config, std::string prefix, const std::vector<File>& files,
+PackedFolder::PackedFolder(const Metadata& config, std::string prefix, std::string library, const std::vector<File>& files,
                            const std::vector<TensorInfo>& tensors)
-    : config_(config), prefix_(std::move(prefix)), files_(files), tensors_(tensors) {
+    : config_(config), prefix_(std::move(prefix)), library_(std::move(library)), files_(files), tensors_(tensors) {
   for (const TensorInfo& tensor : tensors_) by_name_.emplace(tensor.name, &tensor);
 }
 
@@ -39,6 +41,13 @@ bool PackedFolder::has_object(std::string_view name) const {
   const std::string members = key(name) + ".";
   const auto first = config_.entries().lower_bound(members);
   return first != config_.entries().end() && first->first.starts_with(members);
+}
+
+std::vector<std::string> PackedFolder::list(std::string_view name) const {
+  const Value* value = config_.value(key(name));
+  const auto* nested = value ? std::get_if<Nested>(value) : nullptr;
+  if (nested && nested->items == 0) return {};
+  return config_.strings(key(name)).value_or(std::vector<std::string>{});
 }
 
 std::set<std::string> PackedFolder::modules(std::initializer_list<std::string_view> suffixes, std::string_view weight_dtype) const {
@@ -63,8 +72,7 @@ const TensorInfo& PackedFolder::need(const std::string& module, std::string_view
   const TensorInfo* found = find(module, suffix);
   if (!found)
     fail_at(ErrorKind::model_format, config_.file(), str("tensor ", module, ".", suffix), std::nullopt,
-            "is missing; the folder has other tensors of this matrix, which ", config_.string(key("quant_method")).value_or("MLX"),
-            " packed");
+            "is missing; the folder has other tensors of this matrix, which ", library_, " packed");
   if (std::ranges::find(dtypes, found->format_name) == dtypes.end()) {
     std::string needed;
     for (const std::string_view dtype : dtypes) needed += str(needed.empty() ? "" : " or ", dtype);
@@ -139,9 +147,10 @@ std::vector<TensorInfo> PackedFolder::finish() && {
   return all;
 }
 
-std::string add_schemes(const Metadata& config, const std::vector<File>& files, std::vector<TensorInfo>& tensors) {
-  const auto apply = [&](const Scheme& scheme, std::string prefix) {
-    PackedFolder folder(config, std::move(prefix), files, tensors);
+std::string add_schemes(const Metadata& config, const Metadata& hf_quant_config, const std::vector<File>& files,
+                        std::vector<TensorInfo>& tensors) {
+  const auto apply = [&](const Scheme& scheme, std::string prefix, const Metadata& says) {
+    PackedFolder folder(says, std::move(prefix), scheme.name, files, tensors);
     scheme.add(folder);
     const bool packed = folder.has_made();
     tensors = std::move(folder).finish();
@@ -157,10 +166,11 @@ std::string add_schemes(const Metadata& config, const std::vector<File>& files, 
       name = packing.ends_with("gptq") ? "gptq" : packing.ends_with("awq") ? "awq" : "";
     }
     for (const Scheme& scheme : kSchemes)
-      if (scheme.method == name) return apply(scheme, prefix);
+      if (scheme.method == name) return apply(scheme, prefix, config);
     return "";
   }
-  if (config.has("quantization.group_size") && config.has("quantization.bits")) return apply(kMlx, "quantization.");
+  if (config.has("quantization.group_size") && config.has("quantization.bits")) return apply(kMlx, "quantization.", config);
+  if (hf_quant_config.string("quantization.quant_algo")) return apply(kModelopt, "quantization.", hf_quant_config);
   return "";
 }
 

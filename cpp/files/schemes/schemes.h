@@ -12,10 +12,12 @@
 
 namespace pumice::files::schemes {
 
-// Replaces the packed tensors of a folder. `config` is its config.json. Returns the name of the scheme, or "" if no tensor is packed as a
+// Replaces the packed tensors of a folder. `config` is its config.json, `hf_quant_config` its hf_quant_config.json, which counts where
+// config.json says nothing of a packing; it is empty if there is none. Returns the name of the scheme, or "" if no tensor is packed as a
 // library that is known here does it. Throws model_format with the name of a tensor that is missing, or has another shape or dtype than its
-// scheme says, and unsupported_model for kinds of a scheme that are not read. Only config.json, the shapes, and the order of columns
-// (g_idx) are looked at; the other tensors are read with the rows.
-std::string add_schemes(const Metadata& config, const std::vector<File>& files, std::vector<TensorInfo>& tensors);
+// scheme says, and unsupported_model for kinds of a scheme that are not read. Only these two files, the shapes, the order of columns
+// (g_idx) and single numbers are looked at; the other tensors are read with the rows.
+std::string add_schemes(const Metadata& config, const Metadata& hf_quant_config, const std::vector<File>& files,
+                        std::vector<TensorInfo>& tensors);
 
 }  // namespace pumice::files::schemes

@@ -243,6 +243,17 @@ std::vector<PackedFolder> sample_packed() {
         {"m.weight.quant_state.bitsandbytes__nf4", "U8", {static_cast<std::int64_t>(state.size())}, state},
         {"n.weight", "I8", {2, 3}, pattern(6, 38)},
         {"n.SCB", "F32", {2}, floats({1, 2})}}},
+      {"compressed-tensors",
+       R"({"quantization_config":{"quant_method":"compressed-tensors","format":"nvfp4-pack-quantized","config_groups":{"g":{"targets":["Linear"],)"
+       R"("weights":{"num_bits":4,"type":"float","strategy":"tensor_group","group_size":16}}}}})",
+       {{"m.weight_packed", "U8", {3, 16}, pattern(48, 39)},
+        {"m.weight_scale", "F8_E4M3", {3, 2}, pattern(6, 40)},
+        {"m.weight_global_scale", "F32", {1}, floats({3})}}},
+      {"ModelOpt",
+       R"({"quantization_config":{"quant_method":"modelopt","quant_algo":"NVFP4","ignore":["lm_head","n*"]}})",
+       {{"m.weight", "U8", {3, 24}, pattern(72, 41)},
+        {"m.weight_scale", "F8_E4M3", {3, 3}, pattern(9, 42)},
+        {"m.weight_scale_2", "F32", {}, floats({3})}}},
   };
 }
 

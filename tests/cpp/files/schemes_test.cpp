@@ -144,11 +144,18 @@ const std::map<std::string, std::string> kFormatOf = {
     {"mlx_6_f16", "F32"},
     {"mlx_8_bf16", "F32"},
     {"mlx_8_f16", "F32"},
+    {"mxfp4_compressed", "MXFP4"},
+    {"nvfp4_compressed", "NVFP4_E"},
+    {"nvfp4_compressed_48", "F32"},
+    {"nvfp4_modelopt", "NVFP4_E"},
 };
+
+bool of_fp4(const Golden& golden) { return golden.name.starts_with("nvfp4") || golden.name.starts_with("mxfp4"); }
 
 // Whether a matrix is packed as floats with factors, and not as integers in groups of columns.
 bool of_floats(const Golden& golden) {
-  return golden.name.starts_with("fp8") || golden.name.starts_with("compressed_float") || golden.name.starts_with("bitsandbytes");
+  return golden.name.starts_with("fp8") || golden.name.starts_with("compressed_float") || golden.name.starts_with("bitsandbytes") ||
+         of_fp4(golden);
 }
 
 TEST_F(Schemes, RowsAreThoseOfTheLibrary) {
@@ -340,7 +347,7 @@ void set(SafeTensor& tensor, std::size_t byte, std::initializer_list<unsigned> b
 
 TEST_F(Schemes, ScalesThatAreNoFiniteNumbers) {
   for (const Golden& golden : goldens()) {
-    if (golden.name == "fp8_powers") continue;  // FloatsThatAreNoNumbers
+    if (golden.name == "fp8_powers" || of_fp4(golden)) continue;  // FloatsThatAreNoNumbers, ScalesOfFloatsOf4Bits
     for (const char* suffix : {"scales", "biases", "weight_scale", "weight_scale_inv", "SCB"}) {
       Golden other = golden;
       if (std::ranges::find(other.tensors, str("m.", suffix), &SafeTensor::name) == other.tensors.end()) continue;
@@ -559,6 +566,125 @@ TEST_F(Schemes, FloatsThatAreNoNumbers) {
   refused(golden, "tensor m.weight.quant_map: value 0 is inf");
 }
 
+TEST_F(Schemes, ScalesOfFloatsOf4Bits) {
+  const auto with = [](const char* name, const char* suffix, std::size_t byte, std::initializer_list<unsigned> bytes) {
+    Golden golden = golden_of(name);
+    set(golden.tensor(suffix), byte, bytes);
+    return golden;
+  };
+  for (const char* name : {"nvfp4_compressed", "nvfp4_compressed_48"}) {
+    const std::size_t groups = std::string_view(name).ends_with("48") ? 3 : 4;
+    for (const unsigned nan : {0x7Fu, 0xFFu})
+      refused(with(name, "weight_scale", 2 * groups + 1, {nan}),
+              str("tensor m.weight_scale: row 2 of the matrix: group 1 has the scale nan (code ", nan, ")"));
+  }
+  const std::string exponents = "tensor m.weight_scale: row 0 of the matrix: group 1 has the scale 2^(253 - 127)";
+  EXPECT_NO_THROW(weights(with("mxfp4_compressed", "weight_scale", 1, {252})));
+  EXPECT_NO_THROW(weights(with("mxfp4_compressed", "weight_scale", 1, {0})));
+  refused(with("mxfp4_compressed", "weight_scale", 1, {253}), exponents);
+  refused(with("mxfp4_compressed", "weight_scale", 1, {255}), "255 is NaN");
+  for (const auto& [name, suffix] : {std::pair("nvfp4_compressed", "weight_global_scale"), std::pair("nvfp4_modelopt", "weight_scale_2")}) {
+    const std::string tensor = str("tensor m.", suffix, ": is ");
+    refused(with(name, suffix, 0, {0, 0, 0, 0}), tensor + "0; a finite number that is not 0 is needed");
+    refused(with(name, suffix, 0, {0, 0, 0, 0x80}), tensor + "-0");
+    refused(with(name, suffix, 0, {0, 0, 0x80, 0x7F}), tensor + "inf");
+    refused(with(name, suffix, 0, {0, 0, 0x80, 0xFF}), tensor + "-inf");
+    refused(with(name, suffix, 0, {1, 0, 0x80, 0x7F}), tensor + "nan");
+    refused(with(name, suffix, 0, {0, 0, 0, 0x02}), "sizes from 2^-125 to 2^125 are read");  // 2^-123
+    refused(with(name, suffix, 0, {0, 0, 0, 0x7E}), "sizes from 2^-125 to 2^125 are read");  // 2^125
+  }
+}
+
+TEST_F(Schemes, SettingsOfFloatsOf4Bits) {
+  const auto weights_of = [](Golden& golden) -> nlohmann::json& { return golden.settings()["config_groups"]["group_0"]["weights"]; };
+  Golden golden = golden_of("nvfp4_compressed");
+  weights_of(golden)["group_size"] = 32;
+  refused(golden, "tensor m.weight_scale: is F8_E4M3; U8 is needed");
+  weights_of(golden)["group_size"] = 64;
+  refused(golden, "weights.group_size: is 64 for floats of 4 bits; 16 (NVFP4) and 32 (MXFP4) are read", ErrorKind::unsupported_model);
+  weights_of(golden)["group_size"] = nullptr;
+  refused(golden, "weights.group_size: says no sizes");
+  golden = golden_of("mxfp4_compressed");
+  weights_of(golden)["group_size"] = 16;
+  refused(golden, "tensor m.weight_scale: is U8; F8_E4M3 is needed");
+  golden = golden_of("nvfp4_compressed");
+  weights_of(golden)["symmetric"] = false;
+  refused(golden, "has zero points", ErrorKind::unsupported_model);
+  golden = golden_of("nvfp4_compressed");
+  golden.tensors.push_back({"m.weight_zero_point", "I8", {5, 4}, pattern(20, 5)});
+  refused(golden, "tensor m.weight_zero_point: is there, and config.json says that the weights are symmetric");
+  golden = golden_of("nvfp4_compressed");
+  weights_of(golden)["type"] = "int";
+  refused(golden, "tensor m.weight_packed: is U8, and its group in config.json says type int");
+  golden = golden_of("nvfp4_compressed");
+  golden.settings()["ignore"] = {"re:.*m"};
+  refused(golden, "tensor m.weight_packed: is packed, and quantization_config.ignore");
+  golden = golden_of("nvfp4_compressed");  // groups that are not whole
+  golden.tensor("weight_packed") = {"m.weight_packed", "U8", {5, 28}, pattern(140, 5)};
+  refused(golden, "tensor m.weight_packed: has rows of 56 codes, which do not divide into groups of 16");
+}
+
+// Scales of activations and of a cache of 8 bits are not used.
+TEST_F(Schemes, ScalesThatAreNotUsed) {
+  Golden golden = golden_of("nvfp4_compressed");
+  golden.tensors.push_back({"m.input_global_scale", "F32", {1}, floats({2})});
+  EXPECT_EQ(open(golden)->tensors().size(), 1u);
+  golden = golden_of("nvfp4_modelopt");
+  for (const char* name : {"m.input_scale", "m.k_scale", "n.v_scale"}) golden.tensors.push_back({name, "F32", {}, floats({2})});
+  EXPECT_EQ(open(golden)->tensors().size(), 1u);
+}
+
+TEST_F(Schemes, SettingsOfModelopt) {
+  const Golden right = golden_of("nvfp4_modelopt");
+  Golden golden = right;
+  golden.settings()["quant_algo"] = "W4A16_NVFP4";
+  EXPECT_EQ(weights(golden), weights(right));
+  golden.settings()["quant_algo"] = "FP8";
+  refused(golden, "quantization_config.quant_algo: is 'FP8'; NVFP4 and W4A16_NVFP4 are read", ErrorKind::unsupported_model);
+  golden = right;
+  golden.settings()["config_groups"]["group_0"]["weights"]["group_size"] = 32;
+  refused(golden, "config_groups.group_0.weights.group_size: is 32; 16 is read", ErrorKind::unsupported_model);
+  golden = right;
+  golden.tensors.push_back({"m.pre_quant_scale", "F32", {96}, pattern(384, 5)});
+  refused(golden, "has m.pre_quant_scale", ErrorKind::unsupported_model);
+  for (const char* name : {"m", "*", "m*"}) {
+    golden = right;
+    golden.settings()["ignore"] = {name};
+    refused(golden, "tensor m.weight: is packed, and the list of modules that are not packed has m");
+  }
+  for (const char* name : {"lm_head", "m.*", "*x", ".", "[m"}) {
+    golden = right;
+    golden.settings()["ignore"] = {name};
+    EXPECT_EQ(weights(golden), weights(right)) << name;
+  }
+}
+
+// ModelOpt's older folders say in a file of their own how they are packed. config.json counts first.
+TEST_F(Schemes, HfQuantConfig) {
+  const Golden right = golden_of("nvfp4_modelopt");
+  const std::vector<float> expected = weights(right);
+  Golden golden = right;
+  golden.config = nlohmann::json::object();
+  nlohmann::json quant = {{"producer", {{"name", "modelopt"}}},
+                          {"quantization", {{"quant_algo", "NVFP4"}, {"group_size", 16}, {"exclude_modules", {"lm_head"}}}}};
+  const auto write = [&] { folder_.write("hf_quant_config.json", quant.dump()); };
+  write();
+  EXPECT_EQ(open(golden)->scheme(), "ModelOpt");
+  EXPECT_EQ(weights(golden), expected);
+  quant["quantization"]["exclude_modules"] = {"m*"};
+  write();
+  refused(golden, "tensor m.weight: is packed, and the list");
+  EXPECT_EQ(weights(right), expected);
+  quant["quantization"]["quant_algo"] = "NVFP4_AWQ";
+  write();
+  refused(golden, "quantization.quant_algo: is 'NVFP4_AWQ'", ErrorKind::unsupported_model);
+  quant["quantization"]["quant_algo"] = nullptr;  // only the cache has 8 bits
+  write();
+  EXPECT_EQ(open(golden)->scheme(), "");
+  folder_.write("hf_quant_config.json", "{");
+  refused(golden, "hf_quant_config.json");
+}
+
 // The JSON in a tensor of bitsandbytes.
 TEST_F(Schemes, StateOfAMatrix) {
   const Golden right = golden_of("bitsandbytes_nf4");
@@ -631,7 +757,7 @@ TEST_F(Schemes, TargetsOfAGroup) {
   for (const char* name : {"Linear", "m", "re:.*m", "re:[a-m]$", "re:(?!x)m"}) EXPECT_EQ(weights(targets({name})), expected) << name;
   for (const char* name : {"Embedding", "M", "n", "re:n", "re:.m", "re:m.", ""})
     refused(targets({name}),
-            "tensor m.weight_packed: is packed, and no group of integers or of floats of 8 bits in quantization_config.config_groups");
+            "tensor m.weight_packed: is packed, and no group of integers or of floats of 8 or 4 bits in quantization_config.config_groups");
   refused(targets(nlohmann::json::array()), "has m among its targets");
   refused(targets(nullptr), "has m among its targets");
   refused(targets({1, 2}), "config_groups.group_0.targets");

@@ -1,4 +1,5 @@
-"""Folders that GPTQ, AWQ, compressed-tensors, MLX, FP8 and bitsandbytes packed must give the results of the same weights in F32."""
+"""Folders that GPTQ, AWQ, compressed-tensors, MLX, FP8, ModelOpt and bitsandbytes packed must give the results of the same weights in
+F32."""
 
 from __future__ import annotations
 
@@ -114,6 +115,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
         ({"quant_method": "fbgemm_fp8"}, "fbgemm_fp8"),
         ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt: is 'e5m2'; e4m3 is read"),
         ({"quant_method": "hqq"}, "hqq"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "quant_algo: is 'FP8'; NVFP4 and W4A16_NVFP4 are read"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version: is 'gemv'; gemm is read"),
     ],
 )

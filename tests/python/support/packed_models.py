@@ -1,5 +1,5 @@
-"""Small models whose matrices are packed as GPTQ, AWQ, compressed-tensors, MLX, FP8 and bitsandbytes pack them, and the same weights in
-F32. tests/make_packed_goldens.py has matrices that these libraries packed themselves."""
+"""Small models whose matrices are packed as GPTQ, AWQ, compressed-tensors, MLX, FP8, ModelOpt and bitsandbytes pack them, and the same
+weights in F32. tests/make_packed_goldens.py has matrices that these libraries packed themselves."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class Packing:
     # Packs weights as floats: returns their tensors, and the weights that these stand for. Then Codes are not used.
     pack_floats: Callable[[Array], tuple[dict[str, Array], Array]] | None = None
     kind: str = ""  # of floats, for the note
+    e4m3: str = ""  # ends the names of tensors that are F8_E4M3
 
     @property
     def note(self) -> str:
@@ -168,6 +169,29 @@ def _int8(weights: Array) -> tuple[dict[str, Array], Array]:
     return {"weight": codes, "SCB": scales, "weight_format": np.array(0, np.uint8)}, exact
 
 
+def _nvfp4(library: str) -> Callable[[Array], tuple[dict[str, Array], Array]]:
+    """compressed-tensors divides the scales by a number, ModelOpt multiplies them by one."""
+
+    def pack(weights: Array) -> tuple[dict[str, Array], Array]:
+        blocks = weights.reshape(len(weights), -1, 16)
+        divides = library == "compressed-tensors"
+        most = np.float32(np.abs(weights).max() / (6 * 448))
+        factor = 1 / most if divides else most
+        values = _e4m3()
+        scales = np.clip(np.searchsorted((values[1:] + values[:-1]) / 2, np.abs(blocks).max(-1) / 6 / most), 1, 126).astype(np.uint8)
+        wide = (values[scales] / factor if divides else values[scales] * factor)[..., None]
+        sizes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+        codes = np.searchsorted((sizes[1:] + sizes[:-1]) / 2, np.abs(blocks / wide)).astype(np.uint8)
+        exact = (np.sign(blocks) * sizes[codes] * wide).astype(np.float32).reshape(weights.shape)
+        codes = (codes | (blocks < 0).astype(np.uint8) << 3).reshape(len(weights), -1, 2)
+        packed = codes[..., 0] | codes[..., 1] << 4
+        if divides:
+            return {"weight_packed": packed, "weight_scale": scales, "weight_global_scale": np.array([factor], np.float32)}, exact
+        return {"weight": packed, "weight_scale": scales, "weight_scale_2": np.array(factor, np.float32)}, exact
+
+    return pack
+
+
 def _fp8_config(more: dict[str, Any]) -> dict[str, Any]:
     return {"quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": list(BLOCK)} | more}
 
@@ -203,9 +227,39 @@ PACKINGS = {
     "gptq_8": Packing("GPTQ", 8, "", _gptq_config(8, False), _gptq),
     "mlx_6": Packing("MLX", 6, "", _mlx_config(6), _mlx, biased=True),
     "mlx_8": Packing("MLX", 8, "", _mlx_config(8), _mlx, biased=True),
-    "fp8": Packing("FP8", 8, "", _fp8_config({}), pack_floats=_fp8(False), kind="floats of 8 bits, blocks of 24 x 32"),
+    "fp8": Packing("FP8", 8, "", _fp8_config({}), pack_floats=_fp8(False), kind="floats of 8 bits, blocks of 24 x 32", e4m3=".weight"),
     "fp8_powers": Packing(
-        "FP8", 8, "BF16", _fp8_config({"scale_fmt": "ue8m0"}), pack_floats=_fp8(True), kind="floats of 8 bits, blocks of 24 x 32"
+        "FP8",
+        8,
+        "BF16",
+        _fp8_config({"scale_fmt": "ue8m0"}),
+        pack_floats=_fp8(True),
+        kind="floats of 8 bits, blocks of 24 x 32",
+        e4m3=".weight",
+    ),
+    "nvfp4": Packing(
+        "compressed-tensors",
+        4,
+        "NVFP4_E",
+        {
+            "quantization_config": {
+                "quant_method": "compressed-tensors",
+                "format": "nvfp4-pack-quantized",
+                "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "float", "group_size": 16}}},
+            }
+        },
+        pack_floats=_nvfp4("compressed-tensors"),
+        kind="NVFP4",
+        e4m3=".weight_scale",
+    ),
+    "modelopt": Packing(
+        "ModelOpt",
+        4,
+        "NVFP4_E",
+        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}},
+        pack_floats=_nvfp4("ModelOpt"),
+        kind="NVFP4",
+        e4m3=".weight_scale",
     ),
     "nf4": Packing(
         "bitsandbytes",
@@ -252,7 +306,8 @@ def packed_folder(variant: str, how: str, target: Path) -> tuple[Path, Path]:
         del packed[name]
         packed.update({f"{module}.{suffix}": tensor for suffix, tensor in packing.pack(codes, packing.bits).items()})
     folders = random_models.make_folder(variant, target / "packed"), random_models.make_folder(variant, target / "plain")
-    bytes_of_floats = {name: "F8_E4M3" for name, tensor in packed.items() if packing.library == "FP8" and tensor.dtype == np.uint8}
+    e4m3 = [name for name, tensor in packed.items() if packing.e4m3 and name.endswith(packing.e4m3) and tensor.dtype == np.uint8]
+    bytes_of_floats = dict.fromkeys(e4m3, "F8_E4M3")
     random_models.write_safetensors(folders[0] / "model.safetensors", packed, bytes_of_floats)
     random_models.write_safetensors(folders[1] / "model.safetensors", plain)
     config = json.loads((folders[0] / "config.json").read_text())

@@ -1,0 +1,169 @@
+// A weight is scale * value, a float32 product. Values are those of E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and with bit 3 their negatives. NVFP4
+// has a scale for 16 columns: a float of 8 bits that the factor of the matrix divides or multiplies in float32. MXFP4 has a scale for 32
+// columns: 2^(e - 127).
+// Source: compressors/nvfp4 and mx_utils.py of compressed-tensors 0.20, qtensor/nvfp4_tensor.py (dequantize) of ModelOpt 0.47, OCP
+// Microscaling Formats 1.0.
+#include "files/schemes/fp4.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "core/checked.h"
+#include "core/code_values.h"
+#include "files/made_tensor.h"
+#include "files/schemes/floats.h"
+
+namespace pumice::files::schemes {
+namespace {
+
+constexpr std::int64_t kBlock = 32;               // weights in a block of NVFP4_E and of MXFP4
+constexpr std::int64_t kNvfp4 = 16, kMxfp4 = 32;  // columns that have a scale
+
+std::uint8_t code_at(const std::uint8_t* codes, std::int64_t col) { return codes[col / 2] >> (col % 2 * 4) & 15; }
+
+// Writes the codes of a block: byte j has those of columns j and j + 16.
+void write_codes(const std::uint8_t* codes, std::uint8_t* out) {
+  for (std::int64_t j = 0; j < kBlock / 2; ++j) out[j] = static_cast<std::uint8_t>(code_at(codes, j) | code_at(codes, j + kBlock / 2) << 4);
+}
+
+class MadeOfFp4 final : public MadeTensor {
+ public:
+  MadeOfFp4(const Fp4& fp4, std::int64_t cols, float factor)
+      : codes_(*fp4.codes),
+        scales_(*fp4.scales),
+        cols_(cols),
+        group_(fp4.factor ? kNvfp4 : kMxfp4),
+        factor_(factor),
+        divides_(fp4.divides) {
+    packing = str(fp4.library, fp4.factor ? ", NVFP4" : ", MXFP4");
+    if (cols % kBlock != 0) not_exact = str("rows of ", cols, " do not divide into blocks of ", kBlock);
+  }
+
+  Format format() const {
+    if (group_ == kMxfp4) return Format::MXFP4;
+    return not_exact.empty() ? Format::NVFP4_E : Format::F32;
+  }
+
+  void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::uint8_t* out) const override {
+    constexpr std::int64_t kRows = 16;  // that are read at a time
+    const std::int64_t code_bytes = cols_ / 2, groups = cols_ / group_, bytes = row_bytes(format(), cols_);
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(std::min(kRows, count) * code_bytes));
+    std::vector<std::uint8_t> scales(static_cast<std::size_t>(std::min(kRows, count) * groups));
+    for (std::int64_t row = first; row < first + count; ++row, out += bytes) {
+      const std::int64_t at = (row - first) % kRows;
+      if (at == 0) {
+        const std::int64_t now = std::min(kRows, first + count - row);
+        read_bytes(files, codes_, static_cast<std::uint64_t>(row * code_bytes), static_cast<std::uint64_t>(now * code_bytes), codes.data());
+        read_bytes(files, scales_, static_cast<std::uint64_t>(row * groups), static_cast<std::uint64_t>(now * groups), scales.data());
+      }
+      (this->*writer())(files, row, codes.data() + at * code_bytes, scales.data() + at * groups, out);
+    }
+  }
+
+ private:
+  using Write = void (MadeOfFp4::*)(std::span<const File>, std::int64_t, const std::uint8_t*, const std::uint8_t*, std::uint8_t*) const;
+  Write writer() const {
+    if (group_ == kMxfp4) return &MadeOfFp4::write_mxfp4;
+    return format() == Format::F32 ? &MadeOfFp4::write_floats : &MadeOfFp4::write_nvfp4;
+  }
+
+  template <class... Parts>
+  [[noreturn]] void fail_scale(std::span<const File> files, std::int64_t row, std::int64_t group, const Parts&... parts) const {
+    fail_at(ErrorKind::model_format, files[scales_.file].path(), "tensor " + scales_.name, std::nullopt, "row ", row,
+            " of the matrix: group ", group, " has the scale ", parts...);
+  }
+
+  // Returns half of the scale of a group of NVFP4, because kE2m1Values are doubled. From 2^-125 on, half of it is a normal number, so that
+  // its product with a value is rounded as the library rounds it. Below 2^125 no product is infinite.
+  float half_scale(std::span<const File> files, std::int64_t row, std::int64_t group, std::uint8_t code) const {
+    const float value = e4m3_values()[code];
+    if (std::isnan(value)) fail_scale(files, row, group, "nan (code ", int{code}, ")");
+    const float scale = divides_ ? value / factor_ : value * factor_;
+    const float size = std::fabs(scale);
+    if (value != 0 && !(size >= 0x1p-125f && size < 0x1p125f))
+      fail_scale(files, row, group, value, divides_ ? " / " : " * ", factor_, " = ", scale, "; sizes from 2^-125 to 2^125 are read");
+    return scale * 0.5f;
+  }
+
+  void write_nvfp4(std::span<const File> files, std::int64_t row, const std::uint8_t* codes, const std::uint8_t* scales,
+                   std::uint8_t* out) const {
+    for (std::int64_t b = 0; b < cols_ / kBlock; ++b, codes += kBlock / 2) {
+      const float halves[] = {half_scale(files, row, 2 * b, scales[2 * b]), half_scale(files, row, 2 * b + 1, scales[2 * b + 1])};
+      std::memcpy(out, halves, sizeof halves);
+      write_codes(codes, out + sizeof halves);
+      out += sizeof halves + kBlock / 2;
+    }
+  }
+
+  void write_mxfp4(std::span<const File> files, std::int64_t row, const std::uint8_t* codes, const std::uint8_t* scales,
+                   std::uint8_t* out) const {
+    constexpr int kMostExponent = 252;  // 6 * 2^(252 - 127) is finite
+    for (std::int64_t b = 0; b < cols_ / kBlock; ++b, codes += kBlock / 2) {
+      if (scales[b] > kMostExponent) fail_scale(files, row, b, "2^(", int{scales[b]}, " - 127); exponents up to 252 are read, 255 is NaN");
+      *out++ = scales[b];
+      write_codes(codes, out);
+      out += kBlock / 2;
+    }
+  }
+
+  void write_floats(std::span<const File> files, std::int64_t row, const std::uint8_t* codes, const std::uint8_t* scales,
+                    std::uint8_t* out) const {
+    for (std::int64_t group = 0; group < cols_ / kNvfp4; ++group) {
+      const float half = half_scale(files, row, group, scales[group]);
+      for (std::int64_t col = group * kNvfp4; col < (group + 1) * kNvfp4; ++col, out += sizeof(float)) {
+        const float weight = half * static_cast<float>(kE2m1Values[code_at(codes, col)]);
+        std::memcpy(out, &weight, sizeof weight);
+      }
+    }
+  }
+
+  TensorInfo codes_, scales_;
+  std::int64_t cols_ = 0, group_ = 0;
+  float factor_ = 1;
+  bool divides_ = false;
+};
+
+float factor_of(const PackedFolder& folder, const TensorInfo& tensor) {
+  if (!tensor.shape.empty()) folder.need_shape(tensor, {1});
+  float factor = 0;
+  read_numbers(folder.files(), tensor, 0, 1, &factor);
+  if (!std::isfinite(factor) || factor == 0) folder.fail_tensor(tensor, "is ", factor, "; a finite number that is not 0 is needed");
+  return factor;
+}
+
+// Returns the columns of the matrix.
+std::int64_t columns_of_codes(const PackedFolder& folder, const TensorInfo& codes, std::int64_t group) {
+  if (codes.shape.size() == 3)
+    folder.unsupported("quant_method", "has all experts in ", codes.name,
+                       ", which is not read if it is packed; one tensor for each expert is");
+  folder.need_shape(codes, {-1, -1});
+  const std::int64_t cols = 2 * codes.shape[1];
+  if (cols > std::numeric_limits<std::int32_t>::max()) folder.fail_tensor(codes, "has rows of ", cols, " codes; fewer than 2^31 are read");
+  if (cols % group != 0) folder.fail_tensor(codes, "has rows of ", cols, " codes, which do not divide into groups of ", group);
+  return cols;
+}
+
+}  // namespace
+
+void add_fp4_matrix(PackedFolder& folder, const Fp4& fp4) {
+  const std::int64_t group = fp4.factor ? kNvfp4 : kMxfp4;
+  const std::int64_t cols = columns_of_codes(folder, *fp4.codes, group), rows = fp4.codes->shape[0];
+  folder.need_shape(*fp4.scales, {rows, cols / group});
+  auto made = std::make_shared<const MadeOfFp4>(fp4, cols, fp4.factor ? factor_of(folder, *fp4.factor) : 1.0f);
+  TensorInfo tensor;
+  tensor.name = fp4.module + ".weight";
+  tensor.format = made->format();
+  tensor.format_name = name(*tensor.format);
+  tensor.shape = {rows, cols};
+  tensor.bytes = static_cast<std::uint64_t>(mul_or_fail(rows, row_bytes(*tensor.format, cols), tensor.name.c_str()));
+  tensor.file = fp4.codes->file;
+  tensor.offset = fp4.codes->offset;
+  tensor.made = std::move(made);
+  folder.add(std::move(tensor), {fp4.codes, fp4.scales, fp4.factor});
+}
+
+}  // namespace pumice::files::schemes
