@@ -109,8 +109,8 @@ def tests(arm: Path, names: list[str], stride: int) -> list[str]:
         failed += [program.name] if code else []
         for pattern, why in left_out.items():
             listed = command(program, PROCESSOR, ["--gtest_list_tests", f"--gtest_filter={pattern}"])
-            names = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
-            found = sum(name.startswith("  ") for name in names)
+            lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
+            found = sum(line.startswith("  ") for line in lines)
             print(f"not run here: {pattern} of {program.name}, {found} tests: {why}")
             failed += [f"{program.name} has no test {pattern}"] if not found else []
     if stride > 1:
