@@ -22,6 +22,7 @@ from typing import Any
 from .. import _core
 from ..common.arguments import shown
 from ..common.display import size as shown_size
+from ..common.exits import exit_waits
 from ..common.progress import LateBar, Progress
 from .container import Tensor, head_bytes, padded
 from .weights import Part, Unit
@@ -203,10 +204,13 @@ class Job:
         workers = max(1, int(_core.build_info()["threads"]))
         pieces = ((number, piece, unit) for number, unit in enumerate(self._units[first:], first) for piece in range(unit.pieces))
         waiting: collections.deque[tuple[int, bool, concurrent.futures.Future[list[Part]]]] = collections.deque()
-        pool = concurrent.futures.ThreadPoolExecutor(workers, "pumice-convert")
+        with exit_waits:
+            pool = concurrent.futures.ThreadPoolExecutor(workers, "pumice-convert")
         try:
             for number, piece, unit in pieces:
-                waiting.append((number, piece + 1 == unit.pieces, pool.submit(_parts, unit, piece)))
+                with exit_waits:  # the first calls of submit() start the threads
+                    future = pool.submit(_parts, unit, piece)
+                waiting.append((number, piece + 1 == unit.pieces, future))
                 if len(waiting) >= _WAITING * workers:
                     at, ends, future = waiting.popleft()
                     yield at, ends, future.result()
