@@ -9,7 +9,6 @@
 #include <array>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -20,6 +19,7 @@
 #include "core/error.h"
 #include "core/formats_blocks.h"
 #include "files/iq_grids.h"
+#include "files/schemes/floats.h"
 #include "files/text.h"
 
 namespace pumice::files {
@@ -225,19 +225,12 @@ void expand_q2_0(BlockBytes block, std::uint8_t* out) {
 }
 
 // ---------------------------------------------------------------- NVFP4
-// Returns half of what an E4M3 byte stands for, as kE2m1Values are doubled; a NaN for E4M3's NaN. The sign bit is not used.
-float half_e4m3(std::uint8_t byte) {
-  const int exponent = byte >> 3 & 15, mantissa = byte & 7;
-  if ((byte & 127) == 127) return std::numeric_limits<float>::quiet_NaN();
-  if (exponent == 0) return static_cast<float>(mantissa) * 0x1p-10f;
-  return static_cast<float>((8 + mantissa) << exponent) * 0x1p-11f;
-}
-
 // Block: an E4M3 scale of each 16 weights; for each of these 8 bytes: the codes of weights j and 8 + j in byte j. Weight: scale * e2m1.
+// The sign bit of a scale is not used. Scales are halved, because kE2m1Values are doubled.
 void expand_nvfp4(BlockBytes block, std::uint8_t* out) {
   for (int pair = 0; pair < 2; ++pair, out += 24) {
     for (int sub = 0; sub < 2; ++sub) {
-      const float scale = half_e4m3(block[2 * pair + sub]);
+      const float scale = 0.5f * schemes::e4m3_values()[block[2 * pair + sub] & 127];
       std::memcpy(out + 4 * sub, &scale, sizeof scale);
     }
     const BlockBytes first = block + 4 + 16 * pair, second = first + 8;
