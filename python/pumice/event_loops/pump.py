@@ -35,7 +35,8 @@ class Call:
         self.chunks: deque[Chunk] = deque()
         self.result: Any = None
         self.error: BaseException | None = None
-        self.over = False  # no more chunks will come
+        self.over = False  # no more chunks will come, and `result` or `error` is set. The event loop reads this without the lock
+        self._ending = False  # _end() has begun
         self._held = False  # whether the engine pauses this request, because too many of its chunks wait to be taken
         self._lock = threading.RLock()  # reentrant, because the garbage collector may run close() in the thread that holds the lock
         self._waiter: asyncio.Future[None] | None = None  # what the task awaits while it waits for a chunk, or None
@@ -49,16 +50,16 @@ class Call:
                 changed = self.run.hear(news)
                 if ended and not self.run.done:
                     changed += self.run.advance(1, 0.0)  # raises the error that ended the request
-                self.over = self.run.done
+                done = self.run.done
                 if self._streams:
                     sequences = self.run.sequences
                     self.chunks.extend(chunk for i in dict.fromkeys(changed) or range(len(sequences)) for chunk in sequences[i].chunks(i))
-                    if self._unread() >= READ_AHEAD // 2 * len(sequences) and not self.over:
+                    if self._unread() >= READ_AHEAD // 2 * len(sequences) and not done:
                         self._held = True
                         self.run.hold(True)
             except BaseException as error:
-                self.error, self.over = error, True
-            if self.over:
+                self.error, done = error, True
+            if done:
                 self._end()
             return self.over or bool(self.chunks)
 
@@ -67,14 +68,21 @@ class Call:
         return sum(len(chunk.ids) or 1 for chunk in tuple(self.chunks))
 
     def _end(self) -> None:
-        self.over = True
-        for sequence in self.run.sequences:
-            sequence.cancel()
+        """Ends the request. Sets `over` last, because the event loop reads the result as soon as it sees `over`."""
+        if self._ending:  # the garbage collector runs close() inside of _end()
+            return
+        self._ending = True
         try:
+            for sequence in self.run.sequences:
+                sequence.cancel()
             self.result = self._finish(self.run.results())
         except Exception as error:
             self.error = self.error or error
-        self.run.close()
+        finally:
+            try:
+                self.run.close()
+            finally:
+                self.over = True
 
     def close(self) -> None:
         """Ends the request. May be called in any thread. The request's memory is freed after the step that runs now."""

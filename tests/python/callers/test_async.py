@@ -26,6 +26,7 @@ from children import FORK, run
 
 import pumice
 from pumice.event_loops.workers import Pools, Workers, in_thread
+from pumice.generate.generation import Run
 
 TEXTS = [f"text {i} about {'stones ' * (i % 7)}" for i in range(24)]
 
@@ -84,6 +85,27 @@ def test_astream(smollm2: pumice.Model) -> None:
         else:
             assert [g.text for g in stream.result] == [g.text for g in result]
     assert free(smollm2)
+
+
+def test_the_result_is_there_when_the_last_chunk_was_read(smollm2: pumice.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop must not see the end of a call, while the pump's thread still makes its result."""
+    results = Run.results
+
+    def slow(run: Run) -> Any:
+        time.sleep(0.5)
+        return results(run)
+
+    monkeypatch.setattr(Run, "results", slow)
+
+    async def read_slowly() -> tuple[str, Any]:
+        stream, text = smollm2.astream("Rivers", max_new_tokens=4, temperature=0), ""
+        async for chunk in stream:
+            text += chunk.text
+            await asyncio.sleep(0.1)  # the last chunk arrives meanwhile
+        return text, stream.result
+
+    text, result = asyncio.run(read_slowly())
+    assert result is not None and result.text == text and len(result.ids) == 4
 
 
 def test_achat(smollm2: pumice.Model) -> None:
