@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO, Literal, NoReturn
 
 import pumice
 
+from .chats.terminal import FIRST, Terminal, history_path, visible
 from .common.progress import LateBar
 from .common.stdio import OutputError, complain, finish, give_up_output, input_bytes, is_output, on_screen, prepare, say, takes_bytes
 from .serve.command import add_options as add_serve_options
@@ -120,6 +122,8 @@ def parser() -> Parser:
     generate.add_argument("prompt", type=_argument, help='the prompt; "-" reads it from standard input')
     chat = command("chat", run_chat, "talk to a model, one line a turn (end with Ctrl-D)", "MODEL")
     chat.add_argument("--system", type=_argument, help="a system message to begin with")
+    chat.add_argument("--timings", action="store_true", help="after each answer, print its tokens and tokens/s on standard error")
+    chat.add_argument("--no-history", action="store_true", help="do not keep the messages that were typed for later calls")
     serve = command("serve", run_serve, "serve models to clients of OpenAI's and Anthropic's interfaces (needs the extra [serve])")
     add_serve_options(serve)
     bench = command("bench", run_bench, "measure sentences/s or tokens/s of a model", "MODEL")
@@ -393,21 +397,16 @@ def run_generate(arguments: argparse.Namespace) -> int:
 
 
 def run_chat(arguments: argparse.Namespace) -> int:
-    """`pumice chat`: answers each line of the input, until the input ends. Ctrl-C on a terminal ends an answer but not the conversation."""
+    """`pumice chat`: answers each message until the input ends. A message is a line of the input; on a terminal it is edited there
+    (chats/terminal.py), and Ctrl-C ends an answer but not the conversation."""
     messages: list[dict[str, str]] = [{"role": "system", "content": arguments.system}] if arguments.system else []
-    lines, talks = enumerate(input_bytes(), 1), on_screen(sys.stdin)
+    lines, talks, shows = input_bytes(), on_screen(sys.stdin), on_screen(sys.stdout)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         # If the model cannot chat, the error comes before the first line is read.
         model.chat([*messages, {"role": "user", "content": "Hello"}], dry_run=True, **_sampling(arguments))
-        while True:
-            if talks:
-                say("> ", end="")
-            number, line = next(lines, (0, b""))
-            if not line:
-                return 0
-            if not line.strip():
-                continue
-            messages.append({"role": "user", "content": _text(line, number, "standard input").rstrip("\r\n")})
+        edits = talks and shows
+        for text in Terminal(None if arguments.no_history else history_path()).messages() if edits else _messages(lines, talks):
+            messages.append({"role": "user", "content": text})
             stream = model.chat(messages, stream=True, **_sampling(arguments))
             try:
                 kind = None
@@ -415,13 +414,37 @@ def run_chat(arguments: argparse.Namespace) -> int:
                     if chunk.text and kind not in (None, chunk.kind):
                         say("\n")
                     kind = chunk.kind if chunk.text else kind
-                    say(chunk, end="")
+                    say(visible(chunk.text) if shows else chunk, end="")
             except KeyboardInterrupt:  # on a terminal, Ctrl-C ends the answer but not the conversation
                 if not talks:
                     raise
                 stream.close()
             say()
+            if arguments.timings:
+                complain(_figures(stream.result))
             messages.append(stream.result.message)
+    return 0
+
+
+def _messages(lines: Iterator[bytes], talks: bool) -> Iterator[str]:
+    """Yields the lines that are not blank. talks: print a prompt before each line."""
+    for number in itertools.count(1):
+        if talks:
+            say(FIRST, end="")
+        line = next(lines, b"")
+        if not line:
+            return
+        if line.strip():
+            yield _text(line, number, "standard input").rstrip("\r\n")
+
+
+def _figures(result: pumice.ChatResult) -> str:
+    """Returns the tokens and speeds of an answer in one line."""
+    found = result.timings
+    return (
+        f"({result.prompt_tokens} tokens read, {result.reused_tokens} of them kept from before, in {found['prefill_seconds']:.2f} s; "
+        f"{len(result.ids)} tokens written, {found['decode_tokens_per_second']:.1f} tokens/s)"
+    )
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
