@@ -12,8 +12,8 @@ import io
 import itertools
 import json
 import os
+import platform
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Literal, NoReturn
@@ -23,12 +23,9 @@ import pumice
 from .chats.terminal import FIRST, Terminal, history_path, visible
 from .common.progress import LateBar
 from .common.stdio import OutputError, complain, finish, give_up_output, input_bytes, is_output, on_screen, prepare, say, takes_bytes
+from .machine.benchmark import UNITS, Load, Task, compare
+from .machine.peer_worker import PEERS
 from .serve.command import add_options as add_serve_options
-
-BENCH_TEXT = (
-    "The quick brown fox jumps over the lazy dog while the band plays on, and nobody in the old town by the river "
-    "can say for certain whether the bridge was built before or after the great flood of the last century. "
-)
 
 
 class Parser(argparse.ArgumentParser):
@@ -130,6 +127,9 @@ def parser() -> Parser:
     bench.add_argument("--sentences", type=_count, default=1000, help="sentences to encode (default 1000)")
     bench.add_argument("--tokens", type=_count, default=128, help="tokens to generate (default 128)")
     bench.add_argument("--prompt-tokens", type=_count, default=512, help="tokens of the prompt (default 512)")
+    bench.add_argument("--against", choices=tuple(PEERS), help="measure this peer too, in turn, if it is installed")
+    bench.add_argument("--rounds", type=_count, default=5, help="with --against: how often each works (default 5)")
+    bench.add_argument("--peer-python", metavar="PYTHON", help="with --against: a Python that has the peer (default: this one)")
     perplexity = command(
         "perplexity", run_perplexity, "measure how well a model predicts a text, or how far it is from another model", "MODEL"
     )
@@ -456,27 +456,20 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 def run_bench(arguments: argparse.Namespace) -> int:
-    """`pumice bench`: measures and prints the sentences/s of an encoder, or the tokens/s of a decoder."""
+    """`pumice bench`: measures and prints the sentences/s of an encoder, or the tokens/s of a decoder, alone or in turn with a peer."""
+    load = Load(arguments.sentences, arguments.prompt_tokens, arguments.tokens)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         say(model.summary())
-        if "encode" in model.info["tasks"] and "generate" not in model.info["tasks"]:
-            words = BENCH_TEXT.split()
-            texts = [" ".join(words[: 4 + i * 7 % (len(words) - 4)]) for i in range(arguments.sentences)]
-            model.encode(texts[:32])
-            started = time.perf_counter()
-            model.encode(texts)
-            seconds = time.perf_counter() - started
-            tokens = sum(model.count_tokens(text) for text in texts)
-            say(
-                f"encode: {len(texts) / seconds:.0f} sentences/s, {tokens / seconds:.0f} tokens/s ({len(texts)} sentences, {seconds:.2f} s)"
-            )
-        if "generate" in model.info["tasks"]:
-            ids = model.tokenize(BENCH_TEXT * (1 + arguments.prompt_tokens // 8))[: arguments.prompt_tokens]
-            model.generate(ids[:8], max_new_tokens=2, temperature=0)
-            timings = model.generate(ids, max_new_tokens=arguments.tokens, temperature=0).timings
-            for phase in ("prefill", "decode"):
-                tokens, seconds = timings[f"{phase}_tokens"], timings[f"{phase}_seconds"]
-                say(f"{phase}: {timings[f'{phase}_tokens_per_second']:.1f} tokens/s ({tokens:.0f} tokens, {seconds:.2f} s)")
+        if arguments.against is not None:
+            found = compare(model, load, arguments.against, arguments.peer_python, arguments.rounds)
+            say(f"{model.info['devices'][0]['name']}, {arguments.rounds} rounds in turn")
+            say(f"pumice {pumice.__version__}, {', '.join(found.versions)}, Python {platform.python_version()}")
+            say(found)
+            return 0
+        task = Task(model, load)
+        task.warm_up()
+        for what, figure in task.run(task.asked(0)).items():
+            say(f"{what}: {figure:.1f} {UNITS[what]}")
     return 0
 
 

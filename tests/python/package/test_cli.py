@@ -113,8 +113,7 @@ def test_input_that_is_no_text(cli: Any, path: Path, tmp_path: Path) -> None:
 
 def test_bench(cli: Any, path: Path, tmp_path: Path) -> None:
     _, out, _ = cli("bench", path, "--tokens", 4, "--prompt-tokens", 20)
-    assert "prefill: 100.0 tokens/s (10 tokens, 0.10 s)" in out
-    assert "decode: 40.0 tokens/s" in out
+    assert "prefill: 100.0 tokens/s\ndecode: 40.0 tokens/s\n" in out
     code, out, err = cli("bench", write_model(tmp_path / "e.gguf", tasks=["encode"]), "--sentences", 10)
     assert code == 0
     assert "sentences/s" in out

@@ -304,7 +304,7 @@ class Request:
             script = list(text.encode("latin-1" if prompt == "broken" else "utf-8"))
             if params.temperature > 0:
                 script.append(ord("a") + (self.seed + s) % 26)
-            self.scripts.append([*script, params.eos_ids[0]])
+            self.scripts.append([*script, *params.eos_ids[:1]])
         self.places = [0] * self.sequences
 
     def advance(self, steps: int, max_ms: float) -> list[dict[str, Any]]:

@@ -1,0 +1,97 @@
+"""Runs a peer of pumice in a process of its own, for `pumice bench --against`. Imports nothing of pumice, so that the peer may be installed
+for another Python.
+
+    python peer_worker.py PEER MODEL THREADS
+
+Prints one line of JSON with the versions once the model is loaded. Then, for each line of JSON on standard input, does the work once and
+prints one line of JSON with its figures, or with "error".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+Work = Callable[[dict[str, Any]], dict[str, float]]
+
+
+def llama_cpp(model: str, threads: int) -> Work:
+    """Reads a prompt of "ids" and decodes "tokens" more. Samples nothing: each next token is given, so choosing one takes no time."""
+    llama = importlib.import_module("llama_cpp")
+    loaded: dict[int, Any] = {}
+
+    def work(asked: dict[str, Any]) -> dict[str, float]:
+        ids, tokens = asked["ids"], asked["tokens"]
+        size = len(ids) + tokens
+        if size not in loaded:
+            loaded.clear()
+            loaded[size] = llama.Llama(model, n_ctx=size, n_threads=threads, n_threads_batch=threads, verbose=False)
+        model_ = loaded[size]
+        model_.reset()
+        begin = time.perf_counter()
+        model_.eval(ids)
+        read = time.perf_counter()
+        for i in range(tokens):
+            model_.eval([ids[i % len(ids)]])
+        return {"prefill": len(ids) / (read - begin), "decode": tokens / (time.perf_counter() - read)}
+
+    return work
+
+
+def sentence_transformers(model: str, threads: int) -> Work:
+    """Encodes "texts" with the package's own batch size."""
+    importlib.import_module("torch").set_num_threads(threads)
+    loaded = importlib.import_module("sentence_transformers").SentenceTransformer(model, device="cpu")
+
+    def work(asked: dict[str, Any]) -> dict[str, float]:
+        texts = asked["texts"]
+        begin = time.perf_counter()
+        loaded.encode(texts, show_progress_bar=False)
+        return {"encode": len(texts) / (time.perf_counter() - begin)}
+
+    return work
+
+
+# For each peer: what makes its work, and the packages whose versions are said.
+PEERS = {
+    "llama.cpp": (llama_cpp, ("llama-cpp-python",)),
+    "sentence-transformers": (sentence_transformers, ("sentence-transformers", "torch")),
+}
+
+
+def main() -> None:
+    peer, model, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a peer prints must not be taken for an answer
+    make, packages = PEERS[peer]
+
+    def answer(what: Callable[[], dict[str, Any]]) -> None:
+        try:
+            found = what()
+        except Exception as error:  # any error of a peer is said by the process that asked
+            found = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(found) + "\n")
+        answers.flush()
+
+    work: list[Work] = []
+
+    def begin() -> dict[str, Any]:
+        work.append(make(model, threads))
+        return {"versions": [f"{name} {importlib.metadata.version(name)}" for name in packages]}
+
+    answer(begin)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer(lambda asked=asked: work[0](asked))  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        main()
