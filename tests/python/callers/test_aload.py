@@ -19,7 +19,7 @@ import samples
 import pumice
 from pumice.common.interruptible import watched
 
-STOPS_SECONDS = 0.5  # five times the 100 ms that docs/python.md promises
+STOPS_SECONDS = 0.5  # five times the 100 ms that docs/python/event-loops.md promises
 
 
 def threads() -> int:

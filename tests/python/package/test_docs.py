@@ -11,7 +11,7 @@ import pytest
 from paths import ROOT
 
 PAGES = sorted(
-    str(path.relative_to(ROOT)) for folder in (".", "bench", "docs", "docs/results", "tests") for path in (ROOT / folder).glob("*.md")
+    str(path.relative_to(ROOT)) for folder in (".", "bench", "docs", "docs/python", "docs/results", "tests") for path in (ROOT / folder).glob("*.md")
 )
 FOLDERS = ("cpp", "python", "tests", "bench", "cmake", "shaders", "examples", "docs", "packaging", ".ci", ".github")
 CODE = ("h", "cpp", "def", "py", "pyi", "glsl", "comp", "cmake", "sh", "S", "txt", "toml")
@@ -23,7 +23,7 @@ ELSEWHERE = {
     "SECURITY.md": {"trust_remote_code"},  # of transformers
     "docs/adding.md": {"tensor_mapping.py"},  # of gguf-py
     "docs/architecture.md": {"Route", "ExpertLinear"},  # planned, as the page says
-    "docs/python.md": {"Optional", "convert_lora_to_gguf.py"},  # of typing, of llama.cpp
+    "docs/python/adapters.md": {"convert_lora_to_gguf.py"},  # of llama.cpp
     "docs/serving.md": {
         # figures, whose names are put together; names of nginx, Kubernetes and clients
         "pumice_requests_waiting", "pumice_prompt_tokens_total", "pumice_reused_tokens_total", "pumice_generation_tokens_total",
@@ -116,13 +116,20 @@ def elsewhere(page: str, name: str) -> bool:
     return name in ELSEWHERE.get(page, set()) or PLACEHOLDER.search(name) is not None or name.startswith(MADE)
 
 
+def headings(page: Path) -> set[str]:
+    """Returns the anchors that GitHub and the documentation's site give to the headings of a page."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in found}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
-    text = text_of(page)
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-    headings = {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
-    missing = [link for link in links if not (ROOT / page).parent.joinpath(link).exists()]
-    missing += [f"#{anchor}" for anchor in re.findall(r"\]\(#([^)]+)\)", text) if anchor not in headings]
+    missing = []
+    for link in re.findall(r"\]\(([^)]+)\)", text_of(page)):
+        file, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / file if file else ROOT / page
+        if "://" not in link and (not target.exists() or (anchor and anchor not in headings(target))):
+            missing.append(link)
     assert not missing, f"{page} links to {missing}"
 
 

@@ -1,5 +1,5 @@
 """Every public name must have a docstring, and every argument that a user can give must be explained in a docstring or in
-docs/python.md."""
+docs/python."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from paths import ROOT
+from paths import API_PAGES, ROOT
 
 import pumice
 
 PACKAGE = ROOT / "python" / "pumice"
-PAGE = (ROOT / "docs" / "python.md").read_text()
+PAGE = "\n".join(path.read_text() for path in API_PAGES)
 
 
 def without(tree: ast.Module | ast.ClassDef, before: str) -> Iterator[str]:

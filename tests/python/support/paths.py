@@ -8,3 +8,4 @@ SUPPORT = Path(__file__).parent
 ROOT = SUPPORT.parents[2]
 TESTS = ROOT / "tests"
 GOLDENS = TESTS / "goldens"
+API_PAGES = [ROOT / "docs" / "python.md", *sorted((ROOT / "docs" / "python").glob("*.md"))]  # what describes the public names
