@@ -8,8 +8,10 @@ _LONGEST = 4000  # maximum length of a message in characters, because a text fro
 class PumiceError(Exception):
     """The base class of all errors that pumice defines.
 
-    `argument`: the keyword that the error is about ("temperature", "messages"), or None. The TypeErrors and ValueErrors that methods of a
-    Model raise have it too."""
+    argument: the keyword that the error is about ("temperature", "messages"), or None. The TypeErrors and ValueErrors that methods of a
+        Model raise have it too.
+
+    What to do: docs/python/errors.md#pumiceerror"""
 
     argument: str | None = None
 
@@ -22,8 +24,11 @@ class PumiceError(Exception):
 class ModelFormatError(PumiceError, ValueError):
     """The bytes of a model file, or of a file beside it, are not what the file's format requires.
 
-    `file`, `field` and `offset` (in bytes) say where. Each is None if it does not apply.
-    """
+    file: the path of the file, or None.
+    field: the key, tensor or part of the file that is wrong, or None.
+    offset: where in the file, in bytes, or None.
+
+    What to do: docs/python/errors.md#modelformaterror"""
 
     def __init__(self, message: str, *, file: str | None = None, field: str | None = None, offset: int | None = None) -> None:
         super().__init__(message)
@@ -46,84 +51,122 @@ class ModelFormatError(PumiceError, ValueError):
 
 
 class UnsupportedModelError(PumiceError):
-    """The model file is valid, but this version cannot run it, because it has an unknown architecture, weight format or module."""
+    """The model file is valid, but this version cannot run it, because it has an unknown architecture, weight format or module.
+
+    What to do: docs/python/errors.md#unsupportedmodelerror"""
 
 
 class TokenizerError(PumiceError):
-    """The tokenizer of a model is missing, broken or of an unknown kind. load(tokenizer=) replaces it."""
+    """The tokenizer of a model is missing, broken or of an unknown kind. load(tokenizer=) replaces it.
+
+    What to do: docs/python/errors.md#tokenizererror"""
 
 
 class ChatTemplateError(PumiceError):
-    """The model has no chat template, or the template cannot be rendered. load(chat_template=) takes another template."""
+    """The model has no chat template, or the template cannot be rendered. load(chat_template=) takes another template.
+
+    What to do: docs/python/errors.md#chattemplateerror"""
 
 
 class ContextLengthError(PumiceError, ValueError):
-    """A text or prompt has more tokens than the model can take, or than the n_ctx with which it was loaded."""
+    """A text or prompt has more tokens than the model can take, or than the n_ctx with which it was loaded.
+
+    What to do: docs/python/errors.md#contextlengtherror"""
 
 
 class GrammarError(PumiceError, ValueError):
-    """A grammar or schema cannot be enforced. The message says where (a JSON pointer or a line), why, and what can be enforced."""
+    """A grammar or schema cannot be enforced. The message says where (a JSON pointer or a line), why, and what can be enforced.
+
+    What to do: docs/python/errors.md#grammarerror"""
 
 
 class GrammarBusyError(PumiceError):
     """A grammar cannot be compiled now, because earlier ones that took too long are still being compiled in the background, or because the
-    machine is too busy. The grammar may be right: try again later."""
+    machine is too busy. The grammar may be right: try again later.
+
+    What to do: docs/python/errors.md#grammarbusyerror"""
 
 
 class DeviceError(PumiceError):
-    """A device failed, or cannot do what it was asked to do."""
+    """A device failed, or cannot do what it was asked to do.
+
+    What to do: docs/python/errors.md#deviceerror"""
 
 
 class DeviceNotFoundError(DeviceError):
-    """The named device does not exist on this machine. A named device never falls back to another one."""
+    """The named device does not exist on this machine. A named device never falls back to another one.
+
+    What to do: docs/python/errors.md#devicenotfounderror"""
 
 
 class DeviceLostError(DeviceError):
-    """The device stopped working during a computation, and its driver has given it up."""
+    """The device stopped working during a computation, and its driver has given it up.
+
+    What to do: docs/python/errors.md#devicelosterror"""
 
 
 class ForkedDeviceError(DeviceError):
     """A device that was opened before a fork(), or a model that was at work in another thread during the fork(), was used in the child
-    process."""
+    process.
+
+    What to do: docs/python/errors.md#forkeddeviceerror"""
 
 
 class OutOfDeviceMemoryError(DeviceError, MemoryError):
-    """The device has too little memory for what was asked for."""
+    """The device has too little memory for what was asked for.
+
+    What to do: docs/python/errors.md#outofdevicememoryerror"""
 
 
 class NumericError(PumiceError):
-    """A number that must be finite is a NaN or an infinity."""
+    """A number that must be finite is a NaN or an infinity.
+
+    What to do: docs/python/errors.md#numericerror"""
 
 
 class OverloadedError(PumiceError):
     """More asynchronous calls wait than the model's limits allow. Try again later. Blocking calls wait for their turn and never raise this
-    error."""
+    error.
+
+    What to do: docs/python/errors.md#overloadederror"""
 
 
 class EventLoopError(PumiceError, RuntimeError):
     """An asynchronous call was made outside of an asyncio event loop (under trio, for example), or a stream was read in another event loop
-    than the one in which it began."""
+    than the one in which it began.
+
+    What to do: docs/python/errors.md#eventlooperror"""
 
 
 class UnsupportedTaskError(PumiceError, TypeError):
-    """The model cannot do what was asked, for example generate() on an encoder, or predict() on a model without a classifier head."""
+    """The model cannot do what was asked, for example generate() on an encoder, or predict() on a model without a classifier head.
+
+    What to do: docs/python/errors.md#unsupportedtaskerror"""
 
 
 class TruncationWarning(UserWarning):
-    """Texts were cut to the model's maximum length. The message says how many texts, and how long the longest one was."""
+    """Texts were cut to the model's maximum length. The message says how many texts, and how long the longest one was.
+
+    What to do: docs/python/errors.md#truncationwarning"""
 
 
 class FallbackWarning(UserWarning):
-    """pumice did something other than what was asked. The message says what was asked, what was done instead, and why."""
+    """pumice did something other than what was asked. The message says what was asked, what was done instead, and why.
+
+    What to do: docs/python/errors.md#fallbackwarning"""
 
 
 class IncompleteModelWarning(UserWarning):
-    """Results differ from those of the original model, because the file lacks a part of the model (a dense layer, an end token), or because
-    its layers have tensors that pumice does not use. The message names these parts, and what to load instead."""
+    """Results differ from those of the original model, because the file lacks a part of the model (a dense layer, an end token), or
+    because its layers have tensors that pumice does not use. The message names these parts, and what to load instead.
+
+    What to do: docs/python/errors.md#incompletemodelwarning"""
 
 
 class GrammarWarning(UserWarning):
-    """An answer may violate a part of its schema, because relax= allows that. The message names the part."""
+    """An answer may violate a part of its schema, because relax= allows that. The message names the part.
+
+    What to do: docs/python/errors.md#grammarwarning"""
 
 
 # The exception class for each kind of error in the engine (ErrorKind in cpp/core/error.h), and the base class.

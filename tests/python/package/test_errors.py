@@ -64,3 +64,11 @@ def test_model_format_error(pumice: Any) -> None:
     assert str(pumice.ModelFormatError("bad")) == "bad"
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.file, again.offset) == (str(error), "m.gguf", 24)
+
+
+def test_each_has_a_place_on_the_page_of_errors(pumice: Any) -> None:
+    page = (ROOT / "docs" / "python" / "errors.md").read_text(encoding="utf-8")
+    classes = {name: each for name, each in vars(pumice.errors).items() if isinstance(each, type) and each.__module__ == "pumice.errors"}
+    assert len(classes) == 21
+    assert [name for name in classes if f"\n### {name}\n" not in page] == []
+    assert [name for name, each in classes.items() if f"docs/python/errors.md#{name.lower()}" not in (each.__doc__ or "")] == []

@@ -63,7 +63,7 @@ def test_examples_print_what_the_page_says(page: str) -> None:
         wrong = [(a, b) for a, b in zip(printed, wanted, strict=False) if not matches(a, b)]
         assert not wrong, f"{page} says otherwise:\n" + "\n".join(f"  printed {a!r}\n  page    {b!r}" for a, b in wrong)
         assert len(printed) == len(wanted)
-        assert sum(ANY not in line for line in wanted) >= min(4, len(wanted)), "too little of the output is compared"
+        assert len(expected) >= 20 * expected.count(ANY), "too little of the output is compared"
 
 
 def test_the_tour_is_short() -> None:
@@ -132,7 +132,9 @@ def test_every_public_name_is_described() -> None:
 
 
 def test_load_defaults_are_those_of_the_page() -> None:
-    rows = {row[0].strip("`"): row[1].strip("`") for row in table((ROOT / "docs" / "python" / "load.md").read_text(encoding="utf-8"), "option")}
+    rows = {
+        row[0].strip("`"): row[1].strip("`") for row in table((ROOT / "docs" / "python" / "load.md").read_text(encoding="utf-8"), "option")
+    }
     parameters = inspect.signature(pumice.load).parameters
     assert list(rows) == [name for name in parameters if name not in ("source", "options")]
     assert {name: eval(default) for name, default in rows.items()} == {name: parameters[name].default for name in rows}
