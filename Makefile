@@ -1,6 +1,6 @@
 # make demo    installs pumice and runs examples/demo.py: vectors, answers and timings on real models.
 # make test    runs all GoogleTest and pytest tests.
-# make check   checks style and types, and runs the linters. CI runs check and test (.ci/run).
+# make check   checks style and types, and runs the linters. CI runs check, test and docs (.ci/run).
 # Each target works on a fresh machine. It installs the tools that it needs into .venv, and builds in build/.
 PYTHON ?= python3
 VENV ?= .venv
@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm test-kills test-stores test-ray fuzz-grammars \
-        bench cpu-report wheel test-wheel \
+        bench cpu-report wheel test-wheel docs \
         check check-python check-types check-format check-cpp check-arm test-arm test-arm-install arm-tiles format sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
@@ -118,6 +118,18 @@ fuzz-grammars: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	PUMICE_FUZZ=100000 $(BIN)/python -m pytest tests/python/generate/test_grammars.py -k random_grammars
 	PUMICE_FUZZ=5000 $(BIN)/python -m pytest tests/python/generate/test_schema_numbers.py -k "written_down or bounds"
 
+# Makes the documentation's site, build/docs/index.html: files that open from the disk, search included. A warning, such as a link that leads
+# nowhere, is an error. The reference comes from the docstrings of the package in .venv.
+docs: $(VENV)-docs/.installed $(VENV)/.installed
+	PUMICE_FROM=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('platlib'))") \
+	  $(VENV)-docs/bin/python -m sphinx -W --keep-going -q -b html -c docs/site -d build/doctrees . build/docs
+
+$(VENV)-docs/.installed: docs/requirements.txt
+	@./cmake/check_system.sh $(PYTHON)
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip --disable-pip-version-check install -q -r $<
+	@touch $@
+
 # Measures pumice and the libraries that it is compared with in one run (bench/README.md). Those libraries are installed into a virtual
 # environment of their own, because torch alone takes 200 MB.
 bench: $(VENV)/.installed $(VENV)/.samples
@@ -212,7 +224,7 @@ arm-tiles: check-arm
 
 ARM_FLAGS = -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux.cmake -DPUMICE_BUILD_TESTS=ON
 
-PYTHON_CODE := python tests examples bench cmake packaging
+PYTHON_CODE := python tests examples bench cmake packaging docs
 CPP_CODE := $(shell find cpp python shaders tests bench -name '*.cpp' -o -name '*.h')
 
 format: $(VENV)/.checkers
@@ -235,7 +247,7 @@ sanitize: $(VENV)/.made
 	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_cpu --gtest_filter='Team*'
 
 clean:
-	rm -rf build dist $(VENV) $(VENV)-page $(VENV)-wheel
+	rm -rf build dist $(VENV) $(VENV)-page $(VENV)-wheel $(VENV)-docs
 
 CMAKE_FLAGS = -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
 CMAKE_TEST_FLAGS = -DPUMICE_BUILD_TESTS=ON -DPUMICE_BUILD_PYTHON=OFF $(CMAKE_FLAGS)

@@ -147,7 +147,9 @@ def parser() -> Parser:
     convert.add_argument("--no-tokenizer", action="store_true", help="leave the tokenizer out")
     quantize = command("quantize", run_quantize, "write a GGUF file with its weights in other formats", "FILE")
     quantize.add_argument(
-        "--to", required=True, help='"q4_0", "q8_0", "f16", "bf16", "f32", or a mix: "q4_k_m", "q3_k_m", "iq4_xs", ... (docs/python.md)'
+        "--to",
+        required=True,
+        help='"q4_0", "q8_0", "f16", "bf16", "f32", or a mix: "q4_k_m", "q3_k_m", ... (docs/python/gguf.md)',
     )
     quantize.add_argument(
         "--keep",

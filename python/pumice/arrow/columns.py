@@ -128,8 +128,12 @@ class _NewColumns:
         return self._source.model()
 
     def check(self, schema: pa.Schema) -> None:
-        """Raises ValueError if a table with this schema lacks the column of texts, or has a column with the name of a new one, and
-        TypeError if the column of texts has no strings. Does not load the model."""
+        """Checks the columns of tables without loading the model.
+
+        schema: a pyarrow.Schema.
+
+        Raises ValueError if a table with this schema lacks the column of texts, or has a column with the name of a new one, and TypeError
+        if the column of texts has no strings."""
         (argument, column), *new = self._columns.items()
         places = schema.get_all_field_indices(column)
         if len(places) != 1:
@@ -160,8 +164,11 @@ class _NewColumns:
         return table
 
     def array(self, texts: pa.Array | pa.ChunkedArray) -> pa.Array:
-        """Returns the new column of a column of texts, for engines that call functions of columns (DuckDB). Raises what a call with a table
-        raises."""
+        """Returns the new column of a column of texts, for engines that call functions of columns (DuckDB).
+
+        texts: a pyarrow.Array or ChunkedArray of strings.
+
+        Raises what a call with a table raises."""
         if not isinstance(texts, (pa.Array, pa.ChunkedArray)):
             raise TypeError(f"{self._owner}.array() takes a pyarrow.Array or ChunkedArray, not {type(texts).__name__}")
         if not _holds_strings(texts.type):
@@ -231,7 +238,7 @@ class Encode(_NewColumns):
         texts, there = self._without_nulls(texts, what)
         model = self.model
         precision = self._options.get("precision", "float32")
-        # The vectors of some models are codes of 8 bits already, and need no ranges for int8 (FlexibleQuantizer in docs/python.md).
+        # The vectors of some models are codes of 8 bits already, and need no ranges for int8 (FlexibleQuantizer in docs/python/encode.md).
         needs_ranges = precision == "uint8" or (precision == "int8" and not model._config.codes)
         if needs_ranges and self._options.get("precision_ranges") is None:
             raise ValueError(

@@ -41,7 +41,11 @@ _LOOSE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator"
 
 
 def json_of(text: str) -> Any:
-    """Parses an answer as JSON and returns the value. Raises a ValueError that refers to .content and quotes its beginning."""
+    """Parses an answer as JSON and returns the value.
+
+    text: the answer's content.
+
+    Raises a ValueError that refers to .content and quotes its beginning."""
     try:
         return DECODER.decode(text)
     except json.JSONDecodeError as error:

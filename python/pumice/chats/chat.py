@@ -47,21 +47,25 @@ def _kind_tokens(kinds: Sequence[Kind]) -> dict[str, int]:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ChatResult(Generation):
-    """A Generation that answers a conversation.
+    """A Generation that answers a conversation. Its `text` is the whole answer as the model wrote it, without control tokens.
 
-    prompt: the text that the chat template rendered. content: the answer without reasoning and tool calls. reasoning: the model's
-    reasoning, or None. tool_calls: the calls that the model asks for. tool_errors: one message for each call that cannot be parsed; the
-    text of such a call stays in content. text: the whole answer as the model wrote it, without control tokens. kind_tokens: the number of
-    tokens of "content", "reasoning" and "tool_call", together len(ids). A token counts for the kind of its first character, and a marker
-    for the kind that it opens or closes."""
+    prompt: the text that the chat template rendered.
+    content: the answer without reasoning and tool calls.
+    reasoning: the model's reasoning, or None.
+    tool_calls: the calls that the model asks for, each a ToolCall.
+    tool_errors: one message for each call that cannot be parsed. The text of such a call stays in content.
+    reasoning_key: the key under which the chat template expects reasoning in a message.
+    parser: the function that turns `content` into `parsed`.
+    kind_tokens: the number of tokens of "content", "reasoning" and "tool_call", together len(ids). A token counts for the kind of its first
+        character, and a marker for the kind that it opens or closes."""
 
     prompt: str = ""
     content: str = ""
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_errors: tuple[str, ...] = ()
-    reasoning_key: str = "reasoning_content"  # the key under which the chat template expects reasoning
-    parser: Callable[[str], Any] = answer_grammars.json_of  # turns .content into .parsed
+    reasoning_key: str = "reasoning_content"
+    parser: Callable[[str], Any] = answer_grammars.json_of
     kind_tokens: Mapping[str, int] = field(default_factory=lambda: _kind_tokens(()))
 
     @property

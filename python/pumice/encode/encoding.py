@@ -65,7 +65,11 @@ class Encoded:
 
 @dataclass(frozen=True)
 class RankHit:
-    """One document in the result of rank(): its index in the given list of documents, its score, its text."""
+    """One document in the result of rank().
+
+    index: its place in the list of documents that was given, from 0 on.
+    score: the cross-encoder's score, as predict() returns it. Larger is better.
+    document: its text."""
 
     index: int
     score: float
@@ -100,7 +104,11 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A classifier's answer for one text or pair: the likeliest label, its probability, and the probabilities of all labels by name."""
+    """A classifier's answer for one text or pair.
+
+    label: the name of the likeliest label.
+    probability: the probability of this label, 0 to 1.
+    probabilities: the probabilities of all labels, by name."""
 
     label: str
     probability: float

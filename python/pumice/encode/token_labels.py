@@ -37,7 +37,12 @@ STEPS = {
 
 @dataclass(frozen=True)
 class LabeledSpan:
-    """A part of a text to which a classifier of tokens gives a label. It is text[start:end] of the caller's text."""
+    """A part of a text to which a classifier of tokens gives a label.
+
+    label: the label's name, one of info["labels"], or, where tokens were joined, the part of it behind the first "-".
+    score: its probability, 0 to 1. docs/python/labels.md says how those of several tokens are joined.
+    start, end: the place in the caller's text, in characters.
+    text: text[start:end] of the caller's text."""
 
     label: str
     score: float
@@ -48,11 +53,15 @@ class LabeledSpan:
 
 @dataclass(frozen=True, eq=False)
 class TokenLabels:
-    """The probabilities of all labels for the tokens of one text, without the special tokens around it."""
+    """The probabilities of all labels for the tokens of one text, without the special tokens around it.
 
-    ids: Int32  # (tokens,)
-    offsets: Int32  # (tokens, 2): token i is text[offsets[i, 0] : offsets[i, 1]]
-    probabilities: Float32  # (tokens, labels), in the order of info["labels"]
+    ids: int32 (tokens,).
+    offsets: int32 (tokens, 2). Token i is text[offsets[i, 0] : offsets[i, 1]].
+    probabilities: float32 (tokens, labels), in the order of info["labels"]. Each row adds up to 1."""
+
+    ids: Int32
+    offsets: Int32
+    probabilities: Float32
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,10 @@ QUERIES = 1024  # number of queries that are compared with a block at a time
 
 
 class SearchResult(NamedTuple):
-    """The nearest rows of a corpus for each query, the nearest first. `indices` (int64) and `scores` (float32) have the shape (queries, k),
-    or (k,) for a single query."""
+    """The nearest rows of a corpus for each query, the nearest first. A pair: `indices, scores = model.search(...)`.
+
+    indices: int64 (queries, k), or (k,) for a single query: the numbers of the rows in the corpus.
+    scores: float32 of the same shape. Larger is nearer; distances are negated."""
 
     indices: Int64
     scores: Float32
@@ -45,11 +47,13 @@ def search(
 
     queries: numbers (d,) or (n, d), as encode() returns them.
     corpus: (m, d). It may be a memmap, because it is read in blocks of at most 32 MiB.
+    top_k: maximum number of rows for each query.
     similarity: "cosine", "dot", "euclidean" or "manhattan". Distances are negated, so that larger is nearer.
     precision: the format of the corpus. "float32": floats of any type. "int8", "uint8": codes. They are turned back into numbers if
         precision_ranges= is given (the ranges that encode() used), and compared as they are otherwise. "binary", "ubinary": bits, which are
         compared as the numbers 1 and -1. The queries are floats, or have the same precision as the corpus. If both are bits, the score is
         the number of equal bits, whatever `similarity` says.
+    precision_ranges: (2, d), the lowest and the highest value of each column, for a corpus of "int8" or "uint8".
     show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
 
     Raises TypeError or ValueError; the message names the argument."""
@@ -138,9 +142,14 @@ def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) ->
 
 
 def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
-    """Packs float vectors (n, d) as encode(precision=...) packs its result. "int8" and "uint8" divide each column's range into 255 steps.
-    precision_ranges, (2, d), gives the ranges; None means the ranges in these vectors. "binary" and "ubinary" keep only the signs, eight
-    per byte, (n, d / 8)."""
+    """Packs float vectors as encode(precision=...) packs its result.
+
+    vectors: floats (n, d).
+    precision: "int8" and "uint8" divide each column's range into 255 steps, (n, d). "binary" and "ubinary" keep only the signs, eight per
+        byte, (n, d / 8). "float32" packs nothing.
+    precision_ranges: (2, d), the lowest and the highest value of each column for int8 and uint8. None means the ranges in these vectors.
+
+    Raises TypeError or ValueError; the message names the argument."""
     choice("precision", precision, PRECISIONS)
     given = np.asarray(vectors)
     if given.ndim != 2:
@@ -165,7 +174,10 @@ def similarity(a: Any, b: Any, kind: str) -> Float32:
 def similarity_pairwise(a: Any, b: Any, similarity: str = "cosine") -> Float32:
     """Returns the similarity of row i of `a` to row i of `b` for every i, float32 (n,). Larger is nearer; distances are negated.
 
-    similarity: "cosine", "dot", "euclidean" or "manhattan" for vectors (n, d); "maxsim" or "meanmaxsim" for lists of token vectors."""
+    a, b: vectors (n, d), or lists of n arrays of token vectors (tokens, d).
+    similarity: "cosine", "dot", "euclidean" or "manhattan" for vectors; "maxsim" or "meanmaxsim" for lists of token vectors.
+
+    Raises TypeError or ValueError; the message names the argument."""
     if similarity in TOKEN_SIMILARITIES:
         queries, documents = _token_vectors(a, "a")[0], _token_vectors(b, "b")[0]
         if len(queries) != len(documents):

@@ -46,8 +46,12 @@ def not_finite(value: Any) -> tuple[str, float] | None:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function call that a model asks for. id: made by pumice; the message with the function's result repeats it as tool_call_id. raw:
-    the text of the call as the model wrote it."""
+    """A function call that a model asks for.
+
+    id: made by pumice. The message with the function's result repeats it as tool_call_id.
+    name: the function's name, one of the tools of the call.
+    arguments: the arguments by name, as JSON has them. They fit the tool's schema only where calls are enforced (docs/python/tools.md).
+    raw: the text of the call as the model wrote it."""
 
     id: str
     name: str
@@ -66,9 +70,11 @@ class ToolCall:
 class CallDelta:
     """New text of a tool call while the model writes it.
 
-    index: which call of the answer (0, 1, ...). id: the id that the result's ToolCall has. name: the function's name in the first delta of
-    a call, and None in later ones. arguments: new text of the arguments as JSON. The arguments of all deltas of one call, concatenated, are
-    JSON whose value is the ToolCall's arguments."""
+    index: which call of the answer (0, 1, ...).
+    id: the id that the result's ToolCall has.
+    name: the function's name in the first delta of a call, and None in later ones.
+    arguments: new text of the arguments as JSON. The arguments of all deltas of one call, concatenated, are JSON whose value is the
+        ToolCall's arguments."""
 
     index: int
     id: str

@@ -34,16 +34,25 @@ FinishReason = Literal["stop", "eos", "length", "grammar", "cancelled"]
 class Generation:
     """The text that was generated after a prompt. str() of a Generation is the text.
 
+    text: the text, cut before a stop string.
     ids: int32 (n,), the generated tokens without the end token and without tokens that a stop string cut off.
     finish_reason: "stop" (a stop string or stop id), "eos" (the model ended the answer), "grammar" (the grammar allows no further token),
-    "length" (max_new_tokens or the context length was reached), or "cancelled".
+        "length" (max_new_tokens or the context length was reached), or "cancelled".
+    prompt_tokens: number of tokens of the prompt, special tokens included.
+    reused_tokens: number of these tokens whose keys and values were in the prefix cache.
+    seed: the seed of the random numbers: that of the call or, if it gave none, a new one.
+    params: the settings that the call used, a SamplingParams.
+    logprobs: float32 (n,), the natural log-probability of each token. None if the call did not ask for it.
+    top_ids: int32 (n, k), the k most likely tokens at each position. None if the call did not ask for them.
+    top_logprobs: float32 (n, k), their natural log-probabilities. None if the call did not ask for them.
+    timings: tokens, seconds and tokens per second of prefill and decode, for the whole call. queued_seconds is the time from the call's
+        start to the step that computes the first row of its prompt. first_token_seconds is the time from the call's start to its first
+        token, which may be the end token. With several prompts or samples, both are those of the last one. They are absent if the call
+        ended before.
+    device: where the model is, "cpu" or "cpu + vulkan:0".
+    pieces: the text of each token. Joined, they are `text`.
     stopped_by: the stop string or the stop id that ended the text, else None. If one token completes several stop strings, the one that
-    begins first in the text counts, and of those that begin at the same place the one that was given first.
-    logprobs: float32 (n,), the natural log-probability of each token. top_ids: int32 (n, k) and top_logprobs: float32 (n, k), the k most
-    likely tokens at each position. Each of these is None if the call did not ask for it.
-    timings: tokens, seconds and tokens per second of prefill and decode, for the whole call. queued_seconds: from the call's start to the
-    step that computes the first row of its prompt. first_token_seconds: from the call's start to its first token, which may be the end
-    token. With several prompts or samples, both are those of the last one. They are absent if the call ended before.
+        begins first in the text counts, and of those that begin at the same place the one that was given first.
     """
 
     text: str
@@ -58,7 +67,7 @@ class Generation:
     top_logprobs: Float32 | None
     timings: Mapping[str, float]
     device: str
-    pieces: tuple[str, ...] = ()  # the text of each token
+    pieces: tuple[str, ...] = ()
     stopped_by: str | int | None = None
 
     def __str__(self) -> str:
@@ -87,11 +96,17 @@ class Generation:
 class Chunk:
     """A piece of a stream: text that is final, and its tokens. str() of a Chunk is the text.
 
-    index: the sequence (prompt * n + sample). finish_reason: set only in the last chunk of a sequence. ids, log-probabilities and pieces:
-    as in Generation, for the tokens of this chunk. A token comes when all of its text is final, so the beginning of its text may be in
-    the chunk before. kind: "content", "reasoning" or "tool_call", for the text of a chat. calls: the tool calls that end in this chunk.
-    call_deltas: new text of the calls that the model writes now. call_errors: (index, reason) for each call whose deltas came and which
-    turned out to be no call. Its index and id are not used again, and the result's tool_calls does not have it."""
+    text: new text, which is final. It may be empty.
+    ids: int32 (n,), the tokens of this chunk. A token comes when all of its text is final, so the beginning of its text may be in the chunk
+        before.
+    index: the sequence (prompt * n + sample).
+    finish_reason: as in Generation, in the last chunk of a sequence. None in all others.
+    logprobs, top_ids, top_logprobs, pieces: as in Generation, for the tokens of this chunk.
+    kind: "content", "reasoning" or "tool_call", for the text of a chat.
+    calls: the tool calls that end in this chunk.
+    call_deltas: new text of the calls that the model writes now.
+    call_errors: (index, reason) for each call whose deltas came and which turned out to be no call. Its index and id are not used again,
+        and the result's tool_calls does not have it."""
 
     text: str
     ids: Int32
@@ -102,7 +117,7 @@ class Chunk:
     top_logprobs: Float32 | None
     kind: Kind = "content"
     calls: tuple[ToolCall, ...] = ()
-    pieces: tuple[str, ...] = ()  # the text of each token
+    pieces: tuple[str, ...] = ()
     call_deltas: tuple[CallDelta, ...] = ()
     call_errors: tuple[tuple[int, str], ...] = ()
 

@@ -75,14 +75,16 @@ class Grammar:
 
     @classmethod
     def json_schema(cls, schema: Any, *, whitespace: Literal["compact", "free"] = "compact", relax: Collection[str] = ()) -> Grammar:
-        """Returns a grammar for the JSON values that match a schema. The schema is a dict, a JSON text, a pydantic model or a pydantic
-        TypeAdapter.
+        """Returns a grammar for the JSON values that match a schema.
 
+        schema: a dict, a JSON text, a pydantic model or a pydantic TypeAdapter.
         whitespace: "compact" allows no whitespace between the tokens of JSON. "free" allows up to 20 whitespace characters in each place.
         relax: names of keywords that need not be enforced ("oneOf" is then treated as anyOf). A GrammarWarning and .relaxed say where they
-        are.
+            are.
+
         Properties are written in the order of the schema. An object of a pydantic type has no other properties than the type's fields,
         unless the type allows extra ones. An object of any other schema may have others, unless additionalProperties is false.
+
         Raises GrammarError with the JSON pointer of the keyword that cannot be enforced."""
         choice("whitespace", whitespace, _WHITESPACE)
         plain_schema = schema_of_type(schema)
@@ -105,13 +107,20 @@ class Grammar:
 
     @classmethod
     def regex(cls, pattern: str) -> Grammar:
-        """Returns a grammar for texts that match a regular expression as a whole. The syntax is Rust's, which has no look-around and no
-        back references."""
+        """Returns a grammar for texts that match a regular expression as a whole.
+
+        pattern: the expression. The syntax is Rust's, which has no look-around and no back references.
+
+        Raises GrammarError or TypeError. Errors of the syntax are found when a model first uses the grammar."""
         return cls._make("regex", "regex", _text("pattern", pattern))
 
     @classmethod
     def choices(cls, texts: Sequence[str]) -> Grammar:
-        """Returns a grammar for one of several texts."""
+        """Returns a grammar for one of several texts.
+
+        texts: a list of strings, of which an answer is one.
+
+        Raises GrammarError or TypeError."""
         if isinstance(texts, (str, bytes, Mapping)) or not isinstance(texts, Sequence):
             raise TypeError(f"choices takes a list of texts, not {type(texts).__name__} {shown(texts)}")
         checked = [_text(f"choice {i}", text) for i, text in enumerate(texts)]
@@ -121,7 +130,11 @@ class Grammar:
 
     @classmethod
     def lark(cls, text: str) -> Grammar:
-        """Returns a grammar that is written in llguidance's dialect of Lark. Its start rule must be named `start`."""
+        """Returns a grammar that is written in llguidance's dialect of Lark.
+
+        text: the grammar. Its start rule must be named `start`.
+
+        Raises GrammarError or TypeError. Errors of the syntax are found when a model first uses the grammar."""
         source = _text("a Lark grammar", text)
         if (joined := len(re.findall("[&~]", _LITERAL.sub("", source[: MOST_BYTES + 1])))) > MOST_JOINED:
             raise GrammarError(f"the Lark grammar joins or negates {joined} expressions by & and ~; at most {MOST_JOINED} are compiled")
@@ -129,7 +142,11 @@ class Grammar:
 
     @classmethod
     def gbnf(cls, text: str) -> Grammar:
-        """Returns a grammar that is written in llama.cpp's GBNF. Its start rule must be named `root`."""
+        """Returns a grammar that is written in llama.cpp's GBNF.
+
+        text: the grammar. Its start rule must be named `root`.
+
+        Raises GrammarError, TypeError, and ImportError without the package llguidance."""
         source = _text("a GBNF grammar", text)
         if (size := len(source.encode("utf-8", "surrogatepass"))) > MOST_GBNF_BYTES:
             raise GrammarError(f"the GBNF grammar has {size} bytes; at most {MOST_GBNF_BYTES} are read")

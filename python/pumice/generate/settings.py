@@ -77,14 +77,38 @@ SAMPLING_DEFAULTS: dict[str, Any] = dict.fromkeys(Sampling.__annotations__) | {
 @dataclass(frozen=True)
 class SamplingParams:
     """The resolved sampling settings of a call. Each comes from the call, or else from the model's own settings, or else it is off
-    (greedy).
+    (greedy). docs/python/generate.md says in which order filters apply.
 
-    temperature: at most 1e6; 0 is greedy. repetition_penalty: 0.001 to 1000. Other penalties: -100 to 100. These values mean "off": top_k
-    0, top_p 1, min_p 0, typical_p 1, repetition_penalty 1, and 0 for the other penalties, dry_multiplier, top_n_sigma, xtc_probability and
-    mirostat_tau.
-    logit_bias: token id -> number that is added to the token's logit (-1e20 to 1e20; -inf forbids the token). bad_words: sequences of token
-    ids that are never generated as a whole. logprobs: the number of alternatives per token, or None for no log-probabilities. priority:
-    calls with a higher priority go first. max_seconds: the call ends this long after its start and returns what it has; 0 means no limit.
+    max_new_tokens: maximum number of generated tokens.
+    min_new_tokens: the first `min_new_tokens` tokens are neither an end token nor one of `stop_ids`.
+    ignore_eos: whether end tokens are treated like all other tokens.
+    bad_words: sequences of token ids that are never generated as a whole.
+    logits_processor: the caller's function that changes the logits of each token, or None.
+    temperature: logits are divided by it, at most 1e6. 0 is greedy.
+    top_k: only this many most likely tokens may come. 0 is off.
+    top_p: only the most likely tokens that have this much probability together may come. 1 is off.
+    min_p: only tokens with at least this share of the likeliest token's probability may come. 0 is off.
+    typical_p: only the tokens nearest the entropy that have this much probability together may come. 1 is off.
+    repetition_penalty: for each token that came before, a positive logit is divided by it, a negative one multiplied; 0.001 to 1000. 1 is
+        off.
+    presence_penalty: subtracted once from the logit of each token of the answer so far, -100 to 100. 0 is off.
+    frequency_penalty: subtracted from the logit of each token as often as it came in the answer, -100 to 100. 0 is off.
+    dry_multiplier, dry_base, dry_allowed_length: the DRY penalty of a token that would repeat the last n tokens' earlier continuation:
+        dry_multiplier * dry_base^(n - dry_allowed_length). dry_multiplier 0 is off.
+    dry_range: the number of last tokens that DRY looks at. 0 means all.
+    dry_breakers: token ids over which no repetition reaches.
+    top_n_sigma: only tokens whose logit is within this many standard deviations of the largest may come. 0 is off.
+    xtc_probability, xtc_threshold: with this probability, of all tokens that have at least the threshold's probability only the least
+        likely one may come. xtc_probability 0 is off.
+    mirostat_tau, mirostat_eta: Mirostat 2: the surprise of a token, in bits, that is aimed at, and how fast. mirostat_tau 0 is off.
+    logit_bias: token id -> number that is added to the token's logit (-1e20 to 1e20; -inf forbids the token).
+    seed: the seed of the random numbers, 0 to 2^64 - 1, or None for a new one.
+    stop: strings that end the text.
+    stop_ids: token ids that end the text.
+    n: number of samples for each prompt.
+    logprobs: the number of alternatives per token, or None for no log-probabilities.
+    priority: calls with a higher priority go first, -1000 to 1000.
+    max_seconds: the call ends this long after its start and returns what it has. 0 means no limit.
     chunk_seconds: least time between the chunks of a stream, but for the first and the last one.
     """
 

@@ -36,6 +36,7 @@ def quantize(
     convert() writes: whole or not at all, and an interrupted call goes on.
 
     source: the path of a GGUF file (of a split one: any part), or a hub id.
+    output: the path of the new file.
     to: a format, "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", or a mix of formats, "q2_k", "q3_k_s", "q3_k_m", "q3_k_l",
         "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "q6_k", "iq4_nl", "iq4_xs". Each tensor has the format that it has in llama-quantize's files
         without an importance matrix. Scales are searched, as by load(quantize=), but for Q8_0, which is rounded as llama.cpp rounds it. A

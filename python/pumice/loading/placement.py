@@ -26,11 +26,15 @@ class Plan:
     """Says on which device each part of a model is, and how many bytes it takes. Prints as a table, in which successive equal layers share
     a row.
 
-    `rows` has a dict for each part: name, device, weights (bytes), kv (bytes of keys and values of one sequence), state (bytes of one state
-    of a recurrent layer), formats, and why the part is not on the GPU. `totals` has the bytes per device. `devices` has a dict for each
-    device: id, name, weights, scratch, memory_free. `n_ctx` is the maximum number of tokens in a sequence. `scratch` and `memory_free` are
-    the bytes on all devices together. `kv_budget` is the bytes for all keys, values and states. `notes` says what did not fit, and why.
-    `problem` is None, or the error that load() would raise."""
+    rows: a dict for each part: name, device, weights (bytes), kv (bytes of keys and values of one sequence), state (bytes of one state of a
+        recurrent layer), formats, and why the part is not on the GPU.
+    devices: a dict for each device: id, name, weights, scratch, kv_page, memory_free (bytes).
+    n_ctx: maximum number of tokens in a sequence. None if the model generates no text.
+    scratch: bytes of working memory for one run, on all devices together.
+    kv_budget: bytes for the keys, values and states of all sequences together.
+    memory_free: bytes of free memory before loading, on all devices together.
+    notes: what did not fit or is read in another format, and why.
+    problem: None, or the error that load() would raise."""
 
     def __init__(self, placement: Mapping[str, Any], header: list[str] | None = None, footer: list[str] | None = None) -> None:
         self.rows: list[dict[str, Any]] = [dict(row) for row in placement["rows"]]
@@ -120,8 +124,10 @@ def fold(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def plan(source: str | os.PathLike[str], **load_options: Unpack[LoadKeywords]) -> Plan:
-    """Returns on which device each layer would be if the model were loaded with these options. Takes the arguments of load(), reads only
-    the file's metadata, and allocates nothing.
+    """Returns on which device each layer would be if the model were loaded with these options. Reads only the file's metadata, and
+    allocates nothing.
+
+    source, load_options: the arguments of load().
 
     Raises DeviceNotFoundError, ValueError, OSError, and what opening the file raises. If the model does not fit, the result has a table all
     the same, and its `problem` has the error that load() would raise."""

@@ -30,7 +30,12 @@ _LITTLE_MEMORY = 1 << 30
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. `fix` says what to do. It is empty for PASS."""
+    """One line of the report.
+
+    level: "PASS", "WARN" or "FAIL".
+    name: what was checked.
+    detail: what was found.
+    fix: what to do. It is empty for PASS."""
 
     level: Level
     name: str
@@ -42,7 +47,8 @@ class Check:
 
 
 class Report(list[Check]):
-    """The lines of the report that doctor() returns. `ok` is true unless a line says FAIL. Prints as text, and as a table in notebooks."""
+    """The report that doctor() returns: a list with a Check for each line, which has `level` ("PASS", "WARN" or "FAIL"), `name`, `detail`
+    and `fix`. Prints as text, and as a table in notebooks."""
 
     @property
     def ok(self) -> bool:

@@ -14,7 +14,16 @@ _RIGHT = ["free", "total"]
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """One device. `memory_total` and `memory_free` are in bytes. `why_not` says why the device is not usable, and is empty if it is."""
+    """One device on which models can run.
+
+    id: what load(device=) takes, "cpu" or "vulkan:0".
+    name: the name that the system or the driver gives it.
+    type: "cpu", or the kind of GPU: "discrete", "integrated", "virtual", "software" or "other".
+    driver: name and version of the driver, or "".
+    memory_total, memory_free: its memory in bytes, and how much of it is free now.
+    features: the instruction set that the CPU's kernels use, or what a GPU can do ("subgroup 32", "integer dot").
+    usable: whether models can run on it.
+    why_not: why it is not usable, or "" if it is."""
 
     id: str
     name: str

@@ -152,7 +152,9 @@ class ChatCalls(ModelBase):
     @survives_its_device
     def load_prefix(self, path: str | os.PathLike[str]) -> Int32:
         """Reads a file of save_prefix() into the prefix cache, so that calls whose prompt begins with this prefix need not compute it.
-        Returns the prefix's token ids.
+        Returns the prefix's token ids, int32 (T,).
+
+        path: a file of save_prefix().
 
         Results have the same bits as without the cache. If the file was written with other settings (another device, kv_dtype, quantize,
         lora or version of pumice), the prefix is computed again from its ids, with a FallbackWarning that says what differs. Raises

@@ -120,14 +120,22 @@ class EncodeCalls(ModelBase):
     @checked_keywords()
     def similarity(self, a: Any, b: Any) -> Float32:
         """Returns the similarity of each row of `a` to each row of `b`, float32 (n, m). Larger is nearer. The measure is the model's own,
-        info["similarity"]. If it is "maxsim" or "meanmaxsim", `a` and `b` are lists of token vectors, as encode_query() and
-        encode_document() return them with output="tokens"."""
+        info["similarity"].
+
+        a, b: vectors (d,), or (n, d) and (m, d). If the measure is "maxsim" or "meanmaxsim", they are lists of token vectors, as
+            encode_query() and encode_document() return them with output="tokens".
+
+        Raises TypeError or ValueError; the message names the argument."""
         return vectors.similarity(a, b, self._config.similarity)
 
     @checked_keywords()
     def similarity_pairwise(self, a: Any, b: Any) -> Float32:
         """Returns the similarity of row i of `a` to row i of `b` for every i, float32 (n,). Larger is nearer. The measure is the model's
-        own, info["similarity"]."""
+        own, info["similarity"].
+
+        a, b: vectors (n, d). If the measure is "maxsim" or "meanmaxsim", they are lists of token vectors.
+
+        Raises TypeError or ValueError; the message names the argument."""
         return vectors.similarity_pairwise(a, b, self._config.similarity)
 
     @checked_keywords()
@@ -141,8 +149,8 @@ class EncodeCalls(ModelBase):
         precision_ranges: npt.ArrayLike | None = None,
         show_progress_bar: bool | None = None,
     ) -> vectors.SearchResult:
-        """Returns the nearest rows of `corpus` for each query. Like pumice.search(), with the model's own similarity measure,
-        info["similarity"]."""
+        """Like pumice.search(), with the same arguments but for `similarity`: the measure is the model's own, info["similarity"]. Returns
+        the nearest rows of `corpus` for each query, a SearchResult."""
         return vectors.search(
             queries,
             corpus,
@@ -310,7 +318,9 @@ class EncodeCalls(ModelBase):
         """Returns a list of the documents as RankHit(index, score, document), sorted by a cross-encoder's score for the query, best first.
         Documents with equal scores keep their order.
 
-        query: a text.  documents: an iterable of texts.  top_k: maximum number of documents to return; None means all.
+        query: a text.
+        documents: an iterable of texts.
+        top_k: maximum number of documents to return. None means all.
         max_document_tokens: the end of each document with more tokens is cut off before the pair is made, without a warning. Special
             tokens are not counted. A character of which only some tokens would stay is cut off as a whole.
         truncate, show_progress_bar: as in predict(), for the pair.

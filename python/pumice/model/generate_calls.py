@@ -42,8 +42,8 @@ class GenerateCalls(ModelBase):
         temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None means the
             model's own setting, or off if it has none. If a filter is given and no temperature, the temperature is 1.
         dry_multiplier, dry_base, dry_allowed_length, dry_range, dry_breakers: settings of the DRY penalty for repetitions.
-        top_n_sigma, xtc_probability, xtc_threshold, mirostat_tau, mirostat_eta: settings of further filters. docs/python.md says in which
-            order filters apply.
+        top_n_sigma, xtc_probability, xtc_threshold, mirostat_tau, mirostat_eta: settings of further filters. docs/python/generate.md
+            says in which order filters apply.
         logit_bias: a dict from a token id, or from the text of a single token, to a number that is added to the token's logit. -inf forbids
             the token.
         logits_processor: a function of (ids, row). ids (int32) has all token ids so far, and row (float32) the logits of the next token,
@@ -55,6 +55,8 @@ class GenerateCalls(ModelBase):
         grammar: the form that the answer must have. A Grammar, a Lark grammar as text, or a list with one of them (or None: any text) for
             each prompt.
         priority: calls on a model with a higher priority run first.
+        max_seconds: the call ends this long after its start, with finish_reason "cancelled" and what it has. 0 means no limit.
+        chunk_seconds: least time between the chunks of a stream, but for the first and the last one.
         speculate: "lookup" guesses the next tokens from the text that followed the same tokens before, so that a step may generate several
             tokens. {"lookup": 3, "guesses": 8} also sets how many tokens must match and how many are guessed. "mtp": the model's own layer
             for draft tokens, or its assistant, guesses, as it does by itself if neither speculate nor draft is given. "off": no guesses.

@@ -117,6 +117,9 @@ class InsideCalls(ModelBase):
         find the same token likeliest. No file of logits is written. The logits of one window from each model are in memory:
         8 * window * vocab_size bytes.
 
+        reference: a loaded Model.
+        texts, window, progress: as in perplexity().
+
         Raises what perplexity() raises, TypeError if `reference` is not a Model, and ValueError if its vocabulary differs."""
         if not isinstance(reference, InsideCalls):
             raise TypeError(f"reference must be a loaded model (pumice.Model), not {type(reference).__name__}")

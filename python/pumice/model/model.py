@@ -33,6 +33,9 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
 
     The weights never change, and threads may share a model. A pickle of a Model has only the arguments of load(). `with pumice.load(...) as
     m:` closes the model at the end of the block.
+
+    path: where the model was read from.
+    info: a dict of what the file says and of how it was loaded: tasks, n_ctx, max_tokens, prompts, ... docs/python/model.md has its keys.
     """
 
     def _set_routes(self, routes: dict[str, Model], default: str | None) -> None:

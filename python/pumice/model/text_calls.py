@@ -34,14 +34,22 @@ class TextCalls(ModelBase):
 
     @checked_keywords()
     def tokenize(self, text: str, add_special: bool = True) -> Int32:
-        """Returns the token ids of a text, int32 (T,). add_special: whether to add the special tokens that the model needs around a text.
+        """Returns the token ids of a text, int32 (T,).
+
+        text: a string.
+        add_special: whether to add the special tokens that the model needs around a text.
+
         Raises TypeError or ValueError if `text` is not a valid string."""
         return text_ids(self._tokenizer, text, flag("add_special", add_special))
 
     @checked_keywords()
     def detokenize(self, ids: Ids, skip_special: bool = True) -> str:
-        """Returns the text of token ids. Bytes that do not form a character become U+FFFD. skip_special: whether to leave special tokens
-        out. Raises ValueError for ids that the model does not have."""
+        """Returns the text of token ids. Bytes that do not form a character become U+FFFD.
+
+        ids: a sequence of token ids, or an array of integers (T,).
+        skip_special: whether to leave special tokens out.
+
+        Raises TypeError, and ValueError for ids that the model does not have."""
         array = check_ids(ids, self.info["vocab_size"], "ids")
         skip_special = flag("skip_special", skip_special)
         return str(self._tokenizer.decode(array, skip_special=skip_special)) if array.size else ""
@@ -51,6 +59,8 @@ class TextCalls(ModelBase):
         """Returns the bytes of each token. Joined, the bytes of a text's ids are the text in UTF-8, also if a character is split over
         several tokens.
 
+        ids: a sequence of token ids, or an array of integers (T,).
+
         The bytes are those that the token has behind another one, so a tokenizer that puts a space before a text shows this space too.
         The bytes of a control token are its text. An id without a token has those of U+FFFD. A WordPiece tokenizer does not keep spaces:
         a token that begins a word gets one space, and the bytes of ids are not exactly the text. Raises TypeError or ValueError for ids
@@ -59,7 +69,11 @@ class TextCalls(ModelBase):
 
     @checked_keywords()
     def count_tokens(self, text: str) -> int:
-        """Returns the number of tokens of a text, special tokens included."""
+        """Returns the number of tokens of a text, special tokens included.
+
+        text: a string.
+
+        Raises TypeError or ValueError if `text` is not a valid string."""
         return len(text_ids(self._tokenizer, text))
 
     @property

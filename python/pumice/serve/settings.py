@@ -14,7 +14,8 @@ def option(default: Any, group: str, about: str) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """What app() and `pumice serve` may be told. Sizes are in bytes, times in seconds."""
+    """What app() and `pumice serve` may be told. Sizes are in bytes, times in seconds. `pumice serve --help` and docs/serving.md explain
+    them."""
 
     # ---- who may ask
     # Keys of which a request must carry one, as "Authorization: Bearer KEY" or "x-api-key: KEY". Empty: none is needed.

@@ -229,7 +229,7 @@ def test_pickles_as_its_load_arguments(pumice: Any, tmp_path: Path, monkeypatch:
     with pumice.load("m.gguf", n_ctx=32, prompts={"q": "x"}, progress=lambda *_: None) as model:
         data = pickle.dumps(model)
     assert len(data) < 500
-    # A pickle names only what docs/python/load.md promises, and no module inside the package, so that version 0.1.0 can read today's pickles.
+    # A pickle names only what docs/python/load.md promises, and no module inside the package, so that version 0.1.0 reads today's pickles.
     said = [argument for _, argument, _ in pickletools.genops(data) if isinstance(argument, str)]
     assert {"pumice", "load", "functools", "partial"} < set(said) and not [name for name in said if name.startswith("pumice.")]
     monkeypatch.chdir("/")

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-PAGES = sorted(
-    str(path.relative_to(ROOT)) for folder in (".", "bench", "docs", "docs/python", "docs/results", "tests") for path in (ROOT / folder).glob("*.md")
-)
+PAGE_FOLDERS = (".", "bench", "docs", "docs/python", "docs/results", "tests")
+PAGES = sorted(str(path.relative_to(ROOT)) for folder in PAGE_FOLDERS for path in (ROOT / folder).glob("*.md"))
 FOLDERS = ("cpp", "python", "tests", "bench", "cmake", "shaders", "examples", "docs", "packaging", ".ci", ".github")
 CODE = ("h", "cpp", "def", "py", "pyi", "glsl", "comp", "cmake", "sh", "S", "txt", "toml")
 # Matches files that pages name by the end of their path, such as `core/ops.h` or `grammar.py`.
