@@ -16,6 +16,7 @@ import pumice
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 API = [str(path.relative_to(ROOT)) for path in API_PAGES]
+FROM = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs" / "from").glob("*.md"))]
 ANY = "…"
 
 
@@ -54,7 +55,7 @@ def has_examples(page: str) -> bool:
     return "```python\n" in (ROOT / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["README.md", *filter(has_examples, API)])
+@pytest.mark.parametrize("page", ["README.md", *filter(has_examples, API), *FROM])
 def test_examples_print_what_the_page_says(page: str) -> None:
     names: dict[str, Any] = {"__name__": "tour", "__file__": str(ROOT / page)}
     found = blocks((ROOT / page).read_text(encoding="utf-8"))
