@@ -54,7 +54,7 @@ py::dict build_info() {
   const engine::CpuFacts cpu = engine::cpu_facts();
   return py::dict("version"_a = version(), "compiler"_a = "GCC-compatible " __VERSION__, "isa"_a = cpu.isa, "isas"_a = cpu.isas,
                   "blas"_a = cpu.blas, "threads"_a = cpu.threads, "huge_pages"_a = cpu.huge_pages, "formats"_a = formats,
-                  "architectures"_a = families);
+                  "pack_formats"_a = pack_formats(), "architectures"_a = families);
 }
 
 py::list self_test() {

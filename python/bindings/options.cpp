@@ -31,16 +31,25 @@ Compute compute_mode(const std::string& name) {
   fail(ErrorKind::invalid_argument, "compute=\"", name, "\" is not known; there are \"auto\" and \"float32\"");
 }
 
+static bool packs(Format format) { return info(format).quantized && can_pack(format); }
+
+std::vector<std::string> pack_formats() {
+  std::vector<std::string> names;
+  for (const FormatInfo& format : kFormats)
+    if (packs(format.format)) names.emplace_back(format.name);
+  return names;
+}
+
 namespace {
 
 using engine::LoadOptions;
 
 Format weight_format(const std::string& name) {
   const auto format = format_from_name(name);
-  if (!format || !can_pack(*format) || !info(*format).quantized) {
-    fail(ErrorKind::invalid_argument, "quantize=\"", name, "\" is not known; there are \"q8_0\", \"q4_0\" and \"q4_k\"");
-  }
-  return *format;
+  if (format && packs(*format)) return *format;
+  std::string known;
+  for (const std::string& each : pack_formats()) known += str(known.empty() ? "" : ", ", each);
+  fail(ErrorKind::invalid_argument, "quantize=\"", name, "\" is not known; there are ", known);
 }
 
 model::ModuleSpec module_spec(const py::dict& module) {

@@ -170,7 +170,7 @@ __all__ = [
 
 def build_info() -> dict[str, Any]:
     """Returns how the engine was built, and what it has chosen on this machine: version, compiler, isa, isas, blas, threads, huge_pages,
-    formats, architectures."""
+    formats, pack_formats (those of load(quantize=)), architectures."""
     return _core.build_info()
 
 

@@ -60,7 +60,7 @@ LOADING: dict[str, tuple[Any, str | None]] = {
     "expert_cache": (int, "bytes of memory for experts on the CPU"),
     "threads": (_count, None),
     "n_ctx": (_count, "tokens per sequence"),
-    "quantize": (str, '"q8_0", "q4_0", "q4_k": pack float weights while loading'),
+    "quantize": (str, '"q8_0", "q4_k", ...: pack float weights in this format while loading'),
     "compute": (str, '"auto" or "float32"'),
 }
 # Those of commands that hold conversations.

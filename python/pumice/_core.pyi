@@ -29,7 +29,7 @@ def devices() -> list[dict[str, Any]]:
 def build_info() -> dict[str, Any]:
     """Returns a dict: version, compiler, isa (the instruction set in use), isas (those that this machine can run), blas (the library, or
     why there is none), threads, huge_pages ("always", "madvise", "never", "unknown", or "none" on macOS), formats (names),
-    architectures."""
+    pack_formats (names of those that load(quantize=) packs floats to), architectures."""
 
 def self_test() -> list[dict[str, Any]]:
     """Compares every kernel of the chosen instruction set with the scalar kernel. Returns a dict for each: name, ok, error (NMSE), limit,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from .. import _core
 from ..common.arguments import choice, shown
 from .packing import PLAIN, fits
 from .weights import ALWAYS_F32
@@ -90,8 +91,6 @@ _FALCON = {  # the mixes that are others for this architecture
     "q4_k_s": replace(MIXES["q4_k_s"], downs=()),
     "q4_k_m": replace(MIXES["q4_k_m"], downs=(("Q6_K", _part(16)), ("Q5_K", _more))),
 }
-# Those that can be packed (can_pack() in cpp/core/formats.h; test_quantize.py compares).
-FORMATS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
 
 
 @dataclass(frozen=True)
@@ -217,5 +216,5 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _format(name: str) -> str:
-    choice("keep", name, tuple(known.lower() for known in FORMATS))
+    choice("keep", name, tuple(known.lower() for known in (*PLAIN, *_core.build_info()["pack_formats"])))
     return name.upper()

@@ -83,7 +83,8 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
         o[name] = choice_or_integer(name, o[name], ("auto", "all"), 0, 2**31 - 1)
     o["kv_budget"] = choice_or_integer("kv_budget", o["kv_budget"], ("auto",), 1)
     o["expert_cache"] = choice_or_integer("expert_cache", o["expert_cache"], ("auto",), 1)
-    choice("quantize", o["quantize"], (None, "q8_0", "q4_0", "q4_k"))
+    if o["quantize"] is not None:
+        choice("quantize", o["quantize"], (None, *(name.lower() for name in _core.build_info()["pack_formats"])))
     choice("kv_dtype", o["kv_dtype"], (None, "f16", "f32", "q8_0"))
     choice("compute", o["compute"], ("auto", "float32"))
     # With float32 weights, the logits of a Llama are wrong by 6e-3 if keys and values are f16, and by 1e-5 if they are f32.

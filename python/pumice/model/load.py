@@ -48,8 +48,9 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     gpu_experts: for a mixture, number of layers whose experts are on the GPU, counted from the last layer with experts. The experts of the
         other layers on the GPU stay on the CPU, and the rest of these layers is computed on the GPU. "all" means that all layers on the GPU
         have their experts there. "auto" puts as many experts on the GPU as fit beside the other parts of all layers.
-    quantize: None, "q8_0", "q4_0" or "q4_k": the format in which float weights are packed while loading. With "q8_0", an encoder's vectors
-        are compared with those of its float weights, which stay if the vectors differ too much; summary() says so.
+    quantize: None, or the format in which float weights are packed while loading: "q8_0", "q4_k" or another one of
+        build_info()["pack_formats"]. With "q8_0", an encoder's vectors are compared with those of its float weights, which stay if the
+        vectors differ too much; summary() says so.
     n_ctx: maximum number of tokens in a sequence. None means the model's own maximum, or less if memory is short (the log says so).
     kv_dtype: "f16", "f32" or "q8_0": the format of keys and values. None means "f32" with compute="float32", and "f16" otherwise.
     kv_budget: maximum number of bytes for the keys and values of all sequences and cached prefixes together, or "auto".

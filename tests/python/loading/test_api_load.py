@@ -99,6 +99,7 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
         ({"threads": 1025}, ValueError, "threads=1025 is out of range: it must be at least 1 and at most 1024"),
         ({"gpu_layers": "al"}, ValueError, "did you mean 'all'"),
         ({"quantize": "q4_k_m"}, ValueError, "did you mean 'q4_k'"),
+        ({"quantize": "f16"}, ValueError, "quantize='f16' is not one of None, "),
         ({"n_ctx": 0}, ValueError, "n_ctx=0"),
         ({"kv_dtype": "f8"}, ValueError, "kv_dtype='f8'"),
         ({"kv_budget": "1 GiB"}, ValueError, "kv_budget"),

@@ -99,13 +99,19 @@ def test_table_of_formats() -> None:
         own = "" if name.endswith("_E") else "yes"
         assert gguf == ", ".join(filter(None, [own, *read_as.get(name, [])])), name
         assert (safetensors == "yes") == (weights == 1), name
-        assert quantize in ("", name.lower())
-    packed = {row[4] for row in rows} - {""}
-    for name in packed:
-        pumice.plan(__import__("samples").minilm(), quantize=name)
-    with pytest.raises(ValueError, match="quantize"):
-        pumice.plan(__import__("samples").minilm(), quantize="q5_k")
-    assert packed == {"q8_0", "q4_0", "q4_k"}
+        packs = name in pumice.build_info()["pack_formats"]
+        assert quantize == (name.lower() if packs else ""), name
+        if packs:
+            plan = pumice.plan(__import__("samples").minilm(), device="cpu", quantize=quantize)
+            assert any(name in row["formats"] for row in plan.rows), name
+    with pytest.raises(ValueError, match="quantize='mxfp4' is not one of None, 'q4_0', "):
+        pumice.plan(__import__("samples").minilm(), quantize="mxfp4")
+
+
+def test_page_lists_the_formats_of_quantize() -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| `quantize` |")).partition(":")[0]
+    assert re.findall(r'`"(\w+)"`', row) == [name.lower() for name in pumice.build_info()["pack_formats"]]
 
 
 def code_in(page: str) -> str:

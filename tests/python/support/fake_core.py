@@ -418,6 +418,7 @@ def make_core() -> types.ModuleType:
             "blas": "OpenBLAS 0.3",
             "threads": 2,
             "formats": ["f32", "q4_k"],
+            "pack_formats": ["q8_0", "q4_k"],
             "architectures": {"toy": {"gguf": ["toy"], "model_type": ["toy"]}},
         },
         self_test=lambda: [{"name": "dot q4_k", "ok": True, "error": 1e-8, "limit": 1e-6, "detail": ""}],
