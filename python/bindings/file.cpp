@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "core/formats.h"
 #include "files/model_file.h"
 #include "files/new_file.h"
 #include "gil.h"
@@ -38,6 +39,12 @@ py::bytes read(const ModelFile& file, const std::string& name, std::uint64_t off
   auto* to = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(bytes));
   interruptible([&](const Cancel&) { file.read(*tensor, offset, wanted, to); });
   return result;
+}
+
+std::string_view format(const ModelFile& file, const std::string& name) {
+  const files::TensorInfo* tensor = file.find(name);
+  require(tensor != nullptr, file.path(), " has no tensor ", name);
+  return pumice::name(file.format(*tensor));
 }
 
 void write(files::NewFile& file, std::uint64_t at, const py::buffer& bytes) {
@@ -114,6 +121,7 @@ void bind_files(py::module_& module) {
       .def("metadata", &metadata)
       .def("get", &get, py::arg("key"))
       .def("read", &read, py::arg("name"), py::arg("offset") = 0, py::arg("count") = py::none())
+      .def("format", &format, py::arg("name"))
       .def("keys", [](const ModelFile& file) {
         py::list out;
         for (const auto& [key, value] : file.metadata().entries()) {

@@ -158,6 +158,7 @@ def parser() -> Parser:
         metavar="REGEX=FORMAT",
         help="the format of tensors whose names fit (may be repeated)",
     )
+    quantize.add_argument("--requantize", action="store_true", help="round weights that are quantized already a second time")
     for sub in (convert, quantize):
         sub.add_argument("output", help="the .gguf file to write")
         sub.add_argument("--split", metavar="SIZE", help='the largest size of a file, such as "4G"; the model has several files then')
@@ -513,7 +514,7 @@ def run_quantize(arguments: argparse.Namespace) -> int:
         if not equals:
             raise ValueError(f"--keep {rule} has no '='; it must be REGEX=FORMAT, such as blk\\.0\\..*=q8_0")
         keep[pattern] = format
-    options = _given(arguments, "to", "split", "force")
+    options = _given(arguments, "to", "requantize", "split", "force")
     say(pumice.quantize(arguments.model, arguments.output, keep=keep, dry_run=arguments.plan, **options))
     return 0
 

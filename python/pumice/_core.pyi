@@ -86,8 +86,12 @@ class ModelFile:
         """Returns the value of one key, or None. This is faster than metadata(), because no other value is converted."""
 
     def keys(self) -> list[str]: ...
+    def format(self, name: str) -> str:
+        """Returns the format of a tensor as read() gives it: that of the file, or for GGUF types that are read as another format (IQ2_XXS),
+        the other one. Raises UnsupportedModelError if the tensor holds no weights (I32)."""
+
     def read(self, name: str, offset: int = 0, count: int | None = None) -> bytes:
-        """Returns `count` bytes of a tensor from `offset` on (None: all that follow), as they are in the file."""
+        """Returns `count` bytes of a tensor from `offset` on (None: all that follow), in the format that format() names."""
 
 def open_file(path: str) -> ModelFile: ...
 def open_weights(path: str) -> ModelFile:

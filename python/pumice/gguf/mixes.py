@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import _core
 from ..common.arguments import choice, shown
+from .container import IDS
 from .packing import PLAIN, fits
 from .weights import ALWAYS_F32
 
@@ -140,28 +141,28 @@ class Chooser:
         self._downs = _numbers(self.model.names, _of_downs)
 
     def choose(self, name: str, shape: tuple[int, ...], source: str) -> str:
-        """Returns the format of a tensor. `source` is its format in the file that is read."""
+        """Returns the format of a tensor. `source` is the format in which it is read (_core.ModelFile.format())."""
         for number, (pattern, format) in enumerate(self._rules):
             if pattern.search(name):
                 self._used[number] = True
                 if not fits(format, shape[-1] if shape else 1):
                     raise ValueError(f"keep: {name} has rows of {shape[-1]} weights, which are not whole blocks of {format}")
                 return format
+        stays = source if source in IDS else "F32"  # F32 holds the weights of formats that files do not have
         if len(shape) <= 1 or ALWAYS_F32.search(name):
-            return "F32" if source in PLAIN else source
+            return "F32" if source in PLAIN else stays
         if self._mix.base in PLAIN:
             return self._mix.base
         if _KEPT.search(name):
-            return source
+            return stays
         wanted = self._of_matrix(name, shape[-1])
         while not fits(wanted, shape[-1]):
             wanted = _INSTEAD.get(wanted, "F16")
-        if source != wanted and not {source, wanted} & {"F32", "F16", "BF16"} and source != "Q8_0":
-            raise ValueError(
-                f"{name} is {source} already, and quantizing it to {wanted} would add a second rounding to the first. Take the file with "
-                f"F16 or BF16 weights, or keep the tensor with keep"
-            )
         return wanted
+
+    def kept(self, name: str) -> bool:
+        """Returns whether `keep` has a rule for a tensor."""
+        return any(pattern.search(name) for pattern, _ in self._rules)
 
     def unused(self) -> list[str]:
         """Returns the patterns of `keep` that fit no tensor."""

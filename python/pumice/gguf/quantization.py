@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,8 @@ from .container import raw_metadata
 from .conversion import ConversionPlan, plan_of, target_path
 from .job import Job, source_key, split_size
 from .mixes import MIXES, Chooser, Outline
-from .weights import file_units
+from .packing import PLAIN
+from .weights import Unit, file_units
 
 
 @checked_keywords()
@@ -27,6 +28,7 @@ def quantize(
     *,
     to: str,
     keep: Mapping[str, str] | None = None,
+    requantize: bool = False,
     split: str | int | None = None,
     force: bool = False,
     dry_run: bool = False,
@@ -42,11 +44,11 @@ def quantize(
         without an importance matrix. Scales are searched, as by load(quantize=), but for Q8_0, which is rounded as llama.cpp rounds it. A
         tensor that is in its format already keeps its bytes.
     keep: regular expression -> format ("f32", ..., "q4_k", "iq4_xs"), for tensors whose names it fits; the first that fits counts.
+    requantize: whether weights that are quantized already may be rounded a second time. Those of Q8_0, and tensors of `keep`, always may.
     split, force, dry_run, progress: as in convert().
 
-    Raises ValueError and TypeError for wrong arguments, and for weights that are quantized already (Q8_0 may be quantized again);
-    UnsupportedModelError for tensors in formats that load() reads as another one (IQ2_XXS) or that are no weights (I32);
-    ModelFormatError, NumericError, FileExistsError and OSError."""
+    Raises ValueError and TypeError for wrong arguments, and for weights that would be rounded a second time; UnsupportedModelError for
+    tensors that hold no weights (I32); ModelFormatError, NumericError, FileExistsError and OSError."""
     path, target = resolve(source), target_path(output)
     file = _core.open_file(str(path))
     if file.kind != "gguf":
@@ -55,6 +57,8 @@ def quantize(
         raise TypeError("keep must be a dict from regular expressions to names of formats")
     chooser = Chooser(to, _outline(file), keep or {})
     units = list(file_units(file, chooser.choose))
+    if not flag("requantize", requantize):
+        _refuse_second_rounding(file, chooser, units)
     if unused := chooser.unused():
         raise ValueError(f"keep: {', '.join(map(shown, unused))} fits the name of no tensor (pumice info FILE --tensors lists them)")
     keys = {name: value for name, value in raw_metadata(_parts(path)[0]).items() if not name.startswith("split.")}
@@ -67,6 +71,16 @@ def quantize(
     if not flag("dry_run", dry_run):
         job.run(progress)
     return plan_of(job)
+
+
+def _refuse_second_rounding(file: _core.ModelFile, chooser: Chooser, units: Sequence[Unit]) -> None:
+    for (name, kind, _, _), unit in zip(file.tensors, units, strict=True):
+        (tensor,), source = unit.tensors, file.format(name)
+        if tensor.format != source and tensor.format not in PLAIN and source not in (*PLAIN, "Q8_0") and not chooser.kept(name):
+            raise ValueError(
+                f"{name} is {kind} already, and quantizing it to {tensor.format} would add a second rounding to the first. Take the file "
+                f"with F16 or BF16 weights, keep the tensor with keep, or allow the second rounding with requantize=True (--requantize)"
+            )
 
 
 def _outline(file: _core.ModelFile) -> Outline:

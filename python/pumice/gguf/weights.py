@@ -219,14 +219,12 @@ def small_tensors(found: dict[str, Array]) -> Iterator[Unit]:
 
 
 def file_units(file: _core.ModelFile, choose: Choose) -> Iterator[Unit]:
-    """Yields a unit for each tensor of a GGUF file. A tensor that keeps its format keeps its bytes.
+    """Yields a unit for each tensor of a GGUF file. A tensor that keeps its format keeps its bytes. Formats that are read as another one
+    (IQ2_XXS) are that other one, which holds the same weights.
 
-    Raises UnsupportedModelError for a format that is none of the engine's own."""
-    for name, kind, shape, size in file.tensors:
-        if kind not in _core.build_info()["formats"]:
-            raise UnsupportedModelError(
-                f"{file.path}: {name} is {kind}, which quantize() does not read. Take a file of the model with F16 or BF16 weights"
-            )
+    Raises UnsupportedModelError for a tensor that holds no weights."""
+    for name, _, shape, size in file.tensors:
+        kind = file.format(name)
         tensor = Tensor(name, choose(name, tuple(shape), kind), tuple(shape))
         rows = tensor.values // shape[-1] if shape else 1
         width, step = size // max(rows, 1), max(1, PIECE // max(shape[-1], 1))

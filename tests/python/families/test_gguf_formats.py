@@ -3,6 +3,7 @@ F32, and plan() must say what the matrices take in memory. tests/cpp/files/gguf_
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -62,14 +63,14 @@ MIXES: dict[str, tuple[str, str, str, list[dict[str, str]]]] = {
     "TQ1_0": ("TQ1_0", "Q6_K", "Q4_K", [{}]),
     "TQ2_0": ("TQ2_0", "Q6_K", "Q4_K", [{}]),
 }
-OWN_IDS = {"Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23}
-OWN_HALVES = {"Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0]}
+OWN_IDS = {"Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "MXFP4": 39}
+OWN_HALVES = {"Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
 
 
 def packed(name: str, values: Array, random: np.random.Generator) -> Packed:
     """Returns random blocks with finite scales in the shape of `values`."""
     if name in OWN_IDS:
-        number, block, halves = OWN_IDS[name], 32 if name == "IQ4_NL" else 256, OWN_HALVES[name]
+        number, block, halves = OWN_IDS[name], 32 if name in ("IQ4_NL", "MXFP4") else 256, OWN_HALVES[name]
         size = _core.ops.row_bytes(name, block)
     else:
         number, block, size, half, _ = FORMATS[name]
@@ -79,6 +80,8 @@ def packed(name: str, values: Array, random: np.random.Generator) -> Packed:
         blocks[:, half : half + 2] = random.uniform(2e-3, 5e-3, len(blocks)).astype("<f2").view(np.uint8).reshape(-1, 2)
     if name == "NVFP4":
         blocks[:, :4] = random.integers(1, 40, (len(blocks), 4), np.uint8)
+    if name == "MXFP4":
+        blocks[:, 0] = random.integers(118, 122, len(blocks), np.uint8)
     if name == "IQ1_M":  # the exponent of the half float is in the fourth 16-bit number, its lowest bits in the first
         blocks[:, 55] = 0x10 | blocks[:, 55] & 0x0F
     return Packed(number, values.shape, blocks.tobytes())
@@ -116,6 +119,24 @@ def test_results_are_those_of_the_same_numbers_in_f32(name: str, tmp_path: Path)
     rounded = logits(path, folder, "auto")
     assert not np.array_equal(rounded, expected)
     assert ((rounded - expected) ** 2).sum() <= 5e-3 * (expected**2).sum()
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "MXFP4"])
+def test_quantize_reads_the_same_numbers(name: str, tmp_path: Path) -> None:
+    """quantize() must write the same file from packed matrices as from their numbers in F32, and keep blocks that it can write."""
+    path, plain = write_pair(tmp_path, dict.fromkeys(matrices(), name))
+    for to in ("f32", "q6_k"):
+        with contextlib.ExitStack() as expected:
+            if to != "f32":
+                expected.enter_context(pytest.raises(ValueError, match=rf"weight is {name.split()[-1]} already, .*requantize"))
+            pumice.quantize(path, tmp_path / "a.gguf", to=to, progress=False)
+        for source in (path, plain):
+            pumice.quantize(source, source.with_suffix(f".{to}.gguf"), to=to, requantize=True, progress=False)
+        assert path.with_suffix(f".{to}.gguf").read_bytes() == plain.with_suffix(f".{to}.gguf").read_bytes()
+    if (read_as := FORMATS.get(name, (0, 0, 0, 0, "MXFP4"))[4]) in ("Q2_K", "Q4_0"):
+        pumice.quantize(path, tmp_path / "b.gguf", to="f32", keep={r"attn_q\.": read_as.lower()}, progress=False)
+        files = [_core.open_file(str(each)) for each in (path, tmp_path / "b.gguf")]
+        assert len({file.read("blk.0.attn_q.weight") for file in files}) == 1
 
 
 @pytest.mark.parametrize("name", FORMATS)
