@@ -86,6 +86,12 @@ def padded(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 
+def tensor_bytes(tensor: Tensor, offset: int) -> bytes:
+    """Returns the entry of a tensor in a file's head.  offset: where its weights begin, from the end of the head on."""
+    dims = len(tensor.shape)
+    return text(tensor.name) + struct.pack(f"<I{dims}QIQ", dims, *reversed(tensor.shape), IDS[tensor.format], offset)
+
+
 def head_bytes(keys: Mapping[str, Any], tensors: Sequence[Tensor]) -> bytes:
     """Returns all bytes of a file before the weights of its first tensor. The weights of the others follow in order, each at the next
     multiple of the alignment."""
@@ -93,8 +99,7 @@ def head_bytes(keys: Mapping[str, Any], tensors: Sequence[Tensor]) -> bytes:
     parts += [text(key) + value_bytes(value) for key, value in keys.items()]
     offset = 0
     for tensor in tensors:
-        dims = len(tensor.shape)
-        parts.append(text(tensor.name) + struct.pack(f"<I{dims}QIQ", dims, *reversed(tensor.shape), IDS[tensor.format], offset))
+        parts.append(tensor_bytes(tensor, offset))
         offset += padded(tensor.bytes)
     head = b"".join(parts)
     return head.ljust(padded(len(head)), b"\0")

@@ -94,7 +94,8 @@ def convert(
         then have the format that holds them exactly, but those of NVFP4 are rounded to BF16. Vectors and some small matrices are always
         F32, as in llama.cpp's files.
     tokenizer: "none" leaves the tokenizer out.
-    split: the largest size of a file ("4G", "500M", bytes). The model then has several files, named OUTPUT-00001-of-00003.gguf and so on.
+    split: the largest size of a file ("4G", "500M", "20K", bytes), which must hold each tensor. The model then has several files, named
+        OUTPUT-00001-of-00003.gguf and so on.
     force: whether files that are there already are replaced.
     dry_run: whether only the plan is returned, and nothing is written.
     progress: as in load().

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from ..common.arguments import shown
 from ..common.display import size as shown_size
 from ..common.exits import exit_waits
 from ..common.progress import LateBar, Progress
-from .container import Tensor, head_bytes, padded
+from .container import ALIGNMENT, Tensor, head_bytes, padded, tensor_bytes
 from .weights import Part, Unit
 
 log = logging.getLogger("pumice")
@@ -49,32 +50,45 @@ class _File:
 
 
 def split_size(given: str | int | None) -> int | None:
-    """Returns the largest size of a file in bytes: of "4G", "500M" or a number. Raises ValueError for others."""
+    """Returns the largest size of a file in bytes: of "4G", "500M", "20K" or a number. Raises ValueError for others."""
     if given is None:
         return None
-    match = re.fullmatch(r"(\d+)([MG]?)B?", str(given).strip().upper())
-    count = int(match[1]) * {"": 1, "M": 10**6, "G": 10**9}[match[2]] if match and len(match[1]) < 16 else 0
+    match = re.fullmatch(r"(\d+)([KMG]?)B?", str(given).strip().upper())
+    count = int(match[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[match[2]] if match and len(match[1]) < 16 else 0
     if count < 1:
         raise ValueError(f'split is {shown(given)}; a size is needed, such as "4G" or "500M"')
     return count
 
 
-def _grouped(units: Sequence[Unit], most: int | None) -> list[list[Unit]]:
+def _grouped(keys: Mapping[str, Any], units: Sequence[Unit], most: int | None) -> list[list[Unit]]:
+    """Returns the units of each file. Raises ValueError if a file of one unit is larger than `most`."""
+    if most is None:
+        return [list(units)]
+    heads = [len(head_bytes({**each, **_split_keys(0, 0, 0)}, [])) + ALIGNMENT for each in (keys, {})]  # of the first file, of others
+    sizes = [sum(padded(tensor.bytes) + len(tensor_bytes(tensor, 0)) for tensor in unit.tensors) for unit in units]
+    alone = [heads[number > 0] + size for number, size in enumerate(sizes)]
+    if alone and max(alone) > most:
+        largest = units[alone.index(max(alone))].tensors[0].name
+        raise ValueError(f"split is {most} bytes; the file with {largest} needs {max(alone)}, because a tensor is not divided")
     groups: list[list[Unit]] = [[]]
-    used = 0
-    for unit in units:
-        size = sum(padded(tensor.bytes) for tensor in unit.tensors)
-        if most is not None and groups[-1] and used + size > most:
+    used = heads[0]
+    for unit, size in zip(units, sizes, strict=True):
+        if groups[-1] and used + size > most:
             groups.append([])
-            used = 0
+            used = heads[1]
         groups[-1].append(unit)
         used += size
     return groups
 
 
+def _split_keys(number: int, files: int, tensors: int) -> dict[str, int]:
+    """Returns the metadata of a file of several (gguf-split.cpp in llama.cpp)."""
+    return {"split.no": number, "split.count": files, "split.tensors.count": tensors}
+
+
 def _files(path: Path, keys: Mapping[str, Any], units: Sequence[Unit], most: int | None) -> list[_File]:
-    """Lays the tensors out. The first file has all metadata, and the others only the number of the file (gguf-split.cpp in llama.cpp)."""
-    groups = _grouped(units, most)
+    """Lays the tensors out. The first file has all metadata, and the others only the number of the file."""
+    groups = _grouped(keys, units, most)
     count = sum(len(unit.tensors) for unit in units)
     files: list[_File] = []
     first = 0
@@ -82,8 +96,7 @@ def _files(path: Path, keys: Mapping[str, Any], units: Sequence[Unit], most: int
         name, said = path, dict(keys)
         if len(groups) > 1:
             name = path.with_name(f"{path.stem}-{number + 1:05}-of-{len(groups):05}.gguf")
-            shown_number = {"split.no": number, "split.count": len(groups), "split.tensors.count": count}
-            said = (dict(keys) if number == 0 else {}) | shown_number
+            said = (dict(keys) if number == 0 else {}) | _split_keys(number, len(groups), count)
         tensors = [tensor for unit in group for tensor in unit.tensors]
         head = head_bytes(said, tensors)
         offsets, at = [], len(head)
@@ -140,15 +153,37 @@ class Job:
             self._refuse_existing()  # another process may have finished before the files were locked
             done = self._finished()
             if done == 0:
-                for handle, file in zip(handles, self.files, strict=True):
-                    _begin(handle, file)
-            self._write(handles, done, progress)
-            for handle in handles:
-                os.fsync(handle)
+                self._begin(handles)
+            try:
+                self._write(handles, done, progress)
+                for handle in handles:
+                    os.fsync(handle)
+            except OSError as error:
+                raise self._explained(error, "what is written stays in .part files, and with more room the same call goes on") from None
             # The first file gets its name last: a model of several files is opened by it. The files stay locked until all have theirs.
             for file in reversed(self.files):
                 os.replace(file.part, file.path)
             self._journal.unlink(missing_ok=True)
+
+    def _begin(self, handles: Sequence[int]) -> None:
+        """Gives all files their sizes and heads, and begins the journal. If that fails, no .part file stays, because there is nothing to go
+        on with."""
+        try:
+            for handle, file in zip(handles, self.files, strict=True):
+                _begin(handle, file)
+            self._save(handles, 0)
+        except OSError as error:
+            for left in (*(file.part for file in self.files), self._journal):
+                left.unlink(missing_ok=True)
+            raise self._explained(error, "nothing is written") from None
+
+    def _explained(self, error: OSError, left: str) -> OSError:
+        """Returns the error with the sizes that are needed and free, if it is about room on the disk.  left: what stays on the disk."""
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return error
+        path = self.files[0].path
+        free = shown_size(shutil.disk_usage(path.parent).free)
+        return OSError(error.errno, f"{error.strerror}: {shown_size(self.bytes)} are needed in all, and {free} are free; {left}", str(path))
 
     def _finished(self) -> int:
         """Returns how many units an earlier run of the same job has written."""
@@ -170,15 +205,18 @@ class Job:
         for handle in handles:
             os.fsync(handle)
         new = self._journal.with_name(self._journal.name + ".new")
-        new.write_text(json.dumps({"job": self._key, "units": done}))
-        os.replace(new, self._journal)
+        try:
+            new.write_text(json.dumps({"job": self._key, "units": done}))
+            os.replace(new, self._journal)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
 
     def _write(self, handles: Sequence[int], done: int, progress: Progress) -> None:
         total = sum(tensor.bytes for tensor in self.tensors)
         written = sum(tensor.bytes for unit in self._units[:done] for tensor in unit.tensors)
         bar = LateBar(progress, "write", unit="B", unit_scale=True, unit_divisor=1024)
         saved = time.monotonic()
-        self._save(handles, done)
         try:
             for unit, ends, parts in self._made(done):
                 number = max(i for i, file in enumerate(self.files) if file.first <= unit)
@@ -194,7 +232,8 @@ class Job:
                         self._save(handles, done)
                         saved = time.monotonic()
         except BaseException:
-            self._save(handles, done)
+            with contextlib.suppress(OSError):  # on a full disk the journal of the last save stays
+                self._save(handles, done)
             raise
         finally:
             bar.close()

@@ -3,7 +3,10 @@ all, and an interrupted call goes on with the same bytes."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -191,7 +194,7 @@ def test_split_files_load(tmp_path: Path) -> None:
     folder = random_models.make_folder("qwen2", tmp_path)
     plan = pumice.convert(folder, tmp_path / "m.gguf", split=200_000, **PLAIN)
     assert len(plan.files) > 2 and plan.files[0].name == f"m-00001-of-{len(plan.files):05}.gguf"
-    assert all(path.stat().st_size < 250_000 for path in plan.files) and not (tmp_path / "m.gguf").exists()
+    assert all(path.stat().st_size <= 200_000 for path in plan.files) and not (tmp_path / "m.gguf").exists()
     ids = random_models.golden("qwen2")["ids"]
     with pumice.load(folder, device="cpu", progress=False) as model, pumice.load(plan.files[0], device="cpu", tokenizer=folder) as other:
         assert np.array_equal(model.logits(ids), other.logits(ids))
@@ -214,6 +217,51 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     del config["num_hidden_layers"]
     (folder / "config.json").write_text(json.dumps(config))
+def test_files_are_not_larger_than_split(tmp_path: Path) -> None:
+    folder = random_models.make_folder("qwen2", tmp_path)
+    with pytest.raises(ValueError, match=r"split is 20000 bytes; the file with output\.weight needs \d+, because") as refused:
+        pumice.convert(folder, tmp_path / "m.gguf", split="20K", **PLAIN)
+    least = int(re.findall(r"needs (\d+)", str(refused.value))[0])
+    files = pumice.convert(folder, tmp_path / "m.gguf", split=least, **PLAIN).files
+    assert max(path.stat().st_size for path in files) <= least < 1.01 * max(path.stat().st_size for path in files)
+
+
+def test_a_disk_without_room_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, allocated = random_models.make_folder("qwen2", tmp_path), []
+
+    def allocate(*given: int) -> None:
+        allocated.append(given)
+        if len(allocated) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    with pytest.raises(
+        OSError, match=r"No space left on device: 6\d\d KiB are needed in all, and [\d.]+ \wiB are free; nothing is written"
+    ):
+        pumice.convert(folder, tmp_path / "m.gguf", split=200_000, **PLAIN)
+    assert len(allocated) == 2 and not list(tmp_path.glob("m*.gguf*"))
+
+
+def test_a_disk_that_becomes_full_keeps_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, output, write = random_models.make_folder("qwen2", tmp_path), tmp_path / "m.gguf", os.pwrite
+    pumice.convert(folder, tmp_path / "whole.gguf", **PLAIN)
+    room = [300_000]
+
+    def full(handle: int, data: memoryview, at: int) -> int:
+        room[0] -= len(data)
+        if room[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data, at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(OSError, match=r"what is written stays in \.part files, and with more room the same call goes on"):
+            pumice.convert(folder, output, **PLAIN)
+    assert json.loads((tmp_path / "m.gguf.journal").read_text())["units"] > 0 and (tmp_path / "m.gguf.part").is_file()
+    pumice.convert(folder, output, **PLAIN)
+    assert output.read_bytes() == (tmp_path / "whole.gguf").read_bytes() and not list(tmp_path.glob("m.gguf.*"))
+
+
     with pytest.raises(pumice.PumiceError):
         pumice.convert(folder, tmp_path / "m.gguf", **PLAIN)
     assert [path.name for path in tmp_path.iterdir()] == ["llama3"]
