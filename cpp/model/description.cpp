@@ -37,7 +37,7 @@ class Resolver {
     score_by_difference();
     find_head();
     quantize_tied_embedding();
-    reader_.note_packed();
+    reader_.note_formats();
     divide_by_rope_factors(*file_, d_.config);
     add_position_tables(reader_, d_);
     finish();

@@ -179,7 +179,11 @@ void WeightReader::require_readable(const files::TensorInfo& tensor) const {
          tensor.made->not_exact, ": no format holds these weights exactly. load(..., quantize=\"q8_0\") reads and rounds them");
 }
 
-void WeightReader::note_packed() {
+void WeightReader::note_formats() {
+  if (const int all = in_bytes_ + not_in_bytes_; all > 0)
+    d_.notes.push_back(str("a CPU multiplies ", in_bytes_, " of the ", all, " matrices in Q8_0 as 8-bit codes and ", not_in_bytes_,
+                           " as 13-bit codes, which it makes of the file's weights (docs/numerics.md)"));
+
   for (const auto& [tensor, id] : packed_) {
     const bool exact = tensor->made->not_exact.empty();
     const Format format = exact ? *tensor->format : d_.matrix(id).format;
@@ -344,6 +348,7 @@ void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   if (!quantized || !floats) return;
   matrix.read_floats = std::move(floats);
   if (in_bytes) matrix.rounding = Rounding::bytes;
+  ++(in_bytes ? in_bytes_ : not_in_bytes_);
 }
 
 // Divides each column of the head by its length. A quantized matrix becomes F16.

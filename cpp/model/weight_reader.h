@@ -41,8 +41,9 @@ class WeightReader {
   void tie_head(Parameter& head);
 
   void quantize(MatrixId id);
-  // Notes in which formats the matrices that another library packed are read, when all formats are known.
-  void note_packed();
+  // Notes in which formats the matrices that another library packed are read, when all formats are known, and how many matrices of an
+  // encoder that load(quantize="q8_0") packs may have 8-bit codes on both sides.
+  void note_formats();
   void require_all_adapters_used() const { lora_.require_all_used(*file_); }
 
  private:
@@ -70,6 +71,7 @@ class WeightReader {
   Adapters adapters_;
   Lora lora_;
   std::vector<std::pair<const files::TensorInfo*, MatrixId>> packed_;  // matrices that another library packed
+  int in_bytes_ = 0, not_in_bytes_ = 0;  // of the matrices with Matrix::read_floats: those with Rounding::bytes, and others
   // The matrices that were read, by tensor, first row, run and adapter.
   std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string>, Parameter> matrices_;
 };

@@ -90,7 +90,7 @@ def keep_promise(
     except (MemoryError, PumiceError) as error:
         if floats is not None:
             floats.close()
-        return packed, f"8-bit weights were not compared with the file's: {error}"
+        return packed, f'quantize="q8_0" was not compared with the file\'s weights: {error}'
     except BaseException:
         if floats is not None:
             floats.close()
@@ -98,7 +98,7 @@ def keep_promise(
     about = f"{len(texts)} texts of random tokens keep a cosine of {found.worst:.5f} or more, on average 1 - {found.distance:.1e}"
     if found.fine:
         floats.close()
-        return packed, f"8-bit weights: {about}"
+        return packed, f'quantize="q8_0": {about}'
     packed.close()
     needed = f"{LEAST_COSINE} and 1 - {MOST_DISTANCE:.0e} are needed"
-    return floats, f'quantize="q8_0" is left out, and the matrices stay as the file has them: with 8 bits {about}; {needed}'
+    return floats, f'quantize="q8_0" is left out, and the matrices stay as the file has them: with it {about}; {needed}'

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <numeric>
 
@@ -266,7 +267,9 @@ TEST(Description, QuantizedWhileItIsRead) {
           EXPECT_EQ(format(d.global(role)), Format::F32);
         }
       }
-      EXPECT_TRUE(d.notes.empty());
+      // A note counts the matrices whose rounding a backend may choose.
+      const auto chosen = [](const Matrix& matrix) { return matrix.read_floats != nullptr; };
+      EXPECT_EQ(d.notes.size(), std::ranges::any_of(d.weights.matrices, chosen) ? 1u : 0u);
       for (const Matrix& matrix : d.weights.matrices) {  // each row must be what pack() returns
         if (matrix.format == Format::F32) continue;
         std::vector<float> expected = tiny::values(m.tensor(matrix.name));

@@ -141,7 +141,7 @@ def test_quantized_encoder(quantize: str, worst: float, count: int, sentences: l
     with pumice.load(samples.minilm(), device="cpu", quantize=quantize) as model:
         ours = model.encode(sentences[:count], truncate=True, show_progress_bar=False)
         assert model.memory()["weights"] < 60 * 2**20
-        assert ("note: 8-bit weights: 36 texts" in str(model.summary())) == (quantize == "q8_0")
+        assert ('note: quantize="q8_0": 36 texts' in str(model.summary())) == (quantize == "q8_0")
     cosine = (ours * vectors[:count]).sum(1)
     print(f"{quantize}: worst cosine with float32 {cosine.min():.5f}")
     assert cosine.min() >= worst

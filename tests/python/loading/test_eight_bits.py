@@ -44,7 +44,15 @@ def change(folder: Path, part: str, factor: float) -> None:
 def test_an_ordinary_encoder_is_packed(tmp_path: Path) -> None:
     cosine, about = worst(random_models.make_folder("bert", tmp_path))
     assert cosine >= 0.999
-    assert "note: 8-bit weights: 36 texts" in about and "Q8_0" in about
+    assert 'note: quantize="q8_0": 36 texts' in about and "Q8_0" in about
+    # Three layers of six matrices; values have no 8-bit codes.
+    assert "a CPU multiplies 15 of the 18 matrices in Q8_0 as 8-bit codes and 3 as 13-bit codes" in about
+
+
+def test_the_summary_says_that_a_causal_encoder_has_no_8_bit_codes(tmp_path: Path) -> None:
+    folder = random_models.make_folder("clip_text", tmp_path)
+    ours, about = vectors(folder, quantize="q8_0")
+    assert "a CPU multiplies 0 of the " in about and np.array_equal(ours, vectors(folder)[0])
 
 
 # Attention in 8 bits does not survive outliers among the columns of queries and keys, which make it choose one token.
@@ -131,7 +139,7 @@ def test_without_room_for_the_floats_the_packed_weights_stay(error: Exception) -
 
     engine, note = eight_bits.keep_promise(packed, load, TwoTexts, None)  # type: ignore[arg-type]
     assert engine is packed and not packed.closed
-    assert note == "8-bit weights were not compared with the file's: no room"
+    assert note == 'quantize="q8_0" was not compared with the file\'s weights: no room'
 
 
 def test_without_room_for_the_texts_the_packed_weights_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,4 +148,4 @@ def test_without_room_for_the_texts_the_packed_weights_stay(tmp_path: Path, monk
 
     monkeypatch.setattr(eight_bits, "probe_texts", no_room)
     _, about = vectors(random_models.make_folder("bert", tmp_path), quantize="q8_0")
-    assert "8-bit weights were not compared with the file's: no room" in about and "Q8_0" in about
+    assert "was not compared with the file's weights: no room" in about and "Q8_0" in about
