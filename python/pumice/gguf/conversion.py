@@ -23,7 +23,7 @@ from ..errors import ModelFormatError, PumiceError, UnsupportedModelError
 from ..loading.hub import resolve
 from ..tokens.tokenizer_files import load_tokenizer
 from .container import Tensor, head_bytes, padded
-from .forms import FORMS, Form, model_keys, rope_tensors, row_of, xielu_keys
+from .forms import FORMS, Form, model_keys, rope_tensors, row_of, text_half, xielu_keys
 from .job import Job, source_key, split_size
 from .keys import Config
 from .packing import unpack_rows
@@ -137,7 +137,7 @@ def _conversion(path: Path, target: Path, to: str, with_tokenizer: bool, split: 
     file = _core.open_file(str(layout.source))
     if file.kind == "gguf":
         raise ValueError(f"{shown_path(path)} is a GGUF file already; quantize() changes its formats")
-    config = file.metadata()
+    config = text_half(file.metadata())
     form, row = _form(file, config)
     try:
         keys = _keys(file, path, config, form, layout.config)
@@ -207,10 +207,6 @@ def _form(file: _core.ModelFile, config: Config) -> tuple[Form, str]:
         raise UnsupportedModelError(
             f"{shown_path(file.path)}: convert() knows no GGUF form of {shown(config.get('model_type'))}. It knows those of: "
             f"{', '.join(sorted(FORMS))}"
-        )
-    if isinstance(config.get("text_config"), dict):
-        raise UnsupportedModelError(
-            f"{shown_path(file.path)} is a multimodal model (text_config); convert() does not write text halves alone"
         )
     return FORMS[row], row
 

@@ -58,9 +58,11 @@ from .keys import (
     minicpm_keys,
     ministral3_keys,
     modern_keys,
+    mrope_keys,
     nemotron_h_keys,
     one_window,
     qwen3_next_keys,
+    qwen3_vl_keys,
     qwen35_keys,
     qwen35_moe_keys,
     scaling,
@@ -317,6 +319,8 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     "ministral3": Form("mistral3", keys=ministral3_keys, theta=1e6, eps=1e-5, context=262144, permuted=True),
     "qwen2": Form("qwen2", context=32768),
     "qwen3": Form("qwen3", context=32768),
+    "qwen2_vl": Form("qwen2vl", keys=mrope_keys, context=32768),
+    "qwen3_vl": Form("qwen3vl", keys=qwen3_vl_keys, context=128000, theta=5e6),
     "gemma": Form("gemma", offset=True),
     "gemma2": Form("gemma2", GEMMA, gemma2_keys, offset=True),
     "gemma3": Form("gemma3", GEMMA, gemma3_keys, offset=True, theta=1e6, context=131072),
@@ -499,10 +503,23 @@ _ROWS = {
     "llama4_text": "llama4",
     "llama_bidirec": "llama",
     "ministral": "mistral",
+    "qwen2_5_vl": "qwen2_vl",
+    "qwen2_5_vl_text": "qwen2_vl",
+    "qwen2_vl_text": "qwen2_vl",
     "qwen3_5_moe_text": "qwen3_5_moe",
     "qwen3_5_text": "qwen3_5",
+    "qwen3_vl_text": "qwen3_vl",
     "xlm-roberta": "xlm_roberta",
 }
+
+
+def text_half(config: Config) -> Config:
+    """Returns the settings of a model's text half: of a multimodal folder those in text_config, and what only the whole model says."""
+    half = config.get("text_config")
+    if not isinstance(half, dict):
+        return config
+    whole = {key: config[key] for key in ("architectures", "tie_word_embeddings") if key in config}
+    return {**config, **half, **whole}
 
 
 def row_of(config: Config) -> str:

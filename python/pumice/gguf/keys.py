@@ -20,6 +20,16 @@ def scaling(config: Config) -> Config:
     return dict(rope.get("full_attention", rope))
 
 
+def mrope_keys(config: Config) -> dict[str, Any]:
+    """Returns how many pairs of columns turn by the place in time, height and width. For text the three places are equal."""
+    return {"rope.dimension_sections": [*scaling(config)["mrope_section"], 0]}
+
+
+def qwen3_vl_keys(config: Config) -> dict[str, Any]:
+    """Returns the sections of the rope, and the number of layers that add rows of images."""
+    return mrope_keys(config) | {"n_deepstack_layers": len((config.get("vision_config") or {}).get("deepstack_visual_indexes") or [])}
+
+
 def window_keys(config: Config, every: int) -> dict[str, Any]:
     """Returns the window and which layers have it. every: the period of layers without a window, if config.json lists no kinds."""
     window = config.get("sliding_window")

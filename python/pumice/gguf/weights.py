@@ -22,6 +22,10 @@ from .packing import PLAIN, fits, pack_rows, unpack_rows
 Choose = Callable[[str, tuple[int, ...], str], str]  # (name, shape, the source's format) -> the format that is written
 PIECE = 1 << 18  # values of a piece: 1 MB in float32, which are packed in less than 0.1 s, so that Ctrl-C is soon heard
 _DTYPES = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}
+# The towers of a multimodal folder, which convert() leaves out.
+_OTHER_PARTS = re.compile(
+    r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision|embed_audio|vision_embedder)\."
+)
 _EXPERT = re.compile(r"(?<=\.experts)\.(\d+)(?=\.)")
 
 
@@ -96,7 +100,8 @@ class Folder:
         """Yields the units of all tensors that the GGUF form has. Raises ModelFormatError for a tensor that has no name in GGUF, and
         UnsupportedModelError for one of integers."""
         for source in _sources(self._file):
-            if ".act_fn." not in source.name and not source.name.endswith((".inv_freq", ".masked_bias", "position_ids")):
+            other = ".act_fn." in source.name or source.name.endswith((".inv_freq", ".masked_bias", "position_ids"))
+            if not other and not _OTHER_PARTS.match(source.name):
                 unit = self._unit(source)
                 if unit.tensors:
                     yield unit
@@ -111,7 +116,7 @@ class Folder:
 
     def _changed(self, name: str, values: Array) -> dict[str, Array]:
         try:
-            return parts_of(name, values, self._form, self._config)
+            return parts_of(name.replace("language_model.", "", 1), values, self._form, self._config)
         except (AssertionError, ValueError, IndexError) as error:
             raise ModelFormatError(
                 f"{self._file.path}: the tensor {name} {list(values.shape)} has no GGUF form: {error}", file=self._file.path, field=name
