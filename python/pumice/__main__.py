@@ -149,7 +149,7 @@ def parser() -> Parser:
     quantize.add_argument(
         "--to",
         required=True,
-        help='"q4_0", "q8_0", "f16", "bf16", "f32", or a mix: "q4_k_m", "q3_k_m", ... (docs/python/gguf.md)',
+        help='"q4_0", "q8_0", "f16", "bf16", "f32", a mix: "q4_k_m", "q3_k_m", ..., or a size: "4.5bpw" (docs/python/gguf.md)',
     )
     quantize.add_argument(
         "--keep",

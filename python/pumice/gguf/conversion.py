@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -26,13 +27,12 @@ from .container import Tensor, head_bytes, padded
 from .forms import FORMS, Form, model_keys, rope_tensors, row_of, text_half, xielu_keys
 from .job import Job, source_key, split_size
 from .keys import Config
+from .mixes import file_type
 from .packing import unpack_rows
 from .vocabulary import tokenizer_keys
 from .weights import Folder, Unit, plain_choice, small_tensors
 
-# The formats of convert(), and general.file_type of a file whose matrices have them (llama_ftype in llama.h).
-FILE_TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}
-TARGETS = ("auto", *(name.lower() for name in FILE_TYPES))
+TARGETS = ("auto", "f32", "f16", "q4_0", "q8_0", "bf16")
 _POOLINGS = {"mean": 1, "cls": 2, "last": 3}  # <architecture>.pooling_type (llama_pooling_type in llama.h)
 _RANK = 4  # of classifiers
 
@@ -58,7 +58,13 @@ class ConversionPlan:
         lines = [(name, kind, n, count(values), shown_size(used)) for (name, kind), (n, values, used) in rows.items()]
         table = text_table(["tensor", "format", "tensors", "weights", "size"], lines, right=["tensors", "weights", "size"])
         names = ", ".join(shown_path(path) for path in self.files[:3]) + (", ..." if len(self.files) > 3 else "")
-        return f"{table}\n{names}: {shown_size(self.bytes)}, {len(self.tensors)} tensors"
+        return f"{table}\n{names}: {shown_size(self.bytes)}, {len(self.tensors)} tensors, {self.bits:.2f} bits per weight"
+
+    @property
+    def bits(self) -> float:
+        """Number of bits that a weight takes, on average over all tensors."""
+        weights = sum(math.prod(shape) for _, _, shape, _ in self.tensors)
+        return 8 * sum(used for _, _, _, used in self.tensors) / max(weights, 1)
 
 
 def plan_of(job: Job) -> ConversionPlan:
@@ -149,7 +155,7 @@ def _conversion(path: Path, target: Path, to: str, with_tokenizer: bool, split: 
     except (KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
         what = f"config.json has no {error}" if isinstance(error, KeyError) else f"config.json: {error}"
         raise ModelFormatError(f"{file.path}: {what}, which the GGUF form of {row} needs", file=file.path) from None
-    keys |= {"general.file_type": _file_type(units), "general.quantization_version": 2}
+    keys |= {"general.file_type": file_type(units), "general.quantization_version": 2}
     _check_same(file, keys, units, form)
     if with_tokenizer:
         keys |= _tokenizer(file, int(config["vocab_size"]), form.architecture)
@@ -244,14 +250,6 @@ def _ends(file: _core.ModelFile, config: Config, form: Form, sentence: SentenceC
 
 def _classifies(config: Config) -> bool:
     return any(name.endswith("ForSequenceClassification") for name in config.get("architectures") or ())
-
-
-def _file_type(units: Sequence[Unit]) -> int:
-    used: dict[str, int] = {}
-    for unit in units:
-        for tensor in unit.tensors:
-            used[tensor.format] = used.get(tensor.format, 0) + tensor.bytes
-    return FILE_TYPES.get(max(used, key=lambda kind: used[kind]), 1) if used else 0
 
 
 def _tokenizer(file: _core.ModelFile, rows: int, architecture: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from .. import _core
 from ..common.arguments import choice, shown
 from .container import IDS
 from .packing import PLAIN, fits
-from .weights import ALWAYS_F32
+from .weights import ALWAYS_F32, Unit
 
 Where = Callable[[int, int], bool]  # (number of a matrix among those of its kind, number of layers) -> whether it has a format
 Steps = tuple[tuple[str, Where], ...]  # the first format that a matrix has counts; without one it has that of most matrices
@@ -94,6 +94,16 @@ _FALCON = {  # the mixes that are others for this architecture
 }
 
 
+def file_type(units: Iterable[Unit]) -> int:
+    """Returns general.file_type of the format that most bytes have."""
+    used: dict[str, int] = {}
+    for unit in units:
+        for tensor in unit.tensors:
+            used[tensor.format] = used.get(tensor.format, 0) + tensor.bytes
+    most = max(used, key=lambda kind: used[kind], default="F32")
+    return next((mix.file_type for mix in MIXES.values() if mix.base == most), MIXES["f16"].file_type)
+
+
 @dataclass(frozen=True)
 class Outline:
     """What the choices depend on beside a tensor's name and shape. names: of all tensors.  layers: number of layers.  heads, kv_heads: of
@@ -125,16 +135,19 @@ class Outline:
 
 @dataclass
 class Chooser:
-    """Chooses the format of each tensor of a model. keep: regular expression -> format, for tensors whose names it fits; the first one that
-    fits counts."""
+    """Chooses the format of each tensor of a model.
+
+    to: the name of a mix.  keep: regular expression -> format, for tensors whose names it fits; the first one that fits counts.
+    formats: those of all free matrices, in the place of a mix's."""
 
     to: str
     model: Outline
     keep: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        choice("to", self.to, tuple(MIXES))
-        self._mix = (_FALCON if self.model.architecture == "falcon" else MIXES).get(self.to, MIXES[self.to])
+        to = choice("to", self.to, tuple(MIXES)) if self.formats is None else "q8_0"
+        self._mix = (_FALCON if self.model.architecture == "falcon" else MIXES).get(to, MIXES[to])
         self._rules = [(_compiled(pattern), _format(format)) for pattern, format in self.keep.items()]
         self._used = [False] * len(self._rules)
         self._values = _numbers(self.model.names, _of_values)
@@ -155,10 +168,16 @@ class Chooser:
             return self._mix.base
         if _KEPT.search(name):
             return stays
+        if self.formats is not None:
+            return self.formats[name]
         wanted = self._of_matrix(name, shape[-1])
         while not fits(wanted, shape[-1]):
             wanted = _INSTEAD.get(wanted, "F16")
         return wanted
+
+    def is_free(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Returns whether the mix or the size chooses the format of a tensor: it is a matrix that has no format of its own."""
+        return not (self.kept(name) or len(shape) <= 1 or ALWAYS_F32.search(name) or _KEPT.search(name))
 
     def kept(self, name: str) -> bool:
         """Returns whether `keep` has a rule for a tensor."""

@@ -16,8 +16,9 @@ from ..loading.hub import resolve
 from .container import raw_metadata
 from .conversion import ConversionPlan, plan_of, target_path
 from .job import Job, source_key, split_size
-from .mixes import MIXES, Chooser, Outline
+from .mixes import MIXES, Chooser, Outline, file_type
 from .packing import PLAIN
+from .sizes import bits_asked, sized
 from .weights import Unit, file_units
 
 
@@ -41,8 +42,9 @@ def quantize(
     output: the path of the new file.
     to: a format, "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", or a mix of formats, "q2_k", "q3_k_s", "q3_k_m", "q3_k_l",
         "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m", "q6_k", "iq4_nl", "iq4_xs". Each tensor has the format that it has in llama-quantize's files
-        without an importance matrix. Scales are searched, as by load(quantize=), but for Q8_0, which is rounded as llama.cpp rounds it. A
-        tensor that is in its format already keeps its bytes.
+        without an importance matrix. Or a size, "4.5bpw": the tensors take at most so many bits per weight, and each matrix has the format
+        that its error and its kind suggest (sizes.py). Scales are searched, as by load(quantize=), but for Q8_0, which is rounded as
+        llama.cpp rounds it. A tensor that is in its format already keeps its bytes.
     keep: regular expression -> format ("f32", ..., "q4_k", "iq4_xs"), for tensors whose names it fits; the first that fits counts.
     requantize: whether weights that are quantized already may be rounded a second time. Those of Q8_0, and tensors of `keep`, always may.
     split, force, dry_run, progress: as in convert().
@@ -55,14 +57,15 @@ def quantize(
         raise ValueError(f"{shown_path(path)} is no GGUF file; convert() makes one of a folder")
     if keep is not None and not (isinstance(keep, Mapping) and all(isinstance(each, str) for pair in keep.items() for each in pair)):
         raise TypeError("keep must be a dict from regular expressions to names of formats")
-    chooser = Chooser(to, _outline(file), keep or {})
+    bits = bits_asked(to)
+    chooser = Chooser(to, _outline(file), keep or {}) if bits is None else sized(file, bits, _outline(file), keep or {})
     units = list(file_units(file, chooser.choose))
     if not flag("requantize", requantize):
         _refuse_second_rounding(file, chooser, units)
     if unused := chooser.unused():
         raise ValueError(f"keep: {', '.join(map(shown, unused))} fits the name of no tensor (pumice info FILE --tensors lists them)")
     keys = {name: value for name, value in raw_metadata(_parts(path)[0]).items() if not name.startswith("split.")}
-    keys_written = {**keys, "general.file_type": MIXES[to].file_type, "general.quantization_version": 2}
+    keys_written = {**keys, "general.file_type": file_type(units) if bits else MIXES[to].file_type, "general.quantization_version": 2}
     parts = _parts(path)
     job = Job(target, keys_written, units, source_key(file, parts), split_size(split), flag("force", force))
     for written in (each.path for each in job.files):
