@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -17,6 +16,7 @@ namespace {
 // Rows are read in blocks of 64 logits. The maximum of each block is kept, so that top_k over 262,144 logits need read only a few blocks.
 constexpr std::int64_t kBlock = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr float kBanned = -1e30f;     // the logit of an id with a bias of -inf: far below any other logit, but finite
 constexpr float kUnderflow = -126.f;  // exp2() returns 0 for any x below this
 constexpr float kLog2e = 1.442695041f, kLn2 = 0.6931471806f;
@@ -280,7 +280,7 @@ void Sampler::collect(std::span<const float> logits, float at_least, float scale
 // Makes the tokens with the `count` largest logits the candidates. Let m be the count-th largest of the blocks' maxima. Then `count` blocks
 // have a logit of at least m, so no logit below m can be among the `count` largest.
 void Sampler::collect_top(std::span<const float> logits, std::size_t count, float scale) {
-  float at_least = -FLT_MAX;  // logits of ids that are not allowed are -inf, and so below this
+  float at_least = -kLargest;  // logits of ids that are not allowed are -inf, and so below this
   if (count <= block_max_.size()) {
     order_ = block_max_;
     std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(count) - 1, order_.end(), std::greater<float>());
@@ -443,7 +443,7 @@ std::int32_t Sampler::draw(double u) const {
   return id;
 }
 
-float Sampler::scale() const { return std::min(kLog2e / params_->temperature, FLT_MAX); }
+float Sampler::scale() const { return std::min(kLog2e / params_->temperature, kLargest); }
 
 std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
   scan(logits);
@@ -459,7 +459,7 @@ std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
   const auto logit_at = [&](float z) { return max_ + z * kLn2 * params_->temperature; };  // returns the logit whose weight is 2^z
   bool nucleus_done = false;
   if (sigma) {
-    collect(logits, std::max(-FLT_MAX, static_cast<float>(max_ - params_->top_n_sigma * deviation(logits))), scale);
+    collect(logits, std::max(-kLargest, static_cast<float>(max_ - params_->top_n_sigma * deviation(logits))), scale);
     if (top_k) keep_best(static_cast<std::size_t>(params_->top_k));
   } else if (top_k) {
     collect_top(logits, static_cast<std::size_t>(params_->top_k), scale);
