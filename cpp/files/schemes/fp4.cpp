@@ -20,14 +20,15 @@
 namespace pumice::files::schemes {
 namespace {
 
-constexpr std::int64_t kBlock = 32;               // weights in a block of NVFP4_E and of MXFP4
+constexpr std::int64_t kFp4Block = 32;            // weights in a block of NVFP4_E and of MXFP4
 constexpr std::int64_t kNvfp4 = 16, kMxfp4 = 32;  // columns that have a scale
 
 std::uint8_t code_at(const std::uint8_t* codes, std::int64_t col) { return codes[col / 2] >> (col % 2 * 4) & 15; }
 
 // Writes the codes of a block: byte j has those of columns j and j + 16.
 void write_codes(const std::uint8_t* codes, std::uint8_t* out) {
-  for (std::int64_t j = 0; j < kBlock / 2; ++j) out[j] = static_cast<std::uint8_t>(code_at(codes, j) | code_at(codes, j + kBlock / 2) << 4);
+  for (std::int64_t j = 0; j < kFp4Block / 2; ++j)
+    out[j] = static_cast<std::uint8_t>(code_at(codes, j) | code_at(codes, j + kFp4Block / 2) << 4);
 }
 
 class MadeOfFp4 final : public MadeTensor {
@@ -40,7 +41,7 @@ class MadeOfFp4 final : public MadeTensor {
         factor_(factor),
         divides_(fp4.divides) {
     packing = str(fp4.library, fp4.factor ? ", NVFP4" : ", MXFP4");
-    if (cols % kBlock != 0) not_exact = str("rows of ", cols, " do not divide into blocks of ", kBlock);
+    if (cols % kFp4Block != 0) not_exact = str("rows of ", cols, " do not divide into blocks of ", kFp4Block);
   }
 
   Format format() const {
@@ -91,22 +92,22 @@ class MadeOfFp4 final : public MadeTensor {
 
   void write_nvfp4(std::span<const File> files, std::int64_t row, const std::uint8_t* codes, const std::uint8_t* scales,
                    std::uint8_t* out) const {
-    for (std::int64_t b = 0; b < cols_ / kBlock; ++b, codes += kBlock / 2) {
+    for (std::int64_t b = 0; b < cols_ / kFp4Block; ++b, codes += kFp4Block / 2) {
       const float halves[] = {half_scale(files, row, 2 * b, scales[2 * b]), half_scale(files, row, 2 * b + 1, scales[2 * b + 1])};
       std::memcpy(out, halves, sizeof halves);
       write_codes(codes, out + sizeof halves);
-      out += sizeof halves + kBlock / 2;
+      out += sizeof halves + kFp4Block / 2;
     }
   }
 
   void write_mxfp4(std::span<const File> files, std::int64_t row, const std::uint8_t* codes, const std::uint8_t* scales,
                    std::uint8_t* out) const {
     constexpr int kMostExponent = 252;  // 6 * 2^(252 - 127) is finite
-    for (std::int64_t b = 0; b < cols_ / kBlock; ++b, codes += kBlock / 2) {
+    for (std::int64_t b = 0; b < cols_ / kFp4Block; ++b, codes += kFp4Block / 2) {
       if (scales[b] > kMostExponent) fail_scale(files, row, b, "2^(", int{scales[b]}, " - 127); exponents up to 252 are read, 255 is NaN");
       *out++ = scales[b];
       write_codes(codes, out);
-      out += kBlock / 2;
+      out += kFp4Block / 2;
     }
   }
 
