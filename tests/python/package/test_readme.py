@@ -109,7 +109,7 @@ def test_table_of_formats() -> None:
 
 
 def test_page_lists_the_formats_of_quantize() -> None:
-    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "python" / "load.md").read_text(encoding="utf-8")
     row = next(line for line in page.splitlines() if line.startswith("| `quantize` |")).partition(":")[0]
     assert re.findall(r'`"(\w+)"`', row) == [name.lower() for name in pumice.build_info()["pack_formats"]]
 
