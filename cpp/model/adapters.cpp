@@ -9,8 +9,6 @@
 namespace pumice::model {
 namespace {
 
-constexpr std::int64_t kMaxRank = 4096;
-
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += str(text.empty() ? "" : ", ", "\"", name, "\"");

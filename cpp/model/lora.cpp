@@ -10,8 +10,6 @@
 namespace pumice::model {
 namespace {
 
-constexpr std::int64_t kMaxRank = 4096;
-
 // Returns the transpose of a matrix of rows x cols.
 std::vector<float> turned(const std::vector<float>& values, std::int64_t rows, std::int64_t cols) {
   std::vector<float> result(values.size());

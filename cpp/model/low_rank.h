@@ -7,6 +7,8 @@
 
 namespace pumice::model {
 
+inline constexpr std::int64_t kMaxRank = 4096;  // the largest rank of an adapter that is run
+
 struct LowRank {
   std::vector<float> left;   // rows x rank
   std::vector<float> right;  // rank x cols
