@@ -17,7 +17,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 .PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm test-kills test-stores test-ray fuzz-grammars \
         bench cpu-report wheel test-wheel docs \
-        check check-python check-types check-format check-cpp check-arm test-arm test-arm-install arm-tiles format sanitize clean
+        check check-python check-types check-format check-cpp check-arm check-macos test-arm test-arm-install arm-tiles format sanitize clean
 
 demo: $(VENV)/.installed $(VENV)/.samples
 	$(BIN)/python examples/demo.py
@@ -199,6 +199,23 @@ check-arm: $(VENV)/.made
 	$(BIN)/cmake -S . -B build/arm -G Ninja -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) $(ARM_FLAGS) $(CMAKE_FLAGS) > /dev/null
 	$(BIN)/ninja -C build/arm --quiet _core
 
+# Compiles all product files, and links the module, for macOS on both of its processor families, with the Clang and the libc++ that Zig carries
+# (docs/platforms.md). Warnings are errors, and so are functions that the oldest macOS of wheels lacks. Downloads Zig, 100 MB, once.
+check-macos: export ZIG_GLOBAL_CACHE_DIR = $(CURDIR)/build/macos/zig
+check-macos: export CCACHE_COMPILERCHECK = %compiler% version
+check-macos: $(VENV)/.made $(VENV)-macos/.installed
+	$(PIP) install -q -r tests/build-requirements.txt
+	for family in arm64 x86_64; do \
+	  $(BIN)/cmake -S . -B build/macos/$$family -G Ninja -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) $(MACOS_FLAGS) $(CMAKE_FLAGS) \
+	    -DCMAKE_SYSTEM_PROCESSOR=$$family > /dev/null && $(BIN)/ninja -C build/macos/$$family --quiet _core || exit 1; \
+	done
+	$(BIN)/python tests/macos/symbols.py build/macos/*/python/bindings/_core*.so
+
+$(VENV)-macos/.installed: tests/macos/requirements.txt
+	$(PYTHON) -m venv $(VENV)-macos
+	$(VENV)-macos/bin/python -m pip --disable-pip-version-check install -q -r $<
+	@touch $@
+
 # Runs the C++ tests of a build for 64-bit ARM under emulation. One of them compares the results of all operations with those of x86-64, to
 # the bit. The script prints which tests it leaves out. ARM_TESTS="cpu core" runs only test_cpu and test_core, ARM_TESTS=--all every case.
 test-arm: check-arm
@@ -222,6 +239,8 @@ arm-tiles: check-arm
 	$(BIN)/ninja -C build/arm pumice_cpu
 	$(BIN)/python bench/arm_tiles.py build/arm $(if $(LLAMA),--llama $(LLAMA))
 
+MACOS_FLAGS = -DCMAKE_TOOLCHAIN_FILE=cmake/macos-zig.cmake -DPUMICE_ZIG=$$(echo $(CURDIR)/$(VENV)-macos/lib/python*/site-packages/ziglang/zig) \
+              -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
 ARM_FLAGS = -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux.cmake -DPUMICE_BUILD_TESTS=ON
 
 PYTHON_CODE := python tests examples bench cmake packaging docs
@@ -247,7 +266,7 @@ sanitize: $(VENV)/.made
 	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_cpu --gtest_filter='Team*'
 
 clean:
-	rm -rf build dist $(VENV) $(VENV)-page $(VENV)-wheel $(VENV)-docs
+	rm -rf build dist $(VENV) $(VENV)-macos $(VENV)-page $(VENV)-wheel $(VENV)-docs
 
 CMAKE_FLAGS = -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
 CMAKE_TEST_FLAGS = -DPUMICE_BUILD_TESTS=ON -DPUMICE_BUILD_PYTHON=OFF $(CMAKE_FLAGS)
