@@ -55,7 +55,7 @@ def has_examples(page: str) -> bool:
     return "```python\n" in (ROOT / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["README.md", *filter(has_examples, API), *FROM])
+@pytest.mark.parametrize("page", ["README.md", *filter(has_examples, API), *FROM, "docs/sizes.md"])
 def test_examples_print_what_the_page_says(page: str) -> None:
     names: dict[str, Any] = {"__name__": "tour", "__file__": str(ROOT / page)}
     found = blocks((ROOT / page).read_text(encoding="utf-8"))
