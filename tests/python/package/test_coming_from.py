@@ -33,7 +33,7 @@ def rows(text: str) -> Iterator[tuple[str, str]]:
 def test_calls_run(page: str, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "from" / page).read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": "page", "classifier": pumice.load(make_folder("tanh", tmp_path), device="cpu")}
-    exec(compile(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0], page, "exec"), names)
+    exec(compile(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0], page, "exec", dont_inherit=True), names)
     ran = 0
     for theirs, call in rows(text):
         assert theirs

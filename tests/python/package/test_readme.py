@@ -30,7 +30,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 def run(code: str, names: dict[str, Any]) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(code, names["__file__"], "exec"), names)
+        exec(compile(code, names["__file__"], "exec", dont_inherit=True), names)  # without this file's annotations from __future__
     return out.getvalue()
 
 
@@ -55,7 +55,7 @@ def has_examples(page: str) -> bool:
     return "```python\n" in (ROOT / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["README.md", *filter(has_examples, API), *FROM, "docs/sizes.md"])
+@pytest.mark.parametrize("page", ["README.md", *filter(has_examples, API), *FROM, "docs/recipes.md", "docs/sizes.md"])
 def test_examples_print_what_the_page_says(page: str) -> None:
     names: dict[str, Any] = {"__name__": "tour", "__file__": str(ROOT / page)}
     found = blocks((ROOT / page).read_text(encoding="utf-8"))
@@ -145,3 +145,9 @@ def test_load_defaults_are_those_of_the_page() -> None:
     parameters = inspect.signature(pumice.load).parameters
     assert list(rows) == [name for name in parameters if name not in ("source", "options")]
     assert {name: eval(default) for name, default in rows.items()} == {name: parameters[name].default for name in rows}
+
+
+def test_recipes_are_short() -> None:
+    found = blocks((ROOT / "docs" / "recipes.md").read_text(encoding="utf-8"))
+    assert len(found) == 7
+    assert max(len(code.splitlines()) for code, _ in found) <= 40
