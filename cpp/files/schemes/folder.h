@@ -80,12 +80,8 @@ class PackedFolder {
 };
 
 // The schemes, each in a file of its own.
-void add_gptq(PackedFolder& folder);
-void add_awq(PackedFolder& folder);
-void add_compressed_tensors(PackedFolder& folder);
-void add_mlx(PackedFolder& folder);
-void add_fp8(PackedFolder& folder);
-void add_bitsandbytes(PackedFolder& folder);
-void add_modelopt(PackedFolder& folder);
+#define PUMICE_SCHEME(name, library, method) void add_##name(PackedFolder& folder);
+#include "files/schemes/schemes.def"
+#undef PUMICE_SCHEME
 
 }  // namespace pumice::files::schemes

@@ -12,20 +12,16 @@ namespace pumice::files::schemes {
 namespace {
 
 struct Scheme {
-  std::string_view method;  // quant_method in config.json
+  std::string_view method;  // quant_method in config.json; "" if it has none
   const char* name;
   void (*add)(PackedFolder&);
 };
 constexpr Scheme kSchemes[] = {
-    {"gptq", "GPTQ", add_gptq},
-    {"awq", "AWQ", add_awq},
-    {"compressed-tensors", "compressed-tensors", add_compressed_tensors},
-    {"fp8", "FP8", add_fp8},
-    {"bitsandbytes", "bitsandbytes", add_bitsandbytes},
-    {"modelopt", "ModelOpt", add_modelopt},
+#define PUMICE_SCHEME(name, library, method) {method, library, add_##name},
+#include "files/schemes/schemes.def"
+#undef PUMICE_SCHEME
 };
-constexpr Scheme kMlx = {"", "MLX", add_mlx};                 // has no quant_method
-constexpr Scheme kModelopt = {"", "ModelOpt", add_modelopt};  // in hf_quant_config.json, which has none
+constexpr Scheme scheme_of(void (*add)(PackedFolder&)) { return *std::ranges::find(kSchemes, add, &Scheme::add); }
 
 constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max();  // of a matrix: rows, columns
 
@@ -166,11 +162,11 @@ std::string add_schemes(const Metadata& config, const Metadata& hf_quant_config,
       name = packing.ends_with("gptq") ? "gptq" : packing.ends_with("awq") ? "awq" : "";
     }
     for (const Scheme& scheme : kSchemes)
-      if (scheme.method == name) return apply(scheme, prefix, config);
+      if (!scheme.method.empty() && scheme.method == name) return apply(scheme, prefix, config);
     return "";
   }
-  if (config.has("quantization.group_size") && config.has("quantization.bits")) return apply(kMlx, "quantization.", config);
-  if (hf_quant_config.string("quantization.quant_algo")) return apply(kModelopt, "quantization.", hf_quant_config);
+  if (config.has("quantization.group_size") && config.has("quantization.bits")) return apply(scheme_of(add_mlx), "quantization.", config);
+  if (hf_quant_config.string("quantization.quant_algo")) return apply(scheme_of(add_modelopt), "quantization.", hf_quant_config);
   return "";
 }
 

@@ -3,17 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
+#include <set>
 #include <sstream>
 #include <thread>
 
 #include "files/build_files.h"
 #include "files/expect_error.h"
+#include "files/fuzz_target.h"
 #include "files/made_tensor.h"
 #include "files/model_file.h"
 
@@ -201,6 +205,18 @@ TEST_F(Schemes, PartsOfRowsAreReadAsTheWhole) {
   }
 }
 
+// The tests below take apart the goldens of every scheme, so each scheme must have some.
+TEST_F(Schemes, EverySchemeHasGoldens) {
+  std::set<std::string> seen;
+  for (const Golden& golden : goldens()) seen.insert(open(golden)->scheme());
+  const std::set<std::string> all = {
+#define PUMICE_SCHEME(name, library, method) library,
+#include "files/schemes/schemes.def"
+#undef PUMICE_SCHEME
+  };
+  EXPECT_EQ(seen, all);
+}
+
 // AWQ keeps a column together, so rows are read in slices of 64 if they are as long as this.
 TEST_F(Schemes, SlicesOfALargeMatrix) {
   constexpr std::int64_t kRows = 136, kCols = 1 << 17, kGroup = 1 << 16, kWords = kRows / 8;
@@ -251,6 +267,77 @@ TEST_F(Schemes, ATensorThatIsMissing) {
       } else {
         refused(less, golden.tensors[i].name + ": is missing");
       }
+    }
+  }
+}
+
+// A folder with any bytes changed, or any value of its JSON, is read or refused by a proper error.
+TEST_F(Schemes, AnythingChanged) {
+  const char* const asked = std::getenv("PUMICE_FUZZ");
+  const int rounds = asked ? std::atoi(asked) : 24;
+  std::mt19937_64 random(27);
+  const auto below = [&](std::size_t end) { return static_cast<std::size_t>(random() % end); };
+  const std::vector<nlohmann::json> hostile = {
+      nullptr, true,   -1,  0,  1,           2,   7,  31,       33,        std::int64_t{1} << 31, std::int64_t{1} << 62,
+      1e300,   -1e-30, 0.5, "", "f\xC3\xBC", "8", {}, {1, "x"}, {{"a", 1}}};
+  const auto change_json = [&](const std::string& text) {
+    nlohmann::json flat = nlohmann::json::parse(text).flatten();
+    auto at = flat.begin();
+    std::advance(at, below(flat.size()));
+    if (below(4) == 0) {
+      flat.erase(at);
+    } else {
+      *at = below(3) == 0 && at->is_number_integer() ? nlohmann::json(at->get<std::int64_t>() + static_cast<std::int64_t>(below(5)) - 2)
+                                                     : hostile[below(hostile.size())];
+    }
+    nlohmann::json changed = nlohmann::json::object();
+    for (const auto& [path, value] : flat.items()) {
+      try {
+        changed[nlohmann::json::json_pointer(path)] = value;
+      } catch (const nlohmann::json::exception&) {  // an entry before this one is gone, or is no object any more
+      }
+    }
+    return changed.dump();
+  };
+  for (const Golden& golden : goldens()) {
+    const std::string config = golden.config.dump(), file = safetensors(golden.tensors).bytes;
+    std::uint64_t header = 0;
+    std::memcpy(&header, file.data(), sizeof header);
+    for (int round = 0; round < rounds; ++round) {
+      std::string new_config = config, new_file = file;
+      const auto change_bytes = [&](std::string& bytes) {
+        for (std::size_t edits = 1 + below(4); edits > 0; --edits) {
+          const std::size_t at = below(bytes.size()), kind = below(5);
+          if (kind < 3) bytes[at] = static_cast<char>(kind == 0 ? random() : kind == 1 ? bytes[at] ^ (1 << below(8)) : -1);
+          if (kind == 3 && bytes.size() > 64) bytes.erase(at, 1 + below(8));
+          if (kind == 4 && below(4) == 0 && bytes.size() > 64) bytes.resize(32 + below(bytes.size() - 32));
+        }
+      };
+      switch (below(5)) {
+        case 0:
+          new_config = change_json(config);
+          break;
+        case 1:
+          change_bytes(new_config);
+          break;
+        case 2: {
+          const std::string changed = change_json(file.substr(8, header));
+          const std::uint64_t size = changed.size();
+          new_file = std::string(8, '\0') + changed + file.substr(8 + header);
+          std::memcpy(new_file.data(), &size, sizeof size);
+          break;
+        }
+        case 3:
+          new_config = change_json(config);
+          [[fallthrough]];
+        default:
+          change_bytes(new_file);
+      }
+      folder_.write("config.json", new_config);
+      folder_.write("model.safetensors", new_file);
+      std::string unsound;
+      load(folder_.path(), &unsound);
+      ASSERT_EQ(unsound, "") << golden.name << ", round " << round;
     }
   }
 }
