@@ -61,10 +61,9 @@ ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, c
       const std::int64_t at = part.of(row);
       if (at / across != expert) {
         expert = at / across;
-        slice = slices->of(&tensor, expert, [&] {
-          std::vector<std::uint8_t> bytes(static_cast<std::size_t>(cols * across) * size);
+        slice = slices->of(&tensor, expert, [&](std::vector<std::uint8_t>& bytes) {
+          bytes.resize(static_cast<std::size_t>(cols * across) * size);
           file->read(tensor, static_cast<std::uint64_t>(expert) * bytes.size(), bytes.size(), bytes.data());
-          return bytes;
         });
       }
       const std::uint8_t* from = slice->data() + static_cast<std::size_t>(at % across) * size;
@@ -81,10 +80,11 @@ ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, con
                                                                                        std::uint8_t* out) {
     const std::int64_t rows = tensor.shape[1], cols = part.run;  // of a head's matrix
     const auto bytes = static_cast<std::size_t>(row_bytes(to, cols)), size = static_cast<std::size_t>(row_bytes(to, 1));
-    // Reads the rows of the tensor that belong to the head, and returns the head's matrix.
-    const auto turn = [&](std::int64_t head) {
+    // Reads the rows of the tensor that belong to the head, and writes the head's matrix.
+    const auto turn = [&](std::int64_t head, std::vector<std::uint8_t>& matrix) {
       const std::int64_t in_file = row_bytes(from, rows);
-      std::vector<std::uint8_t> read(static_cast<std::size_t>(cols * in_file)), matrix(static_cast<std::size_t>(rows) * bytes);
+      std::vector<std::uint8_t> read(static_cast<std::size_t>(cols * in_file));
+      matrix.resize(static_cast<std::size_t>(rows) * bytes);
       file->read(tensor, static_cast<std::uint64_t>(part.of(head * cols) * in_file), read.size(), read.data());
       std::vector<float> values(static_cast<std::size_t>(rows));
       std::vector<std::uint8_t> packed(static_cast<std::size_t>(rows) * size);
@@ -98,11 +98,10 @@ ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, con
         for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r)
           std::memcpy(matrix.data() + r * bytes + static_cast<std::size_t>(col) * size, row + r * size, size);
       }
-      return matrix;
     };
     for (std::int64_t row = first; row < first + count;) {
       const std::int64_t head = row / rows, run = std::min(first + count - row, rows - row % rows);
-      const files::Slices::Bytes matrix = slices->of(&tensor, head, [&] { return turn(head); });
+      const files::Slices::Bytes matrix = slices->of(&tensor, head, [&](auto& bytes) { turn(head, bytes); });
       std::memcpy(out, matrix->data() + static_cast<std::size_t>(row % rows) * bytes, static_cast<std::size_t>(run) * bytes);
       out += static_cast<std::size_t>(run) * bytes;
       row += run;

@@ -42,15 +42,18 @@ void add_awq(PackedFolder& folder) {
       CodeRows out(count, cols, groups, true);
       for (std::int64_t row = first; row < first + count;) {
         const Columns::Slab slab = columns->with(files, row);
-        for (; row < std::min(first + count, slab.end()); ++row) {
+        const std::int64_t end = std::min(first + count, slab.end());
+        const Columns::Turned code_words = slab.turned(0, row, end), zero_words = slab.turned(1, row, end),
+                              scale_rows = slab.turned(2, row, end);
+        for (; row < end; ++row) {
           const int shift = kShift[static_cast<std::size_t>(row % kInWord)];
-          const auto *code = slab.values<std::uint32_t>(0, row), *zero = slab.values<std::uint32_t>(1, row);
+          const auto *code = code_words.column<std::uint32_t>(row), *zero = zero_words.column<std::uint32_t>(row);
           const auto at = static_cast<std::size_t>(row - first);
-          std::uint8_t* codes = out.codes.data() + at * static_cast<std::size_t>(cols);
+          std::uint8_t* to = out.codes.data() + at * static_cast<std::size_t>(cols);
           float* offsets = out.offsets.data() + at * static_cast<std::size_t>(groups);
-          for (std::int64_t col = 0; col < cols; ++col) codes[col] = static_cast<std::uint8_t>(code[col] >> shift & 15);
+          for (std::int64_t col = 0; col < cols; ++col) to[col] = static_cast<std::uint8_t>(code[col] >> shift & 15);
           for (std::int64_t g = 0; g < groups; ++g) offsets[g] = static_cast<float>(zero[g] >> shift & 15);
-          unpack(scale, slab.column(2, row), groups, out.scales.data() + at * static_cast<std::size_t>(groups));
+          unpack(scale, scale_rows.column<std::uint8_t>(row), groups, out.scales.data() + at * static_cast<std::size_t>(groups));
         }
       }
       return out;

@@ -71,6 +71,23 @@ void unpack_each(const std::uint32_t* words, std::int64_t count, std::uint8_t* o
   for (std::int64_t i = whole * kInWord; i < count; ++i)
     out[i] = static_cast<std::uint8_t>(words[whole] >> ((i - whole * kInWord) * bits) & kMask);
 }
+// Four bits: the halves of each byte are moved to bytes of their own, eight at a time.
+template <>
+void unpack_each<4>(const std::uint32_t* words, std::int64_t count, std::uint8_t* out) {
+  const auto spread = [](std::uint32_t word) {
+    std::uint64_t all = word;
+    all = (all | all << 16) & 0x0000FFFF0000FFFFu;
+    all = (all | all << 8) & 0x00FF00FF00FF00FFu;
+    return (all | all << 4) & 0x0F0F0F0F0F0F0F0Fu;
+  };
+  for (; count >= 8; count -= 8, out += 8) {
+    const std::uint64_t eight = spread(*words++);
+    std::memcpy(out, &eight, sizeof eight);
+  }
+  if (count == 0) return;
+  const std::uint64_t eight = spread(*words);
+  std::memcpy(out, &eight, static_cast<std::size_t>(count));
+}
 
 // Unpacks a stream.
 template <int bits>

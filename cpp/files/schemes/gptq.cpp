@@ -101,11 +101,14 @@ void add_gptq(PackedFolder& folder) {
       std::vector<std::uint8_t> zero(static_cast<std::size_t>(groups));
       for (std::int64_t row = first; row < first + count;) {
         const Columns::Slab slab = columns->with(files, row);
-        for (; row < std::min(first + count, slab.end()); ++row) {
+        const std::int64_t end = std::min(first + count, slab.end());
+        const Columns::Turned code_words = slab.turned(0, row, end), zero_words = slab.turned(1, row, end),
+                              scale_rows = slab.turned(2, row, end);
+        for (; row < end; ++row) {
           const auto at = static_cast<std::size_t>(row - first);
-          unpack_words(slab.values<std::uint32_t>(0, row), cols, bits, true, out.codes.data() + at * static_cast<std::size_t>(cols));
-          unpack(scale, slab.column(2, row), groups, out.scales.data() + at * zero.size());
-          read_zeros(slab.values<std::uint32_t>(1, row), row, bits, zero);
+          unpack_words(code_words.column<std::uint32_t>(row), cols, bits, true, out.codes.data() + at * static_cast<std::size_t>(cols));
+          unpack(scale, scale_rows.column<std::uint8_t>(row), groups, out.scales.data() + at * zero.size());
+          read_zeros(zero_words.column<std::uint32_t>(row), row, bits, zero);
           if (settings.symmetric) {
             check_middle(files, zeros, row, bits, zero);
           } else {
