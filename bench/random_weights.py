@@ -64,6 +64,7 @@ class Format(NamedTuple):
     block: int  # number of weights in a block
     size: int  # bytes of a block
     set: dict[int, bytes] = {}  # offset in a block -> bytes that are the same in all blocks, such as its scale
+    read_as: str = ""  # the format in memory, if it has another name
 
 
 def f16(value: float) -> bytes:
@@ -76,10 +77,23 @@ FORMATS = {
     "F32": Format(0, 1, 4),
     "F16": Format(1, 1, 2),
     "BF16": Format(30, 1, 2),
+    "Q4_0": Format(2, 32, 18, {0: f16(2e-3)}),
+    "Q4_1": Format(3, 32, 20, {0: f16(2e-3), 2: f16(-1.5e-2)}),
+    "Q5_0": Format(6, 32, 22, {0: f16(1e-3)}),
+    "Q5_1": Format(7, 32, 24, {0: f16(1e-3), 2: f16(-1.55e-2)}),
     "Q8_0": Format(8, 32, 34, {0: f16(1e-4)}),
+    "Q2_K": Format(10, 256, 84, {80: f16(8e-4), 82: f16(1.2e-3)}),
+    "Q3_K": Format(11, 256, 110, {108: f16(2e-4)}),
     "Q4_K": Format(12, 256, 144, {0: f16(1e-5), 2: f16(7.5e-5)}),
     "Q5_K": Format(13, 256, 176, {0: f16(5e-6), 2: f16(7.75e-5)}),
     "Q6_K": Format(14, 256, 210, {208: f16(1e-5)}),
+    "IQ4_NL": Format(20, 32, 18, {0: f16(1e-4)}),
+    "IQ4_XS": Format(23, 256, 136, {0: f16(1e-5)}),
+    "IQ1_S": Format(19, 256, 50, {0: f16(1e-3)}, "IQ1_E"),
+    "IQ2_XXS": Format(16, 256, 66, {0: f16(1e-4)}, "IQ2_E"),
+    "IQ3_XXS": Format(18, 256, 98, {0: f16(1e-4)}, "IQ3_XXS_E"),
+    "IQ3_S": Format(21, 256, 110, {0: f16(1e-4)}, "IQ3_S_E"),
+    "NVFP4": Format(40, 64, 36, {0: bytes([8] * 4)}, "NVFP4_E"),
     "MXFP4": Format(39, 32, 17, {0: bytes([119])}),
 }
 CONTEXT = 16384

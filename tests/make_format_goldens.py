@@ -137,12 +137,14 @@ def cases_of(formats: dict[str, tuple[int, list[int]]], rng: np.random.Generator
         floats = np.ascontiguousarray(floats, dtype=np.float32).reshape(-1)
         if not np.isfinite(floats).all():
             raise SystemExit(f"{name}: a golden must be finite")
-        cases.append({"format": name, "packed": packed.tobytes().hex(), "floats": floats.astype("<f4").tobytes().hex()})
+        made_by = "numpy, by the layout" if name in SIZES else f"gguf-py {importlib.metadata.version('gguf')}"
+        case = {"format": name, "from": made_by, "packed": packed.tobytes().hex(), "floats": floats.astype("<f4").tobytes().hex()}
+        cases.append(case)
     return cases
 
 
 def main() -> None:
-    about = f"gguf-py {importlib.metadata.version('gguf')} dequantize(); bytes as hex, floats little-endian"
+    about = "blocks and the weights that `from` unpacks from them; bytes as hex, floats little-endian"
     folder = Path(__file__).parent / "goldens"
     folder.mkdir(exist_ok=True)
     for name, formats in {"formats": FORMATS, "gguf_formats": GGUF_FORMATS}.items():

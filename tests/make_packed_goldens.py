@@ -1,6 +1,6 @@
 """Makes tests/goldens/packed: small matrices as other libraries pack them. NAME.safetensors has the packed tensors of the module "m", and
 the tensor "exact": the weights as the library itself expands them, float32 [rows, columns]. Of 32 rows it has every third one, which saves
-space: 0, 3, 6 ... are all places in a word. NAME.config.json is the config.json beside them.
+space: 0, 3, 6 ... are all places in a word. NAME.config.json is the config.json beside them. sources.json says which package expanded each.
 
     python tests/make_packed_goldens.py gptq awq compressed_tensors        # with torch and transformers
     python tests/make_packed_goldens.py compressed_tensors_0_9             # with compressed-tensors 0.9.4
@@ -16,6 +16,7 @@ PyPI. Of the first two and the last, only some files are run, so that no GPU is 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import json
 import struct
@@ -28,13 +29,14 @@ import numpy as np
 import numpy.typing as npt
 
 GOLDENS = Path(__file__).parent / "goldens" / "packed"
+SOURCES = GOLDENS / "sources.json"  # golden -> the package that expanded it, and its version
 DTYPES = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "uint32": "U32", "int8": "I8", "uint8": "U8",
           "float8_e4m3fn": "F8_E4M3", "float8_e8m0fnu": "F8_E8M0"}  # fmt: skip
 Array = npt.NDArray[Any]
 
 
-def write(name: str, config: dict[str, Any], exact: Array, tensors: dict[str, Array]) -> None:
-    """Writes a golden. A tensor of uint16 has the bits of BF16."""
+def write(name: str, config: dict[str, Any], exact: Array, tensors: dict[str, Array], package: str) -> None:
+    """Writes a golden that a package expanded. A tensor of uint16 has the bits of BF16."""
     header: dict[str, Any] = {}
     data = b""
     assert exact.dtype == np.float32
@@ -48,6 +50,9 @@ def write(name: str, config: dict[str, Any], exact: Array, tensors: dict[str, Ar
     GOLDENS.mkdir(parents=True, exist_ok=True)
     (GOLDENS / f"{name}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
     (GOLDENS / f"{name}.config.json").write_text(json.dumps(config, indent=1) + "\n")
+    sources = json.loads(SOURCES.read_text()) if SOURCES.exists() else {}
+    sources[name] = f"{package} {importlib.metadata.version(package).partition('+')[0]}"
+    SOURCES.write_text(json.dumps(sources, indent=1, sort_keys=True) + "\n")
 
 
 def without_init(package: str) -> None:
@@ -118,7 +123,7 @@ def make_gptq() -> None:
         if columns % wide:
             del tensors["g_idx"]  # groups of different lengths are also read without it
         arrays = {key: value.numpy() for key, value in tensors.items()}
-        write(name, {"quantization_config": config}, exact, {**arrays, "scales": made.scales.T})
+        write(name, {"quantization_config": config}, exact, {**arrays, "scales": made.scales.T}, "auto-gptq")
 
     for bits in (2, 3, 4, 8):
         make(f"gptq_{bits}_sym", bits, 32, True)
@@ -149,7 +154,7 @@ def make_awq() -> None:
         assert (exact == made.weights()).all(), name
         config = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": True}
         tensors = {key: getattr(layer, key).numpy() for key in ("qweight", "qzeros", "scales")}
-        write(name, {"quantization_config": config}, exact, tensors)
+        write(name, {"quantization_config": config}, exact, tensors, "autoawq")
 
 
 def compressed_config(bits: int, group: int, symmetric: bool, packed: bool, order: bool = False) -> dict[str, Any]:
@@ -192,7 +197,7 @@ def make_compressed(name: str, pack: Any, dequantize: Any, args: Any, bits: int,
         tensors["weight_zero_point"] = pack(zeros, bits, packed_dim=0).contiguous().numpy() if packed else zeros.numpy()
     if order:
         tensors["weight_g_idx"] = made.group_of.astype(np.int32)
-    write(name, compressed_config(bits, group, symmetric, packed, order), exact, tensors)
+    write(name, compressed_config(bits, group, symmetric, packed, order), exact, tensors, "compressed-tensors")
 
 
 def make_compressed_tensors() -> None:
@@ -237,7 +242,7 @@ def make_mlx() -> None:
             if dtype == mx.float16:
                 tensors = {key: value.view(np.float16) for key, value in tensors.items()}
             both = {"quantization": config, "quantization_config": config}
-            write(name, both, np.array(exact), {"weight": np.array(packed), **tensors})
+            write(name, both, np.array(exact), {"weight": np.array(packed), **tensors}, "mlx")
 
 
 def make_fp8() -> None:
@@ -263,7 +268,8 @@ def make_fp8() -> None:
             assert (expand(weight, torch.from_numpy(scales)) == exact).all(), name
         key = "weight_scale" if "compressed" in name else "weight_scale_inv"
         config = {"quantization_config": settings}
-        write(name, config, exact.numpy(), {"weight": codes.view(ml_dtypes.float8_e4m3fn), key: scales})
+        package = "torch" if expand is None else "compressed-tensors"
+        write(name, config, exact.numpy(), {"weight": codes.view(ml_dtypes.float8_e4m3fn), key: scales}, package)
 
     rng = np.random.default_rng(8)
     blocks = rng.uniform(1e-4, 1e-3, (3, 3)).astype(np.float32)
@@ -306,7 +312,8 @@ def make_bitsandbytes() -> None:
             both = torch.stack([flat >> 4, flat & 15], 1).flatten()[: rows * columns]
             exact = (state.code[both.long()] * state.absmax.repeat_interleave(state.blocksize)[: rows * columns]).reshape(rows, columns)
         config = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": kind, "bnb_4bit_use_double_quant": nested}
-        write(name, {"quantization_config": config}, exact.to(dtype).float().numpy(), {"weight": codes.numpy(), **tensors})
+        arrays = {"weight": codes.numpy(), **tensors}
+        write(name, {"quantization_config": config}, exact.to(dtype).float().numpy(), arrays, "bitsandbytes")
 
     make("bitsandbytes_nf4", "nf4", torch.bfloat16, True)
     make("bitsandbytes_nf4_f16", "nf4", torch.float16, False)
@@ -317,7 +324,7 @@ def make_bitsandbytes() -> None:
     exact = functional.int8_vectorwise_dequant(codes, scales)
     config = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
     tensors = {"weight": codes.numpy(), "SCB": scales.numpy(), "weight_format": np.array(0, np.uint8)}
-    write("bitsandbytes_int8", config, exact.numpy(), tensors)
+    write("bitsandbytes_int8", config, exact.numpy(), tensors, "bitsandbytes")
 
 
 class Fp4:
@@ -366,7 +373,7 @@ def make_fp4() -> None:
         assert (rounded == exact.to(torch.bfloat16)).all(), name
         groups = {"group_0": {"targets": ["Linear"], "weights": settings, "input_activations": settings | {"dynamic": "local"}}}
         config = {"quant_method": "compressed-tensors", "format": f"{kind}-pack-quantized", "config_groups": groups, "ignore": ["lm_head"]}
-        write(name, {"quantization_config": config}, exact.numpy(), arrays)
+        write(name, {"quantization_config": config}, exact.numpy(), arrays, "compressed-tensors")
 
     make("nvfp4_compressed", 64, 16)
     make("nvfp4_compressed_48", 48, 16)
@@ -396,7 +403,7 @@ def make_modelopt() -> None:
     groups = {"group_0": {"input_activations": weights, "weights": weights, "targets": ["Linear"]}}
     config = {"config_groups": groups, "ignore": ["lm_head"], "quant_algo": "NVFP4", "quant_method": "modelopt"}
     arrays = {"weight": made.codes, "weight_scale": made.scales.view(ml_dtypes.float8_e4m3fn), "weight_scale_2": made.factor}
-    write(name, {"quantization_config": config}, exact.numpy(), arrays)
+    write(name, {"quantization_config": config}, exact.numpy(), arrays, "nvidia-modelopt")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/formats.h"
+#include "files/made_tensor.h"
 #include "files/model_file.h"
 #include "files/new_file.h"
 #include "gil.h"
@@ -102,6 +103,13 @@ py::list tensors(const ModelFile& file) {
   return out;
 }
 
+// Returns how a tensor is packed, and why no format holds its weights exactly. Returns None if the file has it as it is.
+py::object packing(const ModelFile& file, const std::string& name) {
+  const files::TensorInfo* tensor = file.find(name);
+  require(tensor != nullptr, file.path(), " has no tensor ", name);
+  return tensor->made ? py::object(py::make_tuple(tensor->made->packing, tensor->made->not_exact)) : py::object(py::none());
+}
+
 }  // namespace
 
 std::string file_name(const py::str& name) {
@@ -122,6 +130,7 @@ void bind_files(py::module_& module) {
       .def("get", &get, py::arg("key"))
       .def("read", &read, py::arg("name"), py::arg("offset") = 0, py::arg("count") = py::none())
       .def("format", &format, py::arg("name"))
+      .def("packing", &packing, py::arg("name"))
       .def("keys", [](const ModelFile& file) {
         py::list out;
         for (const auto& [key, value] : file.metadata().entries()) {

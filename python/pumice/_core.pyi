@@ -93,6 +93,10 @@ class ModelFile:
     def read(self, name: str, offset: int = 0, count: int | None = None) -> bytes:
         """Returns `count` bytes of a tensor from `offset` on (None: all that follow), in the format that format() names."""
 
+    def packing(self, name: str) -> tuple[str, str] | None:
+        """Returns how a tensor is packed that is read as another format ("AWQ, 4 bits, groups of 128", "IQ2_XXS"), and why no format holds
+        its weights exactly ("" if one does). Returns None if the file has the tensor as it is read."""
+
 def open_file(path: str) -> ModelFile: ...
 def open_weights(path: str) -> ModelFile:
     """Opens a single .safetensors file, without a config.json."""
