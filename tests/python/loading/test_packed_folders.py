@@ -4,12 +4,14 @@ F32."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import random_models
+from formats_page import schemes
 from packed_models import PACKINGS, packed_folder
 from quantised_adapters import IDS, rows
 
@@ -101,12 +103,27 @@ def test_adapters(how: str, tmp_path: Path) -> None:
     assert nmse(rows(plain, **options), expected) > 1e-3
 
 
-def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
-    packed, _ = packed_folder("llama3", "awq", tmp_path)
+def test_every_scheme_is_packed() -> None:
+    assert {packing.library for packing in PACKINGS.values()} == set(schemes())
+
+
+@pytest.mark.parametrize("how", PACKINGS)
+def test_a_missing_tensor_is_named(how: str, tmp_path: Path) -> None:
+    """Takes away each tensor that a matrix consists of: codes, scales, zeros, tables, indices. No model may be loaded then."""
+    packed, _ = packed_folder("llama3", how, tmp_path)
     file = packed / "model.safetensors"
-    file.write_bytes(file.read_bytes().replace(b"layers.1.mlp.up_proj.qzeros", b"layers.1.mlp.up_proj.qXeros"))
-    with pytest.raises(pumice.ModelFormatError, match=r"tensor model\.layers\.1\.mlp\.up_proj\.qzeros: is missing"):
-        pumice.load(packed, device="cpu", progress=False)
+    whole = file.read_bytes()
+    end = 8 + int.from_bytes(whole[:8], "little")
+    module = "model.layers.1.mlp.up_proj"
+    names = [name for name in json.loads(whole[8:end]) if name.startswith(module)]
+    assert len(names) > 1
+    for name in names:
+        if name.endswith(("weight_format", "g_idx")) and "order" not in how:
+            continue  # says nothing that is not known without it
+        other = f"{name[:-1]}~"
+        file.write_bytes(whole[:end].replace(f'"{name}"'.encode(), f'"{other}"'.encode()) + whole[end:])
+        with pytest.raises(pumice.ModelFormatError, match=f"tensor {re.escape(name)}: is missing"):
+            pumice.load(packed, device="cpu", quantize="q8_0", progress=False)
 
 
 @pytest.mark.parametrize(
