@@ -15,6 +15,12 @@ namespace {
 constexpr std::int64_t kInWord = 8;
 constexpr std::array<int, kInWord> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // of the code of row 8 j + i in word j
 
+// Writes the codes that words have at a shift. A function of its own is vectorized: its count is no member of an object.
+template <class Code>
+void unpack_at(const std::uint32_t* words, std::int64_t count, int shift, Code* out) {
+  for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<Code>(words[i] >> shift & 15);
+}
+
 }  // namespace
 
 void add_awq(PackedFolder& folder) {
@@ -51,8 +57,8 @@ void add_awq(PackedFolder& folder) {
           const auto at = static_cast<std::size_t>(row - first);
           std::uint8_t* to = out.codes.data() + at * static_cast<std::size_t>(cols);
           float* offsets = out.offsets.data() + at * static_cast<std::size_t>(groups);
-          for (std::int64_t col = 0; col < cols; ++col) to[col] = static_cast<std::uint8_t>(code[col] >> shift & 15);
-          for (std::int64_t g = 0; g < groups; ++g) offsets[g] = static_cast<float>(zero[g] >> shift & 15);
+          unpack_at(code, cols, shift, to);
+          unpack_at(zero, groups, shift, offsets);
           unpack(scale, scale_rows.column<std::uint8_t>(row), groups, out.scales.data() + at * static_cast<std::size_t>(groups));
         }
       }
