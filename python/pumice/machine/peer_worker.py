@@ -67,6 +67,7 @@ PEERS = {
 
 
 def main() -> None:
+    """Loads the model, then answers each line of standard input, until it ends."""
     peer, model, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a peer prints must not be taken for an answer

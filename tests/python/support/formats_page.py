@@ -30,7 +30,7 @@ PACKED = GOLDENS / "packed"
 ASKED = "Q8_0"  # what `quantize="q8_0"` makes of a matrix that no format holds
 HEAD = """# Weights: packed folders and GGUF types
 For each packing of a safetensors folder and each type of a GGUF file: as which format its matrices are read, whether that holds every
-weight exactly, and how much memory and time it takes. Made by `python tests/make_formats_page.py`; [python.md](python.md#packed-folders)
+weight exactly, and how much memory and time it takes. Made by `python tests/make_formats_page.py`; [Packed folders](python/files.md#packed-folders)
 has the rules.
 
 - **goldens**: what expanded packed matrices for the tests, whose weights ours must equal, and how many, if more than one. `numpy, by the
