@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/formats_search.h"
 #include "quantize/cholesky.h"
+#include "quantize/columns.h"
 
 namespace pumice::quantize {
 
@@ -19,38 +20,6 @@ namespace {
 
 using search::kLanes;
 using search::Lanes;
-using search::Mask;
-
-constexpr int kVectors = 4, kRows = kVectors * kLanes;
-constexpr std::int64_t kChunk = 256;  // columns of a chunk
-
-struct Column {
-  Lanes row[kVectors];  // one number for each of the sixteen rows
-};
-
-// sums[c] += sum over j in [0, n) of matrix[j][c] * values[j], for c in [0, count). j ascends, four at a time: so the sums, which stay in
-// the first cache, are read and written a quarter as often.
-template <int kAtOnce>
-void add_rows(const float* matrix, std::int64_t stride, const Column* values, Column* sums, std::int64_t count) {
-  for (std::int64_t c = 0; c < count; ++c) {
-    for (int v = 0; v < kVectors; ++v) {
-      Lanes sum = sums[c].row[v];
-      for (int j = 0; j < kAtOnce; ++j) sum += matrix[j * stride + c] * values[j].row[v];
-      sums[c].row[v] = sum;
-    }
-  }
-}
-void add_products(const float* matrix, std::int64_t stride, const Column* values, std::int64_t n, Column* sums, std::int64_t count) {
-  std::int64_t j = 0;
-  for (; j + 4 <= n; j += 4) add_rows<4>(matrix + j * stride, stride, values + j, sums, count);
-  for (; j < n; ++j) add_rows<1>(matrix + j * stride, stride, values + j, sums, count);
-}
-// sums[c] += factors[c] * value, for c in [0, count).
-void add_product(const float* factors, const Column& value, Column* sums, std::int64_t count) {
-  for (std::int64_t c = 0; c < count; ++c) {
-    for (int v = 0; v < kVectors; ++v) sums[c].row[v] += factors[c] * value.row[v];
-  }
-}
 
 // Sixteen rows of a matrix, on their way to a format.
 template <Format f>
