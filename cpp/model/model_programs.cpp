@@ -24,6 +24,7 @@ const ModelProgram& ModelPrograms::get(const Key& key, const std::function<Progr
   program.kv_format = kv_format_;
   ModelProgram made = model_program(std::move(program), shapes_);
   made.attend = written.attend;
+  made.inputs = std::move(written.inputs);
   return known_.emplace(key, std::move(made)).first->second;
 }
 
@@ -39,6 +40,11 @@ const ModelProgram& ModelPrograms::layer(std::size_t layer) const {
 
 const ModelProgram& ModelPrograms::queries(std::size_t layer) const {
   return get({Kind::queries, layer, layer + 1, Output::tokens}, [&](ModelProgram& made) { return query_program(d_, layer, made.attend); });
+}
+
+const ModelProgram& ModelPrograms::products(std::size_t layer) const {
+  return get({Kind::products, layer, layer + 1, Output::tokens},
+             [&](ModelProgram& made) { return product_program(d_, shapes_, layer, made.inputs); });
 }
 
 const ModelProgram& ModelPrograms::draft(std::size_t first, bool after_trunk) const {

@@ -18,10 +18,11 @@ namespace pumice::model {
 
 struct ModelProgram {
   Program program;
-  std::vector<bool> matrices;     // [MatrixId]: whether the program uses the matrix
-  std::int32_t input_width = 0;   // floats per input row; 0 if the input is ids
-  std::int32_t output_width = 0;  // floats per output row
-  Attend attend = {};             // set by queries() only: the operation whose inputs are the program's output rows
+  std::vector<bool> matrices;             // [MatrixId]: whether the program uses the matrix
+  std::int32_t input_width = 0;           // floats per input row; 0 if the input is ids
+  std::int32_t output_width = 0;          // floats per output row
+  Attend attend = {};                     // set by queries() only: the operation whose inputs are the program's output rows
+  std::vector<ProductInput> inputs = {};  // set by products() only: which columns of the output rows are inputs of products
 };
 
 // Checks a program and returns it with its matrices and widths.
@@ -43,6 +44,7 @@ class ModelPrograms {
   const ModelProgram& body(std::size_t first, std::size_t last, Output output) const;
   const ModelProgram& layer(std::size_t layer) const;
   const ModelProgram& queries(std::size_t layer) const;
+  const ModelProgram& products(std::size_t layer) const;
   const ModelProgram& head() const;
   const ModelProgram& draft(std::size_t first, bool after_trunk) const;
   const ModelProgram& draft_logits() const;
@@ -50,7 +52,7 @@ class ModelPrograms {
   const ModelProgram& top() const;
 
  private:
-  enum class Kind : std::uint8_t { body, layer, queries, draft, draft_logits, head, log_probs, top };
+  enum class Kind : std::uint8_t { body, layer, queries, products, draft, draft_logits, head, log_probs, top };
   using Key = std::tuple<Kind, std::size_t, std::size_t, Output>;
   const ModelProgram& get(const Key& key, const std::function<Program(ModelProgram&)>& write) const;
 

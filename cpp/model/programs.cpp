@@ -322,6 +322,58 @@ Program query_program(const Description& d, std::size_t layer, Attend& attend) {
   return program;
 }
 
+// Returns the matrices that an operation multiplies all of its input by, and sets `in` to the input.
+static std::vector<MatrixId> product_of(const Op& op, View& in) {
+  std::vector<MatrixId> matrices;
+  if (const auto* linear = std::get_if<Linear>(&op)) {
+    in = linear->in;
+    for (const LinearPart& part : linear->parts) matrices.push_back(part.weight);
+  } else if (const auto* gated = std::get_if<GatedLinear>(&op)) {
+    in = gated->in;
+    matrices = {gated->gate, gated->up};
+  } else if (const auto* heads = std::get_if<HeadLinear>(&op); heads && heads->in_step == 0) {
+    in = heads->in;
+    matrices = {heads->weight};
+  }
+  return matrices;
+}
+
+Program product_program(const Description& d, const WeightShapes& shapes, std::size_t layer, std::vector<ProductInput>& inputs) {
+  Program program = layer_program(d, layer);
+  const ProgramFacts facts = check_program(program, shapes);
+  program.name = str("inputs of products of layer ", layer);
+  inputs.clear();
+  const auto slot = static_cast<std::int32_t>(program.slots.size());
+  SlotShape shape{Rows::tokens, program.slots[static_cast<std::size_t>(program.output)].width};
+  std::vector<Op> ops;
+  std::vector<std::pair<View, std::size_t>> current;  // the inputs that no operation has written to since they were copied
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    View in;
+    const std::vector<MatrixId> matrices = product_of(program.ops[i], in);
+    if (!matrices.empty() && program.slots[static_cast<std::size_t>(in.slot)].rows == Rows::tokens) {
+      auto known = std::ranges::find(current, in, &std::pair<View, std::size_t>::first);
+      if (known == current.end()) {
+        ops.emplace_back(Multiply{.a = in, .out = {slot, shape.width, in.width}});
+        known = current.insert(current.end(), {in, inputs.size()});
+        inputs.push_back({shape.width, in.width, {}});
+        shape.width += in.width;
+      }
+      std::vector<MatrixId>& all = inputs[known->second].matrices;
+      all.insert(all.end(), matrices.begin(), matrices.end());
+    }
+    for (const Touch& touch : facts.touches[i]) {
+      if (touch.writes) std::erase_if(current, [&](const auto& input) { return overlap(input.first, touch.view); });
+    }
+    ops.push_back(std::move(program.ops[i]));
+  }
+  const std::int32_t width = program.slots[static_cast<std::size_t>(program.output)].width;
+  ops.emplace_back(Multiply{.a = {program.output, 0, width}, .out = {slot, 0, width}});
+  program.ops = std::move(ops);
+  program.slots.push_back(shape);
+  program.output = slot;
+  return program;
+}
+
 Program draft_program(const Description& d, std::size_t first, bool after_trunk) {
   const std::size_t layers = d.config.layers.size();
   if (d.assistant) {

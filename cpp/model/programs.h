@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "core/program.h"
+#include "core/program_check.h"
 #include "model/description.h"
 
 namespace pumice::model {
@@ -23,6 +25,14 @@ Program layer_program(const Description& d, std::size_t layer);
 // Returns the part of layer_program() before attention. Its output rows hold the inputs of Attend. Sets `attend` to the Attend operation
 // with views of these rows.
 Program query_program(const Description& d, std::size_t layer, Attend& attend);
+// What matrices of a layer are multiplied by: columns of the output rows of product_program().
+struct ProductInput {
+  std::int32_t col = 0, width = 0;
+  std::vector<MatrixId> matrices;
+};
+// Returns layer_program() with further columns behind those of its output rows: the inputs of all Linear and GatedLinear, and of HeadLinear
+// whose heads read the same columns, each once. Sets `inputs` to where they are.
+Program product_program(const Description& d, const WeightShapes& shapes, std::size_t layer, std::vector<ProductInput>& inputs);
 Program head_program(const Description& d);  // from hidden rows to logits
 // The draft head (Config::draft) guesses the token that follows a token. draft_program() returns the program of its layer, from ids and
 // hidden rows to hidden rows. Each id comes with the hidden row of the position before: with the body's row if `after_trunk` is true, and

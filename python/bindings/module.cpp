@@ -8,6 +8,7 @@
 #include "core/version.h"
 #include "engine/devices.h"
 #include "engine/diagnostics.h"
+#include "calibration.h"
 #include "encoders.h"
 #include "errors.h"
 #include "file.h"
@@ -117,6 +118,7 @@ PYBIND11_MODULE(pumice_core, module) {  // defines PyInit_pumice_core(), which P
   bind_requests(module, model);
   bind_model(module, model);
   bind_ops(module);
+  bind_calibration(module);
   module.def("devices", &devices);
   module.def("build_info", &build_info);
   module.def("self_test", &self_test);

@@ -113,6 +113,28 @@ class NewFile:
 
     def finish(self) -> None: ...
 
+class Calibration:
+    """Packs the matrices of a model's layers with what they are multiplied by in texts (cpp/engine/calibration.h). The CPU computes."""
+
+    # By the name of a tensor: layer and number of what it is multiplied by. Tensors without such a place are not packed here.
+    places: dict[str, tuple[int, int]]
+    memory: int  # the most bytes that pack() takes
+    def __init__(
+        self,
+        file: ModelFile,
+        seen: Sequence[_Int32],  # token ids of texts for which codes are chosen
+        held: Sequence[_Int32],  # of those that judge the codes
+        wanted: Sequence[tuple[str, str]],  # names of tensors, and the formats that they get
+        threads: int | None = None,
+    ) -> None: ...
+    def pack(self, tensor: str, format: str, cancel: Cancel | None = None) -> tuple[bytes, float, float]:
+        """Returns the packed rows of a tensor of `places`, and the losses of searched and of fed back codes on the texts in `held`. Fastest
+        in the order of `places`."""
+
+    def products(self, tensor: str, cancel: Cancel | None = None) -> list[tuple[int, _Float32, _Float32]]:
+        """Returns for each block of columns its first column, and the sums of products of columns over `seen` and over `held`. Only
+        their lower halves are defined. For tests."""
+
 class LoadOptions:
     """The options of load() and plan(), as plain values. pumice.load() explains them. None means automatic."""
 
