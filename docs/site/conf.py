@@ -44,7 +44,8 @@ NAVIGATION = {
     ],
     "Evidence": [
         "docs/performance", "docs/numerics", "docs/families", "docs/formats", "docs/mixes", "docs/upstream", "docs/platforms",
-        "docs/results/epyc-zen3", "docs/results/epyc-zen4", "docs/results/amd-epyc-avx512-bf16", "docs/results/xeon-amx", "docs/results/xeon-sapphire-rapids",
+        "docs/results/epyc-zen3", "docs/results/epyc-zen4", "docs/results/amd-epyc-avx512-bf16", "docs/results/xeon-amx",
+        "docs/results/xeon-sapphire-rapids",
     ],
     "Developers": [
         "docs/architecture", "docs/adding", "tests/README", "bench/README", "CONTRIBUTING", "docs/releasing", "SECURITY", "CHANGELOG",

@@ -16,6 +16,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, BinaryIO, Literal, NoReturn
 
 import pumice
@@ -159,6 +160,13 @@ def parser() -> Parser:
         help="the format of tensors whose names fit (may be repeated)",
     )
     quantize.add_argument("--requantize", action="store_true", help="round weights that are quantized already a second time")
+    quantize.add_argument(
+        "--texts",
+        action="append",
+        metavar="FILE",
+        help="choose codes by what matrices are multiplied with in this text (may be repeated; texts of all kinds that the model is for)",
+    )
+    quantize.add_argument("--tokens", type=_count, help="how many tokens of texts the model reads (default: 16384)")
     for sub in (convert, quantize):
         sub.add_argument("output", help="the .gguf file to write")
         sub.add_argument("--split", metavar="SIZE", help='the largest size of a file, such as "4G"; the model has several files then')
@@ -514,7 +522,9 @@ def run_quantize(arguments: argparse.Namespace) -> int:
         if not equals:
             raise ValueError(f"--keep {rule} has no '='; it must be REGEX=FORMAT, such as blk\\.0\\..*=q8_0")
         keep[pattern] = format
-    options = _given(arguments, "to", "requantize", "split", "force")
+    options = _given(arguments, "to", "requantize", "split", "force", "tokens")
+    if arguments.texts is not None:
+        options["texts"] = [Path(path) for path in arguments.texts]
     say(pumice.quantize(arguments.model, arguments.output, keep=keep, dry_run=arguments.plan, **options))
     return 0
 

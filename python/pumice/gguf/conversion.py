@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from ..encode.sentence_config import SentenceConfig, read_layout
 from ..errors import ModelFormatError, PumiceError, UnsupportedModelError
 from ..loading.hub import resolve
 from ..tokens.tokenizer_files import load_tokenizer
+from .calibration import Calibration
 from .container import Tensor, head_bytes, padded
 from .forms import FORMS, Form, model_keys, rope_tensors, row_of, text_half, xielu_keys
 from .job import Job, source_key, split_size
@@ -43,22 +44,37 @@ class ConversionPlan:
 
     tensors: (name, format, shape, bytes) of each tensor.
     files: the paths of the files.
-    bytes: the size of all files."""
+    bytes: the size of all files.
+    calibrated: the names of the tensors whose codes are chosen by texts.
+    tokens: number of tokens that the model reads for that, those that are kept back included.
+    memory: the most bytes that this takes, beside the pieces of other tensors."""
 
     tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]
     files: tuple[Path, ...]
     bytes: int
+    calibrated: tuple[str, ...] = ()
+    tokens: int = 0
+    memory: int = 0
 
     def __str__(self) -> str:
-        rows: dict[tuple[str, str], tuple[int, int, int]] = {}
+        rows: dict[tuple[str, str, str], tuple[int, int, int]] = {}
+        calibrated = frozenset(self.calibrated)
         for name, kind, shape, used in self.tensors:
             layerless = ".".join(part if not part.isdigit() else "*" for part in name.split("."))
-            number, values, bytes_ = rows.get((layerless, kind), (0, 0, 0))
-            rows[layerless, kind] = (number + 1, values + int(np.prod(shape, dtype=np.int64)), bytes_ + used)
-        lines = [(name, kind, n, count(values), shown_size(used)) for (name, kind), (n, values, used) in rows.items()]
-        table = text_table(["tensor", "format", "tensors", "weights", "size"], lines, right=["tensors", "weights", "size"])
+            key = layerless, kind, "texts" if name in calibrated else ""
+            number, values, bytes_ = rows.get(key, (0, 0, 0))
+            rows[key] = (number + 1, values + int(np.prod(shape, dtype=np.int64)), bytes_ + used)
+        lines = [(name, kind, by, n, count(values), shown_size(used)) for (name, kind, by), (n, values, used) in rows.items()]
+        headers = ["tensor", "format", "codes by", "tensors", "weights", "size"]
+        if not calibrated:
+            headers.remove("codes by")
+        cells = [line if calibrated else (*line[:2], *line[3:]) for line in lines]
+        table = text_table(headers, cells, right=["tensors", "weights", "size"])
         names = ", ".join(shown_path(path) for path in self.files[:3]) + (", ..." if len(self.files) > 3 else "")
-        return f"{table}\n{names}: {shown_size(self.bytes)}, {len(self.tensors)} tensors, {self.bits:.2f} bits per weight"
+        text = f"{table}\n{names}: {shown_size(self.bytes)}, {len(self.tensors)} tensors, {self.bits:.2f} bits per weight"
+        if calibrated:
+            text += f"\n{len(calibrated)} of them by {self.tokens} tokens of texts, which takes up to {shown_size(self.memory)} of memory"
+        return text
 
     @property
     def bits(self) -> float:
@@ -67,13 +83,16 @@ class ConversionPlan:
         return 8 * sum(used for _, _, _, used in self.tensors) / max(weights, 1)
 
 
-def plan_of(job: Job) -> ConversionPlan:
+def plan_of(job: Job, calibration: Calibration | None = None) -> ConversionPlan:
     """Returns what a job writes."""
-    return ConversionPlan(
+    plan = ConversionPlan(
         tuple((tensor.name, tensor.format, tensor.shape, tensor.bytes) for tensor in job.tensors),
         tuple(file.path for file in job.files),
         job.bytes,
     )
+    if calibration is None:
+        return plan
+    return replace(plan, calibrated=calibration.tensors, tokens=calibration.windows.tokens, memory=calibration.memory)
 
 
 @checked_keywords()

@@ -115,11 +115,18 @@ class Job:
     """Writes units and metadata as a GGUF file, or as several ones."""
 
     def __init__(
-        self, path: Path, keys: Mapping[str, Any], units: Sequence[Unit], source: str, split: int | None = None, force: bool = False
+        self,
+        path: Path,
+        keys: Mapping[str, Any],
+        units: Sequence[Unit],
+        source: str,
+        split: int | None = None,
+        force: bool = False,
+        cancel: _core.Cancel | None = None,
     ) -> None:
         """source: a text that changes whenever the bytes of the source may have changed.  force: whether files with the names of the result
-        are replaced."""
-        self._units, self._force = units, force
+        are replaced.  cancel: ends the work of units that take long, when the job is interrupted."""
+        self._units, self._force, self._cancel = units, force, cancel
         self.files = _files(path, keys, units, split)
         self._journal = path.with_name(path.name + ".journal")
         heads = hashlib.sha256()
@@ -257,6 +264,8 @@ class Job:
                 at, ends, future = waiting.popleft()
                 yield at, ends, future.result()
         finally:
+            if self._cancel is not None:
+                self._cancel.request()
             pool.shutdown(cancel_futures=True)
 
 

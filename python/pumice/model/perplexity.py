@@ -14,6 +14,7 @@ from ..common.arguments import check_text, integer
 from ..common.display import text_table
 from ..common.progress import LateBar, Progress
 from ..errors import ContextLengthError
+from ..tokens.windows import WINDOW, windows_of
 
 if TYPE_CHECKING:
     from .. import _core
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 Int32 = npt.NDArray[np.int32]
 Float64 = npt.NDArray[np.float64]
 
-WINDOW = 512  # tokens of a window, as in llama.cpp's llama-perplexity
 _LEAST_WINDOW = 4
 _BLOCK = 1 << 21  # logits that are converted to double at a time: 16 MB
 
@@ -87,22 +87,6 @@ class Comparison:
             ("tokens", f"{self.model.tokens} in {self.model.windows} windows of {self.model.window}"),
         ]
         return text_table(["figure", "value"], rows)
-
-
-def windows_of(ids: Int32, size: int, bos: int | None) -> Iterator[Int32]:
-    """Yields the windows of a text: `size` tokens each, one after the other. The tokens behind the last whole window are left out. A text
-    that is shorter than a window is a window.
-
-    bos: the id that replaces the first token of each window, or None if the model's texts begin with none. llama-perplexity does the same
-    (llama.cpp, tools/perplexity/perplexity.cpp)."""
-    if len(ids) < size:
-        yield ids
-        return
-    for first in range(0, len(ids) - size + 1, size):
-        window = ids[first : first + size].copy()
-        if bos is not None:
-            window[0] = bos
-        yield window
 
 
 def first_scored(window: Int32) -> int:

@@ -1,5 +1,5 @@
-"""Ctrl-C must raise KeyboardInterrupt within 100 ms in load, encode, generate and doctor (the tests allow 500 ms). Afterwards the model
-must give the same results as before."""
+"""Ctrl-C must raise KeyboardInterrupt within 100 ms in load, encode, generate, calibration and doctor (the tests allow 500 ms). Afterwards
+the model must give the same results as before."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import random_gguf
 import samples
 
 import pumice
+from pumice import _core
 
 # Seconds from Ctrl-C to KeyboardInterrupt: the goal, and the most that these tests allow.
 PROMISED, ASSERTED = 0.1, 0.5
@@ -83,6 +85,19 @@ def test_short_texts_while_others_hold_the_device(minilm: pumice.Model) -> None:
     for thread in others:
         thread.join()
     assert np.array_equal(minilm.encode("stone"), before)
+
+
+def test_calibration(tmp_path: Path) -> None:
+    file = _core.open_file(str(random_gguf.make_gguf("llama_wide", tmp_path)))
+    texts = list(np.random.default_rng(4).integers(1, 512, (600, 256), dtype=np.int32))
+    calibration = _core.Calibration(file, texts, texts[:9], [("blk.1.ffn_down.weight", "Q4_K")])
+    rng = random.Random(3)
+
+    def work() -> None:
+        while True:
+            calibration.pack("blk.1.ffn_down.weight", "Q4_K")
+
+    report("calibration", [interrupted_after(rng.uniform(0.05, 2.0), work) for _ in range(5)])
 
 
 def test_generate_and_prefill(smollm2: pumice.Model) -> None:
