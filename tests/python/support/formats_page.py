@@ -30,8 +30,8 @@ PACKED = GOLDENS / "packed"
 ASKED = "Q8_0"  # what `quantize="q8_0"` makes of a matrix that no format holds
 HEAD = """# Weights: packed folders and GGUF types
 For each packing of a safetensors folder and each type of a GGUF file: as which format its matrices are read, whether that holds every
-weight exactly, and how much memory and time it takes. Made by `python tests/make_formats_page.py`; [Packed folders](python/files.md#packed-folders)
-has the rules.
+weight exactly, and how much memory and time it takes. [Packed folders](python/files.md#packed-folders) has the rules. Made by
+`python tests/make_formats_page.py`.
 
 - **goldens**: what expanded packed matrices for the tests, whose weights ours must equal, and how many, if more than one. `numpy, by the
   layout`: no program at hand expands this type, so that the tests do as its layout says.
