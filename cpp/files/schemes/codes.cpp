@@ -120,6 +120,7 @@ class MadeOfCodes final : public MadeTensor {
   }
 
   Format format() const { return target_ ? target_->format : Format::F32; }
+  const Codes& codes() const { return codes_; }
 
   void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::uint8_t* out) const override {
     constexpr std::int64_t kRows = 16;  // whose codes lie in the cache
@@ -211,15 +212,21 @@ class MadeOfCodes final : public MadeTensor {
 }  // namespace
 
 TensorInfo made_of(Codes codes) {
+  const auto made = std::make_shared<const MadeOfCodes>(std::move(codes));
+  const Codes& of = made->codes();
+  return made_matrix(of.module, of.rows, of.cols, made->format(), of.scales, made);
+}
+
+TensorInfo made_matrix(const std::string& module, std::int64_t rows, std::int64_t cols, Format format, const TensorInfo& from,
+                       std::shared_ptr<const MadeTensor> made) {
   TensorInfo tensor;
-  tensor.name = codes.module + ".weight";
-  tensor.shape = {codes.rows, codes.cols};
-  tensor.file = codes.scales.file;
-  tensor.offset = codes.scales.offset;
-  auto made = std::make_shared<const MadeOfCodes>(std::move(codes));
-  tensor.format = made->format();
-  tensor.format_name = name(*tensor.format);
-  tensor.bytes = static_cast<std::uint64_t>(mul_or_fail(tensor.shape[0], row_bytes(*tensor.format, tensor.shape[1]), tensor.name.c_str()));
+  tensor.name = module + ".weight";
+  tensor.format = format;
+  tensor.format_name = name(format);
+  tensor.shape = {rows, cols};
+  tensor.bytes = static_cast<std::uint64_t>(mul_or_fail(rows, row_bytes(format, cols), tensor.name.c_str()));
+  tensor.file = from.file;
+  tensor.offset = from.offset;
   tensor.made = std::move(made);
   return tensor;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "files/file.h"
+#include "files/made_tensor.h"
 #include "files/slices.h"
 #include "files/tensor_info.h"
 
@@ -46,6 +47,10 @@ struct Codes {
 // Returns the tensor that is made from these codes. Its format is the smallest one that holds every weight exactly: the file's scale
 // becomes the scale of each block of 32, which is a half float. If there is no such format, it is F32, and MadeTensor::not_exact says why.
 TensorInfo made_of(Codes codes);
+
+// Returns the tensor MODULE.weight [rows, cols] whose rows `made` makes. It has the place in the files that the packed tensor `from` has.
+TensorInfo made_matrix(const std::string& module, std::int64_t rows, std::int64_t cols, Format format, const TensorInfo& from,
+                       std::shared_ptr<const MadeTensor> made);
 
 // Reads `count` bytes of a tensor.
 void read_bytes(std::span<const File> files, const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, void* out);

@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/checked.h"
-#include "files/made_tensor.h"
+#include "files/schemes/codes.h"
 
 namespace pumice::files::schemes {
 namespace {
@@ -30,6 +29,8 @@ class MadeOfFloats final : public MadeTensor {
     }
   }
 
+  const Floats& floats() const { return floats_; }
+
  private:
   Floats floats_;
 };
@@ -48,16 +49,9 @@ std::array<float, 256> make_e4m3_values() {
 }  // namespace
 
 TensorInfo made_of(Floats floats) {
-  TensorInfo tensor;
-  tensor.name = floats.module + ".weight";
-  tensor.format = floats.format;
-  tensor.format_name = name(floats.format);
-  tensor.shape = {floats.rows, floats.cols};
-  tensor.bytes = static_cast<std::uint64_t>(mul_or_fail(floats.rows, row_bytes(floats.format, floats.cols), tensor.name.c_str()));
-  tensor.file = floats.from.file;
-  tensor.offset = floats.from.offset;
-  tensor.made = std::make_shared<const MadeOfFloats>(std::move(floats));
-  return tensor;
+  const auto made = std::make_shared<const MadeOfFloats>(std::move(floats));
+  const Floats& of = made->floats();
+  return made_matrix(of.module, of.rows, of.cols, of.format, of.from, made);
 }
 
 const std::array<float, 256>& e4m3_values() {

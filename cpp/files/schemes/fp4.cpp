@@ -154,17 +154,8 @@ void add_fp4_matrix(PackedFolder& folder, const Fp4& fp4) {
   const std::int64_t group = fp4.factor ? kNvfp4 : kMxfp4;
   const std::int64_t cols = columns_of_codes(folder, *fp4.codes, group), rows = fp4.codes->shape[0];
   folder.need_shape(*fp4.scales, {rows, cols / group});
-  auto made = std::make_shared<const MadeOfFp4>(fp4, cols, fp4.factor ? factor_of(folder, *fp4.factor) : 1.0f);
-  TensorInfo tensor;
-  tensor.name = fp4.module + ".weight";
-  tensor.format = made->format();
-  tensor.format_name = name(*tensor.format);
-  tensor.shape = {rows, cols};
-  tensor.bytes = static_cast<std::uint64_t>(mul_or_fail(rows, row_bytes(*tensor.format, cols), tensor.name.c_str()));
-  tensor.file = fp4.codes->file;
-  tensor.offset = fp4.codes->offset;
-  tensor.made = std::move(made);
-  folder.add(std::move(tensor), {fp4.codes, fp4.scales, fp4.factor});
+  const auto made = std::make_shared<const MadeOfFp4>(fp4, cols, fp4.factor ? factor_of(folder, *fp4.factor) : 1.0f);
+  folder.add(made_matrix(fp4.module, rows, cols, made->format(), *fp4.codes, made), {fp4.codes, fp4.scales, fp4.factor});
 }
 
 }  // namespace pumice::files::schemes
