@@ -27,7 +27,7 @@ PARTS = [
     *("mpnet", "xlm-r", "nomic", "modernbert", "modernbert-long", "rerank", "static"),
     *("threads", "load", "start", "batches", "contexts"),
 ]
-FORMATS = ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "F32", "F16", "BF16"]
+FORMATS = ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "F8_E4M3", "F32", "F16", "BF16"]
 
 INTRODUCTION = "Medians of the rounds, the lowest and highest in brackets; a ratio is the median of the rounds' own. In bold: not reached."
 

@@ -6,12 +6,13 @@
 //                Weight i of a word is at bit 8 (i % 4) + B (i / 4). A shift and a mask then yield four neighbouring weights as the bytes
 //                of a word, which is the form that conversions to float and dot products of 4 x 8 bits need.
 //   scales:      In formats with blocks of 32 weights, each block has an f16 scale, or a pair (scale, minimum) of f16, or in MXFP4 the byte
-//                of its exponent, or in NVFP4_E the float scales of its halves. In Q3_K, Q6_K and IQ formats with supers, each sub-block of
-//                16 or 32 weights has a signed byte. In Q2_K it has a byte with 4 bits of scale and 4 bits of minimum, and in Q4_K and Q5_K
-//                a pair of bytes (scale, minimum).
+//                of its exponent, or in NVFP4_E the float scales of its halves. In F8_E4M3, each 128 weights have a float scale. In Q3_K,
+//                Q6_K and IQ formats with supers, each sub-block of 16 or 32 weights has a signed byte. In Q2_K it has a byte with 4 bits of
+//                scale and 4 bits of minimum, and in Q4_K and Q5_K a pair of bytes (scale, minimum).
 //   supers:      K-quants and IQ formats but IQ4_NL only. Each 256 weights have an f16 by which their scales are multiplied, or a pair of
 //                f16, one for the scales and one for the minima.
-// weight = scale * code + minimum. The product is exact in float, because codes are small integers and scales have at most 19 bits.
+// weight = scale * code + minimum. The product is exact in float, because codes are small integers and scales have at most 19 bits (but in
+// NVFP4_E and F8_E4M3, whose float scales have 24 bits: there it is rounded once).
 #ifndef PUMICE_SHADERS_LAYOUT_H
 #define PUMICE_SHADERS_LAYOUT_H
 
@@ -24,8 +25,8 @@ using uint = std::uint32_t;
 #define PUMICE_CONSTANT const uint
 #endif
 
-// What a code is: the float itself, an unsigned byte, a signed byte, or an index in a table of cpp/core/code_values.h (kNonLinear: that of
-// IQ4). Kinds with a table come last.
+// What a code is: a float (in F8_E4M3, a float of 8 bits that is multiplied by a scale), an unsigned byte, a signed byte, or an index in a
+// table of cpp/core/code_values.h (kNonLinear: that of IQ4). Kinds with a table come last.
 PUMICE_CONSTANT kFloat = 0, kUnsigned = 1, kSigned = 2, kNonLinear = 3, kE2M1 = 4, kIq1 = 5, kIq2 = 6, kIq3Xxs = 7, kIq3S = 8;
 
 #define PUMICE_LAYOUT(name, code, codes, high, scales, supers) \
@@ -34,6 +35,7 @@ PUMICE_CONSTANT kFloat = 0, kUnsigned = 1, kSigned = 2, kNonLinear = 3, kE2M1 = 
 PUMICE_LAYOUT(F32, kFloat, 1, 0, 0, 0);
 PUMICE_LAYOUT(F16, kFloat, 2, 0, 0, 0);
 PUMICE_LAYOUT(BF16, kFloat, 2, 0, 0, 0);
+PUMICE_LAYOUT(F8_E4M3, kFloat, 4, 0, 128, 0);
 PUMICE_LAYOUT(Q4_0, kUnsigned, 8, 0, 64, 0);
 PUMICE_LAYOUT(Q4_1, kUnsigned, 8, 0, 32, 0);
 PUMICE_LAYOUT(Q5_0, kUnsigned, 8, 32, 64, 0);

@@ -33,6 +33,7 @@ uint super_word(Row row, uint i) { return word_at(row.side, row.supers + i); }
 uvec4 four_bits(uvec2 words) { return uvec4(words.x, words.x >> 4, words.y, words.y >> 4) & 0x0f0f0f0f; }
 uvec4 two_bits(uint word) { return uvec4(word, word >> 2, word >> 4, word >> 6) & 0x03030303; }
 uvec4 one_bit(uint word, uint k) { return uvec4(word, word >> 1, word >> 2, word >> 3) >> (k / 16 % 2 * 4) & 0x01010101; }
+uvec4 bytes_of(uint four) { return uvec4(four, four >> 8, four >> 16, four >> 24) & 255; }
 
 uvec4 codes_Q4_0(Row row, uint k) { return four_bits(pair_at(row.side, row.codes + k / 8)); }
 uvec4 codes_Q4_1(Row row, uint k) { return codes_Q4_0(row, k); }
@@ -120,6 +121,21 @@ void floats_BF16(Row row, uint k, out vec4 w[4]) {
 }
 float float_BF16(Row row, uint k) { return uintBitsToFloat(word_at(row.side, row.codes + k / 2) >> k % 2 * 16 << 16); }
 
+// A float has the exponent's bias 127 in the place of 7. If the exponent is 0, the value is the mantissa * 2^-9.
+vec4 e4m3_values(uvec4 codes) {
+  const uvec4 sizes = codes & 127;
+  const vec4 values = mix(vec4(sizes) * 0.001953125, uintBitsToFloat((sizes << 20) + (120u << 23)), greaterThan(sizes, uvec4(7)));
+  return uintBitsToFloat(floatBitsToUint(values) | (codes & 128) << 24);
+}
+void floats_F8_E4M3(Row row, uint k, out vec4 w[4]) {
+  const uvec4 words = quad_at(row.side, row.codes + k / 4);
+  const float scale = uintBitsToFloat(scale_word(row, k / 128));
+  [[unroll]] for (uint i = 0; i < 4; ++i) w[i] = scale * e4m3_values(bytes_of(words[i]));
+}
+float float_F8_E4M3(Row row, uint k) {
+  return uintBitsToFloat(scale_word(row, k / 128)) * e4m3_values(uvec4(byte_at(word_at(row.side, row.codes + k / 4), k))).x;
+}
+
 #include "formats.glsl"
 
 bool is_quantized(uint format) { return code_kind(format) != kFloat; }
@@ -161,7 +177,6 @@ void prepare_codes(uint format, uint format2) {
   barrier();
 }
 
-uvec4 bytes_of(uint four) { return uvec4(four, four >> 8, four >> 16, four >> 24) & 255; }
 ivec4 signed_bytes_of(uint four) {
   const int x = int(four);
   return ivec4(bitfieldExtract(x, 0, 8), bitfieldExtract(x, 8, 8), bitfieldExtract(x, 16, 8), x >> 24);

@@ -1,9 +1,10 @@
 """Writes random blocks of weight formats and the floats that gguf-py unpacks from them.
 
 tests/goldens/formats.json has those of every format of cpp/core/formats.def, tests/goldens/gguf_formats.json those of GGUF formats that are
-read as another format (cpp/files/gguf_formats.cpp). Formats that gguf-py does not unpack are unpacked by functions of numpy here.
+read as another format (cpp/files/gguf_formats.cpp). Formats that gguf-py does not unpack are unpacked by functions of numpy here, those of
+F8_E4M3 by ml_dtypes.
 
-It only has to run again when a format is added: `pip install gguf`, then `python tests/make_format_goldens.py`.
+It only has to run again when a format is added: `pip install gguf ml_dtypes`, then `python tests/make_format_goldens.py`.
 """
 
 import importlib.metadata
@@ -11,6 +12,7 @@ import json
 from pathlib import Path
 
 import gguf
+import ml_dtypes
 import numpy as np
 from gguf.quants import dequantize
 
@@ -37,6 +39,7 @@ FORMATS: dict[str, tuple[int, list[int]]] = {
     "IQ3_S_E": (4, [0]),
     "NVFP4_E": (4, []),
     "MXFP4": (8, []),
+    "F8_E4M3": (8, []),
 }
 # The same of GGUF formats that are read as another one. IQ1_M has its half float in pieces.
 GGUF_FORMATS: dict[str, tuple[int, list[int]]] = {
@@ -61,6 +64,7 @@ SIZES = {
     "IQ3_XXS_E": (256, 134),
     "IQ3_S_E": (256, 134),
     "NVFP4_E": (32, 24),
+    "F8_E4M3": (128, 132),
     "Q1_0": (128, 18),
     "Q2_0": (64, 18),
     "Q2_0, groups of 128": (128, 34),
@@ -93,6 +97,8 @@ def unpacked(name: str, packed: np.ndarray) -> np.ndarray:
         return d * (2.0 * bits(packed[:, 2:], 1) - 1)
     if name.startswith("Q2_0"):
         return d * (bits(packed[:, 2:], 2) - 1.0)
+    if name == "F8_E4M3":
+        return packed[:, :4].copy().view(np.float32) * packed[:, 4:].view(ml_dtypes.float8_e4m3fn).astype(np.float32)
     if name == "NVFP4_E":
         scales = packed[:, :8].copy().view(np.float32)
         return np.repeat(scales, 16, axis=1) * np.take(E2M1, halves_of(packed[:, 8:]))
@@ -118,6 +124,10 @@ def blocks_of(name: str, count: int, halves: list[int], rng: np.random.Generator
         packed[:, offset : offset + 2] = values.astype(np.float16).view(np.uint8).reshape(count, 2)
     if name == "MXFP4":
         packed[:, 0] = [0, 1, 2, 100, 120, 127, 130, 250]
+    if name == "F8_E4M3":  # every code but NaN; scales whose products are subnormal, and the largest
+        packed[:, 4:] = [np.arange(128) + 128 * (i % 2) for i in range(count)]
+        packed[(packed & 127) == 127] -= 1
+        packed[:, :4] = np.array([[0.0021], [-0.013], [1], [3e-5], [1.1e-37], [1e-40], [1.8e19], [0]], "<f4").view(np.uint8)
     if name == "NVFP4_E":
         packed[:, :8] = (rng.standard_normal((count, 2)) * [[0], [0.02], [1e-30], [1e30]]).astype("<f4").view(np.uint8)
     if name == "NVFP4":  # every kind of E4M3 number but NaN, which gguf-py reads as 0

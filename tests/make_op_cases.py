@@ -29,7 +29,8 @@ Stream 1: ids, bits modulo rows (embed) or width (log_prob); then the first beco
 Stream 100 + m: matrix m (linear: its parts in order; gate, up; tokens, positions, types). Plain formats: normal * float32(1 / sqrt(cols)),
 rounded to the format. Others block by block: ceil(bytes / 8) draws give the bytes, little-endian; then s = (0.5 + uniform) / sqrt(cols),
 and each [offset, factor] of 'halves' becomes the half float of float32(factor * s); MXFP4's first byte becomes
-125 - floor(log2(cols) / 2) + (that byte & 1).
+125 - floor(log2(cols) / 2) + (that byte & 1); NVFP4_E's two floats become float32(0.171 * s), F8_E4M3's float32(0.0093 * s), and its codes
+127 and 255, which are NaN, 126 and 254.
 So weights have a variance of about 1 / cols and products of about 1. embed takes 1 for cols in this.
 Stream 200 + v: vector v. A norm's weight is 1 + 0.2 * normal, its bias and a product's 0.5 * normal, in float32; a gate's before up's.
 linear: scale 1, softcap 0 (none) where not given; alphas: alpha_p and alpha_n of xielu.
@@ -77,13 +78,16 @@ HALVES: dict[str, list[list[float]]] = {
     "IQ3_S_E": [[0, 0.0059]],
     "NVFP4_E": [],
     "MXFP4": [],
+    "F8_E4M3": [],
 }
-BLOCKS = {"F32": 1, "F16": 1, "BF16": 1} | {
-    name: 256 if name.endswith("_K") or (name.startswith("IQ") and name != "IQ4_NL") else 32 for name in HALVES
+BLOCKS = {"F32": 1, "F16": 1, "BF16": 1, "F8_E4M3": 128} | {
+    name: 256 if name.endswith("_K") or (name.startswith("IQ") and name != "IQ4_NL") else 32 for name in HALVES if name != "F8_E4M3"
 }
-LATER_FORMATS = ["IQ1_E", "IQ2_E", "IQ3_XXS_E", "IQ3_S_E", "NVFP4_E"]  # their cases are at the end, so that the others keep their numbers
+FLOATS = ("F32", "F16", "BF16", "F8_E4M3")  # formats whose products have float activations
+# The cases of these formats are at the end, so that the others keep their numbers.
+LATER_FORMATS = ["IQ1_E", "IQ2_E", "IQ3_XXS_E", "IQ3_S_E", "NVFP4_E", "F8_E4M3"]
 FIRST_BLOCKS = {name: block for name, block in BLOCKS.items() if name not in LATER_FORMATS}
-COLS = {1: [32, 300, 768, 33], 32: [32, 96, 384, 768], 256: [256, 512, 768, 1024]}
+COLS = {1: [32, 300, 768, 33], 32: [32, 96, 384, 768], 128: [128, 256, 384, 896], 256: [256, 512, 768, 1024]}
 TOKENS = [1, 2, 3, 4, 5, 7, 16, 33, 129]
 ROWS = [1, 15, 16, 17, 48, 129, 33, 64]
 ACTIVATIONS = ["none", "gelu", "gelu_tanh", "silu", "relu", "tanh"]
@@ -99,7 +103,7 @@ ATTEND = {"f32": 1e-8, "f16": 1e-6, "q8_0": 5e-4}  # by format of the keys and v
 
 
 def product_limits(*formats: str) -> dict[str, float]:
-    if any(BLOCKS[f] > 1 for f in formats):
+    if any(f not in FLOATS for f in formats):
         return PRODUCT
     return PRODUCT | {"automatic": BFLOAT16 if "BF16" in formats else EXACT}
 
@@ -894,15 +898,16 @@ def later_formats() -> list[Case]:
         cases.append(linear([(name, 33, False), ("Q8_0", 20, False)], COLS[block][n % 4], TOKENS[n], pad=3, precise=True))
         up = name if n % 2 else LATER_FORMATS[n - 1] if n else "Q6_K"
         case: Case = {"op": "gated_linear", "gate": name, "up": up, "rows": 48, "cols": 512, "tokens": TOKENS[8 - n], "activation": "silu"}
-        cases.append(case | {"pad": PADS[n % 3], "nmse": PRODUCT, "floor": 0.1})
+        cases.append(case | {"pad": PADS[n % 3], "nmse": product_limits(name, up), "floor": 0.1})
         case = {"op": "embed", "format": name, "rows": 129, "cols": COLS[block][n % 4], "segments": [[5, 7], [0, 2]], "positions": "F16"}
         cases.append(case | {"types": "none", "scale": 0.5, "nmse": 1e-12})
         case = {"op": "head_linear", "format": name, "heads": 3, "rows": 20, "cols": 256, "out_step": 20, "in_step": 256}
-        cases.append(case | {"tokens": TOKENS[n + 3], "pad": 0, "nmse": PRODUCT, "floor": 0.1})
+        cases.append(case | {"tokens": TOKENS[n + 3], "pad": 0, "nmse": product_limits(name), "floor": 0.1})
         case = {"op": "experts", "experts": 8, "chosen": 2, "width": 256, "cols": 256, "tokens": (9, 129)[n % 2], "turn": 3, "step": 5}
         case |= {"gate": name, "up": name, "down": name, "activation": "silu", "residual": "out", "pad": 3}
-        cases.append(case | {"nmse": {"float32": 1e-9, "automatic": 2e-3}, "floor": 0.1})
-    return cases
+        cases.append(case | {"nmse": {"float32": 1e-9, "automatic": 1e-9 if name in FLOATS else 2e-3}, "floor": 0.1})
+    rounded = {"may_round": True, "nmse": PRODUCT | {"automatic": ROUNDED}}
+    return [*cases, *(linear([("F8_E4M3", 33, True)], cols, tokens) | rounded for cols, tokens in ((128, 7), (384, 129)))]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-// The integers that the codes of a weight format stand for, where they are no plain numbers. shaders/weights.glsl has the same tables.
+// What the codes of a weight format stand for, where they are no plain integers. shaders/weights.glsl has the same tables.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +23,13 @@ constexpr CodeValues kIq2Values = {8, 25, 43, 0, -8, -25, -43, 0};
 constexpr CodeValues kIq3XxsValues = {2, 6, 10, 14, 18, 22, 26, 31, -2, -6, -10, -14, -18, -22, -26, -31};
 // IQ3_S. Bit 3 is the sign.
 constexpr CodeValues kIq3SValues = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
+
+// Returns the value of a code of F8_E4M3, which has a sign, 4 bits of exponent with the bias 7, and 3 bits of mantissa; exponent 0 is that
+// of subnormal numbers. The codes 0x7f and 0xff are NaN and are no weights (check_finite()); here they are 480 and -480. Source: OCP 8-bit
+// Floating Point Specification 1.0. Exponent and mantissa, moved to where a float has them, make 2^-120 times the value.
+[[maybe_unused]] static float e4m3_value(std::uint8_t code) {
+  return 0x1p120f *
+         __builtin_bit_cast(float, static_cast<std::uint32_t>(code & 0x80) << 24 | static_cast<std::uint32_t>(code & 0x7f) << 20);
+}
 
 }  // namespace pumice

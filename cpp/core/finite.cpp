@@ -35,6 +35,14 @@ bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed)
       return !carries<std::uint16_t>(packed, weights, 2, 0x7C00, 0x0400, 0x8000);
     case Format::BF16:
       return !carries<std::uint16_t>(packed, weights, 2, 0x7F80, 0x0080, 0x8000);
+    // Scales are below 2^64, so that products with values of up to 448 and with the units of kernels (cpu/matrix/layout.h) are finite. For
+    // larger ones, the exponent plus 65 carries. The codes 0x7f and 0xff are NaN: their lower seven bits plus 1 carry.
+    case Format::F8_E4M3: {
+      std::uint8_t all = 0;
+      for (std::int64_t b = 0; b < blocks; ++b)
+        for (int i = 4; i < 132; ++i) all = static_cast<std::uint8_t>(all | ((packed[b * bytes + i] & 0x7F) + 1));
+      return (all & 0x80) == 0 && !carries<std::uint32_t>(packed, blocks, bytes, 0x7F800000u, 65u << 23, 0x80000000u);
+    }
     case Format::Q4_0:
     case Format::Q5_0:
     case Format::Q8_0:

@@ -74,7 +74,7 @@ std::vector<float> evened(std::span<const float> column_weights) {
 }  // namespace
 
 bool can_pack(Format format) {
-  return !info(format).quantized || search::with_grid(format, []<Format f>() {});
+  return info(format).block == 1 || search::with_grid(format, []<Format f>() {});
 }
 
 void check_weights(Format format, const float* weights, std::int64_t n) {

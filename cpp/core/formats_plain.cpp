@@ -1,6 +1,7 @@
-// Formats without blocks, and the formats whose blocks are 32 weights with one scale d (Q4_0, Q5_0, Q8_0) or one scale d and one minimum m
-// (Q4_1, Q5_1). Four-bit codes are stored in 16 bytes: the code of weight i is the low half of byte i, and the code of weight 16 + i is its
-// high half.
+// Formats without blocks, F8_E4M3, and the formats whose blocks are 32 weights with one scale d (Q4_0, Q5_0, Q8_0) or one scale d and one
+// minimum m (Q4_1, Q5_1). Four-bit codes are stored in 16 bytes: the code of weight i is the low half of byte i, and the code of weight
+// 16 + i is its high half.
+#include "core/code_values.h"
 #include "core/formats_blocks.h"
 
 namespace pumice::blocks {
@@ -15,6 +16,14 @@ void unpack_F16(const std::uint8_t* packed, std::int64_t count, float* out) {
 
 void unpack_BF16(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (std::int64_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load<std::uint16_t>(packed + 2 * i));
+}
+
+// Block: float scale, 128 codes. Weight: scale * e4m3_value(code), rounded to float.
+void unpack_F8_E4M3(const std::uint8_t* packed, std::int64_t count, float* out) {
+  for (; count > 0; --count, packed += 132, out += 128) {
+    const float scale = load<float>(packed);
+    for (int i = 0; i < 128; ++i) out[i] = scale * e4m3_value(packed[4 + i]);
+  }
 }
 
 // Block: f16 d, 16 bytes of codes. Weight: d * (code - 8).

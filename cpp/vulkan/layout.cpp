@@ -113,6 +113,11 @@ void pack_F32(Bytes in, const Planes& row, std::int64_t b) { copy(row.codes + 4 
 void pack_F16(Bytes in, const Planes& row, std::int64_t b) { copy(row.codes + 2 * b, in, 2); }
 void pack_BF16(Bytes in, const Planes& row, std::int64_t b) { copy(row.codes + 2 * b, in, 2); }
 
+void pack_F8_E4M3(Bytes in, const Planes& row, std::int64_t b) {
+  copy(row.codes + 128 * b, in + 4, 128);
+  copy(row.scales + 4 * b, in, 4);
+}
+
 void pack_Q4_0(Bytes in, const Planes& row, std::int64_t b) {
   std::uint8_t codes[32];
   split_halves(in + 2, codes);

@@ -1,4 +1,4 @@
-// AVX-512: products of float panels, to which quantized weights are converted, and of the float formats (F32, F16, BF16).
+// AVX-512: products of float panels, to which quantized weights are converted, and of the float formats (F32, F16, BF16, F8_E4M3).
 #include "cpu/matrix/float_512.h"
 #include "cpu/matrix/simd512_native.h"
 
@@ -7,4 +7,5 @@ template struct Panels512<Native512>;
 template struct Products512<Native512, Format::F32>;
 template struct Products512<Native512, Format::F16>;
 template struct Products512<Native512, Format::BF16>;
+template struct Products512<Native512, Format::F8_E4M3>;
 }  // namespace pumice::cpu::matrix

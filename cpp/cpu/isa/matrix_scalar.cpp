@@ -38,6 +38,26 @@ float weight_bits(const std::uint8_t* word) {
   }
 }
 
+// As layout.h defines the product of F8_E4M3.
+void product_runs(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
+                  std::int64_t count, float* out, std::int64_t out_stride) {
+  constexpr std::int64_t kRun = Traits<Format::F8_E4M3>::run;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::uint8_t* group = groups + row / 16 * group_bytes_of<Format::F8_E4M3>(cols);
+    const int lane = static_cast<int>(row % 16);
+    for (std::int64_t t = 0; t < count; ++t) {
+      float acc = 0.0f;
+      for (std::int64_t k = 0; k < cols; k += kRun) {
+        float inner = 0.0f;
+        for (std::int64_t i = k; i < k + kRun; ++i)
+          inner = std::fma(kSumUnit * e4m3_value(run_code(group, lane, i)), x[t * x_stride + i], inner);
+        acc = std::fma(run_scale(group, lane, k), inner, acc);
+      }
+      out[t * out_stride + row] = acc;
+    }
+  }
+}
+
 // Writes columns [first, first + count) of a group to `panel` as floats, [column][16]. For quantized formats `first` is a multiple of 32
 // and `count` is 32.
 template <Format F>
@@ -55,34 +75,9 @@ void unpack_panel(const std::uint8_t* group, std::int64_t first, std::int64_t co
   }
 }
 
-}  // namespace
-
 template <Format F>
-std::int64_t Scalar<F>::group_bytes(std::int64_t cols) {
-  return group_bytes_of<F>(cols);
-}
-
-template <Format F>
-void Scalar<F>::pack_group(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
-  if constexpr (info(F).quantized)
-    pack_group_with<F>({source, row_stride, rows}, cols, group, pack_codes<F>);
-  else
-    pack_words<typename Traits<F>::Word>({source, row_stride, rows}, cols, group);
-}
-
-template <Format F>
-void Scalar<F>::unpack_row(const std::uint8_t* group, int lane, std::int64_t cols, float* out) {
-  if constexpr (info(F).quantized) {
-    unpack_row_plain<F>(group, lane, cols, out);
-  } else {
-    constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
-    for (std::int64_t k = 0; k < cols; ++k) out[k] = weight_bits<F>(group + (16 * k + lane) * kWord);
-  }
-}
-
-template <Format F>
-void Scalar<F>::product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
-                            std::int64_t count, float* out, std::int64_t out_stride) {
+void product_columns(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
+                     std::int64_t count, float* out, std::int64_t out_stride) {
   for (std::int64_t row = 0; row < rows; row += 16) {
     const std::uint8_t* group = groups + row / 16 * group_bytes_of<F>(cols);
     const std::int64_t lanes = rows - row < 16 ? rows - row : 16;
@@ -99,6 +94,45 @@ void Scalar<F>::product_f32(const std::uint8_t* groups, std::int64_t rows, std::
         }
       }
     }
+  }
+}
+
+}  // namespace
+
+template <Format F>
+std::int64_t Scalar<F>::group_bytes(std::int64_t cols) {
+  return group_bytes_of<F>(cols);
+}
+
+template <Format F>
+void Scalar<F>::pack_group(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
+  if constexpr (info(F).quantized)
+    pack_group_with<F>({source, row_stride, rows}, cols, group, pack_codes<F>);
+  else if constexpr (F == Format::F8_E4M3)
+    pack_runs({source, row_stride, rows}, cols, group);
+  else
+    pack_words<typename Traits<F>::Word>({source, row_stride, rows}, cols, group);
+}
+
+template <Format F>
+void Scalar<F>::unpack_row(const std::uint8_t* group, int lane, std::int64_t cols, float* out) {
+  if constexpr (info(F).quantized) {
+    unpack_row_plain<F>(group, lane, cols, out);
+  } else if constexpr (F == Format::F8_E4M3) {
+    unpack_runs(group, lane, cols, out);
+  } else {
+    constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+    for (std::int64_t k = 0; k < cols; ++k) out[k] = weight_bits<F>(group + (16 * k + lane) * kWord);
+  }
+}
+
+template <Format F>
+void Scalar<F>::product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
+                            std::int64_t count, float* out, std::int64_t out_stride) {
+  if constexpr (F == Format::F8_E4M3) {
+    product_runs(groups, rows, cols, x, x_stride, count, out, out_stride);
+  } else {
+    product_columns<F>(groups, rows, cols, x, x_stride, count, out, out_stride);
   }
 }
 

@@ -34,6 +34,15 @@ struct FloatTiles512 {
   template <Format F, int G, int N, bool kAsk = false>
   static void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
                    std::int64_t group_stride) {
+    if constexpr (F == Format::F8_E4M3)
+      return tile_of_runs<G, N, kAsk>(panels, count, x, x_stride, sums, group_stride);
+    else
+      return tile_of_words<F, G, N, kAsk>(panels, count, x, x_stride, sums, group_stride);
+  }
+
+  template <Format F, int G, int N, bool kAsk>
+  static void tile_of_words(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
+                            std::int64_t group_stride) {
     constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
     const std::int32_t ahead = kAsk ? fetches().more.ahead : 0;
     Floats acc[G][N];
@@ -59,6 +68,54 @@ struct FloatTiles512 {
     }
   }
 
+  // Calls each(j, column) for the four columns of a plane of F8_E4M3, each value times 2^-120.
+  template <class Each>
+  static inline __attribute__((always_inline)) void four_columns(const std::uint8_t* plane, Each each) {
+    const auto codes = V::load(plane);
+    each(0, V::template e4m3<0>(codes));
+    each(1, V::template e4m3<1>(codes));
+    each(2, V::template e4m3<2>(codes));
+    each(3, V::template e4m3<3>(codes));
+  }
+
+  template <int G, int N, bool kAsk>
+  static void tile_of_runs(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
+                           std::int64_t group_stride) {
+    constexpr std::int64_t kRun = Traits<Format::F8_E4M3>::run;
+    const std::int32_t ahead = kAsk ? fetches().more.ahead : 0;
+    alignas(64) float scaled[N][kRun];
+    for (std::int64_t run = 0; run < count; run += kRun) {
+      for (int n = 0; n < N; ++n)
+        for (std::int64_t k = 0; k < kRun; k += 16)
+          V::save_floats(scaled[n] + k, V::multiply(V::load_floats(x + n * x_stride + run + k), V::splat(1 / kSumUnit)));
+      Floats inner[G][N];
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g)
+#pragma GCC unroll 12
+        for (int n = 0; n < N; ++n) inner[g][n] = V::zero_floats();
+      for (std::int64_t k = 0; k < kRun; k += 4) {
+#pragma GCC unroll 4
+        for (int g = 0; g < G; ++g) {
+          const std::uint8_t* plane = panels[g] + plane_at(run) + 16 * k;
+          if constexpr (kAsk) V::prefetch(plane + ahead);
+          four_columns(plane, [&](int j, Floats w) __attribute__((always_inline)) {
+#pragma GCC unroll 12
+            for (int n = 0; n < N; ++n) inner[g][n] = V::fma(w, V::splat(scaled[n][k + j]), inner[g][n]);
+          });
+        }
+      }
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) {
+        const Floats scales = V::load_floats(reinterpret_cast<const float*>(panels[g] + run_at(run)));
+#pragma GCC unroll 12
+        for (int n = 0; n < N; ++n) {
+          float* to = sums + g * group_stride + 16 * n;
+          V::save_floats(to, V::fma(scales, inner[g][n], V::load_floats(to)));
+        }
+      }
+    }
+  }
+
   template <class Numbers>
   struct TilesOf;
   template <int... kBefore>
@@ -69,14 +126,26 @@ struct FloatTiles512 {
 
   template <Format F>
   static void widen_words(const std::uint8_t* words, std::int64_t count, float* out) {
-    constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
-    for (std::int64_t i = 0; i < count; i += 16) {
-      V::prefetch(words + i * kWord + 2048);
-      V::save_floats(out + i, widen<F>(words + i * kWord));
+    if constexpr (F == Format::F8_E4M3) {
+      for (std::int64_t i = 0; i < count; i += 64) {
+        V::prefetch(words + i + 2048);
+        four_columns(words + i, [&](int j, Floats w) __attribute__((always_inline)) {
+          V::save_floats(out + i + 16 * j, V::multiply(w, V::splat(1 / kSumUnit)));
+        });
+      }
+    } else {
+      constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+      for (std::int64_t i = 0; i < count; i += 16) {
+        V::prefetch(words + i * kWord + 2048);
+        V::save_floats(out + i, widen<F>(words + i * kWord));
+      }
     }
   }
 
   static void store_sums(const float* sums, std::int64_t lanes, float* out) { V::save_first(out, V::load_floats(sums), lanes); }
+  static void add_scaled(const float* scales, const float* inner, float* sums) {
+    V::save_floats(sums, V::fma(V::load_floats(scales), V::load_floats(inner), V::load_floats(sums)));
+  }
 };
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace {
 
 template <class T, Format F>
 concept FloatTilesOf = requires(const std::uint8_t* words, std::int64_t count, float* out) {
+  // F8_E4M3: tiles take whole runs, and multiply the sum of each by its scale; weights are converted to v * 2^-60 (layout.h).
   // tile<F, G, N, kAsk = false> multiplies G groups of weights, stored in format F, by N tokens. If kAsk is true, it also prefetches
   // weights.
   requires std::convertible_to<decltype(&T::template tile<F, 1, 1>), Tile>;
@@ -22,11 +23,12 @@ concept FloatTilesOf = requires(const std::uint8_t* words, std::int64_t count, f
 };
 template <class T>
 concept FloatTiles = FloatTilesOf<T, Format::F32> && FloatTilesOf<T, Format::F16> && FloatTilesOf<T, Format::BF16> &&
-                     requires(const float* of_token, std::int64_t lanes, float* out) {
+                     FloatTilesOf<T, Format::F8_E4M3> && requires(const float* of_token, std::int64_t lanes, float* out) {
                        requires T::kTile > 0;  // tokens of the largest register tile of one group
                        // kTiles[n], n in [1, kTile], multiplies one float panel by n tokens.
                        requires std::same_as<std::remove_cvref_t<decltype(T::kTiles)>, Tile[T::kTile + 1]>;
-                       T::store_sums(of_token, lanes, out);  // stores the first `lanes` of 16 sums to `out`
+                       T::store_sums(of_token, lanes, out);     // stores the first `lanes` of 16 sums to `out`
+                       T::add_scaled(of_token, of_token, out);  // out = fma(first, second, out) for 16 floats
                      };
 
 template <FloatTiles T>
@@ -83,13 +85,17 @@ struct FloatProduct {
     }
   }
 
+  // If `run` is not 0, the panels are runs of this many columns, and the sum of each is multiplied by the run's scales, which are at its
+  // beginning in the group.
+  template <std::int64_t run = 0>
   static void product_panels(PanelF32 panel, std::int64_t group_bytes, const std::uint8_t* groups, std::int64_t rows, std::int64_t cols,
                              const float* x, std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride) {
     if (count <= 0) return;
     alignas(64) float sums[kGroups][kTokens][16];
     alignas(64) float buffer[kGroups * kFewColumns * 16];
-    static_assert(sizeof(buffer) >= kColumns * 16 * sizeof(float));
-    if (count <= kFewPanels) {
+    constexpr std::int64_t kStep = run == 0 ? kColumns : run;
+    static_assert(sizeof(buffer) >= kColumns * 16 * sizeof(float) && kStep <= kColumns);
+    if (run == 0 && count <= kFewPanels) {
       const auto unpacked = [&](std::int64_t g, std::int64_t k, std::int64_t ks, std::int64_t slot) {
         return reinterpret_cast<const std::uint8_t*>(panel(groups + g * group_bytes, k, ks, buffer + slot * kFewColumns * 16));
       };
@@ -103,8 +109,8 @@ struct FloatProduct {
       for (std::int64_t g0 = 0; g0 < all_groups; g0 += kGroups) {
         const std::int64_t gs = least(kGroups, all_groups - g0);
         for (std::int64_t g = 0; g < gs; ++g) __builtin_memset(sums[g], 0, static_cast<std::size_t>(tokens) * sizeof(sums[0][0]));
-        for (std::int64_t k = 0; k < cols; k += kColumns) {
-          const std::int64_t ks = least(kColumns, cols - k);
+        for (std::int64_t k = 0; k < cols; k += kStep) {
+          const std::int64_t ks = least(kStep, cols - k);
           const float* xk = x + t0 * x_stride + k;
           for (std::int64_t g = 0; g < gs; ++g) {
             const std::uint8_t* group = groups + (g0 + g) * group_bytes;
@@ -116,13 +122,20 @@ struct FloatProduct {
                                        : k + ks < cols ? groups + g0 * group_bytes + at(k + ks)
                                                        : group + group_bytes;
             Ahead ahead(next, at(ks), (tokens + T::kTile - 1) / T::kTile);
+            alignas(64) float of_run[run == 0 ? 1 : kTokens][16];
+            float(*const to)[16] = run == 0 ? sums[g] : of_run;
+            if constexpr (run != 0) __builtin_memset(of_run, 0, static_cast<std::size_t>(tokens) * sizeof(of_run[0]));
             for (std::int64_t t = 0; t < tokens;) {
               ahead.some();
               // The last two tiles share their tokens evenly, because a tile of one token takes as long as a tile of four tokens.
               const std::int64_t left = tokens - t;
               const std::int64_t n = left >= 2 * T::kTile || left == T::kTile ? T::kTile : left < T::kTile ? left : (left + 1) / 2;
-              T::kTiles[n](&weights, ks, xk + t * x_stride, x_stride, sums[g][t], 0);
+              T::kTiles[n](&weights, ks, xk + t * x_stride, x_stride, to[t], 0);
               t += n;
+            }
+            if constexpr (run != 0) {
+              const auto* scales = reinterpret_cast<const float*>(group + run_at(k));
+              for (std::int64_t t = 0; t < tokens; ++t) T::add_scaled(scales, of_run[t], sums[g][t]);
             }
           }
         }
@@ -137,20 +150,25 @@ struct FloatProduct {
 
   template <Format F>
   static const float* float_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer) {
-    constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
-    const std::uint8_t* words = group + first * 16 * kWord;
-    if constexpr (F == Format::F32) return reinterpret_cast<const float*>(words);
-    T::template widen_words<F>(words, 16 * count, buffer);
+    if constexpr (F == Format::F8_E4M3) {
+      T::template widen_words<F>(group + plane_at(first), 16 * count, buffer);
+    } else {
+      constexpr std::int64_t kWord = sizeof(typename Traits<F>::Word);
+      const std::uint8_t* words = group + first * 16 * kWord;
+      if constexpr (F == Format::F32) return reinterpret_cast<const float*>(words);
+      T::template widen_words<F>(words, 16 * count, buffer);
+    }
     return buffer;
   }
 
-  // Multiplies float weights (F32, F16 or BF16).
+  // Multiplies float weights.
   template <Format F>
   static void product_floats(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                              std::int64_t count, float* out, std::int64_t out_stride) {
     const std::int64_t group_bytes = group_bytes_of<F>(cols);
     if (count < 1 || count > kFew) {
-      product_panels(float_panel<F>, group_bytes, groups, rows, cols, x, x_stride, count, out, out_stride);
+      constexpr std::int64_t run = F == Format::F8_E4M3 ? Traits<Format::F8_E4M3>::run : 0;
+      product_panels<run>(float_panel<F>, group_bytes, groups, rows, cols, x, x_stride, count, out, out_stride);
       return;
     }
     const auto as_stored = [&](std::int64_t g, std::int64_t, std::int64_t, std::int64_t) { return groups + g * group_bytes; };

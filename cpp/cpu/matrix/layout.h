@@ -24,7 +24,10 @@
 //                         minima, per sub-block: minima = fma(float(m), xs * float(sum x), minima)
 //                per 256: acc = fma(d, inner, acc); minima: acc = fma(-dmin, minima, acc); inner and minima begin at 0
 // where isum is the exact integer sum of (code - offset) * x. scale * isum stays below 2^24, so its conversion to float is exact.
-// product_f32 computes acc = fma(w[k], x[k], acc) with k ascending, where w[k] is the float that unpack() returns.
+// product_f32 computes acc = fma(w[k], x[k], acc) with k ascending, where w[k] is the float that unpack() returns. F8_E4M3 is summed by
+// runs, the columns that share a scale: inner = fma(v[k] * 2^-60, x[k], inner), where v[k] is the value of a code and inner begins at 0;
+// acc = fma(scale * 2^60, inner, acc) after each run. So a kernel may make v[k] * 2^-120 of a code by moving its bits, and multiply it by
+// x[k] * 2^60: the products are the same unless x[k] exceeds 2^67.
 //
 // Sources of the block layouts in files: ggml-org/ggml src/ggml-common.h, gguf-py quants.py; MXFP4: OCP Microscaling Formats 1.0.
 #pragma once
@@ -294,6 +297,19 @@ template <>
 struct Traits<Format::BF16> {
   using Word = std::uint16_t;
 };
+
+// ---------------------------------------------------------------- F8_E4M3
+// A block of the file is a run. In a group, a run is 16 floats, scale * 2^60 of each row, and a plane of 64 bytes for each four columns, as
+// those of codes of 8 bits above.
+template <>
+struct Traits<Format::F8_E4M3> {
+  static constexpr std::int64_t run = 128;  // columns
+  static constexpr std::int64_t run_bytes = 64 + 16 * run;
+};
+inline constexpr float kSumUnit = 0x1p-60f;
+// The offset of the scales of column k's run in a group, and that of the plane of column k.
+constexpr std::int64_t run_at(std::int64_t k) { return k / Traits<Format::F8_E4M3>::run * Traits<Format::F8_E4M3>::run_bytes; }
+constexpr std::int64_t plane_at(std::int64_t k) { return run_at(k) + 64 + k % Traits<Format::F8_E4M3>::run / 4 * 64; }
 
 // Multiplies one group by a few tokens of x, starting with token `first`. Each number of tokens has its own function.
 using FewTokens = void (*)(const std::uint8_t* group, std::int64_t lanes, std::int64_t cols, const QuantRows& x, std::int64_t first,

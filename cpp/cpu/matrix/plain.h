@@ -131,6 +131,8 @@ template <Format F>
 constexpr std::int64_t group_bytes_of(std::int64_t cols) {
   if constexpr (info(F).quantized)
     return align64(cols / Traits<F>::layout.super * Traits<F>::layout.super_bytes());
+  else if constexpr (F == Format::F8_E4M3)
+    return run_at(cols);
   else
     return align64(cols * 16 * static_cast<std::int64_t>(sizeof(typename Traits<F>::Word)));
 }
@@ -190,6 +192,36 @@ void pack_words(const SourceRows& rows, std::int64_t cols, std::uint8_t* group) 
       __builtin_memcpy(group + (16 * k + lane) * kWord, rows.block(lane, 0) + (lane < rows.rows ? k * kWord : 0), kWord);
   const std::int64_t end = cols * 16 * kWord;
   __builtin_memset(group + end, 0, static_cast<std::size_t>(align64(end) - end));
+}
+
+// ---------------------------------------------------------------- F8_E4M3
+inline void pack_runs(const SourceRows& rows, std::int64_t cols, std::uint8_t* group) {
+  constexpr Format F = Format::F8_E4M3;
+  for (std::int64_t k = 0; k < cols; k += Traits<F>::run) {
+    const std::uint8_t* codes[16];
+    for (int lane = 0; lane < 16; ++lane) {
+      const std::uint8_t* block = rows.block(lane, k / Traits<F>::run * info(F).block_bytes);
+      float scale;
+      __builtin_memcpy(&scale, block, sizeof scale);
+      scale *= 1 / kSumUnit;
+      __builtin_memcpy(group + run_at(k) + 4 * lane, &scale, sizeof scale);
+      codes[lane] = block + sizeof scale;
+    }
+    for (std::int64_t i = 0; i < Traits<F>::run; i += 4)
+      for (int lane = 0; lane < 16; ++lane) __builtin_memcpy(group + plane_at(k + i) + 4 * lane, codes[lane] + i, 4);
+  }
+}
+
+// Returns scale * 2^60 of row `lane` in column k, and the code of the weight.
+inline float run_scale(const std::uint8_t* group, int lane, std::int64_t k) {
+  float scale;
+  __builtin_memcpy(&scale, group + run_at(k) + 4 * lane, sizeof scale);
+  return scale;
+}
+inline std::uint8_t run_code(const std::uint8_t* group, int lane, std::int64_t k) { return group[plane_at(k) + 4 * lane + k % 4]; }
+
+inline void unpack_runs(const std::uint8_t* group, int lane, std::int64_t cols, float* out) {
+  for (std::int64_t k = 0; k < cols; ++k) out[k] = run_scale(group, lane, k) * kSumUnit * e4m3_value(run_code(group, lane, k));
 }
 
 }  // namespace

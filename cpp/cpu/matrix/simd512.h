@@ -87,6 +87,7 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   { V::load_signed_bytes(from) } -> FloatsOf<V>;
   { V::load_f16(from) } -> FloatsOf<V>;
   { V::load_bf16(from) } -> FloatsOf<V>;
+  { V::template e4m3<3>(i) } -> FloatsOf<V>;        // the values of the codes in byte 3 of every dword, times 2^-120 (core/code_values.h)
   { V::load_half_exponents(from) } -> FloatsOf<V>;  // half_exponent() (plain.h) of 16 bytes
 };
 

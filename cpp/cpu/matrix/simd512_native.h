@@ -118,6 +118,13 @@ struct Native512 {
   PUMICE_OPERATION Floats load_bf16(const void* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))), 16));
   }
+  // As four_columns() of isa/matrix_float_avx2.cpp. The words of two bytes are the same, and the compiler makes them once.
+  template <int kByte>
+  PUMICE_OPERATION Floats e4m3(Ints codes) {
+    Ints words = kByte % 2 == 0 ? _mm512_maddubs_epi16(_mm512_set1_epi16(16), codes) : _mm512_srai_epi16(codes, 4);
+    if constexpr (kByte < 2) words = _mm512_slli_epi32(words, 16);
+    return _mm512_castsi512_ps(bit_and(words, splat(static_cast<std::int32_t>(0x87f00000))));
+  }
   PUMICE_OPERATION Floats load_half_exponents(const void* p) {
     const Ints e = load_unsigned_bytes(p);
     const Ints normal = _mm512_slli_epi32(_mm512_sub_epi32(e, splat(1)), 23), tiny = _mm512_sllv_epi32(splat(0x00200000), e);

@@ -189,6 +189,13 @@ struct NeonDot {
     return {{vreinterpretq_f32_u16(vzip1q_u16(zero, low)), vreinterpretq_f32_u16(vzip2q_u16(zero, low)),
              vreinterpretq_f32_u16(vzip1q_u16(zero, high)), vreinterpretq_f32_u16(vzip2q_u16(zero, high))}};
   }
+  template <int kByte>
+  PUMICE_OPERATION Floats e4m3(const Ints& codes) {
+    return each<Floats>([&](int i) {
+      const int32x4_t top = kByte == 3 ? s32(codes, i) : vshlq_n_s32(s32(codes, i), kByte == 3 ? 0 : 24 - 8 * kByte);
+      return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_s32(vshrq_n_s32(top, 4)), vdupq_n_u32(0x87f00000)));
+    });
+  }
   PUMICE_OPERATION Floats load_half_exponents(const void* p) {
     const Ints e = load_unsigned_bytes(p);
     return each<Floats>([&](int i) {

@@ -111,6 +111,8 @@ def _packed(name: str, rows: int, cols: int, seed: int, experts: int = 1) -> Mat
         data[::17] = 122 + data[::17] % 4
     if name == "NVFP4_E":  # the same for the exponents of the two floats
         data[3::24] = data[7::24] = 60
+    if name == "F8_E4M3":  # the same for the exponent of its float
+        data[3::132] = 60
     return name, rows, cols, experts, data.tobytes()
 
 

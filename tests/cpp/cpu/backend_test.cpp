@@ -785,7 +785,7 @@ TEST(Weights, NonFiniteOnesAreRefusedInEveryFormat) {
                           {Format::Q4_K, 0},    {Format::Q4_K, 2},   {Format::Q5_K, 0},      {Format::Q5_K, 2},    {Format::Q6_K, 208},
                           {Format::IQ4_NL, 0},  {Format::IQ4_XS, 0}, {Format::F16, 6},       {Format::F32, 8},     {Format::BF16, 4},
                           {Format::IQ1_E, 0},   {Format::IQ2_E, 0},  {Format::IQ3_XXS_E, 0}, {Format::IQ3_S_E, 0}, {Format::NVFP4_E, 0},
-                          {Format::NVFP4_E, 4}, {Format::MXFP4, 0}};
+                          {Format::NVFP4_E, 4}, {Format::MXFP4, 0},  {Format::F8_E4M3, 0},   {Format::F8_E4M3, 4}, {Format::F8_E4M3, 131}};
   const Cancel cancel;
   for (const FormatInfo& format : kFormats) {
     EXPECT_TRUE(std::any_of(std::begin(places), std::end(places), [&](const Place& p) { return p.format == format.format; }))
@@ -801,11 +801,11 @@ TEST(Weights, NonFiniteOnesAreRefusedInEveryFormat) {
     std::uint8_t* at = bytes->data() + 33 * stride + block * info(place.format).block_bytes * (info(place.format).block > 1) + place.offset;
     const std::uint32_t f32 = 0x7F800000u;
     const std::uint16_t f16 = 0xFC00u, bf16 = 0x7FC0u;
-    if (place.format == Format::F32 || place.format == Format::NVFP4_E)
+    if (place.format == Format::F32 || place.format == Format::NVFP4_E || (place.format == Format::F8_E4M3 && place.offset == 0))
       std::memcpy(at, &f32, 4);
     else if (place.format == Format::BF16)
       std::memcpy(at, &bf16, 2);
-    else if (place.format == Format::MXFP4)
+    else if (place.format == Format::MXFP4 || place.format == Format::F8_E4M3)
       *at = 255;
     else
       std::memcpy(at, &f16, 2);

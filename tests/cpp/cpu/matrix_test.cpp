@@ -57,7 +57,7 @@ Bytes file_rows(Format format, std::int64_t rows, std::int64_t cols, Fill fill, 
   Bytes out(static_cast<std::size_t>(rows * row_bytes(format, cols)));
   for (auto& byte : out) byte = fill == Fill::random ? static_cast<std::uint8_t>(random()) : fill == Fill::lowest ? 0 : 0xff;
   for (std::size_t at = 0; at < out.size(); at += static_cast<std::size_t>(f.block_bytes)) {
-    if (!f.quantized) {
+    if (f.block == 1) {
       const float v = value(random);
       const std::uint16_t half = format == Format::F16 ? f32_to_f16(v) : f32_to_bf16(v);
       std::memcpy(&out[at], format == Format::F32 ? static_cast<const void*>(&v) : &half, static_cast<std::size_t>(f.block_bytes));
@@ -65,6 +65,10 @@ Bytes file_rows(Format format, std::int64_t rows, std::int64_t cols, Fill fill, 
     for (int offset : half_offsets(format)) {
       const std::uint16_t half = f32_to_f16(value(random));
       std::memcpy(&out[at + static_cast<std::size_t>(offset)], &half, 2);
+    }
+    if (format == Format::F8_E4M3) {
+      const float scale = value(random);
+      std::memcpy(&out[at], &scale, 4);
     }
     for (std::size_t sub = 0; sub < 2 && format == Format::NVFP4_E; ++sub) {
       const float scale = value(random);
@@ -166,10 +170,16 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 class Matrix : public ::testing::TestWithParam<Format> {
  protected:
+  std::vector<std::int64_t> float_widths() const {
+    if (info(format).block == 1) return {1, 37, 300};
+    return info(format).block == 128 ? std::vector<std::int64_t>{128, 640}
+                                     : std::vector<std::int64_t>{info(format).block == 256 ? 768 : 352};
+  }
   Format format = GetParam();
   bool quantized = info(format).quantized;
   std::vector<std::int64_t> widths() const {
-    if (!quantized) return {1, 7, 64, 300};
+    if (info(format).block == 1) return {1, 7, 64, 300};
+    if (info(format).block == 128) return {128, 256, 640};
     return info(format).block == 256 ? std::vector<std::int64_t>{256, 768} : std::vector<std::int64_t>{32, 96, 256, 576};
   }
 };
@@ -300,8 +310,7 @@ TEST_P(Matrix, FloatProductsMatchDoublePrecisionAndEachOther) {
   std::normal_distribution<float> normal;
   const std::int64_t most = 129;
   for (const std::int64_t rows : {1, 15, 16, 33, 70}) {
-    for (const std::int64_t cols :
-         quantized ? std::vector<std::int64_t>{info(format).block == 256 ? 768 : 352} : std::vector<std::int64_t>{1, 37, 300}) {
+    for (const std::int64_t cols : float_widths()) {
       const Bytes file = file_rows(format, rows, cols, Fill::random, static_cast<std::uint32_t>(rows));
       const std::vector<float> w = unpacked(format, file, cols);
       std::vector<float> x(static_cast<std::size_t>(most * cols));

@@ -42,6 +42,7 @@ std::vector<Half> halves(Format format) {
     case Format::F32:
     case Format::F16:
     case Format::BF16:
+    case Format::F8_E4M3:
     case Format::NVFP4_E:
     case Format::MXFP4:
       return {};
@@ -107,6 +108,11 @@ std::vector<std::uint8_t> random_weights(Format format, std::int64_t rows, std::
       const auto scale = static_cast<float>(0.171 * s);
       std::memcpy(bytes.data() + at, &scale, 4);
       std::memcpy(bytes.data() + at + 4, &scale, 4);
+    }
+    if (format == Format::F8_E4M3) {
+      const auto scale = static_cast<float>(0.0093 * s);
+      std::memcpy(bytes.data() + at, &scale, 4);
+      for (std::size_t i = at + 4; i < at + 132; ++i) bytes[i] ^= (bytes[i] & 127) == 127;  // NaN
     }
     if (format == Format::MXFP4) {
       bytes[at] =

@@ -47,6 +47,8 @@ class Reader {
     switch (layout_.code) {
       case layouts::kFloat:
         if (format_ == Format::F32) return std::bit_cast<float>(codes_[k]);
+        if (format_ == Format::F8_E4M3)
+          return std::bit_cast<float>(scales_[k / 128]) * e4m3_value(static_cast<std::uint8_t>(byte(codes_, k)));
         return format_ == Format::F16 ? half(codes_, k) : bf16_to_f32(static_cast<std::uint16_t>(codes_[k / 2] >> k % 2 * 16));
       case layouts::kSigned:
         return scale(k) * static_cast<float>(static_cast<std::int8_t>(code(codes_, layout_.codes, k)));
@@ -102,6 +104,7 @@ class Reader {
       case Format::F32:
       case Format::F16:
       case Format::BF16:
+      case Format::F8_E4M3:
         break;
     }
     return 1;
@@ -127,6 +130,7 @@ class Reader {
       case Format::F32:
       case Format::F16:
       case Format::BF16:
+      case Format::F8_E4M3:
       case Format::Q8_0:
       case Format::IQ4_NL:
       case Format::IQ4_XS:

@@ -86,17 +86,17 @@ def test_table_of_formats() -> None:
     assert [row[0] for row in rows] == pumice.build_info()["formats"]
     listed = (ROOT / "cpp" / "core" / "formats.def").read_text(encoding="utf-8")
     blocks_of = {
-        name: (int(weights), int(size))
-        for name, weights, size in re.findall(r"^PUMICE_FORMAT\((\w+), *\w+, *(\d+), *(\d+),", listed, re.MULTILINE)
+        name: (int(weights), int(size), number)
+        for name, number, weights, size in re.findall(r"^PUMICE_FORMAT\((\w+), *(\w+), *(\d+), *(\d+),", listed, re.MULTILINE)
     }
     read_as: dict[str, list[str]] = {}  # format -> the GGUF formats that are read as it
     expanded = (ROOT / "cpp" / "files" / "gguf_formats.cpp").read_text(encoding="utf-8")
     for name, target in re.findall(r'^    {\d+, "(\w+)", \d+, \d+, Format::(\w+),', expanded, re.MULTILINE):
         read_as.setdefault(target, []).append(name)
     for name, bits, gguf, safetensors, quantize in rows:
-        weights, size = blocks_of[name]
+        weights, size, number = blocks_of[name]
         assert float(bits) == 8 * size / weights, name
-        own = "" if name.endswith("_E") else "yes"
+        own = "" if number == "kNoGgufId" else "yes"
         assert gguf == ", ".join(filter(None, [own, *read_as.get(name, [])])), name
         assert (safetensors == "yes") == (weights == 1), name
         packs = name in pumice.build_info()["pack_formats"]

@@ -88,6 +88,9 @@ def packed_weights(name: str, rows: int, cols: int, fan_in: int, seed: int) -> b
         blocks[:, offset : offset + 2] = (factor * scales).astype(np.float32).astype("<f2").view(np.uint8).reshape(-1, 2)
     if name == "NVFP4_E":
         blocks[:, :8] = np.repeat((0.171 * scales).astype("<f4"), 2).view(np.uint8).reshape(-1, 8)
+    if name == "F8_E4M3":
+        blocks[(blocks & 127) == 127] ^= 1  # NaN
+        blocks[:, :4] = (0.0093 * scales).astype("<f4").view(np.uint8).reshape(-1, 4)
     if name == "MXFP4":
         blocks[:, 0] = 125 - math.floor(math.log2(fan_in) / 2) + (blocks[:, 0] & 1)
     return blocks.tobytes()

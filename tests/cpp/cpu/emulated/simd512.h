@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/code_values.h"
 #include "core/formats.h"
 #include "cpu/matrix/simd512.h"
 
@@ -191,6 +192,10 @@ struct Emulated512 {
   }
   static Floats load_bf16(const void* p) {
     return floats([&](int i) { return bf16_to_f32(at<std::uint16_t>(p, i)); });
+  }
+  template <int kByte>
+  static Floats e4m3(const Ints& codes) {
+    return floats([&](int i) { return 0x1p-120f * e4m3_value(static_cast<std::uint8_t>(codes.d[i] >> (8 * kByte))); });
   }
   static Floats load_half_exponents(const void* p) {
     return floats([&](int i) { return std::ldexp(1.0f, at<std::uint8_t>(p, i) - 128); });
