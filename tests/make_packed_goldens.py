@@ -252,15 +252,16 @@ def make_fp8() -> None:
     from compressed_tensors.quantization import QuantizationArgs
     from compressed_tensors.quantization.lifecycle.forward import dequantize
 
-    rows, columns = 10, 80
+    rows = 10
 
     def make(name: str, scales: Array, settings: dict[str, Any], expand: Any = None) -> None:
+        columns = 256 if "wide" in name else 80  # F8_E4M3 has blocks of 128
         codes = np.random.default_rng(list(name.encode())).integers(0, 256, (rows, columns), np.uint8)
         codes[codes % 128 == 127] = 0x80  # no NaN
         wide = scales.astype(np.float32).reshape(scales.shape if scales.ndim == 2 else (-1, 1))
         down, across = -(-rows // wide.shape[0]), -(-columns // wide.shape[1])
-        if wide.shape == (3, 3):
-            down, across = 4, 32  # both ends are partial
+        if wide.shape[1] > 1:
+            down, across = 4, 128 if "wide" in name else 32  # both ends are partial
         weight = torch.from_numpy(codes).view(torch.float8_e4m3fn)
         by = torch.from_numpy(np.repeat(np.repeat(wide, down, 0), across, 1)[:rows, :columns].copy())
         exact = weight.float() * by
@@ -292,6 +293,11 @@ def make_fp8() -> None:
     compressed("tensor", np.array([2e-4], np.float32))
     compressed("channel", rng.uniform(1e-4, 1e-3, (rows, 1)).astype(np.float32))
     compressed("block", blocks, block_structure=[4, 32])
+
+    make("fp8_wide_blocks", rng.uniform(1e-4, 1e-3, (3, 2)).astype(np.float32), fp8 | {"weight_block_size": [4, 128]})
+    make("fp8_wide_rows", rng.uniform(1e-4, 1e-3, (rows, 1)).astype(np.float32), fp8 | {"weight_block_size": None})
+    powers = np.exp2(rng.integers(-14, -8, (3, 2))).astype(ml_dtypes.float8_e8m0fnu)
+    make("fp8_wide_powers", powers, fp8 | {"weight_block_size": [4, 128]})
 
 
 def make_bitsandbytes() -> None:

@@ -185,8 +185,10 @@ void WeightReader::note_formats() {
                            " as 13-bit codes, which it makes of the file's weights (docs/numerics.md)"));
 
   for (const auto& [tensor, id] : packed_) {
-    const bool exact = tensor->made->not_exact.empty();
-    const Format format = exact ? *tensor->format : d_.matrix(id).format;
+    const Format now = d_.matrix(id).format;
+    const bool asked = quantize_ && now == *quantize_ && now != *tensor->format;  // rounded because of load(quantize=)
+    const bool exact = tensor->made->not_exact.empty() && !asked;
+    const Format format = exact ? *tensor->format : now;
     const char* const how = exact ? ", exactly" : info(format).quantized ? ", rounded" : ", not rounded";
     std::string note = str(tensor->made->packing, ": read as ", name(format), how);
     if (std::ranges::find(d_.notes, note) == d_.notes.end()) d_.notes.push_back(std::move(note));
@@ -319,9 +321,8 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
   }
   merge(matrix, part, adapters_.of(*found.tensor, has(ask.use, Use::table)), Format::F32);
   std::optional<LowRank> low = lora_.of(names, part.whole, matrix.cols);
-  const bool quantized = info(matrix.format).quantized;
-  if (low && !(quantized && has(ask.use, Use::apart))) {
-    merge(matrix, part, adding(*std::move(low)), quantized ? Format::F16 : compute_ == Compute::float32 ? Format::F32 : matrix.format);
+  if (low && !(info(matrix.format).block > 1 && has(ask.use, Use::apart))) {
+    merge(matrix, part, adding(*std::move(low)), changed_format(matrix));
     low.reset();
   }
   if (role == Role::head && d_.config.normalised_head) divide_columns(matrix);
@@ -351,11 +352,16 @@ void WeightReader::finish(Matrix& matrix, bool in_bytes) {
   ++(in_bytes ? in_bytes_ : not_in_bytes_);
 }
 
-// Divides each column of the head by its length. A quantized matrix becomes F16.
+// Returns the format of a matrix whose weights are changed: its own, or F16 if its weights share scales.
+Format WeightReader::changed_format(const Matrix& matrix) const {
+  if (info(matrix.format).block > 1) return Format::F16;
+  return compute_ == Compute::float32 ? Format::F32 : matrix.format;
+}
+
+// Divides each column of the head by its length.
 void WeightReader::divide_columns(Matrix& matrix) const {
   constexpr float kFloor = 1e-7f;  // the original's
-  const Format kept = info(matrix.format).quantized ? Format::F16 : compute_ == Compute::float32 ? Format::F32 : matrix.format;
-  divide_by_lengths_of_columns(matrix, kept, kFloor);
+  divide_by_lengths_of_columns(matrix, changed_format(matrix), kFloor);
 }
 
 // Changes the matrix so that `add` adds an adapter to its rows, in float32. The rows are then packed in format `kept`.

@@ -10,9 +10,13 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <utility>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
 
 #include "core/checked.h"
+#include "files/made_tensor.h"
 #include "files/schemes/floats.h"
 
 namespace pumice::files::schemes {
@@ -27,23 +31,92 @@ void read_block_scales(std::span<const File> files, const TensorInfo& tensor, st
   std::ranges::transform(exponents, out.begin(), [](std::uint8_t e) { return e == 255 ? NAN : std::ldexp(1.0f, e - 127); });
 }
 
-// Throws unless a scale is finite and, if all are powers of two, BF16 holds its products with all floats of 8 bits.
-void check_scale(std::span<const File> files, const TensorInfo& tensor, std::int64_t row, std::int64_t block, float scale, bool power) {
-  const auto fail = [&](const auto&... why) {
-    fail_at(ErrorKind::model_format, files[tensor.file].path(), "tensor " + tensor.name, std::nullopt, "row ", row,
-            " of the matrix: block ", block, " has the scale ", scale, why...);
-  };
-  if (!std::isfinite(scale)) fail();
-  // The smallest value is 2^-9, the largest 448: their products are normal numbers of BF16.
-  if (power && (std::bit_cast<std::uint32_t>(scale) & 0x807fffff || scale < 0x1p-117f || scale > 0x1p118f))
-    fail("; powers of two from 2^-117 to 2^118 are needed");
-}
+// Rows of F8_E4M3, whose blocks have 128 columns and a float scale. If these would have columns with different scales, or rows do not
+// divide into them, the rows are BF16 where all scales are powers of two, which is exact too, or F32: weights are defined as float32
+// products.
+class MadeOfFp8 final : public MadeTensor {
+ public:
+  explicit MadeOfFp8(const Fp8& fp8)
+      : weight_(*fp8.weight),
+        scales_(*fp8.scales),
+        cols_(fp8.weight->shape[1]),
+        across_(ceil_div(cols_, fp8.block_cols)),
+        block_rows_(fp8.block_rows),
+        block_cols_(fp8.block_cols) {
+    const std::int64_t rows = fp8.weight->shape[0];
+    packing = fp8.library + ", floats of 8 bits, ";
+    if (block_rows_ == rows && across_ == 1)
+      packing += "one scale";
+    else if (block_rows_ == 1 && across_ == 1)
+      packing += "one scale a row";
+    else
+      packing += str("blocks of ", block_rows_, " x ", block_cols_);
+    const bool one_scale = across_ == 1 || block_cols_ % kBlock == 0;
+    if (cols_ % kBlock == 0 && one_scale)
+      format_ = Format::F8_E4M3;
+    else if (fp8.powers_of_two || scales_.format_name == "F8_E8M0")
+      format_ = Format::BF16;
+  }
 
-std::string fp8_packing(const Fp8& fp8, std::int64_t rows, std::int64_t cols) {
-  if (fp8.block_rows == rows && fp8.block_cols == cols) return fp8.library + ", floats of 8 bits, one scale";
-  if (fp8.block_rows == 1 && fp8.block_cols == cols) return fp8.library + ", floats of 8 bits, one scale a row";
-  return str(fp8.library, ", floats of 8 bits, blocks of ", fp8.block_rows, " x ", fp8.block_cols);
-}
+  Format format() const { return format_; }
+
+  void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::uint8_t* out) const override {
+    const std::int64_t begin = first / block_rows_, end = (first + count - 1) / block_rows_ + 1;
+    std::vector<float> scales(static_cast<std::size_t>((end - begin) * across_));
+    read_block_scales(files, scales_, begin * across_, scales);
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * cols_));
+    read_bytes(files, weight_, static_cast<std::uint64_t>(first * cols_), codes.size(), codes.data());
+    for (std::int64_t r = 0; r < count; ++r, out += row_bytes(format_, cols_)) {
+      const std::span row(codes.data() + r * cols_, static_cast<std::size_t>(cols_));
+      const std::span of_row(scales.data() + ((first + r) / block_rows_ - begin) * across_, static_cast<std::size_t>(across_));
+      check(files, first + r, row, of_row);
+      format_ == Format::F8_E4M3 ? write_codes(row, of_row, out) : write_floats(row, of_row, out);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kBlock = info(Format::F8_E4M3).block;
+
+  // Throws if a scale is not finite or larger than F8_E4M3 may have it (core/finite.cpp), if BF16 does not hold its products with all
+  // floats of 8 bits, or if a code is NaN.
+  void check(std::span<const File> files, std::int64_t row, std::span<const std::uint8_t> codes, std::span<const float> scales) const {
+    for (std::size_t block = 0; block < scales.size(); ++block) {
+      const float scale = scales[block];
+      const auto fail = [&](const auto&... why) {
+        fail_at(ErrorKind::model_format, files[scales_.file].path(), "tensor " + scales_.name, std::nullopt, "row ", row,
+                " of the matrix: block ", block, " has the scale ", scale, why...);
+      };
+      if (!std::isfinite(scale)) fail();
+      // The smallest value is 2^-9, the largest 448: their products are normal numbers of BF16.
+      if (format_ == Format::BF16 && (std::bit_cast<std::uint32_t>(scale) & 0x807fffff || scale < 0x1p-117f || scale > 0x1p118f))
+        fail("; powers of two from 2^-117 to 2^118 are needed");
+      if (format_ == Format::F8_E4M3 && std::fabs(scale) >= 0x1p64f) fail("; sizes below 2^64 are read");
+    }
+    const auto nan = std::ranges::find_if(codes, [](std::uint8_t code) { return (code & 127) == 127; });
+    if (nan != codes.end())
+      fail_at(ErrorKind::model_format, files[weight_.file].path(), "tensor " + weight_.name, std::nullopt, "row ", row, ", column ",
+              nan - codes.begin(), " is NaN (code ", int{*nan}, ")");
+  }
+
+  void write_codes(std::span<const std::uint8_t> codes, std::span<const float> scales, std::uint8_t* out) const {
+    for (std::int64_t col = 0; col < cols_; col += kBlock) {
+      std::memcpy(out, &scales[static_cast<std::size_t>(col / block_cols_)], sizeof(float));
+      std::memcpy(out + sizeof(float), codes.data() + col, static_cast<std::size_t>(kBlock));
+      out += sizeof(float) + static_cast<std::size_t>(kBlock);
+    }
+  }
+
+  void write_floats(std::span<const std::uint8_t> codes, std::span<const float> scales, std::uint8_t* out) const {
+    std::vector<float> weights(codes.size());
+    for (std::size_t col = 0; col < codes.size(); ++col)
+      weights[col] = scales[col / static_cast<std::size_t>(block_cols_)] * e4m3_values()[codes[col]];
+    pack(format_, weights.data(), cols_, out);
+  }
+
+  TensorInfo weight_, scales_;
+  std::int64_t cols_, across_, block_rows_, block_cols_;
+  Format format_ = Format::F32;
+};
 
 }  // namespace
 
@@ -61,37 +134,8 @@ void add_fp8_matrix(PackedFolder& folder, const Fp8& given) {
   const bool one = down == 1 && across == 1 && (scales.shape.empty() || scales.shape == std::vector<std::int64_t>{1});
   const bool by_row = fp8.block_rows == 1 && across == 1 && scales.shape == std::vector{rows};
   if (!one && !by_row) folder.need_shape(scales, {down, across});
-
-  Floats floats{.module = fp8.module, .rows = rows, .cols = cols, .packing = fp8_packing(fp8, rows, cols), .from = weight};
-  const bool power = fp8.powers_of_two || scales.format_name == "F8_E8M0";
-  if (power) {
-    floats.format = Format::BF16;
-  } else {
-    floats.not_exact = "no format has floats of 8 bits";
-  }
-  floats.read = [weight, scales, cols, across, power, block_rows = fp8.block_rows, block_cols = fp8.block_cols](
-                    std::span<const File> files, std::int64_t first, std::int64_t count, float* out) {
-    const std::int64_t begin = first / block_rows, end = (first + count - 1) / block_rows + 1;
-    std::vector<float> scale(static_cast<std::size_t>((end - begin) * across));
-    read_block_scales(files, scales, begin * across, scale);
-    std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * cols));
-    read_bytes(files, weight, static_cast<std::uint64_t>(first * cols), codes.size(), codes.data());
-    const std::array<float, 256>& values = e4m3_values();
-    const std::uint8_t* code = codes.data();
-    for (std::int64_t row = first; row < first + count; ++row) {
-      for (std::int64_t block = 0; block < across; ++block) {
-        const float by = scale[static_cast<std::size_t>((row / block_rows - begin) * across + block)];
-        check_scale(files, scales, row, block, by, power);
-        for (std::int64_t col = block * block_cols; col < std::min(cols, (block + 1) * block_cols); ++col, ++code) {
-          if ((*code & 127) == 127)
-            fail_at(ErrorKind::model_format, files[weight.file].path(), "tensor " + weight.name, std::nullopt, "row ", row, ", column ",
-                    col, " is NaN (code ", int{*code}, ")");
-          *out++ = by * values[*code];
-        }
-      }
-    }
-  };
-  folder.add(made_of(std::move(floats)), {&weight, &scales});
+  const auto made = std::make_shared<const MadeOfFp8>(fp8);
+  folder.add(made_matrix(fp8.module, rows, cols, made->format(), weight, made), {&weight, &scales});
 }
 
 void add_fp8(PackedFolder& folder) {

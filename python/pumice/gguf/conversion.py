@@ -116,8 +116,8 @@ def convert(
     source: a folder with config.json and safetensors, or a hub id. Its matrices may be packed (GPTQ, AWQ, ...).
     output: the path of the GGUF file.
     to: the format of the matrices: "f32", "f16", "bf16", "q8_0", "q4_0", or "auto": that of the folder, which is exact; packed matrices
-        then have the format that holds them exactly, but those of NVFP4 are rounded to BF16. Vectors and some small matrices are always
-        F32, as in llama.cpp's files.
+        then have the format that holds them exactly, but those of NVFP4 and FP8 are rounded to BF16. Vectors and some small matrices are
+        always F32, as in llama.cpp's files.
     tokenizer: "none" leaves the tokenizer out.
     split: the largest size of a file ("4G", "500M", "20K", bytes), which must hold each tensor. The model then has several files, named
         OUTPUT-00001-of-00003.gguf and so on.

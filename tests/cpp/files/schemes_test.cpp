@@ -123,6 +123,9 @@ const std::map<std::string, std::string> kFormatOf = {
     {"fp8_powers", "BF16"},
     {"fp8_powers_f32", "BF16"},
     {"fp8_rows", "F32"},
+    {"fp8_wide_blocks", "F8_E4M3"},
+    {"fp8_wide_powers", "F8_E4M3"},
+    {"fp8_wide_rows", "F8_E4M3"},
     {"gptq_2", "Q4_0"},
     {"gptq_2_sym", "Q4_0"},
     {"gptq_3", "Q4_0"},
@@ -172,7 +175,9 @@ TEST_F(Schemes, RowsAreThoseOfTheLibrary) {
     const TensorInfo& tensor = *model->find("m.weight");
     ASSERT_TRUE(tensor.made);
     EXPECT_EQ(tensor.format_name, kFormatOf.at(golden.name));
-    const bool holds = tensor.format_name != "F32" || golden.name == "bitsandbytes_fp4";  // which bitsandbytes expands to float32
+    // Weights that are defined as float32 numbers.
+    const bool floats = golden.name == "bitsandbytes_fp4" || golden.name.starts_with("fp8") || golden.name.starts_with("compressed_float");
+    const bool holds = tensor.format_name != "F32" || floats;
     EXPECT_EQ(tensor.made->not_exact.empty(), holds) << tensor.made->not_exact;
     ASSERT_EQ(tensor.shape.size(), 2u);
     ASSERT_EQ(tensor.shape[1], golden.exact.shape[1]);
@@ -434,7 +439,8 @@ void set(SafeTensor& tensor, std::size_t byte, std::initializer_list<unsigned> b
 
 TEST_F(Schemes, ScalesThatAreNoFiniteNumbers) {
   for (const Golden& golden : goldens()) {
-    if (golden.name == "fp8_powers" || of_fp4(golden)) continue;  // FloatsThatAreNoNumbers, ScalesOfFloatsOf4Bits
+    if (golden.name == "fp8_powers" || golden.name == "fp8_wide_powers" || of_fp4(golden))
+      continue;  // FloatsThatAreNoNumbers, ScalesOfFloatsOf4Bits
     for (const char* suffix : {"scales", "biases", "weight_scale", "weight_scale_inv", "SCB"}) {
       Golden other = golden;
       if (std::ranges::find(other.tensors, str("m.", suffix), &SafeTensor::name) == other.tensors.end()) continue;
@@ -637,6 +643,18 @@ TEST_F(Schemes, FloatsThatAreNoNumbers) {
     set(golden.tensor("weight"), 3 * 80 + 5, {nan});
     refused(golden, str("tensor m.weight: row 3, column 5 is NaN (code ", nan, ")"));
   }
+  golden = golden_of("fp8_wide_blocks");
+  for (const unsigned nan : {0x7Fu, 0xFFu}) {
+    set(golden.tensor("weight"), 9 * 256 + 255, {nan});
+    refused(golden, str("tensor m.weight: row 9, column 255 is NaN (code ", nan, ")"));
+  }
+  golden = golden_of("fp8_wide_powers");
+  set(golden.tensor("weight_scale_inv"), 3, {0xFF});
+  refused(golden, "tensor m.weight_scale_inv: row 4 of the matrix: block 1 has the scale nan");
+  set(golden.tensor("weight_scale_inv"), 3, {127 + 64});
+  refused(golden, "block 1 has the scale 1.84467e+19; sizes below 2^64 are read");
+  set(golden.tensor("weight_scale_inv"), 3, {0});  // 2^-127: products are rounded to subnormal numbers
+  EXPECT_NO_THROW(weights(golden));
   golden = golden_of("fp8_powers");
   set(golden.tensor("weight_scale_inv"), 4, {0xFF});
   refused(golden, "tensor m.weight_scale_inv: row 4 of the matrix: block 1 has the scale nan");
@@ -820,6 +838,17 @@ TEST_F(Schemes, BlocksOfFloats) {
     golden.settings()["weight_block_size"] = size;
     refused(golden, "quantization_config.weight_block_size");
   }
+  // Blocks whose columns are no multiple of 128, so that a block of F8_E4M3 would have two scales.
+  golden = golden_of("fp8_wide_blocks");
+  const auto format = [&] { return open(golden)->find("m.weight")->format_name; };
+  EXPECT_EQ(format(), "F8_E4M3");
+  golden.settings()["weight_block_size"] = {4, 192};
+  EXPECT_EQ(format(), "F32");
+  EXPECT_NO_THROW(weights(golden));
+  golden = golden_of("fp8_wide_powers");
+  golden.settings()["weight_block_size"] = {4, 130};
+  EXPECT_EQ(format(), "BF16");
+
   golden = golden_of("fp8_one");
   golden.settings()["fmt"] = "e5m2";
   refused(golden, "fmt: is 'e5m2'; e4m3 is read", ErrorKind::unsupported_model);

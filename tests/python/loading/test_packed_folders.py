@@ -70,6 +70,23 @@ def test_an_exact_matrix_is_not_quantized_again(tmp_path: Path) -> None:
         assert PACKINGS["awq"].note in model.summary().notes
 
 
+@pytest.mark.parametrize("how", ["fp8", "fp8_powers"])
+@pytest.mark.parametrize("variant", ["llama_wide", "deepseek_v3_wide"])
+def test_floats_of_8_bits(how: str, variant: str, tmp_path: Path) -> None:
+    packed, plain = packed_folder(variant, how, tmp_path)
+    note = f"FP8, {PACKINGS[how].kind}: read as "
+    expected = rows(plain)
+    assert nmse(rows(packed), expected) < 1e-10
+    with pumice.load(packed, device="cpu", progress=False) as model:
+        assert model.summary().notes == [f"{note}F8_E4M3, exactly"]
+        formats = model.info["formats"]
+    if variant == "llama_wide":
+        assert formats["F8_E4M3"] == sum(w.size for name, w in random_models.tensors(variant).items() if "_proj" in name) // 128 * 132
+    assert nmse(rows(packed, quantize="q8_0"), rows(plain, quantize="q8_0")) < 1e-10
+    with pumice.load(packed, device="cpu", quantize="q8_0", progress=False) as model:
+        assert f"{note}Q8_0, rounded" in model.summary().notes
+
+
 def test_plan_counts_the_made_formats(tmp_path: Path) -> None:
     packed, plain = packed_folder("llama3", "awq", tmp_path)
     small, large = pumice.plan(packed, device="cpu"), pumice.plan(plain, device="cpu")
@@ -82,15 +99,15 @@ def test_plan_counts_the_made_formats(tmp_path: Path) -> None:
     assert parameters[0] == parameters[1]
 
 
-@pytest.mark.parametrize("how", ["awq", "gptq_4_act_order"])
-def test_adapters(how: str, tmp_path: Path) -> None:
-    packed, plain = packed_folder("llama3", how, tmp_path)
+@pytest.mark.parametrize(("how", "variant"), [("awq", "llama3"), ("gptq_4_act_order", "llama3"), ("fp8", "llama_wide")])
+def test_adapters(how: str, variant: str, tmp_path: Path) -> None:
+    packed, plain = packed_folder(variant, how, tmp_path)
     config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"], "task_type": "CAUSAL_LM"}
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text(json.dumps(config))
     factors = {}
-    for name, weights in random_models.tensors("llama3").items():
+    for name, weights in random_models.tensors(variant).items():
         module = name.removesuffix(".weight")
         if module.endswith(("q_proj", "down_proj")):
             for factor, shape in (("lora_A", (4, weights.shape[1])), ("lora_B", (weights.shape[0], 4))):

@@ -120,7 +120,7 @@ def _mlx(codes: Codes, bits: int) -> dict[str, Array]:
     return {"weight": stream(codes.codes, bits), "scales": codes.scales, "biases": codes.biases}
 
 
-BLOCK = (24, 32)  # rows and columns of floats that have one scale; rows do not divide into them
+BLOCK = (24, 128)  # rows and columns of floats that have one scale; rows do not divide into them
 
 
 def _e4m3() -> Array:
@@ -192,6 +192,9 @@ def _nvfp4(library: str) -> Callable[[Array], tuple[dict[str, Array], Array]]:
     return pack
 
 
+_FP8_KIND = "floats of 8 bits, blocks of 24 x 128"
+
+
 def _fp8_config(more: dict[str, Any]) -> dict[str, Any]:
     return {"quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": list(BLOCK)} | more}
 
@@ -227,16 +230,9 @@ PACKINGS = {
     "gptq_8": Packing("GPTQ", 8, "", _gptq_config(8, False), _gptq),
     "mlx_6": Packing("MLX", 6, "", _mlx_config(6), _mlx, biased=True),
     "mlx_8": Packing("MLX", 8, "", _mlx_config(8), _mlx, biased=True),
-    "fp8": Packing("FP8", 8, "", _fp8_config({}), pack_floats=_fp8(False), kind="floats of 8 bits, blocks of 24 x 32", e4m3=".weight"),
-    "fp8_powers": Packing(
-        "FP8",
-        8,
-        "BF16",
-        _fp8_config({"scale_fmt": "ue8m0"}),
-        pack_floats=_fp8(True),
-        kind="floats of 8 bits, blocks of 24 x 32",
-        e4m3=".weight",
-    ),
+    # Rows that divide into 128 columns become F8_E4M3; those of llama3 do not.
+    "fp8": Packing("FP8", 8, "F32", _fp8_config({}), pack_floats=_fp8(False), kind=_FP8_KIND, e4m3=".weight"),
+    "fp8_powers": Packing("FP8", 8, "BF16", _fp8_config({"scale_fmt": "ue8m0"}), pack_floats=_fp8(True), kind=_FP8_KIND, e4m3=".weight"),
     "nvfp4": Packing(
         "compressed-tensors",
         4,
