@@ -112,7 +112,7 @@ KINDS = {
     "compressed-4": Kind(_compressed(4), _group("pack-quantized", num_bits=4, type="int", strategy="group", group_size=GROUP), "Q4_0"),
     "compressed-8": Kind(_compressed(8), _group("pack-quantized", num_bits=8, type="int", strategy="group", group_size=GROUP), "Q8_0"),
     "mlx-4": Kind(_mlx(4), {"quantization": {"group_size": GROUP, "bits": 4}}, "Q4_1"),
-    "fp8": Kind(_fp8, _quantization("fp8", weight_block_size=[128, 128], scale_fmt="ue8m0"), "BF16"),
+    "fp8": Kind(_fp8, _quantization("fp8", weight_block_size=[128, 128], scale_fmt="ue8m0"), "F8_E4M3"),
     "nvfp4": Kind(_nvfp4, _group("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16), "NVFP4_E"),
 }
 
