@@ -27,7 +27,7 @@ from pumice import _core
 PAGE = ROOT / "docs" / "formats.md"
 SPEEDS = ROOT / "docs" / "results" / "formats.json"
 PACKED = GOLDENS / "packed"
-# Formats that only matrices with rows of whole blocks of 128 columns become, and a packing whose matrices do so in a model that is wide enough.
+# Formats that only matrices with rows of whole blocks of 128 columns become, and a packing whose matrices do so in a wide model.
 WIDE = {"F8_E4M3": "fp8"}
 ASKED = "Q8_0"  # what `quantize="q8_0"` makes of a matrix that no format holds
 HEAD = """# Weights: packed folders and GGUF types
