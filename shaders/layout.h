@@ -7,8 +7,8 @@
 //                of a word, which is the form that conversions to float and dot products of 4 x 8 bits need.
 //   scales:      In formats with blocks of 32 weights, each block has an f16 scale, or a pair (scale, minimum) of f16, or in MXFP4 the byte
 //                of its exponent, or in NVFP4_E the float scales of its halves. In F8_E4M3, each 128 weights have a float scale. In Q3_K,
-//                Q6_K and IQ formats with supers, each sub-block of 16 or 32 weights has a signed byte. In Q2_K it has a byte with 4 bits of
-//                scale and 4 bits of minimum, and in Q4_K and Q5_K a pair of bytes (scale, minimum).
+//                Q6_K and IQ formats with supers, each sub-block of 16 or 32 weights has a signed byte. In Q2_K it has a byte with 4 bits
+//                of scale and 4 bits of minimum, and in Q4_K and Q5_K a pair of bytes (scale, minimum).
 //   supers:      K-quants and IQ formats but IQ4_NL only. Each 256 weights have an f16 by which their scales are multiplied, or a pair of
 //                f16, one for the scales and one for the minima.
 // weight = scale * code + minimum. The product is exact in float, because codes are small integers and scales have at most 19 bits (but in
