@@ -112,15 +112,6 @@ struct FloatTilesAvx2 {
   template <Format F, int G, int N, bool kAsk = false>
   static void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
                    std::int64_t group_stride) {
-    if constexpr (F == Format::F8_E4M3)
-      return tile_of_runs<G, N, kAsk>(panels, count, x, x_stride, sums, group_stride);
-    else
-      return tile_of_words<F, G, N, kAsk>(panels, count, x, x_stride, sums, group_stride);
-  }
-
-  template <Format F, int G, int N, bool kAsk>
-  static void tile_of_words(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
-                            std::int64_t group_stride) {
     __m256 acc[G][N][2];
     for (int g = 0; g < G; ++g) {
       for (int n = 0; n < N; ++n) {

@@ -12,14 +12,22 @@
 namespace pumice::cpu::matrix {
 namespace {
 
+// Returns the tile that multiplies G groups of weights, stored in format F, by N tokens. T::tile<F, G, N, kAsk> reads words, one after
+// another; T::tile_of_runs<G, N, kAsk> reads F8_E4M3: it takes whole runs, and multiplies the sum of each by its scale. If kAsk is true,
+// tiles also prefetch weights.
+template <class T, Format F, int G, int N, bool kAsk = false>
+constexpr Tile float_tile() {
+  if constexpr (F == Format::F8_E4M3)
+    return T::template tile_of_runs<G, N, kAsk>;
+  else
+    return T::template tile<F, G, N, kAsk>;
+}
+
 template <class T, Format F>
 concept FloatTilesOf = requires(const std::uint8_t* words, std::int64_t count, float* out) {
-  // F8_E4M3: tiles take whole runs, and multiply the sum of each by its scale; weights are converted to v * 2^-60 (layout.h).
-  // tile<F, G, N, kAsk = false> multiplies G groups of weights, stored in format F, by N tokens. If kAsk is true, it also prefetches
-  // weights.
-  requires std::convertible_to<decltype(&T::template tile<F, 1, 1>), Tile>;
-  requires std::convertible_to<decltype(&T::template tile<F, 1, 1, true>), Tile>;
-  T::template widen_words<F>(words, count, out);  // converts `count` weights (a multiple of 16) to floats
+  { float_tile<T, F, 1, 1>() } -> std::same_as<Tile>;
+  { float_tile<T, F, 1, 1, true>() } -> std::same_as<Tile>;
+  T::template widen_words<F>(words, count, out);  // converts `count` weights (a multiple of 16) to floats, those of F8_E4M3 to v * 2^-60
 };
 template <class T>
 concept FloatTiles = FloatTilesOf<T, Format::F32> && FloatTilesOf<T, Format::F16> && FloatTilesOf<T, Format::BF16> &&
@@ -47,15 +55,15 @@ struct FloatProduct {
   static constexpr int kFewGroups[kMostFew + 1] = {0, 4, 3, 2, 1, 1, 1, 1, 1};
   template <Format F, int N>
   static constexpr Tile one_group() {
-    if constexpr (N <= kFew) return T::template tile<F, 1, N, true>;
+    if constexpr (N <= kFew) return float_tile<T, F, 1, N, true>();
     return nullptr;
   }
   template <Format F>
   static constexpr Tile kFewTiles[kMostFew + 1][kGroups + 1] = {
       {},
-      {nullptr, T::template tile<F, 1, 1>, T::template tile<F, 2, 1>, T::template tile<F, 3, 1>, T::template tile<F, 4, 1>},
-      {nullptr, T::template tile<F, 1, 2>, T::template tile<F, 2, 2>, T::template tile<F, 3, 2>},
-      {nullptr, T::template tile<F, 1, 3>, T::template tile<F, 2, 3>},
+      {nullptr, float_tile<T, F, 1, 1>(), float_tile<T, F, 2, 1>(), float_tile<T, F, 3, 1>(), float_tile<T, F, 4, 1>()},
+      {nullptr, float_tile<T, F, 1, 2>(), float_tile<T, F, 2, 2>(), float_tile<T, F, 3, 2>()},
+      {nullptr, float_tile<T, F, 1, 3>(), float_tile<T, F, 2, 3>()},
       {nullptr, one_group<F, 4>()},
       {nullptr, one_group<F, 5>()},
       {nullptr, one_group<F, 6>()},
