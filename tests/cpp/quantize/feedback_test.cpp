@@ -11,16 +11,11 @@
 #include "cases.h"
 #include "core/error.h"
 #include "quantize/cholesky.h"
+#include "quantize/orders.h"
 
 namespace pumice::quantize {
 namespace {
 
-const Parallel kOneByOne = [](std::int64_t jobs, const std::function<void(std::int64_t)>& job) {
-  for (std::int64_t i = 0; i < jobs; ++i) job(i);
-};
-const Parallel kBackwards = [](std::int64_t jobs, const std::function<void(std::int64_t)>& job) {
-  for (std::int64_t i = jobs; i > 0; --i) job(i - 1);
-};
 const Cancel kNever;
 
 // H of rows whose columns go together, of different sizes.
@@ -38,7 +33,7 @@ std::vector<float> products_of(std::int64_t cols, std::int64_t rows, std::uint64
 }
 
 std::vector<std::uint8_t> fed_back(Format format, const std::vector<float>& weights, const std::vector<float>& products, std::int64_t cols,
-                                   const FeedbackOptions& options = {}, const Parallel& parallel = kOneByOne) {
+                                   const FeedbackOptions& options = {}, const Parallel& parallel = kForwards) {
   const auto rows = static_cast<std::int64_t>(weights.size()) / cols;
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(rows * row_bytes(format, cols)));
   Feedback(products, cols, options, parallel, kNever).pack(format, weights.data(), rows, packed.data(), parallel, kNever);
@@ -173,7 +168,7 @@ TEST(Feedback, BadInputIsRefused) {
   EXPECT_NE(text(bad, {}, Format::Q4_K).find("positive definite"), std::string::npos);
   Cancel cancel;
   cancel.request();
-  EXPECT_THROW(Feedback(good, 256, {}, kOneByOne, cancel), Error);
+  EXPECT_THROW(Feedback(good, 256, {}, kForwards, cancel), Error);
 }
 
 }  // namespace

@@ -10,16 +10,11 @@
 #include "cases.h"
 #include "core/error.h"
 #include "quantize/calibrated.h"
+#include "quantize/orders.h"
 
 namespace pumice::quantize {
 namespace {
 
-const Parallel kForwards = [](std::int64_t jobs, const std::function<void(std::int64_t)>& job) {
-  for (std::int64_t i = 0; i < jobs; ++i) job(i);
-};
-const Parallel kBackwards = [](std::int64_t jobs, const std::function<void(std::int64_t)>& job) {
-  for (std::int64_t i = jobs; i > 0; --i) job(i - 1);
-};
 const Cancel kNever;
 
 // Rows whose columns go together.
