@@ -24,7 +24,6 @@ import pumice
 from .chats.terminal import FIRST, Terminal, history_path, visible
 from .common.progress import LateBar
 from .common.stdio import OutputError, complain, finish, give_up_output, input_bytes, is_output, on_screen, prepare, say, takes_bytes
-from .machine.benchmark import UNITS, Load, Task, compare
 from .machine.peer_worker import PEERS
 from .serve.command import add_options as add_serve_options
 
@@ -468,6 +467,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 def run_bench(arguments: argparse.Namespace) -> int:
     """`pumice bench`: measures and prints the sentences/s of an encoder, or the tokens/s of a decoder, alone or in turn with a peer."""
+    from .machine.benchmark import UNITS, Load, Task, compare
+
     load = Load(arguments.sentences, arguments.prompt_tokens, arguments.tokens)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         say(model.summary())
