@@ -588,7 +588,9 @@ TEST(Config, Llama4InGguf) {
     EXPECT_EQ(a.qk_norm, i < 3 ? QkNorm::plain_after_rope : QkNorm::none);
     ASSERT_EQ(a.chunks.has_value(), i < 3);
     ASSERT_EQ(a.temperature.has_value(), i == 3);
-    if (a.chunks) EXPECT_EQ(a.chunks->length, 8192);
+    if (a.chunks) {
+      EXPECT_EQ(a.chunks->length, 8192);
+    }
   }
   const Temperature& temperature = *scout.layers[3].attention().temperature;
   EXPECT_FLOAT_EQ(temperature.growth, 0.1f);
