@@ -19,11 +19,11 @@ MOST_LIBRARIES = 253  # the upper byte of n_desc is the number of the library th
 LIBRARIES = {"/usr/lib/libSystem.B.dylib"}
 START = "PyInit__core"
 
-# Names that the module may look up when it is loaded: those of Python, and those of the C++ library. These are std and its members, types
-# and tables, and new and delete, as the Itanium C++ ABI writes them; functions of that ABI; and those of unwinding.
+# Names that the module may look up when it is loaded: those of Python, and those of the C++ library. These are std and its members, types,
+# tables and virtual thunks, and new and delete, as the Itanium C++ ABI writes them; functions of that ABI; and those of unwinding.
 MAY_BE_ABSENT = re.compile(
     r"_?Py[A-Z_]\w+"
-    r"|_Z(T[ISTV])?N?[KVRO]*(S[tabsiod]|10__cxxabiv1)\w+|_ZT[ISV][KP]*[a-z]|_Z(n[wa]|d[la])\w+"
+    r"|_Z(T[ISTV]|Tv0_n\d+_)?N?[KVRO]*(S[tabsiod]|10__cxxabiv1)\w+|_ZT[ISV][KP]*[a-z]|_Z(n[wa]|d[la])\w+"
     r"|__cxa_\w+|__dynamic_cast|__gxx_personality_v0"
     r"|_Unwind_\w+"
 )
