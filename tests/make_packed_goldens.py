@@ -1,12 +1,13 @@
 """Makes tests/goldens/packed: small matrices as other libraries pack them. NAME.safetensors has the packed tensors of the module "m", and
 the tensor "exact": the weights as the library itself expands them, float32 [rows, columns]. Of 32 rows it has every third one, which saves
-space: 0, 3, 6 ... are all places in a word. NAME.config.json is the config.json beside them. sources.json says which package expanded each.
+space: 0, 3, 6 ... are all places in a word. Goldens of experts in one tensor ("stack") have them as m.experts.up, and "exact" has the rows
+of all experts. NAME.config.json is the config.json beside them. sources.json says which package expanded each.
 
     python tests/make_packed_goldens.py gptq awq compressed_tensors        # with torch and transformers
     python tests/make_packed_goldens.py compressed_tensors_0_9             # with compressed-tensors 0.9.4
     python tests/make_packed_goldens.py mlx
     python tests/make_packed_goldens.py fp8 bitsandbytes                   # with torch and ml_dtypes
-    python tests/make_packed_goldens.py fp4 modelopt                       # with torch and ml_dtypes
+    python tests/make_packed_goldens.py fp4 modelopt fbgemm                # with torch and ml_dtypes
 
 Needs auto-gptq 0.7.1, autoawq 0.2.9, compressed-tensors 0.20.0, mlx 0.32.4, bitsandbytes 0.48.0 or nvidia-modelopt 0.47.0 of
 PyPI. Of the first two and the last, only some files are run, so that no GPU is needed, and few of their dependencies (pip install
@@ -256,8 +257,7 @@ def make_fp8() -> None:
 
     def make(name: str, scales: Array, settings: dict[str, Any], expand: Any = None) -> None:
         columns = 256 if "wide" in name else 80  # F8_E4M3 has blocks of 128
-        codes = np.random.default_rng(list(name.encode())).integers(0, 256, (rows, columns), np.uint8)
-        codes[codes % 128 == 127] = 0x80  # no NaN
+        codes = random_e4m3(name, (rows, columns))
         wide = scales.astype(np.float32).reshape(scales.shape if scales.ndim == 2 else (-1, 1))
         down, across = -(-rows // wide.shape[0]), -(-columns // wide.shape[1])
         if wide.shape[1] > 1:
@@ -390,14 +390,16 @@ def make_modelopt() -> None:
     import ml_dtypes
     import torch
 
-    # Packages that import much more than the matrix needs. Of the functions that it names, it calls none while it expands.
+    # Packages that import much more than the matrices need. Of the functions that they name, they call none while they expand.
     for package in ("torch", "torch.quantization", "torch.quantization.qtensor", "torch.quantization.backends"):
         without_init(f"modelopt.{package}")
     utilities = "modelopt.torch.quantization.utils"
     without_init(utilities)
-    for function in ("fsdp2_aware_weight_update", "patch_fsdp_mp_dtypes", "reduce_amax", "reduce_block_amax", "reduce_block_padding"):
+    for function in ("convert_quantization_axis_to_reduce_axis", "fsdp2_aware_weight_update", "patch_fsdp_mp_dtypes", "reduce_amax",
+                     "reduce_block_amax", "reduce_block_padding"):  # fmt: skip
         setattr(sys.modules[utilities], function, None)
     matrix_of = importlib.import_module("modelopt.torch.quantization.qtensor.nvfp4_tensor").NVFP4QTensor
+    fp8_of = importlib.import_module("modelopt.torch.quantization.qtensor.fp8_tensor").FP8QTensor
 
     name, columns = "nvfp4_modelopt", 96
     made = Fp4(name, columns, 16)
@@ -411,6 +413,69 @@ def make_modelopt() -> None:
     arrays = {"weight": made.codes, "weight_scale": made.scales.view(ml_dtypes.float8_e4m3fn), "weight_scale_2": made.factor}
     write(name, {"quantization_config": config}, exact.numpy(), arrays, "nvidia-modelopt")
 
+    # Experts, as maybe_transpose_expert_weight_dimensions() of modelopt.torch.export turns them.
+    name, experts, rows, columns = "nvfp4_modelopt_stack", 3, 5, 64
+    stack = [Fp4(f"{name}{expert}", columns, 16) for expert in range(experts)]
+    factor = (1 / stack[0].factor).reshape(())
+    exact = []
+    for one in stack:
+        matrix = matrix_of(torch.Size((rows, columns)), torch.float32, torch.from_numpy(one.codes))
+        scales = torch.from_numpy(one.scales).view(torch.float8_e4m3fn)
+        exact.append(matrix.dequantize(scale=scales, double_scale=torch.from_numpy(factor), block_sizes={-1: 16}).numpy())
+    arrays = {
+        "experts.up": np.stack([one.codes for one in stack]).swapaxes(1, 2),
+        "experts.up_weight_scale": np.stack([one.scales for one in stack]).swapaxes(1, 2).view(ml_dtypes.float8_e4m3fn),
+        "experts.up_weight_scale_2": factor,
+    }
+    write(name, {"quantization_config": config}, np.concatenate(exact), arrays, "nvidia-modelopt")
+
+    def make_fp8(name: str, scales: Array, algo: str) -> None:
+        codes = random_e4m3(name, (10, 256 if "wide" in name else 80))
+        matrix = fp8_of(torch.Size(codes.shape), torch.float32, torch.from_numpy(codes).view(torch.float8_e4m3fn))
+        by = scales[:, None] if scales.ndim == 1 else scales
+        config = {"quant_method": "modelopt", "quant_algo": algo, "ignore": ["lm_head"]}
+        arrays = {"weight": codes.view(ml_dtypes.float8_e4m3fn), "weight_scale": scales}
+        write(name, {"quantization_config": config}, matrix.dequantize(scale=torch.from_numpy(by)).numpy(), arrays, "nvidia-modelopt")
+
+    rng = np.random.default_rng(9)
+    make_fp8("fp8_modelopt_wide", np.array(3e-4, np.float32), "FP8")
+    make_fp8("fp8_modelopt_rows", rng.uniform(1e-4, 1e-3, 10).astype(np.float32), "FP8_PER_CHANNEL_PER_TOKEN")
+    make_fp8_stack("fp8_modelopt_stack", rng.uniform(1e-4, 1e-3, 3).astype(np.float32), "weight_scale",
+                   {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]})  # fmt: skip
+
+
+def random_e4m3(name: str, shape: tuple[int, ...]) -> Array:
+    """Returns codes without NaN, seeded by the name of their golden."""
+    codes = np.random.default_rng(list(name.encode())).integers(0, 256, shape, np.uint8)
+    codes[codes % 128 == 127] = 0x80
+    return codes
+
+
+def make_fp8_stack(name: str, scales: Array, suffix: str, settings: dict[str, Any]) -> None:
+    """Of 3 experts. torch reads the codes and multiplies them by their scales."""
+    import ml_dtypes
+    import torch
+
+    codes = random_e4m3(name, (3, 5, 128))
+    exact = torch.from_numpy(codes).view(torch.float8_e4m3fn).float() * torch.from_numpy(scales.reshape(3, -1, 1))
+    arrays = {"experts.up": codes.view(ml_dtypes.float8_e4m3fn).swapaxes(1, 2), f"experts.up_{suffix}": scales}
+    write(name, {"quantization_config": settings}, exact.reshape(-1, 128).numpy(), arrays, "torch")
+
+
+def make_fbgemm() -> None:
+    """torch reads the codes and multiplies them by their scales, as the kernels of FBGEMM do, which run on GPUs only."""
+    import ml_dtypes
+    import torch
+
+    rng = np.random.default_rng(10)
+    settings = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]}
+    for name, columns in (("fp8_fbgemm", 80), ("fp8_fbgemm_wide", 256)):
+        codes, scales = random_e4m3(name, (10, columns)), rng.uniform(1e-4, 1e-3, (10, 1)).astype(np.float32)
+        exact = torch.from_numpy(codes).view(torch.float8_e4m3fn).float() * torch.from_numpy(scales)
+        arrays = {"weight": codes.view(ml_dtypes.float8_e4m3fn), "weight_scale": scales}
+        write(name, {"quantization_config": settings}, exact.numpy(), arrays, "torch")
+    make_fp8_stack("fp8_fbgemm_stack", rng.uniform(1e-4, 1e-3, (3, 1, 5)).astype(np.float32), "scale", settings)
+
 
 if __name__ == "__main__":
     tools = {
@@ -423,6 +488,7 @@ if __name__ == "__main__":
         "bitsandbytes": make_bitsandbytes,
         "fp4": make_fp4,
         "modelopt": make_modelopt,
+        "fbgemm": make_fbgemm,
     }
     for tool in sys.argv[1:]:
         tools[tool]()

@@ -249,6 +249,9 @@ const files::TensorInfo* TensorNames::tensor(const TensorName& name, std::size_t
   for (const std::string& begin : in_file(name, layer)) {
     if (bare(name)) {
       if (const auto* found = file_.find(suffix == "weight" ? begin : str(begin, "_", suffix))) return found;
+      if (suffix != "weight" || !transposed(name)) continue;
+      // The stack as it is made of packed tensors that are transposed (files/schemes/byte_rows.h).
+      if (const auto* found = file_.find(str(begin, ".weight")); found && found->made) return found;
       continue;
     }
     if (const auto* found = file_.find(str(begin, ".", suffix))) return found;
@@ -264,9 +267,10 @@ const files::TensorInfo* TensorNames::tensor(const TensorName& name, std::size_t
 // found.
 TensorNames::Found TensorNames::find(Role role, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const {
   Found first;
-  for (const TensorName& name : names_of(role)) {
+  for (TensorName name : names_of(role)) {
     const auto* found = tensor(name, layer, suffix, old_suffix);
     if (!found) continue;
+    if (bare(name) && found->made) name.transposed = false;
     const Part rows = part(name, role, layer);
     const bool stacked = of(role) == Of::mixture && found->shape.size() >= 3;
     const std::size_t row_axis = (transposed(name) ? 1 : 0) + (stacked ? 1 : 0);

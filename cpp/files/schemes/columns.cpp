@@ -62,7 +62,7 @@ Columns::Turned Columns::Slab::turned(std::size_t i, std::int64_t first, std::in
   turned.column_bytes_ = height(each) * value_bytes(each);
   const std::int64_t columns = end_column(each, end) - turned.first_;
   turned.bytes_ = std::make_unique_for_overwrite<std::uint8_t[]>(static_cast<std::size_t>(columns * turned.column_bytes_));
-  const auto write = value_bytes(each) == 4 ? turn<std::uint32_t> : turn<std::uint16_t>;
+  const auto write = value_bytes(each) == 4 ? turn<std::uint32_t> : value_bytes(each) == 2 ? turn<std::uint16_t> : turn<std::uint8_t>;
   write(at + (turned.first_ - part.first) * value_bytes(each), part.stride, height(each), columns, turned.bytes_.get());
   return turned;
 }

@@ -14,7 +14,7 @@
 namespace pumice::files::schemes {
 
 struct ColumnTensor {
-  TensorInfo tensor;  // [height, rows bits / 32]: each value has 4 bytes, or 2 if bits is 32
+  TensorInfo tensor;  // [height, rows bits / 32]: each value has 4 bytes, or also 2 or 1 if bits is 32
   int bits = 32;      // that a row has of each value: row r has those from bit r bits of a line of the tensor on
 };
 

@@ -34,9 +34,16 @@ class PackedFolder {
 
   // Returns the modules that have a tensor with one of these suffixes, or a weight of this dtype, in the order of their names.
   std::set<std::string> modules(std::initializer_list<std::string_view> suffixes, std::string_view weight_dtype = "") const;
-  const TensorInfo* find(const std::string& module, std::string_view suffix) const;
-  // Returns a tensor that a module must have, and that has one of the dtypes.
-  const TensorInfo& need(const std::string& module, std::string_view suffix, std::initializer_list<std::string_view> dtypes) const;
+  // Returns the names of stacks, which are tensors with the matrices of all experts: those with a tensor STACK + suffix, and those that
+  // have one of the dtypes. A stack is called experts.gate_up_proj, and an expert's own matrix experts.0.gate_proj.weight.
+  std::set<std::string> stacks(std::initializer_list<std::string_view> suffixes, std::initializer_list<std::string_view> dtypes) const;
+  const TensorInfo* find(const std::string& name) const;
+  const TensorInfo* find(const std::string& module, std::string_view suffix) const { return find(str(module, ".", suffix)); }
+  // Returns a tensor that must be there and have one of the dtypes.
+  const TensorInfo& need(const std::string& name, std::initializer_list<std::string_view> dtypes) const;
+  const TensorInfo& need(const std::string& module, std::string_view suffix, std::initializer_list<std::string_view> dtypes) const {
+    return need(str(module, ".", suffix), dtypes);
+  }
   // Throws unless the tensor has this shape; -1 stands for any length from 1 to 2^31 - 1. So products of two lengths, or of a length and a
   // number of bits, do not overflow.
   void need_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape) const;

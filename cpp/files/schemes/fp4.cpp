@@ -15,6 +15,7 @@
 #include "core/checked.h"
 #include "core/code_values.h"
 #include "files/made_tensor.h"
+#include "files/schemes/byte_rows.h"
 #include "files/schemes/floats.h"
 
 namespace pumice::files::schemes {
@@ -33,15 +34,15 @@ void write_codes(const std::uint8_t* codes, std::uint8_t* out) {
 
 class MadeOfFp4 final : public MadeTensor {
  public:
-  MadeOfFp4(const Fp4& fp4, std::int64_t cols, float factor)
-      : codes_(*fp4.codes),
+  MadeOfFp4(const Fp4& fp4, ByteRows rows, std::vector<float> factors)
+      : rows_(std::move(rows)),
         scales_(*fp4.scales),
-        cols_(cols),
+        cols_(2 * rows_.width(0)),
         group_(fp4.factor ? kNvfp4 : kMxfp4),
-        factor_(factor),
+        factors_(std::move(factors)),
         divides_(fp4.divides) {
     packing = str(fp4.library, fp4.factor ? ", NVFP4" : ", MXFP4");
-    if (cols % kFp4Block != 0) not_exact = str("rows of ", cols, " do not divide into blocks of ", kFp4Block);
+    if (cols_ % kFp4Block != 0) not_exact = str("rows of ", cols_, " do not divide into blocks of ", kFp4Block);
   }
 
   Format format() const {
@@ -57,9 +58,8 @@ class MadeOfFp4 final : public MadeTensor {
     for (std::int64_t row = first; row < first + count; ++row, out += bytes) {
       const std::int64_t at = (row - first) % kRows;
       if (at == 0) {
-        const std::int64_t now = std::min(kRows, first + count - row);
-        read_bytes(files, codes_, static_cast<std::uint64_t>(row * code_bytes), static_cast<std::uint64_t>(now * code_bytes), codes.data());
-        read_bytes(files, scales_, static_cast<std::uint64_t>(row * groups), static_cast<std::uint64_t>(now * groups), scales.data());
+        std::uint8_t* const to[] = {codes.data(), scales.data()};
+        rows_.read(files, row, std::min(kRows, first + count - row), to);
       }
       (this->*writer())(files, row, codes.data() + at * code_bytes, scales.data() + at * groups, out);
     }
@@ -83,10 +83,11 @@ class MadeOfFp4 final : public MadeTensor {
   float half_scale(std::span<const File> files, std::int64_t row, std::int64_t group, std::uint8_t code) const {
     const float value = e4m3_values()[code];
     if (std::isnan(value)) fail_scale(files, row, group, "nan (code ", int{code}, ")");
-    const float scale = divides_ ? value / factor_ : value * factor_;
+    const float factor = factors_[static_cast<std::size_t>(row / (rows_.rows() / static_cast<std::int64_t>(factors_.size())))];
+    const float scale = divides_ ? value / factor : value * factor;
     const float size = std::fabs(scale);
     if (value != 0 && !(size >= 0x1p-125f && size < 0x1p125f))
-      fail_scale(files, row, group, value, divides_ ? " / " : " * ", factor_, " = ", scale, "; sizes from 2^-125 to 2^125 are read");
+      fail_scale(files, row, group, value, divides_ ? " / " : " * ", factor, " = ", scale, "; sizes from 2^-125 to 2^125 are read");
     return scale * 0.5f;
   }
 
@@ -122,40 +123,47 @@ class MadeOfFp4 final : public MadeTensor {
     }
   }
 
-  TensorInfo codes_, scales_;
+  ByteRows rows_;  // of the codes, and of the scales
+  TensorInfo scales_;
   std::int64_t cols_ = 0, group_ = 0;
-  float factor_ = 1;
+  std::vector<float> factors_;  // one, or one for each expert
   bool divides_ = false;
 };
 
-float factor_of(const PackedFolder& folder, const TensorInfo& tensor) {
-  if (!tensor.shape.empty()) folder.need_shape(tensor, {1});
-  float factor = 0;
-  read_numbers(folder.files(), tensor, 0, 1, &factor);
-  if (!std::isfinite(factor) || factor == 0) folder.fail_tensor(tensor, "is ", factor, "; a finite number that is not 0 is needed");
-  return factor;
-}
-
-// Returns the columns of the matrix.
-std::int64_t columns_of_codes(const PackedFolder& folder, const TensorInfo& codes, std::int64_t group) {
-  if (codes.shape.size() == 3)
-    folder.unsupported("quant_method", "has all experts in ", codes.name,
-                       ", which is not read if it is packed; one tensor for each expert is");
-  folder.need_shape(codes, {-1, -1});
-  const std::int64_t cols = 2 * codes.shape[1];
-  if (cols > std::numeric_limits<std::int32_t>::max()) folder.fail_tensor(codes, "has rows of ", cols, " codes; fewer than 2^31 are read");
-  if (cols % group != 0) folder.fail_tensor(codes, "has rows of ", cols, " codes, which do not divide into groups of ", group);
-  return cols;
+// Returns the factors of so many experts: one for all, or one for each.
+std::vector<float> factors_of(const PackedFolder& folder, const TensorInfo& tensor, std::int64_t experts) {
+  const bool each = experts > 1 && !tensor.shape.empty() && tensor.shape != std::vector<std::int64_t>{1};
+  if (!tensor.shape.empty()) folder.need_shape(tensor, {each ? experts : 1});
+  std::vector<float> factors(static_cast<std::size_t>(each ? experts : 1));
+  read_numbers(folder.files(), tensor, 0, static_cast<std::int64_t>(factors.size()), factors.data());
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    if (!std::isfinite(factors[i]) || factors[i] == 0)
+      folder.fail_tensor(tensor, each ? str("has the factor ", factors[i], " for expert ", i) : str("is ", factors[i]),
+                         "; a finite number that is not 0 is needed");
+  }
+  return factors;
 }
 
 }  // namespace
 
 void add_fp4_matrix(PackedFolder& folder, const Fp4& fp4) {
   const std::int64_t group = fp4.factor ? kNvfp4 : kMxfp4;
-  const std::int64_t cols = columns_of_codes(folder, *fp4.codes, group), rows = fp4.codes->shape[0];
-  folder.need_shape(*fp4.scales, {rows, cols / group});
-  const auto made = std::make_shared<const MadeOfFp4>(fp4, cols, fp4.factor ? factor_of(folder, *fp4.factor) : 1.0f);
-  folder.add(made_matrix(fp4.module, rows, cols, made->format(), *fp4.codes, made), {fp4.codes, fp4.scales, fp4.factor});
+  const TensorInfo &codes = *fp4.codes, &scales = *fp4.scales;
+  if (!fp4.stack) refuse_experts(folder, codes);
+  // The scales of a stack have as many rows as the codes, in the place where the codes have them. Nothing else can be right.
+  const bool turned = fp4.stack && !(scales.shape.size() == 3 && scales.shape[1] == codes.shape[1]);
+  folder.need_shape(codes, std::vector<std::int64_t>(fp4.stack ? 3 : 2, -1));
+  const std::int64_t cols = 2 * (turned ? codes.shape[1] : codes.shape.back());
+  if (cols > std::numeric_limits<std::int32_t>::max()) folder.fail_tensor(codes, "has rows of ", cols, " codes; fewer than 2^31 are read");
+  if (cols % group != 0) folder.fail_tensor(codes, "has rows of ", cols, " codes, which do not divide into groups of ", group);
+  std::vector<std::int64_t> needed = codes.shape;
+  (turned ? needed[1] : needed.back()) = cols / group;
+  folder.need_shape(scales, needed);
+  std::vector<float> factors = {1};
+  if (fp4.factor) factors = factors_of(folder, *fp4.factor, fp4.stack ? codes.shape[0] : 1);
+  ByteRows rows(folder, {codes, scales}, turned);
+  const auto made = std::make_shared<const MadeOfFp4>(fp4, rows, std::move(factors));
+  folder.add(rows.tensor(fp4.module, cols, made->format(), made), {&codes, &scales, fp4.factor});
 }
 
 }  // namespace pumice::files::schemes

@@ -3,7 +3,7 @@
 //   weight_scale_inv [R / block rows, C / block columns], rounded up: a weight is scale * value, although the name says the inverse.
 //                    F32, F16, BF16, or powers of two as F8_E8M0
 // Without weight_block_size there is one scale for the matrix, or one for each row. vLLM's AutoFP8 calls it weight_scale. Scales of
-// activations are not used.
+// activations are not used. Other libraries whose matrices are like these call add_fp8_module() (fbgemm.cpp, modelopt.cpp).
 // Source: inference/kernel.py (weight_dequant) of DeepSeek-V3, integrations/finegrained_fp8.py of transformers 5.
 #include "files/schemes/fp8.h"
 
@@ -13,10 +13,12 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/checked.h"
 #include "files/made_tensor.h"
+#include "files/schemes/byte_rows.h"
 #include "files/schemes/floats.h"
 
 namespace pumice::files::schemes {
@@ -36,19 +38,21 @@ void read_block_scales(std::span<const File> files, const TensorInfo& tensor, st
 // products.
 class MadeOfFp8 final : public MadeTensor {
  public:
-  explicit MadeOfFp8(const Fp8& fp8)
-      : weight_(*fp8.weight),
+  MadeOfFp8(const Fp8& fp8, ByteRows rows)
+      : rows_(std::move(rows)),
+        weight_(*fp8.weight),
         scales_(*fp8.scales),
-        cols_(fp8.weight->shape[1]),
+        cols_(rows_.width(0)),
         across_(ceil_div(cols_, fp8.block_cols)),
         block_rows_(fp8.block_rows),
         block_cols_(fp8.block_cols) {
-    const std::int64_t rows = fp8.weight->shape[0];
     packing = fp8.library + ", floats of 8 bits, ";
-    if (block_rows_ == rows && across_ == 1)
+    if (block_rows_ == rows_.rows() && across_ == 1)
       packing += "one scale";
     else if (block_rows_ == 1 && across_ == 1)
       packing += "one scale a row";
+    else if (weight_.shape.size() == 3)
+      packing += "one scale an expert";
     else
       packing += str("blocks of ", block_rows_, " x ", block_cols_);
     const bool one_scale = across_ == 1 || block_cols_ % kBlock == 0;
@@ -65,7 +69,8 @@ class MadeOfFp8 final : public MadeTensor {
     std::vector<float> scales(static_cast<std::size_t>((end - begin) * across_));
     read_block_scales(files, scales_, begin * across_, scales);
     std::vector<std::uint8_t> codes(static_cast<std::size_t>(count * cols_));
-    read_bytes(files, weight_, static_cast<std::uint64_t>(first * cols_), codes.size(), codes.data());
+    std::uint8_t* const to[] = {codes.data()};
+    rows_.read(files, first, count, to);
     for (std::int64_t r = 0; r < count; ++r, out += row_bytes(format_, cols_)) {
       const std::span row(codes.data() + r * cols_, static_cast<std::size_t>(cols_));
       const std::span of_row(scales.data() + ((first + r) / block_rows_ - begin) * across_, static_cast<std::size_t>(across_));
@@ -113,19 +118,30 @@ class MadeOfFp8 final : public MadeTensor {
     pack(format_, weights.data(), cols_, out);
   }
 
+  ByteRows rows_;
   TensorInfo weight_, scales_;
   std::int64_t cols_, across_, block_rows_, block_cols_;
   Format format_ = Format::F32;
 };
+
+// Returns the tensors of a matrix, with one scale, or with one for each row.
+Fp8 fp8_of(PackedFolder& folder, const std::string& module, const Fp8Library& library) {
+  for (const std::string_view unused : library.unused) folder.drop(folder.find(module, unused));
+  const TensorInfo& weight = folder.need(module, "weight", {"F8_E4M3"});
+  const auto there = std::ranges::find_if(library.scales, [&](std::string_view name) { return folder.find(module, name) != nullptr; });
+  const TensorInfo& scales =
+      folder.need(module, there == library.scales.end() ? library.scales[0] : *there, {"F32", "F16", "BF16", "F8_E8M0"});
+  Fp8 fp8{.module = module, .library = library.name, .weight = &weight, .scales = &scales};
+  if (!scales.shape.empty() && scales.shape[0] > 1) fp8.block_rows = 1;
+  return fp8;
+}
 
 }  // namespace
 
 void add_fp8_matrix(PackedFolder& folder, const Fp8& given) {
   Fp8 fp8 = given;
   const TensorInfo &weight = *fp8.weight, &scales = *fp8.scales;
-  if (weight.shape.size() == 3)
-    folder.unsupported("quant_method", "has all experts in ", weight.name,
-                       ", which is not read if it is packed; one tensor for each expert is");
+  refuse_experts(folder, weight);
   folder.need_shape(weight, {-1, -1});
   const std::int64_t rows = weight.shape[0], cols = weight.shape[1];
   if (fp8.block_rows == 0) fp8.block_rows = rows;
@@ -134,8 +150,28 @@ void add_fp8_matrix(PackedFolder& folder, const Fp8& given) {
   const bool one = down == 1 && across == 1 && (scales.shape.empty() || scales.shape == std::vector<std::int64_t>{1});
   const bool by_row = fp8.block_rows == 1 && across == 1 && scales.shape == std::vector{rows};
   if (!one && !by_row) folder.need_shape(scales, {down, across});
-  const auto made = std::make_shared<const MadeOfFp8>(fp8);
-  folder.add(made_matrix(fp8.module, rows, cols, made->format(), weight, made), {&weight, &scales});
+  const ByteRows bytes(folder, {weight}, false);
+  const auto made = std::make_shared<const MadeOfFp8>(fp8, bytes);
+  folder.add(bytes.tensor(fp8.module, cols, made->format(), made), {&weight, &scales});
+}
+
+void add_fp8_stack(PackedFolder& folder, const std::string& stack, const Fp8Library& library) {
+  for (const std::string_view unused : library.unused) folder.drop(folder.find(str(stack, "_", unused)));
+  const TensorInfo &weight = folder.need(stack, {"F8_E4M3"}), &scales = folder.need(str(stack, "_", library.scales[0]), {"F32"});
+  folder.need_shape(weight, {-1, -1, -1});
+  const std::int64_t experts = weight.shape[0], cols = weight.shape[1], rows = experts * weight.shape[2];
+  const auto count = static_cast<std::int64_t>(scales.bytes / sizeof(float));
+  if (count != 1 && ((count != experts && count != rows) || scales.shape[0] != experts))
+    folder.fail_tensor(scales, "has ", count, " numbers; 1, or ", experts, " for the experts, or ", rows, " for their rows are needed");
+  const Fp8 fp8{
+      .module = stack, .library = library.name, .weight = &weight, .scales = &scales, .block_rows = rows / count, .block_cols = cols};
+  const ByteRows bytes(folder, {weight}, true);
+  const auto made = std::make_shared<const MadeOfFp8>(fp8, bytes);
+  folder.add(bytes.tensor(stack, cols, made->format(), made), {&weight, &scales});
+}
+
+void add_fp8_module(PackedFolder& folder, const std::string& module, const Fp8Library& library) {
+  add_fp8_matrix(folder, fp8_of(folder, module, library));
 }
 
 void add_fp8(PackedFolder& folder) {
@@ -147,17 +183,14 @@ void add_fp8(PackedFolder& folder) {
   if (!block.empty() && (block.size() != 2 || std::ranges::any_of(block, [](std::int64_t n) { return n < 1 || n > (1 << 20); })))
     fail_at(ErrorKind::model_format, config.file(), folder.key("weight_block_size"), std::nullopt, "is no list of two numbers from 1 to ",
             1 << 20);
+  const Fp8Library library{
+      .name = "FP8", .scales = {"weight_scale_inv", "weight_scale"}, .unused = {"input_scale", "activation_scale", "input_scale_inv"}};
   for (const std::string& module : folder.modules({"weight_scale_inv", "weight_scale"}, "F8_E4M3")) {
-    for (const char* unused : {"input_scale", "activation_scale", "input_scale_inv"}) folder.drop(folder.find(module, unused));
-    const TensorInfo& weight = folder.need(module, "weight", {"F8_E4M3"});
-    const char* const suffix = folder.find(module, "weight_scale") ? "weight_scale" : "weight_scale_inv";
-    const TensorInfo& scales = folder.need(module, suffix, {"F32", "F16", "BF16", "F8_E8M0"});
-    Fp8 fp8{.module = module, .library = "FP8", .weight = &weight, .scales = &scales, .powers_of_two = powers};
+    Fp8 fp8 = fp8_of(folder, module, library);
+    fp8.powers_of_two = powers;
     if (!block.empty()) {
       fp8.block_rows = block[0];
       fp8.block_cols = block[1];
-    } else if (!scales.shape.empty() && scales.shape[0] > 1) {
-      fp8.block_rows = 1;
     }
     add_fp8_matrix(folder, fp8);
   }

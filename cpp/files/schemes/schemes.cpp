@@ -58,16 +58,31 @@ std::set<std::string> PackedFolder::modules(std::initializer_list<std::string_vi
   return found;
 }
 
-const TensorInfo* PackedFolder::find(const std::string& module, std::string_view suffix) const {
-  const auto found = by_name_.find(str(module, ".", suffix));
+std::set<std::string> PackedFolder::stacks(std::initializer_list<std::string_view> suffixes,
+                                           std::initializer_list<std::string_view> dtypes) const {
+  constexpr std::string_view kExperts = ".experts.";
+  std::set<std::string> found;
+  for (const TensorInfo& tensor : tensors_) {
+    const std::size_t dot = tensor.name.rfind('.');
+    if (dot == std::string::npos || !std::string_view(tensor.name).substr(0, dot + 1).ends_with(kExperts)) continue;
+    const auto suffix = std::ranges::find_if(suffixes, [&](std::string_view each) { return tensor.name.ends_with(each); });
+    if (suffix != suffixes.end())
+      found.insert(tensor.name.substr(0, tensor.name.size() - suffix->size()));
+    else if (std::ranges::find(dtypes, tensor.format_name) != dtypes.end())
+      found.insert(tensor.name);
+  }
+  return found;
+}
+
+const TensorInfo* PackedFolder::find(const std::string& name) const {
+  const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : found->second;
 }
 
-const TensorInfo& PackedFolder::need(const std::string& module, std::string_view suffix,
-                                     std::initializer_list<std::string_view> dtypes) const {
-  const TensorInfo* found = find(module, suffix);
+const TensorInfo& PackedFolder::need(const std::string& name, std::initializer_list<std::string_view> dtypes) const {
+  const TensorInfo* found = find(name);
   if (!found)
-    fail_at(ErrorKind::model_format, config_.file(), str("tensor ", module, ".", suffix), std::nullopt,
+    fail_at(ErrorKind::model_format, config_.file(), str("tensor ", name), std::nullopt,
             "is missing; the folder has other tensors of this matrix, which ", library_, " packed");
   if (std::ranges::find(dtypes, found->format_name) == dtypes.end()) {
     std::string needed;

@@ -152,17 +152,25 @@ def gpt_oss_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array
     if ".mlp.experts." not in name:
         return name, tensor
     bias = name.endswith("_bias")
-    rows = tensor[..., None] if bias else tensor.swapaxes(1, 2)
+    rows = tensor[..., None] if bias else _rows_of_stack(name, tensor)
     if "gate_up_proj" in name:
         rows = np.concatenate([rows[:, 0::2], rows[:, 1::2]], axis=1)
-    return (name.removesuffix("_bias") + ".bias", rows[..., 0]) if bias else (name + ".weight", np.ascontiguousarray(rows))
+    if bias:
+        return name.removesuffix("_bias") + ".bias", rows[..., 0]
+    return name.removesuffix(".weight") + ".weight", np.ascontiguousarray(rows)
 
 
 def llama4_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:
     """The converter turns the matrices of experts, whose columns are rows in the folder."""
     if ".experts." not in name:
         return name, tensor
-    return name + ".weight", np.ascontiguousarray(tensor.swapaxes(1, 2))
+    return name.removesuffix(".weight") + ".weight", np.ascontiguousarray(_rows_of_stack(name, tensor))
+
+
+def _rows_of_stack(name: str, tensor: Array) -> Array:
+    """Returns the matrices of experts [experts, rows, columns]. Folders have them as [experts, columns, rows], unless they are made of
+    packed tensors: then their name ends in .weight (cpp/files/schemes/byte_rows.h)."""
+    return tensor if name.endswith(".weight") else tensor.swapaxes(1, 2)
 
 
 def nomic_moe_tensor(name: str, tensor: Array, config: Config) -> tuple[str, Array]:

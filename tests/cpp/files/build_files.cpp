@@ -257,6 +257,20 @@ std::vector<PackedFolder> sample_packed() {
        {{"m.weight", "U8", {3, 24}, pattern(72, 41)},
         {"m.weight_scale", "F8_E4M3", {3, 3}, pattern(9, 42)},
         {"m.weight_scale_2", "F32", {}, floats({3})}}},
+      {"ModelOpt",
+       R"({"quantization_config":{"quant_method":"modelopt","quant_algo":"MIXED_PRECISION","quantized_layers":{"m":{"quant_algo":"FP8"},)"
+       R"("x.experts":{"quant_algo":"NVFP4","group_size":16}}}})",
+       {{"m.weight", "F8_E4M3", {3, 20}, pattern(60, 44)},
+        {"m.weight_scale", "F32", {3}, floats({1, 2, 3})},
+        {"x.experts.up", "U8", {2, 16, 3}, pattern(96, 45)},
+        {"x.experts.up_weight_scale", "F8_E4M3", {2, 2, 3}, pattern(12, 46)},
+        {"x.experts.up_weight_scale_2", "F32", {2}, floats({3, 4})}}},
+      {"FBGEMM",
+       R"({"quantization_config":{"quant_method":"fbgemm_fp8"}})",
+       {{"m.weight", "F8_E4M3", {3, 20}, pattern(60, 47)},
+        {"m.weight_scale", "F32", {3, 1}, floats({1, 2, 3})},
+        {"x.experts.up", "F8_E4M3", {2, 20, 3}, pattern(120, 48)},
+        {"x.experts.up_scale", "F32", {2, 1, 3}, floats({1, 2, 3, 4, 5, 6})}}},
   };
 }
 

@@ -71,6 +71,9 @@ Golden golden_of(const std::string& name) {
   return *std::ranges::find(all, name, &Golden::name);
 }
 
+// The tensor that is made of a golden's: its only one.
+const TensorInfo& made_in(const ModelFile& model) { return model.tensors().front(); }
+
 class Schemes : public ::testing::Test {
  protected:
   std::shared_ptr<const ModelFile> open(const Golden& golden) {
@@ -80,7 +83,7 @@ class Schemes : public ::testing::Test {
   }
   std::vector<float> weights(const Golden& golden) {
     const auto model = open(golden);
-    return model->read_floats(*model->find("m.weight"));
+    return model->read_floats(made_in(*model));
   }
   Error refused(const Golden& golden, const std::string& text, ErrorKind kind = ErrorKind::model_format) {
     SCOPED_TRACE(golden.name);
@@ -119,6 +122,12 @@ const std::map<std::string, std::string> kFormatOf = {
     {"compressed_float_channel", "F32"},
     {"compressed_float_tensor", "F32"},
     {"fp8_blocks", "F32"},
+    {"fp8_fbgemm", "F32"},
+    {"fp8_fbgemm_stack", "F8_E4M3"},
+    {"fp8_fbgemm_wide", "F8_E4M3"},
+    {"fp8_modelopt_rows", "F32"},
+    {"fp8_modelopt_stack", "F8_E4M3"},
+    {"fp8_modelopt_wide", "F8_E4M3"},
     {"fp8_one", "F32"},
     {"fp8_powers", "BF16"},
     {"fp8_powers_f32", "BF16"},
@@ -155,7 +164,10 @@ const std::map<std::string, std::string> kFormatOf = {
     {"nvfp4_compressed", "NVFP4_E"},
     {"nvfp4_compressed_48", "F32"},
     {"nvfp4_modelopt", "NVFP4_E"},
+    {"nvfp4_modelopt_stack", "NVFP4_E"},
 };
+
+bool of_experts(const Golden& golden) { return golden.name.ends_with("_stack"); }
 
 bool of_fp4(const Golden& golden) { return golden.name.starts_with("nvfp4") || golden.name.starts_with("mxfp4"); }
 
@@ -172,16 +184,18 @@ TEST_F(Schemes, RowsAreThoseOfTheLibrary) {
     SCOPED_TRACE(golden.name);
     const auto model = open(golden);
     ASSERT_EQ(model->tensors().size(), 1u);
-    const TensorInfo& tensor = *model->find("m.weight");
+    const TensorInfo& tensor = made_in(*model);
+    EXPECT_EQ(tensor.name, of_experts(golden) ? "m.experts.up.weight" : "m.weight");
     ASSERT_TRUE(tensor.made);
     EXPECT_EQ(tensor.format_name, kFormatOf.at(golden.name));
     // Weights that are defined as float32 numbers.
     const bool floats = golden.name == "bitsandbytes_fp4" || golden.name.starts_with("fp8") || golden.name.starts_with("compressed_float");
     const bool holds = tensor.format_name != "F32" || floats;
     EXPECT_EQ(tensor.made->not_exact.empty(), holds) << tensor.made->not_exact;
-    ASSERT_EQ(tensor.shape.size(), 2u);
-    ASSERT_EQ(tensor.shape[1], golden.exact.shape[1]);
-    const std::size_t cols = static_cast<std::size_t>(tensor.shape[1]), step = golden.exact.shape[0] == tensor.shape[0] ? 1 : 3;
+    ASSERT_EQ(tensor.shape.size(), of_experts(golden) ? 3u : 2u);
+    ASSERT_EQ(tensor.shape.back(), golden.exact.shape[1]);
+    const std::int64_t rows = of_experts(golden) ? tensor.shape[0] * tensor.shape[1] : tensor.shape[0];
+    const std::size_t cols = static_cast<std::size_t>(tensor.shape.back()), step = golden.exact.shape[0] == rows ? 1 : 3;
     const std::vector<float> weights = model->read_floats(tensor);
     std::vector<float> exact(golden.exact.data.size() / sizeof(float));
     std::memcpy(exact.data(), golden.exact.data.data(), golden.exact.data.size());
@@ -197,7 +211,7 @@ TEST_F(Schemes, PartsOfRowsAreReadAsTheWhole) {
   for (const Golden& golden : goldens()) {
     SCOPED_TRACE(golden.name);
     const auto model = open(golden);
-    const TensorInfo& tensor = *model->find("m.weight");
+    const TensorInfo& tensor = made_in(*model);
     std::vector<std::uint8_t> whole(tensor.bytes), part(tensor.bytes);
     model->read(tensor, 0, tensor.bytes, whole.data());
     for (std::uint64_t offset = 0; offset < tensor.bytes; offset += 101) {
@@ -421,7 +435,7 @@ TEST_F(Schemes, ATensorOfAnotherShape) {
         try {
           // A matrix of other rows or columns is refused by the model that asks for it; there must be no other numbers of the same shape.
           const auto model = open(other);
-          const TensorInfo& tensor = *model->find("m.weight");
+          const TensorInfo& tensor = made_in(*model);
           const auto read = model->read_floats(tensor);
           EXPECT_NE(read.size(), whole.size());
         } catch (const Error& error) {
@@ -441,7 +455,8 @@ TEST_F(Schemes, ScalesThatAreNoFiniteNumbers) {
   for (const Golden& golden : goldens()) {
     if (golden.name == "fp8_powers" || golden.name == "fp8_wide_powers" || of_fp4(golden))
       continue;  // FloatsThatAreNoNumbers, ScalesOfFloatsOf4Bits
-    for (const char* suffix : {"scales", "biases", "weight_scale", "weight_scale_inv", "SCB"}) {
+    for (const char* suffix :
+         {"scales", "biases", "weight_scale", "weight_scale_inv", "SCB", "experts.up_scale", "experts.up_weight_scale"}) {
       Golden other = golden;
       if (std::ranges::find(other.tensors, str("m.", suffix), &SafeTensor::name) == other.tensors.end()) continue;
       SafeTensor& scales = other.tensor(suffix);
@@ -745,7 +760,16 @@ TEST_F(Schemes, SettingsOfModelopt) {
   golden.settings()["quant_algo"] = "W4A16_NVFP4";
   EXPECT_EQ(weights(golden), weights(right));
   golden.settings()["quant_algo"] = "FP8";
-  refused(golden, "quantization_config.quant_algo: is 'FP8'; NVFP4 and W4A16_NVFP4 are read", ErrorKind::unsupported_model);
+  refused(golden, "tensor m.weight: is U8; F8_E4M3 is needed");
+  golden.settings()["quant_algo"] = "W4A16_AWQ";
+  refused(
+      golden,
+      "quantization_config.quant_algo: is 'W4A16_AWQ'; NVFP4, W4A16_NVFP4, FP8, FP8_PER_CHANNEL_PER_TOKEN, and MIXED_PRECISION of these "
+      "are read",
+      ErrorKind::unsupported_model);
+  golden = golden_of("fp8_modelopt_wide");
+  golden.settings()["quant_algo"] = "NVFP4";
+  refused(golden, "tensor m.weight: is F8_E4M3; U8 is needed");
   golden = right;
   golden.settings()["config_groups"]["group_0"]["weights"]["group_size"] = 32;
   refused(golden, "config_groups.group_0.weights.group_size: is 32; 16 is read", ErrorKind::unsupported_model);
@@ -761,6 +785,109 @@ TEST_F(Schemes, SettingsOfModelopt) {
     golden = right;
     golden.settings()["ignore"] = {name};
     EXPECT_EQ(weights(golden), weights(right)) << name;
+  }
+}
+
+// Each module is packed as quantized_layers says.
+TEST_F(Schemes, MixedModulesOfModelopt) {
+  Golden golden = golden_of("nvfp4_modelopt");
+  for (SafeTensor tensor : golden_of("fp8_modelopt_wide").tensors) {
+    tensor.name.replace(0, 1, "n");
+    golden.tensors.push_back(std::move(tensor));
+  }
+  for (const SafeTensor& tensor : golden_of("nvfp4_modelopt_stack").tensors) golden.tensors.push_back(tensor);
+  golden.settings()["quant_algo"] = "MIXED_PRECISION";
+  auto& layers = golden.settings()["quantized_layers"];
+  layers = {{"m", {{"quant_algo", "NVFP4"}, {"group_size", 16}}},
+            {"n", {{"quant_algo", "FP8"}}},
+            {"m.experts", {{"quant_algo", "W4A16_NVFP4"}, {"group_size", 16}}}};
+  const std::vector<float> expected[] = {weights(golden_of("nvfp4_modelopt")), weights(golden_of("fp8_modelopt_wide")),
+                                         weights(golden_of("nvfp4_modelopt_stack"))};
+  const auto model = open(golden);
+  EXPECT_EQ(model->tensors().size(), 3u);
+  EXPECT_EQ(model->read_floats(*model->find("m.weight")), expected[0]);
+  EXPECT_EQ(model->read_floats(*model->find("n.weight")), expected[1]);
+  EXPECT_EQ(model->read_floats(*model->find("m.experts.up.weight")), expected[2]);
+  layers["m"]["group_size"] = 32;
+  refused(golden, "quantized_layers.m.group_size: is 32; 16 is read", ErrorKind::unsupported_model);
+  layers["m"]["quant_algo"] = "W8A16";
+  refused(golden, "quantized_layers.m.quant_algo: is 'W8A16'", ErrorKind::unsupported_model);
+  layers.erase("m");
+  refused(golden, "tensor m.weight: is packed, and quantization_config.quantized_layers does not have m");
+}
+
+// The matrices of all experts in one tensor. Llama 4 has them turned, as the golden; a factor may be that of all experts or of each.
+TEST_F(Schemes, StacksOfFloatsOf4Bits) {
+  const Golden turned = golden_of("nvfp4_modelopt_stack");
+  const std::vector<float> expected = weights(turned);
+  Golden plain = turned;
+  for (const char* suffix : {"experts.up", "experts.up_weight_scale"}) {
+    SafeTensor& tensor = plain.tensor(suffix);
+    const std::string from = tensor.data;
+    const auto width = static_cast<std::size_t>(tensor.shape[1]), rows = static_cast<std::size_t>(tensor.shape[2]);
+    std::swap(tensor.shape[1], tensor.shape[2]);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const std::size_t expert = i / (width * rows), at = i % (width * rows);
+      tensor.data[(expert * rows + at % rows) * width + at / rows] = from[i];
+    }
+  }
+  EXPECT_EQ(weights(plain), expected);
+  EXPECT_EQ(made_in(*open(plain)).name, "m.experts.up");
+
+  float factor = 0;
+  std::memcpy(&factor, turned.tensors[2].data.data(), sizeof factor);
+  ASSERT_EQ(turned.tensors[2].name, "m.experts.up_weight_scale_2");
+  Golden each = turned;
+  each.tensor("experts.up_weight_scale_2") = {"m.experts.up_weight_scale_2", "F32", {3}, floats({factor, 2 * factor, factor / 4})};
+  const std::vector<float> read = weights(each);
+  const std::size_t size = expected.size() / 3;
+  for (std::size_t i = 0; i < read.size(); ++i) ASSERT_EQ(read[i], expected[i] * (i < size ? 1 : i < 2 * size ? 2 : 0.25f)) << i;
+  each.tensor("experts.up_weight_scale_2") = {"m.experts.up_weight_scale_2", "F32", {3}, floats({factor, 0, factor})};
+  refused(each, "tensor m.experts.up_weight_scale_2: has the factor 0 for expert 1; a finite number that is not 0 is needed");
+  each.tensor("experts.up_weight_scale_2") = {"m.experts.up_weight_scale_2", "F32", {2}, floats({factor, factor})};
+  refused(each, "tensor m.experts.up_weight_scale_2: has the shape [2]; [3] is needed");
+}
+
+TEST_F(Schemes, StacksOfFloatsOf8Bits) {
+  Golden golden = golden_of("fp8_modelopt_stack");
+  const std::vector<float> expected = weights(golden);
+  std::vector<float> scales(3);
+  std::memcpy(scales.data(), golden.tensor("experts.up_weight_scale").data.data(), 12);
+  std::vector<float> of_rows;
+  for (const float scale : scales) of_rows.insert(of_rows.end(), 5, scale);
+  for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{3, 5}, {3, 1, 5}, {3, 5, 1}}) {
+    golden.tensor("experts.up_weight_scale") = {"m.experts.up_weight_scale", "F32", shape, floats(of_rows)};
+    EXPECT_EQ(weights(golden), expected);
+  }
+  golden.tensor("experts.up_weight_scale") = {"m.experts.up_weight_scale", "F32", {}, floats({1})};
+  const std::vector<float> plain = weights(golden);
+  for (std::size_t i = 0; i < plain.size(); ++i) ASSERT_EQ(plain[i] * scales[i / (plain.size() / 3)], expected[i]);
+  golden.tensor("experts.up_weight_scale") = {"m.experts.up_weight_scale", "F32", {5}, floats({1, 1, 1, 1, 1})};
+  refused(golden, "tensor m.experts.up_weight_scale: has 5 numbers; 1, or 3 for the experts, or 15 for their rows are needed");
+  golden = golden_of("fp8_fbgemm_stack");
+  set(golden.tensor("experts.up"), (2 * 128 + 7) * 5 + 4, {0x7F});  // expert 2, column 7, row 4
+  refused(golden, "tensor m.experts.up: row 14, column 7 is NaN (code 127)");
+}
+
+// A stack whose rows are read in slices of 64.
+TEST_F(Schemes, SlicesOfALargeStack) {
+  constexpr std::int64_t kExperts = 2, kRows = 70, kCols = 1 << 17;
+  Golden golden = golden_of("fp8_modelopt_stack");
+  golden.tensors = {{"m.experts.up", "F8_E4M3", {kExperts, kCols, kRows}, std::string(kExperts * kCols * kRows, '\0')},
+                    {"m.experts.up_weight_scale", "F32", {}, floats({1})}};
+  const auto code = [](std::int64_t expert, std::int64_t row, std::int64_t col) { return (expert * 50 + row * 3 + col * 7) % 120; };
+  for (std::int64_t i = 0; i < kExperts * kCols * kRows; ++i)
+    golden.tensors[0].data[static_cast<std::size_t>(i)] = static_cast<char>(code(i / (kCols * kRows), i % kRows, i / kRows % kCols));
+  const auto model = open(golden);
+  const TensorInfo& tensor = made_in(*model);
+  const auto row_bytes = static_cast<std::size_t>(pumice::row_bytes(Format::F8_E4M3, kCols));
+  std::vector<std::uint8_t> rows(12 * row_bytes);
+  model->read(tensor, 60 * row_bytes, rows.size(), rows.data());  // rows 60 to 69 of expert 0, and two of expert 1
+  for (std::int64_t r = 0; r < 12; ++r) {
+    for (const std::int64_t col : {std::int64_t{0}, std::int64_t{127}, std::int64_t{128}, kCols - 1})
+      EXPECT_EQ(rows[static_cast<std::size_t>(r) * row_bytes + static_cast<std::size_t>(col / 128 * 132 + 4 + col % 128)],
+                code(r / 10, (60 + r) % kRows, col))
+          << r << ", " << col;
   }
 }
 

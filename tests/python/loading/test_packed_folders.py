@@ -1,5 +1,5 @@
-"""Folders that GPTQ, AWQ, compressed-tensors, MLX, FP8, ModelOpt and bitsandbytes packed must give the results of the same weights in
-F32."""
+"""Folders that GPTQ, AWQ, compressed-tensors, MLX, FP8, FBGEMM, ModelOpt and bitsandbytes packed must give the results of the same
+weights in F32."""
 
 from __future__ import annotations
 
@@ -87,6 +87,35 @@ def test_floats_of_8_bits(how: str, variant: str, tmp_path: Path) -> None:
         assert f"{note}Q8_0, rounded" in model.summary().notes
 
 
+STACKS = [how for how, packing in PACKINGS.items() if packing.stack]
+
+
+@pytest.mark.parametrize("how", STACKS)
+def test_experts_in_one_tensor(how: str, tmp_path: Path) -> None:
+    """Llama 4 has the matrices of all experts in one tensor, with rows as columns, and libraries pack it as it is. The fused gate and up
+    begin inside of it."""
+    packed, plain = packed_folder("llama4_wide", how, tmp_path)
+    expected = rows(plain)
+    assert nmse(rows(packed), expected) < 1e-10
+    assert nmse(rows(random_models.make_folder("llama4_wide", tmp_path)), expected) > 1e-7
+    form = PACKINGS[how].becomes.replace("F32", "F8_E4M3")  # rows of 256
+    with pumice.load(packed, device="cpu", progress=False) as model:
+        assert model.summary().notes == [f"{PACKINGS[how].library}, {PACKINGS[how].kind}: read as {form}, exactly"]
+        formats = model.info["formats"]
+    experts = sum(weights.size for weights in random_models.tensors("llama4_wide").values() if weights.ndim == 3)
+    assert formats[form] > experts // 2  # bytes
+    file = packed / "model.safetensors"
+    whole = file.read_bytes()
+    end = 8 + int.from_bytes(whole[:8], "little")
+    stack = "model.layers.1.feed_forward.experts.down_proj"
+    assert PACKINGS[how].stack
+    for suffix in set(PACKINGS[how].stack.values()) - {"_input_scale"}:
+        name = stack + suffix
+        file.write_bytes(whole[:end].replace(f'"{name}"'.encode(), f'"{name[:-1]}~"'.encode()) + whole[end:])
+        with pytest.raises(pumice.ModelFormatError, match=f"tensor {re.escape(name)}: is missing"):
+            pumice.load(packed, device="cpu", progress=False)
+
+
 def test_plan_counts_the_made_formats(tmp_path: Path) -> None:
     packed, plain = packed_folder("llama3", "awq", tmp_path)
     small, large = pumice.plan(packed, device="cpu"), pumice.plan(plain, device="cpu")
@@ -135,7 +164,7 @@ def test_a_missing_tensor_is_named(how: str, tmp_path: Path) -> None:
     names = [name for name in json.loads(whole[8:end]) if name.startswith(module)]
     assert len(names) > 1
     for name in names:
-        if name.endswith(("weight_format", "g_idx")) and "order" not in how:
+        if (name.endswith(("weight_format", "g_idx")) and "order" not in how) or name.endswith("input_scale"):
             continue  # says nothing that is not known without it
         other = f"{name[:-1]}~"
         file.write_bytes(whole[:end].replace(f'"{name}"'.encode(), f'"{other}"'.encode()) + whole[end:])
@@ -146,10 +175,9 @@ def test_a_missing_tensor_is_named(how: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"quant_method": "fbgemm_fp8"}, "fbgemm_fp8"),
         ({"quant_method": "fp8", "fmt": "e5m2"}, "fmt: is 'e5m2'; e4m3 is read"),
         ({"quant_method": "hqq"}, "hqq"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "quant_algo: is 'FP8'; NVFP4 and W4A16_NVFP4 are read"),
+        ({"quant_method": "modelopt", "quant_algo": "MXFP8"}, "quant_algo: is 'MXFP8'; NVFP4, W4A16_NVFP4, FP8, "),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version: is 'gemv'; gemm is read"),
     ],
 )

@@ -114,8 +114,10 @@ def golden_tensors(name: str) -> dict[str, tuple[str, list[int], bytes]]:
 
 def packed_label(packing: str, config: dict[str, Any], tensors: dict[str, Any]) -> str:
     """Returns what tells a row from others: the packing without the sizes of its groups, and what its zeros or scales are like."""
-    label = re.sub(r", (groups of \d+|one group a row|blocks of [\d x]+|one scale( a row)?)", "", packing)
+    label = re.sub(r", (groups of \d+|one group a row|blocks of [\d x]+|one scale( an? \w+)?)", "", packing)
     settings = config.get("quantization_config", {})
+    if any(name.startswith("m.experts.") for name in tensors):
+        label += ", all experts in one tensor"
     if "scale_fmt" in settings or any(dtype == "F8_E8M0" for dtype, _, _ in tensors.values()):
         return f"{label}, scales that are powers of two"
     if packing.startswith(("GPTQ", "compressed-tensors")) and re.search(r"\d bits, (groups|one group)", packing):
@@ -135,8 +137,9 @@ def packed_rows() -> list[str]:
         with tempfile.TemporaryDirectory() as target:
             write_folder(Path(target), config, tensors)
             file = _core.open_file(target)
-            form, packing = file.tensors[0][1], file.packing("m.weight")
-            values = _core.ops.unpack(form, file.read("m.weight")).reshape(-1, shape[1])
+            ((made, form, _, _),) = file.tensors
+            packing = file.packing(made)
+            values = _core.ops.unpack(form, file.read(made)).reshape(-1, shape[1])
         assert packing is not None, path
         how, why = packing
         step = 1 if len(values) == shape[0] else 3  # goldens of 32 rows have every third one

@@ -1,5 +1,5 @@
-"""Small models whose matrices are packed as GPTQ, AWQ, compressed-tensors, MLX, FP8, ModelOpt and bitsandbytes pack them, and the same
-weights in F32. tests/make_packed_goldens.py has matrices that these libraries packed themselves."""
+"""Small models whose matrices are packed as GPTQ, AWQ, compressed-tensors, MLX, FP8, FBGEMM, ModelOpt and bitsandbytes pack them, and the
+same weights in F32. tests/make_packed_goldens.py has matrices that these libraries packed themselves."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class Packing:
     # Packs weights as floats: returns their tensors, and the weights that these stand for. Then Codes are not used.
     pack_floats: Callable[[Array], tuple[dict[str, Array], Array]] | None = None
     kind: str = ""  # of floats, for the note
-    e4m3: str = ""  # ends the names of tensors that are F8_E4M3
+    e4m3: tuple[str, ...] = ()  # end the names of tensors that are F8_E4M3
+    # The tensors of a stack of experts that is called `name`, if the library packs those of Llama 4: its names of the three tensors.
+    stack: dict[str, str] | None = None
 
     @property
     def note(self) -> str:
@@ -138,12 +140,30 @@ def _fp8(powers: bool) -> Callable[[Array], tuple[dict[str, Array], Array]]:
             most = np.abs(weights[i * BLOCK[0] : (i + 1) * BLOCK[0], j * BLOCK[1] : (j + 1) * BLOCK[1]]).max() / 448
             scales[i, j] = np.exp2(np.ceil(np.log2(most))) if powers else most
         wide = np.repeat(np.repeat(scales, BLOCK[0], 0), BLOCK[1], 1)[: weights.shape[0], : weights.shape[1]]
-        values = _e4m3()
-        codes = np.searchsorted((values[1:] + values[:-1]) / 2, np.abs(weights / wide)).astype(np.uint8)
-        exact = np.sign(weights) * values[codes] * wide
-        return {"weight": codes | (weights < 0).astype(np.uint8) << 7, "weight_scale_inv": scales}, exact.astype(np.float32)
+        codes, exact = _in_fp8(weights, wide)
+        return {"weight": codes, "weight_scale_inv": scales}, exact
 
     return pack
+
+
+def _in_fp8(weights: Array, scales: Array) -> tuple[Array, Array]:
+    """Returns the codes of weights, and the weights that these stand for."""
+    values = _e4m3()
+    codes = np.searchsorted((values[1:] + values[:-1]) / 2, np.abs(weights / scales)).astype(np.uint8)
+    exact = np.sign(weights) * values[codes] * scales
+    return codes | (weights < 0).astype(np.uint8) << 7, exact.astype(np.float32)
+
+
+def _fp8_rows(weights: Array) -> tuple[dict[str, Array], Array]:
+    scales = np.abs(weights).max(1, keepdims=True) / np.float32(448)
+    codes, exact = _in_fp8(weights, scales)
+    return {"weight": codes, "weight_scale": scales}, exact
+
+
+def _fp8_one(weights: Array) -> tuple[dict[str, Array], Array]:
+    scale = np.array(np.abs(weights).max() / 448, np.float32)
+    codes, exact = _in_fp8(weights, scale)
+    return {"weight": codes, "weight_scale": scale, "input_scale": np.array(0.5, np.float32)}, exact
 
 
 def _nf4(weights: Array) -> tuple[dict[str, Array], Array]:
@@ -192,6 +212,23 @@ def _nvfp4(library: str) -> Callable[[Array], tuple[dict[str, Array], Array]]:
     return pack
 
 
+def _stack(weights: Array, packing: Packing) -> tuple[dict[str, Array], Array]:
+    """Packs a stack of experts, which is turned: [experts, columns, rows]. Returns its tensors by what follows its name, and
+    its weights."""
+    assert packing.pack_floats and packing.stack
+    experts, columns, rows = weights.shape
+    packed, exact = packing.pack_floats(weights.swapaxes(1, 2).reshape(-1, columns))
+    tensors = {}
+    for suffix, name in packing.stack.items():
+        tensor = packed[suffix]
+        if tensor.ndim == 2 and tensor.shape[1] > 1:
+            tensor = tensor.reshape(experts, rows, -1).swapaxes(1, 2)
+        elif tensor.ndim == 2:  # one number for each row
+            tensor = tensor.reshape(experts, 1, rows)
+        tensors[name] = np.ascontiguousarray(tensor)
+    return tensors, np.ascontiguousarray(exact.reshape(experts, rows, columns).swapaxes(1, 2))
+
+
 _FP8_KIND = "floats of 8 bits, blocks of 24 x 128"
 
 
@@ -231,8 +268,28 @@ PACKINGS = {
     "mlx_6": Packing("MLX", 6, "", _mlx_config(6), _mlx, biased=True),
     "mlx_8": Packing("MLX", 8, "", _mlx_config(8), _mlx, biased=True),
     # Rows that divide into 128 columns become F8_E4M3; those of llama3 do not.
-    "fp8": Packing("FP8", 8, "F32", _fp8_config({}), pack_floats=_fp8(False), kind=_FP8_KIND, e4m3=".weight"),
-    "fp8_powers": Packing("FP8", 8, "BF16", _fp8_config({"scale_fmt": "ue8m0"}), pack_floats=_fp8(True), kind=_FP8_KIND, e4m3=".weight"),
+    "fp8": Packing("FP8", 8, "F32", _fp8_config({}), pack_floats=_fp8(False), kind=_FP8_KIND, e4m3=(".weight",)),
+    "fp8_powers": Packing("FP8", 8, "BF16", _fp8_config({"scale_fmt": "ue8m0"}), pack_floats=_fp8(True), kind=_FP8_KIND, e4m3=(".weight",)),
+    "fbgemm": Packing(
+        "FBGEMM",
+        8,
+        "F32",
+        {"quantization_config": {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}},
+        pack_floats=_fp8_rows,
+        kind="floats of 8 bits, one scale a row",
+        e4m3=(".weight", "_proj"),
+        stack={"weight": "", "weight_scale": "_scale"},
+    ),
+    "modelopt_fp8": Packing(
+        "ModelOpt",
+        8,
+        "F32",
+        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}},
+        pack_floats=_fp8_one,
+        kind="floats of 8 bits, one scale",
+        e4m3=(".weight", "_proj"),
+        stack={"weight": "", "weight_scale": "_weight_scale", "input_scale": "_input_scale"},
+    ),
     "nvfp4": Packing(
         "compressed-tensors",
         4,
@@ -246,7 +303,7 @@ PACKINGS = {
         },
         pack_floats=_nvfp4("compressed-tensors"),
         kind="NVFP4",
-        e4m3=".weight_scale",
+        e4m3=("weight_scale",),
     ),
     "modelopt": Packing(
         "ModelOpt",
@@ -255,7 +312,8 @@ PACKINGS = {
         {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}},
         pack_floats=_nvfp4("ModelOpt"),
         kind="NVFP4",
-        e4m3=".weight_scale",
+        e4m3=("weight_scale",),
+        stack={"weight": "", "weight_scale": "_weight_scale", "weight_scale_2": "_weight_scale_2"},
     ),
     "nf4": Packing(
         "bitsandbytes",
@@ -284,8 +342,13 @@ def packed_folder(variant: str, how: str, target: Path) -> tuple[Path, Path]:
     plain: dict[str, Array] = {}
     for name, weights in random_models.tensors(variant).items():
         plain[name] = packed[name] = weights
+        if weights.ndim == 3 and packing.stack:
+            tensors, plain[name] = _stack(weights, packing)
+            del packed[name]
+            packed.update({name + suffix: tensor for suffix, tensor in tensors.items()})
+            continue
         table = name.endswith(("embed_tokens.weight", "lm_head.weight"))
-        if weights.ndim != 2 or ".gate.weight" in name or (table and not packing.biased):
+        if weights.ndim != 2 or name.endswith((".gate.weight", ".router.weight")) or (table and not packing.biased):
             continue
         module = name.removesuffix(".weight")
         if packing.pack_floats:
@@ -302,7 +365,7 @@ def packed_folder(variant: str, how: str, target: Path) -> tuple[Path, Path]:
         del packed[name]
         packed.update({f"{module}.{suffix}": tensor for suffix, tensor in packing.pack(codes, packing.bits).items()})
     folders = random_models.make_folder(variant, target / "packed"), random_models.make_folder(variant, target / "plain")
-    e4m3 = [name for name, tensor in packed.items() if packing.e4m3 and name.endswith(packing.e4m3) and tensor.dtype == np.uint8]
+    e4m3 = [name for name, tensor in packed.items() if name.endswith(packing.e4m3) and tensor.dtype == np.uint8]
     bytes_of_floats = dict.fromkeys(e4m3, "F8_E4M3")
     random_models.write_safetensors(folders[0] / "model.safetensors", packed, bytes_of_floats)
     random_models.write_safetensors(folders[1] / "model.safetensors", plain)
