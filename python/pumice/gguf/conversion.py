@@ -25,17 +25,20 @@ from ..loading.hub import resolve
 from ..tokens.tokenizer_files import load_tokenizer
 from .calibration import Calibration
 from .container import Tensor, head_bytes, padded
-from .forms import FORMS, Form, model_keys, rope_tensors, row_of, text_half, xielu_keys
+from .forms import FORMS, WITHOUT_ARCHITECTURE, Form, model_keys, rope_tensors, row_of, text_half, xielu_keys
 from .job import Job, source_key, split_size
 from .keys import Config
 from .mixes import file_type
 from .packing import unpack_rows
 from .vocabulary import tokenizer_keys
-from .weights import Folder, Unit, plain_choice, small_tensors
+from .weights import Folder, Unit, matrices, plain_choice, small_tensors
 
 TARGETS = ("auto", "f32", "f16", "q4_0", "q8_0", "bf16")
 _POOLINGS = {"mean": 1, "cls": 2, "last": 3}  # <architecture>.pooling_type (llama_pooling_type in llama.h)
 _RANK = 4  # of classifiers
+# The Dense modules behind pooling, in their order, and the one architecture whose files have them (EmbeddingGemma). Source: set_vocab() and
+# modify_tensors() of EmbeddingGemma in llama.cpp's conversion/gemma.py, with --sentence-transformers-dense-modules.
+_DENSE, _DENSE_IN = ("dense_2", "dense_3"), "gemma-embedding"
 
 
 @dataclass(frozen=True)
@@ -168,9 +171,11 @@ def _conversion(path: Path, target: Path, to: str, with_tokenizer: bool, split: 
         keys = _keys(file, path, config, form, layout.config)
         more = rope_tensors(config, form) | form.more(config)
         choose = plain_choice(to.upper() if to != "auto" else "auto")
+        dense = _dense(file, keys["general.architecture"], layout.config)
         if "rope_factors_long.weight" in more and form.architecture not in ("phi3", "minicpm", "minicpm3"):
             raise UnsupportedModelError(f"{shown_path(file.path)}: the GGUF form of {row} has no longrope")
-        units = [*Folder(file, form, config, choose).units(), *small_tensors(more)]
+        keys |= _dense_keys(keys["general.architecture"], dense)
+        units = [*Folder(file, form, config, choose).units(), *small_tensors(more), *matrices(dense, choose)]
     except (KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
         what = f"config.json has no {error}" if isinstance(error, KeyError) else f"config.json: {error}"
         raise ModelFormatError(f"{file.path}: {what}, which the GGUF form of {row} needs", file=file.path) from None
@@ -178,14 +183,14 @@ def _conversion(path: Path, target: Path, to: str, with_tokenizer: bool, split: 
     _check_same(file, keys, units, form)
     if with_tokenizer:
         keys |= _tokenizer(file, int(config["vocab_size"]), form.architecture)
-    return Job(target, keys, units, source_key(file), split, force)
+    return Job(target, keys, units, source_key(file, [Path(weights.path) for weights, _ in dense.values()]), split, force)
 
 
 # Fields of the engine's configuration (cpp/model/config.h, layer.h) that may differ between a folder and its GGUF file, because they say
 # how the file is read, or what a file must have. What it has, the tensors say.
 _OF_THE_FILE = {
     "Config::family", "Config::gguf", "Config::n_ctx", "Config::why_no_draft", "Config::norm_offset", "Config::norm_bias",
-    "Config::head_bias", "Config::notes", "Config::incomplete", "Config::pooling", "Config::position_offset",
+    "Config::head_bias", "Config::notes", "Config::incomplete", "Config::dense", "Config::pooling", "Config::position_offset",
     "Config::token_types", "Layer::windowed",
     "Attention::qkv_bias", "Attention::out_bias", "OutputGate::bias", "LatentAttention::bias", "Recurrent::in_bias", "Recurrent::conv_bias",
     "Recurrent::out_bias", "ShortConv::bias", "FeedForward::bias", "Router::bias", "Mixture::bias", "ClassifierHead::bias",
@@ -227,11 +232,14 @@ def _check_same(file: _core.ModelFile, keys: Mapping[str, Any], units: Sequence[
 
 
 def _form(file: _core.ModelFile, config: Config) -> tuple[Form, str]:
-    row = row_of(config)
+    row, kind = row_of(config), config.get("model_type")
+    if kind in WITHOUT_ARCHITECTURE:
+        raise UnsupportedModelError(
+            f"{shown_path(file.path)}: llama.cpp has no architecture for {shown(kind)}, so GGUF has no form of it. load() reads the folder"
+        )
     if not row:
         raise UnsupportedModelError(
-            f"{shown_path(file.path)}: convert() knows no GGUF form of {shown(config.get('model_type'))}. It knows those of: "
-            f"{', '.join(sorted(FORMS))}"
+            f"{shown_path(file.path)}: convert() knows no GGUF form of {shown(kind)}. It knows those of: {', '.join(sorted(FORMS))}"
         )
     return FORMS[row], row
 
@@ -250,11 +258,6 @@ def _keys(file: _core.ModelFile, path: Path, config: Config, form: Form, sentenc
 
 def _ends(file: _core.ModelFile, config: Config, form: Form, sentence: SentenceConfig) -> dict[str, Any]:
     """Returns the keys of what stands behind the layers: pooling, or the labels of a classifier."""
-    kinds = [module["kind"] for module in sentence.modules]
-    if any(kind != "normalize" for kind in kinds):
-        raise UnsupportedModelError(
-            f"{shown_path(file.path)}: modules.json has {', '.join(kinds)} behind the layers, which GGUF cannot say"
-        )
     labels = config.get("id2label") if _classifies(config) else None
     if labels:
         names = {"classifier.output_labels": [str(labels[key]) for key in sorted(labels, key=int)]}
@@ -265,6 +268,47 @@ def _ends(file: _core.ModelFile, config: Config, form: Form, sentence: SentenceC
     if len(sentence.pooling) > 1 or sentence.pooling[0] not in _POOLINGS:
         raise UnsupportedModelError(f"{shown_path(file.path)}: GGUF cannot say the pooling {' + '.join(sentence.pooling)}")
     return {"pooling_type": _POOLINGS[sentence.pooling[0]]}
+
+
+def _dense(file: _core.ModelFile, architecture: str, sentence: SentenceConfig) -> dict[str, tuple[_core.ModelFile, str]]:
+    """Returns the file and the name of the matrix of each Dense module, by its name in GGUF. Raises UnsupportedModelError if the folder has
+    modules that GGUF cannot say."""
+    kinds = [module["kind"] for module in sentence.modules]
+    if all(kind == "normalize" for kind in kinds):
+        return {}
+    layers = [module for module in sentence.modules if module["kind"] == "dense"]
+    why = ""
+    if architecture != _DENSE_IN:
+        why = f"GGUF has Dense modules for {_DENSE_IN} (EmbeddingGemma) alone, and this is {architecture}"
+    elif kinds[: len(_DENSE)] != ["dense"] * len(_DENSE) or any(kind != "normalize" for kind in kinds[len(_DENSE) :]):
+        why = f"GGUF can say {len(_DENSE)} Dense modules before Normalize"
+    elif any(layer["bias"] or layer["residual"] or layer["on_tokens"] or layer["activation"] != "none" for layer in layers):
+        why = "GGUF can say Dense modules of pooled rows alone, without bias, residual and activation"
+    if why:
+        raise UnsupportedModelError(f"{shown_path(file.path)}: modules.json has {', '.join(kinds)} behind the layers; {why}")
+    found = {}
+    for name, layer in zip(_DENSE, layers, strict=True):
+        weights = _core.open_weights(layer["file"])
+        shape = next((tuple(shape) for tensor, _, shape, _ in weights.tensors if tensor == "linear.weight"), None)
+        needed = (layer["out_features"], layer["in_features"])
+        if shape != needed:
+            has = "is missing" if shape is None else f"has the shape {list(shape)}"
+            raise ModelFormatError(
+                f"{weights.path}: linear.weight {has}; the module's config.json needs {list(needed)}",
+                file=weights.path,
+                field="linear.weight",
+            )
+        found[f"{name}.weight"] = (weights, "linear.weight")
+    return found
+
+
+def _dense_keys(architecture: str, dense: Mapping[str, tuple[_core.ModelFile, str]]) -> dict[str, Any]:
+    keys: dict[str, Any] = {}
+    for tensor, (weights, source) in dense.items():
+        rows, columns = next(shape for name, _, shape, _ in weights.tensors if name == source)
+        module = tensor.removesuffix(".weight")
+        keys |= {f"{architecture}.{module}_feat_in": int(columns), f"{architecture}.{module}_feat_out": int(rows)}
+    return keys
 
 
 def _classifies(config: Config) -> bool:

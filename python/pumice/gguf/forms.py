@@ -488,6 +488,12 @@ FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
     ),
 }  # fmt: skip
 
+# The model_type of families for which llama.cpp has no architecture. Source: MODEL_ARCH_NAMES of gguf-py 0.19; gptj is there, and llama.cpp
+# does not run it.
+WITHOUT_ARCHITECTURE = frozenset({
+    "albert", "codegen", "deberta-v2", "electra", "gpt_neo", "gptj", "megatron-bert", "mpnet", "opt", "roberta-prelayernorm",
+    "xlm-roberta-xl",
+})  # fmt: skip
 # Maps model_type in config.json to its row in FORMS, if it has another name.
 _ROWS = {
     "bidirectional_pplx_qwen3": "",

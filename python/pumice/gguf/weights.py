@@ -4,7 +4,7 @@ few of them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,6 +223,29 @@ def small_tensors(found: dict[str, Array]) -> Iterator[Unit]:
         yield Unit((Tensor(name, "F32", values.shape),), 1, make)
 
 
+def matrices(found: Mapping[str, tuple[_core.ModelFile, str]], choose: Choose) -> Iterator[Unit]:
+    """Yields a unit for each matrix that other files than the model's have: a file and the name in it, by the name in GGUF."""
+    for name, (file, source) in found.items():
+        _, kind, shape, size = next(tensor for tensor in file.tensors if tensor[0] == source)
+        yield _by_pieces(file, source, kind, Tensor(name, choose(name, tuple(shape), kind), tuple(shape)), size)
+
+
+def _by_pieces(file: _core.ModelFile, source: str, kind: str, tensor: Tensor, size: int) -> Unit:
+    """Returns the unit of a tensor whose rows are those of a file's tensor, which has the format `kind` and `size` bytes."""
+    rows = tensor.values // tensor.shape[-1] if tensor.shape else 1
+    width, step = size // max(rows, 1), max(1, PIECE // max(tensor.shape[-1], 1) if tensor.shape else 1)
+
+    def make(piece: int) -> Iterator[Part]:
+        first = piece * step
+        count = min(step, rows - first)
+        data = file.read(source, first * width, count * width)
+        if tensor.format != kind:
+            data = pack_rows(tensor.format, unpack_rows(kind, data, tensor.shape[-1]), tensor.name)
+        yield Part(0, first * tensor.row_bytes, data)
+
+    return Unit((tensor,), -(-rows // step), make)
+
+
 def file_units(file: _core.ModelFile, choose: Choose) -> Iterator[Unit]:
     """Yields a unit for each tensor of a GGUF file. A tensor that keeps its format keeps its bytes. Formats that are read as another one
     (IQ2_XXS) are that other one, which holds the same weights.
@@ -230,21 +253,7 @@ def file_units(file: _core.ModelFile, choose: Choose) -> Iterator[Unit]:
     Raises UnsupportedModelError for a tensor that holds no weights."""
     for name, _, shape, size in file.tensors:
         kind = file.format(name)
-        tensor = Tensor(name, choose(name, tuple(shape), kind), tuple(shape))
-        rows = tensor.values // shape[-1] if shape else 1
-        width, step = size // max(rows, 1), max(1, PIECE // max(shape[-1], 1))
-
-        def make(
-            piece: int, tensor: Tensor = tensor, kind: str = kind, rows: int = rows, width: int = width, step: int = step
-        ) -> Iterator[Part]:
-            first = piece * step
-            count = min(step, rows - first)
-            data = file.read(tensor.name, first * width, count * width)
-            if tensor.format != kind:
-                data = pack_rows(tensor.format, unpack_rows(kind, data, tensor.shape[-1]), tensor.name)
-            yield Part(0, first * tensor.row_bytes, data)
-
-        yield Unit((tensor,), -(-rows // step), make)
+        yield _by_pieces(file, name, kind, Tensor(name, choose(name, tuple(shape), kind), tuple(shape)), size)
 
 
 # Matrices that llama.cpp reads as F32 alone, by the end of their name in GGUF (ModelBase.prepare_tensors() in llama.cpp's

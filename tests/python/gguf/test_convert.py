@@ -23,6 +23,7 @@ from random_models import VARIANTS
 import pumice
 from pumice import _core
 from pumice.__main__ import main
+from pumice.gguf.forms import WITHOUT_ARCHITECTURE, text_half
 from pumice.gguf.packing import pack_rows
 from pumice.gguf.vocabulary import tokenizer_keys
 
@@ -93,9 +94,110 @@ def test_the_text_half_of_gemma3(tmp_path: Path) -> None:
     assert np.abs(logits[0] - logits[1]).max() <= 5e-5
 
 
-def test_families_without_a_form_are_named(tmp_path: Path) -> None:
-    with pytest.raises(pumice.UnsupportedModelError, match="knows no GGUF form of 'albert'"):
-        pumice.convert(random_models.make_folder("albert", tmp_path), tmp_path / "m.gguf")
+# One variant of each family that has no form.
+FORMLESS = {v.family: v.name for v in VARIANTS.values() if not v.pending and v.family not in FORMS}
+
+
+@pytest.mark.parametrize("family", FORMLESS)
+def test_families_without_a_form_are_named(family: str, tmp_path: Path) -> None:
+    folder = random_models.make_folder(FORMLESS[family], tmp_path)
+    kind = text_half(json.loads((folder / "config.json").read_text())).get("model_type")
+    why = "llama.cpp has no architecture for" if kind in WITHOUT_ARCHITECTURE else r"convert\(\) knows no GGUF form of"
+    with pytest.raises(pumice.UnsupportedModelError, match=f"{why} '{kind}'"):
+        pumice.convert(folder, tmp_path / "m.gguf")
+    assert not list(tmp_path.glob("m.gguf*"))
+
+
+def test_families_that_llama_cpp_does_not_know_have_no_form() -> None:
+    kinds = {name.replace("-", "_") for name in WITHOUT_ARCHITECTURE}
+    assert kinds <= set(FORMLESS)
+    assert {"albert", "opt"} <= kinds
+
+
+# ---------------------------------------------------------------- modules behind the layers
+def with_modules(variant: str, folder: Path, *modules: dict[str, Any]) -> Path:
+    """Writes a small encoder with mean pooling, the Dense modules whose settings are given, and Normalize."""
+    path = random_models.make_folder(variant, folder)
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(modules), "Normalize"]
+    names = ["", *(f"{i + 1}_{kind}" for i, kind in enumerate(kinds[1:]))]
+    listed = [
+        {"idx": i, "name": str(i), "path": name, "type": f"sentence_transformers.models.{kind}"}
+        for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    ]
+    (path / "modules.json").write_text(json.dumps(listed))
+    for name in names[1:]:
+        (path / name).mkdir()
+        (path / name / "config.json").write_text("{}")
+    (path / names[1] / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    for name, settings in zip(names[2:], modules, strict=False):
+        values = {"bias": False, "activation_function": "torch.nn.modules.linear.Identity"} | settings
+        (path / name / "config.json").write_text(json.dumps(values))
+        weights = {"linear.weight": random_models.weights(name, (settings["out_features"], settings["in_features"]))}
+        if values["bias"]:
+            weights["linear.bias"] = random_models.weights(f"{name}.bias", (settings["out_features"],))
+        random_models.write_safetensors(path / name / "model.safetensors", weights)
+    return path
+
+
+WIDER = {"in_features": 64, "out_features": 192}
+NARROWER = {"in_features": 192, "out_features": 64}
+
+
+@pytest.mark.parametrize("to", ["auto", "q8_0"])
+def test_dense_modules_of_embeddinggemma(to: str, tmp_path: Path) -> None:
+    folder, output = with_modules("embeddinggemma", tmp_path, WIDER, NARROWER), tmp_path / "m.gguf"
+    plan = pumice.convert(folder, output, to=to, **PLAIN)
+    kinds = {name: (kind, shape) for name, kind, shape, _ in plan.tensors if name.startswith("dense")}
+    kind = "F32" if to == "auto" else "Q8_0"
+    assert kinds == {"dense_2.weight": (kind, (192, 64)), "dense_3.weight": (kind, (64, 192))}
+    file = _core.open_file(str(output))
+    for key, size in {"dense_2_feat_in": 64, "dense_2_feat_out": 192, "dense_3_feat_in": 192, "dense_3_feat_out": 64}.items():
+        assert file.get(f"gemma-embedding.{key}") == size
+    vectors = []
+    for path in (folder, output):
+        with pumice.load(path, device="cpu", compute="float32", tokenizer=folder, progress=False) as model:
+            vectors.append(model.encode(["w1", "w5 w6", "w17 w4 w200 w31"]))
+    assert np.abs(vectors[0] - vectors[1]).max() <= (1e-5 if to == "auto" else 0.02)
+
+
+def test_an_interrupted_call_does_not_go_on_with_other_dense_modules(tmp_path: Path) -> None:
+    folder, output = with_modules("embeddinggemma", tmp_path, WIDER, NARROWER), tmp_path / "m.gguf"
+
+    def stop(done: int, total: int) -> None:
+        if done == total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pumice.convert(folder, output, to="f32", **{**PLAIN, "progress": stop})
+    random_models.write_safetensors(folder / "3_Dense" / "model.safetensors", {"linear.weight": np.ones((64, 192), np.float32)})
+    pumice.convert(folder, output, to="f32", **PLAIN)
+    assert _core.open_file(str(output)).read("dense_3.weight") == np.ones((64, 192), np.float32).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("variant", "modules", "why"),
+    [
+        ("bert", [WIDER], r"dense behind the layers; GGUF has Dense modules for gemma-embedding \(EmbeddingGemma\) alone"),
+        ("embeddinggemma", [WIDER], "GGUF can say 2 Dense modules before Normalize"),
+        ("embeddinggemma", [WIDER, NARROWER, WIDER], "GGUF can say 2 Dense modules before Normalize"),
+        ("embeddinggemma", [WIDER | {"bias": True}, NARROWER], "without bias, residual and activation"),
+        ("embeddinggemma", [WIDER, NARROWER | {"activation_function": "torch.nn.modules.activation.Tanh"}], "without bias, residual"),
+    ],
+)
+def test_modules_that_gguf_cannot_say(variant: str, modules: list[dict[str, Any]], why: str, tmp_path: Path) -> None:
+    with pytest.raises(pumice.UnsupportedModelError, match=f"modules.json has .*{why}"):
+        pumice.convert(with_modules(variant, tmp_path, *modules), tmp_path / "m.gguf", **PLAIN)
+    assert not list(tmp_path.glob("m.gguf*"))
+
+
+def test_a_dense_module_without_its_matrix(tmp_path: Path) -> None:
+    folder = with_modules("embeddinggemma", tmp_path, WIDER, NARROWER)
+    random_models.write_safetensors(folder / "2_Dense" / "model.safetensors", {"other.weight": np.ones((192, 64), np.float32)})
+    with pytest.raises(pumice.ModelFormatError, match=r"linear\.weight is missing; the module's config\.json needs \[192, 64\]"):
+        pumice.convert(folder, tmp_path / "m.gguf", **PLAIN)
+    random_models.write_safetensors(folder / "2_Dense" / "model.safetensors", {"linear.weight": np.ones((64, 64), np.float32)})
+    with pytest.raises(pumice.ModelFormatError, match=r"linear\.weight has the shape \[64, 64\]; the module's"):
+        pumice.convert(folder, tmp_path / "m.gguf", **PLAIN)
 
 
 # ---------------------------------------------------------------- formats
@@ -147,6 +249,18 @@ def test_packed_folders_keep_their_codes(library: str, tmp_path: Path) -> None:
         pumice.load(tmp_path / "m.gguf", device="cpu", tokenizer=folder) as other,
     ):
         assert np.array_equal(model.logits(ids, positions="all"), other.logits(ids, positions="all"))
+
+
+@pytest.mark.parametrize("how", ["modelopt", "fbgemm"])
+def test_packed_experts_in_one_tensor(how: str, tmp_path: Path) -> None:
+    """They are turned already when they are read (Llama 4)."""
+    folder, plain = packed_models.packed_folder("llama4_wide", how, tmp_path)
+    for name, source in (("packed", folder), ("plain", plain)):
+        pumice.convert(source, tmp_path / f"{name}.gguf", to="f32", **PLAIN)
+    files = [_core.open_file(str(tmp_path / f"{name}.gguf")) for name in ("packed", "plain")]
+    assert [tensor[:3] for tensor in files[0].tensors] == [tensor[:3] for tensor in files[1].tensors]
+    for name, _, _, _ in files[0].tensors:
+        assert np.array_equal(*(np.frombuffer(file.read(name), np.float32) for file in files)), name  # but for the sign of 0
 
 
 # ---------------------------------------------------------------- files
