@@ -88,7 +88,7 @@ def _ids_of(file: _core.ModelFile, texts: Texts) -> Iterator[tuple[Int32, int | 
         for number, text in enumerate(_listed(texts)):
             given = _contents(text)
             if isinstance(given, str) and tokenizer is None:
-                tokenizer = load_tokenizer(file)
+                tokenizer = interruptible(partial(load_tokenizer, file))
             work = partial(prompt_ids, given, tokenizer, vocabulary, name=f"texts[{number}]")  # type: ignore[arg-type]
             ids = interruptible(work) if isinstance(given, str) and len(given) > DIRECT_CHARACTERS else work()
             yield ids, tokenizer.bos_id if tokenizer is not None and ids[0] == tokenizer.bos_id else None

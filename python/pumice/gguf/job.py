@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from .. import _core
 from ..common.arguments import shown
 from ..common.display import size as shown_size
 from ..common.exits import exit_waits
+from ..common.interruptible import interruptible
 from ..common.progress import LateBar, Progress
 from .container import ALIGNMENT, Tensor, head_bytes, padded, tensor_bytes
 from .weights import Part, Unit
@@ -127,6 +128,7 @@ class Job:
         """source: a text that changes whenever the bytes of the source may have changed.  force: whether files with the names of the result
         are replaced.  cancel: ends the work of units that take long, when the job is interrupted."""
         self._units, self._force, self._cancel = units, force, cancel
+        self._on_disk = 0  # units that are on the disk, by the journal
         self.files = _files(path, keys, units, split)
         self._journal = path.with_name(path.name + ".journal")
         heads = hashlib.sha256()
@@ -159,12 +161,12 @@ class Job:
             handles = [_locked(file.part, open_files) for file in self.files]
             self._refuse_existing()  # another process may have finished before the files were locked
             done = self._finished()
+            self._on_disk = done
             if done == 0:
                 self._begin(handles)
             try:
                 self._write(handles, done, progress)
-                for handle in handles:
-                    os.fsync(handle)
+                interruptible(self._sync)
             except OSError as error:
                 raise self._explained(error, "what is written stays in .part files, and with more room the same call goes on") from None
             # The first file gets its name last: a model of several files is opened by it. The files stay locked until all have theirs.
@@ -178,7 +180,7 @@ class Job:
         try:
             for handle, file in zip(handles, self.files, strict=True):
                 _begin(handle, file)
-            self._save(handles, 0)
+            self._save(0)
         except OSError as error:
             for left in (*(file.part for file in self.files), self._journal):
                 left.unlink(missing_ok=True)
@@ -196,10 +198,11 @@ class Job:
         """Returns how many units an earlier run of the same job has written."""
         try:
             journal = json.loads(self._journal.read_bytes())
-            done = int(journal["units"]) if journal["job"] == self._key else 0
+            units = journal["written"] if journal.get("boot") and journal["boot"] == _boot() else journal["units"]
+            done = int(units) if journal["job"] == self._key else 0
         except FileNotFoundError:
             return 0
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             done = 0
         sizes = [file.part.stat().st_size if file.part.is_file() else 0 for file in self.files]
         if not 0 <= done <= len(self._units) or sizes != [file.bytes for file in self.files]:
@@ -208,12 +211,35 @@ class Job:
             log.warning("%s is of another conversion, which is not continued", self._journal)
         return done
 
-    def _save(self, handles: Sequence[int], done: int) -> None:
-        for handle in handles:
-            os.fsync(handle)
+    def _sync(self) -> None:
+        """Waits until all that was written is on the disk. It may take seconds, and go on after the call was interrupted, so the files are
+        opened once more: those of run() are closed, and their locks given up, as soon as the call ends."""
+        for file in self.files:
+            handle = os.open(file.part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def _save(self, done: int) -> None:
+        """Writes the finished units to the disk, and then to the journal."""
+        interruptible(self._sync)
+        self._on_disk = done
+        self._note({"units": done})
+
+    def _save_interrupted(self, done: int) -> None:
+        """Writes to the journal how many units are finished, without a wait for the disk. They count as long as the system runs that
+        holds what is not on the disk yet; after a crash, those count that are on the disk."""
+        if boot := _boot():
+            self._note({"units": self._on_disk, "written": done, "boot": boot})
+        else:
+            self._sync()
+            self._note({"units": done})
+
+    def _note(self, said: Mapping[str, Any]) -> None:
         new = self._journal.with_name(self._journal.name + ".new")
         try:
-            new.write_text(json.dumps({"job": self._key, "units": done}))
+            new.write_text(json.dumps({"job": self._key, **said}))
             os.replace(new, self._journal)
         except OSError:
             new.unlink(missing_ok=True)
@@ -225,33 +251,36 @@ class Job:
         bar = LateBar(progress, "write", unit="B", unit_scale=True, unit_divisor=1024)
         saved = time.monotonic()
         try:
-            for unit, ends, parts in self._made(done):
-                number = max(i for i, file in enumerate(self.files) if file.first <= unit)
-                file = self.files[number]
-                for part in parts:
-                    _write_at(handles[number], file.offsets[unit - file.first][part.tensor] + part.offset, part.data, file.part)
-                    written += len(part.data)
-                if bar.update is not None:
-                    bar.update(written, total)
-                if ends:
-                    done = unit + 1
-                    if time.monotonic() - saved > _JOURNAL_SECONDS:
-                        self._save(handles, done)
-                        saved = time.monotonic()
+            with contextlib.closing(self._made(done)) as made:
+                for unit, ends, parts in made:
+                    number = max(i for i, file in enumerate(self.files) if file.first <= unit)
+                    file = self.files[number]
+                    for part in parts:
+                        _write_at(handles[number], file.offsets[unit - file.first][part.tensor] + part.offset, part.data, file.part)
+                        written += len(part.data)
+                    if bar.update is not None:
+                        bar.update(written, total)
+                    if ends:
+                        done = unit + 1
+                        if time.monotonic() - saved > _JOURNAL_SECONDS:
+                            self._save(done)
+                            saved = time.monotonic()
         except BaseException:
             with contextlib.suppress(OSError):  # on a full disk the journal of the last save stays
-                self._save(handles, done)
+                self._save_interrupted(done)
             raise
         finally:
             bar.close()
 
-    def _made(self, first: int) -> Iterator[tuple[int, bool, list[Part]]]:
-        """Yields (unit, whether it was the unit's last piece, bytes) in order. The pieces are made by several threads."""
+    def _made(self, first: int) -> Generator[tuple[int, bool, list[Part]], None, None]:
+        """Yields (unit, whether it was the unit's last piece, bytes) in order. Several threads make the pieces. If the loop over them is
+        left early, nothing waits for these threads: they drop what they make."""
         workers = max(1, int(_core.build_info()["threads"]))
         pieces = ((number, piece, unit) for number, unit in enumerate(self._units[first:], first) for piece in range(unit.pieces))
         waiting: collections.deque[tuple[int, bool, concurrent.futures.Future[list[Part]]]] = collections.deque()
         with exit_waits:
             pool = concurrent.futures.ThreadPoolExecutor(workers, "pumice-convert")
+        ended = False
         try:
             for number, piece, unit in pieces:
                 with exit_waits:  # the first calls of submit() start the threads
@@ -263,10 +292,19 @@ class Job:
             while waiting:
                 at, ends, future = waiting.popleft()
                 yield at, ends, future.result()
+            ended = True
         finally:
             if self._cancel is not None:
                 self._cancel.request()
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=ended, cancel_futures=True)
+
+
+def _boot() -> str:
+    """Returns a text that is another one after the system has started anew. Empty if the system does not say one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
 
 
 def _parts(unit: Unit, piece: int) -> list[Part]:

@@ -1,8 +1,9 @@
-"""Ctrl-C must raise KeyboardInterrupt within 100 ms in load, encode, generate, calibration and doctor (the tests allow 500 ms). Afterwards
+"""Ctrl-C must raise KeyboardInterrupt within 100 ms in load, encode, generate, quantize and doctor (the tests allow 500 ms). Afterwards
 the model must give the same results as before."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ import samples
 
 import pumice
 from pumice import _core
+from pumice.gguf import calibration, job, weights
 
 # Seconds from Ctrl-C to KeyboardInterrupt: the goal, and the most that these tests allow.
 PROMISED, ASSERTED = 0.1, 0.5
@@ -186,3 +188,41 @@ def test_load() -> None:
     latencies = load(path)
     print(f"load of Gemma 3: worst {max(latencies) * 1000:.0f} ms, with the GIL held by `tokenizers` for {held * 1000:.0f} ms at once")
     assert max(latencies) <= ASSERTED + held
+
+
+@pytest.mark.parametrize("slow", ["tokenizer", "piece", "disk", "end"])
+def test_quantize(slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes seconds on a busy machine must not hold Ctrl-C up: the tokenizer, a piece of a tensor that is packed, and the wait for the
+    disk, during the work and at its end."""
+    source, output = random_gguf.make_gguf("llama_wide", tmp_path), tmp_path / "q.gguf"
+    ids = list(np.random.default_rng(1).integers(1, 512, (20, 64), dtype=np.int32))
+    texts = ["w1 w2 " * 2000] if slow == "tokenizer" else ids
+    quantize = pumice.quantize  # imports it, which takes a second on a busy machine
+
+    def slowed(function: Callable[..., object], first: int = 0) -> Callable[..., object]:
+        """Makes calls of a function take seconds, from call number `first` on. Signals do not interrupt hashing, as they do sleep()."""
+        calls = iter(range(1 << 30))
+
+        def call(*given: object) -> object:
+            if next(calls) >= first:
+                hashlib.pbkdf2_hmac("sha256", b"", b"", 3_000_000)
+            return function(*given)
+
+        return call
+
+    latencies = []
+    for _ in range(5):
+        with monkeypatch.context() as patch:
+            if slow == "tokenizer":
+                patch.setattr(calibration, "load_tokenizer", slowed(calibration.load_tokenizer))
+            elif slow == "piece":
+                patch.setattr(weights, "pack_rows", slowed(weights.pack_rows))
+            else:
+                patch.setattr(job, "_JOURNAL_SECONDS", 0.0 if slow == "disk" else 1e9)
+                begins = not (tmp_path / "q.gguf.journal").exists()  # then the first wait for the disk precedes the work
+                patch.setattr(os, "fsync", slowed(os.fsync, first=int(begins)))
+            latencies.append(interrupted_after(1.5, lambda: quantize(source, output, to="q3_k_s", texts=texts, progress=False)))
+    report(f"quantize ({slow})", latencies)
+    quantize(source, output, to="q3_k_s", texts=ids, progress=False)
+    quantize(source, tmp_path / "whole.gguf", to="q3_k_s", texts=ids, progress=False)
+    assert output.read_bytes() == (tmp_path / "whole.gguf").read_bytes()

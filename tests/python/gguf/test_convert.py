@@ -264,6 +264,35 @@ def test_packed_experts_in_one_tensor(how: str, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- files
+def finished(journal: Path) -> int:
+    """Returns how many units a journal says are finished, as long as the system runs."""
+    said = json.loads(journal.read_text())
+    return int(said.get("written", said["units"]))
+
+
+def test_after_a_crash_of_the_system_what_is_on_the_disk_counts(tmp_path: Path) -> None:
+    """An interrupted call does not wait for the disk. If the system then ends, what it had not written is lost."""
+    folder, whole, output = random_models.make_folder("mixtral", tmp_path), tmp_path / "whole.gguf", tmp_path / "m.gguf"
+    pumice.convert(folder, whole, to="q8_0", **PLAIN)
+
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pumice.convert(folder, output, to="q8_0", **{**PLAIN, "progress": stop})
+    journal, part = tmp_path / "m.gguf.journal", tmp_path / "m.gguf.part"
+    said = json.loads(journal.read_text())
+    if "boot" not in said:  # the system has no text for it, so the call waited for the disk
+        assert said["units"] > 3
+        return
+    assert said["units"] == 0 < said["written"]
+    journal.write_text(json.dumps(said | {"boot": "another"}))
+    part.write_bytes(bytes(part.stat().st_size))  # what was not on the disk
+    pumice.convert(folder, output, to="q8_0", **PLAIN)
+    assert output.read_bytes() == whole.read_bytes()
+
+
 def test_an_interrupted_call_goes_on(tmp_path: Path) -> None:
     folder, whole, output = random_models.make_folder("mixtral", tmp_path), tmp_path / "whole.gguf", tmp_path / "m.gguf"
     pumice.convert(folder, whole, to="q8_0", **PLAIN)
@@ -278,7 +307,7 @@ def test_an_interrupted_call_goes_on(tmp_path: Path) -> None:
     options = {**PLAIN, "progress": stop}
     with pytest.raises(KeyboardInterrupt):
         pumice.convert(folder, output, to="q8_0", **options)
-    assert part.is_file() and json.loads(journal.read_text())["units"] > 3 and not output.exists()
+    assert part.is_file() and finished(journal) > 3 and not output.exists()
     again: list[int] = []
     pumice.convert(folder, output, to="q8_0", **{**PLAIN, "progress": lambda done, total: again.append(done)})
     assert again[0] > written[-1] * 0.7  # it did not begin anew
@@ -371,7 +400,7 @@ def test_a_disk_that_becomes_full_keeps_what_is_written(tmp_path: Path, monkeypa
         patch.setattr(os, "pwrite", full)
         with pytest.raises(OSError, match=r"what is written stays in \.part files, and with more room the same call goes on"):
             pumice.convert(folder, output, **PLAIN)
-    assert json.loads((tmp_path / "m.gguf.journal").read_text())["units"] > 0 and (tmp_path / "m.gguf.part").is_file()
+    assert finished(tmp_path / "m.gguf.journal") > 0 and (tmp_path / "m.gguf.part").is_file()
     pumice.convert(folder, output, **PLAIN)
     assert output.read_bytes() == (tmp_path / "whole.gguf").read_bytes() and not list(tmp_path.glob("m.gguf.*"))
 
