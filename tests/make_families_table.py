@@ -88,12 +88,15 @@ Numbers = list[npt.NDArray[np.float32]]
 
 
 def numbers(path: Path, golden: dict[str, npt.NDArray[Any]], **options: Any) -> tuple[str, Numbers]:
-    """Returns the family, and the model's results: the hidden rows, and a classifier's logits or projected rows if the golden has them."""
+    """Returns the family, and the model's results: the hidden rows, and a classifier's logits, sparse vectors or projected rows if the
+    golden has them. GGUF files have no heads for sparse vectors."""
     model = _core.load(_core.open_file(str(path)), _core.LoadOptions(**{"device": "cpu", "compute": "float32", **options}))
     texts = (golden["ids"], golden["offsets"], golden.get("types"))
     found = [model.encode_tokens(*texts)]
     if "logits" in golden:
         found.append(random_models.classes(model, *texts))
+    if "sparse" in golden and "sparse" in model.info["tasks"]:
+        found.append(random_models.sparse(model, *texts))
     if "embeddings" in golden:
         found.append(np.empty(golden["embeddings"].shape, np.float32))
         model.encode(*texts, found[-1], False, 0)
@@ -113,7 +116,7 @@ def cosine(path: Path, golden: dict[str, npt.NDArray[Any]]) -> str:
 
 def encoder_row(name: str, target: Path) -> str:
     golden = random_models.golden(name)
-    expected = [golden[key] for key in ("hidden", "logits", "embeddings") if key in golden]
+    expected = [golden[key] for key in ("hidden", "logits", "sparse", "embeddings") if key in golden]
     folder = random_models.make_folder(name, target)
 
     def kept(found: Numbers) -> Numbers:
@@ -125,7 +128,7 @@ def encoder_row(name: str, target: Path) -> str:
     family, found = numbers(folder, golden)
     gguf = ""
     if VARIANTS[name].family in random_gguf.FORMS and name not in random_gguf.WITHOUT:
-        pairs = list(zip(numbers(random_gguf.make_gguf(name, target), golden)[1], found, strict=True))
+        pairs = list(zip(numbers(random_gguf.make_gguf(name, target), golden)[1], found, strict="sparse" not in golden))
         same = all(np.array_equal(a, b) for a, b in pairs)
         gguf = "same bits" if same else f"{max(np.abs(a - b).max() for a, b in pairs):.0e}"
     vulkan = [off(numbers(folder, golden, device="vulkan:0", gpu_layers=layers)[1]) for layers in (-1, 1)]

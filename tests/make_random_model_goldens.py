@@ -38,6 +38,7 @@ AUTO = {
     "decoder": "AutoModelForCausalLM",
     "encoder": "AutoModel",
     "classifier": "AutoModelForSequenceClassification",
+    "masked": "AutoModelForMaskedLM",
     "refused": "AutoModelForCausalLM",
     "mix": "AutoModelForCausalLM",
     "encoder_mix": "AutoModel",
@@ -218,7 +219,7 @@ def encoder(variant: Variant, folder: Path) -> dict[str, np.ndarray]:
     if not variant.config:
         return own_encoder(variant)
     model = load(variant, folder)
-    body = model.base_model if variant.kind == "classifier" else model
+    body = model.base_model if variant.kind in ("classifier", "masked") else model
     typed = "token_type_ids" in inspect.signature(body.forward).parameters and getattr(model.config, "type_vocab_size", 2) > 1
     ids, types, hidden, rows = [], [], [], []
     for number, length in enumerate(variant.texts):
@@ -235,6 +236,8 @@ def encoder(variant: Variant, folder: Path) -> dict[str, np.ndarray]:
             hidden.append(body(**arguments).last_hidden_state[0].float().numpy())
             if variant.kind == "classifier":
                 rows.append(model(**arguments).logits[0].float().numpy())
+            if variant.kind == "masked":  # SPLADE: https://arxiv.org/abs/2109.10086
+                rows.append(torch.log1p(torch.relu(model(**arguments).logits[0])).max(0).values.float().numpy())
             if variant.kind == "projection":
                 rows.append(model(**arguments).text_embeds[0].float().numpy())
         ids += text
@@ -282,7 +285,9 @@ def encoder_golden(variant: Variant, ids: list[int], types: list[int], states: n
     if types:
         golden["types"] = np.int32(types)
     if rows:
-        golden["logits" if variant.kind == "classifier" else "embeddings"] = np.concatenate(rows) if rows[0].ndim == 2 else np.stack(rows)
+        golden[{"classifier": "logits", "masked": "sparse"}.get(variant.kind, "embeddings")] = (
+            np.concatenate(rows) if rows[0].ndim == 2 else np.stack(rows)
+        )
     print(f"{variant.name}: hidden rows' std {states.std():.2f}", *(np.round(row[:4], 2) for row in rows), flush=True)
     return golden
 

@@ -55,6 +55,8 @@ struct MicroBatches {
   std::int64_t batches() const { return static_cast<std::int64_t>(first.size()) - 1; }
   std::span<const std::int64_t> members(std::int64_t b) const { return std::span(order).subspan(first[b], first[b + 1] - first[b]); }
 
+  std::int64_t most_texts = 1;  // in a batch
+
   // Divides the texts of batch b and of all later batches anew, into batches of at most token_budget tokens.
   void cut(const Texts& texts, std::int64_t b, std::int64_t token_budget) {
     const auto begin = b < static_cast<std::int64_t>(first.size()) ? static_cast<std::size_t>(first[b]) : 0;
@@ -62,7 +64,7 @@ struct MicroBatches {
     std::int64_t tokens = 0;
     for (std::size_t i = begin; i < order.size(); ++i) {
       const std::int64_t more = length(texts, order[i]);
-      if (i == begin || tokens + more > token_budget) {
+      if (i == begin || tokens + more > token_budget || full(i)) {
         first.push_back(static_cast<std::int64_t>(i));
         tokens = 0;
       }
@@ -70,6 +72,8 @@ struct MicroBatches {
     }
     first.push_back(static_cast<std::int64_t>(order.size()));
   }
+  // Returns whether the last batch has no room for another text, that with index i.
+  bool full(std::size_t i) const { return static_cast<std::int64_t>(i) - first.back() >= most_texts; }
 };
 
 // Sorts the texts by length and divides them into micro-batches. With token_budget 0, a micro-batch has at most batch_rows() tokens, and
@@ -77,6 +81,7 @@ struct MicroBatches {
 // 217 tokens in all took a fifth longer in batches of 144 and 73 tokens than in two batches of about 109 tokens.
 MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token_budget) {
   MicroBatches plan;
+  plan.most_texts = std::max<std::int64_t>(1, kMostPooled / runtime.pipeline.hidden_size());
   plan.order.resize(texts.offsets.size() - 1);
   std::iota(plan.order.begin(), plan.order.end(), std::int64_t{0});
   std::stable_sort(plan.order.begin(), plan.order.end(),
@@ -96,7 +101,7 @@ MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token
   for (std::size_t i = 0; i < plan.order.size(); ++i) {
     const std::int64_t more = length(texts, plan.order[i]);
     const double own = std::floor((static_cast<double>(before) + 0.5 * static_cast<double>(more)) * batches / static_cast<double>(all));
-    if (own != batch || tokens + more > most) {
+    if (own != batch || tokens + more > most || plan.full(i)) {
       plan.first.push_back(static_cast<std::int64_t>(i));
       tokens = 0;
     }
@@ -248,6 +253,11 @@ void check_out(const Runtime& runtime, const Texts& texts, std::span<float> out,
           " x ", d);
 }
 
+void check_budget(std::int64_t token_budget) {
+  require(token_budget >= 0 && token_budget <= kMostTokens, "token_budget must be between 1 and ", kMostTokens, " (0: automatic), not ",
+          token_budget);
+}
+
 // Copies the first out.size() values of a pooled row, and scales them to length 1 if `normalize` is set. Returns false if a value is not
 // finite.
 bool take_row(std::span<const float> row, bool normalize, std::span<float> out) {
@@ -269,8 +279,7 @@ void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int
   const Texts& texts = ended.get();
   check(runtime, texts);  // checks again, because a text whose end token is in its prompt has no row left to pool
   check_out(runtime, texts, out, d);
-  require(token_budget >= 0 && token_budget <= kMostTokens, "token_budget must be between 1 and ", kMostTokens, " (0: automatic), not ",
-          token_budget);
+  check_budget(token_budget);
   if (texts.offsets.size() == 1) return;
   const auto width = static_cast<std::size_t>(d);
   const auto deliver = [&](std::int64_t text, std::span<const float> row) {
@@ -321,6 +330,67 @@ void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, Encod
     }
   };
   run_all(runtime, turn, texts, pack(runtime, texts, 0), Rows::segments, deliver, {}, cancel);
+}
+
+namespace {
+
+struct SparseRow {
+  std::vector<std::int32_t> indices;
+  std::vector<float> values;
+};
+
+// Cuts a row of logits to a sparse vector. Returns false if a logit is not finite.
+bool cut_row(std::span<const float> logits, const SparseCut& cut, SparseRow& out) {
+  std::vector<std::int32_t>& ids = out.indices;
+  bool finite = true;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    finite = finite && std::isfinite(logits[i]);
+    if (logits[i] > 0) ids.push_back(static_cast<std::int32_t>(i));
+  }
+  if (!finite) return false;
+  const auto logit = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
+  if (const auto most = static_cast<std::size_t>(cut.most); most > 0 && ids.size() > most) {
+    const auto before = [&](std::int32_t a, std::int32_t b) { return logit(a) != logit(b) ? logit(a) > logit(b) : a < b; };
+    std::ranges::nth_element(ids, ids.begin() + static_cast<std::ptrdiff_t>(most), before);
+    ids.resize(most);
+    std::ranges::sort(ids);
+  }
+  ids.shrink_to_fit();
+  out.values.reserve(ids.size());
+  for (const std::int32_t id : ids) {
+    double value = logit(id);
+    for (int i = 0; i < cut.logs; ++i) value = std::log1p(value);
+    out.values.push_back(static_cast<float>(value));
+  }
+  return true;
+}
+
+}  // namespace
+
+SparseRows encode_sparse(Runtime& runtime, const Texts& texts, const SparseCut& cut, std::int64_t token_budget, const TextsDone& progress,
+                         const Cancel& cancel) {
+  EncodeCounts::Turn turn(*runtime.encode_counts, cancel);
+  check(runtime, texts);
+  check_budget(token_budget);
+  require(cut.most >= 0 && cut.most <= runtime.vocab, "a sparse vector of this model has at most ", runtime.vocab,
+          " values; asked for: ", cut.most);
+  require(cut.logs == 1 || cut.logs == 2, "a value is the logarithm of a logit once or twice, not ", cut.logs, " times");
+  std::vector<SparseRow> found(texts.offsets.size() - 1);
+  const auto deliver = [&](std::int64_t text, std::span<const float> row) {
+    if (!cut_row(row, cut, found[static_cast<std::size_t>(text)])) not_a_number(text);
+  };
+  if (!found.empty()) run_all(runtime, turn, texts, pack(runtime, texts, token_budget), Rows::segments, deliver, progress, cancel);
+  SparseRows all;
+  all.offsets.push_back(0);
+  for (const SparseRow& row : found) all.offsets.push_back(all.offsets.back() + std::ssize(row.values));
+  all.indices.reserve(static_cast<std::size_t>(all.offsets.back()));
+  all.values.reserve(static_cast<std::size_t>(all.offsets.back()));
+  for (SparseRow& row : found) {
+    all.indices.insert(all.indices.end(), row.indices.begin(), row.indices.end());
+    all.values.insert(all.values.end(), row.values.begin(), row.values.end());
+    row = {};  // so that no value is in memory twice for long
+  }
+  return all;
 }
 
 void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, const TextsDone& progress, const Cancel& cancel) {

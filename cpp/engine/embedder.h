@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "core/cancel.h"
 #include "engine/runtime.h"
@@ -44,6 +45,27 @@ void check_call(const Runtime& runtime, const EncodeCall& call);  // throws if e
 // Runs the texts of several calls together. check_call() must have accepted each call. Either all calls have type ids or none has, and
 // Texts::prompt is the same in all calls. `turn` counts the calls. Throws only errors that end all calls, such as the loss of a device.
 void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, EncodeCounts::Turn& turn, const Cancel& cancel);
+
+// Sparse vectors of texts in compressed rows (CSR). The vector of text i has the values values[offsets[i] .. offsets[i + 1]) in the columns
+// `indices` of the same range, which ascend. Columns are token ids, and all values are above 0.
+struct SparseRows {
+  std::vector<std::int64_t> offsets;  // one more than there are texts, from 0 on
+  std::vector<std::int32_t> indices;
+  std::vector<float> values;
+};
+
+// How the largest logits of a text (model::Output::sparse) become its sparse vector. A value is log(1 + max(logit, 0)) (SPLADE; Formal et
+// al. 2021), or the same function of that if `logs` is 2. log1p() of doubles computes it for each instruction set. The function grows with
+// the logit, so the largest logit of all tokens gives the largest value.
+struct SparseCut {
+  std::int32_t most = 0;  // number of values that are kept, the largest; of equal ones those with smaller ids; 0: all
+  int logs = 1;           // 1 or 2
+};
+
+// Computes the sparse vectors of texts. The runtime must be that of Model::sparse(). A micro-batch has at most kMostPooled logits, so that
+// memory depends on the micro-batches and on the result, not on texts x vocabulary.
+SparseRows encode_sparse(Runtime& runtime, const Texts& texts, const SparseCut& cut, std::int64_t token_budget, const TextsDone& progress,
+                         const Cancel& cancel);
 
 // Computes one row per token and stores the rows in `out` (tokens x width of the pipeline's rows) in the order of the ids. The runtime's
 // pipeline must compute one row per token: hidden rows, or the logits of a classifier of tokens.

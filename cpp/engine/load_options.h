@@ -31,7 +31,8 @@ struct LoadOptions {
   // How the rows of a text are pooled. If there are several kinds of pooling, their vectors are concatenated. If this is empty, the file
   // decides. If the file names no pooling either, decoders take the last row and encoders the mean of the rows.
   std::vector<PoolKind> pooling;
-  std::vector<model::ModuleSpec> modules;  // the modules that follow the layers, in order; empty: those that the file names
+  std::vector<model::ModuleSpec> modules;         // the modules that follow the layers, in order; empty: those that the file names
+  model::MlmUse mlm_head = model::MlmUse::maybe;  // whether an encoder's MLM head is read, for sparse vectors
   // Makes a decoder a reranker. Its labels are the logits of these ids after the last token.
   std::vector<std::int32_t> score_ids;
   // The task whose adapters are merged into the weights (model/adapters.h). The adapters are in the model's own file. Empty if no task is

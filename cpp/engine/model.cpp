@@ -26,8 +26,12 @@ using model::Role;
 PoolKind usual_pooling(const model::Description& d) { return d.config.causal() ? PoolKind::last : PoolKind::mean; }
 
 model::Description describe(const std::shared_ptr<const files::ModelFile>& file, const LoadOptions& options) {
-  model::Description d = model::describe(
-      file, {.quantize = options.quantize, .compute = options.compute, .draft = options.mtp, .task = options.task, .lora = options.lora});
+  model::Description d = model::describe(file, {.quantize = options.quantize,
+                                                .compute = options.compute,
+                                                .mlm_head = options.mlm_head,
+                                                .draft = options.mtp,
+                                                .task = options.task,
+                                                .lora = options.lora});
   std::vector<PoolKind> pooling = options.pooling;
   if (pooling.empty()) pooling = {d.config.pooling.value_or(usual_pooling(d))};
   model::add_modules(d, pooling, options.modules.empty() ? model::modules_in(file, d.config) : options.modules);
@@ -67,6 +71,7 @@ std::vector<std::vector<const Program*>> programs_by_device(const ModelPrograms&
     for (const ModelProgram* p : draft_programs(programs, last)) all[last.device].push_back(&p->program);
   if (d.config.has_head && !d.modules.empty()) add(last, Output::pooled);
   if (d.labels > 0) add(last, Output::classes);
+  if (d.gives_sparse()) add(last, Output::sparse);
   return all;
 }
 
@@ -428,6 +433,12 @@ Runtime& Model::classes() const {
   if (description_.labels == 0 || description_.labels_tokens())
     wrong_task("predict()", "a sequence classifier or cross-encoder", main_call());
   return prepared(classes_, [&] { return build_pipeline(Output::classes, {}); });
+}
+Runtime& Model::sparse() const {
+  if (!description_.gives_sparse())
+    wrong_task("encode(output=\"sparse\")", "an encoder with a head that predicts masked tokens (a folder of a class ...ForMaskedLM)",
+               main_call());
+  return prepared(sparse_, [&] { return build_pipeline(Output::sparse, {}); });
 }
 Runtime& Model::token_classes() const {
   if (!description_.labels_tokens()) wrong_task("label_tokens()", "a classifier of tokens", main_call());

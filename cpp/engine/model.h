@@ -60,6 +60,7 @@ class Model {
   Runtime& pooled() const;            // computes a vector per text; every model has it
   Runtime& tokens() const;            // computes a vector per token; every model has it
   Runtime& classes() const;           // computes a classifier's logits; throws unsupported_task without a classifier of texts
+  Runtime& sparse() const;            // computes a logit per text and token of the vocabulary; throws unsupported_task without an MLM head
   Runtime& token_classes() const;     // computes the logits of each token; throws unsupported_task without a classifier of tokens
   EncodeQueue& pooled_queue() const;  // runs small calls of pooled() from many callers together
   EncodeQueue& classes_queue() const;
@@ -114,7 +115,7 @@ class Model {
   std::unique_ptr<Runner> decoder_;
   std::unique_ptr<Scheduler> scheduler_;
   mutable std::mutex preparing_;
-  mutable std::unique_ptr<Runner> pooled_, tokens_, classes_, layers_;
+  mutable std::unique_ptr<Runner> pooled_, tokens_, classes_, sparse_, layers_;
   mutable std::map<std::size_t, Pipeline> queries_;  // by layer index
   std::uint64_t fingerprint_ = 0;
   std::string made_by_;

@@ -64,7 +64,7 @@ struct Parts {
   std::shared_ptr<Backend> backend;
   DeviceInfo info;
   std::uint64_t free = 0;  // bytes that the model may take (usable())
-  Cost embedding, head, modules, classifier, draft;
+  Cost embedding, head, modules, classifier, sparse, draft;
   Cost sketch;             // what the program of Top needs beside the head
   std::int32_t ranks = 0;  // Placement::ranks, if the head is on this device
   std::vector<Cost> layers;
@@ -196,6 +196,10 @@ class Placer {
     };
     if (has_modules()) parts.modules = behind_layers(Output::pooled);
     if (d_.labels > 0) parts.classifier = behind_layers(Output::classes);
+    if (d_.gives_sparse()) {
+      parts.sparse = behind_layers(Output::sparse);
+      parts.sparse.scratch = add(parts.sparse.scratch, kMostPooled * sizeof(float));  // cost() counts the row of one text
+    }
     if (has_experts()) measure_experts(parts);
     // The program of layer 0 includes the embedding, which counts as a part of its own.
     for (std::vector<Cost>* layers : {&parts.layers, &parts.others})
@@ -341,7 +345,7 @@ class Placer {
     if (first == 0) sum = parts.embedding;
     for (std::size_t layer = first; layer < last; ++layer) sum = both(sum, layer_cost(parts, first, layer, away));
     if (last == layers_) {
-      sum = both(both(sum, both(head_beside(parts, first == 0), parts.sketch)), both(parts.modules, parts.classifier));
+      sum = both(both(sum, both(head_beside(parts, first == 0), parts.sketch)), both(both(parts.modules, parts.classifier), parts.sparse));
       if (drafts(away)) sum = both(sum, draft_beside(parts, first));
     }
     return sum;
@@ -579,6 +583,7 @@ class Placer {
     }
     if (has_modules()) add_row(d_.modules.empty() ? "projection" : "modules", parts.modules, end(Output::pooled).matrices);
     if (d_.labels > 0) add_row("classifier", parts.classifier, end(Output::classes).matrices);
+    if (d_.gives_sparse()) add_row("MLM head", parts.sparse, end(Output::sparse).matrices);
   }
 
   // Adds a device and a stage of layers [first, last) that lie wholly on it.

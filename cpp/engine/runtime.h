@@ -103,6 +103,10 @@ class Pace {
 // time goes into reading the experts' weights.
 std::int32_t rows_of_mixture(std::int32_t experts, std::int32_t chosen);
 
+// The maximum number of values that the rows of a micro-batch's texts have together (16 MiB). Sparse vectors have a value for each token of
+// the vocabulary before they are cut to those above 0.
+inline constexpr std::int64_t kMostPooled = 1 << 22;
+
 // Returns how many rows of logits are computed at once, for a vocabulary of `vocab` tokens: as many as take 16 MiB, but 1 to 128.
 std::int32_t head_rows(std::int32_t vocab);
 

@@ -33,6 +33,15 @@ struct ClassifierHead {
   bool difference = false;              // there are two labels, and the score is the first logit minus the second
 };
 
+// The head of an encoder that was trained to predict masked tokens (masked language model, MLM). For each token's row it gives a logit for
+// each token of the vocabulary: decoder(norm(activation(dense(row)))).
+struct MlmHead {
+  std::int32_t width = 0;  // number of columns of the dense layer's result, and of the decoder's matrix
+  bool dense = true;       // false: the decoder multiplies the row itself, without dense layer and norm (EuroBERT)
+  Activation activation = Activation::gelu;
+  bool dense_bias = true, bias = true;  // whether the file must have a bias for the dense layer, and for the decoder
+};
+
 // Buckets of distances between query and key, each with a learned bias (T5, MPNet). The second half of the buckets is for keys after the
 // query. Each short distance has a bucket of its own. For longer distances, the index of the bucket grows with the logarithm of the
 // distance, up to max_distance.
@@ -103,8 +112,9 @@ struct Config {
   bool normalised_head = false;  // each column of the head's matrix is divided by its length (Ling-lite)
   // The head takes norm(activation(dense(row))) in place of the row. `classifier` says which activation, norm and biases these are.
   bool head_transform = false;
-  ClassifierHead classifier;   // used if the file has a classifier
-  bool projects_rows = false;  // the file must have the matrix that projects each token's row after the final norm (EmbeddingGemma 2)
+  ClassifierHead classifier;        // used if the file has a classifier
+  std::optional<MlmHead> mlm_head;  // the family has one that pumice runs; used only if the file has it (MlmUse)
+  bool projects_rows = false;       // the file must have the matrix that projects each token's row after the final norm (EmbeddingGemma 2)
   float logit_scale = 1, logit_softcap = 0;
   TextEnd text_end;
   std::optional<PoolKind> pooling;  // empty if the file does not say how to pool

@@ -60,6 +60,7 @@ class Comparison {
   PUMICE_COMPARE(Tail, input, scaled, final_norm)
   PUMICE_COMPARE(Layer, mixer, beside, network, mixer_norms, network_norms, join, windowed, tail)
   PUMICE_COMPARE(ClassifierHead, by_token, pooling, late, dense, dense_by_token, activation, norm, dense_bias, bias, difference)
+  PUMICE_COMPARE(MlmHead, width, dense, activation, dense_bias, bias)
   PUMICE_COMPARE(PositionBuckets, count, max_distance)
   PUMICE_COMPARE(TextEnd, kind, id)
   PUMICE_COMPARE(LayerInputs, width, table, embedding_scale, projection_scale, scale, activation)
@@ -68,7 +69,7 @@ class Comparison {
   PUMICE_COMPARE(Config, family, gguf, hidden_size, n_ctx, layers, loops, draft, why_no_draft, read_by_assistant, backbone_size, ropes,
                  alibi_slopes, position_buckets, norm, eps, norm_weight, norm_bias, norm_offset, embedding_scale, embedding_map,
                  layer_inputs, embedding_norm, learned_positions, position_offset, token_types, final_norm, has_head, head_bias,
-                 normalised_head, head_transform, classifier, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes,
+                 normalised_head, head_transform, classifier, mlm_head, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes,
                  incomplete, dense)
 
  private:

@@ -26,6 +26,7 @@ class Resolver {
         names_(*file_, d_.config),
         reader_(file_, names_, d_, options) {
     if (!options.draft) drop_draft("it was loaded with mtp=False");
+    choose_mlm_head();
     d_.files.push_back(file_);
     for (const LoraSpec& adapter : options.lora) d_.files.push_back(adapter.file);
     d_.notes = d_.config.notes;
@@ -37,10 +38,12 @@ class Resolver {
     score_by_difference();
     find_head();
     quantize_tied_embedding();
+    read_mlm_decoder();
     reader_.note_formats();
     divide_by_rope_factors(*file_, d_.config);
     add_position_tables(reader_, d_);
     finish();
+    cut_mlm_decoder();
     add_taps(reader_, d_);
     add_key_norms(d_);
     add_places(reader_, d_, options_.compute == Compute::automatic ? Rounding::floats : Rounding::none);
@@ -131,6 +134,58 @@ class Resolver {
     if (d_.global(Role::head).matrix == embedding && embedding != MatrixId::none) reader_.quantize(embedding);
   }
 
+  // Drops the MLM head if the model is loaded without it. With MlmUse::maybe that is the case unless config.json names a class for
+  // predicting masked tokens and the file has the head's tensors.
+  void choose_mlm_head() {
+    std::optional<MlmHead>& head = d_.config.mlm_head;
+    if (options_.mlm_head == MlmUse::always && !head)
+      fail(ErrorKind::unsupported_model, file_->path(),
+           ": sparse vectors need a head that predicts masked tokens, which this version does ", "not run for \"", config().family->name,
+           "\"", config().gguf ? " in GGUF files. Load the model's folder of safetensors" : "");
+    if (!head || options_.mlm_head == MlmUse::always) return;
+    const files::Value* classes = file_->value("architectures");  // any other value says nothing
+    const auto* names = classes ? std::get_if<files::StringList>(classes) : nullptr;
+    const bool named = names && names->size() > 0 && std::string((*names)[0]).ends_with("ForMaskedLM");
+    const bool there = !head->dense || names_.weight(Role::mlm_dense, 0).tensor;
+    if (options_.mlm_head == MlmUse::never || !named || !there) head.reset();
+  }
+
+  // Sets the decoder of the MLM head to the token embedding if the file has no matrix for it. config.json says that the two are not tied
+  // only if the missing matrix is an error.
+  void read_mlm_decoder() {
+    if (!config().mlm_head) return;
+    Parameter& decoder = d_.globals[index(Role::mlm_decoder)];
+    if (decoder.present()) return;
+    if (file_->boolean("tie_word_embeddings") == false) names_.missing(Role::mlm_decoder, 0, "weight");
+    reader_.tie_mlm_decoder(decoder);
+  }
+
+  // Makes a matrix of each strip of the decoder, with its part of the bias. The programs use the strips and not the whole matrix.
+  void cut_mlm_decoder() {
+    if (!config().mlm_head) return;
+    const Parameter whole = d_.global(Role::mlm_decoder);
+    for (std::int64_t first = 0; first < d_.vocab_size; first += kMlmStrip) {
+      const std::int64_t rows = std::min(kMlmStrip, d_.vocab_size - first);
+      Parameter strip;
+      Matrix matrix = d_.matrix(whole.matrix);
+      const auto behind = [first](auto read) {
+        return [first, read = std::move(read)](std::int64_t row, std::int64_t count, auto* out) { read(first + row, count, out); };
+      };
+      matrix.name += str(" (rows from ", first, ")");
+      matrix.rows = rows;
+      matrix.read = behind(matrix.read);
+      if (matrix.read_floats) matrix.read_floats = behind(matrix.read_floats);
+      strip.matrix = d_.add(std::move(matrix));
+      d_.copies.push_back(strip.matrix);
+      if (whole.bias != VectorId::none) {
+        const Vector& bias = d_.vector(whole.bias);
+        const auto begin = bias.values.begin() + static_cast<std::ptrdiff_t>(first);
+        strip.bias = d_.add(Vector{.name = bias.name, .values = {begin, begin + static_cast<std::ptrdiff_t>(rows)}});
+      }
+      d_.mlm_strips.push_back(strip);
+    }
+  }
+
   // Makes the projection of each token's row the first module (voyage-4-nano).
   void project_rows() {
     const Parameter& projection = d_.global(Role::row_projection);
@@ -147,8 +202,11 @@ class Resolver {
       d_.incomplete.push_back(str("lacks the dense layer before the classifier (", names_.first_name(Role::head_dense, 0, "weight"),
                                   "): scores are not the original model's, neither in scale nor always in order. Load its folder"));
     }
-    for (const Matrix& matrix : std::span(d_.weights.matrices).subspan(model_matrices_))
+    for (std::size_t i = model_matrices_; i < d_.weights.matrices.size(); ++i) {
+      const Matrix& matrix = d_.weights.matrices[i];
+      if (std::ranges::find(d_.copies, static_cast<MatrixId>(i)) != d_.copies.end()) continue;
       d_.parameters += static_cast<std::uint64_t>(matrix.rows) * static_cast<std::uint64_t>(matrix.cols);
+    }
     for (const Vector& vector : std::span(d_.weights.vectors).subspan(model_vectors_)) d_.parameters += vector.values.size();
     if (config().draft) {
       const auto width = static_cast<std::size_t>(config().hidden_size);

@@ -43,6 +43,12 @@ struct Module {
   bool residual = false;
 };
 
+// Of an encoder, whether its MLM head is read: never; if config.json names a class ...ForMaskedLM and the file has the head; or always, so
+// that a missing head is an error.
+enum class MlmUse : std::uint8_t { never, maybe, always };
+// The decoder of an MLM head is cut into strips of so many rows. A backend has the logits of one strip in memory at a time.
+inline constexpr std::int64_t kMlmStrip = 4096;
+
 struct Description {
   Config config;
   Weights weights;
@@ -61,8 +67,10 @@ struct Description {
   std::vector<Module> modules;
   // For a reranker that is a decoder: the rows of the head that belong to the label tokens. They are applied to the last token.
   Parameter score;
-  std::int32_t vocab_size = 0;  // number of rows of the token embedding
-  std::int32_t labels = 0;      // number of outputs of the classifier; 0: there is no classifier
+  std::vector<Parameter> mlm_strips;  // the decoder of the MLM head, kMlmStrip rows each; empty if the model has no such head
+  std::vector<MatrixId> copies;       // matrices of tensors that another matrix has too, in another form: not counted as parameters
+  std::int32_t vocab_size = 0;        // number of rows of the token embedding
+  std::int32_t labels = 0;            // number of outputs of the classifier; 0: there is no classifier
   std::uint64_t parameters = 0;
   std::vector<std::shared_ptr<const files::ModelFile>> files;  // of the model, its adapters and its modules
   std::vector<std::string> notes;  // what load() was asked for and did not do, and why; how packed weights are read
@@ -72,6 +80,7 @@ struct Description {
   bool drafts() const { return config.draft || assistant; }  // whether the model has a draft head or an assistant
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
+  bool gives_sparse() const { return !mlm_strips.empty(); }
   bool labels_tokens() const { return labels > 0 && config.classifier.by_token; }
   std::int32_t row_size() const {  // width of a token's row after the modules with on_tokens
     std::int32_t width = config.hidden_size;
@@ -108,6 +117,7 @@ struct DescribeOptions {
   // `automatic` allows a backend to round the matrices of an encoder (Matrix::rounding), except those of a classifier and of the dense
   // layer before it.
   Compute compute = Compute::automatic;
+  MlmUse mlm_head = MlmUse::never;
   bool draft = true;  // whether the draft head is read, if the file has one
   std::string task;   // the adapters of this task are merged into the weights (model/adapters.h)
   std::vector<LoraSpec> lora;

@@ -1,5 +1,6 @@
 #include "model/ends.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace pumice::model {
@@ -82,7 +83,7 @@ void write_embedding(Writer& w, const View& x) {
 }
 
 void write_final_norm(Writer& w, const View& x, Output output) {
-  const bool looked_at = output == Output::tokens || output == Output::pooled || output == Output::classes;
+  const bool looked_at = output != Output::hidden && output != Output::selected;
   if (looked_at && w.c.final_norm) w.norm(w.d.global(Role::final_norm), x, x);
 }
 
@@ -120,6 +121,25 @@ View write_pooled(Writer& w, const View& x) {
 }
 
 View write_classes(Writer& w, const View& x) { return w.d.score.present() ? score(w, x) : classify(w, x); }
+
+View write_sparse(Writer& w, const View& x) {
+  const MlmHead& head = *w.c.mlm_head;
+  View row = x;
+  if (head.dense) {
+    row = w.slot(Rows::tokens, head.width);
+    w.linear(x, row, {w.d.global(Role::mlm_dense)}, {.activation = head.activation});
+    w.norm(w.d.global(Role::mlm_norm), row, row);
+  }
+  const View out = w.slot(Rows::segments, w.d.vocab_size);
+  const View logits = w.slot(Rows::tokens, static_cast<std::int32_t>(std::min<std::int64_t>(kMlmStrip, w.d.vocab_size)));
+  for (std::int32_t col = 0; const Parameter& strip : w.d.mlm_strips) {
+    const View part = Writer::part(logits, 0, static_cast<std::int32_t>(w.d.matrix(strip.matrix).rows));
+    w.linear(row, part, {strip}, {.precise = true});
+    w.add(Pool{.in = part, .out = Writer::part(out, col, part.width), .kind = PoolKind::max});
+    col += part.width;
+  }
+  return out;
+}
 
 Program write_head(const Description& d, std::string name, Give give, const Parameter& norm) {
   Writer w(d, std::move(name));

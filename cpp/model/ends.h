@@ -16,6 +16,8 @@ View write_modules(Writer& writer, View x, bool on_tokens);
 View write_selected(Writer& writer, const View& x);
 View write_pooled(Writer& writer, const View& x);
 View write_classes(Writer& writer, const View& x);
+// Adds the MLM head and the maximum of its logits over the rows of each segment. Only one strip of the vocabulary is in memory at a time.
+View write_sparse(Writer& writer, const View& x);
 
 enum class Give : std::uint8_t { logits, log_probs, top };
 // Returns a program that normalises hidden rows and computes logits.

@@ -143,6 +143,8 @@ class Body {
         return write_pooled(w_, x_);
       case Output::classes:
         return write_classes(w_, x_);
+      case Output::sparse:
+        return write_sparse(w_, x_);
     }
     fail(ErrorKind::invalid_argument, "an output that is not known");
   }

@@ -13,9 +13,12 @@ namespace pumice::model {
 // The result of a body's last stage.
 //   hidden, selected: rows of all tokens, or of the selected tokens, before the final norm; decoders store keys and values in caches
 //   tokens, pooled: one row per token, or one per segment, after the modules; the input is whole texts, and there are no caches
+//   sparse: one row per segment, which has for each token of the vocabulary the largest logit of the MLM head in any row of the segment;
+//   the
+//     input is whole texts, and there are no caches
 //   classes: one row of the classifier's logits per segment, or per token if the classifier labels tokens; the input is whole texts, and
 //     there are no caches
-enum class Output : std::uint8_t { hidden, selected, tokens, pooled, classes };
+enum class Output : std::uint8_t { hidden, selected, tokens, pooled, classes, sparse };
 
 // Returns the program of layers [first, last). The input is ids for the first stage and hidden rows for every other stage. The result is
 // `output` for the stage that ends with the model's last layer, and hidden rows for every other stage.

@@ -68,6 +68,7 @@ Asked asked(const Description& d, Role role, std::size_t layer) {
   const Norms& n = std::holds_alternative<std::monostate>(l.network) ? kNoNorms : l.network_norms;
   const std::int64_t heads = c.first_attention() ? c.first_attention()->heads : 0;
   const RelativePlaces p = c.places() ? *c.places() : RelativePlaces{};
+  const MlmHead g = c.mlm_head.value_or(MlmHead{});
   const std::int64_t hidden = c.hidden_size, inputs = c.layer_inputs ? c.layer_inputs->width : 0;
   const bool norm_after_map = c.embedding_map && c.embedding_map->norm_after;
   const auto when = [](bool asks) { return asks ? always : never; };

@@ -300,4 +300,8 @@ void read_mlp_bias(const Reader& read, Config& c) {
   }
 }
 
+void add_mlm_head(Config& c, Activation activation) {
+  if (!c.gguf) c.mlm_head = MlmHead{.width = c.table_width(), .activation = activation};
+}
+
 }  // namespace pumice::model

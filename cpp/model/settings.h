@@ -71,6 +71,10 @@ void check_head_dim(const Reader& read, std::int32_t head_dim, const std::string
 void check_kv_heads(const Reader& read, const Attention& attention, const std::string& where,
                     const char* heads_key = "num_attention_heads");
 
+// Sets Config::mlm_head to a head with a dense layer, an activation and a norm, whose result is as wide as the token embedding. The family
+// must have set Config::embedding_map first. GGUF files have no names for such a head.
+void add_mlm_head(Config& c, Activation activation = Activation::gelu);
+
 struct WindowDefaults {
   std::int64_t window = 0;      // the window if the file has no key for it
   std::int32_t full_every = 0;  // n: layers n, 2n, ... (counted from 1) have no window; 0: all layers have one

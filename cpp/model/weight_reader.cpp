@@ -169,6 +169,11 @@ void WeightReader::tie_head(Parameter& head) {
   head.bias = read_bias(Role::head, 0, d_.matrix(head.matrix).rows);
 }
 
+void WeightReader::tie_mlm_decoder(Parameter& decoder) {
+  read_matrix(decoder, names_.weight(Role::token_embedding, 0), Role::mlm_decoder, 0);
+  decoder.bias = read_bias(Role::mlm_decoder, 0, d_.matrix(decoder.matrix).rows);
+}
+
 // Throws if the matrix cannot be read, or only rounded and load(quantize=) does not ask for that.
 void WeightReader::require_readable(const files::TensorInfo& tensor) const {
   require_format(*file_, tensor);
@@ -314,7 +319,8 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
   Part part;
   Matrix matrix = open(found, ask, part);
   const std::vector<std::string> names = names_.adapter_names(role, layer);
-  const auto key = std::tuple(found.tensor, part.first, part.run, lora_.has(names) ? names.front() : std::string());
+  const auto key =
+      std::tuple(found.tensor, part.first, part.run, lora_.has(names) ? names.front() : std::string(), has(ask.use, Use::product));
   if (const auto known = matrices_.find(key); known != matrices_.end()) {  // layers that share weights (ALBERT)
     parameter = known->second;
     return;
@@ -334,6 +340,7 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
   parameter.matrix = d_.add(matrix);
   if (found.tensor->made) packed_.emplace_back(found.tensor, parameter.matrix);
   if (low) keep_apart(parameter, matrix, *low, part);
+  if (matrices_.contains({found.tensor, part.first, part.run, std::get<3>(key), !std::get<4>(key)})) d_.copies.push_back(parameter.matrix);
   matrices_[key] = parameter;
 }
 

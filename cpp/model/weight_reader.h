@@ -40,6 +40,9 @@ class WeightReader {
   // adapter, a second matrix of the same tensor.
   void tie_head(Parameter& head);
 
+  // Sets the decoder of an MLM head to a second matrix of the embedding's tensor, which is a product and not a table.
+  void tie_mlm_decoder(Parameter& decoder);
+
   void quantize(MatrixId id);
   // Notes in which formats the matrices that another library packed are read, when all formats are known, and how many matrices of an
   // encoder that load(quantize="q8_0") packs may have 8-bit codes on both sides.
@@ -73,8 +76,8 @@ class WeightReader {
   Lora lora_;
   std::vector<std::pair<const files::TensorInfo*, MatrixId>> packed_;  // matrices that another library packed
   int in_bytes_ = 0, not_in_bytes_ = 0;  // of the matrices with Matrix::read_floats: those with Rounding::bytes, and others
-  // The matrices that were read, by tensor, first row, run and adapter.
-  std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string>, Parameter> matrices_;
+  // The matrices that were read, by tensor, first row, run, adapter, and whether they are products.
+  std::map<std::tuple<const files::TensorInfo*, std::int64_t, std::int64_t, std::string, bool>, Parameter> matrices_;
 };
 
 }  // namespace pumice::model

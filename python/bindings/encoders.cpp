@@ -89,6 +89,33 @@ std::vector<bool> encode_several(const ModelHandle& handle, const py::sequence& 
   return done;
 }
 
+// Returns sparse vectors in compressed rows: (indices, values, offsets).
+py::tuple encode_sparse(const ModelHandle& handle, const py::array& ids, const py::array& offsets, const std::optional<py::array>& types,
+                        std::int32_t most, int logs, std::int64_t token_budget, std::optional<py::function> progress,
+                        const std::shared_ptr<Cancel>& cancel) {
+  const auto m = handle.get();
+  const engine::Texts texts = texts_of(ids, offsets, types);
+  engine::Runtime& runtime = m->sparse();
+  const engine::SparseCut cut{.most = most, .logs = logs};
+  engine::SparseRows rows;
+  if (cancel) {
+    const WithoutGil released;
+    rows = engine::encode_sparse(runtime, texts, cut, token_budget, {}, *cancel);
+  } else {
+    Counter counter(std::move(progress));
+    const auto arguments = [](std::uint64_t done) { return py::make_tuple(done); };
+    handle.compute(
+        texts.ids.size(),
+        [&](const Cancel& stop) {
+          rows = engine::encode_sparse(
+              runtime, texts, cut, token_budget, [&](std::int64_t done) { counter.set(static_cast<std::uint64_t>(done)); }, stop);
+        },
+        counter.poll(arguments));
+    counter.finish(texts.offsets.size() - 1, arguments);
+  }
+  return py::make_tuple(to_array(rows.indices), to_array(rows.values), to_array(rows.offsets));
+}
+
 // Returns the row that `runtime` computes for each token.
 py::array_t<float> rows_of_tokens(const ModelHandle& handle, engine::Runtime& runtime, const engine::Texts& texts,
                                   const std::shared_ptr<Cancel>& cancel) {
@@ -155,6 +182,8 @@ void bind_encoders(py::module_& module, py::class_<ModelHandle>& model) {
       .def("encode", &encode, "ids"_a, "offsets"_a, "types"_a.none(true), "out"_a, "normalize"_a, "token_budget"_a,
            "progress"_a = py::none(), "prompt"_a = 0, "cancel"_a = py::none())
       .def("encode_several", &encode_several, "calls"_a, "cancels"_a)
+      .def("encode_sparse", &encode_sparse, "ids"_a, "offsets"_a, "types"_a.none(true), "most"_a = 0, "logs"_a = 1, "token_budget"_a = 0,
+           "progress"_a = py::none(), "cancel"_a = py::none())
       .def("encode_tokens", &encode_tokens, "ids"_a, "offsets"_a, "types"_a.none(true), "unseen"_a = py::none(), "cancel"_a = py::none())
       .def("label_tokens", &label_tokens, "ids"_a, "offsets"_a, "types"_a.none(true), "cancel"_a = py::none())
       .def("classify", &classify, "ids"_a, "offsets"_a, "types"_a.none(true), "cancel"_a = py::none());

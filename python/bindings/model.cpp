@@ -55,11 +55,14 @@ py::dict model_info(const ModelHandle& handle) {
   std::vector<std::string> tasks;
   if (m->generates()) tasks.push_back("generate");
   tasks.insert(m->encodes_first() ? tasks.begin() : tasks.end(), "encode");
+  if (d.gives_sparse()) tasks.push_back("sparse");
   if (d.labels > 0) tasks.push_back(d.labels_tokens() ? "label" : "classify");
   std::string pooling;
   for (const PoolKind kind : d.pooling) pooling += (pooling.empty() ? "" : "+") + std::string(model::name(kind));
   std::map<std::string, std::uint64_t> formats;
-  for (const Matrix& matrix : d.weights.matrices) {
+  for (std::size_t i = 0; i < d.weights.matrices.size(); ++i) {
+    const Matrix& matrix = d.weights.matrices[i];
+    if (std::ranges::find(d.copies, static_cast<MatrixId>(i)) != d.copies.end()) continue;
     formats[std::string(name(matrix.format))] += static_cast<std::uint64_t>(matrix.rows * row_bytes(matrix.format, matrix.cols));
   }
   const engine::Placement& p = m->placement();

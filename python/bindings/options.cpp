@@ -80,12 +80,20 @@ model::LoraSpec lora_spec(const py::dict& d) {
   return spec;
 }
 
+model::MlmUse mlm_use(const std::string& name) {
+  if (name == "never") return model::MlmUse::never;
+  if (name == "maybe") return model::MlmUse::maybe;
+  if (name == "always") return model::MlmUse::always;
+  fail(ErrorKind::invalid_argument, "mlm_head=\"", name, "\" is not known; there are \"never\", \"maybe\" and \"always\"");
+}
+
 LoadOptions make_options(const std::string& device, std::optional<std::int64_t> gpu_layers, std::optional<std::int64_t> gpu_experts,
                          const std::optional<std::string>& quantize, std::optional<std::int64_t> n_ctx, const std::string& kv_dtype,
                          std::optional<std::int64_t> kv_budget, std::optional<std::int64_t> expert_cache, const std::string& compute,
                          std::optional<std::int64_t> threads, const std::vector<std::string>& pooling, const std::vector<py::dict>& modules,
                          const std::vector<std::int32_t>& score_ids, const std::optional<std::string>& task,
-                         const std::vector<py::dict>& lora, bool sketch, bool mtp, const std::shared_ptr<files::ModelFile>& assistant) {
+                         const std::vector<py::dict>& lora, bool sketch, bool mtp, const std::shared_ptr<files::ModelFile>& assistant,
+                         const std::string& mlm_head) {
   LoadOptions options;
   options.device = device;
   options.gpu_layers = gpu_layers;
@@ -115,6 +123,7 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
   options.sketch = sketch;
   options.mtp = mtp;
   options.assistant = assistant;
+  options.mlm_head = mlm_use(mlm_head);
   return options;
 }
 
@@ -126,7 +135,7 @@ void bind_options(py::module_& module) {
            "quantize"_a = py::none(), "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(),
            "expert_cache"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(), "pooling"_a = std::vector<std::string>{},
            "modules"_a = std::vector<py::dict>{}, "score_ids"_a = std::vector<std::int32_t>{}, "task"_a = py::none(),
-           "lora"_a = std::vector<py::dict>{}, "sketch"_a = true, "mtp"_a = true, "assistant"_a = py::none());
+           "lora"_a = std::vector<py::dict>{}, "sketch"_a = true, "mtp"_a = true, "assistant"_a = py::none(), "mlm_head"_a = "maybe");
 }
 
 }  // namespace pumice::bindings

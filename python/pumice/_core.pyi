@@ -165,6 +165,9 @@ class LoadOptions:
         sketch: bool = True,  # whether a CPU makes a sketch of the head where that makes decoding faster
         mtp: bool = True,  # whether the layer that predicts draft tokens is loaded, if the file has one
         assistant: ModelFile | None = None,  # the file of the model's assistant, which predicts draft tokens
+        # Whether an encoder's MLM head is read, for sparse vectors: "never"; "maybe", if config.json names a class ...ForMaskedLM and the
+        # file has the head; or "always", where a missing head is an error.
+        mlm_head: str = "maybe",
     ) -> None: ...
 
 def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:
@@ -190,7 +193,7 @@ def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], N
 
 class Model:
     info: dict[str, Any]
-    """architecture, tasks (subset of ["encode", "generate", "classify", "label"]), parameters (without the assistant's),
+    """architecture, tasks (subset of ["encode", "generate", "sparse", "classify", "label"]), parameters (without the assistant's),
     assistant_parameters, layers, hidden_size, vector_size (of a pooled row behind its modules), vocab_size, heads, kv_heads, head_dim,
     n_ctx, n_ctx_model, formats (dict name -> bytes), file_bytes, labels, pooling, isa, threads (None: no layer is on the CPU), device
     ("cpu", "cpu + vulkan:0"), devices (list of dicts: id, name, layers), gpu_layers and gpu_experts (numbers of layers)."""
@@ -252,6 +255,21 @@ class Model:
     ) -> _Float32:
         """Returns the last hidden state of every token, (tokens of all texts) x hidden_size. unseen: for each text, the number of tokens at
         its end to which no token attends."""
+
+    def encode_sparse(
+        self,
+        ids: _Int32,
+        offsets: _Int64,
+        types: _Int32 | None,
+        most: int = 0,
+        logs: int = 1,
+        token_budget: int = 0,
+        progress: Callable[[int], None] | None = None,
+        cancel: Cancel | None = None,
+    ) -> tuple[_Int32, _Float32, _Int64]:
+        """Returns the sparse vectors of texts in compressed rows: (indices, values, offsets). With x the largest logit that the MLM head
+        gives a token of the vocabulary in any row of the text, the value of the token is log(1 + max(x, 0)), or the same function of that
+        if `logs` is 2. Values of 0 are left out. most: the number of values that are kept, the largest; 0 means all."""
 
     def label_tokens(self, ids: _Int32, offsets: _Int64, types: _Int32 | None, cancel: Cancel | None = None) -> _Float32:
         """Returns the logits of a classifier of tokens, (tokens of all texts) x labels."""

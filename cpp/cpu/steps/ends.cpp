@@ -20,19 +20,28 @@ void task(const Run& run, const SelectStep& s, const Cut& cut, std::int64_t inde
   }
 }
 
+constexpr std::int64_t kSixteen = 16;  // lanes of the kernels
+
 Cut cut(const Run& run, const PoolStep& s) {
   Cut cut{.rows = run.rows_of(Rows::segments)};
   if (cut.rows.count == 0) return cut;
-  cut.per_task = std::max<std::int64_t>(1, kTaskFloats / (s.in.width * ceil_div(std::max(1, run.batch.rows), cut.rows.count)));
-  cut.tasks = ceil_div(cut.rows.count, cut.per_task);
+  const std::int64_t rows_each = ceil_div(std::max(1, run.batch.rows), cut.rows.count);
+  cut.per_task = std::max<std::int64_t>(1, kTaskFloats / (s.in.width * rows_each));
+  // The columns of a long segment are divided, too: few texts may have thousands of columns (sparse vectors). Here `groups` are sixteens of
+  // columns, at least 64 columns, so that a row's part is whole lines of the cache.
+  cut.groups = ceil_div(s.in.width, kSixteen);
+  if (cut.per_task == 1) cut.groups = std::min(cut.groups, std::max<std::int64_t>(4, kTaskFloats / rows_each / kSixteen));
+  cut.tasks_of_rows = ceil_div(s.in.width, kSixteen * cut.groups);
+  cut.tasks = ceil_div(cut.rows.count, cut.per_task) * cut.tasks_of_rows;
   return cut;
 }
 void task(const Run& run, const PoolStep& s, const Cut& cut, std::int64_t index, int) {
-  const Range segments = cut.task_rows(index);
+  const Range segments = cut.task_rows(index / cut.tasks_of_rows);
+  const std::int64_t columns = kSixteen * cut.groups, col = index % cut.tasks_of_rows * columns;
   for (std::int64_t i = segments.first; i < segments.first + segments.count; ++i) {
     const Segment& segment = run.batch.segments[static_cast<std::size_t>(i)];
-    run.kernels.rows.pool(run.row(s.in, segment.first), run.stride(s.in), segment.prompt, segment.rows, s.in.width, s.kind,
-                          run.row(s.out, i));
+    run.kernels.rows.pool(run.row(s.in, segment.first) + col, run.stride(s.in), segment.prompt, segment.rows,
+                          std::min(columns, s.in.width - col), s.kind, run.row(s.out, i) + col);
   }
 }
 

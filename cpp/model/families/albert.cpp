@@ -25,6 +25,10 @@ constexpr TensorName kNames[] = {
     {ffn_residual_norm, "", "encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm"},
     {head_dense, "", "pooler"},
     {classifier, "", "classifier"},
+    {mlm_dense, "", "predictions.dense"},
+    {mlm_norm, "", "predictions.LayerNorm"},
+    {mlm_decoder, "", "predictions.decoder"},
+    {mlm_decoder, "", "predictions"},
 };
 
 void configure(const Reader& read, Config& c) {
@@ -38,6 +42,7 @@ void configure(const Reader& read, Config& c) {
   }
   make_bert_layers(c);
   c.embedding_map = {.width = read.size("", "embedding_size", kMaxWidth, 128)};
+  add_mlm_head(c, c.layers.front().feed_forward().activation);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   refuse_decoders(read);
   make_bert_layers(c);
+  add_mlm_head(c, c.layers.front().feed_forward().activation);
   // Converters also write RoBERTa and DistilBERT as GGUF architecture bert. Of these models, only DistilBERT has no token types. Its
   // classifier uses relu.
   if (c.gguf && !read.file().find("token_types.weight")) c.classifier.activation = Activation::relu;
@@ -29,7 +30,7 @@ const Family bert{.name = "bert",
                   .model_types = kTypes,
                   .prefixes = kPrefixes,
                   .names = kNames,
-                  .more_names = names::kBert,
+                  .more_names = names::kBertAndMlm,
                   .configure = configure};
 
 }  // namespace pumice::model::families_in_files::bert

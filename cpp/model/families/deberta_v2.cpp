@@ -22,7 +22,15 @@ constexpr TensorName kNames[] = {{q, "", "encoder.layer.{}.attention.self.query_
                                  {place_norm, "", "encoder.LayerNorm"},
                                  {embedding_map, "", "embeddings.embed_proj"},
                                  {head_dense, "", "pooler.dense"},
-                                 {classifier, "", "classifier"}};
+                                 {classifier, "", "classifier"},
+                                 {mlm_dense, "", "cls.predictions.transform.dense"},
+                                 {mlm_norm, "", "cls.predictions.transform.LayerNorm"},
+                                 {mlm_decoder, "", "cls.predictions.decoder"},
+                                 {mlm_decoder, "", "cls.predictions"},
+                                 // with legacy=false in config.json
+                                 {mlm_dense, "", "lm_predictions.lm_head.dense"},
+                                 {mlm_norm, "", "lm_predictions.lm_head.LayerNorm"},
+                                 {mlm_decoder, "", "lm_predictions.lm_head"}};
 
 // Splits a text such as "p2c|c2p" at each "|". Drops spaces.
 std::vector<std::string> words(const std::string& text) {
@@ -95,6 +103,7 @@ void configure(const Reader& read, Config& c) {
   const std::int32_t width = read.size("", "embedding_size", kMaxWidth, c.hidden_size);
   if (width != c.hidden_size) c.embedding_map = {.width = width, .norm_after = true};
   read_places(read, c);
+  add_mlm_head(c, c.layers.front().feed_forward().activation);
 }
 
 }  // namespace

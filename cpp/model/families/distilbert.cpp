@@ -28,6 +28,9 @@ constexpr TensorName kNames[] = {
     {ffn_residual_norm, "", "transformer.layer.{}.output_layer_norm"},
     {head_dense, "", "pre_classifier"},
     {classifier, "", "classifier"},
+    {mlm_dense, "", "vocab_transform"},
+    {mlm_norm, "", "vocab_layer_norm"},
+    {mlm_decoder, "", "vocab_projector"},
 };
 
 void configure(const Reader& read, Config& c) {
@@ -38,6 +41,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   c.eps = 1e-12f;  // config.json has no key for it
   make_bert_layers(c);
+  add_mlm_head(c, c.layers.front().feed_forward().activation);
 }
 
 }  // namespace

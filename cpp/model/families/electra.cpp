@@ -1,5 +1,5 @@
-// The discriminator of ELECTRA (Clark et al. 2020): BERT's layers. If the embeddings are narrower than hidden_size, a matrix maps them to
-// it.
+// ELECTRA (Clark et al. 2020), discriminators and generators: BERT's layers. A generator has an MLM head. If the embeddings are narrower
+// than hidden_size, a matrix maps them to it.
 #include "model/families/names.h"
 #include "model/settings.h"
 
@@ -10,7 +10,10 @@ using enum Role;
 
 constexpr std::string_view kTypes[] = {"electra"}, kPrefixes[] = {"", "electra."};
 constexpr TensorName kNames[] = {
-    {embedding_map, "", "embeddings_project"}, {head_dense, "", "classifier.dense"}, {classifier, "", "classifier.out_proj"}};
+    {embedding_map, "", "embeddings_project"},         {head_dense, "", "classifier.dense"},
+    {classifier, "", "classifier.out_proj"},           {mlm_dense, "", "generator_predictions.dense"},
+    {mlm_norm, "", "generator_predictions.LayerNorm"}, {mlm_decoder, "", "generator_lm_head"},
+};
 
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
@@ -22,6 +25,7 @@ void configure(const Reader& read, Config& c) {
   make_bert_layers(c);
   const std::int32_t width = read.size("", "embedding_size", kMaxWidth, 128);
   if (width != c.hidden_size) c.embedding_map = {.width = width};
+  add_mlm_head(c);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 using enum Role;
 
 constexpr std::string_view kGguf[] = {"eurobert"}, kTypes[] = {"eurobert"};
-constexpr TensorName kNames[] = {{head_dense, "cls", "dense"}, {classifier, "cls.output", "classifier"}};
+constexpr TensorName kNames[] = {{head_dense, "cls", "dense"}, {classifier, "cls.output", "classifier"}, {mlm_decoder, "", "lm_head"}};
 
 // Reads the classifier of EuroBertForSequenceClassification. The classifier computes the mean of the logits of all rows (late), the logits
 // of the mean of all rows (mean), or the logits of the first row (bos).
@@ -35,6 +35,7 @@ void configure(const Reader& read, Config& c) {
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
   for (Layer& layer : c.layers) layer.attention().causal = false;
+  if (!c.gguf) c.mlm_head = MlmHead{.width = c.hidden_size, .dense = false, .bias = read.flag("", "mlp_bias", false)};
 }
 
 constexpr std::string_view kUltraTypes[] = {"ultrabert"}, kUltraPrefixes[] = {"model.", "ultrabert.", ""};

@@ -47,10 +47,12 @@ void configure(const Reader& read, Config& c) {
     layer.attention().qkv_bias = layer.attention().out_bias = true;
     layer.mixer_norms = layer.network_norms = {.before = false, .sum = true};
   }
+  add_mlm_head(c);
 }
 
 }  // namespace
 
-const Family gte{.name = "gte", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
+const Family gte{
+    .name = "gte", .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .more_names = names::kRobertaMlm, .configure = configure};
 
 }  // namespace pumice::model::families_in_files::gte

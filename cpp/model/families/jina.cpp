@@ -135,6 +135,7 @@ void configure3(const Reader& read, Config& c) {
     layer.mixer_norms = layer.network_norms = {.before = false, .sum = true};
     layer.feed_forward().gated = false;
   }
+  add_mlm_head(c);
 }
 
 }  // namespace
@@ -162,6 +163,7 @@ const Family jina_v3{.name = "jina_v3",
                      .model_types = kTypes3,
                      .prefixes = kPrefixes3,
                      .names = kNames3,
+                     .more_names = names::kRobertaMlm,
                      .keys = kKeys3,
                      .configure = configure3,
                      .claims = claims3};

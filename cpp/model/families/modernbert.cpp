@@ -28,6 +28,9 @@ constexpr TensorName kNames[] = {
     {head_dense, "cls", "head.dense"},
     {head_norm, "cls.norm", "head.norm"},
     {classifier, "cls.output", "classifier"},
+    {mlm_dense, "", "head.dense"},
+    {mlm_norm, "", "head.norm"},
+    {mlm_decoder, "", "decoder"},
 };
 constexpr std::string_view kGguf[] = {"modern-bert"}, kTypes[] = {"modernbert"}, kPrefixes[] = {"", "model."};
 // Keys of config.json before transformers 5. rope_local_base_freq is Gemma 3's name for what ModernBERT calls local_rope_theta.
@@ -78,6 +81,11 @@ void configure(const Reader& read, Config& c) {
   c.has_head = false;
   c.classifier = read_head(read);
   read_layers(read, c);
+  add_mlm_head(c, c.classifier.activation);
+  if (c.mlm_head) {
+    c.mlm_head->dense_bias = c.classifier.dense_bias;
+    c.mlm_head->bias = read.flag("", "decoder_bias", true);
+  }
   const auto said = read.string("hidden_activation", "");  // GGUF only; read_sizes() has read config.json's activation
   for (Layer& layer : c.layers) {
     layer.attention().causal = false;

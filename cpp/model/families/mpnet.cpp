@@ -31,6 +31,7 @@ void configure(const Reader& read, Config& c) {
   c.position_offset = 2;  // as in transformers, whatever pad_token_id is
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   make_bert_layers(c);
+  add_mlm_head(c);
   read_position_buckets(read, c, {.count = 32, .max_distance = 128});
   if (c.position_buckets.count != 32)  // transformers computes with 32 buckets, whatever the size of the table
     read.unsupported("relative_attention_num_buckets is ", c.position_buckets.count, "; MPNet runs with 32");
@@ -42,7 +43,7 @@ const Family mpnet{.name = "mpnet",
                    .model_types = kTypes,
                    .prefixes = kPrefixes,
                    .names = kNames,
-                   .more_names = names::kRobertaHead,
+                   .more_names = names::kRobertaHeads,
                    .configure = configure};
 
 }  // namespace pumice::model::families_in_files::mpnet

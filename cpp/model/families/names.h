@@ -125,4 +125,20 @@ inline constexpr TensorName kRobertaHead[] = {
     {classifier, "cls.output", "classifier.out_proj"},
 };
 
+// Names of the MLM heads of BERT and of RoBERTa. The bias of the decoder is beside its matrix or, in older files, in the module above it.
+inline constexpr TensorName kBertMlm[] = {
+    {mlm_dense, "", "cls.predictions.transform.dense"},
+    {mlm_norm, "", "cls.predictions.transform.LayerNorm"},
+    {mlm_norm, "", "cls.predictions.transform.layer_norm"},
+    {mlm_decoder, "", "cls.predictions.decoder"},
+    {mlm_decoder, "", "cls.predictions"},
+};
+inline constexpr TensorName kRobertaMlm[] = {
+    {mlm_dense, "", "lm_head.dense"},     {mlm_norm, "", "lm_head.layer_norm"}, {mlm_norm, "", "lm_head.norm"},
+    {mlm_decoder, "", "lm_head.decoder"}, {mlm_decoder, "", "lm_head"},
+};
+inline constexpr auto kRobertaHeads = joined(kRobertaHead, kRobertaMlm);
+inline constexpr auto kBertAndRobertaMlm = joined(kBert, kRobertaMlm);
+inline constexpr auto kBertAndMlm = joined(kBert, kBertMlm);
+
 }  // namespace pumice::model::names

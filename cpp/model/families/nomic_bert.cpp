@@ -88,6 +88,7 @@ void configure(const Reader& read, Config& c) {
     layer.attention().qkv_bias = layer.attention().out_bias = read.flag("", "qkv_proj_bias", false);
     layer.feed_forward().bias = read.flag("", "mlp_fc1_bias", false);
   }
+  add_mlm_head(c, c.layers.front().feed_forward().activation);
 }
 
 // ---------------------------------------------------------------- v2, with experts
@@ -150,6 +151,7 @@ const Family nomic_bert{.name = "nomic_bert",
                         .model_types = kTypes,
                         .prefixes = kPrefixes,
                         .names = kNames,
+                        .more_names = names::kBertMlm,
                         .keys = kKeys,
                         .configure = configure};
 const Family nomic_bert_moe{.name = "nomic_bert_moe",

@@ -16,6 +16,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   refuse_decoders(read);
   make_bert_layers(c);
+  add_mlm_head(c);
 }
 
 }  // namespace
@@ -24,7 +25,7 @@ const Family roberta{.name = "roberta",
                      .model_types = kTypes,
                      .prefixes = kPrefixes,
                      .names = names::kBert,
-                     .more_names = names::kRobertaHead,
+                     .more_names = names::kRobertaHeads,
                      .configure = configure};
 
 }  // namespace pumice::model::families_in_files::roberta

@@ -32,6 +32,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   refuse_decoders(read);
   make_bert_layers(c);
+  add_mlm_head(c);
   for (Layer& layer : c.layers) layer.mixer_norms = layer.network_norms = {};
 }
 
@@ -41,7 +42,7 @@ const Family roberta_prelayernorm{.name = "roberta_prelayernorm",
                                   .model_types = kTypes,
                                   .prefixes = kPrefixes,
                                   .names = kNames,
-                                  .more_names = names::kRobertaHead,
+                                  .more_names = names::kRobertaHeads,
                                   .configure = configure};
 
 }  // namespace pumice::model::families_in_files::roberta_prelayernorm

@@ -24,6 +24,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 514, .eps = 1e-5, .activation = Activation::gelu});
   refuse_decoders(read);
   make_bert_layers(c);
+  add_mlm_head(c);
   for (Layer& layer : c.layers) layer.mixer_norms = layer.network_norms = {};
 }
 
@@ -33,7 +34,7 @@ const Family xlm_roberta_xl{.name = "xlm_roberta_xl",
                             .model_types = kTypes,
                             .prefixes = kPrefixes,
                             .names = kNames,
-                            .more_names = names::kBert,
+                            .more_names = names::kBertAndRobertaMlm,
                             .configure = configure};
 
 }  // namespace pumice::model::families_in_files::xlm_roberta_xl

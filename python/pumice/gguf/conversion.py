@@ -191,7 +191,7 @@ def _conversion(path: Path, target: Path, to: str, with_tokenizer: bool, split: 
 _OF_THE_FILE = {
     "Config::family", "Config::gguf", "Config::n_ctx", "Config::why_no_draft", "Config::norm_offset", "Config::norm_bias",
     "Config::head_bias", "Config::notes", "Config::incomplete", "Config::dense", "Config::pooling", "Config::position_offset",
-    "Config::token_types", "Layer::windowed",
+    "Config::token_types", "Config::mlm_head", "Layer::windowed",
     "Attention::qkv_bias", "Attention::out_bias", "OutputGate::bias", "LatentAttention::bias", "Recurrent::in_bias", "Recurrent::conv_bias",
     "Recurrent::out_bias", "ShortConv::bias", "FeedForward::bias", "Router::bias", "Mixture::bias", "ClassifierHead::bias",
     "ClassifierHead::dense_bias",

@@ -742,13 +742,14 @@ std::set<std::string> fields() {
     FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, loops, draft, why_no_draft, read_by_assistant, backbone_size, ropes,
            alibi_slopes, position_buckets, norm, eps, norm_weight, norm_bias, norm_offset, embedding_scale, embedding_map, layer_inputs,
            embedding_norm, learned_positions, position_offset, token_types, final_norm, has_head, head_bias, normalised_head,
-           head_transform, classifier, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes, incomplete, dense);
+           head_transform, classifier, mlm_head, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes, incomplete, dense);
   }
   return found;
 }
 
 const std::map<std::string, std::string> kNoMutant = {
     {"Layer::mixer", "its fields have theirs"},
+    {"Config::mlm_head", "encoders alone: their sparse vectors in tests/python/families/test_random_models.py"},
     {"Layer::beside", "its fields have theirs"},
     {"Config::loops", "it chooses tensors while a model is described; mutants are changed afterwards"},
     {"Layer::network", "its fields have theirs"},

@@ -71,6 +71,12 @@ def check_encoder(folder: Path, golden: dict[str, np.ndarray], compute: str) -> 
             last = slice(offsets[-2], offsets[-1])
             alone = model.label_tokens(ids[last], np.array([0, offsets[-1] - offsets[-2]]), types[last])
             assert np.array_equal(alone, logits[last])
+    if "sparse" in golden:
+        rows = random_models.sparse(model, ids, offsets, types)
+        check_rows(rows, golden["sparse"], compute)
+        for i, (first, last) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+            alone = random_models.sparse(model, ids[first:last], np.array([0, last - first]), types[first:last])
+            assert np.array_equal(alone[0], rows[i])
     if "embeddings" in golden:
         vectors = np.empty((len(offsets) - 1, model.info["vector_size"]), np.float32)
         model.encode(ids, offsets, types, vectors, False, 0)

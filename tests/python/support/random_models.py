@@ -28,7 +28,7 @@ class Variant:
     family: str  # the name of its file in TABLES
     config: str  # configuration class of transformers; "": tests/reference_models.py is the reference
     settings: dict[str, Any]  # arguments of the configuration class, or config.json itself if there is no class
-    # - "decoder", "encoder", "classifier" or "projection": a model that runs.
+    # - "decoder", "encoder", "classifier", "masked" (with an MLM head) or "projection": a model that runs.
     # - "refused": a folder that must not load.
     # - "mix": a decoder whose matrices have a multiple of 256 columns, so that every weight format applies. It has no golden of its own.
     #   docs/mixes.md has the results of its quantized files.
@@ -77,7 +77,7 @@ def read_variants() -> dict[str, Variant]:
     return variants
 
 
-ENCODERS = ("encoder", "classifier", "projection")  # kinds of encoders
+ENCODERS = ("encoder", "classifier", "masked", "projection")  # kinds of encoders
 MIXES = ("mix", "encoder_mix")  # kinds without goldens
 VARIANTS = read_variants()
 
@@ -185,8 +185,17 @@ def golden(name: str) -> dict[str, npt.NDArray[Any]]:
     Decoders: ids (T,). logits (T, V / stride): columns 0, stride, ... of each row. last (V,): the whole last row. log_sum_exp (T,).
     targets (T - 1,): the logit of each next id. greedy (64,): the ids that follow ids[:20].
     Encoders: ids of all texts, offsets (texts + 1), types where the family has them, hidden (ids, H / stride).
-    Classifiers also: logits (texts, labels), or (ids, labels) if they label tokens. Projections also: embeddings (texts, width)."""
+    Classifiers also: logits (texts, labels), or (ids, labels) if they label tokens. Projections also: embeddings (texts, width). Models
+    with an MLM head also: sparse (texts, V), the sparse vectors with their zeros."""
     return dict(np.load(golden_file(name, "npz")))
+
+
+def sparse(model: Any, ids: Any, offsets: Any, types: Any) -> npt.NDArray[np.float32]:
+    """Returns the sparse vectors of texts with their zeros (`model` is a _core.Model), in the form of the golden."""
+    indices, values, ends = model.encode_sparse(ids, offsets, types)
+    dense = np.zeros((len(ends) - 1, model.info["vocab_size"]), np.float32)
+    dense[np.repeat(np.arange(len(ends) - 1), np.diff(ends)), indices] = values
+    return dense
 
 
 def classes(model: Any, ids: Any, offsets: Any, types: Any) -> npt.NDArray[np.float32]:
