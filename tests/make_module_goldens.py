@@ -151,6 +151,39 @@ def router(folder: Path) -> Any:
     return SentenceTransformer(modules=[routes, Normalize()], prompts=PROMPTS, device="cpu")
 
 
+def splade(activation: str) -> Callable[[Path], list[Any]]:
+    """Returns a function that makes modules for sparse vectors: a transformer with an MLM head, and the pooling of its logits."""
+
+    def make(folder: Path) -> list[Any]:
+        from sentence_transformers.sentence_transformer.modules import Transformer
+        from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+        source = Transformer(transformer(folder / "source", "BertForMaskedLM"), transformer_task="fill-mask")
+        return [source, SpladePooling("max", activation_function=activation)]
+
+    return make
+
+
+def sparse(activation: str, routed: bool = False, **more: Any) -> Callable[[Path], Any]:
+    """Makes a SparseEncoder. With `routed`, queries have weights of their tokens without a transformer."""
+
+    def make(folder: Path) -> Any:
+        import torch
+        from sentence_transformers import SparseEncoder
+        from sentence_transformers.sentence_transformer.modules import Router
+        from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
+        from transformers import AutoTokenizer
+
+        modules = splade(activation)(folder)
+        if routed:
+            tokenizer = AutoTokenizer.from_pretrained(str(folder / "source"))
+            weights = SparseStaticEmbedding(tokenizer, torch.ones(len(tokenizer.get_vocab())))
+            modules = [Router.for_query_document(query_modules=[weights], document_modules=modules)]
+        return SparseEncoder(modules=modules, device="cpu", **more)
+
+    return make
+
+
 def classifier(**more: Any) -> Callable[[Path], Any]:
     def make(folder: Path) -> Any:
         from sentence_transformers import CrossEncoder
@@ -286,12 +319,16 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "decoder": embedder(module("Pooling", WIDTH, "lasttoken"), module("Normalize"), prompts=PROMPTS, kind="Qwen3Model"),
     "static": static,
     "router": router,
+    "splade": sparse("relu", prompts=PROMPTS),
+    "splade_logs": sparse("log1p_relu", max_active_dims=20),
+    "splade_router": sparse("relu", routed=True),
     "labels": classifier(num_labels=3, id2label={0: "contradiction", 1: "entailment", 2: "neutral"}),
     "tanh": classifier(num_labels=1, sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"}),
     "logit_score": reranker,
 }
 
 
+SPARSE = ("splade", "splade_logs", "splade_router")
 LATE = ("late", "late_attended", "pylate")
 
 
@@ -334,6 +371,14 @@ def say(name: str, folder: Path) -> dict[str, np.ndarray]:
             rows = [encode(text, convert_to_numpy=True) for text in TEXTS]
             golden |= {role: np.concatenate(rows), f"{role}_offsets": np.cumsum([0, *map(len, rows)])}
         return golden | {"scores": late.similarity(late.encode_query(TEXTS[:3]), late.encode_document(TEXTS)).numpy()}
+    if name in SPARSE:
+        from sentence_transformers import SparseEncoder
+
+        encoder = SparseEncoder(str(folder), device="cpu")
+        golden = {}
+        for role, encode in (("plain", encoder.encode), ("query", encoder.encode_query), ("document", encoder.encode_document)):
+            golden[role] = np.stack([encode(text, convert_to_sparse_tensor=False).numpy() for text in TEXTS])
+        return golden
     model = SentenceTransformer(str(folder), device="cpu")
     if name == "colbert":
         rows = [model.encode(text, output_value="token_embeddings").cpu().numpy() for text in TEXTS]

@@ -42,6 +42,7 @@ from .errors import (
 if TYPE_CHECKING:
     from .chats.chat import ChatResult
     from .encode.encoding import Encoded, Predicted, Prediction, Ranked, RankHit
+    from .encode.sparse import SparseVectors
     from .encode.token_labels import LabeledSpan, TokenLabels
     from .encode.vectors import SearchResult, maxsim, quantize_vectors, search, similarity_pairwise
     from .event_loops.streams import AsyncStream
@@ -87,6 +88,7 @@ _HOME = {
     "Prediction": "encode.encoding",
     "LabeledSpan": "encode.token_labels",
     "TokenLabels": "encode.token_labels",
+    "SparseVectors": "encode.sparse",
     "SearchResult": "encode.vectors",
     "search": "encode.vectors",
     "similarity_pairwise": "encode.vectors",
@@ -145,6 +147,7 @@ __all__ = [
     "SamplingParams",
     "Scores",
     "SearchResult",
+    "SparseVectors",
     "Stream",
     "TokenLabels",
     "TokenizerError",

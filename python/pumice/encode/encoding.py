@@ -29,6 +29,7 @@ from .rows import (
     quantize_rows,
 )
 from .sentence_config import SentenceConfig
+from .sparse import SparseVectors, joined
 from .token_labels import TokenLabels
 from .windows import TOKENS_PER_CALL, Cuts, Render, Tokens, WindowTokenizer, items_of
 
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
 R = TypeVar("R")
-Output = Literal["sentence", "tokens", "both"]
+Output = Literal["sentence", "tokens", "both", "sparse"]
 
 MOST_TOKENS = 1 << 20  # maximum number of tokens in a micro-batch; the engine checks this limit too
-OUTPUTS = ("sentence", "tokens", "both")
+OUTPUTS = ("sentence", "tokens", "both", "sparse")
 FEW_TEXTS = 64  # maximum number of texts that EncodeOptions.takes_few() accepts; a small encoder takes about 0.1 s for them
 
 _LOGITS_PER_CALL = 1 << 24  # maximum number of logits of tokens in one call of the engine; they take 64 MiB
@@ -128,6 +129,7 @@ class EncodeKeywords(TypedDict, total=False):
     precision: Precision
     precision_ranges: npt.ArrayLike | None
     output: Output
+    max_active_dims: int | None
     truncate: Literal[True, "error"]
     show_progress_bar: bool | None
     out: Float32 | None
@@ -147,6 +149,7 @@ class EncodeOptions:
     precision: Precision = "float32"
     precision_ranges: npt.ArrayLike | None = None
     output: Output = "sentence"
+    max_active_dims: int | None = None
     truncate: Literal[True, "error"] = True
     show_progress_bar: bool | None = None
     out: Float32 | None = None
@@ -198,6 +201,7 @@ class _Call:
     budget: int  # maximum tokens per micro-batch, or 0 if the engine chooses
     details: bool
     cuts: Cuts
+    most: int  # for sparse vectors, the maximum number of values in each, or 0 for all
 
     def result(self, vectors: Any) -> Any:
         """Returns the result of the call, which is `vectors` or an Encoded with them. Without details, warns of cut texts."""
@@ -251,6 +255,10 @@ class Encoder:
         """Implements Model.encode(). role: "query", "document" or None. A model with one vector per token may tokenize a query in another
         way than a document."""
         call = self._checked(inputs, options, role)
+        if call.output == "sparse":
+            with Progress(options.show_progress_bar, call.expected, "text") as bar:
+                vectors = self._sparse_vectors(call, bar, cancel)
+            return call.result(vectors[0] if call.single else vectors)
         rows: Any = None
         hidden: Any = None
         with Progress(options.show_progress_bar, call.expected, "text") as bar:
@@ -283,7 +291,18 @@ class Encoder:
         details = flag("details", options.details)
         choice("output", output, OUTPUTS)
         choice("precision", precision, PRECISIONS)
-        if output != "tokens" and not self._config.pools:
+        if output == "sparse":
+            self._check_sparse(options)
+        elif options.max_active_dims is not None:
+            raise ValueError(
+                f'max_active_dims is for output="sparse"; output="{output}" gives vectors of all columns (truncate_dim cuts them)'
+            )
+        if output in ("sentence", "both") and not self._config.pools:
+            if self._config.sparse.head == "always":
+                raise UnsupportedTaskError(
+                    f'modules.json of this model has {self._config.sparse.module}: it gives sparse vectors. Use output="sparse", or '
+                    f'say how to pool: load(pooling="mean")'
+                )
             raise UnsupportedTaskError(
                 'modules.json of this model has no Pooling: it gives one vector for each token. Use output="tokens" (maxsim() compares '
                 'them), or say how to pool: load(pooling="mean")'
@@ -301,6 +320,7 @@ class Encoder:
         ranges = check_ranges(options.precision_ranges, precision, width)
         if self._config.codes and precision == "int8" and ranges is not None:
             raise ValueError('precision_ranges= with precision="int8": the vectors of this model are codes of 8 bits already')
+        most = self._most(options.max_active_dims) if output == "sparse" else 0
         needs_ranges = precision == "uint8" or (precision == "int8" and not self._config.codes)
         if single and needs_ranges and ranges is None:
             raise ValueError(
@@ -327,7 +347,25 @@ class Encoder:
             budget=self._budget(options.batch_size, options.token_budget),
             details=details,
             cuts=self._windows.cuts(role, options.truncate, details),
+            most=most,
         )
+
+    def _check_sparse(self, options: EncodeOptions) -> None:
+        if "sparse" not in self._engine.info["tasks"]:
+            raise UnsupportedTaskError(
+                f'output="sparse" needs an encoder with a head that predicts masked tokens (SPLADE): a folder of a class ...ForMaskedLM, '
+                f"or of sentence-transformers' SparseEncoder. This model is {self._engine.info['architecture']!r} without such a head"
+            )
+        for name in ("normalize", "truncate_dim", "out"):
+            if getattr(options, name) is not None:
+                raise ValueError(
+                    f'{name}= is for vectors of all columns; output="sparse" has no use for it (max_active_dims= cuts sparse vectors)'
+                )
+
+    def _most(self, max_active_dims: int | None) -> int:
+        """Returns the maximum number of values in a sparse vector, or 0 for all."""
+        given = self._config.sparse.most if max_active_dims is None else integer("max_active_dims", max_active_dims, 1)
+        return 0 if given is None else min(given, int(self._engine.info["vocab_size"]))
 
     def _width(self, truncate_dim: int | None) -> int:
         return self.vector_size if truncate_dim is None else integer("truncate_dim", truncate_dim, 1, self.vector_size)
@@ -370,6 +408,23 @@ class Encoder:
             interrupt.partial = rows.partial()  # type: ignore[attr-defined]
             raise
         return rows.done()
+
+    def _sparse_vectors(self, call: _Call, bar: Progress, cancel: _core.Cancel | None) -> SparseVectors:
+        columns, logs = int(self._engine.info["vocab_size"]), self._config.sparse.logs
+        parts: list[SparseVectors] = []
+        done = 0
+        try:
+            for tokens in self._windows.texts(call.texts, call.prompt, call.cuts, call.role, cancel):
+                indices, values, offsets = self._engine.encode_sparse(
+                    tokens.ids, tokens.offsets, tokens.types, call.most, logs, call.budget, bar.reached(done), cancel
+                )
+                parts.append(SparseVectors(indices, values, offsets, (len(tokens), columns)))
+                done += len(tokens)
+                bar.reach(done)
+        except KeyboardInterrupt as interrupt:
+            interrupt.partial = joined(parts, columns)  # type: ignore[attr-defined]
+            raise
+        return joined(parts, columns)
 
     def _token_rows(self, call: _Call, truncate: bool | str, bar: Progress, cancel: _core.Cancel | None) -> list[Float32]:
         normalize = self._config.normalize_tokens if call.normalize is None else call.normalize

@@ -58,6 +58,20 @@ class Engine(Protocol):
     ) -> Float32:
         """Returns one vector per token, float32 (tokens, d)."""
 
+    def encode_sparse(
+        self,
+        ids: Int32,
+        offsets: Int64,
+        types: Int32 | None,
+        most: int = 0,
+        logs: int = 1,
+        token_budget: int = 0,
+        progress: Callable[[int], None] | None = None,
+        cancel: _core.Cancel | None = None,
+    ) -> tuple[Int32, Float32, Int64]:
+        """Returns a sparse vector for each text in compressed rows: (indices, values, offsets). At most `most` values of each text are
+        kept, the largest; 0 means all."""
+
     def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
         """Returns the logits of each text, float32 (texts, labels)."""
 

@@ -45,10 +45,25 @@ _ACTIVATIONS = {
     "SiLU": "silu",
     "Sigmoid": "sigmoid",
 }
+# Activations of SpladePooling -> how often log(1 + x) is applied, that of the pooling itself included.
+_SPLADE_LOGS = {"relu": 1, "log1p_relu": 2}
 KNOWN_MODULES = (
     *("Transformer", "CLIPModel", "StaticEmbedding", "Router", "Pooling", "Dense", "LayerNorm", "Normalize", "LogitScore"),
-    *("MultiVectorMask", "FlexibleQuantizer"),
+    *("MultiVectorMask", "FlexibleQuantizer", "MLMTransformer", "SpladePooling", "SparseStaticEmbedding"),
 )
+
+
+@dataclass(frozen=True)
+class SparseConfig:
+    """How a model gives sparse vectors."""
+
+    # Whether the MLM head is read, as in _core.LoadOptions. "always" if modules.json has SpladePooling or SparseStaticEmbedding, and
+    # "never" if it has other modules.
+    head: str = "maybe"
+    module: str = ""  # the name of this module
+    logs: int = 1  # how often log(1 + x) is applied to a logit x above 0
+    most: int | None = None  # the maximum number of values, if a call does not say
+    similarity: str = "dot"  # the measure for sparse vectors
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,7 @@ class SentenceConfig:
     late: late_interaction.LateInteraction | None = None  # how a model with one vector per token tokenizes queries and documents
     # For a causal reranker, the ids of one or two tokens. The score is the first token's logit, minus the second token's if there is one.
     score_ids: tuple[int, ...] = ()
+    sparse: SparseConfig = field(default_factory=SparseConfig)
 
     def pooled(self) -> SentenceConfig:
         """Returns these settings for a model that pools because load(pooling=) was given. They have no settings for token vectors."""
@@ -165,14 +181,26 @@ def _folder(parent: Path, name: object, where: Path) -> Path:
 # ---------------------------------------------------------------- modules, one after another
 def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -> Layout:
     first, source = named[0]
-    if first not in ("Transformer", "CLIPModel", "StaticEmbedding"):
+    if first not in ("Transformer", "MLMTransformer", "CLIPModel", "StaticEmbedding", "SparseStaticEmbedding"):
         raise UnsupportedModelError(
-            f"{where}: the first module is {first!r} ({shown(source.name)}); this version runs Transformer, StaticEmbedding and Router. "
-            f"Its vectors would be wrong without it"
+            f"{where}: the first module is {first!r} ({shown(source.name)}); this version runs Transformer, MLMTransformer, "
+            f"StaticEmbedding, SparseStaticEmbedding and Router. Its vectors would be wrong without it"
         )
-    static = first == "StaticEmbedding"  # a table of vectors accepts texts of any length
-    config = replace(config, max_seq_length=None) if static else _length(source, config)
-    chain = _Chain(config, where, static)
+    static = first in ("StaticEmbedding", "SparseStaticEmbedding")  # a table of vectors or weights accepts texts of any length
+    config = replace(config, max_seq_length=None) if first == "StaticEmbedding" else _length(source, config)
+    # Whether the transformer gives logits of the vocabulary. Before sentence-transformers 5.4, it was a module of its own.
+    file = source / "sentence_bert_config.json"
+    task = json_field(read_object(file), "transformer_task", str, file, "fill-mask" if first == "MLMTransformer" else "feature-extraction")
+    logits = first in ("Transformer", "MLMTransformer") and task == "fill-mask"
+    sparse = first == "SparseStaticEmbedding"
+    head = SparseConfig(
+        head="always" if logits or sparse else "never",
+        module=first if sparse else "SpladePooling",
+        most=config.sparse.most,
+        similarity=config.sparse.similarity,
+    )
+    config = replace(config, sparse=head, pools=not sparse, similarity=head.similarity if logits or sparse else config.similarity)
+    chain = _Chain(config, where, static, logits)
     # In folders from before sentence-transformers 5.4, CLIPModel itself gives one vector per text, and no Pooling follows it.
     chain.pooled |= first == "CLIPModel"
     for kind, folder in named[1:]:
@@ -181,8 +209,9 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
 
 
 class _Chain:
-    def __init__(self, config: SentenceConfig, where: Path, static: bool) -> None:
-        self.config, self.where, self.static = config, where, static
+    def __init__(self, config: SentenceConfig, where: Path, static: bool, logits: bool) -> None:
+        """logits: whether the first module gives logits of the vocabulary, which SpladePooling must pool."""
+        self.config, self.where, self.static, self.logits = config, where, static, logits
         self.modules: list[dict[str, Any]] = []
         self.pooled = static
         # Whether PyLate 3 wrote the folder. Its encode() normalizes, although the folder has no Normalize module.
@@ -199,9 +228,11 @@ class _Chain:
             "LogitScore": self._logit_score,
             "MultiVectorMask": self._multi_vector_mask,
             "FlexibleQuantizer": self._flexible_quantizer,
+            "SpladePooling": self._splade_pooling,
         }.get(kind)
-        if add is None or (self.static and kind != "Normalize"):
-            behind = " behind StaticEmbedding" if self.static else ""
+        static = self.static and (kind != "Normalize" or self.config.sparse.head == "always")
+        if add is None or static or (self.logits and (self.pooled or kind != "SpladePooling")):
+            behind = " behind a table of vectors or weights" if self.static else " with a transformer of fill-mask" if self.logits else ""
             raise UnsupportedModelError(
                 f"{self.where}: this version knows the modules {', '.join(KNOWN_MODULES)}, and the model also needs "
                 f"{kind!r} (module {shown(folder.name)}){behind}. Its vectors would be wrong without it"
@@ -212,6 +243,12 @@ class _Chain:
         """Returns the settings of the whole chain. If the last module is Normalize, it is left out, and encode() normalizes instead. So
         vectors that truncate_dim= has shortened have length 1 too, and normalize=False has an effect."""
         config = self.config
+        if self.logits and not self.pooled:
+            raise UnsupportedModelError(
+                f"{self.where}: the transformer gives logits (fill-mask), and no SpladePooling pools them to a vector for each text"
+            )
+        if config.sparse.head == "always":
+            return replace(config, pools=False)
         if self.modules and self.modules[-1]["kind"] == "normalize":
             last = self.modules.pop()
             if last["on_tokens"]:
@@ -287,6 +324,24 @@ class _Chain:
             raise UnsupportedModelError(f"{file} asks for pooling {' + '.join(modes)[:200]}; this version pools by {', '.join(POOLINGS)}")
         self.pooled = True
         self.config = replace(self.config, pooling=tuple(modes), pool_prompt=json_field(values, "include_prompt", bool, file, True))
+
+    def _splade_pooling(self, folder: Path) -> None:
+        """Reads the module that makes a sparse vector of a text's logits. Its sum over tokens is not run."""
+        values, file = self._values(folder)
+        if not self.logits:
+            raise UnsupportedModelError(
+                f'{file}: SpladePooling pools logits, and the first module gives none (transformer_task "fill-mask")'
+            )
+        strategy = json_field(values, "pooling_strategy", str, file, "max")
+        if strategy != "max":
+            raise UnsupportedModelError(f'{file}: pooling_strategy {shown(strategy)} is not run; this version has "max"')
+        activation = json_field(values, "activation_function", str, file, "relu")
+        if activation not in _SPLADE_LOGS:
+            raise UnsupportedModelError(
+                f"{file}: activation_function {shown(activation)} is not run; this version has {', '.join(_SPLADE_LOGS)}"
+            )
+        self.pooled = True
+        self.config = replace(self.config, sparse=replace(self.config.sparse, logs=_SPLADE_LOGS[activation]))
 
     def _dense(self, folder: Path) -> None:
         values, file = self._values(folder)
@@ -412,11 +467,23 @@ def _settings(file: Path) -> SentenceConfig:
         raise ModelFormatError(
             f"{file}: default_prompt_name {default!r} is not among the prompts", file=str(file), field="default_prompt_name"
         )
-    similarity = json_field(values, "similarity_fn_name", str, file, "cosine").lower()  # in lower case, because PyLate writes "MaxSim"
+    named = json_field(values, "similarity_fn_name", str, file)
+    similarity = (named or "cosine").lower()  # in lower case, because PyLate writes "MaxSim"
     if similarity not in SIMILARITIES + TOKEN_SIMILARITIES:
         known = ", ".join(SIMILARITIES + TOKEN_SIMILARITIES)
         raise UnsupportedModelError(f"{file}: similarity_fn_name {shown(similarity)} is not one of {known}")
     activation = json_field(values, "activation_fn", str, file)
     late = late_interaction.of_folder(values, file)
     prompts = late_interaction.with_prefixes(prompts, values, file)
-    return SentenceConfig(prompts=prompts, default_prompt=default, similarity=similarity, activation=activation, late=late)
+    most = json_field(values, "max_active_dims", int, file)
+    if most is not None and most < 1:
+        raise ModelFormatError(f"{file}: max_active_dims is {most}; it must be at least 1", file=str(file), field="max_active_dims")
+    sparse = SparseConfig(most=most, similarity=similarity if named and similarity in SIMILARITIES else "dot")
+    return SentenceConfig(
+        prompts=prompts,
+        default_prompt=default,
+        similarity=similarity,
+        activation=activation,
+        late=late,
+        sparse=sparse,
+    )

@@ -1,5 +1,5 @@
-"""Embedders without layers (StaticEmbedding of sentence-transformers, model2vec). A text's vector is the mean of the table rows of its
-tokens."""
+"""Embedders without layers: tables of vectors (StaticEmbedding of sentence-transformers, model2vec), where a text's vector is the mean of
+the table rows of its tokens, and tables of weights (SparseStaticEmbedding), where a text's sparse vector has the weights of its tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,13 @@ import numpy.typing as npt
 from .. import _core
 from ..common.address_space import check_memory
 from ..common.arguments import shown
+from ..common.side_files import field as json_field
+from ..common.side_files import read_object
 from ..errors import ModelFormatError, UnsupportedModelError, UnsupportedTaskError
 from .engine import Float32, Int32, Int64, Piece
+
+if TYPE_CHECKING:
+    from ..tokens.tokenizers import Tokenizer
 
 TEXTS = 256  # number of texts that are summed together; with 256 columns their sums take 256 KiB, which fit the processor's cache
 STEPS = 2048  # the first 2048 tokens of a text are added one by one, and the rest in blocks of 2048 tokens
@@ -38,6 +43,40 @@ def weights_file(folder: Path) -> Path:
     pickle = folder / "pytorch_model.bin"
     why = f"the weights are a pickle ({pickle.name}), which can run any code; convert them" if pickle.exists() else "complete the download"
     raise ModelFormatError(f"{file} is not there: {why}", file=str(file))
+
+
+class ListedWeights:
+    """The JSON file of a SparseStaticEmbedding that has {token: weight} in place of tensors (idf.json). It has those attributes of
+    `_core.ModelFile` that a model without layers needs."""
+
+    kind = "safetensors"
+    architecture = "static"
+    tensors: tuple[Any, ...] = ()
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        """source: the JSON file.  folder: the module's folder, which has the tokenizer. `path` is in this folder, wherever the file is."""
+        self.source, self.path, self.size = source, str(folder / source.name), source.stat().st_size
+
+    def get(self, key: str) -> None:
+        """Returns None, because the file has no metadata."""
+
+
+def open_static(folder: Path, sparse: bool) -> Any:
+    """Opens the file of a table: a `_core.ModelFile`, or ListedWeights if `sparse` and the module's config.json names a JSON file. Such a
+    file is in the module's folder or beside that folder."""
+    if sparse and folder.is_dir():
+        named = json_field(read_object(folder / "config.json"), "path", str, folder / "config.json")
+        if named is not None and named.endswith(".json"):
+            places = [place / Path(named).name for place in (folder, folder.parent)]
+            found = next((place for place in places if place.is_file()), None)
+            if found is None:
+                raise ModelFormatError(
+                    f"{folder / 'config.json'} names {shown(named)}, which is neither in this folder nor beside it: complete the download",
+                    file=str(folder / "config.json"),
+                    field="path",
+                )
+            return ListedWeights(found, folder)
+    return _core.open_weights(str(weights_file(folder)))
 
 
 class Table:
@@ -90,6 +129,44 @@ class Table:
 
     def _wrong(self, field: str, what: str) -> None:
         raise ModelFormatError(f"{self._file.path}: {field} {what}", file=self._file.path, field=field)
+
+
+def token_weights(file: _core.ModelFile) -> Float32:
+    """Returns the weight of each token id: the tensor `weight` of a SparseStaticEmbedding. Raises ModelFormatError."""
+    about = {name: (kind, shape) for name, kind, shape, _ in file.tensors}
+    kind, shape = about.get("weight", ("", ()))
+    what = ""
+    if len(shape) != 1 or 0 in shape:
+        what = f"has shape {list(shape)}; one dimension without a 0 is needed" if "weight" in about else "is missing"
+    elif kind not in ("F64", "F32", "F16"):
+        raise UnsupportedModelError(f"{file.path}: weight is {kind}; this version reads F64, F32 and F16")
+    if what:
+        raise ModelFormatError(f"{file.path}: weight {what}", file=file.path, field="weight")
+    check_memory(8 * shape[0], f"the weights of {file.path}")
+    return _finite_weights(np.frombuffer(file.read("weight"), _DTYPES[kind]).astype(np.float32), file.path)
+
+
+def listed_weights(path: Path, tokenizer: Tokenizer) -> Float32:
+    """Returns the weight of each token id from a JSON file of {token: weight} (idf.json). Tokens that it does not name weigh 0, and tokens
+    that the tokenizer does not have count as its unknown token, as in sentence-transformers. Raises ModelFormatError."""
+    weights = np.zeros(tokenizer.vocab_size, np.float32)
+    for token, weight in read_object(path).items():
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+            raise ModelFormatError(
+                f"{path}: the weight of {shown(token)} is {shown(weight)}; a number is needed", file=str(path), field=token
+            )
+        index = tokenizer.backend.token_to_id(token)
+        index = tokenizer.unknown_id if index is None else index
+        if index is not None:
+            weights[index] = weight
+    return _finite_weights(weights, str(path))
+
+
+def _finite_weights(weights: Float32, path: str) -> Float32:
+    wrong = np.flatnonzero(~np.isfinite(weights))
+    if wrong.size:
+        raise ModelFormatError(f"{path}: the weight of token {int(wrong[0])} is {weights[wrong[0]]}, not a finite number", file=path)
+    return weights
 
 
 class Counts:
@@ -149,7 +226,10 @@ class StaticEngine:
     not depend on the batch."""
 
     def __init__(self, file: _core.ModelFile) -> None:
-        self._table: Float32 | None = Table(file).rows  # None after close()
+        self._start(file, Table(file).rows)
+
+    def _start(self, file: Any, rows: Float32) -> None:
+        self._table: Float32 | None = rows  # None after close()
         self._counts = Counts()
         count, width = self._rows().shape
         self._device = next(device for device in _core.devices() if device["id"] == "cpu")
@@ -230,6 +310,20 @@ class StaticEngine:
         with self._counts.run(len(offsets) - 1, len(ids)):
             return self._rows(ids)[ids]
 
+    def encode_sparse(
+        self,
+        ids: Int32,
+        offsets: Int64,
+        types: Int32 | None,
+        most: int = 0,
+        logs: int = 1,
+        token_budget: int = 0,
+        progress: Callable[[int], None] | None = None,
+        cancel: _core.Cancel | None = None,
+    ) -> tuple[Int32, Float32, Int64]:
+        """Raises UnsupportedTaskError, because a table of vectors has no weights of tokens. SparseStaticEngine has them."""
+        raise UnsupportedTaskError("a table of vectors (static) has no sparse vectors")
+
     def classify(self, ids: Int32, offsets: Int64, types: Int32 | None, cancel: _core.Cancel | None = None) -> Float32:
         """Raises UnsupportedTaskError, because a table of vectors has no classifier head."""
         raise UnsupportedTaskError("a table of vectors (static) has no classifier head")
@@ -269,6 +363,71 @@ class StaticEngine:
     def close(self) -> None:
         """Frees the table's memory. Later calls raise ValueError."""
         self._table = None
+
+
+class SparseStaticEngine(StaticEngine):
+    """The Engine of a table of weights, one for each token. The sparse vector of a text has the weight of each token that is in the text,
+    however often."""
+
+    def __init__(self, file: Any, weights: Float32) -> None:
+        """file: the file that was read, a `_core.ModelFile` or ListedWeights."""
+        self._start(file, weights[:, None])
+        self.info |= {"tasks": ["encode", "sparse"], "hidden_size": len(weights), "vector_size": len(weights), "pooling": "sparse"}
+
+    def encode_sparse(
+        self,
+        ids: Int32,
+        offsets: Int64,
+        types: Int32 | None,
+        most: int = 0,
+        logs: int = 1,
+        token_budget: int = 0,
+        progress: Callable[[int], None] | None = None,
+        cancel: _core.Cancel | None = None,
+    ) -> tuple[Int32, Float32, Int64]:
+        """Like _core.Model.encode_sparse(). `logs` and `token_budget` make no difference."""
+        weights = self._rows(ids)[:, 0]
+        columns: list[Int32] = []
+        for first in range(0, len(offsets) - 1, TEXTS):
+            if cancel is not None:
+                cancel.check()
+                cancel.begin()
+            ends = offsets[first : first + TEXTS + 1].tolist()
+            with self._counts.run(len(ends) - 1, ends[-1] - ends[0]):
+                columns.extend(self._columns(weights, np.unique(ids[a:b]), most) for a, b in zip(ends[:-1], ends[1:], strict=True))
+        if progress is not None:
+            progress(len(offsets) - 1)
+        indices = np.concatenate([np.empty(0, np.int32), *columns])
+        return indices, weights[indices], np.cumsum([0, *map(len, columns)], dtype=np.int64)
+
+    @staticmethod
+    def _columns(weights: Float32, ids: Int32, most: int) -> Int32:
+        """Returns those of the ids, which ascend, whose weights the vector keeps: all but zeros, and at most `most`, the largest."""
+        ids = ids[weights[ids] != 0]
+        if most and len(ids) > most:
+            ids = np.sort(ids[np.argsort(-np.abs(weights[ids]), kind="stable")[:most]])
+        return ids
+
+    def encode(
+        self,
+        ids: Int32,
+        offsets: Int64,
+        types: Int32 | None,
+        out: Float32,
+        normalize: bool,
+        token_budget: int,
+        progress: Callable[[int], None] | None = None,
+        prompt: int = 0,
+        cancel: _core.Cancel | None = None,
+    ) -> None:
+        """Raises UnsupportedTaskError, because a table of weights gives sparse vectors alone."""
+        raise UnsupportedTaskError('a table of weights (SparseStaticEmbedding) gives sparse vectors: output="sparse"')
+
+    def encode_tokens(
+        self, ids: Int32, offsets: Int64, types: Int32 | None, unseen: Int32 | None = None, cancel: _core.Cancel | None = None
+    ) -> Float32:
+        """Raises UnsupportedTaskError, because a table of weights gives sparse vectors alone."""
+        raise UnsupportedTaskError('a table of weights (SparseStaticEmbedding) gives sparse vectors: output="sparse"')
 
 
 def _means(table: Float32, ids: Int32, starts: Int64, lengths: Int64) -> Float32:
@@ -314,9 +473,11 @@ def placement(weights: int, device: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def plan(file: _core.ModelFile) -> dict[str, Any]:
-    """Like _core.plan(), for a table of vectors. Reads only the shapes of the tensors, not the weights."""
+def plan(file: _core.ModelFile | ListedWeights) -> dict[str, Any]:
+    """Like _core.plan(), for a table of vectors or weights. Reads only the shapes of the tensors, not the weights."""
     shapes = {name: shape for name, _, shape, _ in file.tensors}
+    if (weights := shapes.get("weight")) or isinstance(file, ListedWeights):  # of a JSON file the size is not known before it is read
+        return placement(4 * int(np.prod(weights or (0,))), next(device for device in _core.devices() if device["id"] == "cpu"))
     width = next((shape[-1] for name in ("embedding.weight", "embeddings") if (shape := shapes.get(name))), 0)
     tokens = next((shapes[name][0] for name in ("mapping", "embedding.weight", "embeddings") if shapes.get(name)), 0)
     return placement(4 * tokens * width, next(device for device in _core.devices() if device["id"] == "cpu"))

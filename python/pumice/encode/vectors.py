@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..common.arguments import choice, integer, listed, shown
+from . import sparse
 from .progress import Progress
 from .rows import PRECISIONS, check_ranges, quantize_rows
 from .sentence_config import SIMILARITIES, TOKEN_SIMILARITIES
@@ -33,8 +34,8 @@ class SearchResult(NamedTuple):
 
 
 def search(
-    queries: npt.ArrayLike,
-    corpus: npt.ArrayLike,
+    queries: Any,
+    corpus: Any,
     top_k: int = 10,
     *,
     similarity: str = "cosine",
@@ -45,8 +46,9 @@ def search(
     """Returns the top_k nearest rows of `corpus` for each query, or all rows if the corpus has fewer. Rows with equal scores come in the
     order of the corpus.
 
-    queries: numbers (d,) or (n, d), as encode() returns them.
-    corpus: (m, d). It may be a memmap, because it is read in blocks of at most 32 MiB.
+    queries: numbers (d,) or (n, d), as encode() returns them, or SparseVectors.
+    corpus: (m, d). It may be a memmap, because it is read in blocks of at most 32 MiB. If the queries are SparseVectors, it is
+        SparseVectors or a sparse matrix of scipy, of which blocks of at most 4 Mi values are indexed.
     top_k: maximum number of rows for each query.
     similarity: "cosine", "dot", "euclidean" or "manhattan". Distances are negated, so that larger is nearer.
     precision: the format of the corpus. "float32": floats of any type. "int8", "uint8": codes. They are turned back into numbers if
@@ -65,6 +67,10 @@ def search(
     choice("similarity", similarity, SIMILARITIES)
     choice("precision", precision, PRECISIONS)
     top_k = integer("top_k", top_k, 1)
+    if sparse.is_sparse(queries) or sparse.is_sparse(corpus):
+        if precision != "float32":
+            raise ValueError(f'precision="{precision}" is for vectors of all columns; these are sparse')
+        return _search_sparse(queries, corpus, top_k, similarity, show_progress_bar)
     rows = _matrix(corpus, "corpus")
     given = np.asarray(queries)
     asked = np.atleast_2d(_matrix(given, "queries"))
@@ -89,6 +95,26 @@ def search(
                 bar.add(found.size)
             indices[first : first + QUERIES], scores[first : first + QUERIES] = best.indices, best.scores
     return SearchResult(indices[0], scores[0]) if given.ndim == 1 else SearchResult(indices, scores)
+
+
+def _search_sparse(queries: Any, corpus: Any, top_k: int, similarity: str, show_progress_bar: bool | None) -> SearchResult:
+    asked, rows = sparse.sparse_vectors(queries, "queries"), sparse.sparse_vectors(corpus, "corpus")
+    if rows.single:
+        raise TypeError("corpus must be rows of vectors, not a single vector")
+    sparse.same_columns(asked, rows, ("queries", "corpus"))
+    k = min(top_k, len(rows))
+    indices, scores = np.empty((len(asked), k), np.int64), np.empty((len(asked), k), np.float32)
+    with Progress(show_progress_bar, len(asked) * len(rows), "comparison") as bar:
+        starts = range(0, len(asked), sparse.QUERIES)
+        bests = [_Best(min(sparse.QUERIES, len(asked) - first), k) for first in starts]
+        for begin, index in sparse.blocks(rows, similarity):
+            for first, best in zip(starts, bests, strict=True):
+                found = index.scores(asked, first, first + sparse.QUERIES)
+                best.add(found, begin)
+                bar.add(found.size)
+    for first, best in zip(starts, bests, strict=True):
+        indices[first : first + sparse.QUERIES], scores[first : first + sparse.QUERIES] = best.indices, best.scores
+    return SearchResult(indices[0], scores[0]) if asked.single else SearchResult(indices, scores)
 
 
 class _Best:
@@ -160,7 +186,11 @@ def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: n
 
 
 def similarity(a: Any, b: Any, kind: str) -> Float32:
-    """Implements Model.similarity(). `a` and `b` are rows of vectors, or lists of token vectors if `kind` is "maxsim" or "meanmaxsim"."""
+    """Implements Model.similarity(). `a` and `b` are rows of vectors or SparseVectors, or lists of token vectors if `kind` is "maxsim" or
+    "meanmaxsim"."""
+    if sparse.is_sparse(a) or sparse.is_sparse(b):
+        left, right = _sparse_pair(a, b, kind)
+        return sparse.similarity(left, right, kind)
     if kind not in TOKEN_SIMILARITIES:
         return similar(a, b, kind)
     found = maxsim(a, b)
@@ -171,13 +201,22 @@ def similarity(a: Any, b: Any, kind: str) -> Float32:
     return found / (lengths[0] if single else lengths.reshape(-1, *[1] * (found.ndim - 1)))
 
 
+def _sparse_pair(a: Any, b: Any, kind: str) -> tuple[sparse.SparseVectors, sparse.SparseVectors]:
+    choice("similarity", kind, SIMILARITIES)
+    left, right = sparse.sparse_vectors(a, "a"), sparse.sparse_vectors(b, "b")
+    sparse.same_columns(left, right, ("a", "b"))
+    return left, right
+
+
 def similarity_pairwise(a: Any, b: Any, similarity: str = "cosine") -> Float32:
     """Returns the similarity of row i of `a` to row i of `b` for every i, float32 (n,). Larger is nearer; distances are negated.
 
-    a, b: vectors (n, d), or lists of n arrays of token vectors (tokens, d).
+    a, b: vectors (n, d), SparseVectors, or lists of n arrays of token vectors (tokens, d).
     similarity: "cosine", "dot", "euclidean" or "manhattan" for vectors; "maxsim" or "meanmaxsim" for lists of token vectors.
 
     Raises TypeError or ValueError; the message names the argument."""
+    if sparse.is_sparse(a) or sparse.is_sparse(b):
+        return sparse.similarity_pairwise(*_sparse_pair(a, b, similarity), similarity)
     if similarity in TOKEN_SIMILARITIES:
         queries, documents = _token_vectors(a, "a")[0], _token_vectors(b, "b")[0]
         if len(queries) != len(documents):

@@ -33,11 +33,11 @@ def describe_file(file: _core.ModelFile) -> str:
 
 
 def open_layout(layout: Layout) -> _core.ModelFile:
-    """Opens the model file of a layout: a GGUF file, a folder, or the weights of a table of vectors."""
+    """Opens the model file of a layout: a GGUF file, a folder, or the file of a table of vectors or weights."""
     if layout.static:
-        from ..encode.static import weights_file
+        from ..encode.static import open_static
 
-        return _core.open_weights(str(weights_file(layout.source)))
+        return open_static(layout.source, layout.config.sparse.head == "always")  # type: ignore[no-any-return]
     return _core.open_file(str(layout.source))
 
 

@@ -147,5 +147,6 @@ def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: Se
         score_ids=list(config.score_ids),
         sketch=options["sketch"],
         mtp=options["mtp"] is not False,
+        mlm_head=config.sparse.head,
         assistant=None if isinstance(options["mtp"], bool) else _core.open_file(str(resolve(options["mtp"]))),
     )

@@ -33,12 +33,19 @@ if TYPE_CHECKING:
 Int32 = npt.NDArray[np.int32]
 
 _TASK_NEEDS = {
+    "sparse": "an encoder with a head that predicts masked tokens",
     "encode": "an encoder, or a decoder that gives hidden states",
     "generate": "a decoder with an output head",
     "classify": "a classifier or cross-encoder: a model with a classifier head, or a reranker with LogitScore",
     "label": "a classifier of tokens (a model of a class ...ForTokenClassification)",
 }
-TASK_CALLS = {"encode": "encode()", "generate": "generate()", "classify": "predict() and rank()", "label": "label_tokens()"}
+TASK_CALLS = {
+    "encode": "encode()",
+    "sparse": 'encode(output="sparse")',
+    "generate": "generate()",
+    "classify": "predict() and rank()",
+    "label": "label_tokens()",
+}
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..common.arguments import argument, check_text, checked_keywords, choice, did_you_mean, flag, integer, listed, real, shown
-from ..encode import vectors
+from ..encode import sparse, vectors
 from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Predicted, Prediction, Prepared, Ranked, RankHit
 from ..encode.rows import Precision
 from ..encode.token_labels import AGGREGATIONS, OUTSIDE, Aggregation, LabeledSpan, SpanReader, TokenLabels
@@ -49,7 +49,9 @@ class EncodeCalls(ModelBase):
         precision: "float32", "int8", "uint8" (255 steps of each column's range), "binary" or "ubinary" (packed signs).
         precision_ranges: (2, d), the lowest and the highest value of each column for int8 and uint8. None means the ranges in this call.
         output: "sentence" returns one vector per text. "tokens" returns the vectors of all tokens, as a list of (tokens, d). "both" returns
-            a pair of the two, and runs each text twice.
+            a pair of the two, and runs each text twice. "sparse" returns SparseVectors with a column for each token of the vocabulary
+            (SPLADE, https://arxiv.org/abs/2109.10086); it needs a model whose info["tasks"] has "sparse".
+        max_active_dims: for "sparse", the maximum number of values of a text, the largest. None means what the model's files say, or all.
         truncate: True cuts texts that are longer than the model's limit, and issues a warning that counts them. "error" raises
             ContextLengthError.
         show_progress_bar: True, False, or None, which shows the bar if the logger "pumice" is at INFO.
@@ -120,42 +122,79 @@ class EncodeCalls(ModelBase):
     @checked_keywords()
     def similarity(self, a: Any, b: Any) -> Float32:
         """Returns the similarity of each row of `a` to each row of `b`, float32 (n, m). Larger is nearer. The measure is the model's own,
-        info["similarity"].
+        info["similarity"]; for SparseVectors it is the one that the model's files name, or "dot".
 
-        a, b: vectors (d,), or (n, d) and (m, d). If the measure is "maxsim" or "meanmaxsim", they are lists of token vectors, as
-            encode_query() and encode_document() return them with output="tokens".
+        a, b: vectors (d,), or (n, d) and (m, d), or SparseVectors, of which a single one has no axis in the result. If the measure is
+            "maxsim" or "meanmaxsim", they are lists of token vectors, as encode_query() and encode_document() return them with
+            output="tokens".
 
         Raises TypeError or ValueError; the message names the argument."""
-        return vectors.similarity(a, b, self._config.similarity)
+        return vectors.similarity(a, b, self._measure(a, b))
 
     @checked_keywords()
     def similarity_pairwise(self, a: Any, b: Any) -> Float32:
         """Returns the similarity of row i of `a` to row i of `b` for every i, float32 (n,). Larger is nearer. The measure is the model's
-        own, info["similarity"].
+        own, as in similarity().
 
-        a, b: vectors (n, d). If the measure is "maxsim" or "meanmaxsim", they are lists of token vectors.
+        a, b: vectors (n, d), or SparseVectors. If the measure is "maxsim" or "meanmaxsim", they are lists of token vectors.
 
         Raises TypeError or ValueError; the message names the argument."""
-        return vectors.similarity_pairwise(a, b, self._config.similarity)
+        return vectors.similarity_pairwise(a, b, self._measure(a, b))
+
+    def _measure(self, *given: Any) -> str:
+        """Returns the model's measure for these vectors."""
+        return self._config.sparse.similarity if any(map(sparse.is_sparse, given)) else self._config.similarity
+
+    @checked_keywords()
+    def sparse_tokens(self, sparse_vectors: sparse.SparseVectors, top_k: int | None = None) -> Any:
+        """Returns what sparse vectors say: a list of (token, value) for a single vector, or a list of such lists. The largest values come
+        first, and of equal ones those with smaller token ids. Tokens are spelt as in the vocabulary: "##s" or "\u2581stone".
+
+        sparse_vectors: SparseVectors of this model, as encode(output="sparse") returns them.
+        top_k: maximum number of pairs for each vector. None means all.
+
+        Raises TypeError or ValueError; the message names the argument."""
+        if not isinstance(sparse_vectors, sparse.SparseVectors):
+            raise TypeError(f"sparse_vectors must be SparseVectors, not {shown(sparse_vectors)}")
+        size = int(self.info["vocab_size"])
+        if sparse_vectors.shape[-1] != size:
+            raise ValueError(
+                f"sparse_vectors have {sparse_vectors.shape[-1]} columns, and this model has {size} tokens: they are another model's"
+            )
+        most = None if top_k is None else integer("top_k", top_k, 1)
+
+        def pairs(first: int, last: int) -> list[tuple[str, float]]:
+            ids, values = sparse_vectors.indices[first:last], sparse_vectors.values[first:last]
+            order = np.argsort(-values, kind="stable")[:most]
+            return [(self._token(i), value) for i, value in zip(ids[order].tolist(), values[order].tolist(), strict=True)]
+
+        ends = sparse_vectors.offsets.tolist()
+        found = [pairs(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return found[0] if sparse_vectors.single else found
+
+    def _token(self, token_id: int) -> str:
+        """Returns a token as the vocabulary spells it. Models may have ids that their tokenizer lacks; such an id is shown as "#508"."""
+        text: str | None = self._tokenizer.backend.id_to_token(token_id)
+        return f"#{token_id}" if text is None else text
 
     @checked_keywords()
     def search(
         self,
-        queries: npt.ArrayLike,
-        corpus: npt.ArrayLike,
+        queries: Any,
+        corpus: Any,
         top_k: int = 10,
         *,
         precision: Precision = "float32",
         precision_ranges: npt.ArrayLike | None = None,
         show_progress_bar: bool | None = None,
     ) -> vectors.SearchResult:
-        """Like pumice.search(), with the same arguments but for `similarity`: the measure is the model's own, info["similarity"]. Returns
+        """Like pumice.search(), with the same arguments but for `similarity`: the measure is the model's own, as in similarity(). Returns
         the nearest rows of `corpus` for each query, a SearchResult."""
         return vectors.search(
             queries,
             corpus,
             top_k,
-            similarity=self._config.similarity,
+            similarity=self._measure(queries, corpus),
             precision=precision,
             precision_ranges=precision_ranges,
             show_progress_bar=show_progress_bar,

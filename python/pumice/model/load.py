@@ -17,7 +17,7 @@ from ..common.exits import exit_waits
 from ..common.interruptible import Task, watched
 from ..common.progress import LateBar
 from ..encode.sentence_config import Layout, SentenceConfig, for_task, read_layout
-from ..encode.static import StaticEngine
+from ..encode.static import ListedWeights, SparseStaticEngine, StaticEngine, listed_weights, token_weights
 from ..errors import DeviceError, FallbackWarning, ForkedDeviceError, IncompleteModelWarning
 from ..generate.settings import model_settings
 from ..loading import eight_bits
@@ -165,7 +165,7 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
     try:
         engine: _core.Model | StaticEngine
         if layout.static:
-            engine, lost = _static_engine(file, checked), None
+            engine, lost = _static_engine(file, checked, config, tokenizer_task.result), None
         else:
             engine, lost = _load_engine(file, checked, config, bar.update, stop)
     except Exception:
@@ -209,7 +209,11 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
     return model
 
 
-def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> StaticEngine:
+def _static_engine(
+    file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig, tokenizer: Callable[[], Tokenizer]
+) -> StaticEngine:
+    sparse = config.sparse.head == "always"
+    what = "weights without layers (SparseStaticEmbedding)" if sparse else "vectors without layers (StaticEmbedding)"
     for name, fine in (
         ("device", ("auto", "cpu")),
         ("quantize", (None,)),
@@ -219,10 +223,12 @@ def _static_engine(file: _core.ModelFile, options: Mapping[str, Any]) -> StaticE
     ):
         if options[name] not in fine:
             raise ValueError(
-                f"{name}={shown(options[name])}: {shown_path(file.path)} is a table of vectors without layers (StaticEmbedding). It is "
-                f"looked up on the CPU as it is, and its rows are averaged"
+                f"{name}={shown(options[name])}: {shown_path(file.path)} is a table of {what}. It is looked up on the CPU as it is"
             )
-    return StaticEngine(file)
+    if not sparse:
+        return StaticEngine(file)
+    weights = listed_weights(file.source, tokenizer()) if isinstance(file, ListedWeights) else token_weights(file)
+    return SparseStaticEngine(file, weights)
 
 
 def _load_engine(

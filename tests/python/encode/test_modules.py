@@ -413,7 +413,8 @@ def test_a_module_may_lie_in_the_folder_itself(tmp_path: Path) -> None:
 
 
 def test_every_golden_is_small_and_used() -> None:
-    used = {*EMBEDDERS, *LATE, "colbert", "router", "labels", "tanh", "logit_score"}
+    sparse = {"splade", "splade_logs", "splade_router"}  # test_sparse.py
+    used = {*EMBEDDERS, *LATE, *sparse, "colbert", "router", "labels", "tanh", "logit_score"}
     assert used == set(module_models.names())
     for path in module_models.GOLDENS.iterdir():
         assert path.stat().st_size <= 40 << 10, path
