@@ -21,7 +21,8 @@
 namespace pumice::engine {
 
 struct PlacementRow {
-  std::string name;  // "embedding", "layer 0", ..., "head", "sketch of the head", "draft head" or "assistant", "modules", "classifier"
+  // "embedding", "layer 0", ..., "head", "sketch of the head", "draft head" or "assistant", "modules", "classifier", "MLM head"
+  std::string name;
   std::string device;
   std::uint64_t weights = 0;  // bytes as packed on the device; 0 for a head that shares the embedding's weights
   std::uint64_t kv = 0;       // bytes of the keys and values of one sequence of n_ctx positions

@@ -299,9 +299,9 @@ class Encoder:
             )
         if output in ("sentence", "both") and not self._config.pools:
             if self._config.sparse.head == "always":
+                pool = "" if self._engine.info["architecture"] == "static" else ', or say how to pool: load(pooling="mean")'
                 raise UnsupportedTaskError(
-                    f'modules.json of this model has {self._config.sparse.module}: it gives sparse vectors. Use output="sparse", or '
-                    f'say how to pool: load(pooling="mean")'
+                    f'modules.json of this model has {self._config.sparse.module}: it gives sparse vectors. Use output="sparse"{pool}'
                 )
             raise UnsupportedTaskError(
                 'modules.json of this model has no Pooling: it gives one vector for each token. Use output="tokens" (maxsim() compares '

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..common.arguments import checked_keywords, shown_path
 from ..common.display import count, formats, html_lines, size
 from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions
+from ..encode.static import N_CTX
 from ..encode.token_labels import OUTSIDE, Aggregation
 from ..errors import ChatTemplateError
 from ..generate.prompts import Ids, Prompt
@@ -40,7 +41,8 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
 
     def _set_routes(self, routes: dict[str, Model], default: str | None) -> None:
         self._routes, self._default_route = routes, default
-        self.info["routes"] = {name: f"{route.info['architecture']}, {route.info['vector_size']}" for name, route in routes.items()}
+        width = {name: "sparse" if route._config.sparse.head == "always" else route.info["vector_size"] for name, route in routes.items()}
+        self.info["routes"] = {name: f"{route.info['architecture']}, {width[name]}" for name, route in routes.items()}
 
     # ------------------------------------------------------------ under an event loop
     async def agenerate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
@@ -229,9 +231,10 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         if "encode" in i["tasks"][:1]:  # encode() is the model's main task
             prompts = ", ".join(i["prompts"]) or "none"
             norm = "normalised" if i["normalize"] else "not normalised"
-            pooling = f"{i['pooling']} pooling" if self._config.pools else "one for each token"
+            alone = f"sparse ({self._config.sparse.module})" if self._config.sparse.head == "always" else "one for each token"
+            pooling = f"{i['pooling']} pooling" if self._config.pools else alone
             behind = ", ".join(module["kind"].replace("_", " ") for module in self._config.modules)
-            most = "of any length" if i["architecture"] == "static" else f"at most {i['max_tokens']} tokens a text"
+            most = "of any length" if i["max_tokens"] == N_CTX else f"at most {i['max_tokens']} tokens a text"
             header.append(f"vectors: {pooling}, {behind + ', ' if behind else ''}{norm}, {most}; prompts: {prompts}")
         if "routes" in i:
             header.append("routes: " + ", ".join(f"{name} ({about})" for name, about in i["routes"].items()))

@@ -380,3 +380,22 @@ def test_threads_share_a_model(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         assert len(found) == 4 and all(np.array_equal(each, wanted) for each in found)
+
+
+def test_few_texts_of_a_large_vocabulary_run_together(tmp_path: Path) -> None:
+    """A run has at most 4 Mi logits: 13 texts of a vocabulary of 300,000 tokens, which takes 74 strips."""
+    vocabulary, folder = 300_000, random_models.make_folder("bert_masked", tmp_path)
+    edit(folder / "config.json", lambda values: {**values, "vocab_size": vocabulary})
+    shapes = json.loads(random_models.golden_file("bert_masked", "shapes.json").read_text())
+    shapes = {name: [vocabulary if n == 512 else n for n in shape] for name, shape in shapes.items()}
+    random_models.write_safetensors(
+        folder / "model.safetensors", {name: random_models.weights(name, tuple(shape)) for name, shape in shapes.items()}
+    )
+    texts = [f"w{i}" for i in range(1, 28)]
+    with pumice.load(folder, device="cpu", threads=1) as model:
+        before = model.stats()["runs"]
+        rows = model.encode(texts, output="sparse", max_active_dims=50)
+        assert model.stats()["runs"] - before == 3
+        assert rows.shape == (27, vocabulary) and rows.indices.max() > 299_000
+        for i in (0, 12, 13, 26):
+            np.testing.assert_array_equal(model.encode(texts[i], output="sparse", max_active_dims=50).indices, rows[i].indices)

@@ -76,7 +76,7 @@ EVERY_ENCODER = [variant.name for variant in VARIANTS.values() if variant.kind i
 ENCODER_SAMPLE = [
     "roberta_classifier", "mpnet", "deberta_v3_classifier", "distilbert", "albert_classifier", "t5_gated", "clip_text_projection",
     "modernbert_classifier", "jina_v2_code", "eurobert_classifier", "embeddinggemma", "qwen3_classifier", "lfm2_bidirectional",
-    "modernbert_tokens", "openai_privacy_filter",
+    "modernbert_tokens", "openai_privacy_filter", "bert_masked", "electra_masked",
 ]  # fmt: skip
 
 
@@ -94,6 +94,8 @@ def test_an_encoder_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> 
         assert np.abs(rows - golden["hidden"]).max() <= 2e-4, layers
         if "logits" in golden:
             assert np.abs(random_models.classes(model, *texts) - golden["logits"]).max() <= 2e-4, layers
+        if "sparse" in golden:
+            assert np.abs(random_models.sparse(model, *texts) - golden["sparse"]).max() <= 2e-4, layers
         if "embeddings" in golden:
             vectors = np.empty((len(texts[1]) - 1, model.info["vector_size"]), np.float32)
             model.encode(*texts, vectors, False, 0)
