@@ -65,8 +65,10 @@ class SparseVectors:
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseVectors:
-        """Returns the rows of a sparse matrix or array of scipy with two dimensions, in any of its formats. Explicit zeros are dropped, and
-        values are rounded to float32.
+        """Returns the rows of a matrix of scipy.
+
+        matrix: a sparse matrix or array of scipy with two dimensions, in any of its formats. Explicit zeros are dropped, and values are
+            rounded to float32.
 
         Raises TypeError if `matrix` is no such matrix."""
         if not hasattr(matrix, "tocsr") or getattr(matrix, "ndim", 2) != 2:

@@ -146,31 +146,29 @@ class EncodeCalls(ModelBase):
         return self._config.sparse.similarity if any(map(sparse.is_sparse, given)) else self._config.similarity
 
     @checked_keywords()
-    def sparse_tokens(self, sparse_vectors: sparse.SparseVectors, top_k: int | None = None) -> Any:
+    def sparse_tokens(self, vectors: sparse.SparseVectors, top_k: int | None = None) -> Any:
         """Returns what sparse vectors say: a list of (token, value) for a single vector, or a list of such lists. The largest values come
         first, and of equal ones those with smaller token ids. Tokens are spelt as in the vocabulary: "##s" or "\u2581stone".
 
-        sparse_vectors: SparseVectors of this model, as encode(output="sparse") returns them.
+        vectors: SparseVectors of this model, as encode(output="sparse") returns them.
         top_k: maximum number of pairs for each vector. None means all.
 
         Raises TypeError or ValueError; the message names the argument."""
-        if not isinstance(sparse_vectors, sparse.SparseVectors):
-            raise TypeError(f"sparse_vectors must be SparseVectors, not {shown(sparse_vectors)}")
+        if not isinstance(vectors, sparse.SparseVectors):
+            raise TypeError(f"vectors must be SparseVectors, not {shown(vectors)}")
         size = int(self.info["vocab_size"])
-        if sparse_vectors.shape[-1] != size:
-            raise ValueError(
-                f"sparse_vectors have {sparse_vectors.shape[-1]} columns, and this model has {size} tokens: they are another model's"
-            )
+        if vectors.shape[-1] != size:
+            raise ValueError(f"vectors have {vectors.shape[-1]} columns, and this model has {size} tokens: they are another model's")
         most = None if top_k is None else integer("top_k", top_k, 1)
 
         def pairs(first: int, last: int) -> list[tuple[str, float]]:
-            ids, values = sparse_vectors.indices[first:last], sparse_vectors.values[first:last]
+            ids, values = vectors.indices[first:last], vectors.values[first:last]
             order = np.argsort(-values, kind="stable")[:most]
             return [(self._token(i), value) for i, value in zip(ids[order].tolist(), values[order].tolist(), strict=True)]
 
-        ends = sparse_vectors.offsets.tolist()
+        ends = vectors.offsets.tolist()
         found = [pairs(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
-        return found[0] if sparse_vectors.single else found
+        return found[0] if vectors.single else found
 
     def _token(self, token_id: int) -> str:
         """Returns a token as the vocabulary spells it. Models may have ids that their tokenizer lacks; such an id is shown as "#508"."""

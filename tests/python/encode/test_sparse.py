@@ -256,7 +256,7 @@ def test_tokens_by_weight(tmp_path: Path) -> None:
         assert len(model.sparse_tokens(vectors[0])) == len(vectors[0].values)
         with pytest.raises(ValueError, match="another model's"):
             model.sparse_tokens(vectors_of(random_dense(2, 9, 0.5)))
-        with pytest.raises(TypeError, match="must be SparseVectors"):
+        with pytest.raises(TypeError, match="vectors must be SparseVectors"):
             model.sparse_tokens(np.ones(3))
 
 

@@ -32,7 +32,9 @@ def rows(text: str) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("page", PAGES)
 def test_calls_run(page: str, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "from" / page).read_text(encoding="utf-8")
-    small = {name: pumice.load(make_folder(folder, tmp_path), device="cpu") for name, folder in (("classifier", "tanh"), ("splade", "splade"))}
+    small = {
+        name: pumice.load(make_folder(folder, tmp_path), device="cpu") for name, folder in (("classifier", "tanh"), ("splade", "splade"))
+    }
     names: dict[str, Any] = {"__name__": "page", **small}
     exec(compile(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0], page, "exec", dont_inherit=True), names)
     ran = 0

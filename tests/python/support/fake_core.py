@@ -247,6 +247,21 @@ class Model:
     def encode_tokens(self, ids: np.ndarray, offsets: np.ndarray, types: Any, unseen: Any = None, cancel: Any = None) -> np.ndarray:
         return np.stack([ids % (k + 1) for k in range(1, HIDDEN + 1)], axis=1).astype(np.float32)
 
+    def encode_sparse(
+        self,
+        ids: np.ndarray,
+        offsets: np.ndarray,
+        types: Any,
+        most: int = 0,
+        logs: int = 1,
+        token_budget: int = 0,
+        progress: Any = None,
+        cancel: Any = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rows = [np.unique(ids[a:b])[: most or None] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+        indices = np.concatenate([np.empty(0, np.int32), *rows])
+        return indices, np.ones(len(indices), np.float32), np.cumsum([0, *map(len, rows)], dtype=np.int64)
+
     def classify(self, ids: np.ndarray, offsets: np.ndarray, types: np.ndarray | None, cancel: Any = None) -> np.ndarray:
         self.types_given = types is not None
         types = ids * 0 if types is None else types
