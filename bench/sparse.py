@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "bench" / "sparse"
-COUNTS = {"short": 400, "long": 40}
+COUNTS = {"short": 200, "long": 20}
 
 # Writes the model's folder and the texts.
 MODEL = """
