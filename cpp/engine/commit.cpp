@@ -137,6 +137,7 @@ void Commit::take_token(Sequence& s, const Choice& choice) {
   for (const auto& filter : s.filters) {
     try {
       complete = !filter->accept(choice.id) || complete;
+      s.news.reasoning_cut = std::max(s.news.reasoning_cut, filter->reasoning_cut());
     } catch (...) {
       return roster_.fail(*s.request, std::current_exception());
     }

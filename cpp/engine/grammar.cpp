@@ -10,10 +10,8 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
-#include <limits>
 #include <mutex>
 #include <new>
-#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -241,51 +239,37 @@ class GrammarFilter final : public TokenFilter {
 }  // namespace
 
 std::shared_ptr<const GrammarTokens> GrammarTokens::make(std::shared_ptr<const llguidance::Library> library,
-                                                         std::vector<std::uint32_t> lengths, std::vector<std::uint8_t> bytes,
-                                                         std::vector<std::uint32_t> eos, const Cancel& cancel) {
+                                                         std::shared_ptr<const TokenBytes> bytes, std::vector<std::uint32_t> eos,
+                                                         const Cancel& cancel) {
   require(library->missing.empty(), "llguidance lacks functions");
-  require(!lengths.empty() && lengths.size() <= std::numeric_limits<std::int32_t>::max(), "a vocabulary has at least one token");
-  std::uint64_t total = 0;
-  for (const std::uint32_t length : lengths) total += length;
-  require(total == bytes.size() && total <= std::numeric_limits<std::uint32_t>::max(), "lengths of tokens sum to ", total,
-          ", and there are ", bytes.size(), " bytes");
   require(!eos.empty(), "a grammar needs a token that ends the answer");
-  for (const std::uint32_t id : eos) require(id < lengths.size(), "end token ", id, " is not in the vocabulary of ", lengths.size());
+  for (const std::uint32_t id : eos) require(id < bytes->size(), "end token ", id, " is not in the vocabulary of ", bytes->size());
 
   struct Job {
     std::shared_ptr<const llguidance::Library> library;
+    std::shared_ptr<const TokenBytes> bytes;
     std::vector<std::uint32_t> lengths, eos;
-    std::vector<std::uint8_t> bytes;
     std::shared_ptr<const GrammarTokens> made;
   };
-  const auto job = std::make_shared<Job>(Job{std::move(library), std::move(lengths), std::move(eos), std::move(bytes), nullptr});
+  const auto job = std::make_shared<Job>(Job{std::move(library), std::move(bytes), {}, std::move(eos), nullptr});
+  for (std::size_t id = 0; id < job->bytes->size(); ++id) job->lengths.push_back(static_cast<std::uint32_t>(job->bytes->of(id).size()));
   DeepWork::run(
       [job] {
         llguidance::TokenizerInit init;
         init.vocab_size = static_cast<std::uint32_t>(job->lengths.size());
         init.eos = job->eos.front();
         init.token_lengths = job->lengths.data();
-        init.token_bytes = job->bytes.data();
+        init.token_bytes = job->bytes->all().data();
         init.tokenize_greedily = true;  // affects only the library's forced tokens, which are not used here
         init.more_eos = job->eos.data() + 1;
         init.more_eos_count = static_cast<std::uint32_t>(job->eos.size() - 1);
         char error[1024] = "";
         llguidance::Tokenizer* made = job->library->new_tokenizer_v2(&init, error, sizeof(error));
         require(made != nullptr, "the vocabulary cannot be used with grammars: ", error);
-        job->made = std::shared_ptr<const GrammarTokens>(new GrammarTokens(job->library, made, job->lengths, std::move(job->bytes)));
+        job->made = std::shared_ptr<const GrammarTokens>(new GrammarTokens(job->library, made, job->bytes));
       },
       cancel, std::chrono::hours(24), std::chrono::hours(24));
   return std::exchange(job->made, nullptr);
-}
-
-GrammarTokens::GrammarTokens(std::shared_ptr<const llguidance::Library> library, llguidance::Tokenizer* tokenizer,
-                             std::span<const std::uint32_t> lengths, std::vector<std::uint8_t> bytes)
-    : library_(std::move(library)),
-      tokenizer_(tokenizer),
-      words_((lengths.size() + 31) / 32),
-      first_(lengths.size() + 1),
-      bytes_(std::move(bytes)) {
-  std::partial_sum(lengths.begin(), lengths.end(), first_.begin() + 1);
 }
 
 std::int32_t GrammarTokens::one_text(std::span<const std::uint32_t> mask) const {
@@ -295,14 +279,14 @@ std::int32_t GrammarTokens::one_text(std::span<const std::uint32_t> mask) const 
     for (std::uint32_t bits = mask[w]; bits != 0; bits &= bits - 1) {
       if (count == ids.size()) return -1;
       ids[count] = w * 32 + static_cast<std::size_t>(std::countr_zero(bits));
-      if (ids[count] + 1 >= first_.size() || text(ids[count]).empty()) return -1;
-      if (text(ids[count]).size() > text(ids[longest]).size()) longest = count;
+      if (ids[count] >= bytes_->size() || bytes_->of(ids[count]).empty()) return -1;
+      if (bytes_->of(ids[count]).size() > bytes_->of(ids[longest]).size()) longest = count;
       ++count;
     }
   }
   if (count == 0) return -1;
-  const auto whole = text(ids[longest]);
-  const auto begins = [&](std::size_t id) { return std::ranges::equal(text(id), whole.first(text(id).size())); };
+  const auto whole = bytes_->of(ids[longest]);
+  const auto begins = [&](std::size_t id) { return std::ranges::equal(bytes_->of(id), whole.first(bytes_->of(id).size())); };
   return std::all_of(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count), begins) ? static_cast<std::int32_t>(ids[longest]) : -1;
 }
 

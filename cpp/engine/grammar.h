@@ -11,10 +11,12 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/cancel.h"
 #include "engine/llguidance_api.h"
+#include "engine/token_bytes.h"
 #include "engine/token_filter.h"
 
 namespace pumice::engine {
@@ -24,12 +26,12 @@ inline constexpr std::size_t kMostGrammarBytes = 256 << 10;
 // A model's vocabulary in the form that grammars need. All grammars of the model share it. It never changes.
 class GrammarTokens {
  public:
-  // `bytes` holds the bytes of all tokens one after another. `lengths` holds the number of bytes of each token, or 0 for a token that no
-  // grammar allows. The bytes of a special token begin with 0xFF. `eos` holds the tokens that end an answer, at least one. Throws
-  // invalid_argument for a vocabulary that cannot be used, and cancelled if `cancel` is set. After a cancel, the work goes on in its own
-  // thread and its result is dropped.
-  static std::shared_ptr<const GrammarTokens> make(std::shared_ptr<const llguidance::Library> library, std::vector<std::uint32_t> lengths,
-                                                   std::vector<std::uint8_t> bytes, std::vector<std::uint32_t> eos, const Cancel& cancel);
+  // No grammar allows a token without bytes. `eos` holds the tokens that end an answer, at least one. Throws invalid_argument for a
+  // vocabulary that cannot be used, and cancelled if `cancel` is set. After a cancel, the work goes on in its own thread and its result is
+  // dropped.
+  static std::shared_ptr<const GrammarTokens> make(std::shared_ptr<const llguidance::Library> library,
+                                                   std::shared_ptr<const TokenBytes> bytes, std::vector<std::uint32_t> eos,
+                                                   const Cancel& cancel);
   ~GrammarTokens();
   GrammarTokens(const GrammarTokens&) = delete;
   GrammarTokens& operator=(const GrammarTokens&) = delete;
@@ -43,14 +45,13 @@ class GrammarTokens {
 
  private:
   GrammarTokens(std::shared_ptr<const llguidance::Library> library, llguidance::Tokenizer* tokenizer,
-                std::span<const std::uint32_t> lengths, std::vector<std::uint8_t> bytes);
-  std::span<const std::uint8_t> text(std::size_t id) const { return std::span(bytes_).subspan(first_[id], first_[id + 1] - first_[id]); }
+                std::shared_ptr<const TokenBytes> bytes)
+      : library_(std::move(library)), tokenizer_(tokenizer), bytes_(std::move(bytes)), words_((bytes_->size() + 31) / 32) {}
 
   std::shared_ptr<const llguidance::Library> library_;
   llguidance::Tokenizer* tokenizer_;
+  std::shared_ptr<const TokenBytes> bytes_;
   std::size_t words_;
-  std::vector<std::uint32_t> first_;  // offset in bytes_ of each token's first byte, then the size of bytes_
-  std::vector<std::uint8_t> bytes_;
 };
 
 // A grammar that was compiled for a model's vocabulary. Any thread may call filter().

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "core/error.h"
+#include "engine/reasoning_budget.h"
 #include "engine/runtime.h"
 #include "engine/settings.h"
 #include "engine/word_filters.h"
@@ -113,6 +114,8 @@ class Streams {
 
 void add_filters(Sequence& s, const std::shared_ptr<const BadWords>& bad_words) {
   for (const auto& filter : s.params->filters) s.filters.push_back(filter->clone());
+  if (s.params->max_reasoning_tokens >= 0)
+    s.filters.push_back(reasoning_budget(s.params->reasoning, s.params->max_reasoning_tokens, s.params->reasoning_opened));
   if (s.params->min_new_tokens > 0) {
     Ids ends = s.params->eos_ids;
     ends.insert(ends.end(), s.params->stop_ids.begin(), s.params->stop_ids.end());
@@ -165,6 +168,7 @@ std::shared_ptr<RequestState> make_request(const Runtime& r, const std::vector<I
   const std::int32_t vocab = r.pipeline.vocab_size();
   for (const GenerateParams& each : request->params) {
     check(each, vocab);
+    require(each.max_reasoning_tokens < 0 || each.reasoning, "max_reasoning_tokens needs the marks of reasoning");
     if (each.speculation.own == OwnGuesses::asked && !r.pipeline.drafts())
       fail(ErrorKind::unsupported_task, "speculate=\"mtp\" needs a model with a layer that predicts draft tokens. ", r.why_no_draft,
            ". Use speculate=\"lookup\" or draft=");

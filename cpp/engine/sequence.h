@@ -23,6 +23,8 @@ namespace pumice::engine {
 // Why a sequence ended. `grammar` means that a token filter allows nothing more, and `deadline` that max_seconds have passed.
 enum class Finish : std::uint8_t { none, eos, length, grammar, deadline };
 
+struct ReasoningMarks;
+
 struct GenerateParams {
   std::int64_t max_new_tokens = 512;
   std::int64_t min_new_tokens = 0;     // minimum number of tokens before eos_ids and stop_ids are allowed
@@ -30,6 +32,9 @@ struct GenerateParams {
   std::vector<std::int32_t> eos_ids;   // ids that end a sequence and are not part of the answer
   std::vector<std::int32_t> stop_ids;  // ids at which the caller ends a sequence; the engine uses them for min_new_tokens only
   std::vector<std::vector<std::int32_t>> bad_words;  // lists of consecutive ids that must not be generated
+  std::int64_t max_reasoning_tokens = -1;            // the reasoning is ended after this many tokens; -1: no budget
+  std::shared_ptr<const ReasoningMarks> reasoning;   // how reasoning is marked; needed for a budget
+  bool reasoning_opened = false;                     // the prompt has opened the reasoning
   SamplingParams sampling;
   std::vector<std::shared_ptr<const TokenFilter>> filters;  // in their state before the first token; each sequence gets clones
   bool shows_logits = false;                                // the caller changes the logits before a token is chosen (Request::shown)
@@ -48,6 +53,7 @@ struct News {
   std::vector<std::int32_t> top_ids;  // top_count for each id, likeliest first
   std::vector<float> top_logprobs;
   std::int32_t top_count = 0;
+  std::int64_t reasoning_cut = -1;  // TokenFilter::reasoning_cut()
   bool empty() const { return ids.empty() && finish == Finish::none; }
 };
 

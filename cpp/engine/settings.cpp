@@ -9,8 +9,10 @@
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "core/error.h"
+#include "engine/reasoning_budget.h"
 
 namespace pumice::engine {
 namespace {
@@ -93,6 +95,26 @@ void check_ids(std::span<const std::int32_t> ids, const char* what, std::int32_t
   for (const std::int32_t id : ids) require(id >= 0 && id < vocab, what, ": token id ", id, " is not in the vocabulary of ", vocab);
 }
 
+// Checks that no other setting forbids the tokens that end the reasoning. Each of them is the only token that is allowed at its place.
+void check_reasoning(const GenerateParams& params, std::int32_t vocab) {
+  const ReasoningMarks& marks = *params.reasoning;
+  const std::span<const std::int32_t> close = marks.close_ids;
+  require(marks.tokens != nullptr && marks.open.size() > 0 && marks.close.size() > 0 && !close.empty(), "marks of reasoning are empty");
+  require(std::cmp_equal(marks.tokens->size(), vocab), "marks of reasoning have ", marks.tokens->size(), " tokens, not ", vocab);
+  check_ids(close, "max_reasoning_tokens", vocab);
+  check_ids(marks.again, "max_reasoning_tokens", vocab);
+  constexpr std::string_view kNeeds = "max_reasoning_tokens ends the reasoning with token ";
+  for (const std::int32_t id : close) {
+    require(std::ranges::find(params.eos_ids, id) == params.eos_ids.end(), kNeeds, id, ", which ends this model's whole answer");
+    for (const auto& [biased, bias] : params.sampling.logit_bias)
+      require(biased != id || std::isfinite(bias), kNeeds, id, ", which logit_bias forbids");
+    require(params.min_new_tokens == 0 || std::ranges::find(params.stop_ids, id) == params.stop_ids.end(), kNeeds, id,
+            ", which stop and min_new_tokens forbid");
+  }
+  for (const std::vector<std::int32_t>& word : params.bad_words)
+    require(std::ranges::search(close, word).empty(), kNeeds, close.front(), " and what follows it, which bad_words forbid");
+}
+
 }  // namespace
 
 std::span<const Setting<SamplingParams>> sampling_settings() { return kSampling; }
@@ -146,6 +168,8 @@ void check(const GenerateParams& params, std::int32_t vocab) {
     require(!word.empty(), "bad_words holds a word without tokens");
     check_ids(word, "bad_words", vocab);
   }
+  if (params.max_reasoning_tokens != -1) check_range("max_reasoning_tokens", static_cast<double>(params.max_reasoning_tokens), {0, kMost});
+  if (params.max_reasoning_tokens >= 0 && params.reasoning) check_reasoning(params, vocab);
   for (const auto& filter : params.filters) require(filter != nullptr, "a token filter is null");
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/batch.h"
 #include "core/error.h"
 #include "engine/llguidance_api.h"
 #include "gil.h"
@@ -22,6 +23,10 @@ struct LibraryHandle {
   std::shared_ptr<const engine::llguidance::Library> library;
 };
 
+struct BytesHandle {
+  std::shared_ptr<const engine::TokenBytes> bytes;
+};
+
 struct TokensHandle {
   std::shared_ptr<const engine::GrammarTokens> tokens;
 };
@@ -31,16 +36,25 @@ struct FilterHandle {
   std::size_t words;
 };
 
-TokensHandle make_tokens(const LibraryHandle& library, const py::array_t<std::uint32_t, py::array::c_style>& lengths,
-                         const py::bytes& bytes, const std::vector<std::uint32_t>& eos) {
+BytesHandle make_bytes(const py::array_t<std::uint32_t, py::array::c_style>& lengths, const py::bytes& bytes) {
   const std::string_view all(bytes);
-  std::vector<std::uint32_t> sizes(lengths.data(), lengths.data() + lengths.size());
-  std::vector<std::uint8_t> copied(all.begin(), all.end());
+  const std::span sizes(lengths.data(), static_cast<std::size_t>(lengths.size()));
+  return {std::make_shared<const engine::TokenBytes>(sizes, std::vector<std::uint8_t>(all.begin(), all.end()))};
+}
+
+TokensHandle make_tokens(const LibraryHandle& library, const BytesHandle& bytes, const std::vector<std::uint32_t>& eos) {
   TokensHandle made;
-  interruptible([&](const Cancel& cancel) {
-    made.tokens = engine::GrammarTokens::make(library.library, std::move(sizes), std::move(copied), eos, cancel);
-  });
+  interruptible([&](const Cancel& cancel) { made.tokens = engine::GrammarTokens::make(library.library, bytes.bytes, eos, cancel); });
   return made;
+}
+
+ReasoningHandle make_reasoning(const BytesHandle& tokens, const py::bytes& open, const py::bytes& close,
+                               const std::vector<std::int32_t>& close_ids, const py::bytes& call, const std::vector<std::int32_t>& again,
+                               bool leads) {
+  const auto marker = [](const py::bytes& text) { return engine::Marker(std::string_view(text)); };
+  engine::ReasoningMarks marks{tokens.bytes, marker(open), marker(close), close_ids, marker(call), again, {}, leads};
+  if (marks.open.size() > 0) marks.openers = engine::tokens_with(marks.open, *marks.tokens);
+  return {std::make_shared<const engine::ReasoningMarks>(std::move(marks))};
 }
 
 GrammarHandle compile(const TokensHandle& tokens, const std::string& kind, const std::string& source) {
@@ -64,12 +78,22 @@ void bind_grammars(py::module_& module) {
       .def(py::init([](const std::string& path) { return LibraryHandle{engine::llguidance::Library::open(path)}; }), "path"_a)
       .def_property_readonly("version", [](const LibraryHandle& l) { return l.library->version(); })
       .def_property_readonly("missing", [](const LibraryHandle& l) { return l.library->missing; });
+  py::class_<BytesHandle>(module, "TokenBytes").def(py::init(&make_bytes), "lengths"_a, "bytes"_a);
   py::class_<TokensHandle> tokens(module, "GrammarTokens");
   py::class_<GrammarHandle> grammar(module, "CompiledGrammar");
   py::class_<FilterHandle> filter(module, "GrammarFilter");
-  tokens.def(py::init(&make_tokens), "library"_a, "lengths"_a, "bytes"_a, "eos"_a)
+  py::class_<ReasoningHandle> reasoning(module, "ReasoningMarks");
+  reasoning.def(py::init(&make_reasoning), "tokens"_a, "open"_a, "close"_a, "close_ids"_a, "call"_a, "again"_a, "leads"_a);
+  tokens.def(py::init(&make_tokens), "library"_a, "tokens"_a, "eos"_a)
       .def_property_readonly("words", [](const TokensHandle& t) { return t.tokens->words(); })
       .def("compile", &compile, "kind"_a, "source"_a);
+  reasoning.def(
+      "filter",
+      [](const ReasoningHandle& r, std::int64_t most, bool opened) {
+        const auto words = static_cast<std::size_t>(mask_words(static_cast<std::int64_t>(r.marks->tokens->size())));
+        return FilterHandle{engine::reasoning_budget(r.marks, most, opened), words};
+      },
+      "most"_a, "opened"_a);
   grammar.def("filter", [](const GrammarHandle& g) { return FilterHandle{g.grammar->filter(), g.grammar->words()}; });
   filter.def("mask", &mask)
       .def("clone", [](const FilterHandle& f) { return FilterHandle{f.filter->clone(), f.words}; })

@@ -1,4 +1,5 @@
-// Binds grammars. They are compiled without the GIL. A request makes its token filters from a compiled grammar.
+// Binds grammars, and the marks of reasoning, which read tokens in the same form. Grammars are compiled without the GIL. A request makes
+// its token filters from these objects.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -6,11 +7,16 @@
 #include <memory>
 
 #include "engine/grammar.h"
+#include "engine/reasoning_budget.h"
 
 namespace pumice::bindings {
 
 struct GrammarHandle {
   std::shared_ptr<const engine::CompiledGrammar> grammar;
+};
+
+struct ReasoningHandle {
+  std::shared_ptr<const engine::ReasoningMarks> marks;
 };
 
 void bind_grammars(pybind11::module_& module);

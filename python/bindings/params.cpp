@@ -148,6 +148,15 @@ void set_logprobs(GenerateParams& params, const py::object& value) {
   params.engine.sampling.logprobs = value.is_none() ? -1 : in_range<std::int32_t>("logprobs", value, {0, 2147483647});
 }
 
+std::optional<std::int64_t> max_reasoning_tokens(const GenerateParams& params) {
+  const std::int64_t most = params.engine.max_reasoning_tokens;
+  return most < 0 ? std::nullopt : std::optional(most);
+}
+
+void set_max_reasoning_tokens(GenerateParams& params, const py::object& value) {
+  params.engine.max_reasoning_tokens = value.is_none() ? -1 : in_range<std::int64_t>("max_reasoning_tokens", value, {0, 2147483647});
+}
+
 constexpr std::array<std::string_view, 3> kOwnGuesses = {"off", "auto", "on"};  // the values of engine::OwnGuesses
 
 std::string own_guesses(const GenerateParams& params) {
@@ -189,6 +198,7 @@ void bind_params(py::module_& module) {
   bind_value(bound, "eos_ids", generate, &engine::GenerateParams::eos_ids);
   bind_value(bound, "stop_ids", generate, &engine::GenerateParams::stop_ids);
   bind_value(bound, "bad_words", generate, &engine::GenerateParams::bad_words);
+  bind_value(bound, "reasoning_opened", generate, &engine::GenerateParams::reasoning_opened);
   bind_value(bound, "foreseen", speculation, &engine::Speculation::foreseen);
   bind_value(bound, "always", speculation, &engine::Speculation::always);
   bind_value(bound, "replay", speculation, &engine::Speculation::replay);
@@ -197,9 +207,11 @@ void bind_params(py::module_& module) {
       .def_property(
           "seed", [](const GenerateParams& params) { return params.engine.sampling.seed; }, &set_seed)
       .def_property("logprobs", &logprobs, &set_logprobs)
+      .def_property("max_reasoning_tokens", &max_reasoning_tokens, &set_max_reasoning_tokens)
       .def_property(
           "dry_breakers", [](const GenerateParams& params) { return params.engine.sampling.dry_breakers; }, &set_dry_breakers)
       .def_readwrite("grammar", &GenerateParams::grammar)
+      .def_readwrite("reasoning", &GenerateParams::reasoning)
       .def_readwrite("draft", &GenerateParams::draft)
       .def_readwrite("logits_processor", &GenerateParams::logits_processor)
       .def(

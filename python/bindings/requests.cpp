@@ -34,6 +34,7 @@ py::list news_list(const std::vector<engine::News>& news, bool logprobs) {
     if (n.finish == engine::Finish::grammar) item["finish_reason"] = "grammar";
     // The same reason as when a caller closes the request at a time limit of its own.
     if (n.finish == engine::Finish::deadline) item["finish_reason"] = "cancelled";
+    if (n.reasoning_cut >= 0) item["reasoning_cut"] = n.reasoning_cut;
     if (logprobs) {
       item["logprobs"] = to_array(n.logprobs);
       item["top_ids"] = to_array(n.top_ids, n.top_count);
@@ -60,6 +61,7 @@ class RequestHandle {
       if (!each) fail(ErrorKind::wrong_type, "params must be a sequence of GenerateParams");
       engine::GenerateParams& one = all.emplace_back(each->engine);
       if (!each->grammar.is_none()) one.filters.push_back(each->grammar.cast<const GrammarHandle&>().grammar->filter());
+      if (!each->reasoning.is_none()) one.reasoning = each->reasoning.cast<const ReasoningHandle&>().marks;
       if (!each->draft.is_none()) one.speculation.drafter = model_->drafter(each->draft.cast<const ModelHandle&>().get());
       one.shows_logits = !each->logits_processor.is_none();
       logprobs_ = logprobs_ || one.sampling.logprobs >= 0;

@@ -46,12 +46,25 @@ class GrammarLibrary:
     missing: list[str]  # functions that the library lacks; if there are any, no GrammarTokens may be made with it
     def __init__(self, path: str) -> None: ...
 
+class TokenBytes:
+    """The bytes of a vocabulary's tokens. `bytes` has the bytes of all tokens one after another, and `lengths` has the number of bytes of
+    each token: 0 for an id without a token. A token whose first byte is 0xFF is special."""
+
+    def __init__(self, lengths: npt.NDArray[np.uint32], bytes: bytes) -> None: ...
+
+class ReasoningMarks:
+    """How the answers of a model mark reasoning. cpp/engine/reasoning_budget.h explains the arguments."""
+
+    def __init__(
+        self, tokens: TokenBytes, open: bytes, close: bytes, close_ids: Sequence[int], call: bytes, again: Sequence[int], leads: bool
+    ) -> None: ...
+    def filter(self, most: int, opened: bool) -> GrammarFilter: ...
+
 class GrammarTokens:
-    """A vocabulary in the form that grammars need. `bytes` has the bytes of all tokens one after another, and `lengths` has the number of
-    bytes of each token. A token of length 0 is never allowed. A token whose first byte is 0xFF is special."""
+    """A vocabulary in the form that grammars need. A token without bytes is never allowed."""
 
     words: int  # number of 32-bit words in a mask, which has one bit per token
-    def __init__(self, library: GrammarLibrary, lengths: npt.NDArray[np.uint32], bytes: bytes, eos: Sequence[int]) -> None: ...
+    def __init__(self, library: GrammarLibrary, tokens: TokenBytes, eos: Sequence[int]) -> None: ...
     def compile(self, kind: str, source: str) -> CompiledGrammar:
         """Compiles a grammar. kind: "json" (a schema), "regex", "lark" or "llguidance" (JSON with several grammars). Raises
         GrammarError."""
@@ -60,7 +73,8 @@ class CompiledGrammar:
     def filter(self) -> GrammarFilter: ...
 
 class GrammarFilter:
-    """The state of a grammar in one answer, which advances token by token. For tests only; the engine makes its own filters."""
+    """The state of a grammar, or of a budget for reasoning, in one answer. It advances token by token. For tests only; the engine makes
+    its own filters."""
 
     def mask(self) -> npt.NDArray[np.uint32]:
         """Returns the tokens that may come next. Bit i % 32 of word i // 32 is set if token i may come."""
@@ -321,6 +335,9 @@ class GenerateParams:
     eos_ids: list[int]  # each of these ids ends a sequence, and is not returned
     stop_ids: list[int]  # the caller ends a sequence at these ids; like eos_ids, they do not occur in the first min_new_tokens tokens
     bad_words: list[list[int]]  # sequences of ids that are never generated
+    max_reasoning_tokens: int | None  # the reasoning is ended after this many tokens; None: no budget
+    reasoning: ReasoningMarks | None  # how reasoning is marked; a request with max_reasoning_tokens needs it
+    reasoning_opened: bool  # the prompt has opened the reasoning
     # 0: greedy. This and the other floats below are stored as float32. Reading one returns the shortest decimal number for it.
     temperature: float
     top_k: int
@@ -392,8 +409,9 @@ class Request:
         all tokens have been returned.
 
         There is one dict for each sequence that has new tokens or has ended: sequence, ids (int32: the new tokens), finish_reason (None,
-        "eos", "length", "grammar" or "cancelled"). If log-probabilities were asked for, it also has logprobs (float32 n), top_ids (int32
-        n x k) and top_logprobs (float32 n x k). An eos token is not among the ids."""
+        "eos", "length", "grammar" or "cancelled"). If max_reasoning_tokens ends the reasoning, the dict has reasoning_cut: the place in the
+        answer of the first token that does so, which may come later. If log-probabilities were asked for, it also has logprobs (float32 n),
+        top_ids (int32 n x k) and top_logprobs (float32 n x k). An eos token is not among the ids."""
 
     def start(self, tag: int, steps: int) -> None:
         """Starts the request. From now on, Pump.wait() delivers its new tokens whenever `steps` steps have brought some. Raises

@@ -331,6 +331,7 @@ class Grammars:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Callable[[], list[int]]) -> None:
         self._tokenizer, self._vocab_size, self._eos_ids = tokenizer, vocab_size, eos_ids
+        self._bytes: _core.TokenBytes | None = None
         self._tokens: _core.GrammarTokens | None = None
         self._compiled: OrderedDict[Grammar, _core.CompiledGrammar] = OrderedDict()
         self._making, self._lock = threading.Lock(), threading.Lock()
@@ -355,23 +356,32 @@ class Grammars:
 
     def tokens(self) -> _core.GrammarTokens:
         """Returns the model's vocabulary in llguidance's form, which is made once. Raises GrammarError if the model has no end token."""
-        found = library()
+        found, eos_ids = library(), self._eos_ids()
+        if not eos_ids:
+            raise GrammarError("the model names no end token, and an answer that is complete would have no end")
+        tokens = self.token_bytes()
         with self._making:
             if self._tokens is None:
-                eos_ids = self._eos_ids()
-                if not eos_ids:
-                    raise GrammarError("the model names no end token, and an answer that is complete would have no end")
-                pieces = interruptible(lambda: token_bytes(self._tokenizer, self._vocab_size, eos_ids))
-                lengths = np.fromiter(map(len, pieces), np.uint32, len(pieces))
-                self._tokens = _core.GrammarTokens(found, lengths, b"".join(pieces), eos_ids)
+                self._tokens = _core.GrammarTokens(found, tokens, eos_ids)
             return self._tokens
+
+    def token_bytes(self) -> _core.TokenBytes:
+        """Returns the bytes of the model's tokens, which are made once."""
+        with self._making:
+            if self._bytes is None:
+                pieces = interruptible(lambda: token_bytes(self._tokenizer, self._vocab_size, self._eos_ids()))
+                self._bytes = _core.TokenBytes(np.fromiter(map(len, pieces), np.uint32, len(pieces)), b"".join(pieces))
+            return self._bytes
 
 
 def token_bytes(tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int]) -> list[bytes]:
     """Returns the bytes that each token adds to a text. For a special token, these are 0xFF and the token's name, as llguidance requires.
     An id without a token has no bytes, because it must never be generated."""
     if not tokenizer.has_bytes:
-        raise TokenizerError("grammars need a tokenizer whose tokens have bytes of their own, and this one joins its tokens in another way")
+        raise TokenizerError(
+            "grammars and max_reasoning_tokens need a tokenizer whose tokens have bytes of their own, and this one joins its tokens in "
+            "another way"
+        )
     special = {*tokenizer.special_ids, *eos_ids}
     return [b"" if (piece := tokenizer.piece(i)) is None else b"\xff" + piece if i in special else piece for i in range(vocab_size)]
 
