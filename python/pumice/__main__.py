@@ -182,6 +182,8 @@ def parser() -> Parser:
         sampling.add_argument("--seed", type=int)
         for name in ("temperature", "top-p", "min-p", "repetition-penalty"):
             sampling.add_argument(f"--{name}", type=float)
+        if sub is not serve:
+            sampling.add_argument("--max-reasoning-tokens", type=int, help="end the model's reasoning after this many tokens")
         sampling.add_argument("--stop", type=_argument, action="append", help="stop before this text (may be given several times)")
     return top
 
@@ -196,7 +198,9 @@ def _load_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _sampling(arguments: argparse.Namespace) -> dict[str, Any]:
-    return _given(arguments, "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop")
+    return _given(
+        arguments, "max_new_tokens", "max_reasoning_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed", "stop"
+    )
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:

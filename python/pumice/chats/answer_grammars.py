@@ -20,6 +20,7 @@ from ..errors import GrammarError
 from ..generate.answers import DECODER
 from ..generate.grammar import Grammar
 from ..generate.lark import Lark, lark_regex, lark_text
+from ..generate.reasoning import Marks
 from ..generate.schema_rules import exact
 from ..generate.schemas import closed, is_pydantic, places, prepared, schema_of_type
 from .bare_arguments import BareArguments
@@ -253,7 +254,33 @@ def thought_of(shape: ResponseTemplate | None, row: Row | None, chat_template: s
         if not isinstance(first, str) or not isinstance(last, str):
             return None
         found = Thought(first, last)
-    return found if found.close in chat_template or found.open in chat_template or found.text else None
+        if row is None or row.template is not shape.spec:  # the response template is the model's own, or the caller's
+            return found
+    return found if _is_shown(found, chat_template) or found.text else None
+
+
+def _is_shown(thought: Thought, chat_template: str) -> bool:
+    return thought.close in chat_template or thought.open in chat_template
+
+
+def marks_of(shape: ResponseTemplate | None, row: Row | None, chat_template: str) -> Marks | None:
+    """Returns the texts around reasoning, for max_reasoning_tokens. Returns None if the model does not reason, or if they are not known as
+    plain texts."""
+    thought = thought_of(shape, row, chat_template)
+    of_row = shape is not None and row is not None and row.template is shape.spec
+    if thought is None or (of_row and not _is_shown(thought, chat_template)):
+        return None
+    written, call = written_of(shape, row), ""
+    if not isinstance(written, str):
+        call = _begin(written)
+        if thought.aside.startswith(call):  # then the first word alone may also begin an aside
+            call = (written.before or written.call).partition("%")[0]
+    return Marks(thought.open, thought.close, (thought.text, thought.aside), call, once=not thought.aside)
+
+
+def _begin(written: Written) -> str:
+    """Returns the first word of what a model writes when it calls tools."""
+    return (written.before or written.call).partition("%")[0].split()[0]
 
 
 def written_of(shape: ResponseTemplate | None, row: Row | None) -> Written | str:
@@ -399,8 +426,7 @@ def _parameters(made: AnswerGrammar, form: str, index: int, tool: Mapping[str, A
 def _free(made: AnswerGrammar, written: Written, asking: Asking) -> str:
     """Returns an expression for text that may contain calls. Once the model has written the first word of a call, it must finish the
     call."""
-    begin = (written.before or written.call).partition("%")[0].split()[0]
-    (first, special), *_ = made.parts(begin)
+    (first, special), *_ = made.parts(_begin(written))
     again = "*" if asking.parallel else "?"
     heard = sorted(i for i in made.tokenizer.special_ids if i != special and i not in made.tokenizer.eos_ids)
     text = f"(ANY | <[{','.join(map(str, heard))}]>)*" if heard else "ANY?"

@@ -21,6 +21,7 @@ from ..generate.answers import Kind, ToolCall
 from ..generate.generation import Chunk, Continuation, Generation
 from ..generate.grammar import Grammar, check_grammars, is_there
 from ..generate.prompts import prompt_ids
+from ..generate.reasoning import Marks
 from ..generate.settings import SamplingParams
 from . import answer_grammars, response_templates
 from .response_parser import FIELDS, Event, ResponseParser, ResponseTemplate
@@ -140,6 +141,7 @@ class Answer(Continuation):
         if not events:
             return [replace(chunk, text="", kind=self._parser.kind)]
         nothing: dict[str, Any] = {"ids": np.empty(0, np.int32), "logprobs": None, "top_ids": None, "top_logprobs": None, "pieces": ()}
+        nothing["reasoning_cut"] = False
         result = []
         for i, event in enumerate(events):
             last = chunk.finish_reason if i == len(events) - 1 else None
@@ -214,6 +216,8 @@ class Asked:
     continues: bool = False  # `opened` ends with text that the answer continues
     grammar: Grammar | None = None
     parser: Callable[[str], Any] = answer_grammars.json_of
+    reasons: bool = False  # `opened` ends inside of reasoning
+    formed: bool = False  # the grammar describes all that comes behind the reasoning
 
     def continuation(self, tokenizer: Tokenizer, params: SamplingParams) -> Continuation:
         """Returns the object that collects the tokens of one answer."""
@@ -266,18 +270,20 @@ class Chats:
 
     def template(self) -> ChatTemplate:
         """Returns the model's chat template, which the first call compiles. Raises ChatTemplateError if the model has none."""
+        if (template := self._found_template()) is None:
+            raise ChatTemplateError(
+                f"{shown_path(Path(self._file.path).name)} has no chat template, and a guessed one would silently give bad answers. "
+                f"Pass chat_template= (Jinja text, or a file with it) to load(), or use generate() with a prompt of your own"
+            )
+        return template
+
+    def _found_template(self) -> ChatTemplate | None:
         with self._lock:
             if self._template is None:
                 from .chat_templates import find_template
 
                 self._template = find_template(self._file, self._given_template)
-            template = self._template
-            if template is None:
-                raise ChatTemplateError(
-                    f"{shown_path(Path(self._file.path).name)} has no chat template, and a guessed one would silently give bad answers. "
-                    f"Pass chat_template= (Jinja text, or a file with it) to load(), or use generate() with a prompt of your own"
-                )
-            return template
+            return self._template
 
     @cached_property
     def _own_shape(self) -> ResponseTemplate | None:
@@ -333,11 +339,35 @@ class Chats:
         if question.continues:
             opened = "" if shape is None else self._continued(shape, template, question, variables, text, calls)
             begun = any(question.messages[-1][key].strip() for key in question.continued)
-            return Asked(text, ids, shape, opened, tools, calls, heard, template.text, begun)
+            reasons = _reasons(shape, opened, calls)
+            return Asked(text, ids, shape, opened, tools, calls, heard, template.text, begun, reasons=reasons)
         opened = "" if shape is None else self._opened(shape, template, question.messages, variables, text)
-        grammar = self._grammar(question, template.text, shape, opened, variables)
+        reasons = _reasons(shape, opened)
+        grammar = self._grammar(question, template.text, shape, opened, reasons, variables)
         parser = answer_grammars.json_of if question.format is None else question.format.parse
-        return Asked(text, ids, shape, opened, tools, calls, heard, template.text, False, grammar, parser)
+        formed = question.format is not None or question.must_call
+        return Asked(text, ids, shape, opened, tools, calls, heard, template.text, False, grammar, parser, reasons, formed)
+
+    def marks(self, asked: Asked | None = None) -> Marks:
+        """Returns how answers mark reasoning, for max_reasoning_tokens. Raises ChatTemplateError if that is not known. asked: the
+        conversation that is answered, or None for generate()."""
+        found, name = None, shown_path(Path(self._file.path).name)
+        if self._given_shape is False:
+            why = "response_template=False was given"
+        elif self._own_shape is None and self._found_template() is None:
+            why = f"{name} has no chat template"
+        else:
+            why = f"{name} has none as plain texts, in its chat template or its response template"
+            template = "" if self._own_shape is not None else self.template().text
+            found = answer_grammars.marks_of(self.shape(), response_templates.row_of(template), template)
+        if found is None:
+            raise ChatTemplateError(
+                f"max_reasoning_tokens needs the texts around the reasoning, and {why}. Pass response_template= to load() with a field "
+                f"reasoning_content whose open and close are texts (docs/python/tools.md), or leave max_reasoning_tokens out"
+            )
+        if asked is None:
+            return found
+        return replace(found, call=found.call if asked.calls else "", leads=asked.formed and found.once)
 
     def enforces_calls(self) -> bool:
         """Returns whether a grammar can enforce tool calls. Where none can, a call with tool_choice="auto" goes without."""
@@ -345,7 +375,13 @@ class Chats:
         return not isinstance(written, str) and is_there() and self._tokenizer.has_bytes and bool(self._tokenizer.eos_ids)
 
     def _grammar(
-        self, question: Question, chat_template: str, shape: ResponseTemplate | None, opened: str, variables: Mapping[str, Any]
+        self,
+        question: Question,
+        chat_template: str,
+        shape: ResponseTemplate | None,
+        opened: str,
+        reasons: bool,
+        variables: Mapping[str, Any],
     ) -> Grammar | None:
         """Returns the grammar of the answer, or None if any answer is allowed. If tool calls are optional and no grammar can enforce their
         form, the model generates them without a grammar."""
@@ -359,13 +395,12 @@ class Chats:
             tools = []
         thought = answer_grammars.thought_of(shape, row, chat_template)
         off = any(variables.get(name) is False for name in ("enable_thinking", "thinking"))
-        inside = shape is not None and bool(opened) and ResponseParser(shape, prompt=opened).kind == "reasoning"
         asking = answer_grammars.Asking(
             body=None if question.format is None else question.format.grammar,
             tools=tools,
             calls="must" if question.must_call else "free",
             parallel=question.parallel,
-            opened=inside,
+            opened=reasons,
             thinks=thought is not None and not off and thought.close not in opened,
         )
         enforcing = "tool_choice" if question.must_call else "parallel_tool_calls"
@@ -486,6 +521,11 @@ def check_response_template(given: Any) -> Any:
     if given is None or given is False or isinstance(given, (Mapping, str, os.PathLike)):
         return given
     raise TypeError(f"response_template must be a dict, a path, False or None, not {type(given).__name__} {shown(given)}")
+
+
+def _reasons(shape: ResponseTemplate | None, opened: str, calls: bool = True) -> bool:
+    """Returns whether the beginning of an answer that the prompt already contains ends inside of reasoning."""
+    return shape is not None and bool(opened) and ResponseParser(shape, prompt=opened, calls=calls).kind == "reasoning"
 
 
 def _given_shape(given: Any) -> Mapping[str, Any]:

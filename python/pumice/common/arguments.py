@@ -45,8 +45,11 @@ KNOWN_ELSEWHERE = {
     "normalize_embeddings": "normalize",
     "num_return_sequences": "n",
     "num_threads": "threads",
+    "reasoning_budget": "max_reasoning_tokens",
     "repeat_penalty": "repetition_penalty",
     "stop_strings": "stop",
+    "thinking_budget": "max_reasoning_tokens",
+    "thinking_token_budget": "max_reasoning_tokens",
     "typical": "typical_p",
 }
 

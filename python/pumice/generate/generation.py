@@ -18,6 +18,7 @@ import numpy.typing as npt
 from .. import _core
 from ..common.display import html_lines, token_span
 from .answers import CallDelta, Kind, ToolCall
+from .reasoning import Reasoning
 from .settings import SamplingParams, engine_params
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Generation:
     pieces: the text of each token. Joined, they are `text`.
     stopped_by: the stop string or the stop id that ended the text, else None. If one token completes several stop strings, the one that
         begins first in the text counts, and of those that begin at the same place the one that was given first.
+    reasoning_cut: whether max_reasoning_tokens ended the reasoning. The tokens of its end marker are then not the model's choice.
     """
 
     text: str
@@ -69,6 +71,7 @@ class Generation:
     device: str
     pieces: tuple[str, ...] = ()
     stopped_by: str | int | None = None
+    reasoning_cut: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -106,7 +109,8 @@ class Chunk:
     calls: the tool calls that end in this chunk.
     call_deltas: new text of the calls that the model writes now.
     call_errors: (index, reason) for each call whose deltas came and which turned out to be no call. Its index and id are not used again,
-        and the result's tool_calls does not have it."""
+        and the result's tool_calls does not have it.
+    reasoning_cut: True in the chunk with the first token of the end marker with which max_reasoning_tokens ended the reasoning."""
 
     text: str
     ids: Int32
@@ -120,6 +124,7 @@ class Chunk:
     pieces: tuple[str, ...] = ()
     call_deltas: tuple[CallDelta, ...] = ()
     call_errors: tuple[tuple[int, str], ...] = ()
+    reasoning_cut: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -144,11 +149,13 @@ class Continuation:
         self.top_logprobs: list[Any] = []
         self.finish_reason: FinishReason | None = None
         self.stopped_by: str | int | None = None
+        self._cut: int | None = None  # the place of the first token that ends the reasoning; the token may come later, or never
         self._sent_text = self._sent_ids = 0
 
     def push(self, news: Mapping[str, Any]) -> None:
         """Adds new tokens of this sequence from the engine."""
         ids = np.asarray(news["ids"]).tolist()
+        self._cut = news.get("reasoning_cut", self._cut)
         for k, token in enumerate(ids):
             if token in self._stop_ids:
                 self._end("stop", token)
@@ -161,6 +168,11 @@ class Continuation:
                 return
         if news.get("finish_reason") is not None:
             self._end(news["finish_reason"])
+
+    @property
+    def reasoning_cut(self) -> bool:
+        """Whether a token came that ended the reasoning because its budget was used up."""
+        return self._cut is not None and self._cut < len(self.ids)
 
     def cancel(self) -> None:
         """Ends the sequence here, unless it has already ended."""
@@ -214,6 +226,7 @@ class Continuation:
             self.finish_reason,
             *self.arrays(rows),
             pieces=self.pieces(rows),
+            reasoning_cut=self._cut is not None and self._sent_ids <= self._cut < last,
         )
         self._sent_text, self._sent_ids = end, last
         return chunk
@@ -279,12 +292,18 @@ class Run:
         read_ahead: int = 0,
         speculation: Mapping[str, Any] | None = None,
         grammars: Sequence[_core.CompiledGrammar | None] = (),
+        reasoning: Sequence[Reasoning] = (),
     ) -> None:
-        """params: settings for all prompts, or one entry per prompt, all with the same `n`.  grammars: empty, or one entry per prompt."""
+        """params: settings for all prompts, or one entry per prompt, all with the same `n`.  grammars, reasoning: empty, or one entry per
+        prompt."""
 
-        def told(params: SamplingParams, grammar: _core.CompiledGrammar | None = None) -> _core.GenerateParams:
+        def told(
+            params: SamplingParams, grammar: _core.CompiledGrammar | None = None, reasons: Reasoning | None = None
+        ) -> _core.GenerateParams:
             result = engine_params(params, eos_ids)
             result.read_ahead, result.grammar = read_ahead, grammar
+            if reasons is not None:
+                result.reasoning, result.reasoning_opened = reasons.marks, reasons.opened
             for name, value in (speculation or {}).items():
                 setattr(result, name, value)
             return result
@@ -293,11 +312,12 @@ class Run:
         self._device = str(engine.info.get("device", ""))
         self.prompt_tokens = [len(ids) for ids in prompts]
         each_prompt = [params] * len(prompts) if isinstance(params, SamplingParams) else params
-        if isinstance(params, SamplingParams) and not any(grammars):
+        if isinstance(params, SamplingParams) and not any(grammars) and not reasoning:
             self._request = engine.request(list(prompts), [told(params)])
         else:
-            each_grammar = grammars if any(grammars) else [None] * len(prompts)
-            self._request = engine.request(list(prompts), [told(p, g) for p, g in zip(each_prompt, each_grammar, strict=True)])
+            none = [None] * len(prompts)
+            each = zip(each_prompt, grammars if any(grammars) else none, reasoning or none, strict=True)
+            self._request = engine.request(list(prompts), [told(*one) for one in each])
         self.params = [replace(p, seed=int(seed)) for p, seed in zip(each_prompt, self._request.seeds, strict=True)]
         self._n = self.params[0].n
         self.sequences = [begin(tokenizer, p) for p in self.params for _ in range(p.n)]
@@ -386,6 +406,7 @@ class Run:
                     device=self._device,
                     pieces=s.pieces(),
                     stopped_by=s.stopped_by,
+                    reasoning_cut=s.reasoning_cut,
                 )
             )
         return result

@@ -15,6 +15,7 @@ from ..common.interruptible import interruptible
 from .generation import READ_AHEAD, Begin, Continuation, Finish, Run, Stream, run_to_end
 from .grammar import Grammar, Grammars
 from .prompts import prompt_ids
+from .reasoning import Marks, Reasoning, ReasoningBudgets
 from .settings import SAMPLING_DEFAULTS, ModelSettings, SamplingParams, resolve_params
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Generator:
     def __init__(self, tokenizer: Tokenizer, settings: ModelSettings, vocab_size: int) -> None:
         self._tokenizer, self._settings, self._vocab_size = tokenizer, settings, vocab_size
         self.grammars = Grammars(tokenizer, vocab_size, lambda: self.eos_ids)
+        self._budgets = ReasoningBudgets(tokenizer, self.grammars.token_bytes)
 
     @functools.cached_property
     def eos_ids(self) -> list[int]:
@@ -56,6 +58,13 @@ class Generator:
                 raise
             raise type(error)(f"{where}{error}") from None
 
+    def reasoning(self, marks: Marks, ids: Int32, opened: bool | None = None) -> Reasoning:
+        """Returns what a request with max_reasoning_tokens needs for one prompt. opened: whether the prompt has opened the reasoning.
+        None: its ids say so. Raises TokenizerError if the tokenizer cannot spell the marks."""
+        if opened is None:
+            opened = marks.opened_in(self._tokenizer.decode(ids, skip_special=False))
+        return Reasoning(self._budgets.marks(marks), opened)
+
     def start(
         self,
         engine: _core.Model,
@@ -66,15 +75,17 @@ class Generator:
         begin: Begin = Continuation,
         speculation: Mapping[str, Any] | None = None,
         grammars: Sequence[Grammar | None] = (),
+        reasoning: Sequence[Reasoning] = (),
     ) -> Any:
         """Starts a request. Returns a Stream if `stream`, or else runs the request to its end and returns finish(results).
 
         params: settings for all prompts, or one entry per prompt.  begin: makes the object that collects the tokens of a sequence.
-        speculation: fields of GenerateParams by name.  grammars: empty, or one entry (which may be None) per prompt."""
+        speculation: fields of GenerateParams by name.  grammars: empty, or one entry (which may be None) per prompt.  reasoning: one entry
+        per prompt, or empty if no prompt has max_reasoning_tokens."""
         if not ids:
             if stream:
                 raise ValueError("prompt is an empty list: there is nothing to stream")
             return finish([])
         compiled = [None if grammar is None else self.grammars.compiled(grammar) for grammar in grammars]
-        run = Run(engine, self._tokenizer, ids, params, self.eos_ids, begin, READ_AHEAD if stream else 0, speculation, compiled)
+        run = Run(engine, self._tokenizer, ids, params, self.eos_ids, begin, READ_AHEAD if stream else 0, speculation, compiled, reasoning)
         return Stream(run, finish) if stream else run_to_end(run, finish)

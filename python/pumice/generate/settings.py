@@ -29,6 +29,7 @@ class Sampling(TypedDict, total=False):
     min_new_tokens: int
     ignore_eos: bool
     bad_words: str | Sequence[str | Sequence[int]] | None
+    max_reasoning_tokens: int | None
     logits_processor: LogitsProcessor | None
     temperature: float | None
     top_k: int | None
@@ -83,6 +84,7 @@ class SamplingParams:
     min_new_tokens: the first `min_new_tokens` tokens are neither an end token nor one of `stop_ids`.
     ignore_eos: whether end tokens are treated like all other tokens.
     bad_words: sequences of token ids that are never generated as a whole.
+    max_reasoning_tokens: the reasoning is ended after this many tokens, or None for no budget.
     logits_processor: the caller's function that changes the logits of each token, or None.
     temperature: logits are divided by it, at most 1e6. 0 is greedy.
     top_k: only this many most likely tokens may come. 0 is off.
@@ -116,6 +118,7 @@ class SamplingParams:
     min_new_tokens: int = _OFF.min_new_tokens
     ignore_eos: bool = False
     bad_words: tuple[tuple[int, ...], ...] = ()
+    max_reasoning_tokens: int | None = _OFF.max_reasoning_tokens
     logits_processor: LogitsProcessor | None = None
     temperature: float = _OFF.temperature
     top_k: int = _OFF.top_k

@@ -96,6 +96,9 @@ class ChatCalls(ModelBase):
         params, guesses = self._generator.params(options), speculation(self, options)
         with argument("messages", ChatTemplateError):
             asked = interruptible(lambda: self._chats.asked(question))
+        reasoning = []
+        if params.max_reasoning_tokens is not None:
+            reasoning = [self._generator.reasoning(self._chats.marks(asked), asked.ids, asked.reasons)]
         if dry_run:
             known = {"prompt_tokens": len(asked.ids), "reused_tokens": 0, "seed": params.seed or 0, "params": params}
             return asked.nothing(device=str(self.info.get("device", "")), **known)
@@ -111,7 +114,7 @@ class ChatCalls(ModelBase):
 
         form = "grammar" if grammar is not None else "response_format" if response_format is not None else "tools"
         with argument("messages", ContextLengthError), argument(form, GrammarError), argument("speculate", UnsupportedTaskError):
-            return self._generator.start(engine, [asked.ids], params, finish, stream, begin, guesses, [asked.grammar])
+            return self._generator.start(engine, [asked.ids], params, finish, stream, begin, guesses, [asked.grammar], reasoning)
 
     @checked_keywords()
     @survives_its_device

@@ -39,6 +39,8 @@ class GenerateCalls(ModelBase):
         ignore_eos: True treats end tokens like all other tokens.
         stop: strings or token ids that end the text. A string is found even across token borders. The text is cut before the string.
         bad_words: strings, or lists of token ids, that are never generated.
+        max_reasoning_tokens: after this many tokens, the model's reasoning ends: the tokens of its end marker come next, and the answer
+            goes on. The result's .reasoning_cut says whether that happened. None means no limit.
         temperature (0: greedy), top_k, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty: None means the
             model's own setting, or off if it has none. If a filter is given and no temperature, the temperature is 1.
         dry_multiplier, dry_base, dry_allowed_length, dry_range, dry_breakers: settings of the DRY penalty for repetitions.
@@ -63,8 +65,9 @@ class GenerateCalls(ModelBase):
         draft: a smaller Model with the same tokenizer, which guesses the next tokens. Guesses do not change the generated tokens, and
             guessing stops where it does not save time.
 
-        Raises GrammarError, GrammarBusyError, ContextLengthError, UnsupportedTaskError, and TypeError or ValueError, whose message names
-        the argument. A KeyboardInterrupt has the result so far as .partial.
+        Raises ChatTemplateError if max_reasoning_tokens is given and the markers of reasoning are not known, GrammarError,
+        GrammarBusyError, ContextLengthError, UnsupportedTaskError, and TypeError or ValueError, whose message names the argument. A
+        KeyboardInterrupt has the result so far as .partial.
         """
         return self._generate(prompt, options, stream=False, sampling=sampling)
 
@@ -90,6 +93,10 @@ class GenerateCalls(ModelBase):
         params = generator.params(options)
         single = single and params.n == 1
         each = params if settings is None else [generator.params(s, f"sampling[{i}]: ") for i, s in enumerate(settings)]
+        reasoning = []
+        if any(p.max_reasoning_tokens is not None for p in (each if isinstance(each, list) else [each])):
+            marks = self._chats.marks()
+            reasoning = [generator.reasoning(marks, each_ids) for each_ids in ids]
         with argument("prompt", ContextLengthError), argument("grammar", GrammarError), argument("speculate", UnsupportedTaskError):
             return generator.start(
                 engine,
@@ -99,6 +106,7 @@ class GenerateCalls(ModelBase):
                 stream,
                 speculation=speculation(self, options),
                 grammars=grammars,
+                reasoning=reasoning,
             )
 
     def cache_stats(self) -> dict[str, int]:

@@ -88,6 +88,8 @@ def test_generate(cli: Any, path: Path) -> None:
     assert cli("generate", path, "-", "--max-new-tokens", 2, stdin="abc")[1] == "cb\n"
     assert cli("generate", path, "story", "--stop", "\nUser:", "--stop", "zzz")[1] == "Once upon a time.\n"
     assert cli("generate", path, "ab", "--temperature", 0.5, "--seed", 3)[1] == "bad\n"
+    code, out, err = cli("generate", path, "ab", "--max-reasoning-tokens", 3)
+    assert (code, out) == (1, "") and err.startswith("pumice: max_reasoning_tokens needs the texts around the reasoning")
 
 
 def test_chat_keeps_the_conversation(cli: Any, path: Path) -> None:

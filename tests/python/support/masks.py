@@ -18,6 +18,12 @@ def may_come(mask: np.ndarray, token: int) -> bool:
     return bool(mask[token // 32] >> (token % 32) & 1)
 
 
+def only(mask: np.ndarray) -> int | None:
+    """Returns the only token that a mask allows, or None if it allows several."""
+    words = np.flatnonzero(mask)
+    return int(allowed(mask)[0]) if len(words) == 1 and int(mask[words[0]]).bit_count() == 1 else None
+
+
 def filter_of(model: pumice.Model, grammar: Grammar) -> Any:
     return model._generator.grammars.compiled(grammar).filter()
 
