@@ -13,11 +13,12 @@ from .calls import Call, dumped
 from .conversations import Answering, Asked, begun, chosen, finish_of, grammar_of, openai_tools, response_format_of
 from .failures import Refused, body_of, new_id
 from .fields import FLAG, OBJECT, TEXT, Field, Fields
-from .sampling_fields import GRAMMAR, INERT, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
+from .sampling_fields import BUDGET, GRAMMAR, INERT, MODEL, STREAM, STREAM_OPTIONS, STRUCTURED, sampling_fields
 from .settings import Settings
 
 DONE = b"data: [DONE]\n\n"
 MOST_LOGPROBS = 20
+_REASONING = ("max_tokens", "effort", "enabled")  # the entries of `reasoning` that have an effect
 
 
 def fields(settings: Settings) -> Fields:
@@ -41,6 +42,14 @@ def fields(settings: Settings) -> Fields:
             STRUCTURED,
             GRAMMAR,
             Field("reasoning_effort", TEXT, "How much the model should reason, where its template reads it."),
+            Field(
+                "reasoning",
+                {"type": "object", "properties": {"max_tokens": BUDGET, "effort": TEXT, "enabled": FLAG}},
+                "As OpenRouter has it. max_tokens: max_reasoning_tokens. effort: reasoning_effort. enabled: whether the model reasons, "
+                "where its template can be told. Entries without effect are named in pumice.ignored.",
+                covers={"max_reasoning_tokens": "reasoning.max_tokens"},
+            ),
+            Field("thinking_token_budget", BUDGET, "vLLM's name of max_reasoning_tokens.", to="max_reasoning_tokens"),
             Field(
                 "chat_template_kwargs",
                 OBJECT,
@@ -73,6 +82,14 @@ def asked_of(read: Any) -> Asked:
     tools = openai_tools(read["tools"] or (), left_out)
     choice, tools = chosen(read["tool_choice"], tools)
     options = {name: value for name, value in read.keywords.items() if name != "grammar"}
+    reasoning = read["reasoning"] or {}
+    left_out += [f"reasoning.{name}" for name, value in reasoning.items() if name not in _REASONING and value is not None]
+    if (budget := reasoning.get("max_tokens")) is not None:
+        if "max_reasoning_tokens" in options:
+            raise Refused(400, "reasoning.max_tokens and max_reasoning_tokens were both given; they are the same", param="reasoning")
+        options["max_reasoning_tokens"] = budget
+    if reasoning.get("effort") is not None and read["reasoning_effort"] is not None:
+        raise Refused(400, "reasoning.effort and reasoning_effort were both given; they are the same", param="reasoning")
     if read["logprobs"]:
         options["logprobs"] = read.get("top_logprobs", 0) or True
     elif read["top_logprobs"]:
@@ -89,7 +106,8 @@ def asked_of(read: Any) -> Asked:
         response_format=response_format_of(read["response_format"]),
         grammar=grammar_of(read),
         variables=dict(read["chat_template_kwargs"] or {}),
-        effort=read["reasoning_effort"],
+        effort=reasoning.get("effort") or read["reasoning_effort"],
+        thinking=reasoning.get("enabled"),
         continue_final=bool(read["continue_final_message"]),
         options=options,
         left_out=[*left_out, *read.ignored],
@@ -110,8 +128,10 @@ def usage_of(results: Sequence[ChatResult]) -> dict[str, Any]:
 
 
 def report_of(results: Sequence[ChatResult], ignored: Sequence[str]) -> dict[str, Any]:
-    """Returns what only pumice says of an answer: its seed, its times, and what had no effect."""
-    return {"seed": results[0].seed, "timings": dict(results[0].timings), "ignored": list(ignored)}
+    """Returns what only pumice says of an answer: its seed, its times, what had no effect, and whether max_reasoning_tokens ended the
+    reasoning (of any of n answers)."""
+    cut = any(result.reasoning_cut for result in results)
+    return {"seed": results[0].seed, "timings": dict(results[0].timings), "ignored": list(ignored), "reasoning_cut": cut}
 
 
 def logprobs_of(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprobs: Any) -> dict[str, Any]:
@@ -131,6 +151,11 @@ def logprobs_of(model: Model, ids: Any, logprobs: Any, top_ids: Any, top_logprob
     return {"content": content, "refusal": None}
 
 
+def cut_of(cut: bool) -> dict[str, Any]:
+    """Returns the entry of a choice that says that max_reasoning_tokens ended the reasoning. Other choices have none."""
+    return {"reasoning_cut": True} if cut else {}
+
+
 def choice_of(index: int, result: ChatResult, model: Model) -> dict[str, Any]:
     """Returns one whole answer."""
     message: dict[str, Any] = {"role": "assistant", "content": result.content, "refusal": None}
@@ -142,7 +167,7 @@ def choice_of(index: int, result: ChatResult, model: Model) -> dict[str, Any]:
     if result.logprobs is not None:
         logprobs = logprobs_of(model, result.ids, result.logprobs, result.top_ids, result.top_logprobs)
     finish = finish_of(result.finish_reason, bool(result.tool_calls))
-    return {"index": index, "message": message, "finish_reason": finish, "logprobs": logprobs}
+    return {"index": index, "message": message, "finish_reason": finish, "logprobs": logprobs, **cut_of(result.reasoning_cut)}
 
 
 async def chat(call: Call) -> None:
@@ -181,6 +206,7 @@ async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage:
     more: dict[str, Any] = {"usage": None} if usage else {}
     called: set[int] = set()
     spoken: set[int] = set()
+    cut: set[int] = set()
     # What has no effect is said in the first event, unless the event with the usage says it.
     report = {"pumice": {"ignored": answering.ignored}} if answering.ignored and not usage else {}
     async with answering.stream as stream, call.events(failed) as out:
@@ -191,7 +217,7 @@ async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage:
                 choices.append(
                     {"index": chunk.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
                 )
-            choices += _choices(chunk, answering.model, called)
+            choices += _choices(chunk, answering.model, called, cut)
             call.count(chunk)
             await out.send(
                 b"".join(event_of({**head, "choices": [choice], **more, **(report if i == 0 else {})}) for i, choice in enumerate(choices))
@@ -202,13 +228,16 @@ async def _stream(call: Call, answering: Answering, head: dict[str, Any], usage:
         await out.send((event_of(last | {"pumice": report_of(results, answering.ignored)}) if usage else b"") + DONE)
 
 
-def _choices(chunk: Chunk, model: Model, called: set[int]) -> list[dict[str, Any]]:
-    """Returns the choices of the events for a chunk. called: the answers that have called a tool."""
+def _choices(chunk: Chunk, model: Model, called: set[int], cut: set[int]) -> list[dict[str, Any]]:
+    """Returns the choices of the events for a chunk. called: the answers that have called a tool. cut: those
+    whose reasoning the budget has ended."""
     delta: dict[str, Any] = {}
     if chunk.kind == "reasoning" and chunk.text:
         delta = {"reasoning_content": chunk.text, "reasoning": chunk.text}
     elif chunk.kind == "content" and chunk.text:
         delta = {"content": chunk.text}
+    if chunk.reasoning_cut:
+        cut.add(chunk.index)
     if chunk.call_deltas:
         called.add(chunk.index)
         delta["tool_calls"] = [
@@ -225,5 +254,5 @@ def _choices(chunk: Chunk, model: Model, called: set[int]) -> list[dict[str, Any
         choices.append({"index": chunk.index, "delta": delta, "logprobs": logprobs, "finish_reason": None})
     if chunk.finish_reason is not None:
         reason = finish_of(chunk.finish_reason, chunk.index in called)
-        choices.append({"index": chunk.index, "delta": {}, "logprobs": None, "finish_reason": reason})
+        choices.append({"index": chunk.index, "delta": {}, "logprobs": None, "finish_reason": reason, **cut_of(chunk.index in cut)})
     return choices

@@ -12,7 +12,7 @@ import numpy as np
 from ..generate.generation import Generation
 from ..model.model import Model
 from .calls import Call
-from .chat_completions import DONE, event_of, failed
+from .chat_completions import DONE, cut_of, event_of, failed
 from .conversations import finish_of, grammar_of
 from .failures import Refused, new_id
 from .fields import FLAG, INTEGER, TEXT, Field, Fields
@@ -198,7 +198,13 @@ def _choice(index: int, each: Generation, model: Model, echoed: _Echo | None) ->
     if echoed is not None and echoed.logprobs is not None and logprobs is not None:
         logprobs = {name: echoed.logprobs[name] + logprobs[name] for name in logprobs}
     text = (echoed.text if echoed else "") + each.text
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_of(each.finish_reason, False)}
+    return {
+        "index": index,
+        "text": text,
+        "logprobs": logprobs,
+        "finish_reason": finish_of(each.finish_reason, False),
+        **cut_of(each.reasoning_cut),
+    }
 
 
 async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], usage: bool, ignored: Sequence[str]) -> None:
@@ -214,7 +220,13 @@ async def _stream(call: Call, model: Model, stream: Any, head: dict[str, Any], u
                 logprobs = legacy_logprobs(model, chunk.ids, chunk.logprobs, chunk.top_ids, chunk.top_logprobs, start)
             lengths[chunk.index] = lengths.get(chunk.index, 0) + len(chunk.text)
             finish = finish_of(chunk.finish_reason, False)
-            choice = {"index": chunk.index, "text": chunk.text, "logprobs": logprobs, "finish_reason": finish}
+            choice = {
+                "index": chunk.index,
+                "text": chunk.text,
+                "logprobs": logprobs,
+                "finish_reason": finish,
+                **cut_of(chunk.reasoning_cut),
+            }
             call.count(chunk)
             await out.send(event_of({**head, "choices": [choice], **more, **told}))
             told = {}

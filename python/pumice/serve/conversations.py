@@ -30,6 +30,8 @@ _THINKING = ("enable_thinking", "thinking")  # variables with which chat templat
 class Asked:
     """A conversation and what its answer must be like, in the words of Model.chat(). options: further keywords of chat(), with sampling.
     effort: how much the model should reason, or None. thinking: whether it should reason at all, or None where the request does not say.
+    budget: most tokens of the reasoning, from a field that clients send to models of all kinds. It has no effect if it is not known how the
+    model marks reasoning; budget_name is what the report then calls it. options may have max_reasoning_tokens, which is an error then.
     enforced: a tool has a grammar, so the request fails if nothing can enforce it.
     left_out: parts of the request that nothing here can do, for the answer's report."""
 
@@ -42,6 +44,8 @@ class Asked:
     variables: dict[str, Any] = field(default_factory=dict)
     effort: str | None = None
     thinking: bool | None = None
+    budget: int | None = None
+    budget_name: str = ""
     enforced: bool = False
     continue_final: bool = False
     options: dict[str, Any] = field(default_factory=dict)
@@ -140,6 +144,14 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
     if asked.thinking is not None and not habits.variables & {*_THINKING}:
         ignored.add("thinking")
     keywords: dict[str, Any] = {"max_new_tokens": int(model.info["n_ctx"]), **call.sampling, **asked.options}
+    if asked.budget is not None and not habits.marked:
+        ignored.add(asked.budget_name)
+    elif asked.budget is not None:
+        if "max_reasoning_tokens" in asked.options:
+            raise Refused(
+                400, f"{asked.budget_name} and max_reasoning_tokens were both given; they are the same", param="max_reasoning_tokens"
+            )
+        keywords["max_reasoning_tokens"] = asked.budget
     await call.translated(_check_sizes, asked, call.server.settings)
     if asked.tools:
         if any(tool["function"].get("strict") for tool in asked.tools) and not await call.server.aside(model._chats.enforces_calls):

@@ -11,8 +11,8 @@ from .answer_blocks import Block, Blocks, Change, changes_of, whole
 from .calls import Call, dumped
 from .conversations import Answering, Asked, begun, counted, function_tool
 from .failures import Refused, body_of, new_id
-from .fields import FLAG, NUMBER, OBJECT, TEXT, Field, Fields, Read
-from .sampling_fields import MODEL, STREAM, sampling_fields
+from .fields import FLAG, OBJECT, TEXT, Field, Fields, Read
+from .sampling_fields import BUDGET, MODEL, STREAM, sampling_fields
 from .settings import Settings
 
 # Claude Code puts a block that begins with this text first, and changes it with each request. It would spoil the prefix cache.
@@ -64,9 +64,11 @@ def fields(settings: Settings) -> Fields:
                 {
                     "type": "object",
                     "required": ["type"],
-                    "properties": {"type": {"enum": ["enabled", "disabled", "adaptive", "between_tools"]}, "budget_tokens": NUMBER},
+                    "properties": {"type": {"enum": ["enabled", "disabled", "adaptive", "between_tools"]}, "budget_tokens": BUDGET},
                 },
-                "Whether the model reasons, where its template can be told. Other entries have no effect, and pumice.ignored names them.",
+                "type: whether the model reasons, where its template can be told. budget_tokens: the reasoning ends after this many "
+                "tokens, if it is known how the model marks reasoning. Entries without effect are named in pumice.ignored.",
+                covers={"max_reasoning_tokens": "thinking.budget_tokens"},
             ),
             Field(
                 "output_config",
@@ -104,7 +106,9 @@ def asked_of(read: Read) -> Asked:
     """Translates a checked body."""
     thinking = read["thinking"] or {}
     left_out = [*read.ignored, *(name for name in _WITHOUT_EFFECT if read[name])]
-    left_out += [f"thinking.{name}" for name, value in thinking.items() if name != "type" and value is not None]
+    budget = thinking.get("budget_tokens") if thinking.get("type") != "disabled" else None
+    known = ("type",) if budget is None else ("type", "budget_tokens")
+    left_out += [f"thinking.{name}" for name, value in thinking.items() if name not in known and value is not None]
     messages = [*_system(read["system"]), *_conversation(read["messages"], left_out)]
     tools = _tools(read["tools"] or (), left_out)
     choice = read["tool_choice"] or {"type": "auto"}
@@ -121,6 +125,8 @@ def asked_of(read: Read) -> Asked:
         variables=dict(read["chat_template_kwargs"] or {}),
         effort=output.get("effort"),
         thinking=thinking["type"] != "disabled" if thinking else None,
+        budget=budget,
+        budget_name="thinking.budget_tokens",
         continue_final=last["role"] == "assistant" and not last.get("tool_calls"),
         options=dict(read.keywords),
         left_out=left_out,
@@ -279,7 +285,12 @@ def _end(result: ChatResult, calls: bool) -> dict[str, Any]:
 
 
 def _report(result: ChatResult, answering: Answering) -> dict[str, Any]:
-    return {"seed": result.seed, "timings": dict(result.timings), "ignored": answering.ignored}
+    return {
+        "seed": result.seed,
+        "timings": dict(result.timings),
+        "ignored": answering.ignored,
+        "reasoning_cut": result.reasoning_cut,
+    }
 
 
 def _content(block: Block) -> dict[str, Any]:

@@ -57,6 +57,7 @@ def sampling_fields(settings: Settings) -> tuple[Field, ...]:
             to="logit_bias",
             read=biases,
         ),
+        Field("max_reasoning_tokens", BUDGET, "The reasoning ends after this many tokens.", to="max_reasoning_tokens"),
         Field("ignore_eos", FLAG, "Goes on after end tokens.", to="ignore_eos"),
         Field("bad_words", {"anyOf": [stop, texts]}, "Texts that are never generated.", to="bad_words"),
         Field("dry_breakers", texts, "generate()'s dry_breakers.", to="dry_breakers"),
@@ -65,6 +66,7 @@ def sampling_fields(settings: Settings) -> tuple[Field, ...]:
     )
 
 
+BUDGET = {"type": "integer", "minimum": 0}
 _INTEGERS = ("top_k", "min_new_tokens", "dry_allowed_length", "dry_range", "priority")
 _NUMBERS = (
     "min_p",

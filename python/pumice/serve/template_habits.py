@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..chats.response_templates import reasoning_key
-from ..errors import PumiceError
+from ..errors import ChatTemplateError, PumiceError
 from ..model.model import Model
 
 _MARK = "7Q1ZK"  # a text that no template writes by itself
@@ -16,12 +16,14 @@ _MARK = "7Q1ZK"  # a text that no template writes by itself
 @dataclass(frozen=True)
 class TemplateHabits:
     """developer: it knows the role "developer". several: it takes several system messages at the begin, and later: one after the begin.
-    reasoning: the key of a message under which it looks for reasoning. variables: the names that it reads."""
+    reasoning: the key of a message under which it looks for reasoning. marked: the texts around reasoning in answers are known, so it can
+    be ended. variables: the names that it reads."""
 
     developer: bool
     several: bool
     later: bool
     reasoning: str
+    marked: bool
     variables: frozenset[str]
 
 
@@ -36,6 +38,13 @@ def habits_of(model: Model) -> TemplateHabits:
         except (PumiceError, ValueError, TypeError):
             return False
 
+    def marked() -> bool:
+        try:
+            model._chats.marks()
+        except ChatTemplateError:
+            return False
+        return True
+
     user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
     system, developer = {"role": "system", "content": _MARK}, {"role": "developer", "content": _MARK}
     return TemplateHabits(
@@ -43,5 +52,6 @@ def habits_of(model: Model) -> TemplateHabits:
         several=shows(system, system, user),
         later=shows(user, answer, system, user),
         reasoning=reasoning_key(template.text),
+        marked=marked(),
         variables=template.variables,
     )
