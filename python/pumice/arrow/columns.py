@@ -33,9 +33,9 @@ CHATS_AT_ONCE = 64  # threads that wait for answers of chat()
 Bools = npt.NDArray[np.bool_]
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
-# The keywords of encode() that Encode takes too. Of the others, `out` and `output` decide where and what the result is, and a job has no
-# place for one progress bar for each batch.
-ENCODE_OPTIONS = tuple(name for name in ENCODE_DEFAULTS if name not in ("out", "output", "show_progress_bar"))
+# The keywords of encode() that Encode takes too. Of the others, `out`, `output` and `max_active_dims` decide where and what the result is,
+# and a job has no place for one progress bar for each batch.
+ENCODE_OPTIONS = tuple(name for name in ENCODE_DEFAULTS if name not in ("out", "output", "max_active_dims", "show_progress_bar"))
 # The keywords of generate() that Generate takes too. With `n` there would be several texts for a row, and with `logprobs` numbers for which
 # there is no column.
 GENERATE_OPTIONS = tuple(name for name in SAMPLING_DEFAULTS if name not in ("n", "logprobs"))
@@ -211,8 +211,8 @@ class Encode(_NewColumns):
     role: "query" and "document" encode as encode_query() and encode_document() do, None as encode().
     null: what a null text means. "error" raises ValueError, "empty" encodes an empty text, "null" makes the vector null.
     load: a dict with options of pumice.load(), for a path.
-    options: the keywords of encode(), except out, output and show_progress_bar. precision="int8" and "uint8" need precision_ranges, because
-        the ranges of a batch would depend on how the table is cut.
+    options: the keywords of encode(), except out, output, max_active_dims and show_progress_bar. precision="int8" and "uint8" need
+        precision_ranges, because the ranges of a batch would depend on how the table is cut.
 
     Raises TypeError and ValueError, which name the argument. A path that does not exist is an error of the first use.
     """

@@ -201,7 +201,8 @@ def test_tokens(model: Any) -> None:
     assert [rows.shape for rows in many] == [(5, 4), (2, 4), (8, 4)]
     np.testing.assert_array_equal(many[0], one[:, :4])
     assert np.linalg.norm(model.encode("abc", output="tokens", normalize=True), axis=1) == pytest.approx(1)
-    with pytest.raises(ValueError, match="output='token' is not one of 'sentence', 'tokens', 'both'; did you mean 'tokens'"):
+    known = "'sentence', 'tokens', 'both', 'sparse'"
+    with pytest.raises(ValueError, match=f"output='token' is not one of {known}; did you mean 'tokens'"):
         model.encode("a", output="token")
 
 
