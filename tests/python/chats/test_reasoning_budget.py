@@ -342,7 +342,7 @@ def test_marks_need_tokens_that_spell_them() -> None:
 
 
 def main() -> None:
-    """Runs 200 answers: python tests/python/chats/test_reasoning_budget.py"""
+    """Runs 200 answers, which takes minutes: PYTHONPATH=examples:tests/python/support python tests/python/chats/test_reasoning_budget.py"""
     with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["hermes"], n_ctx=1024) as model:
         for most in (0, 1, 5, 16, 40):
             formed(model, 40, most, first_seed=100 * most)
