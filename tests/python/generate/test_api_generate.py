@@ -566,6 +566,7 @@ WRONG: dict[str, Any] = {  # for each setting of SAMPLING_DEFAULTS, a wrong valu
     "min_new_tokens": 5,  # more than max_new_tokens=2
     "ignore_eos": "no",
     "bad_words": [[999]],
+    "max_reasoning_tokens": -1,
     "logits_processor": 3,
     "temperature": -1,
     "top_k": "many",
