@@ -12,6 +12,7 @@ long, long-prefill: the 1B shape, decoding after 8,192 tokens and reading a prom
 latency, load, load-7b, start, threads: calls with one sentence, loading, new processes, and more threads than processors.
 The names of encoders: their shapes with random weights.
 --plot FOLDER draws batches (speed of encode by number of texts in a call) and contexts (speed of decoding by context).
+--json FILE writes the tables with the first line, for bench/pictures.py.
 
 --python is the Python that runs pumice. The peers get an environment of their own, .venv-bench, which is made on the first run (torch,
 onnxruntime, ctranslate2, sentence-transformers, llama-cpp-python, matplotlib). This takes about 2 GB, and some minutes because llama.cpp is
@@ -34,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turns import ROOT, WORK, AfterTouch, BesideBusy, Engine, Fresh, Runs, Seen, Worker, in_turn, quality, table
+from turns import ROOT, TABLES, WORK, AfterTouch, BesideBusy, Engine, Fresh, Runs, Seen, Worker, in_turn, quality, table
 
 PEERS = [
     "torch==2.13.0",
@@ -185,6 +186,25 @@ def encoder_shape(b: Bench, title: str, name: str, texts: int = 1000, batch: int
     ours = {"pumice": (workers["pumice"], go), 'pumice, compute="float32"': (workers["pumice"], {**go, "compute": "float32"})}
     runs = {**ours, f"onnxruntime (batch {batch})": (workers["onnxruntime"], {**go, "batch": batch})}
     table(f"{title}, {count:,} texts", in_turn(runs, b.rounds), "sentences/s", quality("worst cosine with float32"))
+    close(workers)
+
+
+def labels(b: Bench) -> None:
+    """Compares label_tokens() with onnxruntime for the probabilities of tokens, and with the pipeline of transformers for spans."""
+    model, count = random_encoder(b, "labels"), 40 if b.quick else 500
+    workers = {
+        engine: Worker(b.engine(engine, "label", model)._replace(file=WORK / "texts.txt"))
+        for engine in ("pumice", "onnxruntime", "transformers")
+    }
+    ours, reference = workers["pumice"], str(WORK / "labels.npy")
+    ours.run(texts=count, spans=False, compute="float32", save=reference)
+    for title, peer, spans in (("probabilities of tokens", "onnxruntime", False), ("spans", "transformers", True)):
+        size = best_batch(workers[peer], texts=count)
+        go: dict[str, Any] = {"texts": count, "spans": spans} | ({} if spans else {"reference": reference})
+        runs: Runs = {"pumice": (ours, go), 'pumice, compute="float32"': (ours, {**go, "compute": "float32"})}
+        seen = in_turn({**runs, f"{peer} (batch {size})": (workers[peer], {**go, "batch": size})}, b.rounds)
+        note = (lambda name, values: "") if spans else quality("largest difference")
+        table(f"BERT base with 9 labels, {title} of {count:,} sentences", seen, "sentences/s", note)
     close(workers)
 
 
@@ -462,6 +482,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "nomic": lambda b: encoder_shape(b, "nomic-embed v1.5 shape", "nomic"),
     "modernbert": lambda b: encoder_shape(b, "ModernBERT base shape", "modernbert"),
     "modernbert-long": lambda b: encoder_shape(b, "ModernBERT base shape, 8,192 tokens a text", "modernbert", texts=2, batch=1, long=9000),
+    "labels": labels,
     "rerank": rerank,
     "static": static,
     "latency": latency,
@@ -515,7 +536,9 @@ def bench_of(arguments: argparse.Namespace) -> Bench:
     finder = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r}); import samples, demo; "
         "print(samples.minilm(), samples.smollm2(), samples.gemma3(), sep='\\n'); "
-        f"open({str(WORK / 'texts.txt')!r}, 'w').write('\\n'.join(demo.docstrings(2000)))"
+        "texts = list(demo.docstrings(10_000)); "
+        f"open({str(WORK / 'texts.txt')!r}, 'w').write('\\n'.join(texts[:2000])); "
+        f"open({str(WORK / 'many.txt')!r}, 'w').write('\\n'.join(texts))"
     )
     found = subprocess.run([arguments.python, "-c", finder], check=True, capture_output=True, text=True).stdout.split("\n")
     (WORK / "sentence.txt").write_text(SENTENCE)
@@ -539,12 +562,16 @@ def plot(b: Bench, title: str, folder: str) -> None:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--plot", metavar="FOLDER", help=f"draw {' and '.join(DRAWN)} as PNGs there; both of them, unless --only names one")
+    parser.add_argument("--json", metavar="FILE", help="write the tables there")
     arguments = parser.parse_args()
     b = bench_of(arguments)
     title = first_line(b)
     print(title, flush=True)
     for part in arguments.only or (DRAWN if arguments.plot else UNASKED):
         PARTS[part](b)
+        if arguments.json:
+            tables = [{**each._asdict(), "rows": [row._asdict() for row in each.rows]} for each in TABLES]
+            Path(arguments.json).write_text(json.dumps({"measured with": title, "tables": tables}, indent=1) + "\n")
     if arguments.plot:
         plot(b, title, arguments.plot)
 

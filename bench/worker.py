@@ -3,10 +3,10 @@ line of JSON.
 
     python bench/worker.py ENGINE WORK MODEL THREADS FILE FOLDER
 
-ENGINE: pumice, sentence-transformers, onnxruntime, ctranslate2, llama.cpp, model2vec or plain-read.
+ENGINE: pumice, sentence-transformers, transformers, onnxruntime, ctranslate2, llama.cpp, model2vec or plain-read.
 WORK: encode (FILE has one text per line); start, which loads the model and encodes FILE's first text, for a fresh process; rank (FILE has
-    the query, then the documents); static and continue (FILE as for encode); generate or load (FILE is the tokenizer for a model of random
-    weights); read, which uses no model.
+    the query, then the documents); label, static and continue (FILE as for encode); generate or load (FILE is the tokenizer for a model of
+    random weights); read, which uses no model.
 FOLDER: the folder of exported models.
 """
 
@@ -32,15 +32,32 @@ Encode = Callable[[list[str], Go], np.ndarray]
 
 
 # ---------------------------------------------------------------- texts to vectors
-def in_batches(tokenizer: Any, texts: list[str], size: int, encode: Callable[[list[list[int]]], np.ndarray]) -> np.ndarray:
-    """Returns the vectors of the texts. They are computed in batches from the longest text to the shortest, because the padded batches of
-    the peers are fastest in this order."""
-    ids = [tokenizer.encode(texts[0]).ids] if len(texts) == 1 else [e.ids for e in tokenizer.encode_batch(texts)]
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]), reverse=True)
-    vectors = np.concatenate([encode([ids[i] for i in order[at : at + size]]) for at in range(0, len(ids), size)])
+def cut(lengths: list[int], go: Go) -> list[list[int]]:
+    """Returns batches as lists of places, from the longest text to the shortest, because padded batches are fastest in this order.
+
+    "batch" is the most texts of one (all). "padded" is the most tokens that one has when its texts are padded to the longest; a text with
+    more is alone."""
+    most_texts, most_tokens = go.get("batch", len(lengths)), go.get("padded", float("inf"))
+    batches: list[list[int]] = []
+    for place in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):
+        last = batches[-1] if batches else []
+        if last and len(last) < most_texts and (len(last) + 1) * lengths[last[0]] <= most_tokens:
+            last.append(place)
+        else:
+            batches.append([place])
+    return batches
+
+
+def in_batches(batches: list[list[int]], encode: Callable[[list[int]], np.ndarray]) -> np.ndarray:
+    """Returns the vectors of all texts in their order. encode() gets the places of one batch."""
+    vectors = np.concatenate([encode(batch) for batch in batches])
     result = np.empty_like(vectors)
-    result[order] = vectors
+    result[[place for batch in batches for place in batch]] = vectors
     return result
+
+
+def tokenized(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    return [tokenizer.encode(texts[0]).ids] if len(texts) == 1 else [e.ids for e in tokenizer.encode_batch(texts)]
 
 
 def padded(batch: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -85,30 +102,45 @@ def encode_sentence_transformers(model: str, threads: int) -> Encode:
 
     torch.set_num_threads(threads)
     loaded = SentenceTransformer(model, device="cpu")
-    return lambda texts, go: loaded.encode(texts, batch_size=go.get("batch", len(texts)), show_progress_bar=False)
+
+    def encode(texts: list[str], go: Go) -> np.ndarray:
+        if "padded" not in go:
+            return loaded.encode(texts, batch_size=go.get("batch", len(texts)), show_progress_bar=False)
+        lengths = [len(ids) for ids in loaded.tokenizer(texts, truncation=True)["input_ids"]]
+        one = lambda batch: loaded.encode([texts[i] for i in batch], batch_size=len(batch), show_progress_bar=False)  # noqa: E731
+        return in_batches(cut(lengths, go), one)
+
+    return encode
 
 
-def encode_onnxruntime(model: str, threads: int) -> Encode:
+def onnx_session(file: str, threads: int) -> Callable[[list[list[int]]], tuple[np.ndarray, np.ndarray]]:
+    """Returns a function that pads a batch of ids, runs the model and returns its output and the mask."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+    def run(batch: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+        tokens, mask = padded(batch)
+        given = {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros_like(tokens)}
+        return session.run(None, {each.name: given[each.name] for each in session.get_inputs()})[0], mask
+
+    return run
+
+
+def encode_onnxruntime(model: str, threads: int) -> Encode:
     tokenizer = raw_tokenizer(model)
 
     @functools.cache
     def session(name: str) -> Any:
         own = Path(model) / "model.onnx"  # bench/random_encoders.py writes it; MiniLM is exported to another folder by compare.py
-        file = own if own.exists() else Path(sys.argv[6]) / name
-        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-
-    def vectors(run: Any, batch: list[list[int]]) -> np.ndarray:
-        tokens, mask = padded(batch)
-        given = {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros_like(tokens)}
-        return pooled(run.run(None, {each.name: given[each.name] for each in run.get_inputs()})[0], mask)
+        return onnx_session(str(own if own.exists() else Path(sys.argv[6]) / name), threads)
 
     def encode(texts: list[str], go: Go) -> np.ndarray:
         run = session("minilm-int8.onnx" if go.get("int8") else "minilm.onnx")
-        return in_batches(tokenizer, texts, go.get("batch", len(texts)), lambda batch: vectors(run, batch))
+        ids = tokenized(tokenizer, texts)
+        return in_batches(cut([len(each) for each in ids], go), lambda batch: pooled(*run([ids[i] for i in batch])))
 
     return encode
 
@@ -125,7 +157,8 @@ def encode_ctranslate2(model: str, threads: int) -> Encode:
     def encode(texts: list[str], go: Go) -> np.ndarray:
         forward = encoder("int8" if go.get("int8") else "float32").forward_batch
         vectors = lambda batch: pooled(np.array(forward(batch).last_hidden_state), padded(batch)[1])  # noqa: E731
-        return in_batches(tokenizer, texts, go.get("batch", len(texts)), vectors)
+        ids = tokenized(tokenizer, texts)
+        return in_batches(cut([len(each) for each in ids], go), lambda batch: vectors([ids[i] for i in batch]))
 
     return encode
 
@@ -187,6 +220,73 @@ def rank_sentence_transformers(model: str, threads: int) -> Measure:
     torch.set_num_threads(threads)
     loaded = sentence_transformers.CrossEncoder(model, device="cpu")
     return ranking(lambda query, documents: loaded.rank(query, documents, show_progress_bar=False), given_texts())
+
+
+# ---------------------------------------------------------------- labels of tokens
+def labelling(label: Callable[[list[str], Go], list[np.ndarray] | None]) -> Measure:
+    """Returns a function that measures the sentences/s of labelling all texts in one call.
+
+    label() returns the probabilities of each text's tokens (tokens, labels), or None if it made spans of them. "save" and "reference" are
+    files of those of all texts; with "reference" the result has the largest difference."""
+
+    def measure(go: Go) -> dict[str, float]:
+        texts = given_texts()[: go["texts"]]
+        begin = time.perf_counter()
+        found = label(texts, go)
+        result = {"sentences/s": len(texts) / (time.perf_counter() - begin)}
+        if "save" in go:
+            np.save(go["save"], np.concatenate(found))
+        if "reference" in go:
+            result["largest difference"] = float(np.abs(np.concatenate(found) - np.load(go["reference"])).max())
+        return result
+
+    return measure
+
+
+def label_pumice(model: str, threads: int) -> Measure:
+    import pumice
+
+    @functools.cache
+    def loaded(compute: str) -> Any:
+        return pumice.load(model, device="cpu", threads=threads, compute=compute)
+
+    def label(texts: list[str], go: Go) -> list[np.ndarray] | None:
+        how = {"show_progress_bar": False}
+        if go["spans"]:
+            loaded(go.get("compute", "auto")).label_tokens(texts, aggregation="simple", **how)
+            return None
+        return [each.probabilities for each in loaded(go.get("compute", "auto")).label_tokens(texts, output="tokens", **how)]
+
+    return labelling(label)
+
+
+def label_transformers(model: str, threads: int) -> Measure:
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    loaded = transformers.pipeline("token-classification", model=model, device="cpu", aggregation_strategy="simple")
+
+    def label(texts: list[str], go: Go) -> None:
+        loaded(sorted(texts, key=len, reverse=True), batch_size=go["batch"])  # the pipeline pads each batch, and does not sort
+
+    return labelling(label)
+
+
+def label_onnxruntime(model: str, threads: int) -> Measure:
+    tokenizer, run = raw_tokenizer(model), onnx_session(str(Path(model) / "model.onnx"), threads)
+
+    def label(texts: list[str], go: Go) -> list[np.ndarray]:
+        ids = tokenized(tokenizer, texts)
+        found: dict[int, np.ndarray] = {}
+        for batch in cut([len(each) for each in ids], go):
+            logits = run([ids[i] for i in batch])[0]
+            powers = np.exp(logits - logits.max(-1, keepdims=True))
+            probabilities = powers / powers.sum(-1, keepdims=True)
+            found |= {i: probabilities[row, 1 : len(ids[i]) - 1] for row, i in enumerate(batch)}
+        return [found[i] for i in range(len(texts))]
+
+    return labelling(label)
 
 
 def given_texts() -> list[str]:
@@ -588,6 +688,9 @@ OTHERS: dict[tuple[str, str], Callable[[str, int], Measure]] = {
     ("llama.cpp", "chat"): chat_llama_cpp,
     ("pumice", "rank"): rank_pumice,
     ("sentence-transformers", "rank"): rank_sentence_transformers,
+    ("pumice", "label"): label_pumice,
+    ("transformers", "label"): label_transformers,
+    ("onnxruntime", "label"): label_onnxruntime,
     ("pumice", "static"): static_pumice,
     ("model2vec", "static"): static_model2vec,
     ("pumice", "load"): load_pumice,
