@@ -17,9 +17,10 @@ from pumice.arrow import Encode
 
 
 def fill(db: duckdb.DuckDBPyConnection, model: pumice.Model, texts: Iterator[str], rows: int = 8192) -> int:
-    """Stores texts and vectors, `rows` at a time, so that memory does not grow with their number. Returns how many there are."""
-    encode, stored = Encode(model), 0
-    db.execute(f"CREATE TABLE docs (id BIGINT, text VARCHAR, vector FLOAT[{model.info['vector_size']}])")
+    """Stores texts with their vectors in batches of `rows`, and goes on where an earlier run was stopped. Returns the number of rows."""
+    db.execute(f"CREATE TABLE IF NOT EXISTS docs (id BIGINT, text VARCHAR, vector FLOAT[{model.info['vector_size']}])")
+    encode, stored = Encode(model), db.execute("SELECT count(*) FROM docs").fetchall()[0][0]
+    texts = islice(texts, stored, None)
     while batch := list(islice(texts, rows)):
         found = encode(pa.table({"id": range(stored, stored + len(batch)), "text": batch}))  # noqa: F841  DuckDB finds it by its name
         db.execute("INSERT INTO docs SELECT * FROM found")

@@ -31,6 +31,9 @@ def test_duckdb(minilm: pumice.Model) -> None:
 
     base = duckdb.connect()
     assert rows_to_duckdb.fill(base, minilm, iter(TEXTS * 7), rows=8) == 21  # more than one batch, the last one short
+    assert rows_to_duckdb.fill(base, minilm, iter(TEXTS * 7), rows=8) == 21  # nothing is stored twice
+    base.execute("DELETE FROM docs WHERE id >= 16")  # as a run that was killed in its third batch leaves the table
+    assert rows_to_duckdb.fill(base, minilm, iter(TEXTS * 7), rows=8) == 21
     assert rows_to_duckdb.nearest(base, minilm, "money and banks", 2) == [(2, TEXTS[2]), (5, TEXTS[2])]
     stored = np.array([row[0] for row in base.execute("SELECT vector FROM docs ORDER BY id").fetchall()], np.float32)
     np.testing.assert_array_equal(stored, minilm.encode(TEXTS * 7))
