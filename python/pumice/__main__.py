@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Literal, NoReturn
 import pumice
 
 from .chats.terminal import FIRST, Terminal, history_path, visible
+from .common.csv_files import column, separator
 from .common.progress import LateBar
 from .common.stdio import OutputError, complain, finish, give_up_output, input_bytes, is_output, on_screen, prepare, say, takes_bytes
 from .machine.peer_worker import PEERS
@@ -90,15 +91,22 @@ def parser() -> Parser:
     info = command("info", run_info, "show what a model file says of itself", "FILE")
     info.add_argument("--tensors", action="store_true", help="list every tensor")
     plan = command("plan", run_plan, "show where each layer would live, without loading", "FILE")
-    encode = command("encode", run_encode, "encode the lines of a file into a .npy array, or a column of Parquet files", "MODEL")
+    encode = command(
+        "encode",
+        run_encode,
+        "encode the lines of a file or a column of a CSV file into a .npy array, or a column of Parquet files",
+        "MODEL",
+    )
     encode.add_argument(
         "input",
         nargs="*",
-        help="a UTF-8 text file, one text per line (default: standard input); with --text-column, Parquet files or folders",
+        help="a UTF-8 text file, one text per line (default: standard input); with --text-column, a .csv or .tsv file, or Parquet files or "
+        "folders",
     )
     encode.add_argument(
-        "-o", "--output", required=True, help="the .npy file to write, (lines, d); with --text-column, a folder for one file per input"
+        "-o", "--output", required=True, help="the .npy file to write, (lines, d); for Parquet files, a folder for one file per input"
     )
+    encode.add_argument("--text-column", type=_argument, metavar="NAME", help="the column of texts, of a CSV file or of Parquet files")
     encode.add_argument("--prompt-name", type=_argument, help="one of the model's prompts, to put before each text")
     encode.add_argument("--truncate-dim", type=_count, help="the first columns only")
     encode.add_argument("--raw", action="store_true", help="do not normalise")
@@ -107,7 +115,6 @@ def parser() -> Parser:
         "--precision-ranges", metavar="FILE", help="a .npy file (2, d) for int8 and uint8: the least and the greatest values"
     )
     tables = encode.add_argument_group("Parquet files (needs the extra [arrow])")
-    tables.add_argument("--text-column", type=_argument, metavar="NAME", help="the column of texts")
     tables.add_argument("--vector-column", type=_argument, metavar="NAME", help='the new column (default "vector")')
     tables.add_argument(
         "--null", choices=("error", "empty", "null"), help="a null text is an error (default), an empty text, or a null vector"
@@ -345,22 +352,29 @@ def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_encode(arguments: argparse.Namespace) -> int:
-    """`pumice encode`: writes the vectors of lines of text to a .npy file (lines, d), or adds those of a column to Parquet files."""
-    if arguments.text_column is not None:
+    """`pumice encode`: writes the vectors of lines of text, or of a column of a CSV file, to a .npy file (rows, d), or adds those of a
+    column to Parquet files."""
+    tables = next((path for path in arguments.input if separator(path) is not None), None)
+    if arguments.text_column is not None and tables is None:
         return _encode_tables(arguments)
     for name in ("vector_column", "null", "columns", "rows", "overwrite"):
         if getattr(arguments, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} is for Parquet files: --text-column says which of their columns has the texts")
-    if tables := [path for path in arguments.input if path.endswith(".parquet")]:
-        raise ValueError(f"{tables[0]} is a Parquet file: --text-column says which of its columns has the texts")
-    if len(arguments.input) > 1:
+    if parquet := [path for path in arguments.input if path.endswith(".parquet")]:
+        raise ValueError(f"{parquet[0]} is a Parquet file: --text-column says which of its columns has the texts")
+    if tables is not None and arguments.text_column is None:
         raise ValueError(
-            f"{len(arguments.input)} inputs, and a .npy file has the lines of one. Join them: cat A B | pumice encode MODEL -o FILE"
+            f"{tables} is a CSV file: --text-column says which of its columns has the texts. Its lines as they are: "
+            f"pumice encode MODEL -o FILE < {tables}"
         )
+    if len(arguments.input) > 1:
+        join = "" if tables else ". Join them: cat A B | pumice encode MODEL -o FILE"
+        raise ValueError(f"{len(arguments.input)} inputs, and a .npy file has the texts of one{join}")
     file = _VectorFile(arguments.output)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         source = arguments.input[0] if arguments.input else "-"
-        vectors = model.encode(_lines(source), **_encode_options(arguments), show_progress_bar=on_screen(sys.stderr))
+        texts = _lines(source) if tables is None else column(tables, arguments.text_column)
+        vectors = model.encode(texts, **_encode_options(arguments), show_progress_bar=on_screen(sys.stderr))
     done = f"{arguments.output}: {vectors.dtype} {vectors.shape[0]} x {vectors.shape[1]}"
     file.save(vectors)
     (complain if file.is_output else say)(done)
@@ -471,13 +485,20 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 def run_bench(arguments: argparse.Namespace) -> int:
     """`pumice bench`: measures and prints the sentences/s of an encoder, or the tokens/s of a decoder, alone or in turn with a peer."""
-    from .machine.benchmark import UNITS, Load, Task, compare
+    from .machine.benchmark import UNITS, Load, Task, busy, compare
 
     load = Load(arguments.sentences, arguments.prompt_tokens, arguments.tokens)
+    others = busy()  # before the work, which would count too
+    if others is not None:
+        complain(f"pumice: warning: {others}")
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         say(model.summary())
         if arguments.against is not None:
-            found = compare(model, load, arguments.against, arguments.peer_python, arguments.rounds)
+            bar = LateBar(None, "bench", unit=" rounds")
+            try:
+                found = compare(model, load, arguments.against, arguments.peer_python, arguments.rounds, bar.update)
+            finally:
+                bar.close()
             say(f"{model.info['devices'][0]['name']}, {arguments.rounds} rounds in turn")
             say(f"pumice {pumice.__version__}, {', '.join(found.versions)}, Python {platform.python_version()}")
             say(found)

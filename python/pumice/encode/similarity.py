@@ -34,6 +34,12 @@ def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
         return result
 
 
+def of_texts(array: npt.NDArray[Any]) -> str:
+    """Returns the end of an error message about an array that holds texts in place of vectors, or "" for other arrays."""
+    texts = array.dtype.kind in "UT" or (array.dtype.kind == "O" and array.size and isinstance(array.flat[0], str))
+    return "; encode_query() and encode_document() make vectors of texts" if texts else ""
+
+
 def numbers(given: Any, name: str) -> Float32:
     """Returns `given` as rows of finite float32 numbers. Raises TypeError or ValueError; the message names the argument (`name`)."""
     if is_masked(given):
@@ -48,7 +54,7 @@ def numbers(given: Any, name: str) -> Float32:
             f"2.0 * np.unpackbits({name}.view(np.uint8) ^ (0x80 if {name}.dtype == np.int8 else 0), axis=-1) - 1"
         )
     if array.dtype.kind not in "fiu":
-        raise TypeError(f"{name} must be rows of numbers, not {shown(given)} ({array.dtype})")
+        raise TypeError(f"{name} must be rows of numbers, not {shown(given)} ({array.dtype}){of_texts(array)}")
     rows = np.atleast_2d(array)
     if rows.ndim != 2:
         raise ValueError(f"{name} has shape {rows.shape}; it must be rows of numbers")

@@ -13,7 +13,7 @@ from . import sparse
 from .progress import Progress
 from .rows import PRECISIONS, check_ranges, quantize_rows
 from .sentence_config import SIMILARITIES, TOKEN_SIMILARITIES
-from .similarity import numbers, unit_rows
+from .similarity import numbers, of_texts, unit_rows
 from .similarity import similarity as similar
 
 Float32 = npt.NDArray[np.float32]
@@ -142,7 +142,7 @@ class _Best:
 def _matrix(given: Any, name: str) -> npt.NDArray[Any]:
     array = given if isinstance(given, np.ndarray) else np.asarray(given)
     if array.dtype.kind not in "fiu" or array.ndim not in (1, 2) or (name == "corpus" and array.ndim != 2):
-        raise TypeError(f"{name} must be rows of numbers, not {array.dtype} of shape {array.shape}")
+        raise TypeError(f"{name} must be rows of numbers, not {array.dtype} of shape {array.shape}{of_texts(array)}")
     return array
 
 

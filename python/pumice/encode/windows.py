@@ -142,6 +142,9 @@ def windows(items: Iterable[Any], characters: Callable[[Any], int]) -> Iterator[
 def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
     """Returns an iterable of the items in `inputs`, and the number of items (None if unknown). Raises TypeError or ValueError; the message
     calls the inputs `what`."""
+    if hasattr(inputs, "columns"):  # a table of pandas, polars or Arrow. Iterating over it would yield the names of its columns.
+        names = [str(name) for name in itertools.islice(getattr(inputs, "column_names", inputs.columns), 20)]
+        raise TypeError(f"{what} is a {type(inputs).__name__} with the columns {', '.join(names)}: pass the column that has the texts")
     if isinstance(inputs, (bytes, bytearray, memoryview, Mapping)) or not isinstance(inputs, Iterable):
         raise TypeError(f"{what} must be a string or an iterable of strings, not {type(inputs).__name__}")
     if isinstance(inputs, np.ndarray) and (inputs.ndim != 1 or inputs.dtype.kind not in "UTO"):

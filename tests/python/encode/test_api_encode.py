@@ -206,6 +206,15 @@ def test_tokens(model: Any) -> None:
         model.encode("a", output="token")
 
 
+def test_tables_are_no_iterables_of_texts(model: Any) -> None:
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"id": [1, 2], "body": ["a", "b"]})
+    for table in (frame, pyarrow.table(frame), pyarrow.RecordBatch.from_pandas(frame)):
+        with pytest.raises(TypeError, match=f"inputs is a {type(table).__name__} with the columns id, body: pass the column that has"):
+            model.encode(table)
+        assert model.encode(table["body"]).shape[0] == 2
+
+
 @pytest.mark.parametrize(
     ("inputs", "kind", "match"),
     [

@@ -98,6 +98,8 @@ def test_wrong_searches_say_what_is_wrong() -> None:
         (lambda: pumice.search(QUERIES[:, :5], CORPUS), ValueError, "5 columns and corpus 24"),
         (lambda: pumice.search(QUERIES, CORPUS, 0), ValueError, "top_k=0"),
         (lambda: pumice.search(QUERIES, CORPUS[0]), TypeError, "corpus must be rows"),
+        (lambda: pumice.search("a stone", CORPUS), TypeError, "make vectors of texts$"),
+        (lambda: pumice.search(QUERIES[0], np.array(["a", "b"], object)), TypeError, "make vectors of texts$"),
         (lambda: pumice.search(QUERIES, ["a"]), TypeError, "corpus must be rows"),
         (lambda: pumice.search(QUERIES, CORPUS, similarity="cos"), ValueError, "did you mean 'cosine'"),
         (lambda: pumice.search(QUERIES, CORPUS, precision_ranges=QUERIES[:2]), ValueError, 'precision="float32" has none'),

@@ -76,6 +76,52 @@ def test_encode(cli: Any, path: Path, tmp_path: Path) -> None:
     )
 
 
+def test_encode_a_column_of_a_csv_file(cli: Any, pumice: Any, path: Path, tmp_path: Path) -> None:
+    texts = ["A stone, that floats.", "two\nlines", "", 'a "quoted" word']
+    table, lines, rows = tmp_path / "in.CSV", tmp_path / "lines.txt", tmp_path / "rows.npy"
+    cells = ['"A stone, that floats."', '"two\nlines"', "", '"a ""quoted"" word"']
+    table.write_bytes(("\ufeffbody,id\r\n" + "".join(f"{cell},{i}\r\n" for i, cell in enumerate(cells)) + "\r\n").encode())
+    code, out, err = cli("encode", path, table, "--text-column", "body", "-o", rows)
+    assert (code, err) == (0, "")
+    assert out == f"{rows}: float32 4 x 8\n"
+    with pumice.load(path) as model:
+        np.testing.assert_array_equal(np.load(rows), model.encode(texts))
+    tabs = tmp_path / "in.tsv"
+    tabs.write_text("id\tbody\n1\ta, b\n")
+    assert cli("encode", path, tabs, "--text-column", "body", "-o", rows)[0] == 0
+    lines.write_text("a, b\n")
+    assert cli("encode", path, lines, "-o", tmp_path / "again.npy")[0] == 0
+    np.testing.assert_array_equal(np.load(rows), np.load(tmp_path / "again.npy"))
+
+
+BODY = ("--text-column", "body")
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "said"),
+    [
+        (b"id,body\n1,a\n", (), "in.csv is a CSV file: --text-column says which of its columns has the texts. Its lines as they are:"),
+        (b"id,body\n1,a\n", ("--text-column", "bodi"), "has no column 'bodi'; its first line has 'id', 'body'; did you mean 'body'?"),
+        (b"id;body\n1;a\n", BODY, "has no column 'body'; its first line has 'id;body'"),
+        (b"body,body\n1,a\n", BODY, "has several columns 'body'"),
+        (b"", BODY, "has no column 'body'; its first line has nothing"),
+        (b"id,body\n1,a\n2\n", BODY, "line 3 of "),
+        (b'id,body\n1,"a"b\n', BODY, "line 2 of "),
+        (b'id,body\n1,"a\n2,b\n', BODY, "is not CSV: unexpected end of data"),
+        (b"id,body\n1,\xff\n", BODY, "is not UTF-8 text: byte 0xff"),
+        (b"id,body\n1,a\n", (*BODY, "--columns", "id"), "--columns is for Parquet files"),
+    ],
+)
+def test_encode_csv_files_that_do_not_work(cli: Any, path: Path, tmp_path: Path, content: bytes, more: tuple[str, ...], said: str) -> None:
+    table = tmp_path / "in.csv"
+    table.write_bytes(content)
+    code, out, err = cli("encode", path, table, *more, "-o", tmp_path / "out.npy")
+    assert (code, out) == (1, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out.npy").exists()
+
+
 def test_encode_warns_in_one_line(cli: Any, path: Path, tmp_path: Path) -> None:
     code, _, err = cli("encode", path, "-o", tmp_path / "x.npy", stdin="a" * 100)
     assert code == 0
