@@ -67,6 +67,21 @@ def sentences(count: int) -> list[str]:
     return [" ".join(words[: 4 + i * 7 % (len(words) - 4)]) for i in range(count)]
 
 
+def busy() -> str | None:
+    """Returns a warning if other programs keep the processors busy: where the mean number of running threads of the last minute (the load)
+    is above a quarter of the processors. Returns None otherwise, and on systems that do not say it."""
+    try:
+        load, processors = os.getloadavg()[0], os.cpu_count() or 1
+    except OSError:
+        return None
+    if load <= processors / 4:
+        return None
+    return (
+        f"other programs keep the processors busy (a load of {load:.1f} on {processors}). Speeds are then lower, and ratios say little: "
+        "programs that give each thread a fixed share of the work lose most"
+    )
+
+
 class Task:
     """The work of a round. peers get it as JSON."""
 
@@ -128,7 +143,8 @@ def _peer(name: str, model: str, threads: int, python: str) -> Iterator[Callable
             raise PumiceError(f"{name} ended with exit code {process.wait()} and without an answer; {python} -m pip list shows what it has")
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
-            raise PumiceError(f"{name}: {found['error']}")
+            missing = f". Install {PEERS[name][1][0]} for {python}, or name a Python that has it by --peer-python"
+            raise PumiceError(f"{name}: {found['error']}{missing if found['error'].startswith('ModuleNotFoundError') else ''}")
         return found
 
     try:
@@ -138,10 +154,12 @@ def _peer(name: str, model: str, threads: int, python: str) -> Iterator[Callable
         process.wait()
 
 
-def compare(model: Model, load: Load, peer: str, python: str | None, rounds: int) -> Compared:
+def compare(
+    model: Model, load: Load, peer: str, python: str | None, rounds: int, progress: Callable[[int, int], None] | None = None
+) -> Compared:
     """Measures pumice and a peer in turn, `rounds` times, after one round of each that does not count. Both get the same threads, and run
-    on the CPU. python: a Python that has the peer; None: this one. Raises PumiceError if
-    the peer cannot do the work."""
+    on the CPU. python: a Python that has the peer; None: this one. progress: is called
+    with the rounds that are done and all rounds, the first one included. Raises PumiceError if the peer cannot do the work."""
     task = Task(model, load)
     if peer not in PEERS:
         raise ValueError(f"--against is one of {', '.join(PEERS)}, not {shown(peer)}")
@@ -167,4 +185,6 @@ def compare(model: Model, load: Load, peer: str, python: str | None, rounds: int
             if i == 0:  # the warm-up
                 ours.clear()
                 theirs.clear()
+            if progress is not None:
+                progress(i + 1, rounds + 1)
     return Compared(peer, tuple(versions), ours, theirs)

@@ -36,6 +36,7 @@ class SentenceTransformer:
 def _peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Returns a folder from which the peer's process imports."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     for name, package in (("llama_cpp_python", "llama-cpp-python"), ("sentence_transformers", "sentence-transformers"), ("torch", "torch")):
         folder = tmp_path / f"{name}-1.2.3.dist-info"
         folder.mkdir()
@@ -64,10 +65,21 @@ def test_a_peer_that_fails(peers: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == "pumice: sentence-transformers: RuntimeError: no room for 5 texts\n"
 
 
+@pytest.mark.parametrize(("load", "said"), [(0.2, False), (5.0, True)])
+def test_a_busy_machine(peers: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, load: float, said: bool) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    (peers / "llama_cpp.py").write_text(LLAMA)
+    assert bench(samples.smollm2(), "--against", "llama.cpp", "--prompt-tokens", 16, "--tokens", 8, "--rounds", 1) == 0
+    err = capsys.readouterr().err
+    assert ("pumice: warning: other programs keep the processors busy (a load of 5.0 on 2)" in err) is said
+    assert err.count("\n") == said
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--against", "llama.cpp"), "ModuleNotFoundError: No module named 'llama_cpp'"),
+        (("--against", "llama.cpp"), "ModuleNotFoundError: No module named 'llama_cpp'. Install llama-cpp-python for "),
         (("--against", "llama.cpp", "--peer-python", "/no/python"), "--peer-python /no/python is no program"),
         (("--against", "llama.cpp", "--peer-python", "/bin/false"), "llama.cpp ended with exit code 1 and without an answer"),
         (("--against", "sentence-transformers"), "sentence-transformers is compared for vectors, and this model gives text"),
