@@ -109,6 +109,9 @@ template <class... Parts>
 [[noreturn]] void fail_no_model(const Folder& folder, const char* missing) {
   const auto names = folder.names();
   if (const auto list = listed(names, kGguf); !list.empty()) fail_model(folder.path(), "holds GGUF files", list, "; give the path of one");
+  if (folder.has("adapter_config.json")) {
+    fail_model(folder.path(), "is not a model: it holds an adapter (LoRA); load the model that it was trained on, with lora= this folder");
+  }
   if (!folder.has(kConfig)) {
     fail_model(folder.path(), "is not a model: it has no config.json", listed(names, kSafetensors),
                "; a folder needs config.json and model.safetensors");

@@ -103,9 +103,14 @@ def check_response_format(given: Any) -> Format | None:
         if strict is not None and not isinstance(strict, bool):
             raise TypeError(f"response_format['json_schema']['strict'] must be True or False, not {type(strict).__name__} {shown(strict)}")
         return Format(Grammar.json_schema(closed(schema_of_type(schema)) if strict else schema))
+    if isinstance(given, Mapping) and ("properties" in given or "$ref" in given or "anyOf" in given):
+        raise ValueError(
+            "response_format is a bare JSON schema: write "
+            '{"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}, or pumice.Grammar.json_schema(SCHEMA)'
+        )
     raise (TypeError if not isinstance(given, Mapping) else ValueError)(
-        f'response_format is {{"type": "text", "json_object" or "json_schema", ...}}, a pydantic model, a TypeAdapter or a pumice.Grammar, '
-        f"not {shown(given)}"
+        f'response_format is {{"type": "text", "json_object" or "json_schema", ...}}, a pydantic model, a TypeAdapter '
+        f"(for other types: pydantic.TypeAdapter(TYPE)) or a pumice.Grammar, not {shown(given)}"
     )
 
 

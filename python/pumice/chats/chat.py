@@ -665,7 +665,11 @@ def check_messages(messages: Any) -> list[dict[str, Any]]:
         raise ValueError("messages is empty; a conversation has at least one message")
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise TypeError(f"message {i} is a {type(message).__name__}, not a dict with role and content")
+            many = ". A call takes one conversation; several calls, from threads or with achat(), run in one batch"
+            raise TypeError(
+                f"message {i} is a {type(message).__name__}, not a dict with role and content"
+                f"{many if isinstance(message, (list, str)) else ''}"
+            )
         if not isinstance(message.get("role"), str):
             if "role" in message:
                 raise TypeError(f'message {i}: "role" is {shown(message["role"])}; it must be a string such as "user"')

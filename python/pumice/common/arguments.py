@@ -47,6 +47,7 @@ KNOWN_ELSEWHERE = {
     "num_threads": "threads",
     "reasoning_budget": "max_reasoning_tokens",
     "repeat_penalty": "repetition_penalty",
+    "response_format": "grammar (for a schema: pumice.Grammar.json_schema(schema))",
     "stop_strings": "stop",
     "thinking_budget": "max_reasoning_tokens",
     "thinking_token_budget": "max_reasoning_tokens",

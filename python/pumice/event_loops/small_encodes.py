@@ -104,7 +104,10 @@ class Together:
         """Adds a call to the waiting ones. Raises OverloadedError if too many wait."""
         with self._lock:
             if len(self._waiting) >= self.MOST:
-                raise OverloadedError(f"{len(self._waiting)} calls of aencode() wait already: try again later")
+                raise OverloadedError(
+                    f"{len(self._waiting)} calls of aencode() wait already: await fewer at a time (asyncio.Semaphore), give one call many "
+                    f"texts, or try again later"
+                )
             self._waiting.append(call)
             if self._running:
                 return

@@ -71,6 +71,10 @@ def _broken(path: Any, field: str, what: str) -> ModelFormatError:
     return ModelFormatError(f"{path}: {what}"[:600], file=str(path), field=field)
 
 
+def _absent(path: str) -> FileNotFoundError:
+    return FileNotFoundError(f"No such file or folder: {shown_path(path)} (lora=)")
+
+
 def _refused(path: Any, what: str) -> UnsupportedModelError:
     return UnsupportedModelError(f"{path}: {what}. {_MERGE}"[:600])
 
@@ -84,6 +88,8 @@ def _of_peft(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
             f"Load the model as GGUF, or the adapter's PEFT folder"
         )
     folder = folder.parent if folder.name in (WEIGHTS, CONFIG) else folder
+    if not folder.exists():
+        raise _absent(path)
     if not (folder / CONFIG).exists():
         raise FileNotFoundError(2, f"there is no {CONFIG}: a PEFT adapter is a folder with it and {WEIGHTS}", str(folder))
     config = read_object(folder / CONFIG)
@@ -262,6 +268,8 @@ def _of_gguf(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
             f"{shown_path(path)} is a PEFT adapter, and {shown_path(model.path)} a GGUF file, whose tensors have other names and orders. "
             f"Convert the adapter (llama.cpp's convert_lora_to_gguf.py), or load the model's own folder"
         )
+    if not Path(path).exists():
+        raise _absent(path)
     file = _core.open_file(path)
     if file.kind != "gguf" or file.get("general.type") != "adapter" or file.get("adapter.type") != "lora":
         raise _broken(path, "general.type", 'is no adapter: general.type must be "adapter" and adapter.type "lora"')

@@ -67,6 +67,10 @@ def _whole_path(given: str | os.PathLike[str]) -> str | os.PathLike[str]:
         return given
 
 
+# What other packages call a GPU in device=.
+GPUS_ELSEWHERE = ("gpu", "cuda", "hip", "rocm", "mps", "metal", "xpu", "sycl", "opencl", "vk")
+
+
 def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Checks the given options and returns all options of load(), with defaults for the others. Raises TypeError or ValueError; the message
     names the option."""
@@ -77,9 +81,13 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
     device = o["device"]
     if not isinstance(device, str):
         raise TypeError(f"device must be a string, not {type(device).__name__}")
+    if device.partition(":")[0].lower() in GPUS_ELSEWHERE:
+        raise ValueError(f'device={shown(device)}: GPUs are "vulkan", "vulkan:0", "vulkan:1", ... here; pumice.devices() lists them')
     if not re.fullmatch(r"vulkan:\d{1,4}", device):
         choice("device", device, ("auto", "cpu", "vulkan", "vulkan:0"))
     for name in ("gpu_layers", "gpu_experts"):
+        if isinstance(o[name], int) and o[name] == -1:  # what llama.cpp calls all
+            raise ValueError(f'{name}=-1 is out of range: for all layers it is "all"')
         o[name] = choice_or_integer(name, o[name], ("auto", "all"), 0, 2**31 - 1)
     o["kv_budget"] = choice_or_integer("kv_budget", o["kv_budget"], ("auto",), 1)
     o["expert_cache"] = choice_or_integer("expert_cache", o["expert_cache"], ("auto",), 1)

@@ -241,6 +241,8 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         if "generate" in i["tasks"]:
             settings = ", ".join(f"{k} {v:g}" for k, v in i["sampling"].items()) or "greedy"
             header.append(f"sampling: {settings}; chat template: {'yes' if self._has_template() else 'none'}")
+        if i.get("lora"):
+            header.append("adapters: " + ", ".join(f"{shown_path(path)} ({scale:g})" for path, scale in i["lora"]))
         header.append(f"runs on {self._devices()}")
         if self._closed:
             return Plan({"rows": []}, header=[*header, "closed: all memory was given back"])

@@ -424,6 +424,7 @@ def test_wrong_values(model: Any, bad: dict[str, Any], kind: type[Exception], ma
     [
         ("temperatur", "did you mean 'temperature'"),
         ("max_tokens", "here it is max_new_tokens"),
+        ("response_format", r"here it is grammar \(for a schema: pumice.Grammar.json_schema"),
         ("num_return_sequences", "here it is n$"),
         ("do_sample", "temperature \\(0 is greedy\\)"),
         ("qqqq", "valid: prompt, sampling, max_new_tokens"),

@@ -775,6 +775,10 @@ def test_response_format(smollm2: pumice.Model) -> None:
     ):
         with pytest.raises(error, match="response_format"):
             smollm2.chat(text, response_format=wrong)
+    with pytest.raises(ValueError, match='bare JSON schema: write {"type": "json_schema", "json_schema": {"name"'):
+        smollm2.chat(text, response_format=Person.model_json_schema())
+    with pytest.raises(TypeError, match=r"for other types: pydantic.TypeAdapter\(TYPE\)"):
+        smollm2.chat(text, response_format=list[Person])
     with pytest.raises(TypeError, match="both given"):
         smollm2.chat(text, response_format=Person, grammar=Grammar.json_object())
     assert smollm2.chat(text, grammar=Grammar.choices(["Anna", "Bob"]), temperature=0).text in ("Anna", "Bob")

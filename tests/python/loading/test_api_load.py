@@ -89,11 +89,14 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "kind", "match"),
     [
-        ({"device": "cuda"}, ValueError, "device='cuda' is not one of 'auto', 'cpu', 'vulkan'"),
+        ({"device": "cpu:0"}, ValueError, "device='cpu:0' is not one of 'auto', 'cpu', 'vulkan'"),
         ({"device": "vulcan"}, ValueError, "did you mean 'vulkan'"),
         ({"device": 0}, TypeError, "device must be a string"),
         ({"sketch": 1}, TypeError, "sketch must be True or False, not 1"),
-        ({"gpu_layers": -1}, ValueError, "gpu_layers=-1"),
+        ({"gpu_layers": -1}, ValueError, 'gpu_layers=-1 is out of range: for all layers it is "all"'),
+        ({"gpu_layers": -2}, ValueError, "gpu_layers=-2 is out of range: it must be at least 0"),
+        ({"device": "cuda:0"}, ValueError, 'device=\'cuda:0\': GPUs are "vulkan", "vulkan:0", .* here; pumice.devices'),
+        ({"device": "GPU"}, ValueError, "device='GPU': GPUs are \"vulkan\""),
         ({"gpu_layers": True}, TypeError, "gpu_layers=True is neither 'auto' nor 'all' nor a whole number"),
         ({"kv_budget": "2 GiB"}, ValueError, "kv_budget='2 GiB' is neither 'auto' nor a whole number"),
         ({"threads": 1025}, ValueError, "threads=1025 is out of range: it must be at least 1 and at most 1024"),

@@ -183,10 +183,18 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="adapter_config.json"):
         pumice.load(folder, device="cpu", lora=tmp_path / "empty")
+    with pytest.raises(FileNotFoundError, match="^No such file or folder: .*missing"):
+        pumice.load(folder, device="cpu", lora=tmp_path / "missing")
+    with pytest.raises(pumice.ModelFormatError, match="is not a model: it holds an adapter .LoRA.; load the model that it was trained on"):
+        pumice.load(good, device="cpu")
+    with pumice.load(folder, device="cpu", lora=[good, (good, 0.5)]) as model:
+        assert f"adapters: {good} (1), {good} (0.5)" in str(model.summary()).splitlines()
     (good / "adapter_model.safetensors").rename(good / "adapter_model.bin")
     with pytest.raises(FileNotFoundError, match="a pickle"):
         pumice.load(folder, device="cpu", lora=good)
     base = random_gguf.make_gguf("llama32", tmp_path)
+    with pytest.raises(FileNotFoundError, match="^No such file or folder: .*missing"):
+        pumice.load(base, device="cpu", tokenizer=folder, lora=tmp_path / "missing")
     path, _ = gguf_adapter(tmp_path / "x.gguf", "gemma", {"blk.0.attn_q.weight": (128, 64)}, 4, 4.0)
     with pytest.raises(pumice.ModelFormatError, match="is an adapter of 'gemma'"):
         pumice.load(base, device="cpu", tokenizer=folder, lora=path)

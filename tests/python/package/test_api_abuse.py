@@ -261,6 +261,12 @@ def test_any_batch_size_is_taken(model: Any) -> None:
             "the content of message 0, part 1, is 'image_url': this version reads text only",
         ),
         ([{"role": "user", "content": ["a"]}], ValueError, "part 0, is 'a'"),
+        (
+            [[{"role": "user", "content": "a"}]],
+            TypeError,
+            r"message 0 is a list, .*one conversation; several calls, from threads or",
+        ),
+        (["a", "b"], TypeError, r"message 0 is a str, not a dict with role and content. A call takes one conversation"),
         ([{"role": 5, "content": "a"}], TypeError, 'message 0: "role" is 5; it must be a string'),
         ([{"role": "\ud800", "content": "a"}], ValueError, "the role of message 0 has a lone surrogate"),
         ([{"role": "user", "content": [{"type": "text", "text": "\ud800"}]}], ValueError, "part 0 of the content of message 0 has a lone"),
@@ -358,7 +364,7 @@ def test_other_measures_of_large_numbers(pumice: Any) -> None:
 @pytest.mark.parametrize(
     ("a", "kind", "match"),
     [
-        ("a", TypeError, "a must be rows of numbers, not 'a'"),
+        ("a", TypeError, r"a must be rows of numbers, not 'a' \(<U1\); encode_query\(\) and encode_document\(\) make vectors of texts"),
         ([None, 1.0], TypeError, "a must be rows of numbers"),
         ([[1.0, math.nan]], ValueError, "a: number 1 of row 0 is nan"),
         ([[1.0, 2.0], [math.inf, 1.0]], ValueError, "a: number 0 of row 1 is inf"),
