@@ -22,7 +22,6 @@ from typing import Any, BinaryIO, Literal, NoReturn
 import pumice
 
 from .chats.terminal import FIRST, Terminal, history_path, visible
-from .common.csv_files import column, separator
 from .common.progress import LateBar
 from .common.stdio import OutputError, complain, finish, give_up_output, input_bytes, is_output, on_screen, prepare, say, takes_bytes
 from .machine.peer_worker import PEERS
@@ -354,6 +353,8 @@ def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def run_encode(arguments: argparse.Namespace) -> int:
     """`pumice encode`: writes the vectors of lines of text, or of a column of a CSV file, to a .npy file (rows, d), or adds those of a
     column to Parquet files."""
+    from .common.csv_files import column, separator
+
     tables = next((path for path in arguments.input if separator(path) is not None), None)
     if arguments.text_column is not None and tables is None:
         return _encode_tables(arguments)
