@@ -28,8 +28,8 @@ exclude_patterns = ["docs/requirements.txt", "docs/site", "build", "dist", ".*",
 NAVIGATION = {
     "Tasks": [
         "docs/python/load", "docs/sizes", "docs/python/encode", "docs/python/sparse", "docs/python/rank", "docs/python/labels",
-        "docs/python/generate", "docs/python/structured", "docs/python/tools", "docs/python/event-loops", "docs/python/threads", "docs/python/arrow",
-        "docs/python/gguf",
+        "docs/python/generate", "docs/python/structured", "docs/python/tools", "docs/python/event-loops", "docs/python/threads",
+        "docs/python/arrow", "docs/python/gguf",
         "docs/python/command-line", "docs/serving", "docs/scale-out",
     ],
     "Recipes": ["docs/recipes"],
