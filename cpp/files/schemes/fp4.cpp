@@ -150,9 +150,9 @@ void add_fp4_matrix(PackedFolder& folder, const Fp4& fp4) {
   const std::int64_t group = fp4.factor ? kNvfp4 : kMxfp4;
   const TensorInfo &codes = *fp4.codes, &scales = *fp4.scales;
   if (!fp4.stack) refuse_experts(folder, codes);
+  folder.need_shape(codes, std::vector<std::int64_t>(fp4.stack ? 3 : 2, -1));
   // The scales of a stack have as many rows as the codes, in the place where the codes have them. Nothing else can be right.
   const bool turned = fp4.stack && !(scales.shape.size() == 3 && scales.shape[1] == codes.shape[1]);
-  folder.need_shape(codes, std::vector<std::int64_t>(fp4.stack ? 3 : 2, -1));
   const std::int64_t cols = 2 * (turned ? codes.shape[1] : codes.shape.back());
   if (cols > std::numeric_limits<std::int32_t>::max()) folder.fail_tensor(codes, "has rows of ", cols, " codes; fewer than 2^31 are read");
   if (cols % group != 0) folder.fail_tensor(codes, "has rows of ", cols, " codes, which do not divide into groups of ", group);
