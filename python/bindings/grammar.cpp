@@ -53,6 +53,7 @@ ReasoningHandle make_reasoning(const BytesHandle& tokens, const py::bytes& open,
                                bool leads) {
   const auto marker = [](const py::bytes& text) { return engine::Marker(std::string_view(text)); };
   engine::ReasoningMarks marks{tokens.bytes, marker(open), marker(close), close_ids, marker(call), again, {}, leads};
+  const WithoutGil released;
   if (marks.open.size() > 0) marks.openers = engine::tokens_with(marks.open, *marks.tokens);
   return {std::make_shared<const engine::ReasoningMarks>(std::move(marks))};
 }
