@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <random>
@@ -690,8 +691,9 @@ TEST(Scheduler, LimitsRefuseThoseWhoDoNotWait) {
 // The request with the highest priority must run first, even if running requests hold all pages. Requests of equal priority must run in
 // order of arrival.
 TEST(Scheduler, PrioritiesGoFirst) {
-  toy::Model m(8);  // pages for one whole sequence
-  m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::microseconds(200)); };
+  std::atomic<int> step_us = 5000;  // so that the first request does not end before all are asked for, on a busy machine either
+  toy::Model m(8);                  // pages for one whole sequence
+  m.seen->in_run = [&] { std::this_thread::sleep_for(std::chrono::microseconds(step_us)); };
   std::vector<int> order;
   std::map<std::uint64_t, std::shared_ptr<Request>> requests;
   const auto ask = [&](std::uint64_t tag, std::int32_t priority) {
@@ -706,6 +708,7 @@ TEST(Scheduler, PrioritiesGoFirst) {
   ask(3, 5);
   ask(4, 5);
   ask(5, -1);
+  step_us = 200;
   std::map<std::uint64_t, Ids> got;
   while (order.size() < 5)
     for (const RequestNews& news : m.scheduler->pump(10000)) {
@@ -809,6 +812,7 @@ TEST(NewsDesk, DeliversChunksApart) {
     for (const bool pumps : {false, true}) {
       toy::Model m;
       m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+      const auto start = std::chrono::steady_clock::now();
       auto params = greedy(400);
       params.chunk_seconds = read_ahead > 0 ? 60 : 0.06f;
       params.read_ahead = read_ahead;
@@ -817,7 +821,6 @@ TEST(NewsDesk, DeliversChunksApart) {
       if (pumps) request->start(1, 1);
       Ids ids;
       std::vector<std::size_t> sizes;
-      std::vector<std::chrono::steady_clock::time_point> times;
       while (!request->done()) {
         std::vector<News> some;
         if (pumps) {
@@ -826,18 +829,18 @@ TEST(NewsDesk, DeliversChunksApart) {
           some = request->take();
         }
         if (some.empty()) continue;
-        times.push_back(std::chrono::steady_clock::now());
         sizes.push_back(some.at(0).ids.size());
         ids.insert(ids.end(), some.at(0).ids.begin(), some.at(0).ids.end());
       }
       EXPECT_EQ(ids, continuation(prompt, 400));
-      EXPECT_LT(sizes.at(0), 8u);  // the first token comes at once, and those of the next steps with it if this thread wakes late
+      EXPECT_LT(sizes.at(0), 16u);  // the first token comes at once, and those of the next steps with it if this thread wakes late
       if (read_ahead > 0) {
         for (std::size_t i = 1; i + 1 < sizes.size(); ++i) EXPECT_GE(sizes[i], 8u) << i;
         for (const std::size_t size : sizes) EXPECT_LE(size, 16u);
       } else {
-        for (std::size_t i = 1; i + 1 < times.size(); ++i)
-          EXPECT_GE(times[i] - times[i - 1], std::chrono::milliseconds(40)) << i;  // a wakeup may be late, and the next one is not
+        // Not the time between two chunks: the thread may read one of them late on a busy machine, and the next one not.
+        const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
+        EXPECT_LE(static_cast<double>(sizes.size()), all.count() / 0.06 + 2);  // the first and the last chunk wait for nothing
       }
     }
   }
