@@ -67,18 +67,28 @@ def sentences(count: int) -> list[str]:
     return [" ".join(words[: 4 + i * 7 % (len(words) - 4)]) for i in range(count)]
 
 
-def busy() -> str | None:
-    """Returns a warning if other programs keep the processors busy: where the mean number of running threads of the last minute (the load)
-    is above a quarter of the processors. Returns None otherwise, and on systems that do not say it."""
+def _ticks() -> tuple[int, int]:
+    """Returns the time that all processors have worked and the time that they have been idle since the system's start, in ticks. Raises
+    OSError on systems without /proc/stat."""
+    user, nice, system, idle, waiting, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+    return user + nice + system, idle + waiting
+
+
+def busy(seconds: float = 0.3) -> str | None:
+    """Watches the processors for a moment. Returns a warning if other programs keep more than a quarter of them busy, else None, also on
+    systems that do not say it. Waits `seconds`."""
     try:
-        load, processors = os.getloadavg()[0], os.cpu_count() or 1
-    except OSError:
+        worked, idle = _ticks()
+        time.sleep(seconds)
+        worked_after, idle_after = _ticks()
+    except (OSError, ValueError):
         return None
-    if load <= processors / 4:
+    share = (worked_after - worked) / max(1, worked_after - worked + idle_after - idle)
+    if share <= 0.25:
         return None
     return (
-        f"other programs keep the processors busy (a load of {load:.1f} on {processors}). Speeds are then lower, and ratios say little: "
-        "programs that give each thread a fixed share of the work lose most"
+        f"other programs keep {100 * share:.0f} % of the processors busy. Speeds are then lower, and ratios say little: programs that give "
+        "each thread a fixed share of the work lose most"
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 import samples
 
 from pumice.__main__ import main
+from pumice.machine import benchmark
 
 LLAMA = """
 import sys
@@ -36,7 +37,7 @@ class SentenceTransformer:
 def _peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Returns a folder from which the peer's process imports."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(benchmark, "_ticks", lambda: (0, 0))
     for name, package in (("llama_cpp_python", "llama-cpp-python"), ("sentence_transformers", "sentence-transformers"), ("torch", "torch")):
         folder = tmp_path / f"{name}-1.2.3.dist-info"
         folder.mkdir()
@@ -65,15 +66,21 @@ def test_a_peer_that_fails(peers: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == "pumice: sentence-transformers: RuntimeError: no room for 5 texts\n"
 
 
-@pytest.mark.parametrize(("load", "said"), [(0.2, False), (5.0, True)])
-def test_a_busy_machine(peers: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, load: float, said: bool) -> None:
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+@pytest.mark.parametrize(("worked", "said"), [(10, False), (90, True)])
+def test_a_busy_machine(peers: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, worked: int, said: bool) -> None:
+    ticks = iter([(1000, 1000), (1000 + worked, 1000 + 100 - worked)])
+    monkeypatch.setattr(benchmark, "_ticks", lambda: next(ticks))
     (peers / "llama_cpp.py").write_text(LLAMA)
     assert bench(samples.smollm2(), "--against", "llama.cpp", "--prompt-tokens", 16, "--tokens", 8, "--rounds", 1) == 0
     err = capsys.readouterr().err
-    assert ("pumice: warning: other programs keep the processors busy (a load of 5.0 on 2)" in err) is said
+    assert ("pumice: warning: other programs keep 90 % of the processors busy. " in err) is said
     assert err.count("\n") == said
+
+
+def test_busy_reads_what_linux_says() -> None:
+    worked, idle = benchmark._ticks()
+    assert worked > 0
+    assert idle > 0
 
 
 @pytest.mark.parametrize(
