@@ -696,6 +696,7 @@ def test_errors_name_the_argument_of_encode(model: Any) -> None:
         "precision": "float16",
         "precision_ranges": [[0], [1]],
         "output": "words",
+        "max_active_dims": 0,
         "truncate": "no",
         "show_progress_bar": "yes",
         "out": [1],

@@ -67,6 +67,7 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
             "threads": None,
             "pooling": [],
             "modules": [],
+            "mlm_head": "maybe",
             "score_ids": [],
             "task": None,
             "lora": [],
@@ -78,7 +79,7 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
     given |= {"kv_budget": 1 << 20, "expert_cache": 1 << 21, "threads": 3, "sketch": False, "mtp": False}
     with pumice.load(path, **given, compute="float32", pooling="last") as model:
         options = vars(model._core.options)
-        behind: dict[str, Any] = {"modules": [], "score_ids": [], "task": None, "lora": [], "assistant": None}
+        behind: dict[str, Any] = {"modules": [], "mlm_head": "maybe", "score_ids": [], "task": None, "lora": [], "assistant": None}
         assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": ["last"], **behind}
     with pumice.load(path, compute="float32") as model:  # makes keys and values float32, too, unless kv_dtype is given
         assert model._core.options.kv_dtype == "f32"
