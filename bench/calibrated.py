@@ -1,0 +1,105 @@
+"""Measures what quantize(texts=) gains on a whole model: SmolLM2-135M in a mix, with texts and without, beside its float weights and what
+llama.cpp (without an importance matrix) makes of these.
+
+    python bench/calibrated.py q3_k_m q4_k_m --codes llama.cpp search texts --llama .venv-bench/bin/python --tokens 8192 --scored 2048
+    python bench/calibrated.py q3_k_m --tokens 4096 --scored 512
+
+The sample file is Q4_1, so its weights, written as F32, count as the float model. Texts are Python's manual (pydoc's topics), sources and
+docstrings of its standard library, and pumice's own pages. Half of each kind is for calibration, and half for the comparison. Each row
+is what Model.compare() says of a file: the mean Kullback-Leibler divergence from the float model with its standard error, its 99th
+percentile, and how often both models find the same token likeliest. The first line gives docs/python/gguf.md's table."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from pydoc_data.topics import topics
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "examples")]
+
+import demo  # noqa: E402
+import samples  # noqa: E402
+
+import pumice  # noqa: E402
+
+WINDOW = 512
+FTYPES = {"q2_k": 10, "q3_k_m": 12, "q4_k_m": 15, "q5_k_m": 17}  # llama_ftype in llama.h
+PEER = """
+import ctypes, sys, llama_cpp
+settings = llama_cpp.llama_model_quantize_default_params()
+settings.ftype = int(sys.argv[3])
+sys.exit(llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), ctypes.byref(settings)))
+"""
+
+
+def texts() -> tuple[list[str], list[str]]:
+    """Returns the texts for calibration and those for the comparison, each one kind after the other in turn."""
+    library = Path(argparse.__file__).parent
+    sentences = list(demo.docstrings(4000))
+    kinds = [
+        [text for _, text in sorted(topics.items()) if len(text) > 2000],
+        [(library / f"{name}.py").read_text("utf-8") for name in ("argparse", "ast", "bisect", "cmd", "csv", "enum", "glob", "shutil")],
+        [" ".join(sentences[at : at + 100]) for at in range(0, len(sentences), 100)],
+        [path.read_text("utf-8") for path in sorted((ROOT / "docs" / "python").glob("*.md"))],
+    ]
+    halves = [[kind[first::2] for kind in kinds] for first in (0, 1)]
+    seen, other = ([text for text in itertools.chain.from_iterable(itertools.zip_longest(*half)) if text is not None] for half in halves)
+    return seen, other
+
+
+def of_windows(model: pumice.Model, given: list[str], tokens: int) -> list[str]:
+    """Returns beginnings of texts that have a window of tokens or more, so many that `tokens` tokens are scored (half of each window)."""
+    found: list[str] = []
+    for text in given:
+        if len(found) * WINDOW // 2 < tokens and model.count_tokens(text[: 6 * WINDOW]) >= WINDOW:
+            found.append(text[: 6 * WINDOW])
+    return found
+
+
+def quantized(source: Path, target: Path, mix: str, how: str, calibration: list[str], tokens: int, llama: str | None) -> None:
+    """Writes a file in a mix, with the codes that `how` says."""
+    if how == "llama.cpp":
+        assert llama, "--codes llama.cpp needs --llama PYTHON"
+        subprocess.run([llama, "-c", PEER, str(source), str(target), str(FTYPES[mix])], check=True, capture_output=True)
+        return
+    texts = calibration if how == "texts" else None
+    pumice.quantize(source, target, to=mix, texts=texts, tokens=tokens, force=True, progress=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("mixes", nargs="+", choices=sorted(FTYPES), metavar="MIX")
+    parser.add_argument("--codes", nargs="+", choices=("llama.cpp", "search", "texts"), default=("search", "texts"))
+    parser.add_argument("--llama", metavar="PYTHON", help="a Python that has llama-cpp-python")
+    parser.add_argument("--tokens", type=int, default=16_384, help="tokens of calibration")
+    parser.add_argument("--scored", type=int, default=4_096, help="tokens that are compared")
+    given = parser.parse_args()
+    calibration, others = texts()
+    with tempfile.TemporaryDirectory() as target:
+        reference, output = Path(target) / "float.gguf", Path(target) / "mixed.gguf"
+        pumice.quantize(samples.smollm2(), reference, to="f32", progress=False)
+        with pumice.load(reference, device="cpu", progress=False) as model:
+            compared = of_windows(model, others, given.scored)
+            print(f"{pumice.build_info()['isa']}, Python {platform.python_version()}, {given.tokens} tokens of calibration")
+            print("| mix | codes by | MB | tokens compared | KL, mean | KL, 99 % | same first token | perplexity | float |")
+            print("|---|---|---|---|---|---|---|---|---|")
+            for mix, how in itertools.product(given.mixes, given.codes):
+                quantized(reference, output, mix, how, calibration, given.tokens, given.llama)
+                with pumice.load(output, device="cpu", progress=False) as mixed:
+                    found = mixed.compare(model, compared, window=WINDOW, progress=False)
+                print(
+                    f"| {mix} | {how} | {output.stat().st_size / 1e6:.1f} | {found.model.tokens} | {found.kl:.4f} ± {found.kl_error:.4f} | "
+                    f"{found.kl_99:.3f} | {found.same_first:.1%} ± {found.same_first_error:.1%} | {found.model.perplexity:.2f} | "
+                    f"{found.reference.perplexity:.2f} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
