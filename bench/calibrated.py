@@ -53,12 +53,17 @@ def texts() -> tuple[list[str], list[str]]:
     return seen, other
 
 
-def of_windows(model: pumice.Model, given: list[str], tokens: int) -> list[str]:
-    """Returns beginnings of texts that have a window of tokens or more, so many that `tokens` tokens are scored (half of each window)."""
-    found: list[str] = []
-    for text in given:
-        if len(found) * WINDOW // 2 < tokens and model.count_tokens(text[: 6 * WINDOW]) >= WINDOW:
-            found.append(text[: 6 * WINDOW])
+def of_windows(model: pumice.Model, given: list[str], seen: list[str], tokens: int) -> list[str]:
+    """Returns beginnings of texts that have a window of tokens or more, so many that `tokens` tokens are scored (half of each window).
+    Leaves out those of which more than a tenth also stands in `seen`: the manual repeats itself, and sources have docstrings."""
+    known, found = " ".join(" ".join(seen).split()), []
+    for text in (each[: 6 * WINDOW] for each in given):
+        if len(found) * WINDOW // 2 >= tokens:
+            break
+        words = " ".join(text.split())
+        passages = [words[at : at + 60] for at in range(0, len(words) - 60, 60)]
+        if sum(passage in known for passage in passages) <= len(passages) / 10 and model.count_tokens(text) >= WINDOW:
+            found.append(text)
     return found
 
 
@@ -85,7 +90,7 @@ def main() -> None:
         reference, output = Path(target) / "float.gguf", Path(target) / "mixed.gguf"
         pumice.quantize(samples.smollm2(), reference, to="f32", progress=False)
         with pumice.load(reference, device="cpu", progress=False) as model:
-            compared = of_windows(model, others, given.scored)
+            compared = of_windows(model, others, calibration, given.scored)
             print(f"{pumice.build_info()['isa']}, Python {platform.python_version()}, {given.tokens} tokens of calibration")
             print("| mix | codes by | MB | tokens compared | KL, mean | KL, 99 % | same first token | perplexity | float |")
             print("|---|---|---|---|---|---|---|---|---|")
