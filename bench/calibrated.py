@@ -1,8 +1,11 @@
 """Measures what quantize(texts=) gains on a whole model: SmolLM2-135M in a mix, with texts and without, beside its float weights and what
-llama.cpp (without an importance matrix) makes of these.
+llama.cpp makes of these, without and with an importance matrix of the same texts.
 
-    python bench/calibrated.py q3_k_m q4_k_m --codes llama.cpp search texts --llama .venv-bench/bin/python --tokens 8192 --scored 2048
+    python bench/calibrated.py q4_k_m --codes llama.cpp imatrix search texts --llama .venv-bench/bin/python --tokens 8192 --scored 2048
     python bench/calibrated.py q3_k_m --tokens 4096 --scored 512
+
+The importance matrix is what llama-imatrix collects: for each matrix the mean squares of its inputs. transformers computes the inputs, for
+the same windows of tokens that quantize(texts=) takes; so the Python of --llama needs torch, transformers, accelerate and gguf, too.
 
 The sample file is Q4_1, so its weights, written as F32, count as the float model. Texts are Python's manual (pydoc's topics), sources and
 docstrings of its standard library, and pumice's own pages. Half of each kind is for calibration, and half for the comparison. Each row
@@ -20,6 +23,8 @@ import tempfile
 from pathlib import Path
 from pydoc_data.topics import topics
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "examples")]
 
@@ -27,14 +32,46 @@ import demo  # noqa: E402
 import samples  # noqa: E402
 
 import pumice  # noqa: E402
+from pumice import _core  # noqa: E402
+from pumice.gguf.calibration import read_windows  # noqa: E402
 
 WINDOW = 512
+PEERS = ("llama.cpp", "imatrix")
 FTYPES = {"q2_k": 10, "q3_k_m": 12, "q4_k_m": 15, "q5_k_m": 17}  # llama_ftype in llama.h
 PEER = """
-import ctypes, sys, llama_cpp
+import ctypes, sys, llama_cpp, numpy
+source, target, ftype, squares = sys.argv[1:]
 settings = llama_cpp.llama_model_quantize_default_params()
-settings.ftype = int(sys.argv[3])
-sys.exit(llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), ctypes.byref(settings)))
+settings.ftype = int(ftype)
+if squares:
+    kept = {name: numpy.ascontiguousarray(values, numpy.float32) for name, values in numpy.load(squares).items()}
+    pointer = ctypes.POINTER(ctypes.c_float)
+    data = [llama_cpp.llama_model_imatrix_data(n.encode(), v.ctypes.data_as(pointer), v.size) for n, v in kept.items()]
+    data.append(llama_cpp.llama_model_imatrix_data(None, None, 0))
+    settings.imatrix = (llama_cpp.llama_model_imatrix_data * len(data))(*data)
+sys.exit(llama_cpp.llama_model_quantize(source.encode(), target.encode(), ctypes.byref(settings)))
+"""
+SQUARES = """
+import sys, numpy, torch, transformers
+source, windows, target = sys.argv[1:]
+folder, _, file = source.rpartition("/")
+model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
+names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+sums, count = {}, 0
+def watch(name):
+    def hook(module, given):
+        rows = given[0].reshape(-1, given[0].shape[-1]).double()
+        sums[name] = sums.get(name, 0) + (rows * rows).sum(0)
+    return hook
+for i, layer in enumerate(model.model.layers):
+    for name, short in names.items():
+        layer.get_submodule(name).register_forward_pre_hook(watch(f"blk.{i}.{short}.weight"))
+with torch.inference_mode():
+    for window in numpy.load(windows).values():
+        model(input_ids=torch.from_numpy(window.astype(numpy.int64))[None])
+        count += len(window)
+numpy.savez(target, **{name: (total / count).numpy() for name, total in sums.items()})
 """
 
 
@@ -69,9 +106,15 @@ def of_windows(model: pumice.Model, given: list[str], seen: list[str], tokens: i
 
 def quantized(source: Path, target: Path, mix: str, how: str, calibration: list[str], tokens: int, llama: str | None) -> None:
     """Writes a file in a mix, with the codes that `how` says."""
-    if how == "llama.cpp":
-        assert llama, "--codes llama.cpp needs --llama PYTHON"
-        subprocess.run([llama, "-c", PEER, str(source), str(target), str(FTYPES[mix])], check=True, capture_output=True)
+    if how in PEERS:
+        assert llama, f"--codes {how} needs --llama PYTHON"
+        squares = ""
+        if how == "imatrix":
+            found = read_windows(_core.open_file(str(source)), calibration, tokens)
+            windows, squares = source.parent / "windows.npz", str(source.parent / "squares.npz")
+            np.savez(windows, *found.seen, *found.held)
+            subprocess.run([llama, "-c", SQUARES, str(source), str(windows), squares], check=True, capture_output=True)
+        subprocess.run([llama, "-c", PEER, str(source), str(target), str(FTYPES[mix]), squares], check=True, capture_output=True)
         return
     texts = calibration if how == "texts" else None
     pumice.quantize(source, target, to=mix, texts=texts, tokens=tokens, force=True, progress=False)
@@ -80,7 +123,7 @@ def quantized(source: Path, target: Path, mix: str, how: str, calibration: list[
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("mixes", nargs="+", choices=sorted(FTYPES), metavar="MIX")
-    parser.add_argument("--codes", nargs="+", choices=("llama.cpp", "search", "texts"), default=("search", "texts"))
+    parser.add_argument("--codes", nargs="+", choices=(*PEERS, "search", "texts"), default=("search", "texts"))
     parser.add_argument("--llama", metavar="PYTHON", help="a Python that has llama-cpp-python")
     parser.add_argument("--tokens", type=int, default=16_384, help="tokens of calibration")
     parser.add_argument("--scored", type=int, default=4_096, help="tokens that are compared")

