@@ -199,19 +199,24 @@ def test_quantize(slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     texts = ["w1 w2 " * 2000] if slow == "tokenizer" else ids
     quantize = pumice.quantize  # imports it, which takes a second on a busy machine
 
+    begin = time.thread_time()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 100_000)
+    seconds = time.thread_time() - begin
+
     def slowed(function: Callable[..., object], first: int = 0) -> Callable[..., object]:
-        """Makes calls of a function take seconds, from call number `first` on. Signals do not interrupt hashing, as they do sleep()."""
+        """Makes calls of a function take 4 seconds or more, from call number `first` on. Signals do not interrupt hashing, as they do
+        sleep()."""
         calls = iter(range(1 << 30))
 
         def call(*given: object) -> object:
             if next(calls) >= first:
-                hashlib.pbkdf2_hmac("sha256", b"", b"", 3_000_000)
+                hashlib.pbkdf2_hmac("sha256", b"", b"", int(4 / seconds * 100_000))
             return function(*given)
 
         return call
 
     latencies = []
-    for _ in range(5):
+    for _ in range(3):
         with monkeypatch.context() as patch:
             if slow == "tokenizer":
                 patch.setattr(calibration, "load_tokenizer", slowed(calibration.load_tokenizer))
@@ -221,7 +226,7 @@ def test_quantize(slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 patch.setattr(job, "_JOURNAL_SECONDS", 0.0 if slow == "disk" else 1e9)
                 begins = not (tmp_path / "q.gguf.journal").exists()  # then the first wait for the disk precedes the work
                 patch.setattr(os, "fsync", slowed(os.fsync, first=int(begins)))
-            latencies.append(interrupted_after(1.5, lambda: quantize(source, output, to="q3_k_s", texts=texts, progress=False)))
+            latencies.append(interrupted_after(1.0, lambda: quantize(source, output, to="q3_k_s", texts=texts, progress=False)))
     report(f"quantize ({slow})", latencies)
     quantize(source, output, to="q3_k_s", texts=ids, progress=False)
     quantize(source, tmp_path / "whole.gguf", to="q3_k_s", texts=ids, progress=False)
