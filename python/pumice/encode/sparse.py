@@ -113,17 +113,17 @@ class SparseVectors:
     def __getitem__(self, rows: int | slice) -> SparseVectors:
         if self.single:
             raise IndexError("this is a single vector, which has no rows")
+        shape = self.shape[1:]
         if isinstance(rows, slice):
             first, last, step = rows.indices(len(self))
             if step != 1:
                 raise IndexError(f"rows are taken one after another, with a step of 1, not {step}")
             last = max(first, last)
+            shape = (last - first, *shape)
         else:
             first = range(len(self))[rows]  # raises IndexError and TypeError as a list does
             last = first + 1
         a, b = int(self.offsets[first]), int(self.offsets[last])
-        shape = self.shape if isinstance(rows, slice) else self.shape[1:]
-        shape = (last - first, *self.shape[1:]) if isinstance(rows, slice) else shape
         return SparseVectors(self.indices[a:b], self.values[a:b], self.offsets[first : last + 1] - a, shape)
 
     def __repr__(self) -> str:
@@ -193,7 +193,7 @@ def blocks(corpus: SparseVectors, kind: str) -> Iterator[tuple[int, Index]]:
         last = int(np.searchsorted(corpus.offsets, corpus.offsets[first] + BLOCK_VALUES, side="right")) - 1
         last = min(max(last, first + 1), first + BLOCK_ROWS)
         a, b = int(corpus.offsets[first]), int(corpus.offsets[last])
-        yield first, Index(corpus.indices[a:b], corpus.values[a:b], corpus.offsets[first : last + 1] - a, corpus.shape[-1], kind)
+        yield first, Index(corpus.indices[a:b], corpus.values[a:b], corpus.offsets[first : last + 1] - a, kind)
         first = last
 
 
@@ -204,14 +204,13 @@ class Index:
     a column, the sum is that of f(x, 0) over the query, plus that of f(0, y) over the row, plus that of f(x, y) - f(x, 0) - f(0, y) over
     the columns they have in common. So the index finds all summands that need both. Sums are float64."""
 
-    def __init__(self, indices: Int32, values: Float32, offsets: Int64, columns: int, kind: str) -> None:
+    def __init__(self, indices: Int32, values: Float32, offsets: Int64, kind: str) -> None:
         self._kind, self._count = kind, len(offsets) - 1
         rows = np.repeat(np.arange(self._count, dtype=np.int32), np.diff(offsets))
         wide = values.astype(np.float64)
         self._own = np.bincount(rows, self._alone(wide), minlength=self._count)  # the sum of f(0, y) of each row
         order = np.argsort(indices, kind="stable")
-        self._rows, self._values = rows[order], wide[order]
-        self._starts = np.searchsorted(indices[order], np.arange(columns + 1)).astype(np.int64)
+        self._columns, self._rows, self._values = indices[order], rows[order], wide[order]
 
     def __len__(self) -> int:
         return self._count
@@ -225,7 +224,7 @@ class Index:
 
     def _of_query(self, columns: Int32, values: Float32) -> Float32:
         wide = values.astype(np.float64)
-        starts, ends = self._starts[columns], self._starts[columns + 1]
+        starts, ends = np.searchsorted(self._columns, columns, "left"), np.searchsorted(self._columns, columns, "right")
         lengths = ends - starts
         ends_so_far = np.cumsum(lengths)
         total = int(ends_so_far[-1]) if len(lengths) else 0
