@@ -16,6 +16,7 @@ Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
+MOST_COLUMNS = 1 << 31  # indices are int32
 BLOCK_VALUES = 4 << 20  # maximum number of values of one block of a corpus (unless one row has more); its index takes 12 bytes for each
 BLOCK_ROWS = 1 << 16  # maximum number of rows of a block
 QUERIES = 64  # number of queries that are compared with a block at a time
@@ -70,9 +71,11 @@ class SparseVectors:
         matrix: a sparse matrix or array of scipy with two dimensions, in any of its formats. Explicit zeros are dropped, and values are
             rounded to float32.
 
-        Raises TypeError if `matrix` is no such matrix."""
+        Raises TypeError if `matrix` is no such matrix, and ValueError if it has more than 2^31 columns."""
         if not hasattr(matrix, "tocsr") or getattr(matrix, "ndim", 2) != 2:
             raise TypeError(f"matrix must be a sparse matrix of scipy with two dimensions, not {shown(matrix)}")
+        if matrix.shape[1] > MOST_COLUMNS:
+            raise ValueError(f"matrix has {matrix.shape[1]} columns; SparseVectors have {MOST_COLUMNS} at most")
         rows = matrix.tocsr(copy=True)
         rows.sum_duplicates()  # this also sorts the indices of each row
         rows.eliminate_zeros()
@@ -183,7 +186,8 @@ def similarity_pairwise(a: SparseVectors, b: SparseVectors, kind: str) -> Float3
     """Returns the similarity of row i of `a` to row i of `b` for every i, float32 (n,)."""
     if len(a) != len(b):
         raise ValueError(f"a has {len(a)} rows and b {len(b)}; row i is compared with row i")
-    return np.array([similarity(x, y, kind) for x, y in zip(a, b, strict=True)], np.float32)
+    rows_of_a, rows_of_b = ([each] if each.single else each for each in (a, b))
+    return np.array([similarity(x, y, kind) for x, y in zip(rows_of_a, rows_of_b, strict=True)], np.float32)
 
 
 def blocks(corpus: SparseVectors, kind: str) -> Iterator[tuple[int, Index]]:

@@ -141,6 +141,23 @@ def test_similarity_is_that_of_the_dense_vectors(kind: str, monkeypatch: pytest.
     np.testing.assert_allclose(pairs, np.diag(wanted[:, :9]), atol=1e-5)
 
 
+def test_single_vectors_are_one_pair() -> None:
+    vectors = pumice.SparseVectors(np.array([1, 2], np.int32), np.array([3, 4], np.float32), np.array([0, 2]), (3,))
+    assert pumice.similarity_pairwise(vectors, vectors, "dot").tolist() == [25]
+
+
+def test_columns_are_numbers_of_32_bits() -> None:
+    """scipy has columns of 64 bits. Cut to 32 bits, 2^33 would be column 0."""
+    from scipy.sparse import csr_array
+
+    last = csr_array((np.ones(1, np.float32), ([0], [2**31 - 1])), shape=(1, 2**31))
+    assert pumice.SparseVectors.from_scipy(last).indices.tolist() == [2**31 - 1]
+    for column in (2**31, 2**33):
+        beyond = csr_array((np.ones(1, np.float32), ([0], [column])), shape=(1, 2**34))
+        with pytest.raises(ValueError, match="17179869184 columns"):
+            pumice.SparseVectors.from_scipy(beyond)
+
+
 def test_vectors_that_cannot_be_compared_are_refused() -> None:
     a, b = vectors_of(random_dense(3, 20, 0.2)), vectors_of(random_dense(3, 21, 0.2))
     for call in (lambda: pumice.search(a, b), lambda: pumice.similarity_pairwise(a, b)):
