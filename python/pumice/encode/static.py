@@ -310,7 +310,17 @@ class StaticEngine:
         with self._counts.run(len(offsets) - 1, len(ids)):
             return self._rows(ids)[ids]
 
-    def encode_sparse(self, *given: Any, **named: Any) -> tuple[Int32, Float32, Int64]:
+    def encode_sparse(
+        self,
+        ids: Int32,
+        offsets: Int64,
+        types: Int32 | None,
+        most: int = 0,
+        logs: int = 1,
+        token_budget: int = 0,
+        progress: Callable[[int], None] | None = None,
+        cancel: _core.Cancel | None = None,
+    ) -> tuple[Int32, Float32, Int64]:
         """Raises UnsupportedTaskError, because a table of vectors has no weights of tokens. SparseStaticEngine has them."""
         raise UnsupportedTaskError("a table of vectors (static) has no sparse vectors")
 
@@ -398,11 +408,24 @@ class SparseStaticEngine(StaticEngine):
             ids = np.sort(ids[np.argsort(-np.abs(weights[ids]), kind="stable")[:most]])
         return ids
 
-    def encode(self, *given: Any, **named: Any) -> None:
+    def encode(
+        self,
+        ids: Int32,
+        offsets: Int64,
+        types: Int32 | None,
+        out: Float32,
+        normalize: bool,
+        token_budget: int,
+        progress: Callable[[int], None] | None = None,
+        prompt: int = 0,
+        cancel: _core.Cancel | None = None,
+    ) -> None:
         """Raises UnsupportedTaskError, because a table of weights gives sparse vectors alone."""
         raise UnsupportedTaskError('a table of weights (SparseStaticEmbedding) gives sparse vectors: output="sparse"')
 
-    def encode_tokens(self, *given: Any, **named: Any) -> Float32:
+    def encode_tokens(
+        self, ids: Int32, offsets: Int64, types: Int32 | None, unseen: Int32 | None = None, cancel: _core.Cancel | None = None
+    ) -> Float32:
         """Raises UnsupportedTaskError, because a table of weights gives sparse vectors alone."""
         raise UnsupportedTaskError('a table of weights (SparseStaticEmbedding) gives sparse vectors: output="sparse"')
 
