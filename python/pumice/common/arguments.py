@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import functools
 import inspect
+import itertools
 import math
 import operator
 import os
@@ -22,6 +23,9 @@ from ..errors import ChatTemplateError, ModelFormatError, PumiceError, Unsupport
 
 # texts up to this length are tokenised in the caller's thread, because that takes less time than starting a thread
 DIRECT_CHARACTERS = 1 << 14
+
+# Maximum number of items of a sequence that is copied. Texts, ids and vectors in Python's lists take gigabytes before they are as many.
+MOST_ITEMS = 1 << 26
 
 _FIRST_WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -274,10 +278,36 @@ def length(items: Any, name: str) -> int | None:
         raise ValueError(f"{name} is a {type(items).__name__} whose len() fails: {error}") from error
 
 
+def check_length(given: Any, name: str) -> None:
+    """Raises ValueError if a container says that it has more than MOST_ITEMS items. A range or a broadcast array of a billion numbers takes
+    no memory, but a copy of it would take so much that the system ends the process."""
+    try:
+        count = len(given)
+    except TypeError:  # it does not say
+        return
+    if count > MOST_ITEMS:
+        raise ValueError(f"{name} has {count} items; more than {MOST_ITEMS} are not taken")
+
+
+def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
+    """Returns np.asarray(given). Raises ValueError for a sequence, or a sequence of ranges, that is too long to be copied."""
+    if not isinstance(given, np.ndarray):
+        check_length(given, name)
+        for row in given if isinstance(given, (list, tuple)) else ():
+            if isinstance(row, range):
+                check_length(row, name)
+    return np.asarray(given)
+
+
 def listed(items: Iterable[Any]) -> list[Any]:
-    """Returns the items of a container as a list. list() is not used, because it would reserve memory for as many items as len()
-    promises."""
-    return [item for item in items]  # noqa: C416
+    """Returns the items of a container as a list. Raises ValueError if there are more than MOST_ITEMS. list() is not used, because it would
+    reserve memory for as many items as len() promises."""
+    if isinstance(items, range):
+        check_length(items, "the range")
+    found = list(itertools.islice(iter(items), MOST_ITEMS + 1))
+    if len(found) > MOST_ITEMS:
+        raise ValueError(f"there are more than {MOST_ITEMS} items, which are not taken")
+    return found
 
 
 def warn(category: type[Warning], message: str) -> None:

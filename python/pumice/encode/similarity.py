@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..common.arguments import is_masked, shown
+from ..common.arguments import as_array, is_masked, shown
 
 Float32 = npt.NDArray[np.float32]
 
@@ -45,7 +45,7 @@ def numbers(given: Any, name: str) -> Float32:
     if is_masked(given):
         raise TypeError(f"{name} is a masked array, and masked numbers have no distance; {name}.filled(0) gives them a value")
     try:
-        array = np.asarray(given)
+        array = as_array(given, name)
     except ValueError as error:
         raise ValueError(f"{name} is no array of numbers: {error}") from None
     if array.dtype in (np.uint8, np.int8):

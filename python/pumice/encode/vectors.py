@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..common.arguments import choice, integer, listed, shown
+from ..common.arguments import as_array, choice, integer, listed, shown
 from . import sparse
 from .progress import Progress
 from .rows import PRECISIONS, check_ranges, quantize_rows
@@ -72,7 +72,7 @@ def search(
             raise ValueError(f'precision="{precision}" is for vectors of all columns; these are sparse')
         return _search_sparse(queries, corpus, top_k, similarity, show_progress_bar)
     rows = _matrix(corpus, "corpus")
-    given = np.asarray(queries)
+    given = as_array(queries, "queries")
     asked = np.atleast_2d(_matrix(given, "queries"))
     width = rows.shape[1] * (8 if precision in ("binary", "ubinary") else 1)
     ranges = check_ranges(precision_ranges, precision, width)
@@ -140,7 +140,7 @@ class _Best:
 
 
 def _matrix(given: Any, name: str) -> npt.NDArray[Any]:
-    array = given if isinstance(given, np.ndarray) else np.asarray(given)
+    array = as_array(given, name)
     if array.dtype.kind not in "fiu" or array.ndim not in (1, 2) or (name == "corpus" and array.ndim != 2):
         raise TypeError(f"{name} must be rows of numbers, not {array.dtype} of shape {array.shape}{of_texts(array)}")
     return array
@@ -177,7 +177,7 @@ def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: n
 
     Raises TypeError or ValueError; the message names the argument."""
     choice("precision", precision, PRECISIONS)
-    given = np.asarray(vectors)
+    given = as_array(vectors, "vectors")
     if given.ndim != 2:
         raise ValueError(f"vectors has shape {given.shape}; it must be (n, d)")
     rows = numbers(given, "vectors") if len(given) else given.astype(np.float32)
@@ -275,7 +275,7 @@ def _token_vectors(given: Any, name: str) -> tuple[list[Float32], bool]:
     texts = [given] if single else listed(given)
     rows = []
     for i, text in enumerate(texts):
-        array = np.asarray(text)
+        array = as_array(text, f"{name}, text {i}")
         if array.ndim != 2:
             raise ValueError(f"{name}: text {i} has shape {array.shape}; it must be (tokens, d)")
         rows.append(numbers(array, f"{name}, text {i}") if len(array) else np.empty(array.shape, np.float32))

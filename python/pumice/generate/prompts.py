@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..common.arguments import check_text, is_masked, listed, shown
+from ..common.arguments import as_array, check_length, check_text, is_masked, listed, shown
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
@@ -24,8 +24,9 @@ def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of to
     """Returns ids as int32. Raises TypeError and ValueError for values that are not ids of the vocabulary."""
     if is_masked(given):
         raise TypeError(f"{name} is a masked array, and masked ids are none; .compressed() leaves them out, .filled(id) gives them a value")
+    check_length(given, name)
     try:
-        array = np.asarray(None if isinstance(given, BYTES) else given)
+        array = as_array(None if isinstance(given, BYTES) else given, name)
     except ValueError:  # rows of different lengths
         array = np.asarray(None)
     if array.dtype == object and array.ndim == 1 and all(isinstance(i, int) for i in given):  # some ids are beyond 64 bits
