@@ -3,8 +3,10 @@ prefixes must be reused."""
 
 from __future__ import annotations
 
+import random
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,38 @@ def test_sixteen_threads_encode(minilm: pumice.Model) -> None:
     with ThreadPoolExecutor(THREADS) as pool:
         together = list(pool.map(minilm.encode, texts))
     assert all(np.array_equal(a, b) for a, b in zip(alone, together))
+
+
+@pytest.mark.parametrize("threads", [2, 8])  # 8 are more than most machines of CI have cores
+def test_sixty_four_threads_of_mixed_calls(threads: int, tmp_path: Path) -> None:
+    """64 threads make 30 calls each on one decoder and one encoder. Each result must have the bits of the same call alone."""
+    given: dict[str, Any] = {"device": "cpu", "threads": threads, "progress": False}
+    sampled: dict[str, Any] = {"max_new_tokens": 4, "temperature": 0.8, "seed": 3, "ignore_eos": True}
+    with (
+        pumice.load(random_models.make_folder("llama3", tmp_path), pooling="mean", **given) as decoder,
+        pumice.load(random_models.make_folder("bert", tmp_path), **given) as encoder,
+    ):
+        prompts = [[3 + (i * 7 + j) % 300 for j in range(1 + i * 5)] for i in range(8)]
+        calls: list[Callable[[], bytes]] = []
+        for i, ids in enumerate(prompts):
+            calls += [
+                lambda ids=ids: decoder.generate(ids, **sampled).ids.tobytes(),
+                lambda ids=ids: b"".join(chunk.ids.tobytes() for chunk in decoder.stream(ids, **sampled)),
+                lambda ids=ids: decoder.score(ids).tobytes(),
+                lambda ids=ids: decoder.logits(ids).tobytes(),
+                lambda i=i: encoder.encode([f"w{i} w{j}" for j in range(i + 1)]).tobytes(),
+                lambda i=i: decoder.encode(f"w{i} w3").tobytes(),
+            ]
+        alone = [call() for call in calls]
+
+        def run(number: int) -> list[int]:
+            rng = random.Random(number)
+            return [i for i in (rng.randrange(len(calls)) for _ in range(30)) if calls[i]() != alone[i]]
+
+        with ThreadPoolExecutor(64) as pool:
+            wrong = list(pool.map(run, range(64), timeout=300))
+        assert not any(wrong)
+        assert decoder.stats()["running"] == decoder.stats()["waiting"] == decoder.cache_stats()["pages_in_use"] == 0
 
 
 def test_no_lock_between_the_chunks_of_a_stream(smollm2: pumice.Model, minilm: pumice.Model) -> None:
