@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from children import FORK, run
-from small_files import gguf_file, gguf_keys
+from small_files import encoder_folder, gguf_file, gguf_keys
 
 
 @pytest.mark.parametrize(
@@ -24,11 +26,10 @@ from small_files import gguf_file, gguf_keys
 def test_the_interpreter_ends_while_daemon_threads_work(work: str) -> None:
     load = "m = pumice.load(samples.smollm2(), n_ctx=512)" if "m." in work.replace("pumice.", "") else "e = pumice.load(samples.minilm())"
     code = f"{load}\nstart(lambda: {work}, threads=2)\ntime.sleep(.4)\n"
-    for _ in range(3):
-        ended = run(code)
-        assert ended.returncode == 0, ended.stderr[-500:]
-        if "progress_bar" not in work:
-            assert (ended.stdout, ended.stderr) == ("", "")
+    ended = run(code)  # once each: endings.py, which test_endings.py runs, ends hundreds of processes that have smaller models
+    assert ended.returncode == 0, ended.stderr[-500:]
+    if "progress_bar" not in work:
+        assert (ended.stdout, ended.stderr) == ("", "")
 
 
 # ends(work, times) forks children, each of which calls work(i) and then exits normally, and prints how often each exit code occurred. The
@@ -177,6 +178,84 @@ in_children(work, 8)
 """
     )
     assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
+
+
+# Workers of each kind encode with a model of their parent, which is in use at the forks. A DataLoader of torch does what load_data() does:
+# its forked workers read indices from a queue each and put batches into one queue.
+WORKERS = """
+import multiprocessing, os, sys, threading, time
+import numpy as np
+import pumice
+
+def begin(given):
+    global model
+    model = given
+
+def work(text):
+    start = time.perf_counter()
+    row = model.encode(text)
+    return row, time.perf_counter() - start
+
+class Rows:
+    def __len__(self):
+        return len(texts)
+    def __getitem__(self, i):
+        return work(texts[i])
+
+def worker(rows, asked, done):
+    while (i := asked.get()) is not None:
+        done.put((i, rows[i]))
+
+def load_data(rows):
+    context = multiprocessing.get_context("fork")
+    done, asked = context.Queue(), [context.Queue() for _ in range(2)]
+    processes = [context.Process(target=worker, args=(rows, each, done), daemon=True) for each in asked]
+    for process in processes:
+        process.start()
+    for i in range(len(rows)):
+        asked[i % 2].put(i)
+    found = dict(done.get(timeout=60) for _ in range(len(rows)))
+    for each in asked:
+        each.put(None)
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0, process.exitcode
+    return [found[i] for i in range(len(rows))]
+
+def data_loader(rows):
+    try:
+        from torch.utils.data import DataLoader
+    except ImportError:
+        return load_data(rows)
+    return list(DataLoader(rows, batch_size=None, num_workers=2, multiprocessing_context="fork", collate_fn=list))
+
+texts = [f"w{i} w3 " * (i + 1) for i in range(8)]
+if __name__ == "__main__":
+    model = pumice.load(sys.argv[1], device="cpu", threads=2, progress=False)
+    wanted = model.encode(texts)
+    def forever():
+        while True:
+            model.encode(texts)
+    threading.Thread(target=forever, daemon=True).start()
+    ways = {method: None for method in ("fork", "spawn", "forkserver")} | {"DataLoader": data_loader}
+    for way, call in ways.items():
+        if call is None:
+            with multiprocessing.get_context(way).Pool(2, begin, (model,)) as pool:
+                found = pool.map(work, texts, chunksize=1)
+        else:
+            found = call(Rows())
+        rows, seconds = zip(*found)
+        print(way, np.array_equal(np.stack(rows), wanted), max(seconds) < 5, flush=True)
+"""
+
+
+def test_workers_of_every_start_method(tmp_path: Path) -> None:
+    """A child must give the bits of its parent within a second (5 s are allowed), whichever way it was started."""
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS)
+    ended = subprocess.run([sys.executable, script, encoder_folder(tmp_path / "model")], capture_output=True, text=True, timeout=300)
+    ways = ("fork", "spawn", "forkserver", "DataLoader")
+    assert (ended.returncode, ended.stdout.splitlines(), ended.stderr) == (0, [f"{way} True True" for way in ways], "")
 
 
 def test_a_stream_that_another_thread_was_reading_is_an_error_in_the_child() -> None:
