@@ -17,7 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import random_gguf
+import random_models
 import samples
+from small_files import gguf_file, gguf_keys
 
 import pumice
 from pumice import _core
@@ -57,9 +59,56 @@ def interrupted_after(delay: float, work: Callable[[], object]) -> float:
 
 
 def report(name: str, latencies: list[float]) -> None:
-    print(f"{name}: median {np.median(latencies) * 1000:.0f} ms, worst {max(latencies) * 1000:.0f} ms of {len(latencies)}")
+    median, late, worst = (np.percentile(latencies, share) * 1000 for share in (50, 99, 100))
+    print(f"{name}: median {median:.0f} ms, p99 {late:.0f} ms, worst {worst:.0f} ms of {len(latencies)}")
     assert np.median(latencies) <= PROMISED * 2
     assert max(latencies) <= ASSERTED
+
+
+POINTS = int(os.environ.get("PUMICE_TEST_POINTS", "60"))  # `make soak` has 2,000
+CHAT = "{% for m in messages %}{{ m.content }}{% endfor %}"
+INTEGERS = {"type": "array", "items": {"type": "integer"}, "minItems": 30}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "integers", "schema": INTEGERS}}
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan"])
+def test_random_points_of_every_call(device: str, tmp_path: Path) -> None:
+    """At random points of load, encode, generate, chat with a grammar, convert and quantize. The models are small, so a point is as likely
+    in the Python code of a call as in the engine."""
+    if device == "vulkan" and not any(each.id.startswith("vulkan") and each.usable for each in pumice.devices()):
+        pytest.skip("not run: there is no Vulkan device")
+    folder, tiny = random_models.make_folder("llama3", tmp_path), tmp_path / "tiny.gguf"
+    tiny.write_bytes(gguf_file({**gguf_keys("gpt2"), "tokenizer.chat_template": CHAT}))
+    rng, given, wide = random.Random(8), {"device": device, "progress": False}, random_gguf.make_gguf("llama_wide", tmp_path)
+    with pumice.load(folder, pooling="mean", **given) as model, pumice.load(tiny, **given) as talks:
+        works: dict[str, Callable[[], object]] = {
+            "load": lambda: pumice.load(folder, **given).close(),
+            "encode": lambda: model.encode([f"w{i} w{i % 7} " * 30 for i in range(400)]),
+            "generate": lambda: model.generate([3, 4, 5], max_new_tokens=400, temperature=1, ignore_eos=True),
+            "stream": lambda: list(model.stream([3, 4, 5], max_new_tokens=400, temperature=1, ignore_eos=True)),
+            "chat": lambda: talks.chat("a b", response_format=SCHEMA, max_new_tokens=100),
+            "convert": lambda: pumice.convert(folder, tmp_path / "c.gguf", tokenizer="none", force=True, progress=False),
+            "quantize": lambda: pumice.quantize(wide, tmp_path / "q.gguf", to="q4_k_m", force=True, progress=False),
+        }
+
+        def answers() -> list[bytes]:
+            ids = model.generate([3, 4, 5], max_new_tokens=9, temperature=0, ignore_eos=True).ids
+            return [model.encode("w1 w2").tobytes(), ids.tobytes(), talks.generate("a b", max_new_tokens=9, temperature=0).ids.tobytes()]
+
+        def forever(work: Callable[[], object]) -> None:
+            while True:
+                work()
+
+        before = answers()
+        names = [name for name in works if device == "cpu" or name not in ("convert", "quantize")]
+        latencies: dict[str, list[float]] = {name: [] for name in names}
+        for i in range(POINTS):
+            name = names[i % len(names)]
+            latencies[name].append(interrupted_after(rng.uniform(0.005, 0.15), lambda name=name: forever(works[name])))
+        print({name: f"{max(found) * 1000:.0f} ms" for name, found in latencies.items()})
+        report(f"random points on {device}", [each for found in latencies.values() for each in found])
+        assert answers() == before
+        assert model.cache_stats()["pages_in_use"] == talks.cache_stats()["pages_in_use"] == 0
 
 
 def test_encode(minilm: pumice.Model) -> None:
