@@ -13,6 +13,7 @@ import _thread
 import atexit
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -60,7 +61,7 @@ def _sleep(me: int) -> None:
     _inside[me] = 1
 
 
-def start_thread(work: Callable[[], None]) -> None:
+def start_thread(work: Callable[[], object]) -> None:
     """Starts a daemon thread that calls work(), which must not raise. Returns without waiting for the thread to run. Raises RuntimeError if
     no thread can be started (because of a limit on processes) or if Python is ending."""
     started = object()
@@ -78,6 +79,19 @@ def start_thread(work: Callable[[], None]) -> None:
         except BaseException:
             _inside.pop(started, None)
             raise
+
+
+def threads_start(count: int) -> bool:
+    """Starts `count` threads at once, ends them again, and returns whether all could be started (a limit on processes may forbid it)."""
+    end = threading.Event()
+    try:
+        for _ in range(count):
+            start_thread(end.wait)
+    except RuntimeError:
+        return False
+    finally:
+        end.set()
+    return True
 
 
 def _forget() -> None:

@@ -187,8 +187,14 @@ class Pump:
                 if self._thread is None:
                     source = _core.Pump(call.run.engine)
                     thread = threading.Thread(target=self._work, args=(source,), name="pumice-pump", daemon=True)
-                    with exit_waits:  # until the new thread runs, which is when start() returns
-                        thread.start()
+                    try:
+                        with exit_waits:  # until the new thread runs, which is when start() returns
+                            thread.start()
+                    except RuntimeError as error:
+                        raise MemoryError(
+                            f"the thread that reads tokens for event loops cannot be started: {error}. Close threads or "
+                            "processes, or raise the limit of processes (ulimit -u)"
+                        ) from None
                     self._source, self._thread = source, thread
             call.run.start(tag, steps)
         except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from tokenizers import Tokenizer as Backend
 
 from ..common.address_space import check_memory
 from ..common.arguments import shown
-from ..common.exits import exit_waits
+from ..common.exits import exit_waits, threads_start
 from ..errors import TokenizerError
 from . import gguf_tokenizer
 from .control_tokens import ControlTokens, with_own_tokens
@@ -174,7 +175,10 @@ class Tokenizer:
         """Like encode_batch(), but also returns the place of each token in its text."""
         texts = self._checked(texts)
         with no_panic("tokenising"):
-            encodings = self.backend.encode_batch(texts, add_special_tokens=False)
+            if _threads.run():
+                encodings = self.backend.encode_batch(texts, add_special_tokens=False)
+            else:
+                encodings = [self.backend.encode(text, add_special_tokens=False) for text in texts]
         layout = self._single
         room = _room(truncate_to, layout.count)
         before, after = ([(-1, -1)] * len(part) for part in layout.parts)
@@ -343,7 +347,9 @@ class Tokenizer:
 
     def _in_whole(self, texts: list[str]) -> list[list[int]]:
         with no_panic("tokenising"):
-            return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+            if _threads.run():
+                return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+            return [self.backend.encode(text, add_special_tokens=False).ids for text in texts]
 
     def _by_words(self, texts: list[str], known: dict[str, tuple[int, ...]]) -> list[list[int]]:
         """Tokenizes texts word by word, for tokenizers in which no token spans a space. Each word is tokenized once and then looked up. If
@@ -446,6 +452,29 @@ def _check_text(text: Any, name: str = "text") -> None:
                 f"{name} has a lone surrogate U+{ord(text[error.start]):04X} at character {error.start}: no Unicode text. "
                 "Drop such characters with text.encode('utf-8', 'ignore').decode()."
             ) from None
+
+
+class _Threads:
+    """The threads in which the `tokenizers` package reads batches. It starts them at the first batch of the process. If that fails, the
+    package panics, prints a Rust backtrace, and each later batch of the process panics as well. So run() first starts and ends as many
+    threads."""
+
+    def __init__(self) -> None:
+        self._started = False
+
+    def run(self) -> bool:
+        """Returns whether the threads run or can be started now. If not, texts must be read one by one in the calling thread."""
+        if not self._started:
+            self._started = threads_start(self._count() + 1)  # one more: a thread that has ended may still count for a moment
+        return self._started
+
+    @staticmethod
+    def _count() -> int:
+        """Returns the number of processors that this process may use, which is the number of threads that the package starts."""
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_threads = _Threads()
 
 
 @contextmanager

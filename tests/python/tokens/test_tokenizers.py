@@ -3,6 +3,7 @@ and texts."""
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import json
 import random
@@ -1162,3 +1163,31 @@ def test_time_is_linear_in_a_text_of_anything(what: str, smol: Tokenizer, gemma:
         small, large = seconds(tokenizer, 1 << 16), seconds(tokenizer, 1 << 18)
         assert large < 1.5, (tokenizer, small, large)  # 0.03 to 0.5 s on an idle machine
         assert large < 4 * 2.0 * small + 0.1, (tokenizer, small, large)
+
+
+def test_batches_without_threads(minilm: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package `tokenizers` panics for the rest of the process if its threads cannot be started at the first batch (a limit on
+    processes). So such a batch does not reach its threads, and a later one does."""
+    texts = ["a stone", "two rivers, and a stone", ""]
+    expected = minilm.encode_batch(texts), minilm.encode_placed(texts)
+    threads = tokenizers_module._Threads()
+    monkeypatch.setattr(tokenizers_module, "_threads", threads)
+    start, allowed = _thread.start_new_thread, 1
+
+    def limited(*arguments: Any) -> int:
+        nonlocal allowed
+        allowed -= 1
+        if allowed < 0:
+            raise RuntimeError("can't start new thread")
+        return start(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_thread, "start_new_thread", limited)
+        patch.setattr(Tokenizer, "_words", None, raising=False)
+        found = minilm.encode_batch(texts), minilm.encode_placed(texts)
+        assert not threads.run()
+    for mine, theirs in zip(found, expected, strict=True):
+        assert np.array_equal(mine.ids, theirs.ids)
+        assert np.array_equal(mine.offsets, theirs.offsets)
+    assert np.array_equal(found[1].places, expected[1].places)
+    assert threads.run()
