@@ -160,7 +160,7 @@ def _schema(hint: Any, where: str) -> dict[str, Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _with_metadata(_schema(arguments[0], where), arguments[1:], where)
-    if origin is typing.Literal or origin is getattr(sys.modules.get("typing_extensions"), "Literal", None):
+    if origin is typing.Literal or (origin is not None and origin is getattr(sys.modules.get("typing_extensions"), "Literal", None)):
         return _choices(list(arguments), where)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _choices(list(hint), where)

@@ -10,6 +10,7 @@ import enum
 import functools
 import pathlib
 import re
+import sys
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -322,3 +323,13 @@ def test_names_that_a_call_cannot_have() -> None:
 
     with pytest.raises(TypeError, match="the signature of the tool undefined cannot be read: name 'Nowhere' is not defined"):
         schema_of(undefined)
+
+
+def test_types_do_not_depend_on_typing_extensions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "typing_extensions")
+
+    def tool(a: list, b: dict, c: Literal["x"]) -> None:  # type: ignore[type-arg]
+        pass
+
+    properties = schema_of(tool)["function"]["parameters"]["properties"]
+    assert properties == {"a": {"type": "array"}, "b": {"type": "object"}, "c": {"type": "string", "enum": ["x"]}}
