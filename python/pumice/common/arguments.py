@@ -290,7 +290,10 @@ def check_length(given: Any, name: str) -> None:
 
 
 def as_array(given: Any, name: str) -> np.ndarray[Any, Any]:
-    """Returns np.asarray(given). Raises ValueError for a sequence, or a sequence of ranges, that is too long to be copied."""
+    """Returns np.asarray(given). Raises TypeError for a masked array, whose mask would be lost, and ValueError for a sequence, or a
+    sequence of ranges, that is too long to be copied."""
+    if is_masked(given):
+        raise TypeError(f"{name} is a masked array, and masked numbers have no value; .filled(0) gives them one")
     if not isinstance(given, np.ndarray):
         check_length(given, name)
         for row in given if isinstance(given, (list, tuple)) else ():

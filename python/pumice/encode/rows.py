@@ -127,9 +127,15 @@ def quantize_rows(rows: Float32, precision: str, ranges: Float32 | None = None) 
             f'precision="{precision}" takes its ranges from the call, and one text has none. Use precision_ranges=, or "binary"'
         )
     low, high = (rows.min(axis=0), rows.max(axis=0)) if ranges is None else ranges
-    step = (high - low) / np.float32(255)
-    step[step == 0] = 1
-    steps = np.clip(np.floor((rows - low) / step), 0, 255)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        step = (high - low) / np.float32(255)
+        rough = ~np.isfinite(step) | ((step < np.finfo(np.float32).tiny) & (high > low))  # columns whose step float32 cannot hold
+        step[step == 0] = 1
+        steps = np.floor((rows - low) / step)
+        if rough.any():
+            first, last = low[rough].astype(np.float64), high[rough].astype(np.float64)
+            steps[:, rough] = np.floor((rows[:, rough] - first) * 255 / (last - first))
+    steps = np.clip(steps, 0, 255)
     packed: npt.NDArray[Any] = steps.astype(np.uint8) if precision == "uint8" else (steps - 128).astype(np.int8)
     return packed
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..common.arguments import as_array, is_masked, shown
+from ..common.arguments import as_array, shown
 
 Float32 = npt.NDArray[np.float32]
 
@@ -22,9 +22,7 @@ def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
         return np.asarray(left @ right.T, np.float32)
     with np.errstate(over="ignore", under="ignore"):  # numbers outside the range of float32 become infinite or 0
         if kind == "dot":
-            # Sums of products of such numbers may exceed float32's maximum of 3e38 on the way to a result that does not.
-            extreme = any(x.size and np.abs(x).max() > 1e15 for x in (left, right))
-            return np.asarray(left.astype(np.float64) @ right.T.astype(np.float64) if extreme else left @ right.T, np.float32)
+            return products(left, right)
         result = np.empty((len(left), len(right)), np.float32)
         wide = right.astype(np.float64)  # because squares of float32 numbers may be outside the range of float32
         # Subtracting the vectors themselves avoids the cancellation in |a|^2 + |b|^2 - 2ab. Taking one row of `a` at a time avoids an array
@@ -32,6 +30,15 @@ def similarity(a: Any, b: Any, kind: str = "cosine") -> Float32:
         for row, values in enumerate(left):
             result[row] = -np.linalg.norm(wide - values, ord=2 if kind == "euclidean" else 1, axis=1)
         return result
+
+
+def products(left: Float32, right: Float32) -> Float32:
+    """Returns the dot product of each row of `left` and each row of `right`. One that is beyond the range of float32 is infinite."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        found = left @ right.T
+        if not np.isfinite(found).all():  # a sum may exceed float32's maximum of 3e38 on the way to a result that does not
+            found = left.astype(np.float64) @ right.T.astype(np.float64)
+        return np.asarray(found, np.float32)
 
 
 def of_texts(array: npt.NDArray[Any]) -> str:
@@ -42,8 +49,6 @@ def of_texts(array: npt.NDArray[Any]) -> str:
 
 def numbers(given: Any, name: str) -> Float32:
     """Returns `given` as rows of finite float32 numbers. Raises TypeError or ValueError; the message names the argument (`name`)."""
-    if is_masked(given):
-        raise TypeError(f"{name} is a masked array, and masked numbers have no distance; {name}.filled(0) gives them a value")
     try:
         array = as_array(given, name)
     except ValueError as error:

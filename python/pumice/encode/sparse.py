@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ..common.arguments import shown
+from ..common.arguments import is_masked, shown
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+T = TypeVar("T", bound=np.generic)
 
 MOST_COLUMNS = 1 << 31  # indices are int32
 BLOCK_VALUES = 4 << 20  # maximum number of values of one block of a corpus (unless one row has more); its index takes 12 bytes for each
@@ -31,7 +32,8 @@ class SparseVectors:
     offsets: int64 (n + 1,). Row i has the indices and values from offsets[i] up to offsets[i + 1].
     shape: (n, columns), or (columns,) for a single vector.
 
-    len() is the number of rows. `vectors[i]` is a single vector, and `vectors[a:b]` has some of the rows; neither copies values.
+    The arrays are read-only, so that what was checked stays so; arrays that can be written to are copied. len() is the number of rows.
+    `vectors[i]` is a single vector, and `vectors[a:b]` has some of the rows; neither copies values.
 
     Raises TypeError or ValueError if the arrays have other types or do not fit each other."""
 
@@ -43,8 +45,10 @@ class SparseVectors:
     def __post_init__(self) -> None:
         for name, dtype in (("indices", np.int32), ("values", np.float32), ("offsets", np.int64)):
             array = getattr(self, name)
-            if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != 1:
+            if not isinstance(array, np.ndarray) or is_masked(array) or array.dtype != dtype or array.ndim != 1:
                 raise TypeError(f"{name} must be an array of {np.dtype(dtype)} with one dimension, not {shown(array)}")
+            if array.flags.writeable:
+                object.__setattr__(self, name, read_only(array.copy()))
         shape = self.shape
         if not isinstance(shape, tuple) or len(shape) not in (1, 2) or not all(isinstance(n, int) and n >= 0 for n in shape):
             raise ValueError(f"shape must be (rows, columns), or (columns,) for one vector, not {shown(shape)}")
@@ -68,19 +72,27 @@ class SparseVectors:
     def from_scipy(cls, matrix: Any) -> SparseVectors:
         """Returns the rows of a matrix of scipy.
 
-        matrix: a sparse matrix or array of scipy with two dimensions, in any of its formats. Explicit zeros are dropped, and values are
-            rounded to float32.
+        matrix: a sparse matrix or array of scipy with two dimensions, in any of its formats. Values are rounded to float32, and explicit
+            zeros are dropped.
 
-        Raises TypeError if `matrix` is no such matrix, and ValueError if it has more than 2^31 columns."""
+        Raises TypeError if `matrix` is no such matrix or holds complex numbers, and ValueError if it has more than 2^31 columns or a value
+        that is not finite as float32."""
         if not hasattr(matrix, "tocsr") or getattr(matrix, "ndim", 2) != 2:
             raise TypeError(f"matrix must be a sparse matrix of scipy with two dimensions, not {shown(matrix)}")
         if matrix.shape[1] > MOST_COLUMNS:
             raise ValueError(f"matrix has {matrix.shape[1]} columns; SparseVectors have {MOST_COLUMNS} at most")
+        if matrix.dtype.kind not in "fiub":
+            raise TypeError(f"matrix holds {matrix.dtype}; the values of SparseVectors are real numbers")
         rows = matrix.tocsr(copy=True)
         rows.sum_duplicates()  # this also sorts the indices of each row
+        with np.errstate(over="ignore", under="ignore"):
+            rows = rows.astype(np.float32)
+        if not np.isfinite(rows.data).all():
+            raise ValueError("matrix holds a NaN, an infinity or a number beyond the range of float32")
         rows.eliminate_zeros()
         shape = (int(rows.shape[0]), int(rows.shape[1]))
-        return cls(rows.indices.astype(np.int32), rows.data.astype(np.float32), rows.indptr.astype(np.int64), shape)
+        indices, offsets = rows.indices.astype(np.int32), rows.indptr.astype(np.int64)
+        return cls(read_only(indices), read_only(rows.data), read_only(offsets), shape)
 
     def to_scipy(self) -> Any:
         """Returns a scipy.sparse.csr_array of float32, of shape (n, columns), or (1, columns) for a single vector. Its arrays are copies
@@ -107,6 +119,9 @@ class SparseVectors:
         """Whether this is one vector, with a shape of (columns,)."""
         return len(self.shape) == 1
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SparseVectors, (self.indices, self.values, self.offsets, self.shape)  # so that a copy is checked, and read-only as well
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -127,10 +142,16 @@ class SparseVectors:
             first = range(len(self))[rows]  # raises IndexError and TypeError as a list does
             last = first + 1
         a, b = int(self.offsets[first]), int(self.offsets[last])
-        return SparseVectors(self.indices[a:b], self.values[a:b], self.offsets[first : last + 1] - a, shape)
+        return SparseVectors(self.indices[a:b], self.values[a:b], read_only(self.offsets[first : last + 1] - a), shape)
 
     def __repr__(self) -> str:
         return f"<pumice.SparseVectors {self.shape}, {len(self.values)} values>"
+
+
+def read_only(array: npt.NDArray[T]) -> npt.NDArray[T]:
+    """Returns the array itself, to which no one can write any more."""
+    array.flags.writeable = False
+    return array
 
 
 def joined(parts: list[SparseVectors], columns: int) -> SparseVectors:
@@ -140,9 +161,9 @@ def joined(parts: list[SparseVectors], columns: int) -> SparseVectors:
         offsets.append(part.offsets[1:] + end)
         end += len(part.values)
     return SparseVectors(
-        np.concatenate([np.empty(0, np.int32), *(part.indices for part in parts)]),
-        np.concatenate([np.empty(0, np.float32), *(part.values for part in parts)]),
-        np.concatenate(offsets),
+        read_only(np.concatenate([np.empty(0, np.int32), *(part.indices for part in parts)])),
+        read_only(np.concatenate([np.empty(0, np.float32), *(part.values for part in parts)])),
+        read_only(np.concatenate(offsets)),
         (sum(map(len, parts)), columns),
     )
 

@@ -13,7 +13,7 @@ from . import sparse
 from .progress import Progress
 from .rows import PRECISIONS, check_ranges, quantize_rows
 from .sentence_config import SIMILARITIES, TOKEN_SIMILARITIES
-from .similarity import numbers, of_texts, unit_rows
+from .similarity import numbers, of_texts, products, unit_rows
 from .similarity import similarity as similar
 
 Float32 = npt.NDArray[np.float32]
@@ -27,7 +27,8 @@ class SearchResult(NamedTuple):
     """The nearest rows of a corpus for each query, the nearest first. A pair: `indices, scores = model.search(...)`.
 
     indices: int64 (queries, k), or (k,) for a single query: the numbers of the rows in the corpus.
-    scores: float32 of the same shape. Larger is nearer; distances are negated."""
+    scores: float32 of the same shape. Larger is nearer; distances are negated. A score beyond the range of float32 (3e38) is infinite, and
+        infinite scores are equal."""
 
     indices: Int64
     scores: Float32
@@ -164,7 +165,9 @@ def _decoded(block: npt.NDArray[Any], precision: str, ranges: Float32 | None) ->
     codes = block.astype(np.float32) + (128.5 if precision == "int8" else 0.5)  # the 0.5 leads to the middle of a step
     if ranges is None:
         return codes - 128
-    return np.asarray(ranges[0] + codes * ((ranges[1] - ranges[0]) / np.float32(255)), np.float32)
+    low, high = ranges.astype(np.float64)  # float64, because the difference of two float32 numbers may be beyond the range of float32
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(low + codes * ((high - low) / 255), np.float32)
 
 
 def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
@@ -262,7 +265,7 @@ def maxsim(queries: Any, documents: Any) -> Float32:
             starts = np.concatenate([[0], np.cumsum(lengths[first:last])[:-1]])
             for i, rows in enumerate(left):
                 if len(rows):
-                    result[i, first:last] = np.maximum.reduceat(rows @ block.T, starts, axis=1).sum(axis=0)
+                    result[i, first:last] = np.maximum.reduceat(products(rows, block), starts, axis=1).sum(axis=0)
             first = last
     result = result[0] if one_query else result
     return np.asarray(result[..., 0] if one_document else result, np.float32)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+import pickle
 import sys
 import threading
 import warnings
@@ -416,3 +418,24 @@ def test_few_texts_of_a_large_vocabulary_run_together(tmp_path: Path) -> None:
         assert rows.shape == (27, vocabulary) and rows.indices.max() > 299_000
         for i in (0, 12, 13, 26):
             np.testing.assert_array_equal(model.encode(texts[i], output="sparse", max_active_dims=50).indices, rows[i].indices)
+
+
+def test_what_was_checked_stays_so() -> None:
+    indices = np.array([0, 2, 1], np.int32)
+    made = pumice.SparseVectors(indices, np.array([1, 2, 3], np.float32), np.array([0, 2, 3]), (2, 6))
+    indices[:] = 10**9
+    for vectors in (made, made[:1], made[1], pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
+        assert vectors.indices.max() < 6
+        for array in (vectors.indices, vectors.values, vectors.offsets):
+            with pytest.raises(ValueError, match="read-only"):
+                array[:] = 0
+    assert np.shares_memory(made[1].values, made.values)
+
+
+@pytest.mark.parametrize(("value", "error"), [(1j, TypeError), (1e300, ValueError), (np.nan, ValueError)])
+def test_numbers_of_scipy_that_no_vector_has(value: Any, error: type[Exception]) -> None:
+    from scipy.sparse import csr_array
+
+    with pytest.raises(error, match="matrix holds"):
+        pumice.SparseVectors.from_scipy(csr_array([[0, value]]))
+    assert len(pumice.SparseVectors.from_scipy(csr_array([[1e-60, 1]])).values) == 1

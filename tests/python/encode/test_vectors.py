@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,38 @@ def test_ranges_of_another_call(minilm: pumice.Model) -> None:
         minilm.encode(texts, precision="int8", precision_ranges=ranges[0])
     with pytest.raises(ValueError, match="lowest value above"):
         minilm.encode(texts, precision="int8", precision_ranges=ranges[::-1])
+
+
+def test_masks_are_not_ignored() -> None:
+    masked = np.ma.array([[1.0, 100.0]], mask=[[0, 1]], dtype=np.float32)
+    corpus = np.array([[5, 0], [0, 1]], np.float32)
+    calls: list[Callable[[], object]] = [
+        lambda: pumice.search(masked, corpus),
+        lambda: pumice.search(corpus, masked),
+        lambda: pumice.maxsim(masked, [corpus]),
+        lambda: pumice.quantize_vectors(masked, "uint8"),
+        lambda: pumice.similarity_pairwise(masked, corpus[:1]),
+        lambda: pumice.quantize_vectors(corpus, "uint8", masked),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="masked array, and masked numbers have no value"):
+            call()
+
+
+@pytest.mark.parametrize("high", [3e38, 1e-40])
+def test_codes_of_columns_whose_step_float32_cannot_hold(high: float) -> None:
+    rows = np.array([[high, 1], [0, 0], [-high, 0.5], [high / 2, 0.25]], np.float32)
+    assert pumice.quantize_vectors(rows, "uint8")[:, 0].tolist() == [255, 127, 0, 191]
+    assert np.array_equal(pumice.quantize_vectors(rows, "uint8")[:, 1:], pumice.quantize_vectors(rows[:, 1:], "uint8"))
+    ranges = np.array([[-high, 0], [high, 1]], np.float32)
+    found = pumice.search(np.eye(2, dtype=np.float32)[:1], pumice.quantize_vectors(rows, "uint8"), similarity="dot",
+                          precision="uint8", precision_ranges=ranges)  # fmt: skip
+    assert found.indices.tolist() == [[0, 3, 1, 2]]
+    assert np.isfinite(found.scores).all()
+
+
+def test_sums_on_the_way_may_be_beyond_float32() -> None:
+    a, b = np.array([[1e30, -1e30]], np.float32), np.array([[1e10, 1e10]], np.float32)
+    assert similarity(a, b, "dot") == 0
+    assert pumice.maxsim(a, b) == 0
+    assert pumice.maxsim(a[:, :1], b[:, :1]) == np.inf
