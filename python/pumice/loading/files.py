@@ -41,13 +41,24 @@ def open_layout(layout: Layout) -> _core.ModelFile:
     return _core.open_file(str(layout.source))
 
 
+# The vocabulary of a tokenizer, as a share of the model's rows, below which it counts as another model's. Rows are padded: phi-2 has 51,200
+# for 50,295 tokens.
+LEAST_VOCABULARY = 0.9
 _POOLING_LAST = 3  # value of <architecture>.pooling_type, from llama.cpp's enum llama_pooling_type
 
 
-def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer) -> list[str]:
+def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer, passed: bool = False) -> list[str]:
     """Returns a text for each part of the model that the file lacks ("lacks ...") or that pumice does not run ("has ..."). Because of each
-    such part, results differ from those of the original model."""
+    such part, results differ from those of the original model.
+
+    passed: whether the tokenizer is the one that the caller passed to load(tokenizer=)."""
     found = [str(what) for what in engine.placement().get("incomplete") or ()]
+    rows = int(engine.info["vocab_size"])
+    if passed and tokenizer.vocab_size < LEAST_VOCABULARY * rows:
+        found.append(
+            f"has rows for {rows} tokens, and the tokenizer that tokenizer= names knows {tokenizer.vocab_size}: it is most likely that of "
+            f"another model, and texts then become wrong tokens"
+        )
     if file.kind == "gguf" and not tokenizer.around[1] and file.get(f"{file.architecture}.pooling_type") == _POOLING_LAST:
         found.append(
             "lacks an end token (tokenizer.ggml.add_eos_token is not true): a text's vector is that of its last token, which for "

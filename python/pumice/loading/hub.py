@@ -79,6 +79,8 @@ def resolve(source: str | os.PathLike[str]) -> Path:
         if warning is not None:
             warn(FallbackWarning, warning)
         return found
+    if re.match(r"[a-z]+://", text):
+        raise FileNotFoundError(f"{shown(text)} is a URL, and none is read: name a file, a folder, or a model of the hub as org/name")
     raise FileNotFoundError(f"No such file or folder: {shown_path(path)}{_nearby(path)}")
 
 

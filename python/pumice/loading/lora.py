@@ -264,6 +264,9 @@ def _strings(file: Path, key: str, given: Any) -> list[str]:
 # ---------------------------------------------------------------- GGUF
 def _of_gguf(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
     if Path(path).is_dir() or Path(path).name in (WEIGHTS, CONFIG):
+        folder = Path(path) if Path(path).is_dir() else Path(path).parent
+        if not (folder / CONFIG).exists():
+            raise _absent(str(folder / CONFIG))
         raise UnsupportedModelError(
             f"{shown_path(path)} is a PEFT adapter, and {shown_path(model.path)} a GGUF file, whose tensors have other names and orders. "
             f"Convert the adapter (llama.cpp's convert_lora_to_gguf.py), or load the model's own folder"

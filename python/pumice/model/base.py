@@ -93,7 +93,7 @@ class ModelBase:
         self._file, self._core, self._tokenizer, self._config, self._options = file, engine, tokenizer, config, options
         self._closed = False
         self._notes = tuple(notes)
-        self._incomplete = incomplete_parts(file, engine, tokenizer)
+        self._incomplete = incomplete_parts(file, engine, tokenizer, options["tokenizer"] is not None)
         self._encoder = self._make_encoder(engine)
         self._routes: dict[str, Any] = {}  # name -> Model
         self._default_route: str | None = None

@@ -131,6 +131,8 @@ def test_a_named_device_never_falls_back(pumice: Any, tmp_path: Path) -> None:
 
 def test_no_such_file(pumice: Any, tmp_path: Path) -> None:
     write_model(tmp_path / "smollm2-q4.gguf")
+    with pytest.raises(FileNotFoundError, match=r"^'https://example.org/y.gguf' is a URL, and none is read"):
+        pumice.load("https://example.org/y.gguf")
     with pytest.raises(FileNotFoundError, match=r"No such file or folder: .*did you mean 'smollm2-q4.gguf'"):
         pumice.load(tmp_path / "smollm-q4.gguf")
     with pytest.raises(FileNotFoundError, match="models in that folder: smollm2-q4.gguf"):

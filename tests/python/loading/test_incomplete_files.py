@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import random_gguf
 import random_models
+import samples
 
 import pumice
 
@@ -203,3 +204,9 @@ def test_whole_files_have_nothing_unread(name: str, tmp_path: Path) -> None:
         sources.append(random_gguf.make_gguf(name, tmp_path))
     for source in sources:
         assert not [note for note in pumice.plan(source, device="cpu").notes if "does not read" in note]
+
+
+def test_the_tokenizer_of_another_model() -> None:
+    said = "has rows for 49152 tokens, and the tokenizer that tokenizer= names knows 30522"
+    with pytest.warns(pumice.IncompleteModelWarning, match=said):
+        pumice.load(samples.smollm2(), device="cpu", n_ctx=64, tokenizer=samples.minilm()).close()

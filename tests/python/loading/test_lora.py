@@ -200,6 +200,8 @@ def test_files(tmp_path: Path) -> None:
         pumice.load(base, device="cpu", tokenizer=folder, lora=path)
     with pytest.raises(pumice.ModelFormatError, match="is no adapter"):
         pumice.load(base, device="cpu", tokenizer=folder, lora=base)
+    with pytest.raises(FileNotFoundError, match="^No such file or folder: .*empty/adapter_config.json"):
+        pumice.load(base, device="cpu", tokenizer=folder, lora=tmp_path / "empty")
     with pytest.raises(pumice.UnsupportedModelError, match="is a PEFT adapter"):
         pumice.load(base, device="cpu", tokenizer=folder, lora=good)
     with pytest.raises(pumice.UnsupportedModelError, match="is a GGUF adapter"):
