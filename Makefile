@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm test-kills test-stores test-ray fuzz-grammars \
+.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-stores test-ray fuzz-grammars \
         bench cpu-report wheel test-wheel docs \
         check check-python check-types check-format check-cpp check-arm check-macos test-arm test-arm-install arm-tiles format sanitize clean
 
@@ -72,6 +72,27 @@ TINY_LIMITS := push=128,invocations=128,shared=16384,groups=7,range=1048576
 # `make test` runs a short form of this script, too.
 test-storm: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	for seed in 1 2 3; do $(BIN)/python tests/python/support/storm.py --requests 1000 --threads 64 --seed $$seed || exit 1; done
+
+# Tests for hours what `make test` tests for minutes, with the same code and larger numbers. A million calls with hostile arguments, 10,000
+# interpreters that end at random moments, 2,000 points of Ctrl-C, 20,000 random batches, and memory over a million sentences, 100,000
+# generations, 9,000 loads and 200,000 mixed calls. Takes about 6 hours on two cores; SOAK=0.01 does a hundredth of each.
+SOAK ?= 1
+times = $(shell $(PYTHON) -c "print(max(1, int($(SOAK) * $(1))))")
+soak: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
+	$(BIN)/python tests/python/support/abuse.py --calls $(call times,1000000) --seed 7
+	$(BIN)/python tests/python/support/endings.py --processes $(call times,10000) --seed 7
+	$(BIN)/python tests/python/support/soak.py --what sentences --calls $(call times,10000)
+	$(BIN)/python tests/python/support/soak.py --what generate --calls $(call times,100000)
+	$(BIN)/python tests/python/support/soak.py --what load --calls $(call times,9000)
+	$(BIN)/python tests/python/support/soak.py --what mixed --calls $(call times,200000)
+	$(BIN)/python tests/python/support/soak.py --what vulkan --calls $(call times,1000)
+	PUMICE_TEST_POINTS=$(call times,2000) $(BIN)/python -m pytest tests/python/callers/test_interrupt.py -k random_points -s
+	PUMICE_TEST_SPLITS=$(call times,20000) $(BIN)/python -m pytest tests/python/callers/test_same_bits.py
+
+# Runs small models of every kind with each instruction set of this machine, and on an emulated Nehalem and Haswell (Debian's package
+# qemu-user-static), whose results must be those of this machine, to the bit. Takes 15 s.
+test-old-cpus: $(VENV)/.installed $(VENV)/.samples
+	$(BIN)/python tests/old_cpus/run.py --emulate
 
 # Has real clients call pumice serve on the sample models: openai, anthropic, llm, langchain-openai, cohere, litellm, instructor,
 # openai-agents, LlamaIndex and Haystack, each unchanged, in environments of their own under build/clients, with the settings that

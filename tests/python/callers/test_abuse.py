@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+import numpy as np
 import pytest
 import samples
 from abuse import abuse, public_calls, without_values
@@ -52,3 +53,11 @@ def test_sizes_that_only_a_range_can_have() -> None:
         ):  # fmt: skip
             with pytest.raises((TypeError, ValueError)):
                 call()
+
+
+def test_sparse_vectors_are_no_ids(smollm2: pumice.Model) -> None:
+    """numpy took their rows one by one, which raised an IndexError."""
+    sparse = pumice.SparseVectors(np.array([1], np.int32), np.array([0.5], np.float32), np.array([0, 1], np.int64), (1, 35))
+    for call in (smollm2.score, smollm2.logits, smollm2.hidden_states, smollm2.generate, np.asarray):
+        with pytest.raises(TypeError, match="to_dense"):
+            call(sparse)

@@ -215,7 +215,7 @@ class Soaked:
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, ""), f"{done.returncode}: {done.stderr[-2000:]}"
         rows = np.array([list(map(int, line.split())) for line in done.stdout.splitlines()])
-        kept = rows[len(rows) // 3 :]
+        kept = rows[len(rows) // 2 :]
         self.calls, each = int(rows[-1, 0]), int(rows[0, 0])
         self.heap, self.memory = (slope(kept[:, column].tolist(), kept[:, 3].tolist()) * 1000 / each for column in (1, 2))
         self.grown = int(kept[-1, 2] - kept[0, 2])  # bytes of anonymous memory
