@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -121,6 +121,10 @@ class SparseVectors:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SparseVectors, (self.indices, self.values, self.offsets, self.shape)  # so that a copy is checked, and read-only as well
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        """numpy asks for an array here, and takes the rows one by one if there is no such method."""
+        raise TypeError("sparse vectors are no array; to_dense() makes one of them")
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

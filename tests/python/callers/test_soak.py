@@ -33,6 +33,6 @@ def test_a_planted_leak_is_found() -> None:
 def test_models_on_a_gpu_give_their_memory_back() -> None:
     if not any(each.id.startswith("vulkan") and each.usable for each in pumice.devices()):
         pytest.skip("not run: there is no Vulkan device")
-    found = Soaked("vulkan", 30)
+    found = Soaked("vulkan", 20)
     print(found)
-    assert found.grown < 1 << 20
+    assert found.grown < 1 << 20  # of the last five loads. Software Vulkan itself keeps 0.1 MB of each

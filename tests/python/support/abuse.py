@@ -480,7 +480,7 @@ def hostile(world: World, rng: random.Random, right: Any, long: int) -> Any:
         table[key] = hostile(world, rng, table.get(key), 300)
         return table
     if kind == 10 and isinstance(right, list) and right and isinstance(right[0], dict):  # messages, tools
-        items = [dict(item) for item in right]
+        items = [dict(item) for item in right if isinstance(item, dict)]
         changed = rng.choice(items)
         changed[rng.choice([*changed, "tool_calls", "name"])] = hostile(world, rng, None, 300)
         return items
@@ -621,7 +621,8 @@ def judge(world: World, call: Call, function: Any) -> tuple[str, str]:
                 message = str(error)
             except Exception as failed:
                 message, wrong = "", f"the message of {outcome} raises {failed!r}"
-            if not wrong and len(message) > MOST_MESSAGE:
+            # The system's own errors have the whole path.
+            if not wrong and len(message) > MOST_MESSAGE and not isinstance(error, OSError):
                 wrong = f"{outcome} has a message of {len(message)} characters: {message[:200]}"
             if not wrong and not message and not isinstance(error, (KeyboardInterrupt, MemoryError)):
                 wrong = f"{outcome} has no message"
