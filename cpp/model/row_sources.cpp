@@ -153,15 +153,20 @@ ReadRows read_floats(std::vector<float> values, std::int64_t cols) {
 }
 
 void repack(Matrix& matrix, Format to, AddRow change) {
-  matrix.read = [source = std::move(matrix.read), from = matrix.format, to, cols = matrix.cols, change = std::move(change)](
-                    std::int64_t first, std::int64_t count, std::uint8_t* out) {
+  matrix.read = [source = std::move(matrix.read), name = matrix.name, from = matrix.format, to, cols = matrix.cols,
+                 change = std::move(change)](std::int64_t first, std::int64_t count, std::uint8_t* out) {
     std::vector<std::uint8_t> packed(static_cast<std::size_t>(row_bytes(from, cols)));
     std::vector<float> weights(static_cast<std::size_t>(cols));
     for (std::int64_t row = 0; row < count; ++row) {
       source(first + row, 1, packed.data());
       unpack(from, packed.data(), cols, weights.data());
       if (change) change(first + row, weights.data());
-      pack(to, weights.data(), cols, out + row * row_bytes(to, cols));
+      try {
+        pack(to, weights.data(), cols, out + row * row_bytes(to, cols));
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::numeric) throw;
+        fail(ErrorKind::numeric, "tensor '", name, "', row ", first + row, ": ", error.what());
+      }
     }
   };
   matrix.format = to;
