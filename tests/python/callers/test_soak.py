@@ -19,7 +19,7 @@ def test_mixed_calls_leave_nothing_behind() -> None:
     found = Soaked("mixed", CALLS)
     print(found)
     assert found.heap < MOST_GROWTH
-    assert found.memory < 8 * MOST_GROWTH  # memory comes in pages of 4 KiB, so a few of them are more than the limit
+    assert found.memory < 2 * MOST_GROWTH  # memory comes in pages of 4 KiB
     assert len(found.files) == 1
     assert max(found.threads) - min(found.threads) <= 8  # threads for event loops end after 10 s without work
 
@@ -27,7 +27,7 @@ def test_mixed_calls_leave_nothing_behind() -> None:
 def test_a_planted_leak_is_found() -> None:
     found = Soaked("mixed", CALLS // 10, planted=1024)
     print(found)
-    assert found.heap > 500 * MOST_GROWTH and found.memory > 500 * MOST_GROWTH
+    assert found.heap > 500 << 10 and found.memory > 500 << 10  # bytes per 1,000 calls
 
 
 def test_models_on_a_gpu_give_their_memory_back() -> None:
