@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import children
 import numpy as np
 import pytest
 import random_gguf
 import random_models
-from paths import SUPPORT
 from random_models import VARIANTS
 
 IDS = np.arange(3, 43, dtype=np.int32) * 7 % 512  # more tokens than any window has
@@ -313,25 +310,9 @@ def run_batch(batch: int, scratch: Path) -> None:
             run_form(pumice, f"{family} gguf", file, keys, tensors, lambda k, t, to=file: random_gguf.write(to, k, t))
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
-    def run(batch: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-X", "faulthandler", __file__, str(batch), str(tmp_path_factory.mktemp("broken"))]
-        paths = [str(SUPPORT), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        try:
-            return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
-        except subprocess.TimeoutExpired as error:
-            out = error.stdout or b""
-            return subprocess.CompletedProcess(command, -1, out.decode() if isinstance(out, bytes) else out, "it hangs")
-
-    with ThreadPoolExecutor(2) as pool:
-        yield [pool.submit(run, batch) for batch in range(BATCHES)]
-
-
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_broken(batch: int, runs: list[Any]) -> None:
-    done = runs[batch].result()
+def test_broken(batch: int, tmp_path: Path) -> None:
+    done = children.cases(__file__, batch, tmp_path, timeout=240)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     names = [line["begins"] for line in lines if "begins" in line]
     results = [line for line in lines if "ends" in line]

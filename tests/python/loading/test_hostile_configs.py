@@ -13,19 +13,17 @@ import os
 import resource
 import shutil
 import struct
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import children
 import numpy as np
 import pytest
 import random_models
-from paths import SUPPORT
 from small_files import SPACE, Typed, encoder_folder, gguf_file, gguf_keys, wordlevel
 
 SLOWEST_SECONDS = 2.0
@@ -334,28 +332,12 @@ def run_batch(batch: str, scratch: Path) -> None:
     print(json.dumps({"grown": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024}), flush=True)
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    def run(batch: str) -> subprocess.CompletedProcess[str]:
-        scratch = tmp_path_factory.mktemp("hostile")
-        command = [sys.executable, "-X", "faulthandler", __file__, batch, str(scratch)]
-        paths = [str(SUPPORT), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        try:
-            return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-        except subprocess.TimeoutExpired as error:
-            out = error.stdout or b""
-            return subprocess.CompletedProcess(command, -1, out.decode() if isinstance(out, bytes) else out, "it hangs")
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-    with ThreadPoolExecutor(2) as pool:
-        yield {batch: pool.submit(run, batch) for batch in BATCHES}
-
-
 @pytest.mark.parametrize("batch", BATCHES)
-def test_hostile(batch: str, runs: dict[str, Any]) -> None:
-    done = runs[batch].result()
+def test_hostile(batch: str, tmp_path: Path) -> None:
+    try:
+        done = children.cases(__file__, batch, tmp_path, timeout=120)
+    finally:
+        shutil.rmtree(tmp_path, ignore_errors=True)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     names = [line["begins"] for line in lines if "begins" in line]
     results = [line for line in lines if "wrong" in line]

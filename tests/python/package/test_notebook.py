@@ -145,12 +145,6 @@ def stored() -> nbformat.NotebookNode:
     return nbformat.read(NOTEBOOK, as_version=4)
 
 
-@pytest.fixture(scope="module")
-def run() -> tuple[nbformat.NotebookNode, dict[str, Any]]:
-    notebook, widgets = executed()
-    return portable(notebook, widgets), widgets
-
-
 def below(notebook: nbformat.NotebookNode, code: str) -> list[tuple[str, str]]:
     """Returns the outputs of the only cell that ends with `code`."""
     (cell,) = (cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip().endswith(code))
@@ -185,19 +179,20 @@ def compare(run: nbformat.NotebookNode, stored: nbformat.NotebookNode) -> int:
     return compared
 
 
-def test_cells_show_what_is_stored(run: Any, stored: nbformat.NotebookNode) -> None:
-    assert compare(run[0], stored) >= 20
+def test_the_tour_shows_what_is_stored(stored: nbformat.NotebookNode) -> None:
+    """Each notebook runs in one test, and not in a fixture that several tests share: with several processes of pytest, each process would
+    run it."""
+    notebook, widgets = executed()
+    bars_end_full(widgets)
+    run = portable(notebook, widgets)
+    assert compare(run, stored) >= 20
+    tour_shows(run)
 
 
-@pytest.fixture(scope="module", params=OTHERS)
-def other(request: pytest.FixtureRequest) -> tuple[str, nbformat.NotebookNode, nbformat.NotebookNode]:
-    """Returns the name of a notebook, the stored notebook, and the notebook with the outputs of a run."""
-    path = NOTEBOOK.parent / f"{request.param}.ipynb"
-    return request.param, nbformat.read(path, as_version=4), portable(*executed(path))
-
-
-def test_other_notebooks(other: Any) -> None:
-    name, stored, run = other
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_notebooks(name: str) -> None:
+    path = NOTEBOOK.parent / f"{name}.ipynb"
+    stored, run = nbformat.read(path, as_version=4), portable(*executed(path))
     assert compare(run, stored) >= 2
     for notebook in (stored, run):
         {"inside": inside_shows, "retrieval": retrieval_shows, "search": search_shows, "structured": structured_shows}[name](notebook)
@@ -270,18 +265,18 @@ def test_other_stored_outputs_tell_of_no_machine(name: str) -> None:
     tells_of_no_machine(path, nbformat.read(path, as_version=4))
 
 
-def test_bars_end_full(run: Any) -> None:
-    bars = [state for state in run[1].values() if state.get("_model_name") == "FloatProgressModel"]
+def bars_end_full(widgets: dict[str, Any]) -> None:
+    bars = [state for state in widgets.values() if state.get("_model_name") == "FloatProgressModel"]
     assert len(bars) >= 2  # bars of loaded bytes and of encoded texts, and one for each load() of over a second
     assert all(bar["value"] == bar["max"] and bar["bar_style"] == "success" for bar in bars)
     assert [bar["max"] for bar in bars].count(2000) == 1
 
 
-@pytest.mark.parametrize("which", ["run", "stored"])
-def test_rich_outputs(which: str, request: pytest.FixtureRequest) -> None:
-    value = request.getfixturevalue(which)
-    notebook = value[0] if which == "run" else value
+def test_rich_outputs_are_stored(stored: nbformat.NotebookNode) -> None:
+    tour_shows(stored)
 
+
+def tour_shows(notebook: nbformat.NotebookNode) -> None:
     card = dict(below(notebook, "encoder"))["text/html"]
     assert "<table" in card
     assert "mean pooling, normalised" in card

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from paths import ROOT
+from paths import ROOT, SUPPORT
 
 HEAD = """
 import os, sys, threading, time
@@ -43,6 +44,21 @@ def in_children(work, times):
 def run(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Runs code to its end."""
     return subprocess.run([sys.executable, "-c", HEAD + code], env=_environment(), capture_output=True, text=True, timeout=timeout)
+
+
+def cases(file: str, batch: str | int, scratch: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Runs a batch of a test file's cases: the file is a program with the arguments `batch` and `scratch`. A batch that takes longer than
+    `timeout` seconds is killed, and the result has what it has printed.
+
+    A test runs its batch itself. If a fixture ran the batches of all tests, each process of pytest that has one of the tests would run all
+    batches."""
+    path = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
+    command = [sys.executable, "-X", "faulthandler", file, str(batch), str(scratch)]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env={**os.environ, "PYTHONPATH": path})
+    except subprocess.TimeoutExpired as error:
+        out = error.stdout or b""
+        return subprocess.CompletedProcess(command, -1, out.decode() if isinstance(out, bytes) else out, "it hangs")
 
 
 @contextmanager
