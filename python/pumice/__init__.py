@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from .generate.generation import Chunk, Generation, Stream
     from .generate.grammar import Grammar
     from .generate.settings import SamplingParams
-    from .gguf.conversion import ConversionPlan, convert
+    from .gguf.conversion import convert
+    from .gguf.plans import ConversionPlan
     from .gguf.quantization import quantize
     from .loading.placement import Plan, plan
     from .machine.diagnostics import Report, doctor
@@ -95,7 +96,7 @@ _HOME = {
     "maxsim": "encode.vectors",
     "quantize_vectors": "encode.vectors",
     "convert": "gguf.conversion",
-    "ConversionPlan": "gguf.conversion",
+    "ConversionPlan": "gguf.plans",
     "quantize": "gguf.quantization",
     "devices": "machine.hardware",
     "DeviceInfo": "machine.hardware",

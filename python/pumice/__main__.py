@@ -149,7 +149,11 @@ def parser() -> Parser:
     perplexity.add_argument("--window", type=int, help="tokens of a window, whose second half is scored (default 512)")
     perplexity.add_argument("--json", action="store_true", help="print JSON")
     convert = command("convert", run_convert, "write a safetensors folder as a GGUF file", "FOLDER")
-    convert.add_argument("--to", default="auto", help='"f32", "f16", "bf16", "q8_0", "q4_0"; default: the folder\'s own formats, exactly')
+    convert.add_argument(
+        "--to",
+        default="auto",
+        help='"f32", "f16", "bf16", "q8_0", "q4_0", a mix: "q4_k_m", ..., or a size: "4.5bpw"; default: the folder\'s own formats, exactly',
+    )
     convert.add_argument("--no-tokenizer", action="store_true", help="leave the tokenizer out")
     quantize = command("quantize", run_quantize, "write a GGUF file with its weights in other formats", "FILE")
     quantize.add_argument(
@@ -165,14 +169,14 @@ def parser() -> Parser:
         help="the format of tensors whose names fit (may be repeated)",
     )
     quantize.add_argument("--requantize", action="store_true", help="round weights that are quantized already a second time")
-    quantize.add_argument(
-        "--texts",
-        action="append",
-        metavar="FILE",
-        help="choose codes by what matrices are multiplied with in this text (may be repeated; texts of all kinds that the model is for)",
-    )
-    quantize.add_argument("--tokens", type=_count, help="how many tokens of texts the model reads (default: 16384)")
     for sub in (convert, quantize):
+        sub.add_argument(
+            "--texts",
+            action="append",
+            metavar="FILE",
+            help="choose codes by what matrices are multiplied with in this text (may be repeated; texts of all kinds that it is for)",
+        )
+        sub.add_argument("--tokens", type=_count, help="how many tokens of texts the model reads (default: 16384)")
         sub.add_argument("output", help="the .gguf file to write")
         sub.add_argument("--split", metavar="SIZE", help='the largest size of a file, such as "4G"; the model has several files then')
         sub.add_argument("--plan", action="store_true", help="show what would be written, and write nothing")
@@ -536,9 +540,13 @@ def run_perplexity(arguments: argparse.Namespace) -> int:
 def run_convert(arguments: argparse.Namespace) -> int:
     """`pumice convert`: writes a safetensors folder as a GGUF file."""
     tokenizer: Literal["folder", "none"] = "none" if arguments.no_tokenizer else "folder"
-    options = _given(arguments, "to", "split", "force")
+    options = _given(arguments, "to", "split", "force", "tokens") | _texts_of(arguments)
     say(pumice.convert(arguments.model, arguments.output, tokenizer=tokenizer, dry_run=arguments.plan, **options))
     return 0
+
+
+def _texts_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {} if arguments.texts is None else {"texts": [Path(path) for path in arguments.texts]}
 
 
 def run_quantize(arguments: argparse.Namespace) -> int:
@@ -549,9 +557,7 @@ def run_quantize(arguments: argparse.Namespace) -> int:
         if not equals:
             raise ValueError(f"--keep {rule} has no '='; it must be REGEX=FORMAT, such as blk\\.0\\..*=q8_0")
         keep[pattern] = format
-    options = _given(arguments, "to", "requantize", "split", "force", "tokens")
-    if arguments.texts is not None:
-        options["texts"] = [Path(path) for path in arguments.texts]
+    options = _given(arguments, "to", "requantize", "split", "force", "tokens") | _texts_of(arguments)
     say(pumice.quantize(arguments.model, arguments.output, keep=keep, dry_run=arguments.plan, **options))
     return 0
 

@@ -85,7 +85,7 @@ def _ids_of(file: _core.ModelFile, texts: Texts) -> Iterator[tuple[Int32, int | 
     vocabulary = next((shape[0] for name, _, shape, _ in file.tensors if name == "token_embd.weight"), 2**31 - 1)
     tokenizer: Tokenizer | None = None
     with argument("texts"):
-        for number, text in enumerate(_listed(texts)):
+        for number, text in enumerate(_several(texts)):
             given = _contents(text)
             if isinstance(given, str) and tokenizer is None:
                 tokenizer = interruptible(partial(load_tokenizer, file))
@@ -94,7 +94,12 @@ def _ids_of(file: _core.ModelFile, texts: Texts) -> Iterator[tuple[Int32, int | 
             yield ids, tokenizer.bos_id if tokenizer is not None and ids[0] == tokenizer.bos_id else None
 
 
-def _listed(texts: Texts) -> Iterable[Text]:
+def listed_texts(texts: Texts) -> list[Text]:
+    """Returns all texts, so that they can be read twice. Raises TypeError."""
+    return list(_several(texts))
+
+
+def _several(texts: Texts) -> Iterable[Text]:
     if isinstance(texts, str | os.PathLike):
         return [texts]
     if isinstance(texts, np.ndarray) and texts.ndim == 1 and texts.dtype.kind in "iu":

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import errno
-import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from .. import _core
 from ..chats.chat_templates import find_template
-from ..common.arguments import checked_keywords, choice, flag, shown, shown_path
-from ..common.display import count, text_table
-from ..common.display import size as shown_size
+from ..common.arguments import argument, checked_keywords, choice, flag, shown, shown_path
 from ..common.progress import Progress
 from ..encode.sentence_config import SentenceConfig, read_layout
 from ..errors import ModelFormatError, PumiceError, UnsupportedModelError
 from ..loading.hub import resolve
 from ..tokens.tokenizer_files import load_tokenizer
-from .calibration import Calibration
-from .container import Tensor, head_bytes, padded
+from .calibration import TOKENS, Texts, listed_texts
+from .container import IDS, Tensor, head_bytes, padded
 from .forms import FORMS, WITHOUT_ARCHITECTURE, Form, model_keys, rope_tensors, row_of, text_half, xielu_keys
-from .job import Job, source_key, split_size
+from .job import Job, refuse_existing, source_key, split_size
 from .keys import Config
-from .mixes import file_type
-from .packing import unpack_rows
+from .mixes import MIXES, Chooser, file_type, outline
+from .packing import PLAIN, unpack_rows
+from .plans import ConversionPlan, plan_of, target_path
+from .quantization import quantize
+from .sizes import bits_asked
 from .vocabulary import tokenizer_keys
-from .weights import Folder, Unit, matrices, plain_choice, small_tensors
+from .weights import Choose, Folder, Unit, matrices, plain_choice, small_tensors
 
 TARGETS = ("auto", "f32", "f16", "q4_0", "q8_0", "bf16")
 _POOLINGS = {"mean": 1, "cls": 2, "last": 3}  # <architecture>.pooling_type (llama_pooling_type in llama.h)
@@ -41,63 +39,6 @@ _RANK = 4  # of classifiers
 _DENSE, _DENSE_IN = ("dense_2", "dense_3"), "gemma-embedding"
 
 
-@dataclass(frozen=True)
-class ConversionPlan:
-    """What convert() or quantize() writes. It prints as a table with a row for each kind of tensor.
-
-    tensors: (name, format, shape, bytes) of each tensor.
-    files: the paths of the files.
-    bytes: the size of all files.
-    calibrated: the names of the tensors whose codes are chosen by texts.
-    tokens: number of tokens that the model reads for that, those that are kept back included.
-    memory: the most bytes that this takes, beside the pieces of other tensors."""
-
-    tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]
-    files: tuple[Path, ...]
-    bytes: int
-    calibrated: tuple[str, ...] = ()
-    tokens: int = 0
-    memory: int = 0
-
-    def __str__(self) -> str:
-        rows: dict[tuple[str, str, str], tuple[int, int, int]] = {}
-        calibrated = frozenset(self.calibrated)
-        for name, kind, shape, used in self.tensors:
-            layerless = ".".join(part if not part.isdigit() else "*" for part in name.split("."))
-            key = layerless, kind, "texts" if name in calibrated else ""
-            number, values, bytes_ = rows.get(key, (0, 0, 0))
-            rows[key] = (number + 1, values + int(np.prod(shape, dtype=np.int64)), bytes_ + used)
-        lines = [(name, kind, by, n, count(values), shown_size(used)) for (name, kind, by), (n, values, used) in rows.items()]
-        headers = ["tensor", "format", "codes by", "tensors", "weights", "size"]
-        if not calibrated:
-            headers.remove("codes by")
-        cells = [line if calibrated else (*line[:2], *line[3:]) for line in lines]
-        table = text_table(headers, cells, right=["tensors", "weights", "size"])
-        names = ", ".join(shown_path(path) for path in self.files[:3]) + (", ..." if len(self.files) > 3 else "")
-        text = f"{table}\n{names}: {shown_size(self.bytes)}, {len(self.tensors)} tensors, {self.bits:.2f} bits per weight"
-        if calibrated:
-            text += f"\n{len(calibrated)} of them by {self.tokens} tokens of texts, which takes up to {shown_size(self.memory)} of memory"
-        return text
-
-    @property
-    def bits(self) -> float:
-        """Number of bits that a weight takes, on average over all tensors."""
-        weights = sum(math.prod(shape) for _, _, shape, _ in self.tensors)
-        return 8 * sum(used for _, _, _, used in self.tensors) / max(weights, 1)
-
-
-def plan_of(job: Job, calibration: Calibration | None = None) -> ConversionPlan:
-    """Returns what a job writes."""
-    plan = ConversionPlan(
-        tuple((tensor.name, tensor.format, tensor.shape, tensor.bytes) for tensor in job.tensors),
-        tuple(file.path for file in job.files),
-        job.bytes,
-    )
-    if calibration is None:
-        return plan
-    return replace(plan, calibrated=calibration.tensors, tokens=calibration.windows.tokens, memory=calibration.memory)
-
-
 @checked_keywords()
 def convert(
     source: str | os.PathLike[str],
@@ -105,6 +46,8 @@ def convert(
     *,
     to: str = "auto",
     tokenizer: Literal["folder", "none"] = "folder",
+    texts: Texts | None = None,
+    tokens: int = TOKENS,
     split: str | int | None = None,
     force: bool = False,
     dry_run: bool = False,
@@ -120,45 +63,84 @@ def convert(
     output: the path of the GGUF file.
     to: the format of the matrices: "f32", "f16", "bf16", "q8_0", "q4_0", or "auto": that of the folder, which is exact; packed matrices
         then have the format that holds them exactly, but those of NVFP4 and FP8 are rounded to BF16. Vectors and some small matrices are
-        always F32, as in llama.cpp's files.
+        always F32, as in llama.cpp's files. Or another format, a mix ("q4_k_m") or a size ("4.5bpw"), as in quantize(): the file is the
+        one that quantize() makes of the file of "auto".
     tokenizer: "none" leaves the tokenizer out.
+    texts, tokens: as in quantize(), from which "q8_0" and "q4_0" then have their meaning, too. With texts, or with a size, the file of
+        "auto" is written first, beside the output (OUTPUT without .gguf, then .exact-KEY.gguf). It is removed when the output is complete,
+        and stays if the call is interrupted.
     split: the largest size of a file ("4G", "500M", "20K", bytes), which must hold each tensor. The model then has several files, named
         OUTPUT-00001-of-00003.gguf and so on.
     force: whether files that are there already are replaced.
-    dry_run: whether only the plan is returned, and nothing is written.
+    dry_run: whether only the plan is returned, and nothing is written. Not with a size, because the formats depend on the weights.
     progress: as in load().
 
     Raises UnsupportedModelError if the family has no GGUF form, or if the form cannot say what config.json says; ModelFormatError,
-    TokenizerError, NumericError (a NaN, or a number that the format does not hold), FileExistsError, OSError, ValueError and TypeError."""
+    TokenizerError, NumericError (a NaN, or a number that the format does not hold), FileExistsError, OSError, MemoryError, ValueError (also
+    for packed weights that a mix would round a second time) and TypeError."""
     path = resolve(source)
     target = target_path(output)
-    choice("to", to, TARGETS)
+    bits = bits_asked(to)
+    if bits is None:
+        choice("to", to, (*TARGETS, *(name for name in MIXES if name not in TARGETS)))
     choice("tokenizer", tokenizer, ("folder", "none"))
     only_plan, most, replaces = flag("dry_run", dry_run), split_size(split), flag("force", force)
-    job = _conversion(path, target, to, tokenizer == "folder", most, replaces)
-    if not only_plan:
-        job.run(progress)
-    return plan_of(job)
+    if texts is None and bits is None:
+        job = _contents(path, to, tokenizer == "folder").job(target, most, replaces)
+        if not only_plan:
+            job.run(progress)
+        return plan_of(job)
+    if to in ("auto", "f32", "f16", "bf16"):
+        raise ValueError(f"to={shown(to)} rounds no weights to codes, so there is nothing that texts could choose; leave texts out")
+    if bits is not None and only_plan:
+        raise ValueError(
+            f'dry_run: the formats of to={shown(to)} depend on the weights. Write the file with to="auto", of which quantize(dry_run=True) '
+            "shows them"
+        )
+    with argument("texts"):
+        given: Any = None if texts is None else listed_texts(texts)
+    asked: dict[str, Any] = {"texts": given, "tokens": tokens, "split": split}
+    exact = _contents(path, "auto", tokenizer == "folder")
+    # What is wrong with the arguments is found before anything is written.
+    with exact.without_weights() as empty:
+        plan = quantize(empty, target, to=to, **asked, dry_run=True)
+    if only_plan:
+        return plan
+    refuse_existing(plan.files, replaces)
+    # The name says of which bytes the file was made, so one that an interrupted call left is taken as it is.
+    between = target.with_name(f"{target.stem}.exact-{exact.job(target, None, False).key[:12]}.gguf")
+    if not between.is_file():
+        exact.job(between, None, False).run(progress)
+    plan = quantize(between, target, to=to, **asked, force=replaces, progress=progress)
+    between.unlink(missing_ok=True)
+    return plan
 
 
-def target_path(output: str | os.PathLike[str]) -> Path:
-    """Returns the path of the file to be written. Raises ValueError and OSError for one that cannot be."""
-    path = Path(output)
-    if path.is_symlink():  # the file that it leads to is replaced, and not the link
-        try:
-            path = path.resolve()
-        except RuntimeError:  # what Python up to 3.12 raises for a loop
-            raise OSError(errno.ELOOP, "the link leads back to itself; remove it, or give another name", str(path)) from None
-    if path.suffix != ".gguf":
-        raise ValueError(f"output {shown(os.fspath(output))} must end in .gguf")
-    if path.parent.exists() and not path.parent.is_dir():
-        raise NotADirectoryError(f"{shown_path(path.parent)}, in which the output would be, is no folder")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder {shown_path(path.parent)} of the output does not exist")
-    return path
+@dataclass(frozen=True)
+class _Contents:
+    """What a folder becomes: the metadata and tensors of a GGUF file.  source: the argument of Job."""
+
+    keys: dict[str, Any]
+    units: list[Unit]
+    source: str
+
+    def job(self, target: Path, split: int | None, force: bool) -> Job:
+        """Returns the job that writes the file."""
+        return Job(target, self.keys, self.units, self.source, split, force)
+
+    @contextmanager
+    def without_weights(self) -> Iterator[Path]:
+        """Makes a file with these metadata and tensors whose weights are 0, for the time of the block. It takes no space on the disk."""
+        tensors = [tensor for unit in self.units for tensor in unit.tensors]
+        with tempfile.TemporaryDirectory() as folder:
+            empty = Path(folder) / "empty.gguf"
+            head = head_bytes(self.keys, tensors)
+            empty.write_bytes(head)
+            os.truncate(empty, len(head) + sum(padded(tensor.bytes) for tensor in tensors))
+            yield empty
 
 
-def _conversion(path: Path, target: Path, to: str, with_tokenizer: bool, split: int | None, force: bool) -> Job:
+def _contents(path: Path, to: str, with_tokenizer: bool) -> _Contents:
     layout = read_layout(path)
     if layout.static or layout.routes:
         raise UnsupportedModelError(f"{shown_path(path)} is a table of vectors or has several models (routes), which has no GGUF form")
@@ -170,20 +152,44 @@ def _conversion(path: Path, target: Path, to: str, with_tokenizer: bool, split: 
     try:
         keys = _keys(file, path, config, form, layout.config)
         more = rope_tensors(config, form) | form.more(config)
-        choose = plain_choice(to.upper() if to != "auto" else "auto")
         dense = _dense(file, keys["general.architecture"], layout.config)
         if "rope_factors_long.weight" in more and form.architecture not in ("phi3", "minicpm", "minicpm3"):
             raise UnsupportedModelError(f"{shown_path(file.path)}: the GGUF form of {row} has no longrope")
         keys |= _dense_keys(keys["general.architecture"], dense)
-        units = [*Folder(file, form, config, choose).units(), *small_tensors(more), *matrices(dense, choose)]
+
+        def units_of(choose: Choose) -> list[Unit]:
+            return [*Folder(file, form, config, choose).units(), *small_tensors(more), *matrices(dense, choose)]
+
+        units = units_of(plain_choice("auto" if to not in TARGETS or to == "auto" else to.upper()))
+        if to not in TARGETS:
+            units = units_of(_mixed(to, keys, units))
     except (KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
         what = f"config.json has no {error}" if isinstance(error, KeyError) else f"config.json: {error}"
         raise ModelFormatError(f"{file.path}: {what}, which the GGUF form of {row} needs", file=file.path) from None
-    keys |= {"general.file_type": file_type(units), "general.quantization_version": 2}
-    _check_same(file, keys, units, form)
+    keys |= {"general.file_type": file_type(units) if to in TARGETS else MIXES[to].file_type, "general.quantization_version": 2}
+    source = source_key(file, [Path(weights.path) for weights, _ in dense.values()])
+    _check_same(file, _Contents(keys, units, source), form)
     if with_tokenizer:
         keys |= _tokenizer(file, int(config["vocab_size"]), form.architecture)
-    return Job(target, keys, units, source_key(file, [Path(weights.path) for weights, _ in dense.values()]), split, force)
+    return _Contents(keys, units, source)
+
+
+def _mixed(to: str, keys: Mapping[str, Any], units: Sequence[Unit]) -> Choose:
+    """Returns the choice of a mix for a model with these metadata and tensors."""
+    names = tuple(tensor.name for unit in units for tensor in unit.tensors)
+    chooser = Chooser(to, outline(names, keys["general.architecture"], keys.get))
+
+    def choose(name: str, shape: tuple[int, ...], source: str) -> str:
+        held = source if source in IDS else "BF16"  # as in a file of "auto"
+        format = chooser.choose(name, shape, held)
+        if format != held and format not in PLAIN and held not in (*PLAIN, "Q8_0"):
+            raise ValueError(
+                f"{name} is packed already, and quantizing it to {format} would add a second rounding to the first. Take the folder with "
+                'F16 or BF16 weights; or write the file with to="auto", and quantize() that with requantize=True (--requantize)'
+            )
+        return format
+
+    return choose
 
 
 # Fields of the engine's configuration (cpp/model/config.h, layer.h) that may differ between a folder and its GGUF file, because they say
@@ -207,20 +213,16 @@ def _has_factors(tensors: Sequence[Tensor]) -> bool:
     return any(tensor.name.startswith("rope_f") for tensor in tensors)
 
 
-def _check_same(file: _core.ModelFile, keys: Mapping[str, Any], units: Sequence[Unit], form: Form) -> None:
+def _check_same(file: _core.ModelFile, contents: _Contents, form: Form) -> None:
     """Raises UnsupportedModelError if the engine reads another model from the GGUF file than from the folder. A file without weights, which
     takes no space on the disk, is read for this."""
-    tensors = [tensor for unit in units for tensor in unit.tensors]
-    with tempfile.TemporaryDirectory() as folder:
-        empty = Path(folder) / "empty.gguf"
-        head = head_bytes(keys, tensors)
-        empty.write_bytes(head)
-        os.truncate(empty, len(head) + sum(padded(tensor.bytes) for tensor in tensors))
+    with contents.without_weights() as empty:
         try:
             found = _core.config_differences(file, _core.open_file(str(empty)))
         except PumiceError as error:
             said = str(error).replace(str(empty), "it")
             raise UnsupportedModelError(f"{shown_path(file.path)}: its GGUF form cannot be read: {said}") from None
+    tensors = [tensor for unit in contents.units for tensor in unit.tensors]
     fine = {*_OF_THE_FILE, *form.folded}
     fine.update(_OF_PERMUTED if form.permuted else (), _OF_ROPE_TENSORS if _has_factors(tensors) else ())
     differ = [f"{field} ({text})" for field, text in found if field not in fine]

@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,15 @@ def _files(path: Path, keys: Mapping[str, Any], units: Sequence[Unit], most: int
     return files
 
 
+def refuse_existing(paths: Iterable[Path], force: bool) -> None:
+    """Raises FileExistsError if there is a file at one of the paths, unless `force` is true, and OSError for something else than a file."""
+    for path in paths:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EEXIST, "there is something other than a file", str(path))
+        if path.exists() and not force:
+            raise FileExistsError(errno.EEXIST, "the file is there already; --force (force=True) replaces it", str(path))
+
+
 class Job:
     """Writes units and metadata as a GGUF file, or as several ones."""
 
@@ -134,7 +143,8 @@ class Job:
         heads = hashlib.sha256()
         for file in self.files:
             heads.update(file.head)
-        self._key = hashlib.sha256(f"{source}\n{heads.hexdigest()}\n{_core.__version__}".encode()).hexdigest()
+        # A text that changes whenever the bytes of the result may change. It does not depend on their path.
+        self.key = hashlib.sha256(f"{source}\n{heads.hexdigest()}\n{_core.__version__}".encode()).hexdigest()
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -147,11 +157,7 @@ class Job:
         return sum(file.bytes for file in self.files)
 
     def _refuse_existing(self) -> None:
-        for file in self.files:
-            if file.path.exists() and not file.path.is_file():
-                raise OSError(errno.EEXIST, "there is something other than a file", str(file.path))
-            if file.path.exists() and not self._force:
-                raise FileExistsError(errno.EEXIST, "the file is there already; --force (force=True) replaces it", str(file.path))
+        refuse_existing((file.path for file in self.files), self._force)
 
     def run(self, progress: Progress = None) -> None:
         """Writes what is not written yet. If it is interrupted, the .part files and the journal stay, and the next run of the same job goes
@@ -199,7 +205,7 @@ class Job:
         try:
             journal = json.loads(self._journal.read_bytes())
             units = journal["written"] if journal.get("boot") and journal["boot"] == _boot() else journal["units"]
-            done = int(units) if journal["job"] == self._key else 0
+            done = int(units) if journal["job"] == self.key else 0
         except FileNotFoundError:
             return 0
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -239,7 +245,7 @@ class Job:
     def _note(self, said: Mapping[str, Any]) -> None:
         new = self._journal.with_name(self._journal.name + ".new")
         try:
-            new.write_text(json.dumps({"job": self._key, **said}))
+            new.write_text(json.dumps({"job": self.key, **said}))
             os.replace(new, self._journal)
         except OSError:
             new.unlink(missing_ok=True)

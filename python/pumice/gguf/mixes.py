@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from .. import _core
 from ..common.arguments import choice, shown
@@ -131,6 +134,20 @@ class Outline:
         """Whether llama.cpp takes the model for one of 70 billion parameters."""
         known = _SEVENTY_BILLION.get(self.architecture) == self.layers
         return known and not (self.architecture.startswith("llama") and (self.heads == self.kv_heads or self.experts == 8))
+
+
+def outline(names: tuple[str, ...], architecture: str, get: Callable[[str], Any]) -> Outline:
+    """Returns the outline of a file. get: returns the value of a key of its metadata, or None."""
+
+    def number(key: str, absent: int = 0) -> int:
+        """Returns a key of the model, of a list the first number: that of the first layer."""
+        value = get(f"{architecture}.{key}")
+        if isinstance(value, (list, tuple, np.ndarray)) and len(value):
+            value = value[0]
+        return int(value) if isinstance(value, (int, np.integer)) else absent
+
+    heads = number("attention.head_count")
+    return Outline(names, architecture, number("block_count"), heads, number("attention.head_count_kv", heads), number("expert_count"))
 
 
 @dataclass

@@ -7,18 +7,16 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from .. import _core
 from ..common.arguments import checked_keywords, flag, integer, shown, shown_path
 from ..common.progress import Progress
 from ..loading.hub import resolve
 from .calibration import LEAST_TOKENS, TOKENS, Calibration, Texts, read_windows
 from .container import raw_metadata
-from .conversion import ConversionPlan, plan_of, target_path
 from .job import Job, source_key, split_size
-from .mixes import MIXES, Chooser, Outline, file_type
+from .mixes import MIXES, Chooser, Outline, file_type, outline
 from .packing import PLAIN
+from .plans import ConversionPlan, plan_of, target_path
 from .sizes import bits_asked, sized
 from .weights import Unit, file_units
 
@@ -104,15 +102,7 @@ def _refuse_second_rounding(file: _core.ModelFile, chooser: Chooser, units: Sequ
 
 
 def _outline(file: _core.ModelFile) -> Outline:
-    def number(key: str, absent: int = 0) -> int:
-        """Returns a key of the model, of a list the first number: that of the first layer."""
-        value = file.get(f"{file.architecture}.{key}")
-        first = value[0] if isinstance(value, np.ndarray) and value.size else value
-        return int(first) if isinstance(first, (int, np.integer)) else absent
-
-    heads = number("attention.head_count")
-    names = tuple(name for name, _, _, _ in file.tensors)
-    return Outline(names, file.architecture, number("block_count"), heads, number("attention.head_count_kv", heads), number("expert_count"))
+    return outline(tuple(name for name, _, _, _ in file.tensors), file.architecture, file.get)
 
 
 def _parts(path: Path) -> list[Path]:

@@ -224,6 +224,73 @@ def test_matrices_have_the_format_that_is_asked_for(to: str, tmp_path: Path) -> 
     assert file.read("blk.0.ffn_up.weight") == pack_rows(to.upper(), tensor, "w")
 
 
+@pytest.mark.parametrize("name", ["llama_wide", "mixtral", "falcon_11b", "bert", "gemma3"])
+def test_a_mix_is_that_of_quantize(name: str, tmp_path: Path) -> None:
+    """A mix in one call must give the bytes of quantize() behind convert()."""
+    folder, exact, two, one = (random_models.make_folder(name, tmp_path), *(tmp_path / f"{each}.gguf" for each in ("exact", "two", "one")))
+    pumice.convert(folder, exact, **PLAIN)
+    for to in ("q4_k_m", "iq4_xs", "q5_1"):
+        pumice.quantize(exact, two, to=to, force=True, progress=False)
+        plan = pumice.convert(folder, one, to=to, force=True, **PLAIN)
+        assert one.read_bytes() == two.read_bytes(), to
+        assert [tuple(each[:2]) for each in plan.tensors] == [(each, kind) for each, kind, _, _ in _core.open_file(str(one)).tensors]
+
+
+CALIBRATED: dict[str, Any] = {"to": "q4_k_m", "texts": list(np.random.default_rng(1).integers(1, 512, (20, 64), dtype=np.int32))}
+
+
+@pytest.mark.parametrize("options", [CALIBRATED, {"to": "5.5bpw"}, {**CALIBRATED, "to": "4.75bpw"}], ids=["mix", "size", "both"])
+def test_texts_and_sizes_are_those_of_quantize(options: dict[str, Any], tmp_path: Path) -> None:
+    folder, exact = random_models.make_folder("llama_wide", tmp_path), tmp_path / "exact.gguf"
+    pumice.convert(folder, exact, **PLAIN)
+    pumice.quantize(exact, tmp_path / "two.gguf", progress=False, **options)
+    given = {**options, "texts": iter(options["texts"])} if "texts" in options else options  # texts may be read only once
+    plan = pumice.convert(folder, tmp_path / "one.gguf", **given, **PLAIN)
+    assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
+    assert plan.files == (tmp_path / "one.gguf",) and bool(plan.calibrated) == ("texts" in options)
+    assert sorted(path.name for path in tmp_path.glob("*.gguf*")) == ["exact.gguf", "one.gguf", "two.gguf"]
+    with pytest.raises(FileExistsError, match="force"):
+        pumice.convert(folder, tmp_path / "one.gguf", **options, **PLAIN)
+
+
+def test_an_interrupted_call_with_texts_goes_on(tmp_path: Path) -> None:
+    """It is interrupted in the file of the folder's own formats, in the output, and then not."""
+    folder, output = random_models.make_folder("llama_wide", tmp_path), tmp_path / "m.gguf"
+    plan = pumice.convert(folder, output, **CALIBRATED, **PLAIN, dry_run=True)
+    assert not list(tmp_path.glob("m.*"))
+    pumice.convert(folder, tmp_path / "whole.gguf", **CALIBRATED, **PLAIN)
+    first = sum(size for *_, size in pumice.convert(folder, output, **PLAIN, dry_run=True).tensors)
+    seen: list[tuple[int, int]] = []
+    names = []
+    for in_output in (False, True):
+
+        def stop(done: int, total: int, in_output: bool = in_output) -> None:
+            if (total != first) == in_output and done > 0.7 * total:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            pumice.convert(folder, output, **CALIBRATED, **{**PLAIN, "progress": stop})
+        names.append({re.sub("[0-9a-f]{12}", "KEY", path.name) for path in tmp_path.glob("m.*")})
+    assert names == [
+        {"m.exact-KEY.gguf.part", "m.exact-KEY.gguf.journal"},
+        {"m.exact-KEY.gguf", "m.gguf.part", "m.gguf.journal"},
+    ]
+    found = pumice.convert(folder, output, **CALIBRATED, **{**PLAIN, "progress": lambda *both: seen.append(both)})
+    assert seen[0][0] > 0.5 * seen[0][1] and len({total for _, total in seen}) == 1  # it goes on in the output
+    assert output.read_bytes() == (tmp_path / "whole.gguf").read_bytes() and [path.name for path in tmp_path.glob("m.*")] == ["m.gguf"]
+    assert (found.tensors, found.calibrated, found.tokens) == (plan.tensors, plan.calibrated, plan.tokens)
+
+
+def test_texts_of_a_command(minilm: pumice.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "some.txt").write_text("Granite and basalt are hard rocks; pumice floats on water. " * 120)
+    folder, output = samples.minilm(), tmp_path / "m.gguf"
+    asked = ["convert", str(folder), str(output), "--to", "q4_0", "--texts", str(tmp_path / "some.txt"), "--tokens", "1024"]
+    assert main([*asked, "--plan"]) == 0 and not list(tmp_path.glob("m.*"))
+    assert re.search(r"ffn_up\.weight +Q4_0 +texts ", capsys.readouterr().out)
+    assert main(["convert", str(folder), str(output), "--to", "4.5bpw", "--plan"]) == 1
+    assert "depend on the weights" in capsys.readouterr().err
+
+
 def test_numbers_that_a_format_does_not_hold_are_named(tmp_path: Path) -> None:
     folder = random_models.make_folder("llama3", tmp_path)
     tensors = random_models.tensors("llama3")
@@ -249,6 +316,14 @@ def test_packed_folders_keep_their_codes(library: str, tmp_path: Path) -> None:
         pumice.load(tmp_path / "m.gguf", device="cpu", tokenizer=folder) as other,
     ):
         assert np.array_equal(model.logits(ids, positions="all"), other.logits(ids, positions="all"))
+
+
+def test_packed_folders_are_not_rounded_a_second_time(tmp_path: Path) -> None:
+    folder, _ = packed_models.packed_folder("llama_wide", "gptq_4_sym", tmp_path)
+    for options in ({"to": "q3_k_m"}, {**CALIBRATED, "to": "q3_k_m"}):
+        with pytest.raises(ValueError, match="second rounding"):
+            pumice.convert(folder, tmp_path / "m.gguf", **options, **PLAIN)
+    assert not list(tmp_path.glob("m.*"))
 
 
 @pytest.mark.parametrize("how", ["modelopt", "fbgemm"])
@@ -412,6 +487,12 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         ({"split": "4X"}, "split is '4X'; a size is needed"),
         ({"tokenizer": "other"}, "tokenizer='other' is not one of"),
         ({"dry_run": 1}, "dry_run"),
+        ({"to": "4.5bpw", "dry_run": True}, "depend on the weights"),
+        ({"to": "0.5bpw", "tokenizer": "none"}, r"0\.5"),
+        ({"texts": "some"}, "rounds no weights to codes"),
+        ({"to": "q4_k_m", "texts": [1.5], "tokenizer": "none"}, r"texts\[0\]"),
+        ({"to": "q4_k_m", "texts": 7, "tokenizer": "none"}, "texts must be a text"),
+        ({"to": "q4_k_m", "texts": [[1] * 64], "tokens": 3, "tokenizer": "none"}, "tokens"),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             pumice.convert(folder, tmp_path / "m.gguf", **options)  # type: ignore[arg-type]
