@@ -4,14 +4,19 @@ before it are those without a budget."""
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import guesses
 import jsonschema
 import numpy as np
 import pytest
 import samples
+import tokenizers
 from masks import may_come, only
 from tool_answers import answers, expected, shape_of
 from tool_templates import NO_REASONING, TEMPLATES, TOOLS, USER
@@ -190,6 +195,68 @@ def test_guesses_change_nothing(thinker: pumice.Model) -> None:
         cut_at(thinker, plain, most)
         found = thinker.chat(prompt, **options, max_reasoning_tokens=most, speculate={"lookup": 2, "guesses": 16})
         assert found.ids.tolist() == plain.ids.tolist()
+
+
+def test_guesses_of_a_smaller_model_change_nothing(thinker: pumice.Model) -> None:
+    form: Any = {"response_format": FORM, "temperature": 1.1, "seed": 4, "n": 3}
+    guessed = right = 0
+    with pumice.load(samples.smollm2(), device="cpu", quantize="q8_0", n_ctx=1024) as draft:
+        for most in (0, 5, 17):
+            for options in ({"temperature": 0, "max_tokens": most + 20}, {**form, "max_tokens": most + 60}):
+                plain = thinker.chat([USER], **THINKS, **options, max_reasoning_tokens=most, speculate="off")
+                found = thinker.chat([USER], **THINKS, **options, max_reasoning_tokens=most, draft=draft, speculate={"guesses": 4})
+                pairs = zip(found, plain, strict=True) if "n" in options else [(found, plain)]
+                for a, b in pairs:
+                    cut_at(thinker, a, most)
+                    assert a.ids.tolist() == b.ids.tolist()
+                    guessed += a.timings["drafted_tokens"]
+                    right += a.timings["accepted_tokens"]
+                    if "n" in options:
+                        jsonschema.validate(a.parsed, SCHEMA)
+    assert 0 < right < guessed
+
+
+def byte_tokens(count: int) -> tokenizers.Tokenizer:
+    """Returns a tokenizer with a token for each byte, and others that no text has."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {text: i for i, text in enumerate([*alphabet, *(f"<other {i}>" for i in range(len(alphabet), count))])}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    return made
+
+
+@pytest.mark.parametrize("name", guesses.MODELS)
+def test_guesses_of_a_models_own_head_change_nothing(name: str, tmp_path: Path) -> None:
+    """The guesses are those of a draft head (qwen3_5) or of an assistant (gemma4)."""
+    folder = guesses.write_folder(name, tmp_path)
+    count = json.loads((folder / "config.json").read_text())
+    count = count.get("text_config", count)["vocab_size"]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": count - 1}))  # answers with a grammar need an end
+    texts = ["<think>" + bytes(ids % 26 + 97 for ids in prompt).decode() for prompt in guesses.prompts(6)]
+    digits = pumice.Grammar.regex(r"[^<]*</think>[0-9]{3}[a-f]{4}")
+    guessed = right = 0
+    with guesses.load(folder, device="cpu", tokenizer=byte_tokens(count), response_template=OWN) as model:
+        close = model._tokenizer.encode("</think>", add_special=False).tolist()
+        for options in ({"temperature": 0}, {"temperature": 0.3, "seed": 5}, {"temperature": 0, "grammar": digits}):
+            free = model.generate(texts, **options, max_new_tokens=40, speculate="off")
+            for most in (0, 4, 11):
+                plain = model.generate(texts, **options, max_new_tokens=40, max_reasoning_tokens=most, speculate="off")
+                found = model.generate(texts, **options, max_new_tokens=40, max_reasoning_tokens=most, speculate="mtp")
+                for a, b, c in zip(found, plain, free, strict=True):
+                    assert a.ids.tolist() == b.ids.tolist()
+                    if not a.reasoning_cut:
+                        assert a.finish_reason == "eos" and a.ids.tolist() == c.ids.tolist()
+                        continue
+                    # Random bytes may be the beginning of a character of UTF-8, which three more tokens may complete.
+                    first = next(n for n in range(most, most + 4) if a.ids[n : n + len(close)].tolist() == close)
+                    assert a.ids[:first].tolist() == c.ids[:first].tolist()
+                    guessed += a.timings["drafted_tokens"]
+                    right += a.timings["accepted_tokens"]
+                    if "grammar" in options:
+                        assert re.fullmatch("[0-9]{3}[a-f]{4}", model.detokenize(a.ids[first + len(close) :]))
+    # The draft head of this small model guesses nothing right behind such texts; test_guessed_tokens.py has right guesses of it.
+    assert guessed > right and (right > 0 or name == guesses.HEAD)
 
 
 def test_the_model_opens_reasoning_itself() -> None:
