@@ -1,13 +1,17 @@
-"""Measures sparse vectors (SPLADE) beside sentence-transformers' SparseEncoder: texts a second of a DistilBERT of the published size with
-random weights, for short texts (one sentence) and long ones (256 tokens).
+"""Measures sparse vectors (SPLADE) beside sentence-transformers' SparseEncoder and onnxruntime: texts a second of a DistilBERT of the
+published size with random weights, for short texts (one sentence) and long ones (256 tokens).
 
     python3 bench/sparse.py --python .venv/bin/python --peers .venv-bench/bin/python [--rounds 7] [--threads 2]
 
---python is a Python that has pumice and the sample models, and --peers one that has sentence-transformers, torch and transformers. Each
-engine is a process of its own that loads the model once. They take turns: one warm-up each, then in each round both encode the same texts,
-tokenising included. The peer first tries batches of 8, 16, 32 and 64 and keeps the best. The bias of the head is such that about 200
-tokens of a long text have values above 0, as in trained models. Both give compressed rows on the CPU; the last columns compare them: the
-smallest cosine of a text's vectors, and the mean number of values."""
+--python is a Python that has pumice and the sample models, and --peers one that has sentence-transformers, torch, transformers, onnx and
+onnxruntime. Each engine is a process of its own that loads the model once. They take turns: one warm-up each, then in each round all encode
+the same texts, tokenising included. The peers first try batches of 8, 16, 32 and 64 and keep the best. For onnxruntime, the graph ends with
+the pooled values, and texts are sorted by length and padded by batch, as suits it best. The bias of the head is such that about 200 tokens
+of a long text have values above 0, as in trained models. All give compressed rows on the CPU.
+
+A line for each engine has texts/s (lowest to highest), and how many times as fast pumice is (the median of the ratios of each round). Then
+comes the same ratio of processor time, which other programs on the machine disturb less (take --threads 1 for it, because threads that wait
+for work may spin), the smallest cosine of a text's vectors with pumice's, and the mean number of values. Takes some minutes."""
 
 from __future__ import annotations
 
@@ -45,30 +49,52 @@ model.save_pretrained(folder)
 tokenizer.save_pretrained(folder)
 json.dump({"short": short, "long": long}, open(texts, "w"))
 """
+# Writes the ONNX file beside the model.
+EXPORT = """
+import sys, torch, transformers
+model = transformers.AutoModelForMaskedLM.from_pretrained(sys.argv[1], attn_implementation="eager").eval()
+class Splade(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = model
+    def forward(self, input_ids, attention_mask):
+        logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return torch.log1p(torch.relu((logits * attention_mask[..., None]).amax(1)))
+ids = torch.ones((2, 7), dtype=torch.long)
+axes = {name: {0: "batch", 1: "length"} for name in ("input_ids", "attention_mask")} | {"values": {0: "batch"}}
+torch.onnx.export(Splade(), (ids, ids), sys.argv[1] + "/model.onnx", input_names=["input_ids", "attention_mask"], output_names=["values"],
+                  dynamic_axes=axes, dynamo=False, opset_version=17)
+"""
 TEXTS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import demo, samples
 json.dump([str(samples.minilm()), list(demo.docstrings(4000))], open(sys.argv[2], "w"))
 """
-# Each line of input is the name of a kind of texts. The answer is a line with the seconds.
-PUMICE = """
+# Each line of input is the name of a kind of texts, a number of texts, and the file for the result or null. The answer is a line with the
+# seconds, and the seconds of a processor.
+TIMED = """
 import json, sys, time
+def timed(work):
+    start, used = time.perf_counter(), time.process_time()
+    rows = work()
+    return [time.perf_counter() - start, time.process_time() - used], rows
+def best_of(run):
+    return min((8, 16, 32, 64), key=lambda size: run(size)[0][0])
+"""
+PUMICE = """
 import numpy as np, pumice
 texts, threads = json.load(open(sys.argv[2])), int(sys.argv[3])
 model = pumice.load(sys.argv[1], device="cpu", threads=threads, progress=False)
 print(json.dumps({"pumice": pumice.__version__, "isa": model.info["isa"]}), flush=True)
 for line in sys.stdin:
     kind, count, save = json.loads(line)
-    start = time.perf_counter()
-    rows = model.encode(texts[kind][:count], output="sparse", show_progress_bar=False)
-    seconds = time.perf_counter() - start
+    seconds, rows = timed(lambda: model.encode(texts[kind][:count], output="sparse", show_progress_bar=False))
     if save:
         np.savez(save, indices=rows.indices, values=rows.values, offsets=rows.offsets)
     print(json.dumps(seconds), flush=True)
 """
-PEER = """
-import json, sys, time
+SENTENCE_TRANSFORMERS = """
 import numpy as np, torch, transformers, sentence_transformers
 torch.set_num_threads(int(sys.argv[3]))
 texts = json.load(open(sys.argv[2]))
@@ -77,25 +103,63 @@ packages = (torch, transformers, sentence_transformers)
 print(json.dumps({package.__name__: package.__version__ for package in packages}), flush=True)
 best = {}
 def run(kind, count, size):
-    start = time.perf_counter()
-    rows = model.encode(texts[kind][:count], batch_size=size, show_progress_bar=False)
-    return time.perf_counter() - start, rows
+    return timed(lambda: model.encode(texts[kind][:count], batch_size=size, show_progress_bar=False))
 for line in sys.stdin:
     kind, count, save = json.loads(line)
     if kind not in best:
-        best[kind] = min((8, 16, 32, 64), key=lambda size: run(kind, count, size)[0])
-        print(f"{kind}: batches of {best[kind]}", file=sys.stderr, flush=True)
+        best[kind] = best_of(lambda size: run(kind, count, size))
+        print(f"{kind}: batches of {best[kind]} in sentence-transformers", file=sys.stderr, flush=True)
     seconds, rows = run(kind, count, best[kind])
     if save:
         csr = rows.coalesce().to_sparse_csr()
         np.savez(save, indices=csr.col_indices(), values=csr.values(), offsets=csr.crow_indices())
     print(json.dumps(seconds), flush=True)
 """
+ONNXRUNTIME = """
+import numpy as np, onnxruntime, tokenizers
+texts = json.load(open(sys.argv[2]))
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads, options.inter_op_num_threads = int(sys.argv[3]), 1
+session = onnxruntime.InferenceSession(sys.argv[1] + "/model.onnx", options, providers=["CPUExecutionProvider"])
+words = tokenizers.Tokenizer.from_file(sys.argv[1] + "/tokenizer.json")
+words.no_padding()
+words.enable_truncation(256)
+print(json.dumps({"onnxruntime": onnxruntime.__version__}), flush=True)
+best = {}
+def encode(some, size):
+    ids = [each.ids for each in words.encode_batch(some)]
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]), reverse=True)
+    found = [None] * len(ids)
+    for at in range(0, len(order), size):
+        batch = [ids[i] for i in order[at : at + size]]
+        padded, mask = (np.zeros((len(batch), len(batch[0])), np.int64) for _ in range(2))
+        for row, each in enumerate(batch):
+            padded[row, : len(each)], mask[row, : len(each)] = each, 1
+        values = session.run(None, {"input_ids": padded, "attention_mask": mask})[0]
+        for row, i in enumerate(order[at : at + size]):
+            places = np.flatnonzero(values[row])
+            found[i] = places, values[row, places]
+    return found
+def run(kind, count, size):
+    return timed(lambda: encode(texts[kind][:count], size))
+for line in sys.stdin:
+    kind, count, save = json.loads(line)
+    if kind not in best:
+        best[kind] = best_of(lambda size: run(kind, count, size))
+        print(f"{kind}: batches of {best[kind]} in onnxruntime", file=sys.stderr, flush=True)
+    seconds, rows = run(kind, count, best[kind])
+    if save:
+        offsets = np.cumsum([0, *(len(places) for places, _ in rows)])
+        indices, values = (np.concatenate(part) for part in zip(*rows))
+        np.savez(save, indices=indices, values=values, offsets=offsets)
+    print(json.dumps(seconds), flush=True)
+"""
+PEERS = {"sentence-transformers": SENTENCE_TRANSFORMERS, "onnxruntime": ONNXRUNTIME}
 
 
 class Engine:
     def __init__(self, python: str, code: str, threads: int) -> None:
-        arguments = [python, "-W", "ignore", "-c", code, str(WORK / "model"), str(WORK / "texts.json"), str(threads)]
+        arguments = [python, "-W", "ignore", "-c", TIMED + code, str(WORK / "model"), str(WORK / "texts.json"), str(threads)]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         self._process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         self.versions = self._answer()
@@ -106,11 +170,12 @@ class Engine:
         assert line, "the engine ended; its error is above"
         return json.loads(line)
 
-    def run(self, kind: str, save: Path | None = None) -> float:
+    def run(self, kind: str, save: Path | None = None) -> tuple[float, float]:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([kind, COUNTS[kind], str(save) if save else None]) + "\n")
         self._process.stdin.flush()
-        return float(self._answer())
+        seconds, used = self._answer()
+        return seconds, used
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -131,7 +196,7 @@ for file in sys.argv[1:3]:
 x, y = dense
 lengths = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
 some = lengths > 0
-print(json.dumps([float(((x * y).sum(1)[some] / lengths[some]).min()), float((x > 0).sum(1).mean())]))
+print(json.dumps([float(((x * y).sum(1)[some] / lengths[some]).min()), float((y > 0).sum(1).mean())]))
 """
 
 
@@ -143,7 +208,7 @@ def processor() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True, help="the Python that has pumice and the sample models")
-    parser.add_argument("--peers", required=True, help="the Python that has sentence-transformers")
+    parser.add_argument("--peers", required=True, help="the Python that has sentence-transformers and onnxruntime")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     a = parser.parse_args()
@@ -154,25 +219,28 @@ def main() -> None:
         minilm, drawn = json.loads(chosen.read_text())
         texts.write_text(json.dumps(drawn))
         subprocess.run([a.peers, "-W", "ignore", "-c", MODEL, str(WORK / "model"), minilm, str(texts)], check=True)
-    engines = {"pumice": Engine(a.python, PUMICE, a.threads), "sentence-transformers": Engine(a.peers, PEER, a.threads)}
+    if not (WORK / "model" / "model.onnx").exists():
+        subprocess.run([a.peers, "-W", "ignore", "-c", EXPORT, str(WORK / "model")], check=True, stdout=subprocess.DEVNULL)
+    engines = {"pumice": Engine(a.python, PUMICE, a.threads)}
+    engines |= {name: Engine(a.peers, code, a.threads) for name, code in PEERS.items()}
     versions = {name: version for engine in engines.values() for name, version in engine.versions.items()}
     print(f"{processor()}, {a.threads} threads, {a.rounds} rounds; " + ", ".join(f"{k} {v}" for k, v in versions.items()))
     for kind, count in COUNTS.items():
         files = {name: WORK / f"{name}-{kind}.npz" for name in engines}
         for name, engine in engines.items():
             engine.run(kind, files[name])
-        seconds: dict[str, list[float]] = {name: [] for name in engines}
-        for _ in range(a.rounds):
-            for name, engine in engines.items():
-                seconds[name].append(engine.run(kind))
-        ratio = statistics.median(theirs / ours for ours, theirs in zip(*seconds.values(), strict=True))
-        found = subprocess.run([a.python, "-c", COMPARE, *map(str, files.values())], check=True, capture_output=True, text=True)
-        cosine, active = json.loads(found.stdout)
-        speeds = ", ".join(
-            f"{name} {count / statistics.median(each):.1f} texts/s ({count / max(each):.1f} to {count / min(each):.1f})"
-            for name, each in seconds.items()
-        )
-        print(f"{kind}: {speeds}, ratio {ratio:.2f}; cosine at least {cosine:.6f}, {active:.0f} values a text", flush=True)
+        rounds = [{name: engine.run(kind) for name, engine in engines.items()} for _ in range(a.rounds)]
+        print(kind)
+        for name in engines:
+            seconds = [each[name][0] for each in rounds]
+            speeds = f"{count / statistics.median(seconds):8.1f} texts/s ({count / max(seconds):.1f} to {count / min(seconds):.1f})"
+            ratios = [statistics.median(each[name][of] / each["pumice"][of] for each in rounds) for of in (0, 1)]
+            found = subprocess.run(
+                [a.python, "-c", COMPARE, str(files["pumice"]), str(files[name])], check=True, capture_output=True, text=True
+            )
+            cosine, active = json.loads(found.stdout)
+            told = f"ratio {ratios[0]:.2f}, of processor time {ratios[1]:.2f}; cosine at least {cosine:.6f}, {active:.0f} values a text"
+            print(f"  {name:22}{speeds}, {told}", flush=True)
     for engine in engines.values():
         engine.close()
 
