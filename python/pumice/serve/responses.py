@@ -21,11 +21,12 @@ from .conversations import Answering, Asked, allowed_mode, begun, begun_cut, cho
 from .custom_tools import INPUT, ArrivingInput, function_of, has_grammar
 from .failures import Refused, new_id
 from .fields import FLAG, LIST, OBJECT, TEXT, Field, Fields, Read
-from .sampling_fields import INERT, MODEL, STREAM, sampling_fields
+from .sampling_fields import BUDGET, INERT, MODEL, STREAM, sampling_fields
 from .settings import Settings
 
 _SEALED = "pumice:"  # with this text begins the encrypted_content of a reasoning item, which is the reasoning in base64
 # Values of `include`.
+_REASONING = ("effort", "max_tokens", "summary", "generate_summary")  # entries of the field reasoning that have an effect
 _ENCRYPTED, _LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
 # Items that tools of OpenAI leave in a conversation. A model that runs here has no use for them.
 _HOSTED = (
@@ -64,8 +65,10 @@ def fields(settings: Settings) -> Fields:
             ),
             Field(
                 "reasoning",
-                {"type": "object", "properties": {"effort": effort, "summary": TEXT, "generate_summary": TEXT}},
-                "effort: how much the model should reason, where its template reads it. summary: the reasoning goes out as a summary.",
+                {"type": "object", "properties": {"effort": effort, "max_tokens": BUDGET, "summary": TEXT, "generate_summary": TEXT}},
+                "effort: how much the model should reason, where its template reads it. max_tokens, as OpenRouter has it: "
+                "max_reasoning_tokens. summary: the reasoning goes out as a summary. Entries without effect are named in pumice.ignored.",
+                covers={"max_reasoning_tokens": "reasoning.max_tokens"},
             ),
             Field("include", {"type": "array", "items": TEXT}, f"{_ENCRYPTED} and {_LOGPROBS} are served; pumice.ignored names others."),
             Field(
@@ -191,7 +194,12 @@ def asked_of(read: Read) -> tuple[Asked, Tools]:
     if read["context_management"]:
         tools.left_out.append("context_management")
     tools.left_out += [f"include: {name}" for name in read["include"] or () if name not in (_ENCRYPTED, _LOGPROBS)]
+    tools.left_out += [f"reasoning.{name}" for name, value in reasoning.items() if name not in _REASONING and value is not None]
     options = dict(read.keywords)
+    if (budget := reasoning.get("max_tokens")) is not None:
+        if "max_reasoning_tokens" in options:
+            raise Refused(400, "reasoning.max_tokens and max_reasoning_tokens were both given; they are the same", param="reasoning")
+        options["max_reasoning_tokens"] = budget
     if read["top_logprobs"] or _LOGPROBS in (read["include"] or ()):
         options["logprobs"] = read["top_logprobs"] or True
     choice, listed = _choice(read["tool_choice"], tools)

@@ -59,10 +59,12 @@ def test_all_dialects_end_reasoning(thinker: pumice.Model) -> None:
         found = (await client.post("/v1/messages", {**MESSAGES, "thinking": {"type": "disabled", "budget_tokens": 5}})).json
         assert found["pumice"]["ignored"] == ["thinking.budget_tokens"]
 
-        body = {"input": USER[0]["content"], "temperature": 0, "max_output_tokens": 24, "max_reasoning_tokens": 5}
-        found = (await client.post("/v1/responses", {**body, "chat_template_kwargs": {"enable_thinking": True}})).json
-        assert [item["content"][0]["text"] for item in found["output"]] == list(said[:2])
-        assert found["pumice"]["reasoning_cut"] is True
+        body = {"input": USER[0]["content"], "temperature": 0, "max_output_tokens": 24, "chat_template_kwargs": {"enable_thinking": True}}
+        for budget in ({"max_reasoning_tokens": 5}, {"reasoning": {"max_tokens": 5, "effort": None, "enabled": True}}):
+            found = (await client.post("/v1/responses", {**body, **budget})).json
+            assert [item["content"][0]["text"] for item in found["output"]] == list(said[:2])
+            assert found["pumice"]["reasoning_cut"] is True
+            assert found["pumice"]["ignored"] == (["reasoning.enabled"] if "reasoning" in budget else [])
 
         body = {"prompt": whole.prompt, "temperature": 0, "max_tokens": 24, "max_reasoning_tokens": 5}
         found = (await client.post("/v1/completions", body)).json
@@ -76,7 +78,7 @@ def test_all_dialects_end_reasoning(thinker: pumice.Model) -> None:
 
 def test_what_is_refused(thinker: pumice.Model) -> None:
     async def work(client: Client) -> None:
-        chat, messages = "/v1/chat/completions", "/v1/messages"
+        chat, messages, responses = "/v1/chat/completions", "/v1/messages", "/v1/responses"
         for path, body, param, message in (
             (chat, {**CHAT, "max_reasoning_tokens": -1}, "max_reasoning_tokens", "must be at least 0"),
             (chat, {**CHAT, "max_reasoning_tokens": 1.5}, "max_reasoning_tokens", "must be a whole number"),
@@ -85,6 +87,8 @@ def test_what_is_refused(thinker: pumice.Model) -> None:
             (chat, {**CHAT, "max_reasoning_tokens": 4, "reasoning": {"max_tokens": 4}}, "reasoning", "they are the same"),
             (chat, {**CHAT, "reasoning_effort": "low", "reasoning": {"effort": "low"}}, "reasoning", "they are the same"),
             (chat, {**CHAT, "reasoning": {"max_tokens": "4"}}, "reasoning", "must be a whole number"),
+            (responses, {"input": "a", "max_reasoning_tokens": 4, "reasoning": {"max_tokens": 4}}, "reasoning", "they are the same"),
+            (responses, {"input": "a", "reasoning": {"max_tokens": -1}}, "reasoning", "must be at least 0"),
             (messages, {**MESSAGES, "thinking": {"type": "enabled", "budget_tokens": -4}}, "thinking", "must be at least 0"),
             (
                 messages,
@@ -96,10 +100,31 @@ def test_what_is_refused(thinker: pumice.Model) -> None:
             found = await client.post(path, body)
             assert found.status == 400, body
             assert message in found.json["error"]["message"], found.json
-            if path == chat:
+            if path != messages:
                 assert found.json["error"]["param"] == param
 
     with_server({"chat": thinker}, work)
+
+
+def test_budgets_are_described(smollm2: pumice.Model) -> None:
+    """/openapi.json has all names of the budget, each a number from 0 on."""
+
+    async def work(client: Client) -> None:
+        paths = (await client.get("/openapi.json")).json["paths"]
+        for path, names in {
+            "/v1/chat/completions": ("max_reasoning_tokens", "thinking_token_budget", "reasoning.max_tokens"),
+            "/v1/completions": ("max_reasoning_tokens",),
+            "/v1/responses": ("max_reasoning_tokens", "reasoning.max_tokens"),
+            "/v1/messages": ("max_reasoning_tokens", "thinking.budget_tokens"),
+        }.items():
+            schema = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+            for name in names:
+                found = schema
+                for part in name.split("."):
+                    found = found["properties"][part]
+                assert (found["type"], found["minimum"]) == ("integer", 0), (path, name)
+
+    with_server({"chat": smollm2}, work)
 
 
 def test_a_model_without_marks(smollm2: pumice.Model) -> None:
