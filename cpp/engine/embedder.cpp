@@ -77,8 +77,12 @@ struct MicroBatches {
 };
 
 // Sorts the texts by length and divides them into micro-batches. With token_budget 0, a micro-batch has at most batch_rows() tokens, and
-// all micro-batches are as equal in size as the texts allow, because they run side by side, one on each worker. For example, 8 texts with
+// those of a round, one for each worker, are as equal in size as the texts allow, because they run side by side. For example, 8 texts with
 // 217 tokens in all took a fifth longer in batches of 144 and 73 tokens than in two batches of about 109 tokens.
+//
+// A batch is planned for as many of the round's longest text as fit. Each round has a size of its own: when the longest text of all decided
+// for all rounds, one text of 158 tokens among 500 sentences left batches of 72 tokens. Of two workers, one waited for the other in 8.7 %
+// of the time, and now in 2.3 %.
 MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token_budget) {
   MicroBatches plan;
   plan.most_texts = std::max<std::int64_t>(1, kMostPooled / runtime.pipeline.hidden_size());
@@ -91,23 +95,27 @@ MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token
     plan.cut(texts, 0, token_budget > 0 ? token_budget : most);
     return plan;
   }
-  // All tokens, in order, are divided into equal shares, one share per batch. A text goes to the batch whose share contains the middle of
-  // the text. So batches differ in size by at most one text.
   const std::int64_t workers = std::max(1, runtime.pipeline.narrowest().workers());
-  const std::int64_t mean = std::max(most / 2, most - length(texts, plan.order[0]) / 2);
-  const auto batches = static_cast<double>(round_up(ceil_div(all, mean), workers));
-  std::int64_t before = 0, tokens = 0;
-  double batch = -1;
-  for (std::size_t i = 0; i < plan.order.size(); ++i) {
-    const std::int64_t more = length(texts, plan.order[i]);
-    const double own = std::floor((static_cast<double>(before) + 0.5 * static_cast<double>(more)) * batches / static_cast<double>(all));
-    if (own != batch || tokens + more > most || plan.full(i)) {
-      plan.first.push_back(static_cast<std::int64_t>(i));
-      tokens = 0;
+  std::int64_t left = all;
+  for (std::size_t i = 0; i < plan.order.size();) {
+    // The tokens that are left, in order, are divided into equal shares, and this round takes a share for each worker. A text goes to the
+    // batch whose share contains the middle of the text. So batches differ in size by at most one text.
+    const std::int64_t longest = length(texts, plan.order[i]), mean = std::max<std::int64_t>(1, most / longest) * longest;
+    const double share = static_cast<double>(left) / static_cast<double>(round_up(ceil_div(left, mean), workers));
+    std::int64_t before = 0, tokens = 0, batches = 0;
+    for (double batch = -1; i < plan.order.size(); ++i) {
+      const std::int64_t more = length(texts, plan.order[i]);
+      const double own = std::floor((static_cast<double>(before) + 0.5 * static_cast<double>(more)) / share);
+      if (own != batch || tokens + more > most || plan.full(i)) {
+        if (batches++ == workers) break;
+        plan.first.push_back(static_cast<std::int64_t>(i));
+        tokens = 0;
+      }
+      batch = own;
+      before += more;
+      tokens += more;
     }
-    batch = own;
-    before += more;
-    tokens += more;
+    left -= before;
   }
   plan.first.push_back(static_cast<std::int64_t>(plan.order.size()));
   return plan;

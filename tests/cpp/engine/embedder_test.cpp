@@ -83,6 +83,17 @@ TEST(Embedder, FewTextsRunInEvenBatches) {
   EXPECT_EQ(m.seen->most_rows, 4 * 27);
 }
 
+TEST(Embedder, ALongTextMakesOnlyItsOwnRoundSmaller) {
+  toy::Model m = encoder();
+  Input in;
+  in.add(toy::text(0, 200));
+  for (int i = 0; i < 200; ++i) in.add(toy::text(static_cast<std::uint64_t>(i), 20));
+  encode_all(m, in);
+  // The first round has the long text and a few others, and the batches behind it have 120 or 140 tokens.
+  EXPECT_LE(m.seen->solo, 2 + 32);
+  EXPECT_EQ(m.seen->most_rows, 200);
+}
+
 TEST(Embedder, CutsBatchesThatADeviceDoesNotHold) {
   for (const auto kind : {toy::Toy::Kind::pooled, toy::Toy::Kind::tokens}) {
     toy::Model m(0, 512, kind, 1);
