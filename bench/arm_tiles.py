@@ -21,6 +21,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+FORMATS = re.findall(r"^PUMICE_FORMAT\((\w+)", (Path(__file__).parents[1] / "cpp/core/formats.def").read_text(), re.MULTILINE)
 OBJECTS = "cpp/cpu/CMakeFiles/pumice_cpu.dir/isa"
 
 # The cores of llvm-mca, and how many operations they start in a cycle. Without a number, llvm-mca's model of the core says it. By Arm's
@@ -34,7 +35,7 @@ MULTIPLY_ADDS = {"sdot": 16, "smmla": 32, "fmla": 4}  # of one instruction
 class Tile:
     name: str
     file: str
-    function: str  # a pattern of its name
+    function: str  # a pattern of its name, in which {Q8_0} stands for the number of that format
     instruction: str  # the one that multiplies weights by activations
     products: int  # how many of its multiply-adds one multiply-add of the result takes
     least: tuple[float | None, ...]  # multiply-adds in a cycle on each of CORES; None: the core does not run it
@@ -45,16 +46,26 @@ class Tile:
 # The least figures are the best that are known: of these loops, or of loops in assembly that were written to find out what is possible. A
 # loop may have 3 % less, because those were counted over whole products.
 TILES = (
-    Tile("Q8_0, SDOT, 4 tokens", "matrix_legacy_neon_dot", r"Quantized512<.*\)7>::tile_of<4>", "sdot", 1, (21.5, 21.9, 44.2, 43.5), 15),
-    Tile("Q4_K, SDOT, 4", "matrix_k_neon_dot", r"Quantized512<.*\)10>::tile_of<4>", "sdot", 1, (20.9, 21.4, 43.5, 42.6), 22),
+    Tile(
+        "Q8_0, SDOT, 4 tokens", "matrix_legacy_neon_dot", r"Quantized512<.*\){Q8_0}>::tile_of<4>", "sdot", 1, (21.5, 21.9, 44.2, 43.5), 15
+    ),
+    Tile("Q4_K, SDOT, 4", "matrix_k_neon_dot", r"Quantized512<.*\){Q4_K}>::tile_of<4>", "sdot", 1, (20.9, 21.4, 43.5, 42.6), 22),
     Tile("fixed point, SDOT, 4", "matrix_fixed_neon_dot", r"tile_of<.*OfFloats, 4>", "sdot", 3, (8.6, 8.9, 17.8, 17.8), 17, 4),
-    Tile("F32, FMLA, 6", "matrix_float_neon_dot", r"tile<.*\)0, 1, 6, false>", "fmla", 1, (7.9, 8.0, 15.9, 15.9), 0),
-    Tile("Q8_0, SDOT, 1", "matrix_legacy_neon_dot", r"Quantized512<.*\)7>::few_tokens<1>", "sdot", 1, (17.6, 17.6, 32, 32), 0),
-    Tile("Q4_K, SDOT, 1", "matrix_k_neon_dot", r"Quantized512<.*\)10>::few_tokens<1>", "sdot", 1, (9.7, 9.7, 19.2, 19.2), 0),
-    Tile("F16, FMLA, 1", "matrix_float_neon_dot", r"tile<.*\)1, \d, 1, ", "fmla", 1, (2, 2, 4, 4), 0),
-    Tile("BF16, FMLA, 1", "matrix_float_neon_dot", r"tile<.*\)2, \d, 1, ", "fmla", 1, (4, 4, 8, 8), 0),
-    Tile("Q8_0, SMMLA, 6", "matrix_legacy_neon_i8mm", r"QuantizedI8mm<.*\)[357]>::tile_of<3>", "smmla", 1, (None, 31.8, 65.1, 63.1), 36),
-    Tile("Q4_K, SMMLA, 6", "matrix_k_neon_i8mm", r"QuantizedI8mm<.*\)10>::tile_of<3>", "smmla", 1, (None, 31.8, 65.4, 63.0), 35),
+    Tile("F32, FMLA, 6", "matrix_float_neon_dot", r"tile<.*\){F32}, 1, 6, false>", "fmla", 1, (7.9, 8.0, 15.9, 15.9), 0),
+    Tile("Q8_0, SDOT, 1", "matrix_legacy_neon_dot", r"Quantized512<.*\){Q8_0}>::few_tokens<1>", "sdot", 1, (17.6, 17.6, 32, 32), 0),
+    Tile("Q4_K, SDOT, 1", "matrix_k_neon_dot", r"Quantized512<.*\){Q4_K}>::few_tokens<1>", "sdot", 1, (9.7, 9.7, 19.2, 19.2), 0),
+    Tile("F16, FMLA, 1", "matrix_float_neon_dot", r"tile<.*\){F16}, \d, 1, ", "fmla", 1, (2, 2, 4, 4), 0),
+    Tile("BF16, FMLA, 1", "matrix_float_neon_dot", r"tile<.*\){BF16}, \d, 1, ", "fmla", 1, (4, 4, 8, 8), 0),
+    Tile(
+        "Q8_0, SMMLA, 6",
+        "matrix_legacy_neon_i8mm",
+        r"QuantizedI8mm<.*\)({A4}|{Q4_0}|{Q5_0}|{Q8_0})>::tile_of<3>",
+        "smmla",
+        1,
+        (None, 31.8, 65.1, 63.1),
+        36,
+    ),
+    Tile("Q4_K, SMMLA, 6", "matrix_k_neon_i8mm", r"QuantizedI8mm<.*\){Q4_K}>::tile_of<3>", "smmla", 1, (None, 31.8, 65.4, 63.0), 35),
     Tile("fixed point, SMMLA, 6", "matrix_fixed_neon_i8mm", r"tile_of<.*OfFloats, 3>", "smmla", 3, (None, 14.6, 28.9, 28.8), 53, 4),
 )
 
@@ -62,9 +73,9 @@ TILES = (
 # One token, with all that a kernel does for a block of the format. First ours, then llama.cpp's for processors with dot products, and those
 # that it prefers for processors that also have i8mm.
 ONE_TOKEN = (
-    (Tile("Q4_0", "matrix_legacy_neon_dot", r"Quantized512<.*\)3>::few_tokens<1>", "sdot", 1, (), 0), "q4_0_4x4", "q4_0_4x8"),
-    (Tile("Q8_0", "matrix_legacy_neon_dot", r"Quantized512<.*\)7>::few_tokens<1>", "sdot", 1, (), 0), "q8_0_4x4", "q8_0_4x8"),
-    (Tile("Q4_K", "matrix_k_neon_dot", r"Quantized512<.*\)10>::few_tokens<1>", "sdot", 1, (), 0, 8), "q4_K_8x4", "q4_K_8x8"),
+    (Tile("Q4_0", "matrix_legacy_neon_dot", r"Quantized512<.*\){Q4_0}>::few_tokens<1>", "sdot", 1, (), 0), "q4_0_4x4", "q4_0_4x8"),
+    (Tile("Q8_0", "matrix_legacy_neon_dot", r"Quantized512<.*\){Q8_0}>::few_tokens<1>", "sdot", 1, (), 0), "q8_0_4x4", "q8_0_4x8"),
+    (Tile("Q4_K", "matrix_k_neon_dot", r"Quantized512<.*\){Q4_K}>::few_tokens<1>", "sdot", 1, (), 0, 8), "q4_K_8x4", "q4_K_8x8"),
 )
 LLAMA_OPTIONS = ("-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-march=armv8.2-a+dotprod+i8mm")
 
@@ -83,8 +94,9 @@ def one_pass(file: Path, tile: Tile) -> list[str]:
     command = ["aarch64-linux-gnu-objdump", "-d", "-C", "--no-show-raw-insn", file]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found: list[list[str]] = []
+    function = re.sub(r"\{([A-Z]\w*)\}", lambda name: str(FORMATS.index(name[1])), tile.function)
     for part in re.split(r"\n(?=[0-9a-f]+ <)", listing):
-        if not re.search(tile.function, part.split("\n", 1)[0]):
+        if not re.search(function, part.split("\n", 1)[0]):
             continue
         lines = re.findall(r"^\s+([0-9a-f]+):\s+(.*)$", part, re.MULTILINE)
         texts = [re.sub(r"\s*//.*$", "", text.replace("\t", " ")) for _, text in lines]
@@ -105,7 +117,7 @@ def one_pass(file: Path, tile: Tile) -> list[str]:
                 at = at + 1 if inner is None else inner + 1
             found.append(steps)
     if not found:
-        sys.exit(f"{file} has no loop in a function {tile.function}")
+        sys.exit(f"{file} has no loop in a function {function}")
     return max(found, key=lambda steps: (sum(text.startswith(f"{tile.instruction} ") for text in steps), -len(steps)))
 
 
