@@ -6,11 +6,11 @@
 //                Weight i of a word is at bit 8 (i % 4) + B (i / 4). A shift and a mask then yield four neighbouring weights as the bytes
 //                of a word, which is the form that conversions to float and dot products of 4 x 8 bits need.
 //   scales:      In formats with blocks of 32 weights, each block has an f16 scale, or a pair (scale, minimum) of f16, or in MXFP4 the byte
-//                of its exponent, or in NVFP4_E the float scales of its halves. In F8_E4M3, each 128 weights have a float scale. In Q3_K,
-//                Q6_K and IQ formats with supers, each sub-block of 16 or 32 weights has a signed byte. In Q2_K it has a byte with 4 bits
-//                of scale and 4 bits of minimum, and in Q4_K and Q5_K a pair of bytes (scale, minimum).
-//   supers:      K-quants and IQ formats but IQ4_NL only. Each 256 weights have an f16 by which their scales are multiplied, or a pair of
-//                f16, one for the scales and one for the minima.
+//                of its exponent, or in NVFP4_E the float scales of its halves. In F8_E4M3, each 128 weights have a float scale, in A4 an
+//                f16 scale. In Q3_K, Q6_K and IQ formats with supers, each sub-block of 16 or 32 weights has a signed byte. In Q2_K it has
+//                a byte with 4 bits of scale and 4 bits of minimum, and in Q4_K and Q5_K a pair of bytes (scale, minimum).
+//   supers:      K-quants, IQ formats but IQ4_NL, and A4 only. Each 256 weights have an f16 by which their scales are multiplied, or a
+//                pair of f16, one for the scales and one for the minima. In A4, each 128 weights have a byte, their zero point.
 // weight = scale * code + minimum. The product is exact in float, because codes are small integers and scales have at most 19 bits (but in
 // NVFP4_E and F8_E4M3, whose float scales have 24 bits: there it is rounded once).
 #ifndef PUMICE_SHADERS_LAYOUT_H
@@ -36,6 +36,7 @@ PUMICE_LAYOUT(F32, kFloat, 1, 0, 0, 0);
 PUMICE_LAYOUT(F16, kFloat, 2, 0, 0, 0);
 PUMICE_LAYOUT(BF16, kFloat, 2, 0, 0, 0);
 PUMICE_LAYOUT(F8_E4M3, kFloat, 4, 0, 128, 0);
+PUMICE_LAYOUT(A4, kUnsigned, 8, 0, 256, 512);
 PUMICE_LAYOUT(Q4_0, kUnsigned, 8, 0, 64, 0);
 PUMICE_LAYOUT(Q4_1, kUnsigned, 8, 0, 32, 0);
 PUMICE_LAYOUT(Q5_0, kUnsigned, 8, 32, 64, 0);

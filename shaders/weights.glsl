@@ -36,6 +36,7 @@ uvec4 one_bit(uint word, uint k) { return uvec4(word, word >> 1, word >> 2, word
 uvec4 bytes_of(uint four) { return uvec4(four, four >> 8, four >> 16, four >> 24) & 255; }
 
 uvec4 codes_Q4_0(Row row, uint k) { return four_bits(pair_at(row.side, row.codes + k / 8)); }
+uvec4 codes_A4(Row row, uint k) { return codes_Q4_0(row, k); }
 uvec4 codes_Q4_1(Row row, uint k) { return codes_Q4_0(row, k); }
 uvec4 codes_Q5_0(Row row, uint k) { return codes_Q4_0(row, k) | one_bit(high_word(row, k / 32), k) << 4; }
 uvec4 codes_Q5_1(Row row, uint k) { return codes_Q5_0(row, k); }
@@ -62,6 +63,9 @@ uint byte_at(uint word, uint i) { return word >> i % 4 * 8 & 255; }
 float signed_byte_at(uint word, uint i) { return float(bitfieldExtract(int(word), int(i % 4 * 8), 8)); }
 
 vec2 scale_Q4_0(Row row, uint k) { return vec2(1, -8) * block_scale(row, k); }
+vec2 scale_A4(Row row, uint k) {
+  return vec2(1, -float(byte_at(super_word(row, k / 512), k / 128))) * half_at(scale_word(row, k / 256), k / 128 % 2);
+}
 vec2 scale_Q4_1(Row row, uint k) { return unpackHalf2x16(scale_word(row, k / 32)); }
 vec2 scale_Q5_0(Row row, uint k) { return vec2(1, -16) * block_scale(row, k); }
 vec2 scale_Q5_1(Row row, uint k) { return scale_Q4_1(row, k); }

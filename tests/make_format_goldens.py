@@ -40,6 +40,7 @@ FORMATS: dict[str, tuple[int, list[int]]] = {
     "NVFP4_E": (4, []),
     "MXFP4": (8, []),
     "F8_E4M3": (8, []),
+    "A4": (8, [0]),
 }
 # The same of GGUF formats that are read as another one. IQ1_M has its half float in pieces.
 GGUF_FORMATS: dict[str, tuple[int, list[int]]] = {
@@ -65,6 +66,7 @@ SIZES = {
     "IQ3_S_E": (256, 134),
     "NVFP4_E": (32, 24),
     "F8_E4M3": (128, 132),
+    "A4": (128, 67),
     "Q1_0": (128, 18),
     "Q2_0": (64, 18),
     "Q2_0, groups of 128": (128, 34),
@@ -99,6 +101,9 @@ def unpacked(name: str, packed: np.ndarray) -> np.ndarray:
         return d * (bits(packed[:, 2:], 2) - 1.0)
     if name == "F8_E4M3":
         return packed[:, :4].copy().view(np.float32) * packed[:, 4:].view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    if name == "A4":
+        codes = halves_of(packed[:, 3:].reshape(-1, 4, 16)).reshape(-1, 128)
+        return d * (codes - (packed[:, 2:3] & 15).astype(np.float32))
     if name == "NVFP4_E":
         scales = packed[:, :8].copy().view(np.float32)
         return np.repeat(scales, 16, axis=1) * np.take(E2M1, halves_of(packed[:, 8:]))

@@ -79,13 +79,15 @@ HALVES: dict[str, list[list[float]]] = {
     "NVFP4_E": [],
     "MXFP4": [],
     "F8_E4M3": [],
+    "A4": [[0, 0.153]],
 }
-BLOCKS = {"F32": 1, "F16": 1, "BF16": 1, "F8_E4M3": 128} | {
-    name: 256 if name.endswith("_K") or (name.startswith("IQ") and name != "IQ4_NL") else 32 for name in HALVES if name != "F8_E4M3"
+BLOCKS = {"F32": 1, "F16": 1, "BF16": 1, "F8_E4M3": 128, "A4": 128}
+BLOCKS |= {
+    name: 256 if name.endswith("_K") or (name.startswith("IQ") and name != "IQ4_NL") else 32 for name in HALVES if name not in BLOCKS
 }
 FLOATS = ("F32", "F16", "BF16", "F8_E4M3")  # formats whose products have float activations
 # The cases of these formats are at the end, so that the others keep their numbers.
-LATER_FORMATS = ["IQ1_E", "IQ2_E", "IQ3_XXS_E", "IQ3_S_E", "NVFP4_E", "F8_E4M3"]
+LATER_FORMATS = ["IQ1_E", "IQ2_E", "IQ3_XXS_E", "IQ3_S_E", "NVFP4_E", "F8_E4M3", "A4"]
 FIRST_BLOCKS = {name: block for name, block in BLOCKS.items() if name not in LATER_FORMATS}
 COLS = {1: [32, 300, 768, 33], 32: [32, 96, 384, 768], 128: [128, 256, 384, 896], 256: [256, 512, 768, 1024]}
 TOKENS = [1, 2, 3, 4, 5, 7, 16, 33, 129]
@@ -902,12 +904,14 @@ def later_formats() -> list[Case]:
         case = {"op": "embed", "format": name, "rows": 129, "cols": COLS[block][n % 4], "segments": [[5, 7], [0, 2]], "positions": "F16"}
         cases.append(case | {"types": "none", "scale": 0.5, "nmse": 1e-12})
         case = {"op": "head_linear", "format": name, "heads": 3, "rows": 20, "cols": 256, "out_step": 20, "in_step": 256}
-        cases.append(case | {"tokens": TOKENS[n + 3], "pad": 0, "nmse": product_limits(name), "floor": 0.1})
+        cases.append(case | {"tokens": TOKENS[(n + 3) % 9], "pad": 0, "nmse": product_limits(name), "floor": 0.1})
         case = {"op": "experts", "experts": 8, "chosen": 2, "width": 256, "cols": 256, "tokens": (9, 129)[n % 2], "turn": 3, "step": 5}
         case |= {"gate": name, "up": name, "down": name, "activation": "silu", "residual": "out", "pad": 3}
         cases.append(case | {"nmse": {"float32": 1e-9, "automatic": 1e-9 if name in FLOATS else 2e-3}, "floor": 0.1})
-    rounded = {"may_round": True, "nmse": PRODUCT | {"automatic": ROUNDED}}
-    return [*cases, *(linear([("F8_E4M3", 33, True)], cols, tokens) | rounded for cols, tokens in ((128, 7), (384, 129)))]
+        if name == "F8_E4M3":
+            rounded = {"may_round": True, "nmse": PRODUCT | {"automatic": ROUNDED}}
+            cases += [linear([(name, 33, True)], cols, tokens) | rounded for cols, tokens in ((128, 7), (384, 129))]
+    return cases
 
 
 def main() -> None:

@@ -43,6 +43,7 @@ bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed)
         for (int i = 4; i < 132; ++i) all = static_cast<std::uint8_t>(all | ((packed[b * bytes + i] & 0x7F) + 1));
       return (all & 0x80) == 0 && !carries<std::uint32_t>(packed, blocks, bytes, 0x7F800000u, 65u << 23, 0x80000000u);
     }
+    case Format::A4:
     case Format::Q4_0:
     case Format::Q5_0:
     case Format::Q8_0:

@@ -1,5 +1,5 @@
-// Formats without blocks, F8_E4M3, and the formats whose blocks are 32 weights with one scale d (Q4_0, Q5_0, Q8_0) or one scale d and one
-// minimum m (Q4_1, Q5_1). Four-bit codes are stored in 16 bytes: the code of weight i is the low half of byte i, and the code of weight
+// Formats without blocks, F8_E4M3, A4, and the formats whose blocks are 32 weights with one scale d (Q4_0, Q5_0, Q8_0) or one scale d and
+// one minimum m (Q4_1, Q5_1). Four-bit codes are stored in 16 bytes: the code of weight i is the low half of byte i, and the code of weight
 // 16 + i is its high half.
 #include "core/code_values.h"
 #include "core/formats_blocks.h"
@@ -23,6 +23,22 @@ void unpack_F8_E4M3(const std::uint8_t* packed, std::int64_t count, float* out) 
   for (; count > 0; --count, packed += 132, out += 128) {
     const float scale = load<float>(packed);
     for (int i = 0; i < 128; ++i) out[i] = scale * e4m3_value(packed[4 + i]);
+  }
+}
+
+// Block: f16 d, a byte whose low 4 bits are the zero point z, and four times 16 bytes of codes, which lie as those of Q4_0. Weight:
+// d * (code - z).
+void unpack_A4(const std::uint8_t* packed, std::int64_t count, float* out) {
+  for (; count > 0; --count, packed += 67) {
+    const float d = load_f16(packed);
+    const int zero = packed[2] & 15;
+    for (int run = 0; run < 4; ++run, out += 32) {
+      const std::uint8_t* codes = packed + 3 + 16 * run;
+      for (int i = 0; i < 16; ++i) {
+        out[i] = d * static_cast<float>((codes[i] & 15) - zero);
+        out[16 + i] = d * static_cast<float>((codes[i] >> 4) - zero);
+      }
+    }
   }
 }
 

@@ -119,6 +119,7 @@ void store(Format format, const Numbers& n, std::uint8_t* packed) {
     case Format::F16:
     case Format::BF16:
     case Format::F8_E4M3:
+    case Format::A4:
     case Format::IQ1_E:
     case Format::IQ2_E:
     case Format::IQ3_XXS_E:

@@ -118,6 +118,16 @@ void pack_F8_E4M3(Bytes in, const Planes& row, std::int64_t b) {
   copy(row.scales + 4 * b, in, 4);
 }
 
+void pack_A4(Bytes in, const Planes& row, std::int64_t b) {
+  for (int run = 0; run < 4; ++run) {
+    std::uint8_t codes[32];
+    split_halves(in + 3 + 16 * run, codes);
+    put<4>(row.codes, 128 * b + 32 * run, codes, 32);
+  }
+  copy(row.scales + 2 * b, in, 2);
+  row.supers[b] = in[2] & 15;
+}
+
 void pack_Q4_0(Bytes in, const Planes& row, std::int64_t b) {
   std::uint8_t codes[32];
   split_halves(in + 2, codes);

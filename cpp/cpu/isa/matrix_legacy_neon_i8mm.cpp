@@ -1,7 +1,8 @@
-// NEON with integer matrix products: kernels of the formats with one scale per 32 columns.
+// NEON with integer matrix products: kernels of the formats with one scale per 32 columns, and of A4.
 #include "cpu/matrix/quantized_neon_i8mm.h"
 
 namespace pumice::cpu::matrix {
+template struct I8mm<Format::A4>;
 template struct I8mm<Format::Q4_0>;
 template struct I8mm<Format::Q4_1>;
 template struct I8mm<Format::Q5_0>;

@@ -152,7 +152,7 @@ void Scalar<F>::product_int8(const std::uint8_t* groups, std::int64_t rows, std:
         for (int b = 0; b < l.blocks(); ++b) {
           const std::uint8_t* block = head + block_at<F>(b);
           scales[b] = lane_scales<F>(head, block, lane);
-          for (int k = 0; k < 32; ++k) values[b][k] = stream_value<F>(block, lane, k);
+          for (int k = 0; k < 32; ++k) values[b][k] = stream_value<F>(head, block, lane, k);
         }
         for (std::int64_t t = 0; t < count; ++t) {
           float& acc = out[t * out_stride + row];
@@ -220,7 +220,7 @@ void product_fixed_q8_0_scalar(const std::uint8_t* groups, std::int64_t rows, st
         const std::int64_t at = 32 * b / kFixedBlock * x.rows + first + t;
         const std::int16_t* codes = x.codes + at * kFixedBlock + 32 * b % kFixedBlock;
         std::int32_t isum = 0;
-        for (int k = 0; k < 32; ++k) isum += stream_value<F>(block, lane, k) * codes[k];
+        for (int k = 0; k < 32; ++k) isum += stream_value<F>(group, block, lane, k) * codes[k];
         acc = std::fma(lane_scales<F>(group, block, lane).d, static_cast<float>(isum) * x.scales[at], acc);
       }
       out[t * out_stride + row] = acc;

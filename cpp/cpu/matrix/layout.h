@@ -1,8 +1,9 @@
 // How the matrix kernels of every instruction set store and sum quantized weights.
 //
 // Layout. A group holds 16 rows of weights as one sequential stream of blocks of 32 columns. Lane r is row r of the group. Formats with two
-// levels of scales combine eight blocks (256 columns) into a super-block and put a head before it. All integers are little-endian:
-//   head   d[16] as f16, then dmin[16] as f16 if the format has minima
+// levels of scales combine eight blocks (256 columns) into a super-block and put a head before it. A4, whose scale and zero point belong to
+// 128 columns, does so with four blocks. All integers are little-endian:
+//   head   d[16] as f16, then dmin[16] as f16 if the format has minima; A4: d[16] as f16, then lift[16] as bytes, 16 - zero point
 //   block  scale fields, each with 16 lanes of 1, 2 or 4 bytes; then the low bits of the codes; then their high bits
 // Bits are stored in planes of 64 bytes; n bits per weight take n planes. Column k of a block belongs to quad g = k / 4. Its bits are in
 // byte 4 r + k % 4 of a plane, and the quad chooses the plane and the position in that byte:
@@ -15,6 +16,9 @@
 //
 // A group is as large as the file's blocks of the same weights, except for Q4_K (+2.8 %), Q5_K (+2.3 %), IQ4_XS (+1.5 %),
 // Q3_K (+3.6 %), IQ1_E and IQ2_E (+7.5 %), IQ3_XXS_E and IQ3_S_E (+3.0 %), whose scales of 4 and 6 bits become bytes.
+//
+// A code of A4 plus its row's lift is a code of Q5_0, 0 to 31, with the same value. So the sums of A4 have the same bits as those of the
+// same weights in Q5_0.
 //
 // product_int8 computes one output by these sums in every instruction set (x, xs: codes and scale of the activations):
 //   one level    per 32:  acc = fma(d, float(isum) * xs, acc);  minima: acc = fma(m, xs * float(sum x), acc)
@@ -46,17 +50,18 @@ struct Layout {
   int low, high;    // numbers of low bits and of high bits of a code
   int offset;       // value = code - offset
   Table table;      // if not Table::none: value = table[code]
-  int super;        // columns of a super-block: 256 for two levels, 32 for one level
+  int super;        // columns of a super-block: 256 for two levels, 32 for one level, 128 for a lifted one
   int subs;         // sub-blocks of a block; each has an integer scale in formats with two levels
   int fields;       // number of scale fields of a block
   int field_bytes;  // bytes of one field
   bool minima;
-  float unit = 1;                                      // two levels: the scale of a super-block is unit * d; a power of two
+  float unit = 1;       // two levels: the scale of a super-block is unit * d; a power of two
+  bool lifted = false;  // one level, whose scale d is in the head; the head also has a number for each row, which is added to its codes
   constexpr int blocks() const { return super / 32; }  // in a super-block
-  constexpr bool two_levels() const { return super > 32; }
+  constexpr bool two_levels() const { return super > 32 && !lifted; }
   // Integer sums are multiplied by a scale of their sub-block before they are multiplied by the scale of the activations.
   constexpr bool scaled() const { return two_levels() || subs == 2; }
-  constexpr int head_bytes() const { return two_levels() ? 32 * (minima ? 2 : 1) : 0; }
+  constexpr int head_bytes() const { return lifted ? 48 : two_levels() ? 32 * (minima ? 2 : 1) : 0; }
   constexpr int scale_bytes() const { return 16 * fields * field_bytes; }
   constexpr int low_at() const { return scale_bytes(); }  // offset of the low bits in a block
   constexpr int high_at() const { return low_at() + 64 * low; }
@@ -99,8 +104,8 @@ constexpr int largest_of(Table table) {
 //   columns 0 to 15 in the low nibbles, columns 16 to 31 in the high nibbles.
 // - The high bits are in byte high_at(b) + i, shifted left by high_shift(b). If `high_word` is true, the only high bit is bit i of a 32-bit
 //   word at high_at(b).
-// Formats with one level have their scale fields at field_at. Formats with two levels have d and dmin at head_at[], and fields() unpacks
-// the integer scales and minima of one row to bytes.
+// Formats with one level have their scale fields at field_at, a lifted one its zero point at zero_at. Formats with two levels have d and
+// dmin at head_at[], and fields() unpacks the integer scales and minima of one row to bytes.
 using Fields = std::uint8_t (*)[2];  // [block][field]
 
 template <Format>
@@ -120,6 +125,12 @@ struct Traits<Format::Q4_0> : OneLevel {
   static constexpr Layout layout{4, 0, 8, Table::none, 32, 1, 1, 2, false};
   static constexpr int field_at = 0;
   static constexpr int low_at(int) { return 2; }
+};
+template <>
+struct Traits<Format::A4> : OneLevel {
+  static constexpr Layout layout{4, 0, 16, Table::none, 128, 1, 0, 2, false, 1, true};
+  static constexpr int field_at = 0, zero_at = 2;
+  static constexpr int low_at(int b) { return 3 + 16 * b; }
 };
 template <>
 struct Traits<Format::Q4_1> : OneLevel {

@@ -50,15 +50,16 @@ constexpr int plane_shift(int k) {
   return k / 4 * kBits % 8;
 }
 
-// Returns the integer value of weight (lane, k) of a block, before it is multiplied by scales.
+// Returns the integer value of weight (lane, k) of a block, before it is multiplied by scales. `head` is the head of its super-block.
 template <Format F>
-int stream_value(const std::uint8_t* block, int lane, int k) {
+int stream_value(const std::uint8_t* head, const std::uint8_t* block, int lane, int k) {
   constexpr Layout l = Traits<F>::layout;
   int code = *plane_byte<l.low>(block + l.low_at(), lane, k) >> plane_shift<l.low>(k) & ((1 << l.low) - 1);
   if constexpr (l.high > 0)
     code |= (*plane_byte<l.high>(block + l.high_at(), lane, k) >> plane_shift<l.high>(k) & ((1 << l.high) - 1)) << l.low;
   if constexpr (l.low == 8) return static_cast<std::int8_t>(code);
   if constexpr (l.table != Table::none) return values_of(l.table)[code];
+  if constexpr (l.lifted) code += head[32 + lane];
   return code - l.offset;
 }
 
@@ -77,7 +78,7 @@ LaneScales lane_scales(const std::uint8_t* head, const std::uint8_t* block, int 
   if constexpr (!l.two_levels() && l.scaled()) {
     for (int sub = 0; sub < 2; ++sub) __builtin_memcpy(&s.of_sub[sub], block + 64 * sub + 4 * lane, 4);
   } else if constexpr (l.field_bytes == 2) {
-    s.d = f16_to_f32(load16(block + 2 * lane));
+    s.d = f16_to_f32(load16((l.lifted ? head : block) + 2 * lane));
     if constexpr (l.minima) s.min = f16_to_f32(load16(block + 32 + 2 * lane));
   } else if constexpr (!l.two_levels()) {
     s.d = half_exponent(block[lane]);
@@ -108,7 +109,7 @@ void unpack_block(const std::uint8_t* group, std::int64_t b, int lane, float* ou
   const LaneScales s = lane_scales<F>(head, block, lane);
   for (int k = 0; k < 32; ++k) {
     const int sub = l.subs == 2 ? k / 16 : 0;
-    const float value = static_cast<float>(stream_value<F>(block, lane, k));
+    const float value = static_cast<float>(stream_value<F>(head, block, lane, k));
     if constexpr (!l.two_levels() && l.scaled())
       out[k] = s.of_sub[sub] * value;
     else if constexpr (!l.two_levels() && l.minima)
@@ -160,6 +161,9 @@ void pack_scales(const std::uint8_t* const (&blocks)[16], std::uint8_t* stream) 
       T::fields(block, fields);
       for (int b = 0; b < 8; ++b)
         for (int f = 0; f < l.fields; ++f) stream[block_at<F>(b) + 16 * f + lane] = fields[b][f];
+    } else if constexpr (l.lifted) {
+      __builtin_memcpy(stream + 2 * lane, block + T::field_at, 2);
+      stream[32 + lane] = static_cast<std::uint8_t>(l.offset - (block[T::zero_at] & 15));
     } else {
       for (int f = 0; f < l.fields; ++f)
         __builtin_memcpy(stream + (16 * f + lane) * l.field_bytes, block + T::field_at + f * l.field_bytes, l.field_bytes);

@@ -5,6 +5,7 @@
 // that it ends as the sum of value * x. V::dot_codes() adds in 32 bits, so these sums never overflow.
 #pragma once
 
+#include <type_traits>
 #include <utility>
 
 #include "cpu/matrix/ahead.h"
@@ -43,9 +44,22 @@ struct Quantized512 {
   static constexpr int offset = value_offset == 0 ? l.offset : V::kSignedCodes ? 0 : value_offset;
   static constexpr int quads = 8 / l.subs;  // quads of one sub-block, whose products are added to one integer sum
 
+  // What is added to the codes of a super-block with this head, if the format is lifted.
+  struct None {};
+  struct Lifts {
+    Ints of;
+  };
+  using Lift = std::conditional_t<l.lifted, Lifts, None>;
+  static Lift lift_of([[maybe_unused]] const std::uint8_t* head) {
+    if constexpr (l.lifted)
+      return {V::load_as_quads(head + 32)};
+    else
+      return {};
+  }
+
   // Returns quad kQuad of a block as bytes c.
   template <int kQuad>
-  static Ints quad(const std::uint8_t* block) {
+  static Ints quad(const std::uint8_t* block, [[maybe_unused]] const Lift& lift) {
     const Ints low = V::load(block + l.low_at() + 64 * (kQuad * l.low / 8));
     if constexpr (l.low == 8) return V::kSignedCodes ? low : V::bit_xor(low, V::splat_bytes(0x80));
     Ints code = V::template bits<kQuad * l.low % 8, l.low, 0>(low);
@@ -54,19 +68,21 @@ struct Quantized512 {
       code = V::bit_or(code, V::template bits<kQuad * l.high % 8, l.high, l.low>(high));
     }
     if constexpr (l.table != Table::none) return V::look_up(values_of(l.table), offset, code);
+    if constexpr (l.lifted) code = V::add_bytes(code, lift.of);
     return code;
   }
 
   // Returns the values of quad kQuad, as signed bytes.
   template <int kQuad>
-  static Ints values(const std::uint8_t* block) {
-    const Ints codes = quad<kQuad>(block);
+  static Ints values(const std::uint8_t* block, const Lift& lift) {
+    const Ints codes = quad<kQuad>(block, lift);
     return offset > 0 ? V::subtract_bytes(codes, V::splat_bytes(offset)) : codes;
   }
 
   // ---------------------------------------------------------------- scales
-  static Floats one_level_scale(const std::uint8_t* block) {
-    if constexpr (l.field_bytes == 2) return V::load_f16(block);
+  // Returns the scale of a block with one level. `head` is the head of its super-block.
+  static Floats one_level_scale(const std::uint8_t* head, const std::uint8_t* block) {
+    if constexpr (l.field_bytes == 2) return V::load_f16(l.lifted ? head : block);
     return V::load_half_exponents(block);
   }
   static Floats super_scale(const std::uint8_t* head) {
@@ -185,6 +201,7 @@ struct Quantized512 {
     const float* scaled_sums = x.scaled_sums + first;
     for (std::int64_t super = 0; super < cols / l.super; ++super) {
       const std::uint8_t* head = group;
+      const Lift lift = lift_of(head);
       group += l.head_bytes();
       Floats inner[N], minima[N];
       for (int n = 0; n < N; ++n) inner[n] = minima[n] = V::zero_floats();
@@ -197,8 +214,8 @@ struct Quantized512 {
         if constexpr (l.scaled()) {
           for (int sub = 0; sub < l.subs; ++sub) scale[0][sub] = sub_scale(group, sub);
         }
-        block_dot<1, N, offset>([&](auto g, int) __attribute__((always_inline)) { return quad<decltype(g)::value>(group); }, codes, starts,
-                                scale, of_group);
+        block_dot<1, N, offset>([&](auto g, int) __attribute__((always_inline)) { return quad<decltype(g)::value>(group, lift); }, codes,
+                                starts, scale, of_group);
         const Floats(&dots)[N] = of_group[0];
         if constexpr (l.two_levels()) {
           for (int n = 0; n < N; ++n) inner[n] = V::fma(dots[n], V::splat(scales[n]), inner[n]);
@@ -211,7 +228,7 @@ struct Quantized512 {
         } else if constexpr (l.scaled()) {
           for (int n = 0; n < N; ++n) acc[n] = V::fma(dots[n], V::splat(scales[n]), acc[n]);
         } else {
-          const Floats d = one_level_scale(group);
+          const Floats d = one_level_scale(head, group);
           for (int n = 0; n < N; ++n) acc[n] = V::fma(d, V::multiply(dots[n], V::splat(scales[n])), acc[n]);
           if constexpr (l.minima) {
             const Floats m = V::load_f16(group + 32);
@@ -297,20 +314,25 @@ struct Quantized512 {
     float scale[l.scaled() ? kPanelBlocks * l.subs : 1][16];  // scales of the sub-blocks
   };
 
-  // Fills `panel` with `blocks` blocks. `stream` points to the first block, or to the head of the super-block if the format has two levels.
+  // Fills `panel` with `blocks` blocks. `stream` points to the first block, or to the head of its super-block.
   static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
     if constexpr (l.two_levels()) {
       V::save_floats(panel.d[0], super_scale(stream));
       if constexpr (l.minima) V::save_floats(panel.dmin, V::load_f16(stream + 32));
-      stream += l.head_bytes();
     }
+    const std::uint8_t* head = stream;
     for (int b = 0; b < blocks; ++b) {
+      if (b % l.blocks() == 0) {
+        head = stream;
+        stream += l.head_bytes();
+      }
+      const Lift lift = lift_of(head);
       unrolled<8>([&](auto g) __attribute__((always_inline)) {
         constexpr int kQuad = decltype(g)::value;
-        V::save(panel.codes[b] + 64 * kQuad, V::kSignedCodes ? values<kQuad>(stream) : quad<kQuad>(stream));
+        V::save(panel.codes[b] + 64 * kQuad, V::kSignedCodes ? values<kQuad>(stream, lift) : quad<kQuad>(stream, lift));
       });
       if constexpr (!l.scaled()) {
-        V::save_floats(panel.d[b], one_level_scale(stream));
+        V::save_floats(panel.d[b], one_level_scale(head, stream));
         if constexpr (l.minima) V::save_floats(panel.minimum[b], V::load_f16(stream + 32));
       } else {
         for (int sub = 0; sub < l.subs; ++sub) {
@@ -412,6 +434,7 @@ struct Quantized512 {
     for (std::int64_t b = first / 32; b < (first + count) / 32; ++b, out += 32 * 16) {
       const std::uint8_t* head = group + b / l.blocks() * l.super_bytes();
       const std::uint8_t* block = group + block_at<F>(b);
+      const Lift lift = lift_of(head);
       prefetch_block<l.block_bytes()>(block, kPanelFetch);
       Floats scale[2], minimum[2];  // of each sub-block
       for (int sub = 0; sub < l.subs; ++sub) {
@@ -421,13 +444,13 @@ struct Quantized512 {
         } else if constexpr (l.scaled()) {
           scale[sub] = sub_scale(block, sub);
         } else {
-          scale[sub] = one_level_scale(block);
+          scale[sub] = one_level_scale(head, block);
           if constexpr (l.minima) minimum[sub] = V::load_f16(block + 32);
         }
       }
       unrolled<8>([&](auto g) __attribute__((always_inline)) {
         constexpr int kQuad = decltype(g)::value, kSub = kQuad / quads;
-        const Ints bytes = values<kQuad>(block);
+        const Ints bytes = values<kQuad>(block, lift);
         unrolled<4>([&](auto j) __attribute__((always_inline)) {
           Floats weight = V::multiply(scale[kSub], V::to_floats(V::template signed_byte<decltype(j)::value>(bytes)));
           if constexpr (l.minima) weight = l.two_levels() ? V::subtract(weight, minimum[kSub]) : V::add(weight, minimum[kSub]);

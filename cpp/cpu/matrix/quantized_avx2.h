@@ -15,6 +15,8 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "cpu/matrix/ahead.h"
 #include "cpu/matrix/four_steps_avx2.h"  // block_dot<4>() computes the same sums with intrinsics
 #include "cpu/matrix/int8_product.h"
@@ -129,7 +131,7 @@ struct QuantizedAvx2 {
   static constexpr bool has_table = l.table != Table::none;
   static constexpr bool is_signed = l.low == 8 || (has_table && largest_of(l.table) * 127 * 8 > 32767);
   static constexpr int offset = has_table ? largest_of(l.table) : l.offset;  // unsigned codes of a table are values + offset
-  static constexpr int top = has_table ? 2 * offset : (1 << (l.low + l.high)) - 1;
+  static constexpr int top = has_table ? 2 * offset : l.lifted ? 31 : (1 << (l.low + l.high)) - 1;
   static constexpr int range = offset > top - offset ? offset : top - offset;
   static constexpr int segments = l.subs == 2 || range * 127 * 16 > 32767 ? 2 : 1;  // segments of a block (see the top of the file)
   static_assert(is_signed || range * 127 * 16 / segments <= 32767);
@@ -142,7 +144,24 @@ struct QuantizedAvx2 {
   }
 
   // ---------------------------------------------------------------- codes
-  // Returns quad g of rows [8 half, 8 half + 8): signed values if is_signed, otherwise unsigned codes.
+  // What is added to the codes of a super-block with this head, if the format is lifted: for rows 0-7, and for rows 8-15.
+  struct None {};
+  struct Lifts {
+    __m256i of[2];
+  };
+  using Lift = std::conditional_t<l.lifted, Lifts, None>;
+  static Lift lift_of([[maybe_unused]] const std::uint8_t* head) {
+    if constexpr (l.lifted) {
+      const __m256i in_order = _mm256_broadcastsi128_si256(load128(head + 32));
+      const __m256i first =
+          _mm256_setr_epi32(0x00000000, 0x01010101, 0x02020202, 0x03030303, 0x04040404, 0x05050505, 0x06060606, 0x07070707);
+      return {{_mm256_shuffle_epi8(in_order, first), _mm256_shuffle_epi8(in_order, _mm256_add_epi8(first, _mm256_set1_epi8(8)))}};
+    } else {
+      return {};
+    }
+  }
+
+  // Returns quad g of rows [8 half, 8 half + 8): signed values if is_signed, otherwise unsigned codes, which are not lifted.
   static __m256i quad(const std::uint8_t* block, int g, int half) {
     __m256i code = load(block + l.low_at() + 64 * (g * l.low / 8) + 32 * half);
     if constexpr (l.low < 8) {
@@ -158,9 +177,16 @@ struct QuantizedAvx2 {
     return code;
   }
 
+  static __m256i quad(const std::uint8_t* block, int g, int half, [[maybe_unused]] const Lift& lift) {
+    const __m256i codes = quad(block, g, half);
+    if constexpr (l.lifted) return _mm256_add_epi8(codes, lift.of[half]);
+    return codes;
+  }
+
   // ---------------------------------------------------------------- scales of rows [8 half, 8 half + 8)
-  static __m256 one_level_scale(const std::uint8_t* block, int half) {
-    if constexpr (l.field_bytes == 2) return halves(block, half);
+  // Returns the scale of a block with one level. `head` is the head of its super-block.
+  static __m256 one_level_scale(const std::uint8_t* head, const std::uint8_t* block, int half) {
+    if constexpr (l.field_bytes == 2) return halves(l.lifted ? head : block, half);
     return half_exponents(_mm256_cvtepu8_epi32(load64(block + 8 * half)));
   }
 
@@ -208,9 +234,12 @@ struct QuantizedAvx2 {
 
   // ---------------------------------------------------------------- 1 to 4 tokens, straight from the stream
   // Computes the integer sums of one block and N tokens as floats, times the scales of the sub-blocks if l.scaled() is true. With integer
-  // scales the results are exact. out[0] gets rows 0-7, out[1] rows 8-15.
+  // scales the results are exact. out[0] gets rows 0-7, out[1] rows 8-15. `x` has the codes of the tokens, `sums` their sums over the first
+  // and the second 16 columns. If the format is lifted, (lift - offset) * (sum of x) is added to sums of codes that are not lifted.
   template <int N>
-  static void block_dot(const std::uint8_t* block, const std::int8_t* x, __m256 (&out)[2][N]) {
+  static void block_dot(const std::uint8_t* block, [[maybe_unused]] const std::uint8_t* head, const std::int8_t* x,
+                        [[maybe_unused]] const std::int32_t* sums, __m256 (&out)[2][N]) {
+    constexpr bool kStarts = offset > 0 && !l.lifted;
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i isum[2][N];
     if constexpr (is_signed) {
@@ -242,13 +271,13 @@ struct QuantizedAvx2 {
       }
     } else {
       __m256i starts[N];
-      if constexpr (offset > 0)
+      if constexpr (kStarts)
         for (int n = 0; n < N; ++n) starts[n] = lane_starts(load(x + 32 * n));
 #pragma GCC unroll 2
       for (int segment = 0; segment < segments; ++segment) {
         constexpr int kDepth = 8 / segments;
         __m256i lanes[2][N];
-        if constexpr (offset > 0)
+        if constexpr (kStarts)
           for (int n = 0; n < N; ++n) lanes[0][n] = lanes[1][n] = segment_start(starts[n], segment);
 #pragma GCC unroll 8
         for (int i = 0; i < kDepth; ++i) {
@@ -260,7 +289,7 @@ struct QuantizedAvx2 {
 #pragma GCC unroll 2
             for (int half = 0; half < 2; ++half) {
               const __m256i pairs = _mm256_maddubs_epi16(w[half], xn);
-              lanes[half][n] = i == 0 && offset == 0 ? pairs : _mm256_add_epi16(lanes[half][n], pairs);
+              lanes[half][n] = i == 0 && !kStarts ? pairs : _mm256_add_epi16(lanes[half][n], pairs);
               in_order(lanes[half][n]);
             }
           }
@@ -273,6 +302,16 @@ struct QuantizedAvx2 {
               out[half][n] = times_scale(_mm256_cvtepi32_ps(dots), float_scale(block, segment, half), segment, out[half][n]);
             else
               isum[half][n] = segment == 0 ? dots : _mm256_add_epi32(isum[half][n], dots);
+          }
+        }
+      }
+      if constexpr (l.lifted) {
+        for (int half = 0; half < 2; ++half) {
+          // vpmaddwd multiplies numbers from -15 to 0 by sums below 2^12. The upper word of each dword of `sum` is 0.
+          const __m256i less = _mm256_sub_epi32(_mm256_cvtepu8_epi32(load64(head + 32 + 8 * half)), _mm256_set1_epi32(offset));
+          for (int n = 0; n < N; ++n) {
+            const __m256i sum = _mm256_set1_epi32((sums[2 * n] + sums[2 * n + 1]) & 0xffff);
+            isum[half][n] = _mm256_add_epi32(isum[half][n], _mm256_madd_epi16(less, sum));
           }
         }
       }
@@ -310,7 +349,7 @@ struct QuantizedAvx2 {
           }
         }
         __m256 dots[2][N];
-        block_dot<N>(group, codes, dots);
+        block_dot<N>(group, head, codes, sums, dots);
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
           if constexpr (l.two_levels()) {
@@ -325,7 +364,7 @@ struct QuantizedAvx2 {
           } else if constexpr (l.scaled()) {
             for (int n = 0; n < N; ++n) acc[half][n] = _mm256_fmadd_ps(dots[half][n], _mm256_set1_ps(scales[n]), acc[half][n]);
           } else {
-            const __m256 d = one_level_scale(group, half);
+            const __m256 d = one_level_scale(head, group, half);
             for (int n = 0; n < N; ++n)
               acc[half][n] = _mm256_fmadd_ps(d, _mm256_mul_ps(dots[half][n], _mm256_set1_ps(scales[n])), acc[half][n]);
             if constexpr (l.minima) {
@@ -463,22 +502,27 @@ struct QuantizedAvx2 {
     }
   };
 
-  // Fills `panel` with `blocks` blocks. `stream` points to the first block, or to the head of the super-block if the format has two levels.
+  // Fills `panel` with `blocks` blocks. `stream` points to the first block, or to the head of its super-block.
   static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
     if constexpr (l.two_levels()) {
       for (int half = 0; half < 2; ++half) {
         _mm256_store_ps(panel.d[0] + 8 * half, super_scale(stream, half));
         if constexpr (l.minima) _mm256_store_ps(panel.dmin + 8 * half, halves(stream + 32, half));
       }
-      stream += l.head_bytes();
     }
+    const std::uint8_t* head = stream;
     for (int b = 0; b < blocks; ++b) {
+      if (b % l.blocks() == 0) {
+        head = stream;
+        stream += l.head_bytes();
+      }
+      const Lift lift = lift_of(head);
       std::uint8_t* codes = panel.codes[b];
 #pragma GCC unroll 8
       for (int g = 0; g < 8; ++g) {
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
-          const __m256i w = quad(stream, g, half);
+          const __m256i w = quad(stream, g, half, lift);
           if constexpr (is_signed) {
             save(codes + 128 * g + 32 * half, even_bytes(w));
             save(codes + 128 * g + 64 + 32 * half, odd_bytes(w));
@@ -489,7 +533,7 @@ struct QuantizedAvx2 {
       }
       for (int half = 0; half < 2; ++half) {
         if constexpr (!l.scaled()) {
-          _mm256_store_ps(panel.d[b] + 8 * half, one_level_scale(stream, half));
+          _mm256_store_ps(panel.d[b] + 8 * half, one_level_scale(head, stream, half));
           if constexpr (l.minima) _mm256_store_ps(panel.minimum[b] + 8 * half, halves(stream + 32, half));
         } else {
           for (int sub = 0; sub < l.subs; ++sub) {
@@ -619,6 +663,7 @@ struct QuantizedAvx2 {
     for (std::int64_t b = first / 32; b < (first + count) / 32; ++b, out += 32 * 16) {
       const std::uint8_t* head = group + b / l.blocks() * l.super_bytes();
       const std::uint8_t* block = group + block_at<F>(b);
+      const Lift lift = lift_of(head);
       prefetch<l.block_bytes()>(block, kPanelFetch);
       for (int half = 0; half < 2; ++half) {
         __m256 scale[2], minimum[2];  // of each sub-block
@@ -629,14 +674,14 @@ struct QuantizedAvx2 {
           } else if constexpr (l.scaled()) {
             scale[sub] = float_scale(block, sub, half);
           } else {
-            scale[sub] = one_level_scale(block, half);
+            scale[sub] = one_level_scale(head, block, half);
             if constexpr (l.minima) minimum[sub] = halves(block + 32, half);
           }
         }
 #pragma GCC unroll 8
         for (int g = 0; g < 8; ++g) {
           const int sub = l.subs == 2 ? g / 4 : 0;
-          __m256i w = quad(block, g, half);
+          __m256i w = quad(block, g, half, lift);
           if constexpr (!is_signed) w = _mm256_sub_epi8(w, _mm256_set1_epi8(offset));
 #pragma GCC unroll 4
           for (int j = 0; j < 4; ++j) {

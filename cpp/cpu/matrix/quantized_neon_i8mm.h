@@ -77,16 +77,21 @@ struct QuantizedI8mm {
     if constexpr (l.two_levels()) {
       store_factors(Quantized::super_scale(stream), panel.d[0]);
       if constexpr (l.minima) store_factors(NeonDot::load_f16(stream + 32), panel.dmin);
-      stream += l.head_bytes();
     }
+    const std::uint8_t* head = stream;
     for (int b = 0; b < blocks; ++b) {
+      if (b % l.blocks() == 0) {
+        head = stream;
+        stream += l.head_bytes();
+      }
+      const auto lift = Quantized::lift_of(head);
       unrolled<4>([&](auto octet) __attribute__((always_inline)) {
         constexpr int o = decltype(octet)::value;
-        const auto low = Quantized::template values<2 * o>(stream), high = Quantized::template values<2 * o + 1>(stream);
+        const auto low = Quantized::template values<2 * o>(stream, lift), high = Quantized::template values<2 * o + 1>(stream, lift);
         for (int i = 0; i < 4; ++i) T::store_w(panel.codes[b] + 128 * o, i, low.v[i], high.v[i]);
       });
       if constexpr (!l.scaled()) {
-        store_factors(Quantized::one_level_scale(stream), panel.d[b]);
+        store_factors(Quantized::one_level_scale(head, stream), panel.d[b]);
         if constexpr (l.minima) store_factors(NeonDot::load_f16(stream + 32), panel.minimum[b]);
       } else {
         for (int sub = 0; sub < l.subs; ++sub) {

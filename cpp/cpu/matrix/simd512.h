@@ -40,6 +40,7 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   V::save_first(sums, f, lanes);                    // saves `lanes` floats; the other floats in memory stay unchanged
   // Loads `lanes` pairs of dwords: two[0] gets the first dword of each pair, two[1] the second. The other lanes become zeros.
   V::load_pairs(dwords, lanes, two);
+  { V::load_as_quads(from) } -> IntsOf<V>;  // loads 16 bytes and copies byte n to all four bytes of dword n
   V::prefetch(from);
   V::prefetch_l2(from);
 
@@ -58,6 +59,7 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   { V::template bits<6, 2, 4>(i) } -> IntsOf<V>;  // moves 2 bits of every byte, from bit 6 on, to bits 4 and 5; other bits become 0
   { V::add_dwords(i, i) } -> IntsOf<V>;
   { V::multiply_dwords(i, i) } -> IntsOf<V>;
+  { V::add_bytes(i, i) } -> IntsOf<V>;
   { V::subtract_bytes(i, i) } -> IntsOf<V>;
   { V::template signed_byte<3>(i) } -> IntsOf<V>;  // byte 3 of every dword, sign-extended
   { V::look_up(table, number, i) } -> IntsOf<V>;   // replaces every byte `code` (below 16) by table[code] + number

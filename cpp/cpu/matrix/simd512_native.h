@@ -32,6 +32,12 @@ struct Native512 {
     const Ints high = _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask >> 16), p + 16);
     even_odd_dwords(low, high, out);
   }
+  PUMICE_OPERATION Ints load_as_quads(const void* p) {
+    const Ints in_order = _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+    return _mm512_shuffle_epi8(
+        in_order, _mm512_setr_epi32(0x00000000, 0x01010101, 0x02020202, 0x03030303, 0x04040404, 0x05050505, 0x06060606, 0x07070707,
+                                    0x08080808, 0x09090909, 0x0a0a0a0a, 0x0b0b0b0b, 0x0c0c0c0c, 0x0d0d0d0d, 0x0e0e0e0e, 0x0f0f0f0f));
+  }
   PUMICE_OPERATION void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
   PUMICE_OPERATION void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
@@ -58,6 +64,7 @@ struct Native512 {
   }
   PUMICE_OPERATION Ints add_dwords(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
   PUMICE_OPERATION Ints multiply_dwords(Ints a, Ints b) { return _mm512_mullo_epi32(a, b); }
+  PUMICE_OPERATION Ints add_bytes(Ints a, Ints b) { return _mm512_add_epi8(a, b); }
   PUMICE_OPERATION Ints subtract_bytes(Ints a, Ints b) { return _mm512_sub_epi8(a, b); }
   template <int kByte>
   PUMICE_OPERATION Ints signed_byte(Ints v) {

@@ -62,6 +62,11 @@ struct NeonDot {
       out[1].v[i] = u8(pairs.val[1]);
     }
   }
+  PUMICE_OPERATION Ints load_as_quads(const void* p) {
+    const uint8x16_t in_order = vld1q_u8(static_cast<const std::uint8_t*>(p));
+    const uint8x16_t low = vzip1q_u8(in_order, in_order), high = vzip2q_u8(in_order, in_order);
+    return {{vzip1q_u8(low, low), vzip2q_u8(low, low), vzip1q_u8(high, high), vzip2q_u8(high, high)}};
+  }
   PUMICE_OPERATION void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
   PUMICE_OPERATION void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
@@ -107,6 +112,9 @@ struct NeonDot {
   }
   PUMICE_OPERATION Ints multiply_dwords(Ints a, Ints b) {
     return each<Ints>([&](int i) { return u8(vmulq_s32(s32(a, i), s32(b, i))); });
+  }
+  PUMICE_OPERATION Ints add_bytes(Ints a, Ints b) {
+    return each<Ints>([&](int i) { return vaddq_u8(a.v[i], b.v[i]); });
   }
   PUMICE_OPERATION Ints subtract_bytes(Ints a, Ints b) {
     return each<Ints>([&](int i) { return vsubq_u8(a.v[i], b.v[i]); });

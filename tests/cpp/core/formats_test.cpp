@@ -73,7 +73,7 @@ TEST(Formats, PartsOfBlocksAreRefused) {
   EXPECT_NO_THROW(unpack(Format::Q4_K, packed.data(), 0, out.data()));
   std::vector<std::uint8_t> written(512);
   EXPECT_THROW(pack(Format::Q8_0, out.data(), 33, written.data()), Error);
-  for (const Format format : {Format::MXFP4, Format::F8_E4M3}) EXPECT_FALSE(can_pack(format));
+  for (const Format format : {Format::MXFP4, Format::F8_E4M3, Format::A4}) EXPECT_FALSE(can_pack(format));
   EXPECT_THROW(pack(Format::MXFP4, out.data(), 256, written.data()), Error);
 }
 

@@ -785,7 +785,8 @@ TEST(Weights, NonFiniteOnesAreRefusedInEveryFormat) {
                           {Format::Q4_K, 0},    {Format::Q4_K, 2},   {Format::Q5_K, 0},      {Format::Q5_K, 2},    {Format::Q6_K, 208},
                           {Format::IQ4_NL, 0},  {Format::IQ4_XS, 0}, {Format::F16, 6},       {Format::F32, 8},     {Format::BF16, 4},
                           {Format::IQ1_E, 0},   {Format::IQ2_E, 0},  {Format::IQ3_XXS_E, 0}, {Format::IQ3_S_E, 0}, {Format::NVFP4_E, 0},
-                          {Format::NVFP4_E, 4}, {Format::MXFP4, 0},  {Format::F8_E4M3, 0},   {Format::F8_E4M3, 4}, {Format::F8_E4M3, 131}};
+                          {Format::NVFP4_E, 4}, {Format::MXFP4, 0},  {Format::F8_E4M3, 0},   {Format::F8_E4M3, 4}, {Format::F8_E4M3, 131},
+                          {Format::A4, 0}};
   const Cancel cancel;
   for (const FormatInfo& format : kFormats) {
     EXPECT_TRUE(std::any_of(std::begin(places), std::end(places), [&](const Place& p) { return p.format == format.format; }))

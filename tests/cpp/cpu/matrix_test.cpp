@@ -22,6 +22,7 @@ enum class Fill { random, lowest, highest };
 // Returns the byte offsets of the f16 scales in a block.
 std::vector<int> half_offsets(Format format) {
   switch (format) {
+    case Format::A4:
     case Format::Q4_0:
     case Format::Q5_0:
     case Format::Q8_0:
@@ -75,6 +76,7 @@ Bytes file_rows(Format format, std::int64_t rows, std::int64_t cols, Fill fill, 
       std::memcpy(&out[at + 4 * sub], &scale, 4);
     }
     if (format == Format::MXFP4) out[at] = static_cast<std::uint8_t>(fill == Fill::random ? 118 + random() % 12 : random() % 4);
+    if (format == Format::A4 && fill != Fill::random) out[at + 2] = fill == Fill::lowest ? 15 : 0;  // the zero point
     if (format == Format::Q8_0 && fill == Fill::lowest) std::memset(&out[at + 2], 0x80, 32);
     if (format == Format::Q8_0 && fill == Fill::highest) std::memset(&out[at + 2], 0x7f, 32);
     if (format == Format::Q6_K && fill == Fill::lowest) std::memset(&out[at + 192], 0x80, 16);
@@ -177,6 +179,7 @@ class Matrix : public ::testing::TestWithParam<Format> {
   }
   Format format = GetParam();
   bool quantized = info(format).quantized;
+  std::int64_t whole_blocks(std::int64_t cols) const { return (cols + info(format).block - 1) / info(format).block * info(format).block; }
   std::vector<std::int64_t> widths() const {
     if (info(format).block == 1) return {1, 7, 64, 300};
     if (info(format).block == 128) return {128, 256, 640};
@@ -238,7 +241,7 @@ constexpr std::int64_t kCounts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 64, 65, 7
 TEST_P(Matrix, Int8ProductsMatchDoublePrecision) {
   for (const Kernels* kernels : all_kernels()) ASSERT_EQ(kernels->matrix[format].product_int8 != nullptr, quantized);
   if (!quantized) return;
-  const std::int64_t cols = info(format).block == 256 ? 512 : 288;
+  const std::int64_t cols = whole_blocks(288);
   for (std::int64_t rows = 1; rows <= 33; rows += rows < 15 ? 7 : 1) {
     const Bytes file = file_rows(format, rows, cols, Fill::random, static_cast<std::uint32_t>(rows));
     const std::vector<float> w = unpacked(format, file, cols);
@@ -258,7 +261,7 @@ TEST_P(Matrix, Int8ProductsMatchDoublePrecision) {
 
 TEST_P(Matrix, Int8SurvivesExtremeCodes) {
   if (!quantized) return;
-  const std::int64_t cols = info(format).block == 256 ? 512 : 288, rows = 17;
+  const std::int64_t cols = whole_blocks(288), rows = 17;
   for (const Fill weights : {Fill::lowest, Fill::highest, Fill::random}) {
     for (const Fill values : {Fill::lowest, Fill::highest}) {
       const Bytes file = file_rows(format, rows, cols, weights, 3);
@@ -285,7 +288,7 @@ TEST_P(Matrix, Int8BitsDependOnNothingElse) {
   if (!quantized) return;
   const std::int64_t most = 129;
   for (const std::int64_t rows : {1, 16, 33, 70, 100}) {
-    const std::int64_t cols = info(format).block == 256 ? 768 : rows == 33 ? 352 : 576;
+    const std::int64_t cols = whole_blocks(rows == 33 ? 352 : 576);
     const Bytes file = file_rows(format, rows, cols, Fill::random, static_cast<std::uint32_t>(rows));
     Activations x = activations(most + 2, cols, Fill::random, 11);
     const FormatKernels& scalar = kMatrixScalar[format];
@@ -334,6 +337,50 @@ TEST_P(Matrix, FloatProductsMatchDoublePrecisionAndEachOther) {
               << kernels->isa << ", " << rows << " x " << cols << ", " << count << " tokens";
         }
         run_f32(kernels->matrix[format], groups, rows, cols, x, 0, 0);
+      }
+    }
+  }
+}
+
+// Returns the same weights in Q5_0, whose code of a weight is that of A4 plus 16 minus the zero point.
+Bytes as_q5_0(const Bytes& a4) {
+  Bytes out;
+  for (std::size_t at = 0; at < a4.size(); at += static_cast<std::size_t>(info(Format::A4).block_bytes)) {
+    for (std::size_t run = 0; run < 4; ++run) {
+      std::uint8_t block[22] = {a4[at], a4[at + 1]};
+      for (std::size_t i = 0; i < 32; ++i) {
+        const int code = (a4[at + 3 + 16 * run + i % 16] >> (i / 16 * 4) & 15) + 16 - (a4[at + 2] & 15);
+        block[2 + i / 8] = static_cast<std::uint8_t>(block[2 + i / 8] | code >> 4 << i % 8);
+        block[6 + i % 16] = static_cast<std::uint8_t>(block[6 + i % 16] | (code & 15) << (i / 16 * 4));
+      }
+      out.insert(out.end(), std::begin(block), std::end(block));
+    }
+  }
+  return out;
+}
+
+// Both formats have the same sums, so that a folder whose matrices became A4 gives the bits that it gave in Q5_0.
+TEST(A4, ProductsHaveTheBitsOfTheSameWeightsInQ5_0) {
+  std::mt19937 random(23);
+  std::normal_distribution<float> normal;
+  const std::int64_t most = 100;
+  for (const std::int64_t rows : {1, 33, 100}) {
+    for (const std::int64_t cols : {128, 256, 640}) {
+      const Bytes file = file_rows(Format::A4, rows, cols, Fill::random, static_cast<std::uint32_t>(rows + cols)), other = as_q5_0(file);
+      ASSERT_TRUE(same_bits(unpacked(Format::A4, file, cols), unpacked(Format::Q5_0, other, cols)));
+      Activations codes = activations(most, cols, Fill::random, 29);
+      std::vector<float> x(static_cast<std::size_t>(most * cols));
+      for (float& v : x) v = normal(random);
+      for (const Kernels* kernels : all_kernels()) {
+        const FormatKernels &a4 = kernels->matrix[Format::A4], &q5_0 = kernels->matrix[Format::Q5_0];
+        const Bytes groups = pack_all(a4, Format::A4, file, rows, cols), others = pack_all(q5_0, Format::Q5_0, other, rows, cols);
+        for (const std::int64_t count : {1, 2, 5, 8, 9, 30, 100}) {
+          if (kernels == all_kernels().front() && count > 8) continue;
+          ASSERT_TRUE(same_bits(run_int8(a4, groups, rows, cols, codes, 0, count), run_int8(q5_0, others, rows, cols, codes, 0, count)))
+              << kernels->isa << ", " << rows << " x " << cols << ", " << count << " tokens";
+          ASSERT_TRUE(same_bits(run_f32(a4, groups, rows, cols, x, 0, count), run_f32(q5_0, others, rows, cols, x, 0, count)))
+              << kernels->isa << ", " << rows << " x " << cols << ", " << count << " tokens";
+        }
       }
     }
   }

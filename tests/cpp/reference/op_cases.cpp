@@ -46,6 +46,8 @@ std::vector<Half> halves(Format format) {
     case Format::NVFP4_E:
     case Format::MXFP4:
       return {};
+    case Format::A4:
+      return {{0, 0.153}};
     case Format::Q4_0:
       return {{0, 0.217}};
     case Format::Q4_1:

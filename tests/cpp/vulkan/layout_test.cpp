@@ -78,6 +78,8 @@ class Reader {
       case Format::Q8_0:
       case Format::IQ4_NL:
         return half(scales_, k / 32);
+      case Format::A4:
+        return half(scales_, k / 128);
       case Format::Q4_1:
       case Format::Q5_1:
         return half(scales_, k / 32 * 2);
@@ -113,6 +115,8 @@ class Reader {
     switch (format_) {
       case Format::Q4_0:
         return -8 * scale(k);
+      case Format::A4:
+        return -static_cast<float>(byte(supers_, k / 128)) * scale(k);
       case Format::Q5_0:
         return -16 * scale(k);
       case Format::Q3_K:

@@ -123,6 +123,12 @@ struct Emulated512 {
   static Ints bits(const Ints& v) {
     return bytes([&](int i) { return (byte_of(v, i) >> kFrom & ((1 << kCount) - 1)) << kTo; });
   }
+  static Ints load_as_quads(const void* p) {
+    return bytes([&](int i) { return at<std::uint8_t>(p, i / 4); });
+  }
+  static Ints add_bytes(const Ints& a, const Ints& b) {
+    return bytes([&](int i) { return byte_of(a, i) + byte_of(b, i); });
+  }
   static Ints subtract_bytes(const Ints& a, const Ints& b) {
     return bytes([&](int i) { return byte_of(a, i) - byte_of(b, i); });
   }
