@@ -106,7 +106,7 @@ def _group(form: str, **weights: Any) -> dict[str, Any]:
 
 KINDS = {
     "f16": Kind(_f16, {}, "F16"),
-    "awq": Kind(_awq, _quantization("awq", bits=4, version="gemm", zero_point=True), "Q5_0"),
+    "awq": Kind(_awq, _quantization("awq", bits=4, version="gemm", zero_point=True), "A4"),
     "gptq-4": Kind(_gptq(4), _quantization("gptq", bits=4, sym=True), "Q4_0"),
     "gptq-8": Kind(_gptq(8), _quantization("gptq", bits=8, sym=True), "Q8_0"),
     "compressed-4": Kind(_compressed(4), _group("pack-quantized", num_bits=4, type="int", strategy="group", group_size=GROUP), "Q4_0"),

@@ -13,9 +13,10 @@
 namespace pumice::files::schemes {
 namespace {
 
-constexpr std::size_t kBlock = 32;  // weights in a block of the formats that codes become
+constexpr std::size_t kBlock = 32;  // weights in a block of the formats that codes become, but A4
 
-// Which format holds scale * (code - zero), or scale * code + bias, exactly, for codes of so many bits. `low` is the value of its code 0.
+// Which format holds scale * (code - zero), or scale * code + bias, exactly, for codes of so many bits. `low` is the value of its code 0,
+// but A4 has the zeros themselves. A matrix becomes the first format of the list whose blocks its groups divide into.
 struct Target {
   Format format;
   int most_bits;
@@ -24,14 +25,21 @@ struct Target {
 };
 constexpr Target kTargets[] = {
     {Format::Q4_0, 4, Offsets::middle, -8}, {Format::Q5_0, 5, Offsets::middle, -16}, {Format::Q8_0, 8, Offsets::middle, 0},
-    {Format::Q4_0, 3, Offsets::zeros, -8},  {Format::Q5_0, 4, Offsets::zeros, -16},  {Format::Q4_1, 4, Offsets::biases, 0},
-    {Format::Q5_1, 5, Offsets::biases, 0},
+    {Format::Q4_0, 3, Offsets::zeros, -8},  {Format::A4, 4, Offsets::zeros, 0},      {Format::Q5_0, 4, Offsets::zeros, -16},
+    {Format::Q4_1, 4, Offsets::biases, 0},  {Format::Q5_1, 5, Offsets::biases, 0},
 };
 
+// Returns whether every block of a format has one scale.
+bool divides(const Codes& codes, std::int64_t block) { return codes.cols % block == 0 && (codes.groups == 1 || codes.group % block == 0); }
+
 const Target* target_of(const Codes& codes) {
-  for (const Target& target : kTargets)
-    if (target.offsets == codes.offsets && codes.bits <= target.most_bits) return &target;
-  return nullptr;
+  const Target* found = nullptr;
+  for (const Target& target : kTargets) {
+    if (target.offsets != codes.offsets || codes.bits > target.most_bits) continue;
+    found = &target;
+    if (divides(codes, info(target.format).block)) break;
+  }
+  return found;
 }
 
 std::string packing_of(const Codes& codes) {
@@ -181,14 +189,19 @@ class MadeOfCodes final : public MadeTensor {
   // Writes the blocks of a group, as core/formats.cpp reads them, and returns their end.
   std::uint8_t* write_group(std::span<const File> files, std::int64_t row, std::span<const std::uint8_t> codes, float scale, float offset,
                             std::uint8_t* out) const {
-    const int less = biased() ? 0 : static_cast<int>(offset) + target_->low;  // codes and zeros are integers from 0 to 2^bits - 1
+    const bool zeros = target_->format == Format::A4;
+    const auto zero = biased() ? 0 : static_cast<int>(offset);  // codes and zeros are integers from 0 to 2^bits - 1
+    const int less = biased() || zeros ? 0 : zero + target_->low;
     const std::uint16_t halves[] = {half_of(files, codes_.scales, row, scale),
                                     biased() ? half_of(files, codes_.biases, row, offset) : std::uint16_t{0}};
     const std::size_t head = biased() ? sizeof halves : sizeof halves[0];
     const bool bytes = target_->format == Format::Q8_0, fifths = target_->format == Format::Q5_0 || target_->format == Format::Q5_1;
     for (std::size_t begin = 0; begin < codes.size(); begin += kBlock) {
-      std::memcpy(out, halves, head);
-      out += head;
+      if (begin % static_cast<std::size_t>(info(target_->format).block) == 0) {
+        std::memcpy(out, halves, head);
+        out += head;
+        if (zeros) *out++ = static_cast<std::uint8_t>(zero);
+      }
       std::uint8_t stored[kBlock];
       for (std::size_t i = 0; i < kBlock; ++i) stored[i] = static_cast<std::uint8_t>(codes[begin + i] - less);
       if (bytes) {

@@ -44,8 +44,8 @@ struct Codes {
   std::function<CodeRows(std::span<const File> files, std::int64_t first, std::int64_t count)> read;
 };
 
-// Returns the tensor that is made from these codes. Its format is the smallest one that holds every weight exactly: the file's scale
-// becomes the scale of each block of 32, which is a half float. If there is no such format, it is F32, and MadeTensor::not_exact says why.
+// Returns the tensor that is made from these codes. Its format holds every weight exactly: the file's scale becomes the scale of each block
+// of 32 (A4: 128), which is a half float. If there is no such format, it is F32, and MadeTensor::not_exact says why.
 TensorInfo made_of(Codes codes);
 
 // Returns the tensor MODULE.weight [rows, cols] whose rows `made` makes. It has the place in the files that the packed tensor `from` has.

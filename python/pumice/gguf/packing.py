@@ -54,6 +54,18 @@ def _plain_q8_0(rows: Float32) -> bytes:
     return packed.tobytes()
 
 
+def q5_0_of_a4(data: bytes) -> bytes:
+    """Returns blocks of A4 (cpp/core/formats_plain.cpp) as blocks of Q5_0 with the same weights: d (q - z) is d ((q - z + 16) - 16)."""
+    blocks = np.frombuffer(data, np.uint8).reshape(-1, 1, 67)
+    pairs = blocks[..., 3:].reshape(-1, 4, 16)
+    codes = np.concatenate([pairs & 15, pairs >> 4], axis=-1) + (16 - (blocks[..., 2:3] & 15))
+    packed = np.empty((len(blocks), 4, 22), np.uint8)
+    packed[..., :2] = blocks[..., :2]
+    packed[..., 2:6] = np.packbits(codes >> 4, axis=-1, bitorder="little")
+    packed[..., 6:] = (codes[..., :16] & 15) | (codes[..., 16:] & 15) << 4
+    return packed.tobytes()
+
+
 def unpack_rows(format: str, data: bytes, columns: int) -> Float32:
     """Returns rows of floats."""
     found: Float32 = _core.ops.unpack(format, data).reshape(-1, columns)

@@ -17,7 +17,7 @@ from .changes import Array
 from .container import IDS, Tensor
 from .forms import Form, parts_of
 from .keys import Config
-from .packing import PLAIN, fits, pack_rows, unpack_rows
+from .packing import PLAIN, fits, pack_rows, q5_0_of_a4, unpack_rows
 
 Choose = Callable[[str, tuple[int, ...], str], str]  # (name, shape, the source's format) -> the format that is written
 PIECE = 1 << 18  # values of a piece: 1 MB in float32, which are packed in less than 0.1 s, so that Ctrl-C is soon heard
@@ -65,10 +65,27 @@ class _Source:
         return self.files != (self.name,)
 
 
-def _sources(file: _core.ModelFile) -> list[_Source]:
+class _Tensors:
+    """The tensors of a folder. Those of A4, which GGUF files do not have, are Q5_0 here, which holds the same weights."""
+
+    def __init__(self, file: _core.ModelFile) -> None:
+        self.path = file.path
+        self._file = file
+        self._a4 = {name for name, kind, _, _ in file.tensors if kind == "A4"}
+        self.tensors = [(name, "Q5_0" if name in self._a4 else kind, shape) for name, kind, shape, _ in file.tensors]
+
+    def read(self, name: str, offset: int = 0, count: int | None = None) -> bytes:
+        """Returns `count` bytes of a tensor from `offset` on (None: all that follow); of A4, whole rows."""
+        if name not in self._a4:
+            return self._file.read(name, offset, count)
+        theirs, ours = _bytes_of("A4", 128), _bytes_of("Q5_0", 128)
+        return q5_0_of_a4(self._file.read(name, offset // ours * theirs, None if count is None else count // ours * theirs))
+
+
+def _sources(file: _Tensors) -> list[_Source]:
     """Returns the tensors of a folder. The matrices experts.0.w1, experts.1.w1, ... are one source."""
     found: dict[str, _Source] = {}
-    for name, kind, shape, _ in sorted(file.tensors, key=lambda tensor: _by_numbers(tensor[0])):
+    for name, kind, shape in sorted(file.tensors, key=lambda tensor: _by_numbers(tensor[0])):
         match = _EXPERT.search(name)
         base = name if match is None else name[: match.start()] + name[match.end() :]
         known = found.get(base)
@@ -93,8 +110,8 @@ class Folder:
     """The tensors of a safetensors folder in their GGUF form."""
 
     def __init__(self, file: _core.ModelFile, form: Form, config: Config, choose: Choose) -> None:
-        self._file, self._form, self._config, self._choose = file, form, config, choose
-        self._formats = {name: kind for name, kind, _, _ in file.tensors}
+        self._file, self._form, self._config, self._choose = _Tensors(file), form, config, choose
+        self._formats = {name: kind for name, kind, _ in self._file.tensors}
 
     def units(self) -> Iterator[Unit]:
         """Yields the units of all tensors that the GGUF form has. Raises ModelFormatError for a tensor that has no name in GGUF, and

@@ -94,7 +94,7 @@ class Schemes : public ::testing::Test {
 
 // How each golden is read, in the order of their names.
 const std::map<std::string, std::string> kFormatOf = {
-    {"awq_128", "Q5_0"},
+    {"awq_128", "A4"},
     {"awq_32", "Q5_0"},
     {"awq_64", "Q5_0"},
     {"bitsandbytes_fp4", "F32"},
@@ -249,13 +249,13 @@ TEST_F(Schemes, SlicesOfALargeMatrix) {
   const auto nibble = [](const std::string& data, std::int64_t word, int k) {
     return static_cast<unsigned char>(data[static_cast<std::size_t>(word * 4 + k / 2)]) >> (k % 2 * 4) & 15;
   };
-  const auto row_bytes = static_cast<std::size_t>(pumice::row_bytes(Format::Q5_0, kCols));
+  const auto row_bytes = static_cast<std::size_t>(pumice::row_bytes(Format::A4, kCols));
   const auto check = [&](std::int64_t first, std::int64_t count) {
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count) * row_bytes);
     model->read(tensor, static_cast<std::uint64_t>(first) * row_bytes, bytes.size(), bytes.data());
     std::vector<float> row(kCols);
     for (std::int64_t r = first; r < first + count; ++r) {
-      unpack(Format::Q5_0, bytes.data() + static_cast<std::size_t>(r - first) * row_bytes, kCols, row.data());
+      unpack(Format::A4, bytes.data() + static_cast<std::size_t>(r - first) * row_bytes, kCols, row.data());
       constexpr int kPlace[] = {0, 4, 1, 5, 2, 6, 3, 7};  // of output r % 8 in its word
       for (const std::int64_t col : {std::int64_t{0}, std::int64_t{31}, kGroup - 1, kGroup, kCols - 1}) {
         std::uint16_t scale = 0;

@@ -326,6 +326,29 @@ def test_packed_folders_are_not_rounded_a_second_time(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("m.*"))
 
 
+@pytest.mark.parametrize("variant", ["qwen2_wide", "mixtral_wide"])
+def test_a4_is_written_as_q5_0(variant: str, tmp_path: Path) -> None:
+    """GGUF files have no A4. Q5_0 holds the same weights, and its products have the same bits."""
+    folder, _ = packed_models.packed_folder(variant, "awq_128", tmp_path)
+    pumice.convert(folder, tmp_path / "m.gguf", **PLAIN)
+    pumice.convert(folder, tmp_path / "floats.gguf", to="f32", **PLAIN)
+    read, floats = (_core.open_file(str(tmp_path / name)) for name in ("m.gguf", "floats.gguf"))
+    kinds = {name: kind for name, kind, _, _ in read.tensors}
+    packed = [name for name, kind in kinds.items() if kind not in ("F32", "F16", "BF16")]
+    assert len(packed) > 10
+    for name in packed:
+        assert kinds[name] == "Q5_0", name
+        assert np.array_equal(_core.ops.unpack("Q5_0", read.read(name)), np.frombuffer(floats.read(name), np.float32)), name
+    if variant == "mixtral_wide":
+        return  # rows of q and k are permuted, so that attention sums in another order
+    ids = random_models.golden("qwen2")["ids"]
+    with (
+        pumice.load(folder, device="cpu", progress=False) as model,
+        pumice.load(tmp_path / "m.gguf", device="cpu", tokenizer=folder) as other,
+    ):
+        assert np.array_equal(model.logits(ids, positions="all"), other.logits(ids, positions="all"))
+
+
 @pytest.mark.parametrize("how", ["modelopt", "fbgemm"])
 def test_packed_experts_in_one_tensor(how: str, tmp_path: Path) -> None:
     """They are turned already when they are read (Llama 4)."""

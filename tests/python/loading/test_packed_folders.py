@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import random_models
 from formats_page import schemes
-from packed_models import PACKINGS, packed_folder
+from packed_models import PACKINGS, WIDE_PACKINGS, packed_folder
 from quantised_adapters import IDS, rows
 
 import pumice
@@ -68,6 +68,24 @@ def test_an_exact_matrix_is_not_quantized_again(tmp_path: Path) -> None:
     packed, _ = packed_folder("llama3", "awq", tmp_path)
     with pumice.load(packed, device="cpu", quantize="q8_0", progress=False) as model:
         assert PACKINGS["awq"].note in model.summary().notes
+
+
+@pytest.mark.parametrize("how", WIDE_PACKINGS)
+def test_groups_of_128_columns_become_a4(how: str, tmp_path: Path) -> None:
+    packed, plain = packed_folder("llama_wide", how, tmp_path)
+    assert nmse(rows(packed), rows(plain)) < 1e-10
+    matrices = sum(w.size for name, w in random_models.tensors("llama_wide").items() if "_proj" in name)
+    bytes_of_a4 = matrices // 128 * 67
+    plan = pumice.plan(packed, device="cpu")
+    with pumice.load(packed, device="cpu", progress=False) as model:
+        assert model.summary().notes == plan.notes == [WIDE_PACKINGS[how].note]
+        assert model.info["formats"]["A4"] == bytes_of_a4
+        assert model.generate(IDS, max_new_tokens=4, temperature=0).ids.size == 4
+
+
+def test_experts_in_a4(tmp_path: Path) -> None:
+    packed, plain = packed_folder("mixtral_wide", "awq_128", tmp_path)
+    assert nmse(rows(packed), rows(plain)) < 1e-10
 
 
 @pytest.mark.parametrize("how", ["fp8", "fp8_powers"])
@@ -128,7 +146,9 @@ def test_plan_counts_the_made_formats(tmp_path: Path) -> None:
     assert parameters[0] == parameters[1]
 
 
-@pytest.mark.parametrize(("how", "variant"), [("awq", "llama3"), ("gptq_4_act_order", "llama3"), ("fp8", "llama_wide")])
+@pytest.mark.parametrize(
+    ("how", "variant"), [("awq", "llama3"), ("gptq_4_act_order", "llama3"), ("fp8", "llama_wide"), ("awq_128", "llama_wide")]
+)
 def test_adapters(how: str, variant: str, tmp_path: Path) -> None:
     packed, plain = packed_folder(variant, how, tmp_path)
     config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"], "task_type": "CAUSAL_LM"}
@@ -143,7 +163,7 @@ def test_adapters(how: str, variant: str, tmp_path: Path) -> None:
                 key = f"base_model.model.{module}.{factor}.weight"
                 factors[key] = random_models.weights(key, shape)
     random_models.write_safetensors(adapter / "adapter_model.safetensors", factors)
-    options: dict[str, Any] = {"quantize": "q8_0"} if not PACKINGS[how].becomes else {}
+    options: dict[str, Any] = {"quantize": "q8_0"} if not (PACKINGS | WIDE_PACKINGS)[how].becomes else {}
     expected = rows(plain, lora=adapter, **options)
     assert nmse(rows(packed, lora=adapter, **options), expected) < 1e-10
     assert nmse(rows(plain, **options), expected) > 1e-3

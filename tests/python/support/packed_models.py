@@ -15,6 +15,7 @@ import random_models
 
 Array = npt.NDArray[Any]
 GROUP = 32  # columns that have one scale
+WHOLE_ROW = -1  # all columns have one scale
 
 
 def stream(codes: Array, bits: int) -> Array:
@@ -35,12 +36,13 @@ class Codes:
     group_of: Array
 
     @classmethod
-    def of(cls, weights: Array, bits: int, symmetric: bool, shuffled: bool) -> Codes:
+    def of(cls, weights: Array, bits: int, symmetric: bool, shuffled: bool, group: int = GROUP) -> Codes:
         rows, columns = weights.shape
-        group_of = np.arange(columns) // GROUP
+        group = columns if group == WHOLE_ROW else group
+        group_of = np.arange(columns) // group
         if shuffled:
             np.random.default_rng(columns).shuffle(group_of)
-        groups = weights[:, np.argsort(group_of, kind="stable")].reshape(rows, -1, GROUP)
+        groups = weights[:, np.argsort(group_of, kind="stable")].reshape(rows, -1, group)
         most = 2**bits - 1
         low, high = groups.min(-1), groups.max(-1)
         scales = ((high - low) / most).astype(np.float16)
@@ -65,6 +67,7 @@ class Packing:
     pack: Callable[[Codes, int], dict[str, Array]] = lambda codes, bits: {}
     symmetric: bool = False
     shuffled: bool = False  # act-order
+    group: int = GROUP
     biased: bool = False  # MLX
     # Packs weights as floats: returns their tensors, and the weights that these stand for. Then Codes are not used.
     pack_floats: Callable[[Array], tuple[dict[str, Array], Array]] | None = None
@@ -80,7 +83,8 @@ class Packing:
         how = f"{self.becomes}, exactly" if self.becomes else "Q8_0, rounded"
         if self.kind:
             return f"{self.library}, {self.kind}: read as {how}"
-        return f"{self.library}, {self.bits} bits, groups of {GROUP}{order}: read as {how}"
+        groups = "one group a row" if self.group == WHOLE_ROW else f"groups of {self.group}"
+        return f"{self.library}, {self.bits} bits, {groups}{order}: read as {how}"
 
 
 def _gptq(codes: Codes, bits: int) -> dict[str, Array]:
@@ -236,13 +240,14 @@ def _fp8_config(more: dict[str, Any]) -> dict[str, Any]:
     return {"quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": list(BLOCK)} | more}
 
 
-def _gptq_config(bits: int, symmetric: bool, order: bool = False) -> dict[str, Any]:
-    return {"quantization_config": {"quant_method": "gptq", "bits": bits, "group_size": GROUP, "sym": symmetric, "desc_act": order,
+def _gptq_config(bits: int, symmetric: bool, order: bool = False, group: int = GROUP) -> dict[str, Any]:
+    return {"quantization_config": {"quant_method": "gptq", "bits": bits, "group_size": group, "sym": symmetric, "desc_act": order,
                                     "checkpoint_format": "gptq"}}  # fmt: skip
 
 
-def _compressed_config(bits: int, symmetric: bool, form: str = "pack-quantized") -> dict[str, Any]:
-    weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "group", "group_size": GROUP}
+def _compressed_config(bits: int, symmetric: bool, form: str = "pack-quantized", group: int = GROUP) -> dict[str, Any]:
+    weights: dict[str, Any] = {"num_bits": bits, "type": "int", "symmetric": symmetric}
+    weights |= {"strategy": "channel"} if group == WHOLE_ROW else {"strategy": "group", "group_size": group}
     groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
     return {"quantization_config": {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}}
 
@@ -251,13 +256,14 @@ def _mlx_config(bits: int) -> dict[str, Any]:
     return {"quantization": {"group_size": GROUP, "bits": bits, "mode": "affine"}}
 
 
-_AWQ_CONFIG = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}}
+def _awq_config(group: int = GROUP) -> dict[str, Any]:
+    return {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": True}}
 
 
 PACKINGS = {
     "gptq_4_sym": Packing("GPTQ", 4, "Q4_0", _gptq_config(4, True), _gptq, symmetric=True),
     "gptq_4": Packing("GPTQ", 4, "Q5_0", _gptq_config(4, False), _gptq),
-    "awq": Packing("AWQ", 4, "Q5_0", _AWQ_CONFIG, _awq),
+    "awq": Packing("AWQ", 4, "Q5_0", _awq_config(), _awq),
     "compressed_4": Packing("compressed-tensors", 4, "Q5_0", _compressed_config(4, False), _compressed(False)),
     "compressed_8_sym": Packing("compressed-tensors", 8, "Q8_0", _compressed_config(8, True), _compressed(True), symmetric=True),
     "bytes": Packing("compressed-tensors", 8, "Q8_0", _compressed_config(8, True, "int-quantized"), _bytes, symmetric=True),
@@ -334,10 +340,20 @@ PACKINGS = {
 }
 
 
+# Whose groups divide into blocks of 128 columns. Models need rows of such blocks, as those called *_wide have.
+WIDE_PACKINGS = {
+    "awq_128": Packing("AWQ", 4, "A4", _awq_config(128), _awq, group=128),
+    "gptq_4_128": Packing("GPTQ", 4, "A4", _gptq_config(4, False, group=128), _gptq, group=128),
+    "compressed_4_rows": Packing(
+        "compressed-tensors", 4, "A4", _compressed_config(4, False, group=WHOLE_ROW), _compressed(False), group=WHOLE_ROW
+    ),
+}
+
+
 def packed_folder(variant: str, how: str, target: Path) -> tuple[Path, Path]:
     """Writes a model whose matrices are packed, and one with the same weights in F32. Returns both folders. MLX also packs the embedding
     and the head; the others do not. A mixture's router stays as it is."""
-    packing = PACKINGS[how]
+    packing = (PACKINGS | WIDE_PACKINGS)[how]
     packed: dict[str, Array] = {}
     plain: dict[str, Array] = {}
     for name, weights in random_models.tensors(variant).items():
@@ -356,7 +372,7 @@ def packed_folder(variant: str, how: str, target: Path) -> tuple[Path, Path]:
             del packed[name]
             packed.update({f"{module}.{suffix}": tensor for suffix, tensor in tensors.items()})
             continue
-        codes = Codes.of(weights, packing.bits, packing.symmetric, packing.shuffled)
+        codes = Codes.of(weights, packing.bits, packing.symmetric, packing.shuffled, packing.group)
         plain[name] = codes.weights()
         if packing.biased:
             wide, low = (x.astype(np.float32)[:, codes.group_of] for x in (codes.scales, codes.biases))

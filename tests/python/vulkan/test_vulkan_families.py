@@ -102,9 +102,11 @@ def test_an_encoder_on_vulkan_equals_transformers(name: str, tmp_path: Path) -> 
             assert np.abs(vectors - golden["embeddings"]).max() <= 2e-4, layers
 
 
-# The number of layers on the device, of three.
-@pytest.mark.parametrize("layers", ["all", 1])
-@pytest.mark.parametrize(("how", "options"), [("awq", {}), ("mlx_5", {}), ("gptq_4_act_order", {"quantize": "q8_0"})])
+PACKED: list[tuple[str, dict[str, Any]]] = [("awq", {}), ("mlx_5", {}), ("gptq_4_act_order", {"quantize": "q8_0"})]
+
+
+# layers: how many of the model's layers are on the device.
+@pytest.mark.parametrize(("how", "options", "layers"), [*((*case, layers) for case in PACKED for layers in ("all", 1)), ("awq_128", {}, 1)])
 def test_packed_folders(how: str, options: dict[str, Any], layers: Any, tmp_path: Path) -> None:
-    packed, plain = packed_folder("llama3", how, tmp_path)
+    packed, plain = packed_folder("llama_wide" if how.endswith("_128") else "llama3", how, tmp_path)
     assert np.abs(rows(packed, DEVICE, gpu_layers=layers, **options) - rows(plain, **options)).max() <= 2e-4
