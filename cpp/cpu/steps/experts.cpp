@@ -22,13 +22,14 @@ Cut cut_pairs(const Run& run, std::int64_t width) { return cut_rows({0, pairs_of
 
 // Divides the product of all pieces into tasks. A task computes some groups of one piece. Pieces may have different numbers of rows, but
 // all tasks of a step have the same number of groups.
-Cut cut_pieces(const Run& run, std::int64_t groups, std::int64_t group_bytes, std::int64_t cols) {
+Cut cut_pieces(const Run& run, const ProductPart& part, std::int64_t group_bytes) {
+  const std::int64_t groups = groups_of(part), cols = part.cols;
   const auto pieces = static_cast<std::int64_t>(run.pairs.pieces.size());
   Cut cut{.rows = {0, pieces}};
   const std::int64_t share = run.space.threads * 8, rows = pairs_of(run) / std::max<std::int64_t>(1, pieces);
   if (run.batch.rows <= kNarrowRows) {
     cut.shared_out = true;
-    cut.groups = narrow_groups(run, groups * pieces, group_bytes);
+    cut.groups = narrow_groups(run, groups * pieces, group_bytes, waits_for_chains(run, part));
   } else {
     const std::int64_t least = ceil_div(kTaskMacs, kGroupRows * cols * std::max<std::int64_t>(1, rows));
     cut.groups =
@@ -141,7 +142,7 @@ void task(const Run& run, const GatherStep& s, const Cut& cut, std::int64_t inde
 Cut cut(const Run& run, const ExpertsUpStep& s) {
   run.experts.all_read();
   const std::int64_t gate = s.gate.weight == MatrixId::none ? 0 : group_bytes(run, s.gate);
-  return cut_pieces(run, groups_of(s.up), group_bytes(run, s.up) + gate, s.up.cols);
+  return cut_pieces(run, s.up, group_bytes(run, s.up) + gate);
 }
 void task(const Run& run, const ExpertsUpStep& s, const Cut& cut, std::int64_t index, int thread) {
   const PieceTask t(run, cut, index, s.up.rows);
@@ -166,7 +167,7 @@ void task(const Run& run, const PairCodesStep& s, const Cut& cut, std::int64_t i
   CodeRows(run, s.quantized).quantize(pair_row(run, s.hidden, pairs.first), pair_stride(run, s.hidden), pairs.first, pairs.count);
 }
 
-Cut cut(const Run& run, const ExpertsDownStep& s) { return cut_pieces(run, groups_of(s.down), group_bytes(run, s.down), s.down.cols); }
+Cut cut(const Run& run, const ExpertsDownStep& s) { return cut_pieces(run, s.down, group_bytes(run, s.down)); }
 void task(const Run& run, const ExpertsDownStep& s, const Cut& cut, std::int64_t index, int) {
   const PieceTask t(run, cut, index, s.down.rows);
   PartProduct(run, s.down, operand(run, s.hidden, t.rows), t.piece.expert)

@@ -21,18 +21,19 @@ struct ProductSizes {
   std::int64_t groups = 0, group_bytes = 0, cols = 1;
   std::int64_t most_groups = INT_MAX;   // in a task, unless there would be too many tasks
   std::int64_t most_rows = kBlockRows;  // in a block of rows
+  bool chains = false;                  // waits_for_chains() is true for a part
 };
 
 // Chooses the numbers of weight groups and rows per task. The caller then sets the number of tasks with count_tasks().
 Cut cut_product(const Run& run, Rows kind, const ProductSizes& sizes) {
-  const auto [groups, group_bytes, cols, most_groups, most_rows] = sizes;
+  const auto [groups, group_bytes, cols, most_groups, most_rows, chains] = sizes;
   Cut cut{.rows = run.rows_of(kind)};
   const std::int64_t share = run.space.threads * 8;
   std::int64_t blocks = 1;
   if (cut.rows.count <= kNarrowRows) {
     cut.shared_out = true;
     cut.per_task = std::max<std::int64_t>(1, cut.rows.count);
-    cut.groups = narrow_groups(run, groups, group_bytes);
+    cut.groups = narrow_groups(run, groups, group_bytes, chains);
   } else {
     cut.per_task = block_rows(cut.rows.count, most_rows);
     blocks = ceil_div(cut.rows.count, cut.per_task);
@@ -83,6 +84,7 @@ Cut cut(const Run& run, const LinearStep& s) {
     sizes.group_bytes = std::max(sizes.group_bytes, group_bytes(run, part));
     sizes.cols = part.cols;
     sizes.most_rows = std::max(sizes.most_rows, most_rows(run, part));
+    sizes.chains |= waits_for_chains(run, part);
   }
   Cut cut = cut_product(run, run.slot(s.op.in).rows, sizes);
   std::int64_t tasks = 0;
@@ -109,6 +111,7 @@ Cut cut(const Run& run, const GatedStep& s) {
   const Rows kind = run.slot(s.in).rows;
   ProductSizes sizes{groups_of(s.gate), group_bytes(run, s.gate) + group_bytes(run, s.up), s.gate.cols};
   sizes.most_rows = most_rows(run, s.gate);
+  sizes.chains = waits_for_chains(run, s.gate);
   sizes.most_groups = kTileFloats / (kGroupRows * std::clamp<std::int64_t>(run.rows_of(kind).count, 1, sizes.most_rows));
   Cut cut = cut_product(run, kind, sizes);
   count_tasks(cut, ceil_div(groups_of(s.gate), cut.groups));
@@ -126,7 +129,8 @@ void task(const Run& run, const GatedStep& s, const Cut& cut, std::int64_t index
 // Heads are cut like parts: a task computes some groups of one head.
 Cut cut(const Run& run, const HeadLinearStep& s) {
   const std::int64_t heads = run.weights.matrix(s.op.weight).experts, groups = groups_of(s.part);
-  Cut cut = cut_product(run, run.slot(s.op.in).rows, {groups * heads, group_bytes(run, s.part), s.part.cols, groups});
+  Cut cut = cut_product(run, run.slot(s.op.in).rows,
+                        {groups * heads, group_bytes(run, s.part), s.part.cols, groups, kBlockRows, waits_for_chains(run, s.part)});
   count_tasks(cut, heads * ceil_div(groups, cut.groups));
   return cut;
 }
