@@ -69,7 +69,7 @@ class ConfigBuilder : public JsonEvents {
   void scalar(JsonScalar value) override {
     if (++values_ > kMaxConfigValues)
       fail_at(ErrorKind::model_format, file_, "", std::nullopt, "has more than ", kMaxConfigValues, " values");
-    if (frames_.empty()) fail_at(ErrorKind::model_format, file_, "", std::nullopt, "is not a JSON object");
+    if (frames_.empty()) fail_at(ErrorKind::model_format, file_, "", 0, "is not a JSON object");
     Frame& frame = frames_.back();
     if (!frame.array) return put(path(), std::visit([](auto& held) { return Value(std::move(held)); }, value));
     frame.items.emplace_back(frame.count++, std::move(value));
@@ -100,7 +100,7 @@ class ConfigBuilder : public JsonEvents {
   };
 
   void open(bool array) {
-    if (frames_.empty() && array) fail_at(ErrorKind::model_format, file_, "", std::nullopt, "is a JSON list; an object is needed");
+    if (frames_.empty() && array) fail_at(ErrorKind::model_format, file_, "", 0, "is a JSON list; an object is needed");
     if (!frames_.empty() && frames_.back().array) frames_.back().key = str(frames_.back().count++);
     frames_.push_back({.array = array});
   }
@@ -166,6 +166,9 @@ class ConfigBuilder : public JsonEvents {
 
 void parse_json(const std::string& file, const std::string& field, std::uint64_t base, std::string_view text, JsonEvents& events) {
   Adapter adapter(file, field, base, events);
+  // The parser takes a NUL for the end of the text, and would not read what follows it.
+  if (const std::size_t at = text.find('\0'); at != std::string_view::npos)
+    fail_at(ErrorKind::model_format, file, field, base + at, "has a NUL character, which JSON does not allow");
   nlohmann::json::sax_parse(text.begin(), text.end(), &adapter);  // returns false only after parse_error(), which throws
 }
 

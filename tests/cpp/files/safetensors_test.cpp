@@ -82,6 +82,7 @@ TEST_F(Safetensors, Header) {
   refused_header(" {}", "does not begin with '{'");
   refused_header("{", "not valid JSON");
   refused_header("{}x", "not valid JSON");
+  refused_header(std::string("{}\0x", 4), "has a NUL character");
   refused_header("{\"w\":\xFF}", "not valid JSON");
   refused_header("{\"\xFF\":1}", "not valid JSON");
   refused_header("{}", "the tensors end at byte 0 of the data, which has 8 bytes");
@@ -287,6 +288,7 @@ TEST_F(ConfigJson, Broken) {
   refused_config("{\"a\": \"\xFF\"}", "not valid JSON");
   refused_config("{\"a\": \"\\ud800\"}", "not valid JSON");
   refused_config("{\"a\": 1} {}", "not valid JSON");
+  refused_config(std::string("{\"a\": 1}\0 {", 11), "has a NUL character");
   refused_config("{\"a\":" + std::string(100'000, '['), "nested deeper than 64");
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += "{\"a\":";
