@@ -133,13 +133,13 @@ std::shared_ptr<const ModelFile> ModelFile::open(const std::string& path) {
     File file = File::open(path);
     const std::string bytes = beginning(file);
     if (bytes.starts_with("GGUF")) return open_gguf(path, std::move(file));
-    if (bytes.empty()) fail_model(path, "is not a model: it is empty");
-    if (const auto* other = known_other(bytes))
-      fail_model(path, "is not a model: it begins with ", quote(bytes.substr(0, 8)), ": ", other->meaning);
+    const auto refuse = [&](const auto&... why) { fail_at(ErrorKind::model_format, path, "", 0, "is not a model: it ", why...); };
+    if (bytes.empty()) refuse("is empty");
+    if (const auto* other = known_other(bytes)) refuse("begins with ", quote(bytes.substr(0, 8)), ": ", other->meaning);
     if (!path.ends_with(kSafetensors)) {
-      fail_model(path, "is not a model: it begins with ", quote(bytes.substr(0, 8)),
-                 "; a GGUF file begins with 'GGUF', and a safetensors file has the name "
-                 ".safetensors. If this is a pickle (.bin, .pt), convert it to safetensors");
+      refuse("begins with ", quote(bytes.substr(0, 8)),
+             "; a GGUF file begins with 'GGUF', and a safetensors file has the name "
+             ".safetensors. If this is a pickle (.bin, .pt), convert it to safetensors");
     }
     const auto [folder, name] = folder_and_name(path);
     // If the file is one of several shards, the whole folder is opened.

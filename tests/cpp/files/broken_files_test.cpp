@@ -6,9 +6,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iostream>
+#include <optional>
 #include <random>
+#include <span>
 
+#include "core/checksum.h"
 #include "files/build_files.h"
 #include "files/expect_error.h"
 #include "files/fuzz_target.h"
@@ -29,15 +33,23 @@ std::vector<std::uint64_t> boundary_values(std::uint64_t value, std::uint64_t fi
   return values;
 }
 
+using Loads = std::optional<Contents> (*)(const std::string& path, std::string* unsound);
+
 class Campaign {
  public:
   // `written` is the path of the file that is broken, and `opened` is the path from which the model is loaded. `most_lost` is the maximum
   // number of metadata and tensor entries that one broken value may change.
-  Campaign(std::string name, std::string written, std::string opened, const std::string& bytes, std::size_t most_lost = 1)
-      : name_(std::move(name)), written_(std::move(written)), opened_(std::move(opened)), bytes_(bytes), most_lost_(most_lost) {
+  Campaign(std::string name, std::string written, std::string opened, const std::string& bytes, std::size_t most_lost = 1,
+           Loads loads = load)
+      : name_(std::move(name)),
+        written_(std::move(written)),
+        opened_(std::move(opened)),
+        bytes_(bytes),
+        most_lost_(most_lost),
+        loads_(loads) {
     put(bytes_);
     std::string unsound;
-    original_ = load(opened_, &unsound).value();
+    original_ = loads_(opened_, &unsound).value();
   }
   ~Campaign() {
     put(bytes_);
@@ -49,7 +61,7 @@ class Campaign {
     ++files_;
     put(broken);
     std::string unsound;
-    const auto got = load(opened_, &unsound);
+    const auto got = loads_(opened_, &unsound);
     if (!unsound.empty()) ADD_FAILURE() << name_ << ", " << what << ": " << unsound;
     if (!got) return;
     ++loaded_;
@@ -60,7 +72,23 @@ class Campaign {
   }
 
   std::size_t files() const { return files_; }
+  std::size_t loaded() const { return loaded_; }
 
+  // Sets each of the fields, which are little-endian numbers, to boundary values. `finish` may change the file after that.
+  void set_every_field(const std::vector<Field>& fields, const std::function<void(std::string&)>& finish = {}) {
+    for (const Field& field : fields) {
+      std::uint64_t value = 0;
+      for (std::size_t i = 0; i < field.size; ++i) {
+        value |= std::uint64_t{static_cast<unsigned char>(bytes_[field.offset + i])} << (8 * i);
+      }
+      for (const std::uint64_t broken_value : boundary_values(value, bytes_.size())) {
+        std::string broken = bytes_;
+        for (std::size_t i = 0; i < field.size; ++i) broken[field.offset + i] = static_cast<char>(broken_value >> (8 * i));
+        if (finish) finish(broken);
+        check(broken, str(field.name, " set to ", broken_value));
+      }
+    }
+  }
   void cut_everywhere() {
     for (std::size_t size = 0; size < bytes_.size(); ++size) check(bytes_.substr(0, size), str("cut to ", size, " bytes"));
   }
@@ -102,26 +130,70 @@ class Campaign {
 
   std::string name_, written_, opened_, bytes_;
   std::size_t most_lost_;
+  Loads loads_;
   Contents original_;
   std::size_t files_ = 0, loaded_ = 0;
 };
 
 void break_gguf(const std::string& name, const std::string& written, const std::string& opened, const Built& built, std::size_t& total) {
   Campaign campaign(name, written, opened, built.bytes);
-  for (const Field& field : built.fields) {
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < field.size; ++i) {
-      value |= std::uint64_t{static_cast<unsigned char>(built.bytes[field.offset + i])} << (8 * i);
-    }
-    for (const std::uint64_t broken_value : boundary_values(value, built.bytes.size())) {
-      std::string broken = built.bytes;
-      for (std::size_t i = 0; i < field.size; ++i) broken[field.offset + i] = static_cast<char>(broken_value >> (8 * i));
-      campaign.check(broken, str(field.name, " set to ", broken_value));
-    }
-  }
+  campaign.set_every_field(built.fields);
   campaign.flip_every_bit(built.header_bytes);
   campaign.cut_everywhere();
   total += campaign.files();
+}
+
+void break_safetensors(const std::string& name, const std::string& written, const std::string& opened, const Built& built, Loads loads,
+                       std::size_t& total) {
+  Campaign campaign(name, written, opened, built.bytes, 1, loads);
+  for (const Field& field : built.fields) {
+    std::uint64_t value = 0;
+    const bool text = field.size != 8 || field.offset != 0;
+    if (text) value = std::strtoull(built.bytes.substr(field.offset, field.size).c_str(), nullptr, 10);
+    for (std::size_t i = 0; !text && i < 8; ++i) value |= std::uint64_t{static_cast<unsigned char>(built.bytes[i])} << (8 * i);
+    for (const std::uint64_t broken_value : boundary_values(value, built.bytes.size())) {
+      if (!text) {
+        std::string broken = built.bytes;
+        for (std::size_t i = 0; i < 8; ++i) broken[i] = static_cast<char>(broken_value >> (8 * i));
+        campaign.check(broken, str(field.name, " set to ", broken_value));
+        continue;
+      }
+      // safetensors_raw() writes the length that the broken header has, so that only this number is wrong.
+      for (const char* sign : {"", "-"}) {
+        std::string header = built.bytes.substr(8, built.header_bytes - 8);
+        header.replace(field.offset - 8, field.size, str(sign, broken_value));
+        campaign.check(safetensors_raw(header, built.bytes.substr(built.header_bytes)), str(field.name, " set to ", sign, broken_value));
+      }
+    }
+  }
+  campaign.flip_every_bit(built.header_bytes);
+  campaign.set_every_byte(built.header_bytes, std::string_view("\0\"{}[],:0-e\xFF", 12));
+  campaign.cut_everywhere();
+  total += campaign.files();
+}
+
+// Everything in a file of save_prefix() is summed, so each change must be refused. Where the checksum of the head is made right after the
+// change, as an attacker would, the file may load, but only with the changed part.
+void break_prefix(const std::string& path, std::size_t& total) {
+  const Built built = write_prefix(path);
+  for (const bool right_sum : {false, true}) {
+    Campaign campaign(right_sum ? "saved prefix with a right checksum" : "saved prefix", path, path, built.bytes, 1, load_prefix);
+    const auto sum = [&](std::string& file) {
+      if (!right_sum || file.size() < built.header_bytes) return;
+      const auto bytes = [&](std::size_t from, std::size_t to) {
+        return std::span(reinterpret_cast<const std::uint8_t*>(file.data()) + from, to - from);
+      };
+      const std::uint64_t value = checksum(bytes(64, built.header_bytes), checksum(bytes(0, 56)));
+      for (std::size_t i = 0; i < 8; ++i) file[56 + i] = static_cast<char>(value >> (8 * i));
+    };
+    campaign.set_every_field(built.fields, sum);
+    if (!right_sum) {
+      campaign.flip_every_bit(built.bytes.size());
+      campaign.cut_everywhere();
+      EXPECT_EQ(campaign.loaded(), 0u);
+    }
+    total += campaign.files();
+  }
 }
 
 TEST(BrokenFiles, AreRefusedOrLoadUnharmed) {
@@ -147,34 +219,13 @@ TEST(BrokenFiles, AreRefusedOrLoadUnharmed) {
   }
 
   folder.write("st/config.json", "{}");
+  break_safetensors("safetensors", folder.path("st/model.safetensors"), folder.path("st"), safetensors(sample_tensors()), load, total);
   {
-    const Built built = safetensors(sample_tensors());
-    Campaign campaign("safetensors", folder.path("st/model.safetensors"), folder.path("st"), built.bytes);
-    for (const Field& field : built.fields) {
-      std::uint64_t value = 0;
-      const bool text = field.size != 8 || field.offset != 0;
-      if (text) value = std::strtoull(built.bytes.substr(field.offset, field.size).c_str(), nullptr, 10);
-      for (std::size_t i = 0; !text && i < 8; ++i) value |= std::uint64_t{static_cast<unsigned char>(built.bytes[i])} << (8 * i);
-      for (const std::uint64_t broken_value : boundary_values(value, built.bytes.size())) {
-        if (!text) {
-          std::string broken = built.bytes;
-          for (std::size_t i = 0; i < 8; ++i) broken[i] = static_cast<char>(broken_value >> (8 * i));
-          campaign.check(broken, str(field.name, " set to ", broken_value));
-          continue;
-        }
-        // safetensors_raw() writes the length that the broken header has, so that only this number is wrong.
-        for (const char* sign : {"", "-"}) {
-          std::string header = built.bytes.substr(8, built.header_bytes - 8);
-          header.replace(field.offset - 8, field.size, str(sign, broken_value));
-          campaign.check(safetensors_raw(header, built.bytes.substr(built.header_bytes)), str(field.name, " set to ", sign, broken_value));
-        }
-      }
-    }
-    campaign.flip_every_bit(built.header_bytes);
-    campaign.set_every_byte(built.header_bytes, std::string_view("\0\"{}[],:0-e\xFF", 12));
-    campaign.cut_everywhere();
-    total += campaign.files();
+    const std::string path = folder.path("adapter_model.safetensors");
+    break_safetensors("adapter in safetensors", path, path, safetensors(sample_factors()), load_weights, total);
   }
+  break_gguf("adapter in GGUF", folder.path("adapter.gguf"), folder.path("adapter.gguf"), sample_adapter().build(), total);
+  break_prefix(folder.path("prefix"), total);
   {
     const std::string config =
         R"({"model_type":"llama","hidden_size":64,"rms_norm_eps":1e-05,"tie":true,"none":null,)"
@@ -211,7 +262,7 @@ TEST(BrokenFiles, AreRefusedOrLoadUnharmed) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::cout << "  " << total << " broken files in " << seconds << " s\n";
   RecordProperty("broken_files", static_cast<int>(total));
-  EXPECT_GE(total, 20'000u);
+  EXPECT_GE(total, 40'000u);
 }
 
 TEST(BrokenFiles, ReplayOfTheFuzzTarget) {

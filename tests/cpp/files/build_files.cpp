@@ -3,8 +3,12 @@
 #include <bit>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
+#include <span>
 #include <stdexcept>
 #include <type_traits>
+
+#include "files/prefix_file.h"
 
 namespace pumice::files::testing {
 namespace {
@@ -160,6 +164,17 @@ GgufBuilder sample_gguf(std::uint32_t version) {
   return builder;
 }
 
+GgufBuilder sample_adapter() {
+  GgufBuilder builder;
+  builder.text("general.architecture", "llama").text("general.type", "adapter").text("adapter.type", "lora");
+  builder.key("adapter.lora.alpha", 6, 4.0f);
+  for (const char* matrix : {"blk.0.attn_q", "blk.0.ffn_down"}) {
+    builder.tensor(std::string(matrix) + ".weight.lora_a", {8, 2}, 0, pattern(64, 31));
+    builder.tensor(std::string(matrix) + ".weight.lora_b", {2, 8}, 1, pattern(32, 32));
+  }
+  return builder;
+}
+
 std::string safetensors_raw(const std::string& header, const std::string& data) {
   return little_endian(std::uint64_t{header.size()}) + header + data;
 }
@@ -201,6 +216,32 @@ std::vector<SafeTensor> sample_tensors() {
           {"weight", "F32", {2, 3}, floats({1, 2, 3, 4, 5, 6})},
           {"half", "F16", {4}, pattern(8, 8)},
           {"brain", "BF16", {2, 2}, pattern(8, 9)}};
+}
+
+std::vector<SafeTensor> sample_factors() {
+  std::vector<SafeTensor> factors;
+  for (const char* matrix : {"q_proj", "v_proj"}) {
+    const std::string name = std::string("base_model.model.model.layers.0.self_attn.") + matrix;
+    factors.push_back({name + ".lora_A.weight", "F32", {2, 8}, pattern(64, 41)});
+    factors.push_back({name + ".lora_B.weight", "BF16", {8, 2}, pattern(32, 42)});
+  }
+  return factors;
+}
+
+Built write_prefix(const std::string& path) {
+  PrefixHead head{.model = 0x0123456789abcdef, .made_by = "pumice 1, cpu, kv f16", .ids = {}, .page_bytes = 40, .state_bytes = 24};
+  for (std::int32_t i = 0; i < 40; ++i) head.ids.push_back(i * 7 % 50);
+  const auto bytes = [](const std::string& text) { return std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()); };
+  PrefixWriter writer(path, head);
+  writer.write(bytes(pattern(2 * head.page_bytes, 51)));
+  writer.write_state(bytes(pattern(head.state_bytes, 52)));
+  Built built{.size = writer.finish()};
+  std::ifstream file(path, std::ios::binary);
+  built.bytes.assign(std::istreambuf_iterator<char>(file), {});
+  built.header_bytes = built.bytes.size() - 2 * head.page_bytes - head.state_bytes;
+  built.fields = {{"version", 8, 4},      {"made_by", 12, 4},    {"bytes", 16, 8},    {"model", 24, 8},   {"tokens", 32, 8},
+                  {"state_bytes", 40, 8}, {"page_bytes", 48, 8}, {"checksum", 56, 8}, {"first id", 85, 4}};
+  return built;
 }
 
 std::vector<PackedFolder> sample_packed() {

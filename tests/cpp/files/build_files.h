@@ -85,6 +85,9 @@ class GgufBuilder {
   std::vector<Tensor> tensors_;
 };
 
+// Returns the builder of a LoRA adapter in GGUF: the two factors of two matrices.
+GgufBuilder sample_adapter();
+
 // Returns the builder of a GGUF file with every value type and tensors of several formats. The engine does not support the last format.
 GgufBuilder sample_gguf(std::uint32_t version);
 
@@ -97,6 +100,7 @@ Built safetensors(const std::vector<SafeTensor>& tensors, const std::string& met
 // Returns a safetensors file of `header`, whose length is written before it, and `data`. Neither is checked.
 std::string safetensors_raw(const std::string& header, const std::string& data);
 std::vector<SafeTensor> sample_tensors();
+std::vector<SafeTensor> sample_factors();  // of a PEFT adapter
 
 // A folder whose matrix "m" another library packed.
 struct PackedFolder {
@@ -104,6 +108,9 @@ struct PackedFolder {
   std::vector<SafeTensor> tensors;
 };
 std::vector<PackedFolder> sample_packed();  // one of each scheme, with a small matrix
+
+// Writes a file of save_prefix() with two pages and a state. The fields are those of its head (files/prefix_file.h).
+Built write_prefix(const std::string& path);
 
 std::string pattern(std::size_t bytes, std::uint32_t seed);  // returns pseudorandom bytes
 std::string floats(const std::vector<float>& values);

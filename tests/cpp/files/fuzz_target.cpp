@@ -10,16 +10,34 @@
 
 #include "files/build_files.h"
 #include "files/model_file.h"
+#include "files/prefix_file.h"
 #include "files/text.h"
 
 namespace pumice::files::testing {
 namespace {
 
-// Returns true if the error has one of the expected kinds, names its file and has a message in valid UTF-8 that is not empty.
+// Returns true if the error has one of the expected kinds, names its file and the field or the offset, and has a message in valid UTF-8
+// that is not empty.
 bool is_sound(const Error& error) {
   const bool kind =
       error.kind() == ErrorKind::model_format || error.kind() == ErrorKind::unsupported_model || error.kind() == ErrorKind::io;
-  return kind && valid_utf8(error.what()) && valid_utf8(error.field()) && !std::string_view(error.what()).empty() && !error.file().empty();
+  const bool place = error.kind() != ErrorKind::model_format || !error.field().empty() || error.offset();
+  return kind && place && valid_utf8(error.what()) && valid_utf8(error.field()) && !std::string_view(error.what()).empty() &&
+         !error.file().empty();
+}
+
+template <class Open>
+std::optional<Contents> loaded(std::string* unsound, const Open& open) {
+  try {
+    return open();
+  } catch (const Error& error) {
+    if (!is_sound(error)) *unsound = str("unsound error: ", error.what());
+  } catch (const std::exception& error) {
+    *unsound = str("not a pumice error: ", error.what());
+  } catch (...) {
+    *unsound = "not an exception of the standard library";
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -60,16 +78,30 @@ Contents contents(const ModelFile& model) {
 }
 
 std::optional<Contents> load(const std::string& path, std::string* unsound) {
-  try {
-    return contents(*ModelFile::open(path));
-  } catch (const Error& error) {
-    if (!is_sound(error)) *unsound = str("unsound error: ", error.what());
-  } catch (const std::exception& error) {
-    *unsound = str("not a pumice error: ", error.what());
-  } catch (...) {
-    *unsound = "not an exception of the standard library";
-  }
-  return std::nullopt;
+  return loaded(unsound, [&] { return contents(*ModelFile::open(path)); });
+}
+
+std::optional<Contents> load_weights(const std::string& path, std::string* unsound) {
+  return loaded(unsound, [&] { return contents(*ModelFile::open_weights(path)); });
+}
+
+std::optional<Contents> load_prefix(const std::string& path, std::string* unsound) {
+  return loaded(unsound, [&] {
+    const PrefixFile file = PrefixFile::open(path, 1 << 20);
+    const PrefixHead& head = file.head();
+    Contents all;
+    all.metadata = {{"model", str(head.model)}, {"made_by", head.made_by}, {"tokens", str(head.ids.size())}};
+    for (std::size_t i = 0; i < head.ids.size(); ++i) all.tensors.emplace(str("id ", i), str(head.ids[i]));
+    std::vector<std::uint8_t> bytes(head.page_bytes);
+    for (std::uint64_t page = 0; page < head.pages(); ++page) {
+      file.read(page, bytes);
+      all.data.emplace(str("page ", page), std::string(bytes.begin(), bytes.end()));
+    }
+    bytes.resize(head.state_bytes);
+    file.read_state(bytes);
+    all.data.emplace("state", std::string(bytes.begin(), bytes.end()));
+    return all;
+  });
 }
 
 }  // namespace pumice::files::testing

@@ -24,5 +24,8 @@ Contents contents(const ModelFile& model);
 // Returns the contents of the file, or nothing if the file is refused. If it is refused with anything but a proper Error, sets `unsound` to
 // a description of the exception.
 std::optional<Contents> load(const std::string& path, std::string* unsound);
+std::optional<Contents> load_weights(const std::string& path, std::string* unsound);  // the same for ModelFile::open_weights()
+// The same for a file of save_prefix(). Its pages and its state are the `data`.
+std::optional<Contents> load_prefix(const std::string& path, std::string* unsound);
 
 }  // namespace pumice::files::testing
