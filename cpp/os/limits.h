@@ -20,7 +20,8 @@ struct ArmInstructions {
 ArmInstructions arm_instructions();
 
 struct Memory {
-  std::uint64_t total = 0, free = 0;  // bytes of the machine, or of the cgroup where that is less
+  // Bytes of the machine, or of the cgroup where that is less. `free` is at most what address_space_left() says.
+  std::uint64_t total = 0, free = 0;
 };
 Memory memory();
 

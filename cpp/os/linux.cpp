@@ -115,6 +115,7 @@ Memory memory() {
     memory.total = std::min(memory.total, group.total);
     memory.free = std::min(memory.free, group.free);
   }
+  if (const auto left = address_space_left()) memory.free = std::min(memory.free, *left);
   return memory;
 }
 
