@@ -11,6 +11,7 @@
 #include "engine/attention_weights.h"
 #include "engine/devices.h"
 #include "engine/fingerprint.h"
+#include "files/text.h"
 #include "model/assistant.h"
 #include "os/threads.h"
 
@@ -174,8 +175,13 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
   std::uint64_t done = 0;
   for (std::size_t i = 0; i < programs.size(); ++i) {
     const Progress here = progress ? Progress([&](std::uint64_t bytes) { progress(done + bytes); }) : Progress();
-    weights_.push_back(
-        placement_.devices[i].backend->pack(description_.weights, programs[i], here, cancel, placement_.devices[i].expert_bytes));
+    try {
+      weights_.push_back(
+          placement_.devices[i].backend->pack(description_.weights, programs[i], here, cancel, placement_.devices[i].expert_bytes));
+    } catch (const Error& error) {  // a backend knows the tensor, but not the file
+      if (error.kind() != ErrorKind::numeric || !error.file().empty()) throw;
+      files::fail_at(error.kind(), file_->path(), "", std::nullopt, error.what());
+    }
     done += weights_.back()->bytes();
   }
   for (const auto& file : description_.files) file->require_unchanged();
