@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
+#include <utility>
 
 #include "core/error.h"
 
@@ -45,13 +47,24 @@ std::vector<RequestNews> NewsDesk::pump(SchedulerLock lock, double max_ms) {
   --pumping_;
   woken_ = false;
   Requests told;
-  told.swap(queue_);
   std::vector<RequestNews> all;
-  for (const auto& request : told) {
-    if (request->delivery != Delivery::queued) continue;  // the request was held or closed after it was queued
-    all.push_back({request->tag, collect(*request), request->ended()});
-    request->delivery = request->ended() ? Delivery::asked : Delivery::pumped;
+  told.reserve(queue_.size());
+  all.reserve(queue_.size());
+  for (const auto& request : queue_) {
+    if (request->delivery == Delivery::queued) {  // else the request was held or closed after it was queued
+      RequestNews news{request->tag, {}, request->ended()};
+      try {
+        news.news = collect(*request);
+      } catch (const std::bad_alloc&) {  // this request and those after it stay in the queue
+        if (all.empty()) throw;
+        break;
+      }
+      all.push_back(std::move(news));
+      request->delivery = request->ended() ? Delivery::asked : Delivery::pumped;
+    }
+    told.push_back(request);
   }
+  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(told.size()));
   lock.unlock();
   return all;
 }

@@ -8,6 +8,8 @@ namespace pumice::engine {
 void PageBook::reserve(std::int64_t pages) {
   pages_.reserve(static_cast<std::size_t>(pages));
   free_.reserve(static_cast<std::size_t>(pages));
+  leaves_.reserve(static_cast<std::size_t>(pages));
+  snapshots_.reserve(static_cast<std::size_t>(pages));
 }
 
 void PageBook::add(std::int64_t pages) {
@@ -111,18 +113,18 @@ void PageBook::attach(std::int32_t page, std::int32_t state) {
   Page& p = pages_[page];
   require(p.name != 0, "page book: a page outside of the tree gets a state");
   if (p.state >= 0) return use_state(page);
-  const bool was_leaf = leaves_.erase(leaf(page)) > 0;
+  const bool was_leaf = leaves_.erase(leaf(page));
   hold_state(state);
   p.state = state;
   p.state_used = ++clock_;
-  snapshots_.emplace(p.state_used, page);
+  snapshots_.insert({p.state_used, page});
   if (was_leaf) leaves_.insert(leaf(page));
 }
 
 void PageBook::detach(std::int32_t page) {
   Page& p = pages_[page];
   if (p.state < 0) return;
-  const bool was_leaf = leaves_.erase(leaf(page)) > 0;
+  const bool was_leaf = leaves_.erase(leaf(page));
   snapshots_.erase({p.state_used, page});
   drop_state(p.state);
   p.state = -1;
@@ -139,7 +141,7 @@ void PageBook::use_state(std::int32_t page) {
   Page& p = pages_[page];
   snapshots_.erase({p.state_used, page});
   p.state_used = ++clock_;
-  snapshots_.emplace(p.state_used, page);
+  snapshots_.insert({p.state_used, page});
 }
 
 void PageBook::hold_only(std::span<const std::int32_t> holders, std::span<const std::int32_t> state_holders) {
@@ -178,7 +180,7 @@ void PageBook::self_check() const {
     ++in_tree;
     if (p.state >= 0) {
       ++of_pages;
-      check(snapshots_.count({p.state_used, static_cast<std::int32_t>(i)}) == 1 && state_holders_[static_cast<std::size_t>(p.state)] > 0,
+      check(snapshots_.contains({p.state_used, static_cast<std::int32_t>(i)}) && state_holders_[static_cast<std::size_t>(p.state)] > 0,
             "a page's state cannot be evicted, or is free");
     }
     check(p.entry->second == static_cast<std::int32_t>(i), "the tree names another page");
@@ -189,7 +191,7 @@ void PageBook::self_check() const {
     ++kept;
     if (p.children == 0) {
       ++leaves;
-      check(leaves_.count(leaf(static_cast<std::int32_t>(i))) == 1, "a leaf cannot be evicted");
+      check(leaves_.contains(leaf(static_cast<std::int32_t>(i))), "a leaf cannot be evicted");
     }
   }
   check(in_tree == tree_.size() && leaves == leaves_.size() && kept == kept_ && of_pages == snapshots_.size(), "wrong totals");

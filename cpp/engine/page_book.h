@@ -11,13 +11,13 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "engine/prefix.h"
+#include "engine/reserved_set.h"
 
 namespace pumice::engine {
 
@@ -27,7 +27,7 @@ class PageBook {
   std::int64_t free() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t kept() const { return kept_; }
 
-  void reserve(std::int64_t pages);  // allocates memory for the bookkeeping of `pages` pages in all, so that add() cannot fail
+  void reserve(std::int64_t pages);  // allocates memory for the bookkeeping of `pages` pages in all; of the rest only enter() needs memory
   void add(std::int64_t pages);      // raises size() to `pages`; the new pages are free
   std::int32_t take();               // takes a free page, which then has one holder; returns -1 if no page is free
   bool evict();                      // frees the least recently used leaf among the kept pages; returns false if no page is kept
@@ -92,8 +92,9 @@ class PageBook {
   PrefixTree tree_;
   std::vector<Page> pages_;
   std::vector<std::int32_t> free_;
-  std::set<Leaf> leaves_;                                       // kept pages without children, in the order of eviction
-  std::set<std::pair<std::uint64_t, std::int32_t>> snapshots_;  // (state_used, page) of each page with a state, least recently used first
+  ReservedSet<Leaf> leaves_;  // kept pages without children, in the order of eviction
+  ReservedSet<std::pair<std::uint64_t, std::int32_t>>
+      snapshots_;  // (state_used, page) of each page with a state, least recently used first
   std::vector<std::int32_t> state_holders_, free_states_;
   std::uint64_t clock_ = 0, names_ = 0;
   std::int64_t kept_ = 0;

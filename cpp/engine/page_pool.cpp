@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 
 #include "core/checked.h"
 #include "core/error.h"
@@ -281,6 +282,7 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
   table.lost_ = false;
   const auto limit = static_cast<std::size_t>(std::min(static_cast<std::int64_t>(ids.size()) - 1, sharable));
   const std::int64_t needed = ceil_div(static_cast<std::int64_t>(ids.size()), kPageTokens);
+  table.pages_.reserve(static_cast<std::size_t>(needed));
   Found found = find(ids.first(limit), table.root_);
   table.known_ = static_cast<std::int64_t>(found.pages.size()) * kPageTokens;
   for (std::size_t i = 0; i < found.used; ++i) {
@@ -298,7 +300,13 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
     return std::nullopt;
   }
   if (found.partial >= 0) book_.hold(found.partial);  // so that it is not evicted before it is copied
-  bool enough = fill(table, needed) && fill_states(table, 1);
+  bool enough = false;
+  try {
+    enough = fill(table, needed) && fill_states(table, 1);
+  } catch (...) {
+    if (found.partial >= 0) book_.drop(found.partial);
+    throw;
+  }
   if (!enough && found.partial >= 0) {  // with a tiny budget, the page to copy may be the only page left to take; then nothing is copied
     book_.drop(found.partial);
     if (has_states()) {  // the text cannot continue behind the full pages, so it is computed from its begin
@@ -352,6 +360,7 @@ bool PagePool::fork(const PageTable& from, std::int32_t tokens, PageTable& to) {
   to.process_ = process_;
   to.root_ = from.root_;
   to.lost_ = false;
+  to.pages_.reserve(static_cast<std::size_t>(full) + 1);
   for (std::int32_t i = 0; i < full; ++i) {
     book_.hold(from.pages_[i]);
     to.pages_.push_back(from.pages_[i]);
@@ -410,20 +419,26 @@ void PagePool::release(PageTable& table, std::span<const std::int32_t> computed)
   if (left_behind(table)) return;
   if (table.parked_) parked_.erase(table.parked_);
   table.parked_ = 0;
-  if (!table.pages_.empty()) {
-    publish_full(table, computed);
-    const std::size_t full = computed.size() / kPageTokens;
-    const auto rest = computed.subspan(full * kPageTokens);
-    if (has_states()) {
-      if (!computed.empty() && table.state_ >= 0) keep_end(table, rest);
-    } else if (!rest.empty() && table.pages_.size() > full) {
-      const std::int32_t parent = full == 0 ? -1 : table.pages_[full - 1];
-      const auto match = book_.longest(parent, table.root_, rest);
-      if (match.tokens < static_cast<std::int32_t>(rest.size())) book_.enter(table.pages_[full], parent, table.root_, rest);
-    }
+  try {
+    if (!table.pages_.empty()) publish_ended(table, computed);
+  } catch (const std::bad_alloc&) {  // other texts do not find these pages then
   }
   drop_all(table);
   table.lost_ = false;
+}
+
+// Enters the pages of a text that has ended into the tree.
+void PagePool::publish_ended(PageTable& table, std::span<const std::int32_t> computed) {
+  publish_full(table, computed);
+  const std::size_t full = computed.size() / kPageTokens;
+  const auto rest = computed.subspan(full * kPageTokens);
+  if (has_states()) {
+    if (!computed.empty() && table.state_ >= 0) keep_end(table, rest);
+  } else if (!rest.empty() && table.pages_.size() > full) {
+    const std::int32_t parent = full == 0 ? -1 : table.pages_[full - 1];
+    const auto match = book_.longest(parent, table.root_, rest);
+    if (match.tokens < static_cast<std::int32_t>(rest.size())) book_.enter(table.pages_[full], parent, table.root_, rest);
+  }
 }
 
 // Leaves the state after a table's computed tokens in the tree. `rest` are those of them that do not fill a page. Their page enters the
@@ -446,11 +461,11 @@ void PagePool::keep_end(PageTable& table, std::span<const std::int32_t> rest) {
 void PagePool::park(PageTable& table) {
   const std::lock_guard lock(mutex_);
   if (table.pages_.empty() || table.parked_) return;
+  parked_.emplace(parkings_ + 1, &table);
+  table.parked_ = ++parkings_;
   drop_snapshots(table);
   for (const std::int32_t state : table.fresh_) book_.drop_state(state);
   table.fresh_.clear();
-  table.parked_ = ++parkings_;
-  parked_.emplace(table.parked_, &table);
 }
 
 bool PagePool::unpark(PageTable& table) {

@@ -167,6 +167,7 @@ class PagePool {
   bool reclaim();
   void drop_all(PageTable& table);
   void publish_full(PageTable& table, std::span<const std::int32_t> computed);
+  void publish_ended(PageTable& table, std::span<const std::int32_t> computed);
   bool fill(PageTable& table, std::int64_t pages);
   std::int64_t room() const;
   void copy(std::int32_t from, std::int32_t to);  // called without mutex_

@@ -57,6 +57,7 @@ void RequestState::want(std::int32_t steps) {
 
 std::vector<News> RequestState::collect() {
   std::vector<News> all;
+  all.reserve(sequences.size());  // all memory first, so that no news are lost
   for (Sequence& s : sequences) {
     if (s.news.empty()) continue;
     all.push_back(std::move(s.news));

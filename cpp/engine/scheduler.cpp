@@ -133,8 +133,19 @@ void Scheduler::work() {
       if (!computes) sleep(lock);
     } catch (...) {  // there was no memory for the bookkeeping
       if (!lock.owns_lock()) lock.lock();
-      roster_.fail_all(std::current_exception());
-      step_is_over();
+      fail_all(lock, std::current_exception());
+    }
+  }
+}
+
+// Ends all requests with an error. Where there is no memory even for that, tries again until there is: the engine thread must not end.
+void Scheduler::fail_all(Lock& lock, const std::exception_ptr& error) {
+  for (;;) {
+    try {
+      roster_.fail_all(error);
+      return step_is_over();
+    } catch (...) {
+      if (work_.wake->wait_for(lock, std::chrono::milliseconds(10), [this] { return quit_; })) return;
     }
   }
 }

@@ -76,6 +76,7 @@ class Scheduler {
   void sleep(Lock& lock);
   void run_step(Lock& lock);
   void step_is_over();
+  void fail_all(Lock& lock, const std::exception_ptr& error);
   void let_go(Lock& lock);
   void forget_parent();
 

@@ -1,0 +1,45 @@
+// An ordered set whose nodes are allocated in advance, so that insert() and erase() need no memory and cannot fail.
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace pumice::engine {
+
+template <class Key>
+class ReservedSet {
+ public:
+  void reserve(std::size_t elements) {  // allocates what is missing for so many elements in all
+    spare_.reserve(elements);
+    while (set_.size() + spare_.size() < elements) {
+      std::set<Key> one{Key{}};
+      spare_.push_back(one.extract(one.begin()));
+    }
+  }
+  void insert(const Key& key) noexcept {  // the set must have fewer elements than are reserved
+    auto node = std::move(spare_.back());
+    spare_.pop_back();
+    node.value() = key;
+    auto result = set_.insert(std::move(node));
+    if (!result.inserted) spare_.push_back(std::move(result.node));
+  }
+  bool erase(const Key& key) noexcept {  // returns whether the key was there
+    auto node = set_.extract(key);
+    if (!node) return false;
+    spare_.push_back(std::move(node));
+    return true;
+  }
+  bool contains(const Key& key) const { return set_.contains(key); }
+  bool empty() const { return set_.empty(); }
+  std::size_t size() const { return set_.size(); }
+  auto begin() const { return set_.begin(); }
+  auto end() const { return set_.end(); }
+
+ private:
+  std::set<Key> set_;
+  std::vector<typename std::set<Key>::node_type> spare_;
+};
+
+}  // namespace pumice::engine
