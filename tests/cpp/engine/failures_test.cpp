@@ -1,0 +1,283 @@
+// The Nth allocation and the Nth read of a file fail, for every N in the life of a small model: open, load, encode, generate with filters,
+// score, save and load a prefix. Each failure must be a typed error or change nothing, must leave no memory behind, and the next life must
+// have the right results. `make test` tries a sample of the Ns, `make sanitize` every 17th; PUMICE_TEST_FAILURES=1 tries all, for hours.
+//
+// Allocations are operator new, aligned_alloc and mmap (CMakeLists.txt wraps the last two). Those of llguidance, which is Rust, are not
+// ours; tests/python/machine/test_allocation_faults.py has grammars.
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <new>
+
+#include "core/error.h"
+#include "cpu/cpu_backend.h"
+#include "engine/embedder.h"
+#include "engine/model.h"
+#include "engine/saved_prefix.h"
+#include "engine/scorer.h"
+#include "engine/token_filter.h"
+#include "engine/toy.h"
+#include "files/file.h"
+#include "model/random_models.h"
+
+namespace {
+
+// How allocations fail. Only the thread that arms it changes `first` and `last`; allocations of all threads count.
+struct Faults {
+  std::atomic<std::int64_t> calls{0}, first{INT64_MAX}, last{INT64_MAX};  // calls number first to last - 1 fail
+  std::atomic<std::int64_t> failed{0}, held{0};                           // held: bytes that are allocated and not freed
+};
+Faults allocations, reads;
+
+bool fails(Faults& faults) {
+  const std::int64_t call = faults.calls.fetch_add(1, std::memory_order_relaxed);
+  if (call < faults.first.load(std::memory_order_relaxed) || call >= faults.last.load(std::memory_order_relaxed)) return false;
+  faults.failed.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void* counted(void* memory) {
+  if (memory) allocations.held += static_cast<std::int64_t>(::malloc_usable_size(memory));
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) {
+  void* memory = fails(allocations) ? nullptr : counted(std::malloc(size));
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  const auto to = static_cast<std::size_t>(alignment);
+  void* memory = fails(allocations) ? nullptr : counted(std::aligned_alloc(to, (size + to - 1) / to * to));
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  if (memory) allocations.held -= static_cast<std::int64_t>(::malloc_usable_size(memory));
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { operator delete(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { operator delete(memory); }
+
+extern "C" {
+void* __real_aligned_alloc(std::size_t alignment, std::size_t size);
+void* __wrap_aligned_alloc(std::size_t alignment, std::size_t size) {
+  return fails(allocations) ? nullptr : __real_aligned_alloc(alignment, size);
+}
+void* __real_mmap(void* at, std::size_t size, int protection, int flags, int file, off_t offset);
+void* __wrap_mmap(void* at, std::size_t size, int protection, int flags, int file, off_t offset) {
+  return fails(allocations) ? (errno = ENOMEM, MAP_FAILED) : __real_mmap(at, size, protection, flags, file, offset);
+}
+}
+
+namespace pumice::engine {
+namespace {
+
+namespace random_models = model::random_models;
+using Ids = std::vector<std::int32_t>;
+using files::testing::TempFolder;
+
+// Stands for a grammar: allows a third of the tokens, by what came before.
+class Third final : public TokenFilter {
+ public:
+  explicit Third(std::int32_t vocab) : vocab_(vocab) {}
+  void mask(std::span<std::uint32_t> words) override {
+    std::vector<std::int32_t> allowed;  // as in a grammar, a mask allocates
+    for (std::int32_t id = 0; id < vocab_; ++id)
+      if (toy::mix(state_ + static_cast<std::uint64_t>(id)) % 3 == 0) allowed.push_back(id);
+    for (const std::int32_t id : allowed) words[static_cast<std::size_t>(id / 32)] |= 1u << (id % 32);
+  }
+  bool accept(std::int32_t id) override {
+    state_ = toy::mix(state_ + static_cast<std::uint64_t>(id));
+    return true;
+  }
+  std::unique_ptr<TokenFilter> clone() const override { return std::make_unique<Third>(*this); }
+
+ private:
+  std::uint64_t state_ = 7;
+  std::int32_t vocab_;
+};
+
+struct Kind {
+  const char* name;
+  bool generates;
+};
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
+class EveryFailure : public testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    for (const random_models::Variant& v : random_models::variants())
+      if (v.name == GetParam().name) random_models::write(v, folder_);
+    for (std::int32_t i = 0; i < 75; ++i) ids_.push_back(i * 37 % 96);
+  }
+
+  // Returns all results of a model's life, as bytes. If one of its calls fails, the same calls of the same model must then succeed and give
+  // the pages back.
+  std::string life(Faults& faults) {
+    stage_ = "open";
+    const auto file = files::ModelFile::open(folder_.path());
+    stage_ = "load";
+    const auto model = Model::load_on(std::vector<std::shared_ptr<Backend>>{backend_}, file, {.kv_budget = 1 << 22}, {}, Cancel{});
+    try {
+      return calls(*model);
+    } catch (...) {
+      disarm(faults);
+      const std::string stage = stage_;
+      EXPECT_EQ(calls(*model).size(), expected_.size()) << "the model has fewer results after a failure in " << stage;
+      const std::int64_t pages = GetParam().generates ? toy::leaked(*model->decoder().pages) : 0;
+      EXPECT_EQ(pages, 0) << "pages in use after a failure in " << stage;
+      stage_ = stage;
+      throw;
+    }
+  }
+
+  std::string calls(const Model& model) {
+    std::string all;
+    const Cancel cancel;
+    const auto add = [&](const auto& values) {
+      all.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
+    };
+    stage_ = "encode";
+    const std::int32_t width = model.description().config.hidden_size;
+    const std::vector<std::int64_t> offsets = {0, 5, 40, 75};
+    std::vector<float> rows(3 * static_cast<std::size_t>(width));
+    encode(model.pooled(), {.ids = ids_, .offsets = offsets, .types = {}}, rows, width, true, 0, {}, cancel);
+    add(rows);
+    if (!GetParam().generates) return all;
+    stage_ = "generate";
+    const std::int32_t vocab = model.decoder().pipeline.vocab_size();
+    GenerateParams params{.max_new_tokens = 6, .n = 2, .bad_words = {{1, 2}}, .sampling = {.temperature = 0.7f, .seed = 5}};
+    params.filters.push_back(std::make_shared<Third>(vocab));
+    const auto request = model.scheduler().request({ids_, Ids(ids_.begin(), ids_.begin() + 40)}, params);
+    std::vector<Ids> answers(4);
+    while (!request->done()) {
+      if (!request->wait(3, 20'000)) fail(ErrorKind::device, "the request has no news for 20 s");
+      for (const News& news : request->take()) {
+        Ids& answer = answers[static_cast<std::size_t>(news.sequence)];
+        answer.insert(answer.end(), news.ids.begin(), news.ids.end());
+      }
+    }
+    for (const Ids& answer : answers) add(answer);
+    stage_ = "score";
+    std::vector<float> scores(ids_.size() - 1);
+    score(model.scheduler(), ids_, scores, cancel);
+    add(scores);
+    stage_ = "save";
+    const std::string path = folder_.path("prefix");
+    save_prefix(model, path, ids_, cancel);
+    stage_ = "restore";
+    add(load_prefix(model, path, cancel).ids);
+    std::vector<float> row(static_cast<std::size_t>(vocab));
+    logits(model.scheduler(), ids_, false, row, cancel);
+    add(row);
+    stage_ = "end";
+    return all;
+  }
+
+  // Runs a life in which calls number `call` to call + count - 1 fail. Returns the error, as "bad_alloc" or the kind's number; empty if
+  // there was none.
+  std::string failing(Faults& faults, std::int64_t call, std::int64_t count) {
+    const std::int64_t before = allocations.held;
+    std::string error;
+    bool allowed = false;
+    {
+      std::string result;
+      faults.failed = 0;
+      faults.calls = 0;
+      faults.last = count > INT64_MAX - call ? INT64_MAX : call + count;
+      faults.first = call;
+      try {
+        result = life(faults);
+        disarm(faults);
+        EXPECT_TRUE(result == expected_) << "wrong results after call " << call;
+      } catch (const std::bad_alloc&) {
+        disarm(faults);
+        error = "bad_alloc";
+        allowed = &faults == &allocations;
+      } catch (const Error& e) {
+        disarm(faults);
+        error = str("kind ", static_cast<int>(e.kind()));
+        allowed = e.kind() == (&faults == &reads ? ErrorKind::io : ErrorKind::out_of_memory) && std::string(e.what()).size() > 10;
+        if (!allowed) error += str(": ", e.what());
+      } catch (const std::exception& e) {
+        disarm(faults);
+        error = str("not a pumice error: ", e.what());
+      }
+    }
+    const std::int64_t left = allocations.held - before;
+    EXPECT_TRUE(error.empty() || allowed) << "call " << call << " of " << stage_ << ": " << error;
+    if (faults.failed > 0 && !error.empty()) ++errors_[stage_];
+    if (!HasFailure()) {
+      EXPECT_EQ(left, 0) << "bytes are left after call " << call << " of " << stage_;
+    }
+    return error;
+  }
+
+  static void disarm(Faults& faults) { faults.first = faults.last = INT64_MAX; }
+
+  // Runs lives with call 0, stride, 2 * stride, ... failing, until a life makes fewer calls.
+  void every(Faults& faults, std::int64_t stride, std::int64_t count, const char* what) {
+    expected_ = life(faults);
+    ASSERT_TRUE(life(faults) == expected_);  // from here on, caches of the process are filled
+    errors_.clear();
+    std::int64_t tried = 0, thrown = 0;
+    for (std::int64_t call = 0;; call += stride) {
+      thrown += !failing(faults, call, count).empty();
+      if (faults.failed == 0) break;
+      if (++tried % 20 == 0) {
+        EXPECT_TRUE(life(faults) == expected_) << "the life after call " << call << " failed has other results";
+      }
+      if (HasFailure()) return;
+    }
+    EXPECT_TRUE(life(faults) == expected_);
+    std::cout << "  " << GetParam().name << ": " << tried << " of " << (tried - 1) * stride + 1 << " " << what << " failed, " << thrown
+              << " errors:";
+    for (const auto& [stage, errors] : errors_) std::cout << ' ' << stage << ' ' << errors;
+    std::cout << '\n';
+    EXPECT_GT(thrown, tried / 2);
+  }
+
+  static std::int64_t stride(std::int64_t sample) {
+    const char* asked = std::getenv("PUMICE_TEST_FAILURES");
+    return asked ? std::max(1, std::atoi(asked)) : sample;
+  }
+
+  TempFolder folder_;
+  Ids ids_;
+  std::string expected_, stage_;
+  std::map<std::string, int> errors_;
+  const std::shared_ptr<Backend> backend_ = cpu::make_backend(2);
+};
+
+TEST_P(EveryFailure, OfAnAllocation) { every(allocations, stride(997), 1, "allocations"); }
+
+// From the Nth allocation on, all fail until the error reaches the caller: what cleans up must not need memory.
+TEST_P(EveryFailure, OfAllAllocationsAfter) { every(allocations, stride(1499), INT64_MAX, "allocations and all after"); }
+
+TEST_P(EveryFailure, OfARead) {
+  const auto usual = files::pread_call;
+  files::pread_call = [](int file, void* out, std::size_t count, off_t offset) -> ssize_t {
+    return fails(reads) ? (errno = EIO, -1) : ::pread(file, out, count, offset);
+  };
+  every(reads, stride(7), 1, "reads");
+  files::pread_call = usual;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EveryFailure,
+                         testing::Values(Kind{"llama32", true}, Kind{"mixtral", true}, Kind{"qwen3_next", true}, Kind{"bert", false}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace pumice::engine
