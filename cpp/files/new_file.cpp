@@ -175,7 +175,7 @@ void NewFile::write(std::uint64_t at, std::span<const std::uint8_t> bytes) {
 }
 
 void NewFile::finish(bool lasting) {
-  if (lasting && os::sync(file_.get()) != 0) fail_io(path_, kUnwritable, errno);
+  if (lasting && without_interruption([&] { return os::sync(file_.get()); }) != 0) fail_io(path_, kUnwritable, errno);
   refuse_what_is_there();
   take_place();
   if (!lasting) return;

@@ -223,7 +223,8 @@ class Job:
         for file in self.files:
             handle = os.open(file.part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                os.fsync(handle)
+                with _named(file.part):
+                    os.fsync(handle)
             finally:
                 os.close(handle)
 
@@ -245,7 +246,8 @@ class Job:
     def _note(self, said: Mapping[str, Any]) -> None:
         new = self._journal.with_name(self._journal.name + ".new")
         try:
-            new.write_text(json.dumps({"job": self.key, **said}))
+            with _named(new):
+                new.write_text(json.dumps({"job": self.key, **said}))
             os.replace(new, self._journal)
         except OSError:
             new.unlink(missing_ok=True)
@@ -334,11 +336,11 @@ def _locked(part: Path, stack: contextlib.ExitStack) -> int:
 
 def _begin(handle: int, file: _File) -> None:
     """Gives a file its size and its head."""
-    os.truncate(handle, 0)
-    if hasattr(os, "posix_fallocate"):  # a disk that is too small is an error before the work
-        with _named(file.part):
+    with _named(file.part):
+        os.truncate(handle, 0)
+        if hasattr(os, "posix_fallocate"):  # a disk that is too small is an error before the work
             os.posix_fallocate(handle, 0, file.bytes)
-    os.truncate(handle, file.bytes)
+        os.truncate(handle, file.bytes)
     _write_at(handle, 0, file.head, file.part)
 
 
