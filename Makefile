@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-stores test-ray fuzz-grammars \
+.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-faults test-stores test-ray fuzz-grammars \
         bench cpu-report wheel test-wheel docs \
         check check-python check-types check-format check-cpp check-arm check-macos test-arm test-arm-install arm-tiles format sanitize clean
 
@@ -104,6 +104,11 @@ test-clients: $(VENV)/.installed $(VENV)/.samples
 # a short form with forked children. PUMICE_TEST_KILLS is the number of rows.
 test-kills: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	PUMICE_TEST_KILLS=20000 $(BIN)/python -m pytest tests/python/arrow/test_parquet.py -k commands_that_are_killed -s
+
+# Makes every allocation of the C++ module, every read and every write of a file fail in turn, in Python (tests/python/machine). Takes about
+# an hour. `make test` tries a sample of them, and `make sanitize` has the allocations of the engine in C++.
+test-faults: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
+	PUMICE_TEST_ALL=1 $(BIN)/python -m pytest tests/python/machine/test_file_faults.py tests/python/machine/test_allocation_faults.py -s
 
 # Runs the examples of examples/stores, where DuckDB, LanceDB and sqlite-vec must find the neighbours that numpy finds, and those of
 # examples/recipes. What they need is installed into a virtual environment of their own, with pumice.
@@ -275,12 +280,15 @@ format: $(VENV)/.checkers
 # Runs every GoogleTest under AddressSanitizer and UndefinedBehaviorSanitizer. This build compiles each file alone, so it also fails if a
 # file does not include the headers that it uses. Then runs the tests of the scheduler, of the encoders' queue and of the CPU's thread team
 # under ThreadSanitizer.
+# Every FAILURES-th allocation of the engine fails, too (tests/cpp/engine/failures_test.cpp); FAILURES=1 tries all and takes hours.
+FAILURES ?= 17
 sanitize: $(VENV)/.made
 	./cmake/check_system.sh $(PYTHON) test
 	$(PIP) install -q -r tests/build-requirements.txt
 	$(BIN)/cmake -S . -B build/sanitize -G Ninja $(CMAKE_TEST_FLAGS) -DPUMICE_SANITIZE=address -DCMAKE_UNITY_BUILD=OFF
 	$(BIN)/ninja -C build/sanitize
 	cd build/sanitize && $(CURDIR)/$(BIN)/ctest --output-on-failure
+	PUMICE_TEST_FAILURES=$(FAILURES) build/sanitize/tests/cpp/test_engine --gtest_filter='*EveryFailure*'
 	$(BIN)/cmake -S . -B build/sanitize-thread -G Ninja $(CMAKE_TEST_FLAGS) -DPUMICE_SANITIZE=thread -DPUMICE_VULKAN=OFF
 	$(BIN)/ninja -C build/sanitize-thread test_engine test_cpu
 	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_engine --gtest_filter='Scheduler.*:EncodeQueue.*:Scorer.*:PagePool*:SmallLimits.*:Speculation.*:TokenFilters.*:Embedder.*:Deadline.*:TextRequest.*:LockOrder.*:Admission.*:NewsDesk.*'
