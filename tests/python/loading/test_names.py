@@ -1,0 +1,236 @@
+"""Names in a model's files and names of outputs: what is read is a plain file of the model's own folder or of the hub's cache, and what is
+replaced is a plain file. Nothing waits for a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import random_models
+import small_files
+
+import pumice
+from pumice.__main__ import _VectorFile
+
+pytestmark = pytest.mark.timeout(60)  # a read or a write that waits for a pipe
+QUIET: dict[str, Any] = {"device": "cpu", "progress": False}
+TYPED = (pumice.PumiceError, OSError, ValueError)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def unix_socket(path: Path) -> None:
+    made = socket.socket(socket.AF_UNIX)
+    before = os.getcwd()
+    os.chdir(path.parent)  # the name of a socket has at most 107 bytes
+    try:
+        made.bind(path.name)
+    finally:
+        os.chdir(before)
+        made.close()
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def to_a_pipe(path: Path) -> None:
+    os.mkfifo(path.with_name("a pipe"))
+    path.symlink_to("a pipe")
+
+
+def outside(path: Path) -> None:
+    path.symlink_to("../outside")
+
+
+SPECIAL: list[Callable[[Path], None]] = [pipe, unix_socket, Path.mkdir, device, to_a_pipe]
+
+
+@pytest.fixture(name="encoder")
+def _encoder(tmp_path: Path) -> Path:
+    (tmp_path / "outside").write_text("{}")
+    return small_files.encoder_folder(tmp_path)
+
+
+def vectors(folder: Path) -> np.ndarray[Any, Any]:
+    with pumice.load(folder, **QUIET) as model:
+        return model.encode(["w1 w2", "w3"])
+
+
+# ---------------------------------------------------------------- shards
+def shards(folder: Path, second: str) -> Path:
+    """Divides the weights of a folder. The index has the name `second` for the second shard, which really is called b.safetensors."""
+    tensors = random_models.tensors("bert_classifier")
+    names = list(tensors)
+    parts = {"a.safetensors": names[:9], second: names[9:]}
+    (folder / "model.safetensors").unlink()
+    for file, each in zip(("a.safetensors", "b.safetensors"), parts.values(), strict=True):
+        random_models.write_safetensors(folder / file, {name: tensors[name] for name in each})
+    weight_map = {name: file for file, each in parts.items() for name in each}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return folder
+
+
+def test_plain_names_and_hard_links_of_shards_load(encoder: Path) -> None:
+    expected = vectors(encoder)
+    shards(encoder, "b.safetensors")
+    assert np.array_equal(vectors(encoder), expected)
+    # A hard link is a plain file with another name: `cp -l` and caches make such folders. An index cannot make one.
+    os.rename(encoder / "b.safetensors", encoder.parent / "b")
+    os.link(encoder.parent / "b", encoder / "b.safetensors")
+    assert np.array_equal(vectors(encoder), expected)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$HERE/b.safetensors", "../$NAME/b.safetensors", "./b.safetensors", "x/../b.safetensors", "b.safetensors\0",
+        "b.safetensors\0.safetensors", "", ".", "..", "/dev/zero", "/dev/zero\0.safetensors", "../../../../../../dev/zero",
+        "\\\\server\\b.safetensors", "C:\\b.safetensors", "b.bin", "config.json", "b.safetensors/", "file:///b.safetensors",
+        "https://example.org/b.safetensors", "n" * 300 + ".safetensors", "~/b.safetensors", "$HOME/b.safetensors", "b.safetensors\n",
+        "-b.safetensors",
+    ],
+)  # fmt: skip
+def test_odd_names_of_shards_are_refused(name: str, encoder: Path) -> None:
+    shards(encoder, name.replace("$HERE", str(encoder)).replace("$NAME", encoder.name))
+    with pytest.raises((pumice.ModelFormatError, OSError), match=r"safetensors|weight_map") as caught:
+        pumice.load(encoder, **QUIET)
+    assert "\0" not in str(caught.value) and encoder.name in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [*SPECIAL, outside])
+def test_shards_that_are_no_plain_files(make: Callable[[Path], None], encoder: Path) -> None:
+    shards(encoder, "b.safetensors")
+    (encoder / "b.safetensors").unlink()
+    make(encoder / "b.safetensors")
+    with pytest.raises((pumice.PumiceError, OSError), match=r"b\.safetensors"):
+        pumice.load(encoder, **QUIET)
+
+
+# ---------------------------------------------------------------- side files
+FILES = [
+    "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "modules.json",
+    "1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json", "model.safetensors",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", SPECIAL)
+def test_side_files_that_are_no_plain_files(make: Callable[[Path], None], encoder: Path) -> None:
+    """Each is an error that names the file; none is taken for missing, because then another model would run."""
+    for name in FILES:
+        folder = encoder.with_name(f"copy of {name.replace('/', ' ')}")
+        shutil.copytree(encoder, folder)
+        (folder / name).unlink(missing_ok=True)
+        make(folder / name)
+        with pytest.raises(TYPED, match=name.rpartition("/")[2].replace(".", r"\.")):
+            pumice.load(folder, **QUIET)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_links_out_of_the_folder(name: str, encoder: Path) -> None:
+    """Weights and configuration do not come from outside. Texts and settings beside them may, where that is a plain file."""
+    (encoder / name).unlink()
+    outside(encoder / name)
+    with pytest.raises(OSError, match="links may only lead into the same folder or the cache's own blobs folder"):
+        pumice.load(encoder, **QUIET)
+
+
+@pytest.mark.parametrize("path", ["/etc", "../outside", "..", "1_Pooling/../../x", "1_Pooling\0", "/dev", "~", "1_Pooling/config.json"])
+def test_odd_paths_of_modules(path: str, encoder: Path) -> None:
+    modules = json.loads((encoder / "modules.json").read_text())
+    modules[1]["path"] = path
+    (encoder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(TYPED, match=r"modules\.json|Pooling"):
+        pumice.load(encoder, **QUIET)
+
+
+def test_the_hubs_cache_loads(encoder: Path) -> None:
+    """Each file of a snapshot is a link to ../../blobs, and in a subfolder to ../../../blobs."""
+    expected = vectors(encoder)
+    hub = encoder.with_name("hub") / "models--x--y"
+    snapshot = hub / "snapshots" / "c0ffee"
+    (hub / "blobs").mkdir(parents=True)
+    for number, file in enumerate(sorted(path for path in encoder.rglob("*") if path.is_file())):
+        shutil.move(file, hub / "blobs" / f"{number:040x}")
+        link = snapshot / file.relative_to(encoder)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(hub / "blobs" / f"{number:040x}", link.parent))
+    assert np.array_equal(vectors(snapshot), expected)
+
+
+# ---------------------------------------------------------------- outputs
+SCRATCH = Path()  # what the writers read is made here
+
+
+def save_prefix(path: Path) -> None:
+    with pumice.load(random_models.make_folder("llama32", SCRATCH), n_ctx=64, **QUIET) as model:
+        model.save_prefix(path, list(range(20)))
+
+
+def convert(path: Path) -> None:
+    folder = random_models.make_folder("llama32", SCRATCH)
+    pumice.convert(folder, path, to="f16", tokenizer="none", force=True, progress=False)
+
+
+def quantize(path: Path) -> None:
+    source = SCRATCH / "source.gguf"
+    source.write_bytes(small_files.gguf_file(small_files.gguf_keys("gpt2")))
+    pumice.quantize(source, path, to="q8_0", force=True, progress=False)
+
+
+def save_vectors(path: Path) -> None:
+    _VectorFile(str(path)).save(np.ones((3, 2), np.float32))
+
+
+WRITERS = [save_prefix, convert, quantize, save_vectors]
+
+
+@pytest.fixture(name="out")
+def _out(tmp_path: Path) -> Path:
+    global SCRATCH
+    SCRATCH = tmp_path
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_outputs_replace_plain_files_alone(write: Callable[[Path], None], out: Path) -> None:
+    for make in (unix_socket, Path.mkdir):
+        target = out / f"{make.__name__}.gguf"
+        make(target)
+        kind = target.lstat().st_mode
+        with pytest.raises(TYPED, match=target.name):
+            write(target)
+        assert target.lstat().st_mode == kind
+    if write is not save_vectors:  # writes the bytes to pipes and devices, as the command line promises
+        for make in (pipe, device, to_a_pipe):
+            target = out / f"{make.__name__}.gguf"
+            make(target)
+            kind = target.lstat().st_mode
+            with pytest.raises(TYPED, match=target.name):
+                write(target)
+            assert target.lstat().st_mode == kind
+    names = {path.name for path in out.iterdir()}
+    for name in ("", ".", "..", "a\0b", "no/such/file.gguf"):
+        with pytest.raises(TYPED):
+            write(Path(name) if name in ("", ".", "..") else out / name)
+    assert {path.name for path in out.iterdir()} == names
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_outputs_over_links(write: Callable[[Path], None], out: Path) -> None:
+    """A file with a second name is replaced under the one that is named, and keeps its bytes under the other."""
+    (out / "kept").write_bytes(b"precious")
+    os.link(out / "kept", out / "hard.gguf")
+    write(out / "hard.gguf")
+    assert (out / "kept").read_bytes() == b"precious" and (out / "hard.gguf").stat().st_size > 20
+    assert sorted(path.name for path in out.iterdir()) == ["hard.gguf", "kept"]
