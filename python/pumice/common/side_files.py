@@ -33,8 +33,11 @@ def read_text(path: Path) -> str | None:
         if status.st_size > MAX_BYTES:
             raise ModelFormatError(f"{path} has {status.st_size} bytes; at most {MAX_BYTES} are read", file=str(path))
         parts = []
-        while part := os.read(handle, 1 << 20):
-            parts.append(part)
+        try:
+            while part := os.read(handle, 1 << 20):
+                parts.append(part)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(handle)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,15 +118,16 @@ def convert(
 
 @dataclass(frozen=True)
 class _Contents:
-    """What a folder becomes: the metadata and tensors of a GGUF file.  source: the argument of Job."""
+    """What a folder becomes: the metadata and tensors of a GGUF file.  source, unchanged: arguments of Job."""
 
     keys: dict[str, Any]
     units: list[Unit]
     source: str
+    unchanged: Callable[[], bool]
 
     def job(self, target: Path, split: int | None, force: bool) -> Job:
         """Returns the job that writes the file."""
-        return Job(target, self.keys, self.units, self.source, split, force)
+        return Job(target, self.keys, self.units, self.source, split, force, unchanged=self.unchanged)
 
     @contextmanager
     def without_weights(self) -> Iterator[Path]:
@@ -167,11 +168,13 @@ def _contents(path: Path, to: str, with_tokenizer: bool) -> _Contents:
         what = f"config.json has no {error}" if isinstance(error, KeyError) else f"config.json: {error}"
         raise ModelFormatError(f"{file.path}: {what}, which the GGUF form of {row} needs", file=file.path) from None
     keys |= {"general.file_type": file_type(units) if to in TARGETS else MIXES[to].file_type, "general.quantization_version": 2}
-    source = source_key(file, [Path(weights.path) for weights, _ in dense.values()])
-    _check_same(file, _Contents(keys, units, source), form)
+    beside = [Path(weights.path) for weights, _ in dense.values()]
+    source = source_key(file, beside)
+    contents = _Contents(keys, units, source, lambda: source_key(file, beside) == source)
+    _check_same(file, contents, form)
     if with_tokenizer:
         keys |= _tokenizer(file, int(config["vocab_size"]), form.architecture)
-    return _Contents(keys, units, source)
+    return contents
 
 
 def _mixed(to: str, keys: Mapping[str, Any], units: Sequence[Unit]) -> Choose:

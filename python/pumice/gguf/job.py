@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,10 +133,12 @@ class Job:
         split: int | None = None,
         force: bool = False,
         cancel: _core.Cancel | None = None,
+        unchanged: Callable[[], bool] = lambda: True,
     ) -> None:
         """source: a text that changes whenever the bytes of the source may have changed.  force: whether files with the names of the result
-        are replaced.  cancel: ends the work of units that take long, when the job is interrupted."""
-        self._units, self._force, self._cancel = units, force, cancel
+        are replaced.  cancel: ends the work of units that take long, when the job is interrupted.  unchanged: says, when all
+        is written, whether the files that were read are still those that the source describes."""
+        self._units, self._force, self._cancel, self._unchanged = units, force, cancel, unchanged
         self._on_disk = 0  # units that are on the disk, by the journal
         self.files = _files(path, keys, units, split)
         self._journal = path.with_name(path.name + ".journal")
@@ -175,6 +177,10 @@ class Job:
                 interruptible(self._sync)
             except OSError as error:
                 raise self._explained(error, "what is written stays in .part files, and with more room the same call goes on") from None
+            if not self._unchanged():
+                raise OSError(
+                    errno.EBUSY, "not finished: the files that it is made of were changed meanwhile. Run it again", str(self.files[0].path)
+                )
             # The first file gets its name last: a model of several files is opened by it. The files stay locked until all have theirs.
             for file in reversed(self.files):
                 os.replace(file.part, file.path)

@@ -74,7 +74,8 @@ def quantize(
     keys = {name: value for name, value in raw_metadata(_parts(path)[0]).items() if not name.startswith("split.")}
     keys_written = {**keys, "general.file_type": file_type(units) if bits else MIXES[to].file_type, "general.quantization_version": 2}
     parts = _parts(path)
-    source_said = source_key(file, parts)
+    read = source_key(file, parts)
+    source_said = read
     calibration = None
     if texts is not None:
         windows = read_windows(file, texts, integer("tokens", tokens, LEAST_TOKENS))
@@ -82,7 +83,9 @@ def quantize(
         units = calibration.units(units)
         source_said += f"\n{calibration.key()}"
     cancel = None if calibration is None else calibration.cancel
-    job = Job(target, keys_written, units, source_said, split_size(split), flag("force", force), cancel)
+    job = Job(
+        target, keys_written, units, source_said, split_size(split), flag("force", force), cancel, lambda: source_key(file, parts) == read
+    )
     for written in (each.path for each in job.files):
         if written.exists() and any(os.path.samefile(part, written) for part in parts):
             raise ValueError(f"{shown_path(written)} is a file that is read; the output needs another name")

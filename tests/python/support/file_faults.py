@@ -217,7 +217,7 @@ class Campaign:
                 row.tried += 1
                 if said == expected:
                     row.right += 1
-                elif said.startswith("!") or said == "killed" or once or len(said) > 60:
+                elif said.startswith(("!", "result")) or said == "killed" or once:
                     row.problems.append(f"call {call} of {calls}: {said[:300]}")
                 else:
                     row.errors[said] = row.errors.get(said, 0) + 1
@@ -341,8 +341,8 @@ def readers(campaign: Campaign, scratch: Path) -> None:
         out = scratch / "out"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
-        pumice.convert(folder / "llama32", out / "m.gguf", to="f32", tokenizer="none", progress=False)
-        return digest(np.fromfile(out / "m.gguf", np.uint8))
+        pumice.convert(folder / "llama32", out / "llama32.gguf", to="f32", tokenizer="none", progress=False)
+        return digest(np.fromfile(out / "llama32.gguf", np.uint8))
 
     shutil.rmtree(both / "adapter")
     campaign.read("convert", both, converts)
