@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from ..common.arguments import did_you_mean, plain, shown
 from ..errors import GrammarError
+from .lark import with_blanks
 from .number_texts import is_number, multiple_kept
 
 MOST_BYTES = 256 << 10  # maximum size of a grammar's source in bytes; the engine has the same limit
@@ -29,6 +30,18 @@ ENFORCED = (
     "items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
     "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "required", "type",
 )  # fmt: skip
+# Patterns in place of formats for which the compiler's own regular expressions allow values that the standard forbids: 29 February of each
+# year, and leap seconds at any minute. A leap second is allowed as 23:59:60 UTC and refused with any other offset, because a regular
+# expression that adds up the time and all offsets would have 72 KB.
+_DAY = (
+    r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|"
+    r"(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29"
+)
+_TIME = (
+    r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])|"
+    r"23:59:60(?:\.[0-9]+)?(?:[zZ]|[+-]00:00)"
+)
+EXACT_FORMATS = {"date": f"^(?:{_DAY})$", "time": f"^(?:{_TIME})$", "date-time": f"^(?:(?:{_DAY})[tT](?:{_TIME}))$"}
 FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "unknown", "uri", "uuid")
 # Formats that are only hints and forbid no value. OpenAPI defines some of them, and pydantic writes the others.
 ANNOTATIONS = frozenset({
@@ -44,6 +57,18 @@ RELAXABLE = {
         ("multipleOf",), ("not",), ("oneOf",), ("pattern",), ("propertyNames",), ("unevaluatedItems",), ("unevaluatedProperties",),
         ("uniqueItems",),
     )
+}  # fmt: skip
+
+# Values with which a keyword restricts nothing. The compiler refuses some of these keywords, so they are left out.
+_IDLE: dict[str, tuple[Any, ...]] = {
+    "dependencies": ({},), "dependentRequired": ({},), "dependentSchemas": ({},), "not": (False,), "propertyNames": (True, {}),
+    "unevaluatedItems": (True, {}), "unevaluatedProperties": (True, {}), "uniqueItems": (False,),
+}  # fmt: skip
+# Keywords whose values count something. JSON Schema writes 2 also as 2.0, which the compiler refuses.
+_COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
+# Keywords that restrict nothing unless one of the others is beside them.
+_IDLE_WITHOUT = {
+    "if": ("then", "else"), "then": ("if",), "else": ("if",), "minContains": ("contains",), "maxContains": ("contains",),
 }  # fmt: skip
 
 _ONE = ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then", "unevaluatedItems",
@@ -213,16 +238,45 @@ def prepared(schema: dict[str, Any], relax: Sequence[str] = ()) -> tuple[dict[st
                     relaxed.append(pointer(path, name))
                     if name != "oneOf":  # the compiler is told to treat oneOf as anyOf
                         del here[name]
+        for word in [word for word in here if _is_idle(word, here)]:
+            del here[word]
+        for word in _COUNTS:
+            if isinstance(count := here.get(word), float) and count.is_integer():
+                here[word] = int(count)
         named = here.get("patternProperties")
         patterns += ("pattern" in here) + ("format" in here) + (len(named) if isinstance(named, dict) else 0)
         if patterns > MOST_PATTERNS:
             raise GrammarError(f"the schema has more than {MOST_PATTERNS} patterns and formats, at {path}; their masks would take too long")
+        _make_patterns_exact(here)
         if is_number(given := here.get("multipleOf")) and given > 0:
             step = Fraction(repr(given))
             multiple, before = (step, None) if multiple is None else (_common_multiple(multiple, step), multiple)
             if (why := _no_multiple(given, multiple, before)) is not None:
                 raise GrammarError(f"{pointer(path, 'multipleOf')}: {why}. relax=['multipleOf'] leaves it to you to check")
     return schema, relaxed
+
+
+def _is_idle(word: str, here: Mapping[str, Any]) -> bool:
+    """Returns whether the keyword `word` of the schema `here` restricts nothing."""
+    if word in _IDLE_WITHOUT:
+        return not any(other in here for other in _IDLE_WITHOUT[word])
+    return any(type(value) is type(here[word]) and value == here[word] for value in _IDLE.get(word, ()))
+
+
+def _make_patterns_exact(here: dict[str, Any]) -> None:
+    """Rewrites the regular expressions of a schema as the compiler must read them (with_blanks), and formats of EXACT_FORMATS as patterns.
+    Changes `here` in place."""
+    if isinstance(pattern := here.get("pattern"), str):
+        here["pattern"] = with_blanks(pattern)
+    if isinstance(named := here.get("patternProperties"), dict):
+        here["patternProperties"] = {with_blanks(pattern): inner for pattern, inner in named.items()}
+    form = here.get("format")
+    if isinstance(form, str) and form in EXACT_FORMATS and isinstance(here.get("allOf", []), list):
+        del here["format"]
+        if "pattern" in here:
+            here["allOf"] = [*here.get("allOf", ()), {"pattern": EXACT_FORMATS[form]}]
+        else:
+            here["pattern"] = EXACT_FORMATS[form]
 
 
 def _common_multiple(a: Fraction, b: Fraction) -> Fraction:

@@ -87,7 +87,11 @@ SCHEMAS: dict[str, tuple[Any, list[Any], list[Any]]] = {  # (schema, valid insta
     "multiple": ({"type": "integer", "multipleOf": 7}, [0, 7, -14, 700], [1, 8]),
     "text": ({"type": "string", "minLength": 2, "maxLength": 4}, ["ab", "üüüü"], ["a", "abcde"]),
     "pattern": ({"type": "string", "pattern": "^[A-Z]{2}-[0-9]+$"}, ["AB-1"], ["AB-", "ab-1"]),
-    "date": ({"type": "string", "format": "date"}, ["2026-02-28"], ["2026-2-28", "x"]),
+    "date": (
+        {"type": "string", "format": "date"},
+        ["2026-02-28", "2028-02-29", "2000-02-29"],
+        ["2026-2-28", "x", "2026-02-29", "1900-02-29", "2026-04-31"],
+    ),
     "uuid": ({"type": "string", "format": "uuid"}, ["123e4567-e89b-12d3-a456-426614174000"], ["123"]),
     "enum": ({"enum": ["red", 1, None, {"a": [2]}]}, ["red", 1, None, {"a": [2]}], ["re", 2]),
     "const": ({"const": {"k": "v"}}, [{"k": "v"}], [{}]),
@@ -150,6 +154,30 @@ def test_schemas(name: str, smollm2: pumice.Model, closing: set[int]) -> None:
             valid(json.loads(text), schema)
             ended += 1
     assert ended >= 6
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"format": "time"}, ["23:59:60Z", "23:59:60.5+00:00", "12:00:00-08:00"], ["22:59:60Z", "23:58:60Z", "23:59:60+01:00", "12:00"]),
+        ({"format": "date-time"}, ["2016-12-31T23:59:60Z", "2026-02-28t10:00:00+02:00"], ["2026-02-29T10:00:00Z", "2016-12-31T22:59:60Z"]),
+        ({"format": "date", "pattern": "^20"}, ["2026-02-28"], ["1926-02-28", "20"]),
+        ({"format": "date", "pattern": "^20", "allOf": [{"pattern": "1$"}]}, ["2026-03-31"], ["2026-03-30", "1926-03-31"]),
+        ({"pattern": r"^\S\s$"}, ["a\ufeff", "\x85 ", "a\u3000"], ["\ufeffa", "\ufeff ", "a\x85"]),
+        ({"pattern": r"^[\Sx][\s\d]\\s$"}, ["a\ufeff\\s", "x1\\s"], ["a\x85\\s", " 1\\s", "x1\\ "]),
+        ({"patternProperties": {r"^\s$": False}, "type": "object"}, [{"x": 1}], [{"\ufeff": 1}]),
+        ({"items": {"type": "integer"}, "uniqueItems": False, "unevaluatedItems": True}, [[1, 1]], [["a"]]),
+        ({"not": False, "then": {"type": "string"}, "maxContains": 0, "dependentRequired": {}, "type": "null"}, [None], [1]),
+        ({"type": "string", "maxLength": 2.0, "minLength": 1.0}, ["a", "ab"], ["", "abc"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_the_compiler_reads_differently(schema: dict[str, Any], good: list[Any], bad: list[Any], smollm2: pumice.Model) -> None:
+    """The compiler allows 29 February in each year and leap seconds at any minute, has Rust's \\s, and refuses keywords that restrict
+    nothing."""
+    grammar = Grammar.json_schema(schema)
+    for value in (*good, *bad):
+        assert takes(smollm2, grammar, json.dumps(value, ensure_ascii=False, separators=(",", ":"))) is (value in good), value
 
 
 def test_pydantic_types(smollm2: pumice.Model, closing: set[int]) -> None:
