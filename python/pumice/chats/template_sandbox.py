@@ -44,6 +44,10 @@ MAX_TOKENS = 60_000
 MAX_TREE_NODES = 20_000  # compiling a tree of this size takes half a second
 # Maximum length in characters of a text that a filter searches with regular expressions.
 MAX_REGEX_TEXT = 1 << 18
+# Maximum number of comparisons of characters in one search from the end of a text, or one strip: 0.05 s.
+MAX_WORK = 1 << 28
+# Maximum length of a text with characters beyond ASCII of which the case is changed. Python takes up to 12 bytes a character for it.
+MAX_CASED = 1 << 22
 MAX_WIDTH = 4096  # maximum padding or indentation in characters
 
 
@@ -97,14 +101,43 @@ class _Meter:
                 self.step(8)
             if isinstance(item, str):
                 weight += len(item)
-            elif isinstance(item, dict):
-                waiting += item.keys()
-                waiting += item.values()
-            elif isinstance(item, list | tuple):
-                waiting += item
+            else:
+                waiting += _inside(item)
             if weight + ITEM_WEIGHT * len(waiting) > MAX_WEIGHT:
                 raise _Stop(f"it makes a value of more than {MAX_WEIGHT} characters")
         return value
+
+    def text(self, value: Any) -> str:
+        """Returns str(value). Raises _Stop before, if the text is too long."""
+        if isinstance(value, str):
+            return str(value)
+        self.weigh(value)
+        size, waiting = 0, [value]
+        while waiting:
+            item = waiting.pop()
+            if isinstance(item, str):
+                # A character may be written as up to ten, such as \U000e0001.
+                size += len(item) + item.count("\\") + item.count("'") if item.isprintable() else 10 * len(item)
+            elif callable(item) and not isinstance(item, _PRINTABLE):
+                raise SecurityError("a function cannot be printed")  # its text may have an address of the process's memory
+            else:
+                waiting += _inside(item)
+        self.room(size, "a text")
+        return str(value)
+
+
+_LISTS: tuple[type, ...] = (list, tuple, type({}.keys()), type({}.values()), type({}.items()))
+_PRINTABLE = (runtime.Macro, runtime.LoopContext, runtime.TemplateReference, runtime.Undefined)  # callable, and printed by name
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """Returns the values that a value holds and that its text has."""
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, jinja2.utils.Namespace):
+        return _inside(value._Namespace__attrs)
+    held: Iterable[Any] = value if isinstance(value, _LISTS) else ()  # type: ignore[assignment]
+    return held
 
 
 _rendering = threading.local()
@@ -160,9 +193,9 @@ def _number(value: Any) -> Any:
 
 def _check_format(text: str, mark: str, values: Iterable[Any]) -> None:
     """Checks the size of a text before formatting makes it, because formatting can repeat values and pad them."""
-    if re.search(r"\d{4}|\*|\{[^{}]*\{", text) and mark in text:
+    if re.search(r"\d{4}|\*|\{[^{}]+\{", text.replace("{{", "")) and mark in text:
         raise _Stop("a format has a width that is too large")
-    total = sum(16 + (len(v) if isinstance(v, str) else len(str(_meter().weigh(v)))) for v in values)
+    total = sum(16 + (len(v) if isinstance(v, str) else len(_meter().text(v))) for v in values)
     _meter().room(len(text) + text.count(mark) * (total + 1000), "a formatted text")
 
 
@@ -173,8 +206,17 @@ def _check_replace(text: str, old: str, new: str, *_: Any) -> None:
 
 
 def _check_join(separator: str, items: Any) -> None:
-    if isinstance(items, list | tuple):
-        _meter().room(sum(len(i) for i in items if isinstance(i, str)) + len(separator) * len(items), "a join")
+    characters = len(items) if isinstance(items, str) else sum(len(i) for i in items if isinstance(i, str))
+    _meter().room(characters + len(separator) * len(items), "a join")
+
+
+def _check_work(text: str, part: Any = None, *_: Any) -> None:
+    """Checks the time of a method that may compare each character of a text with each one of `part`: searches from the end, and strip."""
+    if isinstance(part, str):
+        work = len(text) * len(part)
+        if work > MAX_WORK:
+            raise _Stop(f"a search compares more than {MAX_WORK} characters")
+        _meter().step(work >> 14)
 
 
 def _check_split(text: str, separator: Any = None, *_: Any, **named: Any) -> None:
@@ -186,6 +228,16 @@ def _check_split(text: str, separator: Any = None, *_: Any, **named: Any) -> Non
     _meter().volume += len(text) + 50 * pieces
 
 
+def _check_rsplit(text: str, separator: Any = None, *rest: Any, **named: Any) -> None:
+    _check_work(text, named.get("sep", separator))
+    _check_split(text, separator, *rest, **named)
+
+
+def _check_case(text: str, *_: Any) -> None:
+    if len(text) > MAX_CASED and not text.isascii():
+        raise _Stop(f"the case of a text of more than {MAX_CASED} characters is changed")
+
+
 def _check_width(text: str, width: Any = 0, *_: Any) -> None:
     if isinstance(width, int) and width > MAX_WIDTH:
         raise _Stop(f"a width is over {MAX_WIDTH}")
@@ -194,14 +246,16 @@ def _check_width(text: str, width: Any = 0, *_: Any) -> None:
 _STRING_METHODS: dict[str, Callable[..., None] | None] = {
     **dict.fromkeys(
         _words(
-            "capitalize casefold count endswith find index isalnum isalpha isascii isdecimal isdigit isidentifier islower "
-            "isnumeric isprintable isspace istitle isupper lower lstrip partition removeprefix removesuffix rfind rindex "
-            "rpartition rstrip startswith strip swapcase title upper format format_map"
+            "count endswith find index isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable "
+            "isspace istitle isupper partition removeprefix removesuffix startswith format format_map"
         )
     ),
     "replace": _check_replace,
     "join": _check_join,
-    **dict.fromkeys(["split", "rsplit", "splitlines"], _check_split),
+    **dict.fromkeys(["strip", "lstrip", "rstrip", "rfind", "rindex", "rpartition"], _check_work),
+    **dict.fromkeys(["capitalize", "casefold", "lower", "swapcase", "title", "upper"], _check_case),
+    **dict.fromkeys(["split", "splitlines"], _check_split),
+    "rsplit": _check_rsplit,
     **dict.fromkeys(["center", "ljust", "rjust", "zfill"], _check_width),
 }
 _METHODS: tuple[tuple[type | tuple[type, ...], frozenset[str]], ...] = (
@@ -264,15 +318,37 @@ def _metered(items: Any) -> Iterator[Any]:
 def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
     """Replaces Jinja's tojson. As in transformers, HTML is not escaped, and non-ASCII characters stay as they are."""
     _meter().weigh(value)
-    if isinstance(indent, int | str) and (indent if isinstance(indent, int) else len(indent)) > 32:
+    width = indent if isinstance(indent, int) else len(indent) if isinstance(indent, str) else 0
+    if width > 32:
         raise _Stop("tojson indents by more than 32")
     if separators is not None and sum(map(len, separators)) > 32:
         raise _Stop("tojson has long separators")
+    size, waiting = 0, [(value, 1)]
+    while waiting:
+        item, depth = waiting.pop()
+        size += width * depth
+        if isinstance(item, str):
+            size += _size_in_json(item, ensure_ascii)
+        elif isinstance(item, dict):
+            waiting += [(inner, depth + 1) for pair in item.items() for inner in pair]
+        elif isinstance(item, list | tuple):
+            waiting += [(inner, depth + 1) for inner in item]
+    _meter().room(size, "JSON")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+def _size_in_json(text: str, ensure_ascii: bool) -> int:
+    """Returns at least as many characters as a text has in JSON."""
+    if ensure_ascii and not text.isascii():
+        return 12 * len(text)
+    if text.isprintable():
+        return len(text) + text.count('"') + text.count("\\")
+    escaped = sum(text.count(chr(code)) for code in range(0x20))
+    return len(text) + 5 * (escaped + text.count("\x7f")) + text.count('"') + text.count("\\")
+
+
 def _replace(text: Any, old: Any, new: Any, count: int = -1) -> str:
-    whole, old_text, new_text = str(_meter().weigh(text)), str(old), str(new)
+    whole, old_text, new_text = map(_meter().text, (text, old, new))
     _check_replace(whole, old_text, new_text)
     return whole.replace(old_text, new_text, -1 if count is None else count)
 
@@ -298,11 +374,17 @@ def _int(value: Any, default: int = 0, base: int = 10) -> int:
     return _number(filters.do_int(value, default, base))  # type: ignore[no-any-return]
 
 
+_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # the characters at which str.splitlines() cuts
+
+
 def _indent(text: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
-    text = str(text)
-    size = width if isinstance(width, int) else len(str(width))
+    text = _meter().text(text)
+    size = width if isinstance(width, int) else len(_meter().text(width))
     _check_width(text, size)
-    _meter().room(len(text) + (text.count("\n") + 1) * max(size, 0), "an indented text")
+    lines = 1 + sum(text.count(feed) for feed in _LINE_ENDS)
+    if lines > MAX_ITEMS:
+        raise _Stop(f"a text of more than {MAX_ITEMS} lines is indented")
+    _meter().room(len(text) + lines * max(size, 0), "an indented text")
     return filters.do_indent(text, width, first, blank)
 
 
@@ -310,23 +392,43 @@ def _indent(text: Any, width: Any = 4, first: bool = False, blank: bool = False)
 def _join(context: nodes.EvalContext, items: Any, separator: str = "", attribute: Any = None) -> str:
     parts = list(_metered(items))
     if attribute is not None:
-        parts = [_ENVIRONMENT.getitem(part, attribute) for part in parts]
+        key = int(attribute) if isinstance(attribute, str) and attribute.isdigit() and len(attribute) < 9 else attribute
+        parts = [_ENVIRONMENT.getitem(part, key) for part in parts]
     size = 0
     for part in parts:
-        size += len(part) if isinstance(part, str) else len(str(_meter().weigh(part)))
+        size += len(_meter().text(part))
         _meter().room(size, "a join")
-    _meter().room(size + len(str(separator)) * len(parts), "a join")
-    return filters.sync_do_join(context, parts, str(separator))
+    between = _meter().text(separator)
+    _meter().room(size + len(between) * len(parts), "a join")
+    return filters.sync_do_join(context, parts, between)
 
 
 def _format(text: Any, *args: Any, **kwargs: Any) -> str:
-    _check_format(str(text), "%", (*args, *kwargs.values()))
-    return filters.do_format(str(text), *args, **kwargs)
+    pattern = _meter().text(text)
+    _check_format(pattern, "%", (*args, *kwargs.values()))
+    return filters.do_format(pattern, *args, **kwargs)
 
 
 def _from_json(text: Any) -> Any:
     """Implements the filter from_json. Neither Jinja nor transformers has it, but three templates for llama.cpp use it."""
     return _meter().weigh(json.loads(_regex_text(text)))
+
+
+def _case(name: str) -> Callable[[Any], str]:
+    """Returns the filter that calls a method of a text which changes its case."""
+
+    def change(text: Any) -> str:
+        whole = _meter().text(text)
+        _check_case(whole)
+        return getattr(whole, name)()  # type: ignore[no-any-return]
+
+    return change
+
+
+def _trim(text: Any, chars: str | None = None) -> str:
+    whole = _meter().text(text)
+    _check_work(whole, chars)
+    return filters.do_trim(whole, chars)
 
 
 def _title(text: Any) -> str:
@@ -338,15 +440,16 @@ def _wordcount(text: Any) -> int:
 
 
 def _regex_text(text: Any) -> str:
-    whole = str(_meter().weigh(text))
+    whole = _meter().text(text)
     if len(whole) > MAX_REGEX_TEXT:
         raise _Stop(f"a filter would search more than {MAX_REGEX_TEXT} characters")
     return whole
 
 
 def _escape(text: Any) -> Any:
-    _meter().room(6 * len(text if isinstance(text, str) else str(_meter().weigh(text))), "an escaped text")
-    return escape(text)
+    whole = text if isinstance(text, str) else _meter().text(text)  # Markup stays what it is
+    _meter().room(6 * len(whole), "an escaped text")
+    return escape(whole)
 
 
 def _reverse(value: Any) -> Any:
@@ -374,9 +477,11 @@ _OVER_VALUES: dict[str, Callable[..., Any]] = {
     **{
         name: filters.FILTERS[name]
         for name in _words(
-            "abs capitalize count d default dictsort float items last length lower safe string trim upper"
+            "abs count d default dictsort float items last length safe"
         )
     },
+    **{name: _case(name) for name in ("capitalize", "lower", "upper")},
+    "string": lambda value: value if isinstance(value, str) else _meter().text(value), "trim": _trim,
     "tojson": _tojson, "replace": _replace, "sum": _sum, "round": _round, "int": _int, "indent": _indent, "join": _join, "format": _format,
     "reverse": _reverse, "title": _title, "wordcount": _wordcount, "escape": _escape, "e": _escape,
     "from_json": _from_json,
@@ -441,6 +546,8 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
             raise _Stop(f"its macros call each other more than {MAX_CALL_DEPTH} deep")
         if isinstance(__obj, BuiltinMethodType) and isinstance(__obj.__self__, str):
             check = _STRING_METHODS.get(__obj.__name__)
+            if check is _check_join and args and not isinstance(args[0], str | list | tuple):
+                args = (list(_metered(args[0])), *args[1:])  # a view or an iterator has no length before it is read
             if check is not None:
                 check(__obj.__self__, *args, **{name: value for name, value in kwargs.items() if name not in _JINJA_KEYWORDS})
         meter.depth += 1
@@ -474,7 +581,7 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
             yield item
 
     def concat_checked(self, *parts: Any) -> str:
-        texts = [part if isinstance(part, str) else str(_meter().weigh(part)) for part in parts]
+        texts = [part if isinstance(part, str) else _meter().text(part) for part in parts]
         _meter().room(sum(map(len, texts)), "a text")
         return "".join(texts)
 
@@ -494,12 +601,12 @@ class _Environment(sandbox.ImmutableSandboxedEnvironment):
 def _finalize(context: runtime.Context, value: Any) -> Any:
     meter = _meter()
     meter.step()
-    text = value if isinstance(value, str) else str(meter.weigh(value))
+    text = value if isinstance(value, str) else meter.text(value)
     return meter.produced(text)
 
 
 def _raise_exception(message: Any) -> NoReturn:
-    raise jinja2.TemplateError(str(message)[:2000])
+    raise jinja2.TemplateError(_meter().text(message)[:2000])
 
 
 def _strftime_now(pattern: str) -> str:

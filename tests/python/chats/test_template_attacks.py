@@ -1,20 +1,29 @@
 """Hostile chat templates must not reach Python's internals or the machine. A template that would take too much time or memory must be
-stopped within a second and 128 MiB."""
+stopped within a second and 128 MiB. So must the patterns of a hostile response template, whatever the model answers.
+
+PUMICE_FUZZ=10000 is the number of generated escapes."""
 
 # ruff: noqa: E501  (long templates stay on one line)
 
 from __future__ import annotations
 
+import contextlib
+import os
+import random
+import re
 import resource
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pumice.chats.chat_templates import ChatTemplate
+from pumice.chats.response_parser import ResponseParser, ResponseTemplate
 from pumice.errors import ChatTemplateError
 
 MESSAGES = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
@@ -136,9 +145,85 @@ ESCAPES = [
     "{% filter attr('__class__') %}x{% endfilter %}",
     "{% call raise_exception.__globals__() %}{% endcall %}",
     "{{ 1 is filter('x').__class__ }}{{ ''.__class__ }}",
+    "{{ raise_exception }}",
+    "{{ [range, dict, namespace, strftime_now] }}{{ ''.join }}{{ messages[0].items ~ '' }}{{ namespace(x=range) }}",
+    # CVE-2016-10745 and CVE-2019-10906 (str.format and str.format_map), CVE-2024-22195 and CVE-2024-34064 (keys of xmlattr),
+    # CVE-2024-56201 (code in a name that the compiler writes out), CVE-2025-27516 = GHSA-cpwx-vrp4-4pq7 (attr, also through map)
+    "{{ '{0.__class__.__init__.__globals__[os]}'.format(cycler) }}",
+    "{{ ''['format_map'].__call__({'x': 1}) }}",
+    "{{ {'a onclick=1': 2}|xmlattr }}",
+    "{% block x['__class__'] %}{% endblock %}",
+    "{% set __builtins__ = 1 %}{{ __builtins__.__import__ }}",
+    "{% macro __import__(x) %}{{ x.__class__ }}{% endmacro %}{{ __import__('os') }}",
+    "{% for __class__ in [1] %}{{ __class__.__class__ }}{% endfor %}",
+    "{{ ['{0.__class__}']|map('attr', 'format')|map('string')|list }}",
+    "{{ ('{0.__class__.__base__}'|attr)('format')(1) }}",
+    "{{ messages|map(attribute='items.__self__')|list }}",
+    "{{ ['a']|map('format', __class__=1)|list }}",
+    "{{ (messages|first).items.__self__.__class__ }}",
+    "{{ ''.join.__self__.__class__.__mro__ }}",
+    "{{ messages|sort(attribute='content.__class__')|list }}",
+    "{{ messages|groupby('content.__class__.__name__') }}",
+    "{{ messages|map(attribute='content.format.__self__')|list }}",
+    "{{ messages|selectattr('content.__class__', 'equalto', 1)|list }}",
+    "{{ range.__getattribute__(range, '__cl' ~ 'ass__') }}",
+    "{{ namespace.__mro__ }}{{ namespace.mro() }}",
+    "{{ strftime_now('%Y').__class__.__subclasses__() }}",
+    "{{ raise_exception.__defaults__ }}{{ raise_exception.__kwdefaults__ }}",
+    "{% call(x) raise_exception.__call__('a') %}{{ x.__class__ }}{% endcall %}",
+    "{% set ns = namespace(f='{0.__class__}'.format) %}{{ ns.f(messages) }}",
+    "{{ dict(f='{0.__class__}'.format).f(messages) }}",
+    "{{ [''.format][0].__self__ }}{{ {'f': ''.format}.f.__func__ }}",
+    "{{ loop.__class__ }}{{ self.__class__.__mro__ }}",
+    "{% for m in messages recursive %}{{ loop.__call__.__globals__ }}{% endfor %}",
+    "{{ joiner.__init__.__globals__ }}{{ cycler.next.__globals__ }}",
+    "{{ ('__class__', '__base__')|map('extract', messages)|list }}",
+    "{{ messages.copy.__self__.__class__ }}{{ messages[0].copy.__objclass__ }}",
 ]
+# What generated escapes are made of: values, ways to an attribute of one, and attributes.
+VALUES = (
+    "''", "[]", "{}", "()", "1", "1.5", "true", "none", "messages", "messages[0]", "range", "range(3)", "dict", "namespace", "namespace(a=1)",
+    "raise_exception", "strftime_now", "self", "''.join", "'{}'.format", "messages[0].items", "('a'|safe)", "(messages|map('length'))",
+    "nothing", "cycler", "joiner", "lipsum", "bos_token", "(1 if 0)", "('a'|e)", "messages[0].items()", "(messages|first)", "[''.format][0]",
+)  # fmt: skip
+WAYS = (
+    "{v}.{a}", "{v}['{a}']", "{v}|attr('{a}')", "[{v}]|map(attribute='{a}')|list", "'{{0.{a}}}'.format({v})", "'{{x.{a}}}'.format(x={v})",
+    "'{{0.{a}}}'.format_map({{'0': {v}}})", "{v}['{h}' ~ '{t}']", "{v}[['{h}', '{t}']|join]", "{v}['{r}'|reverse]", "{v}['{x}']",
+    "{v}['%s%s'|format('{h}', '{t}')]", "[{v}]|groupby('{a}')|list", "[{v}]|sort(attribute='{a}')|map(attribute='{a}')|list",
+    "[{v}]|selectattr('{a}')|map(attribute='{a}')|list", "[{v}]|sum(attribute='{a}', start='')", "[{v}]|join('', attribute='{a}')",
+    "[{v}]|unique(attribute='{a}')|list", "[{v}]|min(attribute='{a}')", "['{{0.{a}}}']|map('format', {v})|list",
+    "['{{0.{a}}}'.format]|first", "dict(x={v}).x.{a}", "namespace(x={v}).x.{a}", "({v}, {v})[1].{a}", "{v}|first|attr('{a}')",
+)  # fmt: skip
+ATTRIBUTES = (
+    "__class__", "__mro__", "__base__", "__bases__", "__subclasses__", "__init__", "__globals__", "__builtins__", "__dict__", "__code__",
+    "__closure__", "__func__", "__self__", "__wrapped__", "__module__", "__reduce_ex__", "__getattribute__", "__doc__", "__call__",
+    "__objclass__", "__format__", "__init_subclass__", "__class_getitem__", "gi_frame", "gi_code", "f_back", "f_globals", "cr_frame",
+    "ag_frame", "tb_frame", "mro", "func_globals", "im_func", "im_self", "_TemplateReference__context", "_Namespace__attrs", "_environment",
+    "environment", "_context", "eval_ctx", "exported_vars", "parent", "resolve", "get_all", "__slots__", "__weakref__", "append", "update",
+    "clear", "pop", "setdefault", "encode", "decode", "translate", "maketrans", "from_bytes", "to_bytes", "fromkeys", "unescape", "__html__",
+)  # fmt: skip
 
-LEAKS = ("class '", "<function", "built-in", "module", "object at 0x", "/root", "uid=", "subclasses", "<bound")
+
+def generated(count: int, seed: int = 1) -> list[str]:
+    """Returns templates that reach for an attribute, or for an attribute of it, in a way that a filter or a method may let through."""
+    draw, found = random.Random(seed), []
+    for _ in range(count):
+        value = draw.choice(VALUES)
+        for _ in range(draw.choice((1, 1, 2, 3))):
+            name = draw.choice(ATTRIBUTES)
+            half, spelt = len(name) // 2, "".join(f"\\\\x{ord(c):02x}" for c in name)
+            way = draw.choice(WAYS).format(v=value, a=name, h=name[:half], t=name[half:], r=name[::-1], x=spelt)
+            value = f"({way})"
+        found.append("{{ " + draw.choice(("{}", "{}|string", "{}|list", "{}()", "{}|tojson", "{}|length", "[{}]")).format(value) + " }}")
+    return found
+
+
+FUZZ = int(os.environ.get("PUMICE_FUZZ", "1000"))
+
+LEAKS = (
+    "class '", "<function", "built-in", "module", "object at 0x", "/root", "uid=", "subclasses", "<bound", "<method", "<slot", "<code",
+    "<frame", "<cell", "mappingproxy", "<Environment", "<attribute",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("source", ESCAPES)
@@ -151,12 +236,28 @@ def test_no_escape(source: str) -> None:
     assert MESSAGES == [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
 
 
+def test_no_generated_escape() -> None:
+    quiet = 0
+    for source in generated(FUZZ):
+        start = time.thread_time()
+        try:
+            text = ChatTemplate(source, "<s>", "</s>").render(MESSAGES)
+            quiet += 1
+        except ChatTemplateError:
+            text = ""
+        assert not any(leak in text for leak in LEAKS), (source, text)
+        assert time.thread_time() - start < 5, source
+    assert MESSAGES == [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    assert quiet < 0.6 * FUZZ  # the others raise an error
+
+
 def test_an_audit_hook_sees_nothing() -> None:
     """Rendering must not open, import, compile or execute anything. The test runs in a process of its own, because an audit hook cannot be
     removed."""
     program = """
 import sys, time
 from pumice.chats.chat_templates import ChatTemplate
+from pumice.chats.response_parser import ResponseParser, ResponseTemplate
 from pumice.errors import ChatTemplateError
 import test_template_attacks as attacks
 messages = attacks.MESSAGES
@@ -165,7 +266,7 @@ def compiled(source):
         return ChatTemplate(source, "<s>", "</s>")
     except ChatTemplateError:
         return None
-templates = [t for t in map(compiled, attacks.ESCAPES + ["{{ strftime_now('%Y') }}", "{{ messages|tojson(indent=1) }}"]) if t]
+templates = [t for t in map(compiled, attacks.ESCAPES + attacks.generated(attacks.FUZZ, seed=2) + ["{{ strftime_now('%Y') }}", "{{ messages|tojson(indent=1) }}"]) if t]
 for template in templates:   # once before, so that what Python loads late is there
     try:
         template.render(messages)
@@ -184,7 +285,7 @@ for template in templates:
     except ChatTemplateError:
         pass
 watching = False
-assert len(templates) > 80, len(templates)
+assert len(templates) > 80 + attacks.FUZZ // 2, len(templates)
 assert seen == [], seen
 print("quiet")
 """
@@ -294,6 +395,46 @@ BOMBS = {
     "dictsort": "{% set n = namespace(d={}) %}{% for i in range(100000) %}{% set n.d = dict(n.d, **{i|string: 1}) %}{% endfor %}{{ n.d|dictsort }}",
     "title": "{{ ('a ' * 8000000)|title|title|title|title|title|title }}",
     "wordcount": "{{ ('a ' * 4000000)|wordcount }}" * 200 + "{{ 'a' * 10**9 }}",
+    "join with itself": "{% set s = 'a' * 100000 %}{{ s.join(s) }}",
+    "join of keys": "{% set s = 'a' * 8000000 %}{{ s.join(dict(a=1, b=2, c=3, d=4, e=5, f=6, g=7, h=8).keys()) }}",
+    "join of items of items": "{% set s = 'a' * 8000000 %}{{ s.join(messages[0].items()|map('first')) }}{{ s.join(messages[0]) }}" * 9,
+    "search from the end": "{{ ('a' * 8000000).rfind('ab' + 'a' * 4000000) }}",
+    "index from the end": "{{ ('a' * 8000000).rindex('ab' + 'a' * 4000000) }}",
+    "split from the end": "{{ ('a' * 1000000).rsplit('ab' + 'a' * 500000) }}",
+    "partition from the end": "{{ ('a' * 8000000).rpartition('ab' + 'a' * 4000000) }}",
+    "strip of many": "{{ ('a' * 8000000).strip('b' * 1000000 ~ 'a') }}",
+    "|trim of many": "{{ ('a' * 8000000)|trim('b' * 1000000 ~ 'a') }}",
+    "strips that add up": "{% for i in range(100000) %}{{ ('a' * 250000).strip('b' * 1000 ~ 'a') }}{% endfor %}",
+    "upper of ligatures": "{{ ('\ufb03' * 16000000).upper()|length }}",
+    "|upper of ligatures": "{{ ('\ufb03' * 16000000)|upper|length }}",
+    "casefold of letters": "{{ ('\u0390' * 16000000).casefold()|length }}",
+    "title of ligatures": "{{ ('\ufb03' * 16000000).title()|length }}",
+    "indent of short lines": "{{ ('ab\\n' * 5000000)|indent(0) }}",
+    "indent of other line ends": "{{ ('a\\r' * 200000)|indent(4000) }}",
+    "indent of separators": "{{ ('a\u2028' * 200000)|indent(4000) }}",
+    "tojson of controls": "{{ [('\x01' * 15000000)]|tojson }}",
+    "tojson in ASCII": "{{ ['\u00e9' * 15000000]|tojson(ensure_ascii=true) }}",
+    "tojson deep": "{% set n = namespace(s=range(20000)|list) %}{% for i in range(90) %}{% set n.s = [n.s] %}{% endfor %}{{ n.s|tojson(indent=32) }}",
+    "tojson of tojson": "{% set n = namespace(s='\"') %}{% for i in range(60) %}{% set n.s = n.s|tojson %}{% endfor %}",
+    "text of unprintable": "{{ ['\U000e0001' * 4000000]|string }}",
+    "~ of unprintable": "{{ ['\U000e0001' * 4000000] ~ '' }}",
+    "output of unprintable": "{{ ['\U000e0001' * 4000000] }}",
+    "error of a list": "{{ raise_exception(['\U000e0001' * 4000000]) }}",
+    "format of unprintable": "{{ '%s'|format(['\U000e0001' * 4000000]) }}",
+    "precision": "{{ ('%.999f' * 40000) % ((1.0,) * 40000) }}",
+    "power of a float": "{{ 2.5**(10**300) }}",
+    "|center, |wordwrap, |truncate": "{{ 'a'|center(10**9)|wordwrap(1)|truncate(10**9) }}",
+    "cycler": "{{ cycler(*range(10**9)) }}",
+    "joiner": "{{ joiner('a' * 10**9) }}",
+    "caller calls itself": "{% macro m() %}{{ caller() }}{% endmacro %}{% macro r() %}{% call m() %}{{ r() }}{% endcall %}{% endmacro %}{{ r() }}",
+    "macro with a growing argument": "{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m('a') }}",
+    "namespaces that double": "{% set n = namespace(x=1) %}{% for i in range(60) %}{% set n.x = namespace(x=n.x, y=n.x) %}{% endfor %}{{ n.x }}",
+    "values of a dict": "{{ dict(a='\U000e0001' * 4000000).values() }}",
+    "namespace in a namespace": "{% set n = namespace() %}{% for i in range(100000) %}{% set n.x = namespace(x=n.x, y=n.x) %}{% endfor %}{{ n.x }}"
+    "{{ 'a' * 10**9 }}",
+    "counting in a list": "{% set t = (1,) * 200000 %}{% for i in range(100000) %}{{ t.count(2) }}{% endfor %}",
+    "searching in a list": "{% set t = [1] * 200000 %}{% for i in range(100000) %}{{ 2 in t }}{% endfor %}",
+    "counting in a text": "{% set t = 'ab' * 4000000 %}{% for i in range(100000) %}{{ t.count('ba') }}{% endfor %}",
     "dates": "{% for i in range(100000) %}{% for j in range(100) %}{{ strftime_now('%c') }}{% endfor %}{% endfor %}",
 }
 
@@ -305,13 +446,32 @@ def run_bomb(source: str) -> tuple[float, str]:
     return time.thread_time() - start, str(caught.value)
 
 
+@contextlib.contextmanager
+def grown() -> Iterator[list[float]]:
+    """Gives a list to which, at the end, the MiB are added by which the memory of the process had grown at its peak. On Linux the peak is
+    counted anew; elsewhere an earlier peak may hide a smaller one."""
+
+    def status(name: str) -> float:
+        try:
+            found = re.search(rf"{name}:\s*(\d+) kB", Path("/proc/self/status").read_text())
+        except OSError:
+            found = None
+        return int(found[1]) / 1024 if found else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    result: list[float] = []
+    before = status("VmRSS")
+    yield result
+    result.append(status("VmHWM") - before)
+
+
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_ends(name: str) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds, message = run_bomb(BOMBS[name])
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    with grown() as more:
+        seconds, message = run_bomb(BOMBS[name])
     assert seconds < 1.5, message
-    assert grown < 128, message
+    assert more[0] < 128, message
     assert len(message) < 500
 
 
@@ -373,3 +533,51 @@ def test_ordinary_work_is_far_from_the_limits() -> None:
     chat = [{"role": "user", "content": "word " * 200} for _ in range(4000)]  # 4 MB of chat
     text = ChatTemplate(source).render(chat)
     assert text.count("<|user|>") == 4000
+
+
+# ---- patterns of response templates
+
+# The first are refused, the others must take time that grows with the length of the answer alone.
+PATTERNS = (
+    "(a+)+b", "(a*)*b", "(?:a+b?)+c", "(a|b|ab)*{2,9}c", "(?:a?){400}a{400}", "((a{1,50}){1,50}){1,50}", "(?:(?:a|a)*c|a*b)", "(?:a|a|a|a)*c",
+    "a*a*a*a*a*a*c", ".*.*.*.*=.*", "(?:.|\\n)*?</x>", "(?:a|aa)*c", "[^b]*b[^c]*c[^d]*d", "(?:a.?){20}c", "a{1,400}c", "(?:ab?){0,200}c",
+    "(?P<name>a*)(?:b|a)*c", "\\s*a\\s*a\\s*c", "(?:a*?b)?a*?c", "a(?=a)", "(?:a|b)*a(?:a|b){12}c",
+)  # fmt: skip
+# `make test` takes short answers and every second pattern, because a marker is looked for in up to 30,000 characters a second.
+LENGTH = 60_000 if FUZZ >= 10_000 else 2_000
+ANSWERS = [(text * LENGTH)[:LENGTH] for text in ("a", "ab", "<x>", "a\n")]
+
+
+@pytest.mark.parametrize("place", ["open_pattern", "close_pattern", "tag_pattern"])
+def test_patterns_that_make_backtracking_explode(place: str) -> None:
+    refused = 0
+    for pattern in PATTERNS[:: 1 if FUZZ >= 10_000 else 2]:
+        call: dict[str, Any] = {
+            "open": "<t>",
+            "close": "</t>",
+            "content": "xml-inline",
+            "content_args": {"tag_pattern": "<(?P<key>a)>(?P<value>a)"},
+        }
+        if place == "tag_pattern":
+            call["content_args"] = {"tag_pattern": f"(?P<key>{pattern})=(?P<value>{pattern})"}
+        else:
+            del call[place.partition("_")[0]]
+            call[place] = pattern
+        try:
+            shape = ResponseTemplate({"fields": {"content": {}, "tool_calls": call}})
+        except ValueError as error:
+            refused += 1
+            assert len(str(error)) < 500
+            continue
+        for answer in ANSWERS:
+            said = answer if place == "open_pattern" else f"<t>{answer}</t>"
+            for cuts in (len(said), 1000)[: 2 if FUZZ >= 10_000 else 1]:
+                start = time.thread_time()
+                parser = ResponseParser(shape)
+                with grown() as more:
+                    for at in range(0, len(said), cuts):
+                        parser.feed(said[at : at + cuts])
+                    parser.finish()
+                assert time.thread_time() - start < 5, (pattern, answer[:9], cuts)
+                assert more[0] < 128, (pattern, answer[:9], cuts)
+    assert 2 <= refused < 9
