@@ -145,7 +145,16 @@ class AnswerGrammar(Lark):
     def schema(self, name: str, schema: dict[str, Any]) -> str:
         """Adds a rule for JSON that matches a schema. The schema must come from prepared(). Returns the text with which other rules refer
         to the new rule."""
-        return exact(schema, _LOOSE, self, name) or self.other(name, json_schema={**schema, "x-guidance": _LOOSE})
+        if (found := exact(schema, _LOOSE, self, name)) is not None:
+            return found
+        return self.other(name, json_schema={**schema, "$comment": json.dumps({"#": "#"}), "x-guidance": _LOOSE})
+
+    def belongs(self, begin: int, whose: str) -> None:
+        """Has error messages say whose the schemas are that were added as others[begin:]."""
+        for other in self.others[begin:]:
+            if "json_schema" in other:
+                origins = json.loads(other["json_schema"]["$comment"])
+                other["json_schema"]["$comment"] = json.dumps({place: f"{whose}: {origin}" for place, origin in origins.items()})
 
     def grammar(self, name: str, body: Grammar) -> str:
         """Adds `body` under a name. Returns the text with which rules refer to it."""
@@ -370,7 +379,7 @@ def _call(made: AnswerGrammar, written: Written, index: int, tool: Mapping[str, 
         name, arguments = written.keys
         one = f'{{ "{name}": "%json_name%", "{arguments}": %arguments% }}'
         text = one if "%calls%" in text else text.replace("%call%", one)
-    found = []
+    found, begin = [], len(made.others)
     for i, part in enumerate(_PLACE.split(text)):
         if i % 2 == 0:
             found.append(made.spelt(part))
@@ -389,6 +398,7 @@ def _call(made: AnswerGrammar, written: Written, index: int, tool: Mapping[str, 
                 found.append(made.schema(f"arguments_{index}", arguments_schema(tool)))
         else:
             found.append(_parameters(made, written.parameter, index, tool))
+    made.belongs(begin, _whose(function["name"]))
     return " ".join(part for part in found if part)
 
 
@@ -397,7 +407,11 @@ def _of_tool(name: str) -> Iterator[None]:
     try:
         yield
     except GrammarError as error:
-        raise GrammarError(f"the parameters of the tool {shown(name)}: {error}") from None
+        raise GrammarError(f"{_whose(name)}: {error}") from None
+
+
+def _whose(name: str) -> str:
+    return f"the parameters of the tool {shown(name)}"
 
 
 def arguments_schema(tool: Mapping[str, Any]) -> dict[str, Any]:

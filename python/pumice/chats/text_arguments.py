@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ..common.arguments import shown
 from ..errors import GrammarError
 from ..generate.lark import anchored, lark_regex, lark_text, matches_nothing
-from ..generate.schema_rules import ABOUT, JsonRules, is_a, sizes
+from ..generate.schema_rules import ABOUT, JsonRules, has_no_value, is_a, listed_values, sizes
 from ..generate.schemas import pointer, referred
 
 if TYPE_CHECKING:
     from .answer_grammars import AnswerGrammar
 
 _LENGTHS = ("minLength", "maxLength")
+_PYTHON = {"boolean": ("True", "False"), "null": ("None",)}
 # Keywords that do not show whether a string is allowed. A schema with one of them is refused, unless it consists of a $ref or an anyOf
 # alone, or its "type" excludes strings.
 _BRANCHES = ("$ref", "anyOf", "allOf", "oneOf", "not", "if")
@@ -43,7 +44,10 @@ class TextArguments:
         self._made, self._name, self._schema, self._guidance = made, name, schema, guidance
         self._head, _, rest = form.partition("%key%")
         self._middle, _, tail = rest.partition("%value%")
-        self._mark, self._blanks = tail.rstrip(), tail[len(tail.rstrip()) :]
+        self._mark = tail.strip()
+        self._before, _, self._blanks = tail.partition(self._mark)
+        # A line feed that the model may write between a text and the mark. The parser drops one.
+        self._feed = r"\n?" if "\n" in self._before else ""
         self._count = 0
 
     def strict(self) -> str:
@@ -52,7 +56,10 @@ class TextArguments:
         required = is_a(list, self._schema.get("required", []), "#/required")
         found = []
         for key, inner in properties.items():
-            one = self._parameter(key, inner, pointer("#/properties", key))
+            path = pointer("#/properties", key)
+            if key not in required and has_no_value(inner, path):
+                continue
+            one = self._parameter(key, inner, path)
             found.append(f"({one})" if key in required else f"({one})?")
         return " ".join(found)
 
@@ -74,19 +81,22 @@ class TextArguments:
     def _parameter(self, key: str, schema: Any, path: str) -> str:
         may = _May()
         self._gather(schema, path, may, ())
-        middle, mark = self._made.spelt(self._middle), self._made.spelt(self._mark)
+        middle = self._made.spelt(self._middle)
         if may.any_text:
             return self._one(key, middle, self._until())
         # JSON other than null could also be read as a string here, so it is not allowed. Blanks before the value would count as characters
         # of the string, so `middle` is matched exactly.
         if may.lengths or may.patterns:
-            may.plain = [{"type": "null"}] if any(_has_null(inner) for inner in may.plain) else []
+            may.plain = [{"type": "null"}] if any("null" in _kinds(inner) for inner in may.plain) else []
             middle = " ".join(
                 lark_text(piece) if special is None else f"<[{special}]>" for piece, special in self._made.parts(self._middle)
             )
         found = [*may.texts, *(self._sized(*length) for length in may.lengths), *map(self._matching, may.patterns)]
         if may.plain:
-            found.append(f"{self._json(may.plain, path)} {mark}")
+            found.append(f"{self._json(may.plain, path)} {self._end()}")
+            # Chat templates that print values with Jinja alone write Python's words.
+            kinds = {kind for inner in may.plain for kind in _kinds(inner)}
+            found += [f"{lark_text(word)} {self._end()}" for kind, words in _PYTHON.items() if kind in kinds for word in words]
         if not found:
             raise GrammarError(f"{path}: no value can be there")
         return self._one(key, middle, f"({' | '.join(found)})")
@@ -99,12 +109,12 @@ class TextArguments:
         forms = ([r"\S"] if least < 2 and most != 0 else []) + ([rf"\S(?s:.{inner})\S"] if most is None or most > 1 else [])
         if not forms:
             return mark
-        text = self._made.behind(self._new(), f"({'|'.join(forms)})", self._mark)
+        text = self._made.behind(self._new(), f"({'|'.join(forms)}){self._feed}", self._mark)
         return text if least else f"({text} | {mark})"
 
     def _matching(self, pattern: str) -> str:
         """Returns an expression for a text of a regular expression, followed by the mark. The text neither begins nor ends with blanks."""
-        text = self._made.behind(self._new(), lark_regex(pattern), self._mark, r"(\S|\S(?s:.*)\S)")
+        text = self._made.behind(self._new(), f"(?:{lark_regex(pattern)}){self._feed}", self._mark, rf"(\S|\S(?s:.*)\S){self._feed}")
         return f"({text} | {self._made.spelt(self._mark)})" if matches_nothing(pattern) else text
 
     def _gather(self, schema: Any, path: str, may: _May, seen: tuple[str, ...]) -> None:
@@ -119,6 +129,8 @@ class TextArguments:
             for i, inner in enumerate(is_a(list, here["anyOf"], f"{path}/anyOf")):
                 self._gather(inner, pointer(f"{path}/anyOf", i), may, seen)
             return
+        if has_no_value(here, path):
+            return
         kinds = here.get("type", ["string"])
         if "string" not in ([kinds] if isinstance(kinds, str) else is_a(list, kinds, f"{path}/type")):
             may.plain.append(schema)
@@ -131,7 +143,7 @@ class TextArguments:
                 f"{pointer(path, word)}: the keyword cannot be enforced in the arguments of this model's calls, which come as text"
             )
         if "enum" in here or "const" in here:
-            values = is_a(list, here["enum"], f"{path}/enum") if "enum" in here else [here["const"]]
+            values = listed_values(here, path)
             may.texts += [self._said(value, path) for value in values if isinstance(value, str)]
             if others := [value for value in values if not isinstance(value, str)]:
                 may.plain.append({"enum": others, **({"type": kinds} if "type" in here else {})})
@@ -147,7 +159,11 @@ class TextArguments:
     def _said(self, text: str, path: str) -> str:
         if self._mark in text:
             raise GrammarError(f"{path}: the text {shown(text)} has {self._mark}, which ends a value of this model's calls")
-        return f"{lark_text(text)} {self._made.spelt(self._mark)}" if text else self._made.spelt(self._mark)
+        return f"{lark_text(text)} {self._end()}" if text else self._made.spelt(self._mark)
+
+    def _end(self) -> str:
+        """Returns an expression for what comes after a value that no blank at its end changes."""
+        return f"{self._made.spelt(self._before)} {self._made.spelt(self._mark)}".strip()
 
     def _json(self, plain: list[Any], path: str) -> str:
         one: dict[str, Any] = plain[0] if len(plain) == 1 else {"anyOf": plain}
@@ -157,6 +173,7 @@ class TextArguments:
         return JsonRules(self._made, name, root, self._guidance).part(one, path)
 
 
-def _has_null(schema: Any) -> bool:
-    kinds = schema.get("type", []) if isinstance(schema, dict) else []
-    return "null" in ([kinds] if isinstance(kinds, str) else kinds)
+def _kinds(schema: Any) -> list[str]:
+    """Returns the types of a schema that lists no values. Returns [] for any other schema."""
+    kinds = schema.get("type", []) if isinstance(schema, dict) and not schema.keys() & {"enum", "const"} else []
+    return [kinds] if isinstance(kinds, str) else kinds

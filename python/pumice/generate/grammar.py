@@ -261,7 +261,9 @@ def _place(schema: dict[str, Any], told: str) -> tuple[str, str]:
         return first(
             ["pattern", "patternProperties"], lambda value: not source or source in json.dumps(value) or source in str(value)
         ), relaxing(["pattern"])
-    if found := re.search(r"Invalid type: (.*)", told):
+    if found := re.search(r"required property '(.*)' is unsatisfiable", told):
+        return first(["required"], lambda value: isinstance(value, list) and found[1] in value), ""
+    if found := re.search(r"Invalid type: ?(.*)", told):
         return first(["type"], lambda value: found[1] in (value if isinstance(value, list) else [value])), ""
     if "Resource" in told or "Pointer" in told:
         return first(

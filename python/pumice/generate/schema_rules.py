@@ -44,6 +44,8 @@ class SchemaRules:
         "null": (),
     }
     unions: tuple[str, ...] = ("anyOf",)
+    # All keywords that are not in this set count as annotations.
+    _KNOWN = frozenset({*ENFORCED, *itertools.chain(*RELAXABLE.values()), "$dynamicRef", "$recursiveRef"})
     comma, colon = '","', '":"'
     open_list, close_list, open_object, close_object = '"["', '"]"', '"{"', '"}"'
 
@@ -91,7 +93,7 @@ class SchemaRules:
 
     def _asked(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the keywords of a schema without its annotations."""
-        return {word: value for word, value in schema.items() if word not in ABOUT}
+        return {word: value for word, value in schema.items() if word in self._KNOWN}
 
     def _refusal(self, path: str, word: str, beside: str) -> GrammarError:
         raise NotImplementedError
@@ -120,12 +122,11 @@ class SchemaRules:
         kinds = [given] if isinstance(given, str) else [is_a(str, kind, f"{path}/type") for kind in is_a(list, given, f"{path}/type")]
         word = "enum" if "enum" in here else "const"
         if word in here:
-            self._only(here, path, word, "type")
-            values = is_a(list, here["enum"], f"{path}/enum") if word == "enum" else [here["const"]]
-            fitting = [_as_of(value, kinds) for value in values if _is(value, kinds)]
-            if not fitting:
+            values = listed_values(here, path)
+            self._only(here, path, word, "type", *self._idle_beside(values))
+            if not values:
                 raise GrammarError(f"{path}: no value can be there")
-            return self._choice(fitting, path)
+            return self._choice(values, path)
         return self._of_kinds(kinds, here, path)
 
     def _union(self, word: str, here: Mapping[str, Any], path: str) -> str:
@@ -180,6 +181,11 @@ class SchemaRules:
             if word not in known:
                 raise self._refusal(path, word, known[0] if len(known) <= 2 else "")
 
+    def _idle_beside(self, values: Sequence[Any]) -> Iterator[str]:
+        """Yields the keywords that restrict none of the values, because they apply to other types."""
+        words = {word for kind, words in self.of_kind.items() for word in words if any(_is(value, [kind]) for value in values)}
+        yield from (word for word in itertools.chain(*self.of_kind.values()) if word not in words)
+
     # ---- fixed values
 
     def _written(self, value: Any, path: str) -> str:
@@ -213,7 +219,7 @@ class SchemaRules:
             rest = self._rule(f"({self.comma} {pair})*")
             whole = f"({pair} {rest})?"
         for key in reversed(self._in_order(list(inner))):
-            if key not in required and inner[key][0] is False:
+            if key not in required and has_no_value(*inner[key]):
                 continue
             pair = self._rule(f"{self._key(key, path)} {self.colon} {self._value(*inner[key])}")
             if key in required:
@@ -263,8 +269,6 @@ class JsonRules(SchemaRules):
         "integer": (*number_texts.BOUNDS, "multipleOf"),
     }  # fmt: skip
     unions = ("anyOf", "oneOf")
-    # All keywords that are not in this set count as annotations.
-    _KNOWN = frozenset({*ENFORCED, *itertools.chain(*RELAXABLE.values()), "$dynamicRef", "$recursiveRef"})
 
     def __init__(self, made: Lark, name: str, schema: Mapping[str, Any], guidance: Mapping[str, Any]) -> None:
         super().__init__(made, name, schema)
@@ -301,7 +305,7 @@ class JsonRules(SchemaRules):
             return self._compiled(schema, path)
 
     def _asked(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        here = {word: value for word, value in schema.items() if word in self._KNOWN}
+        here = super()._asked(schema)
         inner = here.get("allOf")
         if len(here) == 1 and isinstance(inner, list) and len(inner) == 1 and isinstance(inner[0], dict):
             return self._asked(inner[0])
@@ -534,6 +538,22 @@ def _is(value: Any, kinds: Sequence[str]) -> bool:
     if isinstance(value, (int, float)):
         return "number" in kinds or ("integer" in kinds and value == int(value))
     return ("string" if isinstance(value, str) else "array" if isinstance(value, list) else "object") in kinds
+
+
+def listed_values(here: Mapping[str, Any], path: str) -> list[Any]:
+    """Returns the values of a schema's enum or const that have one of its types."""
+    given = here.get("type", _ALL)
+    kinds = [given] if isinstance(given, str) else is_a(list, given, f"{path}/type")
+    values = is_a(list, here["enum"], f"{path}/enum") if "enum" in here else [here["const"]]
+    return [_as_of(value, kinds) for value in values if _is(value, kinds)]
+
+
+def has_no_value(schema: Any, path: str) -> bool:
+    """Returns whether a schema allows no value: it is false, or none of the values that it lists has its type. A property with such a
+    schema cannot be there."""
+    if isinstance(schema, Mapping) and ("enum" in schema or "const" in schema):
+        return not listed_values(schema, path)
+    return schema is False
 
 
 def _as_of(value: Any, kinds: Sequence[str]) -> Any:
