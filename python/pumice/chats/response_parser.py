@@ -219,7 +219,7 @@ def _checked_arguments(content: str, given: Mapping[str, Any], where: str) -> Ma
     """Checks content_args and returns a copy in which the regular expressions are Pattern objects."""
     known = {
         "json": ("unquoted_keys", "string_delims", "allow_non_json"),
-        "xml-inline": ("tag_pattern", "value_parser", "merge_duplicates"),
+        "xml-inline": ("tag_pattern", "value_parser", "merge_duplicates", "string_delims"),
         "kv-lines": ("line_sep", "kv_sep", "value_parser", "strip"),
         "text": ("strip",),
         "python": (),
@@ -289,7 +289,7 @@ def _json_values(text: str) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-_BARE_KEY = re.compile(r"[{,]\s*([\w.$-]+)\s*:")
+_BARE_KEY = re.compile(r"[{,]\s*([^\s\"{}\[\],:<]+)\s*:")
 
 
 def _standard_json(text: str, arguments: Mapping[str, Any]) -> str:
@@ -328,7 +328,8 @@ def _read_inner(text: str, inner: tuple[str, Mapping[str, Any]] | None) -> Any:
 def _read_tags(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for _, _, groups in arguments["tag_pattern"].find_all(text):
-        key, value = groups.get("key", "").strip(), _read_inner(groups.get("value", ""), arguments.get("value_parser"))
+        key = groups.get("key", "").strip()
+        value = groups["cdata"] if "cdata" in groups else _read_inner(groups.get("value", ""), arguments.get("value_parser"))
         if key in result and arguments.get("merge_duplicates"):
             value = [*(result[key] if isinstance(result[key], list) else [result[key]]), value]
         result[key] = value
@@ -625,8 +626,9 @@ class ResponseParser:
         self._enter(opens)
         if opens is not None and opens.kind == "tool_call":
             self._raw, self._body, self._groups = [found.text], [], found.groups
-            quotes = _QUOTES.get(opens.content)
-            self._open_text, self._heard = _OpenText(quotes, opens.arguments) if quotes else None, 0
+            quotes = _QUOTES.get(opens.content, "")
+            has_texts = quotes or opens.arguments.get("string_delims")
+            self._open_text, self._heard = _OpenText(quotes, opens.arguments) if has_texts else None, 0
             name = found.groups.get("name")
             events.append(Event("tool_call", begun=True, name=name, deltas=tuple(self._arriving.begin(opens.arrives, name))))
 

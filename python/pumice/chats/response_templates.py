@@ -120,7 +120,7 @@ ROWS: tuple[Row, ...] = (
         "Gemma 4 (<|tool_call>call:)",
         ("<|tool_call>",),
         _shape(
-            text={"close": ["<turn|>", "<|tool_response>"]},
+            text={"close": ["<turn|>", "<|tool_response>", "<channel|>"]},
             reasoning={"open_pattern": r"<\|channel>thought\n?", "close": "<channel|>"},
             open_pattern=r"<\|tool_call>\s*call:(?P<name>[\w.-]+)",
             close="<tool_call|>",
@@ -239,6 +239,16 @@ ROWS: tuple[Row, ...] = (
         Thought("<|think|>", "<|end|><|begin|>assistant", "<|content|>"),
     ),
     Row(
+        "GigaChat 3.1 (<|function_call|>)",
+        ("<|function_call|>",),
+        _shape(
+            text={"close": "<|message_sep|>"},
+            open="<|function_call|>",
+            close_pattern=r"\s*(?:<\|message_sep\|>|$)",
+        ),
+        Written("<|function_call|>%call%", alone=True),
+    ),
+    Row(
         "GigaChat 3 (function call<|role_sep|>)",
         ("function call", "<|role_sep|>"),
         _shape(
@@ -249,13 +259,59 @@ ROWS: tuple[Row, ...] = (
         Written("<|message_sep|>\n\nfunction call<|role_sep|>\n%call%", alone=True),
     ),
     Row(
+        "DeepSeek V3.2, V4 (<｜DSML｜invoke name=)",
+        ("｜DSML｜", "invoke name="),
+        _shape(
+            open_pattern=r'(?:<｜DSML｜(?:function|tool)_calls>\s*)?<｜DSML｜invoke name="(?P<name>[^"\n]+)">',
+            close_pattern=r"</｜DSML｜invoke>(?:\s*</｜DSML｜(?:function|tool)_calls>)?",
+            content="xml-inline",
+            content_args={
+                "tag_pattern": r'<｜DSML｜parameter name="(?P<key>[^"\n]+)"(?: string="(?:true|false)")?>(?P<value>.*?)</｜DSML｜parameter>'
+            },
+            transform=_NAMED,
+        ),
+        "each parameter says whether its value is a text",
+    ),
+    Row(
+        "Seed-OSS (<seed:tool_call><function=name>)",
+        ("<seed:tool_call>", "<seed:think>"),
+        _shape(
+            reasoning={"open": "<seed:think>", "close": "</seed:think>"},
+            open_pattern=r"(?:<seed:tool_call>\s*)?<function=(?P<name>[^>\n]+)>",
+            close_pattern=r"</function>(?:\s*</seed:tool_call>)?",
+            content="xml-inline",
+            content_args={"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>(?P<value>.*?)</parameter>"},
+            transform=_NAMED,
+        ),
+        Written(
+            "<seed:tool_call>\n<function=%name%>\n%parameters%</function>\n</seed:tool_call>",
+            between="\n",
+            parameter="<parameter=%key%>%value%</parameter>\n",
+        ),
+    ),
+    # MiniMax M3 writes arguments as nested tags, which no response template reads.
+    Row("MiniMax M3 (<mm:think>)", ("<mm:think>", "]<]minimax[>["), _shape(reasoning={"open": "<mm:think>", "close": "</mm:think>"})),
+    Row(
+        "Apriel ([BEGIN FINAL RESPONSE], <tool_calls>)",
+        ("[BEGIN FINAL RESPONSE]", "<tool_calls>"),
+        _shape(
+            reasoning={"open": "Here are my reasoning steps:\n", "close": "[BEGIN FINAL RESPONSE]"},
+            open="<tool_calls>",
+            close="</tool_calls>",
+        ),
+        Written("<tool_calls>%calls%</tool_calls>"),
+    ),
+    Row(
         "MiniCPM 5 (<function name=)",
         ('<function name="', '<param name="'),
         _shape(
             open_pattern=r'<function name="(?P<name>[^"\n]+)">',
             close="</function>",
             content="xml-inline",
-            content_args={"tag_pattern": r'<param name="(?P<key>[^"\n]+)">(?:<!\[CDATA\[)?(?P<value>.*?)(?:\]\]>)?</param>'},
+            content_args={
+                "tag_pattern": r'<param name="(?P<key>[^"\n]+)">(?:<!\[CDATA\[(?P<cdata>.*?)\]\]>|(?P<value>.*?))</param>',
+                "string_delims": [["<![CDATA[", "]]>"]],
+            },
             transform=_NAMED,
         ),
         Written('<function name="%name%">%parameters%</function>', between="\n", parameter='<param name="%key%">%value%</param>'),
@@ -271,8 +327,10 @@ ROWS: tuple[Row, ...] = (
             transform=_NAMED,
         ),
         Written(
-            '<minimax:tool_call>\n<invoke name="%name%">\n%parameters%</invoke>\n</minimax:tool_call>',
+            '<invoke name="%name%">\n%parameters%</invoke>',
+            before="<minimax:tool_call>\n",
             between="\n",
+            after="\n</minimax:tool_call>",
             parameter='<parameter name="%key%">%value%</parameter>\n',
         ),
     ),
@@ -305,7 +363,7 @@ ROWS: tuple[Row, ...] = (
         Written(
             "<tool_call>\n<function=%name%>\n%parameters%</function>\n</tool_call>",
             between="\n",
-            parameter="<parameter=%key%>\n%value%</parameter>\n",
+            parameter="<parameter=%key%>\n%value%\n</parameter>\n",
         ),
     ),
     Row(
@@ -348,19 +406,19 @@ ROWS: tuple[Row, ...] = (
         "Hunyuan, MiniMax M1 (<tool_calls>)",
         ("<tool_calls>",),
         _shape(open="<tool_calls>", close="</tool_calls>"),
-        Written("<tool_calls>\n%call%\n</tool_calls>"),
+        Written("%call%", before="<tool_calls>\n", between="\n", after="\n</tool_calls>"),
     ),
     Row(
         "InternLM 2 (<|action_start|>)",
         ("<|action_start|>", "<|plugin|>"),
         _shape(open_pattern=r"<\|action_start\|>\s*<\|plugin\|>", close="<|action_end|>"),
-        Written("<|action_start|><|plugin|>%call%<|action_end|>"),
+        Written("<|action_start|><|plugin|>\n%call%<|action_end|>"),
     ),
     Row(
         "Granite 20B (<function_call>)",
         ("<function_call>",),
         _shape(open="<function_call>", close_pattern=r"</function_call>|\s*(?=<function_call>)"),
-        Written("<function_call>%call%", between="\n"),
+        Written("<function_call> %call%", between="\n"),
     ),
     Row(
         "LFM2 (<|tool_call_start|>[f(a=1)])",

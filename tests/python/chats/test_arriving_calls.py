@@ -73,7 +73,8 @@ def test_deltas_say_what_the_calls_say(name: str) -> None:
 WHOLE = {
     "Gemma 4 (<|tool_call>call:)", "FunctionGemma (<start_function_call>call:)",  # keys without quotation marks
     "MiniCPM 5 (<function name=)", "MiniMax (<invoke name=)", "GLM (<tool_call>name<arg_key>)",  # parameters as XML
-    "Qwen3-Coder (<function=name><parameter=)", "LFM2 (<|tool_call_start|>[f(a=1)])",
+    "Qwen3-Coder (<function=name><parameter=)", "Seed-OSS (<seed:tool_call><function=name>)",
+    "DeepSeek V3.2, V4 (<｜DSML｜invoke name=)", "LFM2 (<|tool_call_start|>[f(a=1)])",
 }  # fmt: skip
 
 

@@ -362,6 +362,30 @@ TEMPLATES["minicpm 5"] = _CHATML.replace(
     r"""{{- '\n<function name="' ~ call.function.name ~ '">' }}{%- for k, v in call.function.arguments | items %}
         {{- '<param name="' ~ k ~ '">' }}VALUE{{- '</param>' }}{%- endfor %}{{- '</function>' }}""".replace("VALUE", _VALUE),
 )
+TEMPLATES["seed-oss"] = TEMPLATES["qwen3-coder"]
+for _plain, _seed in (
+    ("<think>\\n", "<seed:think>"), ("\\n</think>", "</seed:think>"), ("tool_call>", "seed:tool_call>"), ("</seed:", "</seed:"),
+    (">\\n' }}{{- (v", ">' }}{{- (v"), ("\\n</parameter>", "</parameter>"),
+):  # fmt: skip
+    TEMPLATES["seed-oss"] = TEMPLATES["seed-oss"].replace(_plain, _seed)
+TEMPLATES["deepseek v3.2"] = _CHATML.replace(
+    "CALL",
+    r"""{{- '\n\n<｜DSML｜function_calls>\n' if loop.first }}{{- '<｜DSML｜invoke name="' ~ call.function.name ~ '">\n' }}
+            {%- for k, v in call.function.arguments | items %}
+                {{- '<｜DSML｜parameter name="' ~ k ~ '" string="' ~ ('true' if v is string else 'false') ~ '">' }}
+                {{- v if v is string else v | tojson }}{{- '</｜DSML｜parameter>\n' }}
+            {%- endfor %}{{- '</｜DSML｜invoke>\n' }}{{- '</｜DSML｜function_calls>' if loop.last }}""",
+)
+TEMPLATES["apriel"] = _CHATML.replace(
+    "CALL", "{{- ('\\n<tool_calls>[' if loop.first else ', ') ~ call.function | tojson ~ (']</tool_calls>' if loop.last else '') }}"
+)
+for _plain, _own in (("<think>\\n", "Here are my reasoning steps:\\n"), ("</think>\\n\\n", "[BEGIN FINAL RESPONSE]\\n")):
+    TEMPLATES["apriel"] = TEMPLATES["apriel"].replace(_plain, _own)
+TEMPLATES["gigachat 3.1"] = (
+    TEMPLATES["gigachat"]
+    .replace("'function call<|role_sep|>\\n'", "'<|function_call|>'")
+    .replace("(m.content or '') ~ '<|message_sep|>\\n\\n' }}", "(m.content or '') }}{{- '<|message_sep|>\\n\\n' if not m.tool_calls }}")
+)
 TEMPLATES["lfm2"] = TEMPLATES["lfm2"].replace(r"# Tools\n", "List of tools: ")
 
 # Tokens that end an answer. The engine stops at them, and they are not part of the text.
@@ -371,7 +395,7 @@ ENDS = (
 )  # fmt: skip
 
 # Templates that do not write reasoning.
-NO_REASONING = ("llama3", "llama4", "mistral old", "functiongemma", "command-r", "gigachat")
+NO_REASONING = ("llama3", "llama4", "mistral old", "functiongemma", "command-r", "gigachat", "gigachat 3.1")
 NO_CONTENT_BESIDE_CALLS = ("llama3", "llama4", "mistral old")
 
 
