@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-faults test-stores test-ray fuzz-grammars \
+.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-faults test-suites test-stores test-ray fuzz-grammars \
         bench cpu-report wheel test-wheel docs \
         check check-python check-types check-format check-cpp check-arm check-macos test-arm test-arm-install arm-tiles format sanitize clean
 
@@ -29,7 +29,7 @@ test-cpp: build/tests/.built
 
 # Runs the tests in PYTEST_WORKERS processes, because most tests keep only one core busy. Then runs the tests that are marked "alone"
 # (pyproject.toml) one after another.
-test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
+test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools $(VENV)/.suites
 	$(BIN)/python -m pytest tests/python -m "not alone" -n $(PYTEST_WORKERS) --dist worksteal
 	$(BIN)/python -m pytest tests/python -m alone
 
@@ -143,6 +143,19 @@ test-ray: $(VENV)-ray/.installed
 fuzz-grammars: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	PUMICE_FUZZ=100000 $(BIN)/python -m pytest tests/python/generate/test_grammars.py -k random_grammars
 	PUMICE_FUZZ=5000 $(BIN)/python -m pytest tests/python/generate/test_schema_numbers.py -k "written_down or bounds"
+
+# Runs test suites of other projects whole: the JSON-Schema-Test-Suite, all functions and answers of the Berkeley function-calling leaderboard
+# in every shape of answers, and llama.cpp's cases of Jinja and chats, which are read anew out of the sources that the sdist of
+# llama-cpp-python carries (76 MB, downloaded once). Then 10,000 templates that look for an escape from the sandbox, and all patterns. Takes
+# 15 minutes of two processors. `make test` has short forms of all.
+test-suites: $(VENV)/.installed $(VENV)/.tools $(VENV)/.suites
+	test -f $(LLAMA_SDIST) || $(PIP) download -q --no-deps --no-binary llama-cpp-python -d build/suites llama-cpp-python==$(LLAMA_VERSION)
+	$(BIN)/python tests/make_suite_goldens.py --check $(LLAMA_SDIST)
+	PUMICE_TEST_SUITES=1 PUMICE_FUZZ=10000 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -s tests/python/generate/test_json_schema_suite.py \
+	  tests/python/chats/test_function_calls.py tests/python/chats/test_llama_cases.py tests/python/chats/test_template_attacks.py
+
+LLAMA_VERSION := 0.3.36
+LLAMA_SDIST := build/suites/llama_cpp_python-$(LLAMA_VERSION).tar.gz
 
 # Makes the documentation's site, build/docs/index.html: files that open from the disk, search included. A warning, such as a link that leads
 # nowhere, is an error. The reference comes from the docstrings of the package in .venv.
@@ -315,6 +328,11 @@ $(VENV)/.samples: $(VENV)/.made
 
 $(VENV)/.tools: $(VENV)/.made tests/requirements.txt
 	$(PIP) install -q -r tests/requirements.txt
+	@touch $@
+
+# Packages that carry test suites of other projects. They are read and not installed.
+$(VENV)/.suites: $(VENV)/.made tests/suites-requirements.txt
+	$(PIP) download -q --no-deps --no-binary jsonschema -d build/suites -r tests/suites-requirements.txt
 	@touch $@
 
 $(VENV)/.checkers: $(VENV)/.made tests/check-requirements.txt
