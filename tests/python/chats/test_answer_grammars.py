@@ -462,6 +462,59 @@ def test_a_text_follows_its_pattern(name: str) -> None:
                 assert [call.arguments for call in parser.calls] == [{"x": value}]
 
 
+@pytest.mark.parametrize("name", ["hermes", "gemma4", "qwen3-coder"])
+def test_schemas_that_contradict_themselves(name: str) -> None:
+    """A property that can have no value is left out if it is optional. A keyword of another type, or one that JSON Schema does not have,
+    restricts nothing."""
+    properties = {
+        "size": {"type": "integer", "enum": ["1", "2"]},
+        "kind": {"type": "string", "enum": ["a", "b"], "items": {"type": "null"}, "minimum": 3, "optional": True},
+    }
+    parameters: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    tool: Any = {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
+    form = written(name)
+    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES[name]) as model:
+        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        for key, value, good in (("kind", "a", True), ("kind", "c", False), ("size", "1", False), ("size", 1, False)):
+            said = json.dumps(value) if form.parameter == "" or not isinstance(value, str) else value
+            text = form.call.replace("%call%", f'{{"name": "f", "arguments": {{"{key}": {said}}}}}').replace("%name%", "f")
+            text = text.replace("%parameters%", form.parameter.replace("%key%", key).replace("%value%", said))
+            text = form.before + text.replace("%bare%", f"{{{key}:{_bare(value, form.mark)}}}") + form.after
+            assert _may_be_said(model, made, text) is good, text
+        parameters["required"] = ["size"]
+        with pytest.raises(pumice.GrammarError, match="the parameters of the tool 'f': #/(properties/size: no value|required: .*'size')"):
+            model.chat([USER], tools=[tool], tool_choice="required", max_tokens=1)
+        properties["size"] = {"type": "object", "properties": {"x": {"type": ""}}}
+        with pytest.raises(pumice.GrammarError, match="the parameters of the tool 'f': #/properties/size/properties/x/type: "):
+            model.chat([USER], tools=[tool], tool_choice="required", max_tokens=1)
+
+
+def test_values_as_text_end_as_the_model_ends_them() -> None:
+    """Qwen3-Coder writes a line feed behind each value, and Python's words where its chat template shows them."""
+    properties = {
+        "kind": {"enum": ["a", "b"]}, "days": {"type": "integer"}, "exact": {"type": "boolean"},
+        "note": {"type": ["string", "null"], "maxLength": 3}, "code": {"type": "string", "pattern": "^(?:[a-z]+)$"},
+        "only": {"const": True},
+    }  # fmt: skip
+    parameters = {"type": "object", "properties": properties, "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
+    with pumice.load(samples.smollm2(), device="cpu", chat_template=TEMPLATES["qwen3-coder"]) as model:
+        made = model._generator.grammars.compiled(model._chats.asked(_question(model, [tool], "required")).grammar).filter()
+        for key, said, value in (
+            ("kind", "a", "a"), ("days", "3", 3), ("exact", "true", True), ("exact", "False", False), ("note", "abc", "abc"),
+            ("note", "None", None), ("code", "xyz", "xyz"), ("only", "true", True),
+        ):  # fmt: skip
+            for end in ("\n", ""):
+                text = f"<tool_call>\n<function=f>\n<parameter={key}>\n{said}{end}</parameter>\n</function>\n</tool_call>"
+                assert _may_be_said(model, made, text), text
+                parser = ResponseParser(ResponseTemplate(row_of("qwen3-coder").template), [tool])
+                parser.feed(text)
+                parser.finish()
+                assert [call.arguments for call in parser.calls] == [{key: value}]
+        for key, said in (("only", "True"), ("days", "None"), ("note", "abcd"), ("code", "xyz\n\n"), ("exact", "None")):
+            assert not _may_be_said(model, made, f"<tool_call>\n<function=f>\n<parameter={key}>\n{said}\n</parameter>"), said
+
+
 @pytest.mark.parametrize("name", ["gemma4", "qwen3-coder"])
 def test_dates_and_classes_of_characters_in_arguments_without_json(name: str) -> None:
     """JSON Schema's \\d has ten digits, and Lark's those of all scripts."""

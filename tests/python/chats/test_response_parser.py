@@ -129,6 +129,21 @@ def test_all_asked_for_shapes_have_a_row() -> None:
     }
 
 
+def test_markers_in_cdata_end_nothing() -> None:
+    """Without its own rule, a value of MiniCPM 5 ended at the first </param> in silence, and the call at </function>."""
+    said = '<function name="html"><param name="a"><![CDATA[<b></param></function>]]></param><param name="c">x</param></function>'
+    for pieces in ([said], list(said)):
+        parser, _ = parse(SHAPES["MiniCPM 5 (<function name=)"], pieces)
+        assert [call.arguments for call in parser.calls] == [{"a": "<b></param></function>", "c": "x"}]
+        assert (parser.content, parser.errors) == ("", [])
+
+
+def test_bare_keys_have_any_characters() -> None:
+    said = '<|tool_call>call:f{/opt/a-b:<|"|>x<|"|>,größe:3,a.b:{c@d:[{e:1}]},n:[1,2]}<tool_call|>'
+    parser, _ = parse(SHAPES["Gemma 4 (<|tool_call>call:)"], [said])
+    assert [call.arguments for call in parser.calls] == [{"/opt/a-b": "x", "größe": 3, "a.b": {"c@d": [{"e": 1}]}, "n": [1, 2]}]
+
+
 # ---- other answers --------------------------------------------------------------------------------
 
 HERMES = SHAPES["Hermes, Qwen, Granite 4 (<tool_call>{...})"]
