@@ -17,7 +17,8 @@ from ..generate.schemas import pointer
 if TYPE_CHECKING:
     from .answer_grammars import AnswerGrammar
 
-_BARE = re.compile(r"[\w.$-]+")  # a key that may be written without quotes
+_BARE = re.compile(r"[\w.$-]+")  # a key of a schema that is written without quotes
+_FREE = re.compile(r"[\w.$/-]+")  # any other key, which is always written without quotes
 
 
 class BareArguments(SchemaRules):
@@ -91,6 +92,6 @@ class BareArguments(SchemaRules):
         return self._any
 
     def _free_key(self, others: Sequence[str]) -> str:
-        known = "|".join(re.sub(r"([.$-])", r"\\\1", key) for key in others if _BARE.fullmatch(key))
+        known = "|".join(re.sub(r"([.$/-])", r"\\\1", key) for key in others if _FREE.fullmatch(key))
         but = f" & ~/{known}/" if known else ""
-        return self._made.rule(self._new().upper(), rf"/[\p{{L}}_$][\p{{L}}\p{{Nd}}_.$-]{{0,63}}/{but}")
+        return self._made.rule(self._new().upper(), rf"/[\p{{L}}_$\/][\p{{L}}\p{{Nd}}_.$\/-]{{0,63}}/{but}")

@@ -123,7 +123,7 @@ class SchemaRules:
         word = "enum" if "enum" in here else "const"
         if word in here:
             values = listed_values(here, path)
-            self._only(here, path, word, "type", *self._idle_beside(values))
+            self._only(here, path, word, "type", *self._idle_beside(values), beside=word)
             if not values:
                 raise GrammarError(f"{path}: no value can be there")
             return self._choice(values, path)
@@ -176,10 +176,10 @@ class SchemaRules:
             self._made.rule(name, body)
         return self._referred[ref]
 
-    def _only(self, here: Mapping[str, Any], path: str, *known: str) -> None:
+    def _only(self, here: Mapping[str, Any], path: str, *known: str, beside: str = "") -> None:
         for word in here:
             if word not in known:
-                raise self._refusal(path, word, known[0] if len(known) <= 2 else "")
+                raise self._refusal(path, word, beside or (known[0] if len(known) <= 2 else ""))
 
     def _idle_beside(self, values: Sequence[Any]) -> Iterator[str]:
         """Yields the keywords that restrict none of the values, because they apply to other types."""

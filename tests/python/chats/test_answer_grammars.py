@@ -198,6 +198,7 @@ ARGUMENTS: list[dict[str, Any]] = [
     *({"name": "ab", "any": value} for value in (None, [], {}, [1, "x", {"a": [True, {"b": "c"}]}], {"k": {}, "l": [[]]})),
     *({"name": "ab", "two words": value} for value in (None, "é", "e")),
     *({"name": "ab", "map": value} for value in ({}, {"b": None}, {"b": 1}, {"c": 1, "d": 2}, {"b": None, "c": 1}, {"b": None, "c": None})),
+    *({"name": "ab", "map": value} for value in ({"/c": 1}, {"c/d": None})),
     *({"name": "ab", "none": value} for value in ([], [1])),
     *({"name": "ab", "one": value} for value in ([], [None], [None, None])),
     *({"Limits": [1], "kind": "wet", "name": "abc", "tree": {"inner": []}}, {"kind": "wet"}, {}, {"name": "ab", "other": 1}),
