@@ -507,7 +507,7 @@ class _Firsts:
 def _without_lead(tree: _Node) -> tuple[_Node | None, _Node]:
     """Splits off a class that is repeated without a limit at the beginning of a pattern, such as blanks before a marker. Returns the class
     and the rest. Only the rest is searched for, and each match is then extended backwards over characters of the class."""
-    if tree.kind == "seq" and tree.parts[0].kind == "repeat":
+    if tree.kind == "seq" and tree.parts and tree.parts[0].kind == "repeat":
         first = tree.parts[0]
         if first.low == 0 and first.high is None and first.greedy and first.parts[0].kind == "char":
             rest = tree.parts[1:]

@@ -355,6 +355,8 @@ _CALLS = {"open": "<c>", "close": "</c>", "content": "json"}
         ({"fields": {"tool_calls": {**_CALLS, "content": "xml-inline", "content_args": {"tag_pattern": "a"}}}}, "needs the groups"),
         ({"fields": {"content": {"close_pattern": "(a+)+"}}}, "a repetition without end of another one at character"),
         ({"fields": {"content": {"close_pattern": "a*"}}}, "matches an empty text"),
+        ({"fields": {"content": {"close_pattern": ""}}}, "matches an empty text"),
+        ({"fields": {"content": {"close_pattern": "()"}}}, "matches an empty text"),
         ({"fields": {"content": {"close_pattern": "(?=a)b"}}}, r"something behind a \(\?="),
         ({"fields": {"content": {"close_pattern": r"a\b"}}}, r"has \\b at character 1"),
         ({"fields": {"content": {"close_pattern": "(?<=a)b"}}}, r"the group \(\?<"),
