@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 from pathlib import Path
@@ -51,6 +52,44 @@ def wordlevel() -> dict[str, Any]:
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w0"},
     }
+
+
+def other_tokenizers() -> dict[str, dict[str, Any]]:
+    """Returns, for each kind of tokenizer model other than WordLevel, the parts of tokenizer.json that such a model needs."""
+    zeros = base64.b64encode(struct.pack("<I", 1024) + bytes(1024)).decode()  # a trie without entries
+    space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    split = {"type": "Split", "pattern": {"Regex": "\\\\s+"}, "behavior": "Isolated", "invert": False}
+    words = {f"w{i}": i for i in range(10)}
+    return {
+        "Unigram": {
+            "normalizer": {"type": "Precompiled", "precompiled_charsmap": zeros}, "pre_tokenizer": space, "decoder": space,
+            "model": {"type": "Unigram", "unk_id": 0, "vocab": [["w0", -1.0], ["w1", -2.0], [SPACE, -3.0]], "byte_fallback": False},
+        },
+        "BPE": {
+            "normalizer": None, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]}, "decoder": byte_level,
+            "model": {
+                "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                "vocab": {"w": 0, "1": 1, "w1": 2, "2": 3}, "merges": [["w", "1"]],
+            },
+        },
+        "WordPiece": {
+            "normalizer": {
+                "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True,
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"}, "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            "model": {
+                "type": "WordPiece", "unk_token": "w0", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": words,
+            },
+        },
+        "SentencePiece": {
+            "decoder": {"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ]},
+        },
+    }  # fmt: skip
 
 
 def encoder_folder(target: Path) -> Path:
