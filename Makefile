@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-faults test-suites test-stores test-ray fuzz-grammars \
+.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-faults test-suites test-stores test-ray fuzz fuzz-corpus fuzz-coverage fuzz-grammars \
         bench cpu-report wheel test-wheel docs \
         check check-python check-types check-format check-cpp check-arm check-macos test-arm test-arm-install arm-tiles format sanitize clean
 
@@ -156,6 +156,36 @@ test-suites: $(VENV)/.installed $(VENV)/.tools $(VENV)/.suites
 
 LLAMA_VERSION := 0.3.36
 LLAMA_SDIST := build/suites/llama_cpp_python-$(LLAMA_VERSION).tar.gz
+
+# Fuzzes the readers of files in C++ (libFuzzer, AddressSanitizer, UndefinedBehaviorSanitizer), then tokenizers, chat templates, answers and
+# grammars in Python (atheris): 13 targets, FUZZ_SECONDS each, on FUZZ_JOBS processors. Prints a table, and fails with the first finding of a
+# target. build/fuzz keeps what was found for the next run. `make fuzz FUZZ_TARGETS="gguf json"` runs some targets. The build takes 2 minutes of
+# processor time.
+FUZZ_SECONDS ?= 40
+FUZZ_JOBS ?= $(JOBS)
+FUZZ_TARGETS ?=
+FUZZ_RUN = $(VENV)-fuzz/bin/python tests/fuzz/run.py build/fuzz $(FUZZ_SECONDS) --programs build/fuzz-programs/tests/cpp/fuzz
+fuzz: build/fuzz-programs/.built $(VENV)-fuzz/.installed
+	$(FUZZ_RUN) --python --jobs $(FUZZ_JOBS) $(FUZZ_TARGETS)
+
+# Writes the inputs of build/fuzz that reach more than the seeds do to tests/cpp/fuzz/corpus, from which the tests run them.
+fuzz-corpus: build/fuzz-programs/.built $(VENV)-fuzz/.installed
+	$(FUZZ_RUN) --merge $(FUZZ_TARGETS)
+
+# Prints which lines of cpp/files, cpp/text and cpp/model the seeds, the corpus and build/fuzz reach.
+fuzz-coverage: $(VENV)-fuzz/.installed
+	$(BIN)/cmake -S . -B build/fuzz-coverage -G Ninja $(FUZZ_FLAGS) -DCMAKE_CXX_FLAGS="-fprofile-instr-generate -fcoverage-mapping"
+	$(BIN)/ninja -C build/fuzz-coverage fuzz_files fuzz_seeds
+	$(VENV)-fuzz/bin/python tests/fuzz/coverage.py build/fuzz build/fuzz-coverage/tests/cpp/fuzz
+
+FUZZ_FLAGS = -DPUMICE_SANITIZE=fuzzer -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_C_COMPILER=clang-19 -DPUMICE_VULKAN=OFF -DPUMICE_OPENBLAS=OFF \
+             $(CMAKE_TEST_FLAGS)
+build/fuzz-programs/.built: $(VENV)/.made $(SOURCES) $(wildcard tests/cpp/fuzz/* tests/cpp/files/build_files.*)
+	@./cmake/check_system.sh $(PYTHON) fuzz
+	$(PIP) install -q -r tests/build-requirements.txt
+	$(BIN)/cmake -S . -B build/fuzz-programs -G Ninja $(FUZZ_FLAGS)
+	$(BIN)/ninja -C build/fuzz-programs fuzz_files fuzz_seeds
+	@touch $@
 
 # Makes the documentation's site, build/docs/index.html: files that open from the disk, search included. A warning, such as a link that leads
 # nowhere, is an error. The reference comes from the docstrings of the package in .venv.
@@ -308,7 +338,7 @@ sanitize: $(VENV)/.made
 	TSAN_OPTIONS=die_after_fork=0 build/sanitize-thread/tests/cpp/test_cpu --gtest_filter='Team*'
 
 clean:
-	rm -rf build dist $(VENV) $(VENV)-macos $(VENV)-page $(VENV)-wheel $(VENV)-docs
+	rm -rf build dist $(VENV) $(VENV)-fuzz $(VENV)-macos $(VENV)-page $(VENV)-wheel $(VENV)-docs
 
 CMAKE_FLAGS = -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
 CMAKE_TEST_FLAGS = -DPUMICE_BUILD_TESTS=ON -DPUMICE_BUILD_PYTHON=OFF $(CMAKE_FLAGS)

@@ -3,8 +3,8 @@
 # which are missing and how to get them. Prints nothing if none is missing. With `test`, also checks for the packages that tests need.
 # With `page`, also checks for the browser of `make test-page`, with `arm` for the cross compiler and the emulator of `make test-arm`, with
 # `arm-root` also for what makes a Debian for 64-bit ARM (`make test-arm-install`), with `arm-tiles` for llvm-mca, and with `lint` for the headers
-# of the other processor family, for which cmake/lint.py checks the sources.
-# Usage: check_system.sh PYTHON [test|page|arm|arm-root|arm-tiles|lint]
+# of the other processor family, for which cmake/lint.py checks the sources. With `fuzz`, also checks for the compiler of `make fuzz`.
+# Usage: check_system.sh PYTHON [test|page|arm|arm-root|arm-tiles|lint|fuzz]
 python=$1
 missing=""
 why=""
@@ -32,6 +32,13 @@ if [ "${2:-}" = arm ] || [ "${2:-}" = arm-root ]; then
   command -v aarch64-linux-gnu-g++ >/dev/null 2>&1 || need g++-aarch64-linux-gnu "a C++20 compiler for 64-bit ARM"
   command -v qemu-aarch64-static >/dev/null 2>&1 || need qemu-user-static "an emulator of 64-bit ARM"
   [ -f /usr/src/googletest/googletest/CMakeLists.txt ] || need googletest "the sources of GoogleTest"
+fi
+if [ "${2:-}" = fuzz ]; then  # the run-time libraries of Clang are in a package of their own
+  command -v clang++-19 >/dev/null 2>&1 || need clang-19 "a compiler with libFuzzer"
+  command -v llvm-symbolizer-19 >/dev/null 2>&1 || need llvm-19 "names of functions in findings"
+  found=""
+  for file in /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.fuzzer-*.a; do [ -f "$file" ] && found=yes; done
+  [ -n "$found" ] || need libclang-rt-19-dev libFuzzer
 fi
 if [ "${2:-}" = arm-tiles ]; then  # llvm-mca of LLVM 14 knows neither all instructions nor all cores
   command -v llvm-mca-22 >/dev/null 2>&1 || command -v llvm-mca-19 >/dev/null 2>&1 || need llvm-19 "llvm-mca of LLVM 19"
