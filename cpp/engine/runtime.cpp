@@ -16,7 +16,9 @@ RunSpaces::RunSpaces(const Pipeline& pipeline)
                     [this] {
                       forget_parent();
                       mutex_.unlock();
-                    }}) {}
+                    }}) {
+  for (Shelf* each : {&team_, &solo_}) each->idle.reserve(static_cast<std::size_t>(each->limit));  // put_back() must not need memory
+}
 
 // Called in the child of a fork. Lent spaces and waiting calls belong to threads of the parent, which the child does not have. The
 // condition variable is leaked, because a condition variable with waiters must not be destroyed.

@@ -138,15 +138,18 @@ void Scheduler::work() {
   }
 }
 
-// Ends all requests with an error. Where there is no memory even for that, tries again until there is: the engine thread must not end.
+// Ends all requests with an error. Where there is no memory even for that, tries again until there is: the engine thread must not end. In
+// any case releases the lock for a while: as long as there is no memory, each step fails at once, and a caller needs the lock to read its
+// error.
 void Scheduler::fail_all(Lock& lock, const std::exception_ptr& error) {
-  for (;;) {
+  for (bool told = false; !told;) {
     try {
       roster_.fail_all(error);
-      return step_is_over();
+      step_is_over();
+      told = true;
     } catch (...) {
-      if (work_.wake->wait_for(lock, std::chrono::milliseconds(10), [this] { return quit_; })) return;
     }
+    if (work_.wake->wait_for(lock, std::chrono::milliseconds(10), [this] { return quit_; })) return;
   }
 }
 

@@ -54,19 +54,25 @@ const std::array kSpeculation = std::to_array<Setting<Speculation>>({
     {"guesses", &Speculation::most, {1, 63}},  // 63 guesses and the row of the last id make kGuessedRows rows
 });
 
+// Streams of this kind read and write the same digits everywhere, and throw std::bad_alloc where they would else keep silent and read a 0.
+template <class Stream>
+Stream&& plain(Stream&& stream) {
+  stream.imbue(std::locale::classic());
+  stream.exceptions(std::ios::badbit);
+  return std::forward<Stream>(stream);
+}
+
 // Returns a text with as few digits as identify the number. Not std::to_chars() and std::from_chars(): Apple's C++ library has them for
 // float numbers from macOS 13.3 on, and wheels are for macOS 11.
 template <class Float>
 std::string shortest_text(Float value) {
   for (int digits = std::numeric_limits<Float>::digits10;; ++digits) {
     std::ostringstream out;
-    out.imbue(std::locale::classic());
-    out << std::setprecision(digits) << value;
+    plain(out) << std::setprecision(digits) << value;
     if (digits == std::numeric_limits<Float>::max_digits10) return out.str();
     std::istringstream in(out.str());
-    in.imbue(std::locale::classic());
     Float read = 0;
-    if (in >> read && read == value) return out.str();
+    if (plain(in) >> read && read == value) return out.str();
   }
 }
 
@@ -125,9 +131,8 @@ double shortest(float value) {
   constexpr float kWholes = 1 << 23;  // whole numbers below it need all their digits
   if (!std::isfinite(value) || (std::fabs(value) < kWholes && value == std::floor(value))) return value;
   std::istringstream in(shortest_text(value));
-  in.imbue(std::locale::classic());
   double result = 0;
-  in >> result;
+  plain(in) >> result;
   return result;
 }
 

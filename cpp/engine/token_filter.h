@@ -13,7 +13,7 @@ namespace pumice::engine {
 class TokenFilter {
  public:
   virtual ~TokenFilter() = default;
-  virtual void mask(std::span<std::uint32_t> words) = 0;   // sets bit i if token i is allowed next. Does not affect accept()
+  virtual void mask(std::span<std::uint32_t> words) = 0;   // sets bit i if token i is allowed next, else clears it; accept() is as before
   virtual bool accept(std::int32_t id) = 0;                // takes a token. Returns false if no token can follow it (Finish::grammar)
   virtual std::unique_ptr<TokenFilter> clone() const = 0;  // used for the samples of one prompt, and to try guessed tokens
   virtual bool open() const { return false; }              // returns true if all tokens are allowed next; mask() is then not called

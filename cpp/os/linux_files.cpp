@@ -12,6 +12,7 @@ namespace {
 
 std::optional<std::uint64_t> number(const std::string& text) {
   std::istringstream in(text);
+  in.exceptions(std::ios::badbit);  // or a lack of memory would be a limit that is not seen
   std::uint64_t value = 0;
   if (text.find('-') != std::string::npos || !(in >> value)) return std::nullopt;
   return value;
