@@ -283,7 +283,7 @@ def check_length(given: Any, name: str) -> None:
     no memory, but a copy of it would take so much that the system ends the process."""
     try:
         count = len(given)
-    except TypeError:  # it does not say
+    except (TypeError, ValueError, OverflowError):  # it does not say, or says what no container can have
         return
     if count > MOST_ITEMS:
         raise ValueError(f"{name} has {count} items; more than {MOST_ITEMS} are not taken")
