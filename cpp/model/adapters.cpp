@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/formats.h"
+#include "files/text.h"
 #include "model/reader.h"
 
 namespace pumice::model {
@@ -22,7 +23,7 @@ Adapters::Adapters(std::shared_ptr<const files::ModelFile> file, const std::stri
   const auto tasks = gguf ? std::nullopt : file_->strings("lora_adaptations");
   const auto known = tasks.value_or(std::vector<std::string>{});
   if (known.empty()) {
-    require(task.empty() || task == kNoTask, "task=\"", task, "\": ", file_->path(), " has no adapters by task",
+    require(task.empty() || task == kNoTask, "task=", files::quote(task), ": ", file_->path(), " has no adapters by task",
             gguf ? "; GGUF files of jina v3 keep them apart" : " (lora_adaptations in config.json)");
     return;
   }
@@ -31,7 +32,7 @@ Adapters::Adapters(std::shared_ptr<const files::ModelFile> file, const std::stri
   require(!task.empty(), choice);
   if (task == kNoTask) return;
   const auto at = std::ranges::find(known, task);
-  require(at != known.end(), "task=\"", task, "\" is not known; ", choice);
+  require(at != known.end(), "task=", files::quote(task), " is not known; ", choice);
   const Reader read(*file_);
   tasks_ = static_cast<std::int64_t>(known.size());
   task_ = at - known.begin();

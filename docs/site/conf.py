@@ -43,8 +43,8 @@ NAVIGATION = {
         "docs/reference/errors",
     ],
     "Evidence": [
-        "docs/performance", "docs/numerics", "docs/reliability", "docs/families", "docs/formats", "docs/mixes", "docs/upstream", "docs/platforms",
-        "docs/results/epyc-zen3", "docs/results/epyc-zen4", "docs/results/amd-epyc-avx512-bf16", "docs/results/xeon-amx",
+        "docs/performance", "docs/numerics", "docs/reliability", "docs/families", "docs/formats", "docs/mixes", "docs/upstream",
+        "docs/platforms", "docs/results/epyc-zen3", "docs/results/epyc-zen4", "docs/results/amd-epyc-avx512-bf16", "docs/results/xeon-amx",
         "docs/results/xeon-sapphire-rapids",
     ],
     "Developers": [

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..common.arguments import check_text, choice, did_you_mean, flag, shown, unknown_keyword
-from ..common.exits import exit_waits
+from ..common.exits import exit_waits, submit
 from ..encode.encoding import ENCODE_DEFAULTS
 from ..encode.rows import PRECISIONS
 from ..generate.settings import SAMPLING_DEFAULTS
@@ -339,9 +339,9 @@ class Generate(_NewColumns):
         if not self._chat:
             return [(each.text, each.finish_reason) for each in model.generate(prompts, **self._options)]
         # Calls of all threads share the steps of the model.
-        with exit_waits:  # until the threads run
+        with exit_waits:
             threads = ThreadPoolExecutor(min(len(prompts), CHATS_AT_ONCE))
-            calls = [threads.submit(model.chat, prompt, **self._options) for prompt in prompts]
+        calls = [submit(threads, model.chat, prompt, **self._options) for prompt in prompts]
         with threads:
             answers = [call.result() for call in calls]
         return [(each.text, each.finish_reason) for each in answers]

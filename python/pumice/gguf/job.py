@@ -23,7 +23,7 @@ from typing import Any
 from .. import _core
 from ..common.arguments import shown
 from ..common.display import size as shown_size
-from ..common.exits import exit_waits
+from ..common.exits import exit_waits, submit
 from ..common.interruptible import interruptible
 from ..common.progress import LateBar, Progress
 from .container import ALIGNMENT, Tensor, head_bytes, padded, tensor_bytes
@@ -297,9 +297,7 @@ class Job:
         ended = False
         try:
             for number, piece, unit in pieces:
-                with exit_waits:  # the first calls of submit() start the threads
-                    future = pool.submit(_parts, unit, piece)
-                waiting.append((number, piece + 1 == unit.pieces, future))
+                waiting.append((number, piece + 1 == unit.pieces, submit(pool, _parts, unit, piece)))
                 if len(waiting) >= _WAITING * workers:
                     at, ends, future = waiting.popleft()
                     yield at, ends, future.result()

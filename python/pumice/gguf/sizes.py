@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _core
-from ..common.exits import exit_waits
+from ..common.exits import exit_waits, submit
 from .container import Tensor
 from .mixes import Chooser, Outline
 from .packing import fits, pack_rows, unpack_rows
@@ -87,8 +87,7 @@ def measured(file: _core.ModelFile, matrices: Sequence[tuple[str, tuple[int, ...
     with exit_waits:
         pool = concurrent.futures.ThreadPoolExecutor(max(1, int(_core.build_info()["threads"])), "pumice-errors")
     try:
-        with exit_waits:
-            futures = [pool.submit(errors, file, *matrix) for matrix in matrices]
+        futures = [submit(pool, errors, file, *matrix) for matrix in matrices]
         return [future.result() for future in futures]
     finally:
         pool.shutdown(cancel_futures=True)
