@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "python" / "support"))
 
-from small_files import TOKENS, gguf_keys, other_tokenizers, wordlevel  # noqa: E402
+from small_files import TOKENS, File, gguf_keys, other_tokenizers, wordlevel  # noqa: E402
 
 from pumice.chats.chat_templates import ChatTemplate  # noqa: E402
 from pumice.chats.response_parser import ResponseParser, ResponseTemplate  # noqa: E402
@@ -150,22 +150,6 @@ def edited(choices: Choices, base: Any) -> Any:
 
 
 # ---------------------------------------------------------------- tokenizers
-class File:
-    """Stands in for ModelFile, with what load_tokenizer() uses of it."""
-
-    def __init__(self, values: dict[str, Any], path: str = "model.gguf", kind: str = "gguf") -> None:
-        self.values, self.path, self.kind = values, path, kind
-
-    def get(self, key: str) -> Any:
-        return self.values.get(key)
-
-    def metadata(self) -> dict[str, Any]:
-        return self.values
-
-    def keys(self) -> list[str]:
-        return list(self.values)
-
-
 def use_tokenizer(tokenizer: Tokenizer, choices: Choices) -> None:
     """Encodes texts and decodes ids. A text that a caller gives may be refused only if it is no valid str."""
     for _ in range(3):

@@ -20,6 +20,22 @@ TOKENS: dict[str, list[str]] = {
 }
 
 
+class File:
+    """Stands in for ModelFile, with what load_tokenizer() uses of it."""
+
+    def __init__(self, values: dict[str, Any], path: str = "model.gguf", kind: str = "gguf") -> None:
+        self.values, self.path, self.kind = values, path, kind
+
+    def get(self, key: str) -> Any:
+        return self.values.get(key)
+
+    def metadata(self) -> dict[str, Any]:
+        return self.values
+
+    def keys(self) -> list[str]:
+        return list(self.values)
+
+
 def wordlevel() -> dict[str, Any]:
     vocabulary = {f"w{i}": i for i in range(20)} | {"<s>": 508, "</s>": 509, "[CLS]": 510, "[SEP]": 511}
     special = [

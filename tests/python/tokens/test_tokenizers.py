@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import samples
 from paths import GOLDENS
+from small_files import File
 from spm_reference import spm_merges_reference
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
@@ -33,22 +34,6 @@ from pumice.tokens.tokenizers import Tokenizer, _longest_first, copy_of
 TOKENIZERS = GOLDENS / "tokenizers"
 LINES: list[str] = json.loads((TOKENIZERS / "corpus.json").read_text())
 SPACE = "\u2581"
-
-
-class File:
-    """Stands in for ModelFile, with only the attributes that load_tokenizer() uses."""
-
-    def __init__(self, values: dict[str, Any], path: str = "model.gguf", kind: str = "gguf") -> None:
-        self.values, self.path, self.kind = values, path, kind
-
-    def get(self, key: str) -> Any:
-        return self.values.get(key)
-
-    def metadata(self) -> dict[str, Any]:
-        return self.values
-
-    def keys(self) -> list[str]:
-        return list(self.values)
 
 
 def gguf_metadata(path: Path) -> dict[str, Any]:
