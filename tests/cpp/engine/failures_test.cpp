@@ -1,6 +1,7 @@
 // The Nth allocation and the Nth read of a file fail, for every N in the life of a small model: open, load, encode, generate with filters,
 // score, save and load a prefix. Each failure must be a typed error or change nothing, must leave no memory behind, and the next life must
-// have the right results. `make test` tries a sample of the Ns, `make sanitize` every 17th; PUMICE_TEST_FAILURES=1 tries all, in ten minutes.
+// have the right results. `make test` tries a sample of the Ns, `make sanitize` every 17th; PUMICE_TEST_FAILURES=1 tries all, which takes
+// ten minutes.
 //
 // Allocations are operator new, aligned_alloc and mmap (CMakeLists.txt wraps the last two). Those of llguidance, which is Rust, are not
 // ours; tests/python/machine/test_allocation_faults.py has grammars.
