@@ -56,7 +56,7 @@ fi
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
   echo "pumice: installing$missing ($why)" >&2
-  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing) >/dev/null && exit 0
+  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 $missing) >/dev/null && exit 0
 fi
 echo "pumice: $why missing; get it with: sudo apt-get install$missing" >&2
 exit 1
