@@ -243,10 +243,30 @@ class EndedTexts {
   Texts texts_;
 };
 
-[[noreturn]] void not_a_number(std::int64_t text) {
-  fail(ErrorKind::numeric, "the result of text ", text,
-       " holds a NaN or an infinity: the model's numbers overflowed or its weights are damaged; "
-       "compute=\"float32\" tells which");
+// Thrown for a text whose result is not finite. The calls below catch it when the run has ended, and say where the NaN begins.
+struct NotFinite : Error {
+  explicit NotFinite(std::int64_t text) : Error(ErrorKind::numeric, "a text's result is not finite"), text(text) {}
+  std::int64_t text;
+};
+
+// Returns the error of the text with index `text`, which has index `shown` for the caller.
+Error not_a_number(const Runtime& runtime, const Texts& texts, std::int64_t text, std::int64_t shown, const Cancel& cancel) {
+  const auto ids = texts.ids.subspan(static_cast<std::size_t>(texts.offsets[static_cast<std::size_t>(text)]),
+                                     static_cast<std::size_t>(length(texts, text)));
+  return {ErrorKind::numeric, str("the result of text ", shown,
+                                  " holds a NaN or an infinity: the model's numbers overflowed or its weights are damaged; "
+                                  "compute=\"float32\" tells which",
+                                  runtime.where_not_finite(ids, cancel))};
+}
+
+// Does what run_all() does for all texts of a call, in micro-batches of at most `token_budget` tokens.
+void run_call(Runtime& runtime, EncodeCounts::Turn& turn, const Texts& texts, std::int64_t token_budget, Rows unit, const Deliver& deliver,
+              const TextsDone& progress, const Cancel& cancel) {
+  try {
+    run_all(runtime, turn, texts, pack(runtime, texts, token_budget), unit, deliver, progress, cancel);
+  } catch (const NotFinite& error) {
+    throw not_a_number(runtime, texts, error.text, error.text, cancel);
+  }
 }
 
 }  // namespace
@@ -291,9 +311,9 @@ void encode(Runtime& runtime, const Texts& given, std::span<float> out, std::int
   if (texts.offsets.size() == 1) return;
   const auto width = static_cast<std::size_t>(d);
   const auto deliver = [&](std::int64_t text, std::span<const float> row) {
-    if (!take_row(row, normalize, out.subspan(static_cast<std::size_t>(text) * width, width))) not_a_number(text);
+    if (!take_row(row, normalize, out.subspan(static_cast<std::size_t>(text) * width, width))) throw NotFinite(text);
   };
-  run_all(runtime, turn, texts, pack(runtime, texts, token_budget), Rows::segments, deliver, progress, cancel);
+  run_call(runtime, turn, texts, token_budget, Rows::segments, deliver, progress, cancel);
 }
 
 void check_call(const Runtime& runtime, const EncodeCall& call) {
@@ -322,22 +342,26 @@ void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, Encod
   }
   const Texts texts{.ids = ids, .offsets = offsets, .types = types, .prompt = calls.front()->texts.prompt};
   if (offsets.size() == 1) return;
-  std::mutex errors;
+  std::mutex found;
+  std::vector<std::int64_t> not_finite;  // texts
+  const auto call_of = [&](std::int64_t text) {
+    return static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), text) - first.begin() - 1);
+  };
   const auto deliver = [&](std::int64_t text, std::span<const float> row) {
-    const auto which = std::upper_bound(first.begin(), first.end(), text) - first.begin() - 1;
-    EncodeCall& call = *calls[static_cast<std::size_t>(which)];
-    const std::int64_t mine = text - first[static_cast<std::size_t>(which)];
-    const auto width = static_cast<std::size_t>(call.d);
-    if (take_row(row, call.normalize, call.out.subspan(static_cast<std::size_t>(mine) * width, width))) return;
-    const std::lock_guard lock(errors);
-    if (call.error) return;
-    try {
-      not_a_number(mine);
-    } catch (...) {
-      call.error = std::current_exception();
-    }
+    const std::size_t which = call_of(text);
+    const EncodeCall& call = *calls[which];
+    const auto mine = static_cast<std::size_t>(text - first[which]), width = static_cast<std::size_t>(call.d);
+    if (take_row(row, call.normalize, call.out.subspan(mine * width, width))) return;
+    const std::lock_guard lock(found);
+    not_finite.push_back(text);
   };
   run_all(runtime, turn, texts, pack(runtime, texts, 0), Rows::segments, deliver, {}, cancel);
+  std::ranges::sort(not_finite);
+  for (const std::int64_t text : not_finite) {
+    const std::size_t which = call_of(text);
+    if (calls[which]->error) continue;
+    calls[which]->error = std::make_exception_ptr(not_a_number(runtime, texts, text, text - first[which], cancel));
+  }
 }
 
 namespace {
@@ -385,9 +409,9 @@ SparseRows encode_sparse(Runtime& runtime, const Texts& texts, const SparseCut& 
   require(cut.logs == 1 || cut.logs == 2, "a value is the logarithm of a logit once or twice, not ", cut.logs, " times");
   std::vector<SparseRow> found(texts.offsets.size() - 1);
   const auto deliver = [&](std::int64_t text, std::span<const float> row) {
-    if (!cut_row(row, cut, found[static_cast<std::size_t>(text)])) not_a_number(text);
+    if (!cut_row(row, cut, found[static_cast<std::size_t>(text)])) throw NotFinite(text);
   };
-  if (!found.empty()) run_all(runtime, turn, texts, pack(runtime, texts, token_budget), Rows::segments, deliver, progress, cancel);
+  if (!found.empty()) run_call(runtime, turn, texts, token_budget, Rows::segments, deliver, progress, cancel);
   SparseRows all;
   all.offsets.push_back(0);
   for (const SparseRow& row : found) all.offsets.push_back(all.offsets.back() + std::ssize(row.values));
@@ -409,10 +433,10 @@ void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, c
   require(out.size() == tokens * width, "encode_tokens: the result has room for ", out.size(), " values, needed: ", tokens, " x ", width);
   if (texts.offsets.size() == 1) return;
   const auto deliver = [&](std::int64_t text, std::span<const float> rows) {
-    if (!std::all_of(rows.begin(), rows.end(), [](float x) { return std::isfinite(x); })) not_a_number(text);
+    if (!std::all_of(rows.begin(), rows.end(), [](float x) { return std::isfinite(x); })) throw NotFinite(text);
     std::copy(rows.begin(), rows.end(), out.begin() + (texts.offsets[text] - texts.offsets.front()) * static_cast<std::int64_t>(width));
   };
-  run_all(runtime, turn, texts, pack(runtime, texts, 0), Rows::tokens, deliver, progress, cancel);
+  run_call(runtime, turn, texts, 0, Rows::tokens, deliver, progress, cancel);
 }
 
 }  // namespace pumice::engine

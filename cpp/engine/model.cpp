@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <system_error>
 #include <utility>
 
@@ -218,6 +219,9 @@ std::unique_ptr<Model::Runner> Model::make_runner(Pipeline pipeline, PagePool* p
   auto runner = std::make_unique<Runner>(std::move(pipeline), pages, static_cast<std::int32_t>(placement_.n_ctx), d.vocab_size, type_count,
                                          d.config.ropes);
   runner->runtime.encode_counts = encode_counts_;
+  runner->runtime.where_not_finite = [this](std::span<const std::int32_t> ids, const Cancel& cancel) {
+    return where_not_finite(ids, cancel);
+  };
   for (const model::Layer& layer : d.config.layers) {
     if (const model::Mixture* mixture = layer.if_mixture())
       runner->runtime.pace.at_least(rows_of_mixture(mixture->router.experts, mixture->router.chosen));
@@ -350,19 +354,53 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
             " (what the last one gives)");
   const std::size_t rows = ids.size() * width;
   require(out.size() == layers.size() * rows, "hidden_states: room for ", out.size(), " values, needed: ", layers.size() * rows);
-  const auto count = static_cast<std::int32_t>(ids.size());
-  const Segment segment{.first = 0, .rows = count, .length = count};
-  const Batch batch{.rows = segment.rows, .ids = ids, .segments = {&segment, 1}};
-  std::vector<float> end(rows);
-  const auto lease = runtime.spaces.take(Crew::team, cancel);
-  runtime.pipeline.body(lease[0], nullptr, batch, end, cancel, [&](std::size_t stage, std::span<const float> given) {
+  const auto look = [&](std::size_t stage, std::span<const float> given) {
     const std::size_t stride = given.size() / ids.size();  // rows between layers may have more than hidden_size columns
     for (std::size_t i = 0; i < layers.size(); ++i) {
       if (static_cast<std::size_t>(layers[i]) != stage) continue;
       for (std::size_t r = 0; r < ids.size(); ++r)
         std::ranges::copy(given.subspan(r * stride, width), out.subspan(i * rows + r * width).begin());
     }
-  });
+  };
+  run_layers(ids, look, cancel);
+}
+
+void Model::run_layers(std::span<const std::int32_t> ids, const Pipeline::Look& look, const Cancel& cancel) const {
+  Runtime& runtime = layer_by_layer(cancel);
+  const auto count = static_cast<std::int32_t>(ids.size());
+  const Segment segment{.first = 0, .rows = count, .length = count};
+  const Batch batch{.rows = segment.rows, .ids = ids, .segments = {&segment, 1}};
+  std::vector<float> end(ids.size() * static_cast<std::size_t>(runtime.pipeline.hidden_size()));
+  const auto lease = runtime.spaces.take(Crew::team, cancel);
+  runtime.pipeline.body(lease[0], nullptr, batch, end, cancel, look);
+}
+
+// The engine's thread calls this too, and computes no other step meanwhile. So a decoder's text is cut to the rows of one step.
+std::string Model::where_not_finite(std::span<const std::int32_t> ids, const Cancel& cancel) const noexcept {
+  try {
+    const bool cut = decoder_ && ids.size() > kPlannedRows;
+    if (cut) ids = ids.first(kPlannedRows);
+    const std::size_t layers = description_.config.layers.size();
+    std::string where;
+    const auto look = [&](std::size_t stage, std::span<const float> rows) {
+      if (!where.empty()) return;
+      const auto bad = std::ranges::find_if(rows, [](float x) { return !std::isfinite(x); });
+      if (bad == rows.end()) return;
+      const auto token = static_cast<std::size_t>(bad - rows.begin()) / (rows.size() / ids.size());
+      if (stage == 0) {
+        where = str("; computed alone, the embedding of its token ", token, " is not finite");
+      } else {
+        where = str("; computed alone, the rows are first not finite after layer ", stage, " of ", layers, " (on ",
+                    placement_.devices[device_of(stage - 1)].backend->info().id, "), at token ", token);
+      }
+    };
+    run_layers(ids, look, cancel);
+    if (!where.empty()) return where;
+    return str("; computed alone, the rows of its ", cut ? "first " : "", ids.size(), " tokens are finite after each of ", layers,
+               " layers");
+  } catch (...) {  // the caller reports the NaN without its place
+    return {};
+  }
 }
 
 std::string Model::what_made_it(const LoadOptions& options) const {

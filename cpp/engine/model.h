@@ -97,6 +97,9 @@ class Model {
   Pipeline build_layers(const Cancel& cancel) const;  // has one stage for the embedding, and one for each layer
   std::size_t device_of(std::size_t layer) const;
   Runtime& layer_by_layer(const Cancel& cancel) const;
+  // Computes a text without caches, and calls `look` with the rows before the first layer and after each layer (Pipeline::body).
+  void run_layers(std::span<const std::int32_t> ids, const Pipeline::Look& look, const Cancel& cancel) const;
+  std::string where_not_finite(std::span<const std::int32_t> ids, const Cancel& cancel) const noexcept;  // Runtime::where_not_finite
   const Pipeline& queries(std::size_t layer, const Cancel& cancel) const;  // computes the model up to the queries and keys of `layer`
   std::unique_ptr<Runner> make_runner(Pipeline pipeline, PagePool* pages) const;
   Runtime& prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const;

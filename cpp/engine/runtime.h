@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -126,6 +127,10 @@ struct Runtime {
   RunSpaces spaces;
   Pace pace;
   std::shared_ptr<EncodeCounts> encode_counts = std::make_shared<EncodeCounts>();  // of all encode calls of the model
+  // Returns the end of a sentence about a NaN or an infinity in the results of a text: after which layer it occurs first, at which token,
+  // and on which device. Computes the text again, layer by layer. Never throws; returns "" if that cannot be computed.
+  std::function<std::string(std::span<const std::int32_t> ids, const Cancel& cancel)> where_not_finite =
+      [](std::span<const std::int32_t>, const Cancel&) { return std::string(); };
 
   // Throws invalid_argument if an id is not a token of the model. `what` and `index` name the text in the message, as in "prompt 3".
   void check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const;

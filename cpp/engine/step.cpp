@@ -261,6 +261,10 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   if (!runtime.body(spaces[0], batch, std::span(hidden_).first(values), cancel)) return false;
   if (!sampling_.empty()) sample(runtime, spaces[0], cancel);
   read_texts(runtime, spaces[0], cancel);
+  for (Part& part : parts_) {
+    if (part.error && part.error->kind() == ErrorKind::numeric)
+      part.error.emplace(ErrorKind::numeric, part.error->what() + runtime.where_not_finite(part.sequence->ids, cancel));
+  }
   return true;
 }
 

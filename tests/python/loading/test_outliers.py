@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,3 +70,27 @@ def test_outliers_give_finite_results_or_an_error(tmp_path: Path) -> None:
     print(outcomes)
     assert outcomes[1e-45, "NumericError"] == 0
     assert outcomes[-3.4e38, "NumericError"] > 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "vulkan:0"])
+def test_an_error_names_the_layer_the_device_and_the_token(device: str, tmp_path: Path) -> None:
+    layers = len({name.split(".")[2] for name in random_models.tensors("llama_wide") if ".layers." in name})
+    for layer in range(layers):
+        folder, tensors = random_models.make_folder("llama_wide", tmp_path), random_models.tensors("llama_wide")
+        name = f"model.layers.{layer}.mlp.down_proj.weight"
+        tensors[name] = np.full_like(tensors[name], 3e38)
+        random_models.write_safetensors(folder / "model.safetensors", tensors)
+        where = rf"first not finite after layer {layer + 1} of {layers} \(on {device}\), at token 0$"
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 600}))
+        with pumice.load(folder, device=device, threads=2, pooling="mean", progress=False) as model:
+            calls = (
+                lambda: model.generate([3, 4, 5], max_new_tokens=3),
+                lambda: model.score([3, 4, 5]),
+                lambda: model.logits([3] * 590),  # more tokens than are computed once more
+                lambda: model.encode(["w3 w4", "w5"]),
+                lambda: model.encode("w3", output="tokens"),
+            )
+            for call in calls:
+                with pytest.raises(pumice.NumericError, match=where):
+                    call()
