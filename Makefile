@@ -147,7 +147,7 @@ fuzz-grammars: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 # Runs test suites of other projects whole: the JSON-Schema-Test-Suite, all functions and answers of the Berkeley function-calling leaderboard
 # in every shape of answers, and llama.cpp's cases of Jinja and chats, which are read anew out of the sources that the sdist of
 # llama-cpp-python carries (76 MB, downloaded once). Then 10,000 templates that look for an escape from the sandbox, and all patterns. Takes
-# 15 minutes of two processors. `make test` has short forms of all.
+# 20 minutes of two processors. `make test` has short forms of all.
 test-suites: $(VENV)/.installed $(VENV)/.tools $(VENV)/.suites
 	test -f $(LLAMA_SDIST) || $(PIP) download -q --no-deps --no-binary llama-cpp-python -d build/suites llama-cpp-python==$(LLAMA_VERSION)
 	$(BIN)/python tests/make_suite_goldens.py --check $(LLAMA_SDIST)
