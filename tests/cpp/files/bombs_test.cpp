@@ -10,7 +10,7 @@
 
 #include "files/build_files.h"
 #include "files/expect_error.h"
-#include "files/fuzz_target.h"
+#include "files/model_file.h"
 
 // This operator new counts allocated bytes, including bytes that are never touched. It is left out under the address sanitizer, which has
 // an operator new of its own.

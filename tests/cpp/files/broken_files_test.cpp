@@ -9,13 +9,12 @@
 #include <functional>
 #include <iostream>
 #include <optional>
-#include <random>
 #include <span>
 
 #include "core/checksum.h"
 #include "files/build_files.h"
+#include "files/contents.h"
 #include "files/expect_error.h"
-#include "files/fuzz_target.h"
 
 namespace pumice::files::testing {
 namespace {
@@ -263,43 +262,6 @@ TEST(BrokenFiles, AreRefusedOrLoadUnharmed) {
   std::cout << "  " << total << " broken files in " << seconds << " s\n";
   RecordProperty("broken_files", static_cast<int>(total));
   EXPECT_GE(total, 40'000u);
-}
-
-TEST(BrokenFiles, ReplayOfTheFuzzTarget) {
-  std::vector<std::string> seeds = {sample_gguf(2).build().bytes, sample_gguf(3).build().bytes, safetensors(sample_tensors()).bytes,
-                                    R"({"a":1,"b":{"c":[1,2.5,null,"x"]},"weight_map":{"w":"model.safetensors"}})"};
-  for (const PackedFolder& packed : sample_packed()) {
-    seeds.push_back(packed.config);
-    seeds.push_back(safetensors(packed.tensors).bytes);
-  }
-  std::mt19937 random(20'240'607);
-  for (int round = 0; round < 4000; ++round) {
-    std::string input = seeds[random() % seeds.size()];
-    for (unsigned edits = 1 + random() % 6; edits > 0; --edits) {
-      const std::size_t at = random() % (input.size() + 1), length = random() % 16;
-      switch (random() % 5) {
-        case 0:
-          if (at < input.size()) input[at] = static_cast<char>(random());
-          break;
-        case 1:
-          input.erase(at, length);
-          break;
-        case 2:
-          input.insert(at, length, static_cast<char>(random()));
-          break;
-        case 3:
-          input.insert(at, input.substr(random() % (input.size() + 1), length));
-          break;  // copies a piece of the input
-        case 4: {
-          const std::string& other = seeds[random() % seeds.size()];
-          input.replace(at, length, other.substr(random() % other.size(), random() % 64));
-          break;
-        }
-      }
-    }
-    const std::vector<std::uint8_t> bytes(input.begin(), input.end());
-    ASSERT_NO_THROW(LLVMFuzzerTestOneInput(bytes.data(), bytes.size())) << "round " << round;
-  }
 }
 
 }  // namespace

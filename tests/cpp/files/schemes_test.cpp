@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "files/build_files.h"
+#include "files/contents.h"
 #include "files/expect_error.h"
-#include "files/fuzz_target.h"
 #include "files/made_tensor.h"
 #include "files/model_file.h"
 

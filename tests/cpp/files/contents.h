@@ -1,15 +1,11 @@
 // Loads a file of arbitrary bytes and returns all the contents of a file that loads.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 
 #include "files/model_file.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace pumice::files::testing {
 

@@ -1,14 +1,9 @@
-// The entry point that libFuzzer calls. A file of any bytes must either load, so that all its contents can be read, or be refused with a
-// typed error. The tests link this file and call the entry point themselves. Compiled with -fsanitize=fuzzer, it is a complete fuzz target.
-#include "files/fuzz_target.h"
+#include "files/contents.h"
 
-#include <memory>
 #include <sstream>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
-#include "files/build_files.h"
 #include "files/model_file.h"
 #include "files/prefix_file.h"
 #include "files/text.h"
@@ -105,34 +100,3 @@ std::optional<Contents> load_prefix(const std::string& path, std::string* unsoun
 }
 
 }  // namespace pumice::files::testing
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace pumice::files::testing;
-  static const auto folder = [] {
-    auto made = std::make_unique<TempFolder>();
-    made->write("config.json", "{}");
-    made->write("config/model.safetensors", safetensors(sample_tensors()).bytes);
-    made->write("index/config.json", "{}");
-    for (const PackedFolder& packed : sample_packed()) {
-      made->write(packed.name + ".tensors/config.json", packed.config);
-      made->write(packed.name + ".config/model.safetensors", safetensors(packed.tensors).bytes);
-    }
-    return made;
-  }();
-  const std::string_view bytes(static_cast<const char*>(static_cast<const void*>(data)), size);
-  std::string unsound;
-  load(folder->write("model.safetensors", bytes), &unsound);  // a GGUF file is recognised by its first bytes, under any name
-  for (const PackedFolder& packed : sample_packed()) {
-    const std::string changed = packed.name + (bytes.starts_with('{') ? ".config" : ".tensors");
-    folder->write(changed + (bytes.starts_with('{') ? "/config.json" : "/model.safetensors"), bytes);
-    load(folder->path(changed), &unsound);
-  }
-  if (bytes.starts_with('{')) {
-    folder->write("config/config.json", bytes);
-    load(folder->path("config"), &unsound);
-    folder->write("index/model.safetensors.index.json", bytes);
-    load(folder->path("index"), &unsound);
-  }
-  if (!unsound.empty()) throw std::runtime_error(unsound);  // the fuzzer reports this as a crash, and a test fails
-  return 0;
-}
