@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -122,7 +125,24 @@ def test_quantize_is_better_with_texts(source: Path, tmp_path: Path) -> None:
     assert before.read("blk.0.ffn_up.weight") != after.read("blk.0.ffn_up.weight")
 
 
-def test_an_interrupted_call_goes_on(source: Path, tmp_path: Path) -> None:
+KILLED = """
+import os, signal, sys
+import numpy as np
+import pumice
+from pumice.gguf import job
+
+def kill(done, total):
+    if done > 0.7 * total:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+job._JOURNAL_SECONDS = 0
+source, output = sys.argv[1:]
+texts = list(np.random.default_rng(1).integers(1, 512, (20, 64), dtype=np.int32))
+pumice.quantize(source, output, to="q4_k_m", texts=texts, progress=kill)
+"""
+
+
+def test_an_interrupted_or_killed_call_goes_on(source: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"to": "q4_k_m", "texts": texts(1, 20)}
     pumice.quantize(source, tmp_path / "whole.gguf", **options, **QUIET)
     output, part = tmp_path / "q.gguf", tmp_path / "q.gguf.part"
@@ -131,14 +151,21 @@ def test_an_interrupted_call_goes_on(source: Path, tmp_path: Path) -> None:
         if done > 0.7 * total:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        pumice.quantize(source, output, **options, progress=stop)
-    said = json.loads((tmp_path / "q.gguf.journal").read_text())
-    assert said.get("written", said["units"]) > 10 and part.is_file()
     again: list[int] = []
-    pumice.quantize(source, output, **options, progress=lambda done, total: again.append(done))
-    assert again[0] > 0.5 * again[-1]
-    assert output.read_bytes() == (tmp_path / "whole.gguf").read_bytes() and not part.exists()
+    for killed in (False, True):
+        if killed:
+            child = subprocess.run([sys.executable, "-c", KILLED, str(source), str(output)], check=False)
+            assert child.returncode == -signal.SIGKILL
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                pumice.quantize(source, output, **options, progress=stop)
+        said = json.loads((tmp_path / "q.gguf.journal").read_text())
+        assert said.get("written", said["units"]) > 10 and part.is_file() and not output.exists()
+        again.clear()
+        pumice.quantize(source, output, **options, progress=lambda done, total: again.append(done))
+        assert again[0] > 0.5 * again[-1]  # what is in the journal is not computed again
+        assert output.read_bytes() == (tmp_path / "whole.gguf").read_bytes() and not part.exists()
+        output.unlink()
 
 
 def test_the_order_of_calls_changes_nothing(source: Path) -> None:
