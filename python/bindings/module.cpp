@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "core/error.h"
 #include "core/formats.h"
 #include "core/version.h"
 #include "engine/devices.h"
@@ -72,6 +73,20 @@ py::list self_test() {
   return out;
 }
 
+// Makes each use of an object that Class.__new__(Class) made without a constructor a TypeError. Such an object has no C++ object. At its
+// first use pybind11 would allocate one with the function that is replaced here, and would not initialize it.
+void require_constructors(const py::module_& module) {
+  const py::dict members = module.attr("__dict__");
+  for (const auto& [name, value] : members) {
+    if (!PyType_Check(value.ptr())) continue;
+    if (py::detail::type_info* type = py::detail::get_type_info(reinterpret_cast<PyTypeObject*>(value.ptr()))) {
+      type->operator_new = [](std::size_t) -> void* {
+        fail(ErrorKind::wrong_type, "this object was made by __new__() alone, so there is nothing in it: call the class instead");
+      };
+    }
+  }
+}
+
 // The tokens are copied to a tuple, which keeps the strings alive and unchanged while the GIL is released.
 py::array_t<std::int32_t> spm_merges(const py::iterable& tokens,
                                      const py::array_t<float, py::array::c_style | py::array::forcecast>& scores,
@@ -119,6 +134,8 @@ PYBIND11_MODULE(pumice_core, module) {  // defines PyInit_pumice_core(), which P
   bind_model(module, model);
   bind_ops(module);
   bind_calibration(module);
+  require_constructors(module);
+  require_constructors(module.attr("ops"));
   module.def("devices", &devices);
   module.def("build_info", &build_info);
   module.def("self_test", &self_test);
