@@ -79,6 +79,11 @@ File File::open(const std::string& path) {
   return File(std::move(descriptor), path);
 }
 
+File File::open_in_folder(const std::string& path) {
+  const auto [folder, name] = folder_and_name(path);
+  return Folder(folder).open(name);
+}
+
 void File::read(std::uint64_t offset, std::size_t count, void* out) const {
   std::size_t done = 0;
   while (done < count) {
@@ -95,8 +100,12 @@ void File::read(std::uint64_t offset, std::size_t count, void* out) const {
   }
 }
 
-std::string File::read_all(std::uint64_t limit) const {
+void File::require_size(std::uint64_t limit) const {
   if (size() > limit) fail_at(ErrorKind::model_format, path_, "", std::nullopt, "has ", size(), " bytes; at most ", limit, " are allowed");
+}
+
+std::string File::read_all(std::uint64_t limit) const {
+  require_size(limit);
   std::string text(size(), '\0');
   read(0, text.size(), text.data());
   return text;
@@ -143,7 +152,10 @@ File Folder::open(const std::string& name) const {
   if (!is_bare_name(name))
     fail_at(ErrorKind::model_format, path_, "", std::nullopt, quote(name), " is not the name of a file in this folder");
   Descriptor descriptor = open_at(descriptor_.get(), name, kOpenFlags | O_NOFOLLOW);
-  if (!descriptor && errno == ELOOP) descriptor = open_link_target(name);
+  const bool is_link = !descriptor && errno == ELOOP;
+  if (is_link) descriptor = open_link_target(name);
+  if (!descriptor && is_link && errno == ENOENT)
+    fail_at(ErrorKind::io, shown, "", std::nullopt, "is a link to a file that does not exist; copy or download the file again");
   if (!descriptor && errno == ELOOP) {
     fail_at(ErrorKind::io, shown, "", std::nullopt,
             "is a link to itself or to another link; it may lead to a file alone. Copy the file here");
@@ -176,6 +188,12 @@ Descriptor Folder::open_link_target(const std::string& name) const {
             "; links may only lead into the same folder or the cache's own blobs folder. Copy the file here");
   }
   return open_at(leads_to.get(), target_name, kOpenFlags | O_NOFOLLOW);
+}
+
+std::pair<std::string, std::string> folder_and_name(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return {".", path};
+  return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
 }
 
 bool is_folder(const std::string& path) {

@@ -36,13 +36,17 @@ class File {
  public:
   // Opens a path that the user gave, and follows links. Throws io, without blocking, if it is a pipe, device, socket or folder.
   static File open(const std::string& path);
+  // Opens the path of a file in a model's folder, as Folder::open() does.
+  static File open_in_folder(const std::string& path);
 
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return static_cast<std::uint64_t>(opened_.st_size); }  // bytes, at the time of opening
 
   // Reads `count` bytes, beginning at `offset`, to `out`. Throws io if the file cannot be read or has become too short.
   void read(std::uint64_t offset, std::size_t count, void* out) const;
-  // Returns the whole file as text. Throws model_format if it is larger than `limit`.
+  // Throws model_format if the file is larger than `limit` bytes.
+  void require_size(std::uint64_t limit) const;
+  // Returns the whole file as text. Throws model_format if it is larger than `limit` bytes.
   std::string read_all(std::uint64_t limit) const;
   // Throws io if the file's contents may have changed since it was opened: its size or modification time differs, or its inode was changed
   // (st_ctime) by something other than a new link, name, owner or mode. So a file that is rewritten in place and gets its old
@@ -76,6 +80,9 @@ class Folder {
   Descriptor descriptor_;
   std::string path_;
 };
+
+// Returns the folder and the bare name of a path: "a/b" is in "a", "b" in ".".
+std::pair<std::string, std::string> folder_and_name(const std::string& path);
 
 // Returns whether the path is a folder; false if it cannot be inspected.
 bool is_folder(const std::string& path);

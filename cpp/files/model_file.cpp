@@ -8,10 +8,10 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "core/checked.h"
+#include "core/error.h"
 #include "files/gguf.h"
 #include "files/gguf_formats.h"
 #include "files/json.h"
@@ -84,12 +84,6 @@ std::optional<PartName> part_name(std::string_view name, std::string_view suffix
   return part;
 }
 
-std::pair<std::string, std::string> folder_and_name(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return {".", path};
-  return {slash == 0 ? "/" : path.substr(0, slash), path.substr(slash + 1)};
-}
-
 // Lists the names that end with `suffix`, for messages: " (a.gguf, b.gguf)". Returns an empty string if there are none.
 std::string listed(const std::vector<std::string>& names, std::string_view suffix) {
   std::string list;
@@ -152,7 +146,7 @@ std::shared_ptr<const ModelFile> ModelFile::open(const std::string& path) {
 std::shared_ptr<const ModelFile> ModelFile::open_weights(const std::string& path) {
   Contents model;
   model.kind = Kind::safetensors;
-  model.tensors = add_safetensors(model, File::open(path));
+  model.tensors = add_safetensors(model, File::open_in_folder(path));
   return finish(std::move(model), path);
 }
 
@@ -233,7 +227,7 @@ ModelFile::Contents ModelFile::open_gguf(const std::string& path, File file) {
   const Folder folder(folder_path);
   std::int64_t announced = 0;
   for (std::int64_t part = 1; part <= parts; ++part) {
-    const auto digits = [](std::int64_t n) { return (std::ostringstream() << std::setw(5) << std::setfill('0') << n).str(); };
+    const auto digits = [](std::int64_t n) { return str(std::setw(5), std::setfill('0'), n); };
     File part_file = part == named->number ? std::move(file)  // NOLINT(bugprone-use-after-move): one part has this number
                                            : folder.open(str(named->stem, "-", digits(part), "-of-", digits(parts), kGguf));
     GgufHeader part_header = read_gguf_header(part_file, static_cast<std::uint32_t>(part - 1));

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/formats.h"
+#include "files/file.h"
 #include "files/made_tensor.h"
 #include "files/model_file.h"
 #include "files/new_file.h"
@@ -39,6 +40,20 @@ py::bytes read(const ModelFile& file, const std::string& name, std::uint64_t off
   const auto result = py::reinterpret_steal<py::bytes>(bytes);
   auto* to = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(bytes));
   interruptible([&](const Cancel&) { file.read(*tensor, offset, wanted, to); });
+  return result;
+}
+
+// Returns the bytes of a file of text or settings, which lies beside a model's weights or, if `given`, was named by the user.
+py::bytes read_file(const py::str& name, std::uint64_t most, bool given) {
+  const std::string path = file_name(name);
+  std::optional<files::File> file;
+  interruptible([&](const Cancel&) { file = given ? files::File::open(path) : files::File::open_in_folder(path); });
+  file->require_size(most);
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(file->size()));
+  if (!bytes) throw py::error_already_set();
+  auto result = py::reinterpret_steal<py::bytes>(bytes);
+  char* to = PyBytes_AS_STRING(bytes);
+  interruptible([&](const Cancel&) { file->read(0, file->size(), to); });
   return result;
 }
 
@@ -149,6 +164,7 @@ void bind_files(py::module_& module) {
   };
   module.def("open_file", opens(&ModelFile::open), py::arg("path"));
   module.def("open_weights", opens(&ModelFile::open_weights), py::arg("path"));
+  module.def("read_file", &read_file, py::arg("path"), py::arg("most"), py::arg("given") = false);
 
   py::class_<files::NewFile>(module, "NewFile")
       .def(py::init([](const py::str& path) { return std::make_unique<files::NewFile>(file_name(path)); }), py::arg("path"))

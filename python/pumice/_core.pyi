@@ -113,7 +113,13 @@ class ModelFile:
 
 def open_file(path: str) -> ModelFile: ...
 def open_weights(path: str) -> ModelFile:
-    """Opens a single .safetensors file, without a config.json."""
+    """Opens a .safetensors file of a model's folder, without a config.json."""
+
+def read_file(path: str, most: int, given: bool = False) -> bytes:
+    """Returns the bytes of a regular file of at most `most` bytes. If it is a link, it must lead to a file in the same folder or in the
+    blobs folder of the hub's cache, unless the user named this path (`given`).
+
+    Raises OSError, also for links that lead elsewhere and for what is no regular file, and ModelFormatError for larger files."""
 
 class NewFile:
     """A new file, which appears at `path` only when it is complete and finish() is called. It then replaces the plain file that was there,

@@ -534,7 +534,7 @@ def _given_shape(given: Any) -> Mapping[str, Any]:
     path = Path(plain(os.fsdecode(given)))
     if not path.is_file():
         raise FileNotFoundError(f"response_template={shown(str(path))} is no file. It takes a dict, or a JSON file with one")
-    value = read_object(path)
+    value = read_object(path, given=True)
     inner = value.get("response_template")
     return inner if isinstance(inner, dict) else value
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..common.arguments import plain, shown
-from ..common.side_files import read_json, read_object, read_text
+from ..common.side_files import read_json, read_object, read_text, subfolder
 from ..errors import ChatTemplateError
 from ..generate.answers import DECODER, json_text, not_finite
 from ..tokens.control_tokens import ControlTokens, Marks, Prompt, texts_of, with_texts
@@ -352,11 +352,11 @@ def _overriding(given: str, named: dict[str, str]) -> str:
         known = f" The model's own are named {', '.join(named)}." if named else ""
         raise ChatTemplateError(f"chat_template={shown(given)} is neither a Jinja template (it has no '{{') nor a file.{known}")
     if path.suffix == ".json":
-        found = _named(read_object(path).get("chat_template"), path)
+        found = _named(read_object(path, given=True).get("chat_template"), path)
         if "default" not in found:
             raise ChatTemplateError(f"{path} has no chat_template")
         return found["default"]
-    return read_text(path) or ""
+    return read_text(path, given=True) or ""
 
 
 def _named(value: Any, where: Any) -> dict[str, str]:
@@ -388,7 +388,7 @@ def _folder_templates(folder: Path) -> dict[str, str]:
     if isinstance(separate, dict):
         found.update(_named(separate.get("chat_template"), folder / "chat_template.json"))
     files = {"default": folder / "chat_template.jinja"}
-    files |= {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    files |= {path.stem: path for path in sorted(subfolder(folder, "additional_chat_templates").glob("*.jinja"))}
     for name, path in files.items():
         if (text := read_text(path)) is not None:
             found[name] = text

@@ -2,53 +2,54 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
+from .. import _core
 from ..errors import ModelFormatError
 
 # The largest known side file (a config.json with labels) is under 1 MiB. tokenizer.json is read elsewhere.
 MAX_BYTES = 16 << 20
 
 
-def read_text(path: Path) -> str | None:
-    """Returns the text of a regular file of at most 16 MiB, or None if there is no such file."""
+def read_bytes(path: Path, most: int = MAX_BYTES, given: bool = False) -> bytes | None:
+    """Returns the bytes of a file, or None if there is none. The rule for links is that of weights (`_core.read_file`), so that a folder
+    that was downloaded cannot make anything outside of it be read.
+
+    most: maximum number of bytes.  given: whether the user named this file. Then a link may lead anywhere.
+
+    Raises OSError if the file is something other than a regular file, or a link that leads nowhere or out of the folder. Raises
+    ModelFormatError if it is larger."""
     try:
-        # Without O_NONBLOCK, opening a FIFO would wait for a writer.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise ModelFormatError(f"{path} is a link that leads back to itself", file=str(path)) from None
+    return _core.read_file(str(path), most, given)
+
+
+def subfolder(folder: Path, name: str) -> Path:
+    """Returns the path of a folder in a model's folder. Raises OSError if it is a link, because its files may then lie anywhere."""
+    path = folder / name
+    if path.is_symlink():
+        raise OSError(f"{path} is a link; a folder in a model's folder must be a real one. Copy it here")
+    return path
+
+
+def read_text(path: Path, given: bool = False) -> str | None:
+    """Returns the text of a file of at most 16 MiB, or None if there is no such file. Raises the errors of read_bytes(), and
+    ModelFormatError if the file is not UTF-8."""
+    found = read_bytes(path, given=given)
     try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelFormatError(f"{path} is not a regular file", file=str(path))
-        if status.st_size > MAX_BYTES:
-            raise ModelFormatError(f"{path} has {status.st_size} bytes; at most {MAX_BYTES} are read", file=str(path))
-        parts = []
-        try:
-            while part := os.read(handle, 1 << 20):
-                parts.append(part)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        os.close(handle)
-    try:
-        return b"".join(parts).decode("utf-8-sig")
+        return None if found is None else found.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ModelFormatError(f"{path} is not UTF-8 text: {error.reason}", file=str(path), offset=error.start) from None
 
 
-def read_json(path: Path) -> Any:
-    """Returns the value in a JSON file, or None if there is no such file."""
-    text = read_text(path)
+def read_json(path: Path, given: bool = False) -> Any:
+    """Returns the value in a JSON file, or None if there is no such file. Raises the errors of read_text(), and ModelFormatError."""
+    text = read_text(path, given)
     if text is None:
         return None
     try:
@@ -59,9 +60,9 @@ def read_json(path: Path) -> Any:
         raise ModelFormatError(f"{path} cannot be read as JSON: {error}", file=str(path)) from None
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file, or {} if there is no such file."""
-    value = read_json(path)
+def read_object(path: Path, given: bool = False) -> dict[str, Any]:
+    """Returns the object in a JSON file, or {} if there is no such file. Raises the errors of read_json()."""
+    value = read_json(path, given)
     if value is None:
         return {}
     if not isinstance(value, dict):

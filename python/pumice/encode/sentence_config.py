@@ -10,7 +10,7 @@ from typing import Any
 
 from ..common.arguments import shown
 from ..common.side_files import field as json_field
-from ..common.side_files import read_json, read_object
+from ..common.side_files import read_json, read_object, subfolder
 from ..errors import ModelFormatError, UnsupportedModelError
 from . import late_interaction
 
@@ -175,7 +175,7 @@ def _folder(parent: Path, name: object, where: Path) -> Path:
     bare = isinstance(name, str) and len(name) <= 80 and not set(name) & set("/\\\0") and name != ".."
     if not isinstance(name, str) or not bare:
         raise ModelFormatError(f"{where}: {repr(name)[:80]} is not the name of a folder beside it", file=str(where), field="path")
-    return parent / name
+    return subfolder(parent, name)
 
 
 # ---------------------------------------------------------------- modules, one after another

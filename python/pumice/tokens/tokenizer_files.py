@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Backend
 
 from ..common.address_space import check_memory
 from ..common.arguments import plain, shown, shown_path
-from ..common.side_files import field, read_object, read_text
+from ..common.side_files import field, read_bytes, read_object, read_text
 from ..errors import ModelFormatError, TokenizerError
 from . import gguf_tokenizer
 from .gguf_tokenizer import BYTE, Built, Vocabulary, end_ids
@@ -85,12 +85,12 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
     path = named or folder / "tokenizer.json"
     with no_panic(f"reading {path}"), _typed(str(path)):
         if named is not None and named.suffix == ".model":
-            return _sentencepiece(_read_bytes(named), named)
+            return _sentencepiece(_read_bytes(named, given=True), named)
         if named is not None and named.suffix == ".txt":
-            return _bert(named, folder)
+            return _bert(named, folder, given=True)
         # A file that exists but cannot be read is an error, because the next file in the list may make a different tokenizer.
         if os.path.lexists(path):
-            return _cased(_backend_of(_read_bytes(path), path), folder)
+            return _cased(_backend_of(_read_bytes(path, named is not None), path), folder)
         if os.path.lexists(folder / "vocab.txt"):
             return _bert(folder / "vocab.txt", folder)
         if os.path.lexists(folder / "tokenizer.model"):
@@ -105,17 +105,11 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
     )
 
 
-def _read_bytes(path: Path) -> bytes:
-    if not path.is_file():
-        what = "not a regular file" if path.exists() else "a link to nothing or to itself" if path.is_symlink() else "not there"
-        raise TokenizerError(f"{shown_path(path)} is {what}. {gguf_tokenizer.FIX}")
-    size = path.stat().st_size
-    if size > MAX_TOKENIZER_BYTES:
-        raise TokenizerError(f"{path} has {size} bytes; at most {MAX_TOKENIZER_BYTES} are read")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
+def _read_bytes(path: Path, given: bool = False) -> bytes:
+    found = read_bytes(path, MAX_TOKENIZER_BYTES, given)
+    if found is None:
+        raise TokenizerError(f"{shown_path(path)} is not there. {gguf_tokenizer.FIX}")
+    return found
 
 
 _CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("(?:[^"\\]|\\.)*")', re.DOTALL)
@@ -202,8 +196,8 @@ def _case_settings(folder: Path) -> tuple[bool, bool | None, bool]:
     )
 
 
-def _bert(vocabulary: Path, folder: Path) -> Backend:
-    text = read_text(vocabulary)
+def _bert(vocabulary: Path, folder: Path, given: bool = False) -> Backend:
+    text = read_text(vocabulary, given)
     config = read_object(folder / "tokenizer_config.json")
     tokens = (text or "").removesuffix("\n").replace("\r\n", "\n").split("\n")
     ids = {token: i for i, token in enumerate(tokens)}

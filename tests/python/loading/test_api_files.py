@@ -71,7 +71,7 @@ def test_a_tokenizer_file_that_cannot_be_read(tmp_path: Path, make: Callable[[An
     made = folder(tmp_path)
     (made / "tokenizer.json").unlink()
     make(made / "tokenizer.json")
-    with pytest.raises(pumice.TokenizerError, match="tokenizer.json is (not a regular file|a link to nothing)"):
+    with pytest.raises(OSError, match="tokenizer.json: is (not a regular file|a link to )"):
         pumice.load(made)
 
 

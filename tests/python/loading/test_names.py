@@ -17,7 +17,9 @@ import random_models
 import small_files
 
 import pumice
+from pumice import _core
 from pumice.__main__ import _VectorFile
+from pumice.chats import chat_templates
 
 pytestmark = pytest.mark.timeout(60)  # a read or a write that waits for a pipe
 QUIET: dict[str, Any] = {"device": "cpu", "progress": False}
@@ -135,13 +137,81 @@ def test_side_files_that_are_no_plain_files(make: Callable[[Path], None], encode
             pumice.load(folder, **QUIET)
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_links_out_of_the_folder(name: str, encoder: Path) -> None:
-    """Weights and configuration do not come from outside. Texts and settings beside them may, where that is a plain file."""
-    (encoder / name).unlink()
-    outside(encoder / name)
+def refused(folder: Path) -> None:
     with pytest.raises(OSError, match="links may only lead into the same folder or the cache's own blobs folder"):
+        pumice.load(folder, **QUIET)
+
+
+def test_links_out_of_the_folder(encoder: Path) -> None:
+    """Each file that a model needs is refused if it is a link to another folder, although a plain file that would do is there. A link to a
+    file of the same folder is taken."""
+    expected = vectors(encoder)
+    (encoder.parent / "elsewhere").mkdir()
+    for name in FILES:
+        folder = encoder.with_name(f"copy of {name.replace('/', ' ')}")
+        shutil.copytree(encoder, folder)
+        file, kept = folder / name, encoder.parent / "elsewhere" / name.replace("/", " ")
+        if not file.exists():
+            continue
+        shutil.move(file, kept)
+        file.symlink_to(kept)
+        refused(folder)
+        file.unlink()
+        shutil.copy(kept, file.with_name("kept"))
+        file.symlink_to("kept")
+        assert np.array_equal(vectors(folder), expected), name
+
+
+def test_links_of_dense_modules_and_adapters(encoder: Path, tmp_path: Path) -> None:
+    """The weights of a module, of a table of vectors and of an adapter keep to the same rule."""
+    modules = json.loads((encoder / "modules.json").read_text())
+    modules.append({"idx": len(modules), "name": "d", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    (encoder / "modules.json").write_text(json.dumps(modules))
+    dense = encoder / "2_Dense"
+    dense.mkdir()
+    width = json.loads((encoder / "config.json").read_text())["hidden_size"]
+    activation = "torch.nn.modules.linear.Identity"
+    config = {"in_features": width, "out_features": 4, "bias": False, "activation_function": activation}
+    (dense / "config.json").write_text(json.dumps(config))
+    random_models.write_safetensors(dense / "model.safetensors", {"linear.weight": np.ones((4, width), np.float32)})
+    assert vectors(encoder).shape == (2, 4)
+    shutil.move(dense / "model.safetensors", tmp_path / "weights")
+    (dense / "model.safetensors").symlink_to(tmp_path / "weights")
+    refused(encoder)
+    (dense / "model.safetensors").unlink()
+    shutil.copy(tmp_path / "weights", dense / "model.safetensors")
+    shutil.move(dense, tmp_path / "dense")
+    dense.symlink_to(tmp_path / "dense")
+    with pytest.raises(OSError, match=r"2_Dense is a link; a folder in a model's folder must be a real one"):
         pumice.load(encoder, **QUIET)
+
+
+def test_links_of_texts_that_a_decoder_reads(tmp_path: Path) -> None:
+    folder = random_models.make_folder("llama32", tmp_path)
+    (tmp_path / "elsewhere").write_text("{{ messages[0].content }}")
+    for name in ("chat_template.jinja", "additional_chat_templates/tool_use.jinja"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(OSError, match="links may only lead"):
+            chat_templates.find_template(_core.open_file(str(folder)))
+        (folder / name).unlink()
+    # A file that the user names may be a link that leads anywhere.
+    (tmp_path / "link.jinja").symlink_to(tmp_path / "elsewhere")
+    found = chat_templates.find_template(_core.open_file(str(folder)), str(tmp_path / "link.jinja"))
+    assert found is not None and found.text == "{{ messages[0].content }}"
+
+
+@pytest.mark.filterwarnings("ignore::pumice.IncompleteModelWarning")  # the tokenizer has fewer words than the model has rows
+def test_a_tokenizer_that_the_user_names_may_be_a_link(encoder: Path, tmp_path: Path) -> None:
+    expected = vectors(encoder)
+    shutil.move(encoder / "tokenizer.json", tmp_path / "kept")
+    (tmp_path / "given").mkdir()
+    link = tmp_path / "given" / "tokenizer.json"
+    link.symlink_to(tmp_path / "kept")
+    with pumice.load(encoder, tokenizer=link, **QUIET) as model:
+        assert np.array_equal(model.encode(["w1 w2", "w3"]), expected)
+    with pytest.raises(OSError, match="links may only lead"):  # a file of a folder that the user names keeps to the rule
+        pumice.load(encoder, tokenizer=link.parent, **QUIET)
 
 
 @pytest.mark.parametrize("path", ["/etc", "../outside", "..", "1_Pooling/../../x", "1_Pooling\0", "/dev", "~", "1_Pooling/config.json"])

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from paths import ROOT
 
-from pumice._core import GenerateParams  # the real class, with its settings, defaults and ranges
+from pumice._core import GenerateParams, read_file  # the real ones: settings with their ranges, and the rule for links
 
 BOS, EOS, VOCAB, HIDDEN = 256, 257, 258, 8
 CONTEXT = 64
@@ -438,6 +438,7 @@ def make_core() -> types.ModuleType:
         },
         self_test=lambda: [{"name": "dot q4_k", "ok": True, "error": 1e-8, "limit": 1e-6, "detail": ""}],
         open_file=ModelFile,
+        read_file=read_file,
         NewFile=NewFile,
         LoadOptions=LoadOptions,
         ModelFile=ModelFile,
@@ -453,7 +454,7 @@ def make_core() -> types.ModuleType:
 
 def make_tokenizers() -> types.ModuleType:
     module = types.ModuleType("pumice.tokens.tokenizer_files")
-    module.__dict__.update(load_tokenizer=lambda file, override: Tokenizer(file))
+    module.__dict__.update(load_tokenizer=lambda file, override: Tokenizer(file), check_given=lambda override: override)
     return module
 
 
