@@ -251,6 +251,17 @@ class Asked:
         return ChatResult(text="", ids=np.empty(0, np.int32), timings={}, prompt=self.prompt, **known, **empty)
 
 
+def check_given(file: _core.ModelFile, chat_template: Any, response_template: Any) -> None:
+    """Parses the templates that were passed to load(), so that load() itself raises their errors, before it reads the weights. Raises
+    ChatTemplateError and what ResponseTemplate raises."""
+    if chat_template is not None:
+        from .chat_templates import find_template
+
+        find_template(file, chat_template)
+    if response_template is not None and response_template is not False:
+        ResponseTemplate(_given_shape(response_template))
+
+
 class Chats:
     """One model's chat template and response template. Any number of threads may share a Chats object."""
 
@@ -260,13 +271,6 @@ class Chats:
         self._template: ChatTemplate | None = None
         self._lock = threading.Lock()
         self._known_tokens: dict[bool, Mapping[int, str]] = {}
-
-    def check_given(self) -> None:
-        """Parses the templates that were passed to load(), so that load() itself raises their errors."""
-        if self._given_template is not None:
-            self.template()
-        if self._given_shape is not None:
-            _ = self._own_shape
 
     def template(self) -> ChatTemplate:
         """Returns the model's chat template, which the first call compiles. Raises ChatTemplateError if the model has none."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
+from ..chats.chat import check_given
 from ..common.arguments import checked_keywords, shown, shown_path, warn
 from ..common.exits import exit_waits
 from ..common.interruptible import Task, watched
@@ -158,6 +159,13 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
 
             return load_tokenizer(file, checked["tokenizer"])
 
+    check_given(file, checked["chat_template"], checked["response_template"])
+    if checked["tokenizer"] is not None:
+        with exit_waits:
+            from ..tokens import tokenizer_files
+
+            tokenizer_files.check_given(checked["tokenizer"])
+
     # The tokenizer is built in a thread while the weights are read. Building takes a quarter of a second for most tokenizers, and one
     # second for a vocabulary of 262,144 tokens.
     tokenizer_task = Task(build_tokenizer)
@@ -190,7 +198,6 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
             engine, checked = chosen, checked if chosen is engine else floats
             notes.append(note)
         model = Model(path, file, engine, tokenizer, config, settings, checked, notes)
-        model._chats.check_given()  # so that errors in templates that were passed come from load(), and not from the first chat()
     except BaseException:
         engine.close()
         raise

@@ -37,24 +37,14 @@ NO_LENGTH = 1 << 30  # a limit of this size or more means "no limit"; transforme
 def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
     """Returns the tokenizer of a model. override: a tokenizer.json, a folder with a tokenizer.json, a tokenizers.Tokenizer or a pumice
     Tokenizer."""
-    if isinstance(override, Tokenizer):
-        return override
-    if override is not None and not isinstance(override, str | os.PathLike):
-        backend = getattr(override, "backend_tokenizer", override)  # transformers' fast tokenizers contain a tokenizers.Tokenizer
-        if not isinstance(backend, Backend):
-            raise TypeError(f"tokenizer must be a path, a tokenizers.Tokenizer or a pumice Tokenizer, found {type(override).__name__}")
-        return _with_files(copy_of(backend), _folder_of(file), file)
-    if override is not None:
-        given = plain(os.fsdecode(override))
-        if not given:
-            raise ValueError('tokenizer="" is no path; None takes the model\'s own')
-        path = Path(given)
-        if not path.exists():
-            raise FileNotFoundError(f"tokenizer={shown(given)}: there is no such file or folder")
-        if not path.is_dir() and not path.is_file():
-            raise TokenizerError(f"tokenizer={shown(given)} is neither a regular file nor a folder")
-        folder = path if path.is_dir() else path.parent
-        return _with_files(_read_backend(folder, path if path.is_file() else None), folder, file)
+    given = None if override is None else check_given(override)
+    if isinstance(given, Tokenizer):
+        return given
+    if isinstance(given, Backend):
+        return _with_files(copy_of(given), _folder_of(file), file)
+    if given is not None:
+        folder = given if given.is_dir() else given.parent
+        return _with_files(_read_backend(folder, None if given.is_dir() else given), folder, file)
     if file.kind == "gguf":
         check_memory(0, f"building the tokenizer of {file.path}")
         with no_panic("building the tokenizer"), _typed(file.path):
@@ -62,6 +52,27 @@ def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
         return Tokenizer(built.backend, bos_id=built.bos_id, eos_ids=built.eos_ids, special=built.special)
     folder = _folder_of(file)
     return _with_files(_read_backend(folder, None), folder, file)
+
+
+def check_given(override: Any) -> Tokenizer | Backend | Path:
+    """Returns what load(tokenizer=) was given as one of its three kinds. Raises TypeError, ValueError, FileNotFoundError and
+    TokenizerError."""
+    if isinstance(override, Tokenizer):
+        return override
+    if not isinstance(override, str | os.PathLike):
+        backend = getattr(override, "backend_tokenizer", override)  # transformers' fast tokenizers contain a tokenizers.Tokenizer
+        if not isinstance(backend, Backend):
+            raise TypeError(f"tokenizer must be a path, a tokenizers.Tokenizer or a pumice Tokenizer, found {type(override).__name__}")
+        return backend
+    given = plain(os.fsdecode(override))
+    if not given:
+        raise ValueError('tokenizer="" is no path; None takes the model\'s own')
+    path = Path(given)
+    if not path.exists():
+        raise FileNotFoundError(f"tokenizer={shown(given)}: there is no such file or folder")
+    if not path.is_dir() and not path.is_file():
+        raise TokenizerError(f"tokenizer={shown(given)} is neither a regular file nor a folder")
+    return path
 
 
 def _folder_of(file: ModelFile) -> Path:

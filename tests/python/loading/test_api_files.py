@@ -81,6 +81,22 @@ def test_a_tokenizer_that_is_none(given: str, kind: type[Exception]) -> None:
         pumice.load(samples.minilm(), tokenizer=given)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tokenizer": "/no/such"}, {"tokenizer": 5}, {"tokenizer": "/dev/zero"}, {"chat_template": "no such file"},
+        {"chat_template": "{% if"}, {"response_template": "/no/such.json"}, {"response_template": {"x": 1}}, {"lora": "/no/such"},
+        {"mtp": "/no/such"}, {"task": "no such"}, {"n_ctx": 2**30}, {"kv_budget": 1}, {"gpu_layers": 3, "device": "cpu"},
+        {"device": "vulkan:99"}, {"pooling": "no"}, {"quantize": "no"}, {"prompts": {"a": 1}}, {"expert_cache": 1},
+    ],
+)  # fmt: skip
+def test_options_are_checked_before_the_weights_are_read(wrong: dict[str, Any]) -> None:
+    seen: list[int] = []
+    with pytest.raises((pumice.PumiceError, OSError, ValueError, TypeError, MemoryError)):
+        pumice.load(samples.smollm2(), **{"device": "cpu", **wrong}, progress=lambda done, total: seen.append(done))
+    assert max(seen, default=0) == 0
+
+
 def test_a_template_of_special_tokens_that_are_not_defined(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     made = folder(tmp_path)
     file = made / "tokenizer.json"
