@@ -136,12 +136,14 @@ double shortest(float value) {
   return result;
 }
 
-void check_range(std::string_view name, double value, const Range& range) {
-  if (value <= range.high && (range.above_low ? value > range.low : value >= range.low)) return;
+bool within(double value, const Range& range) { return value <= range.high && (range.above_low ? value > range.low : value >= range.low); }
+
+void check_range(std::string_view name, double value, const Range& range, std::string_view shown) {
+  if (within(value, range)) return;
   // kMost only says what an int32_t holds, so it is left out unless the value is beyond it.
   const std::string most = range.high == kMost && value <= kMost ? "" : " and at most " + text(range.high);
-  fail(ErrorKind::invalid_argument, name, "=", text(value), " is out of range: it must be ", range.above_low ? "more than " : "at least ",
-       text(range.low), most);
+  fail(ErrorKind::invalid_argument, name, "=", shown.empty() ? text(value) : std::string(shown), " is out of range: it must be ",
+       range.above_low ? "more than " : "at least ", text(range.low), most);
 }
 
 void check_bias(std::int32_t id, double bias) {

@@ -30,8 +30,11 @@ std::span<const Setting<Speculation>> speculation_settings();
 // Returns the decimal number with the fewest digits among those that round to `value`: 0.1 for 0.1f.
 double shortest(float value);
 
-// These functions throw invalid_argument, with the setting's name, its value and its range. NaN is outside of every range.
-void check_range(std::string_view name, double value, const Range& range);
+bool within(double value, const Range& range);  // NaN is outside of every range
+
+// These functions throw invalid_argument, with the setting's name, its value and its range. `shown` is the value's text, if a double does
+// not have all of its digits.
+void check_range(std::string_view name, double value, const Range& range, std::string_view shown = {});
 void check_bias(std::int32_t id, double bias);  // checks one entry of logit_bias
 void check(const SamplingParams& params, std::int32_t vocab);
 void check(const GenerateParams& params, std::int32_t vocab);

@@ -71,17 +71,31 @@ double as_double(const py::object& whole) {
   return std::numeric_limits<double>::infinity();
 }
 
+// Returns the digits of an int for an error message, or "" if Python refuses to write them (more than 4300).
+std::string digits_of(const py::object& whole) {
+  constexpr std::size_t kMost = 40;
+  try {
+    const std::string digits = repr_of(whole);
+    return digits.substr(0, kMost) + (digits.size() > kMost ? "..." : "");
+  } catch (const py::error_already_set&) {
+    return "";
+  }
+}
+
 template <class Number>
 Number in_range(std::string_view name, const py::handle& value, const engine::Range& range) {
   if constexpr (std::is_same_v<Number, float>) {
     const double number = real(name, value);
     engine::check_range(name, number, range);
-    return static_cast<float>(number);
+    // A number that is too small for a float stays above a limit of 0. As a 0 it would be refused later, with a message about a 0.
+    const auto held = static_cast<float>(number);
+    return range.above_low ? std::max(held, std::numeric_limits<float>::min()) : held;
   } else {
     const py::object number = whole(name, value);
     int overflow = 0;
     const long long found = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
-    engine::check_range(name, overflow == 0 ? static_cast<double>(found) : as_double(number), range);
+    const double about = overflow == 0 ? static_cast<double>(found) : as_double(number);
+    engine::check_range(name, about, range, engine::within(about, range) ? "" : digits_of(number));
     return static_cast<Number>(found);
   }
 }

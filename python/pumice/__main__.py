@@ -377,6 +377,7 @@ def run_encode(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{len(arguments.input)} inputs, and a .npy file has the texts of one{join}")
     file = _VectorFile(arguments.output)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
+        model._need("encode", "pumice encode")
         source = arguments.input[0] if arguments.input else "-"
         texts = _lines(source) if tables is None else column(tables, arguments.text_column)
         vectors = model.encode(texts, **_encode_options(arguments), show_progress_bar=on_screen(sys.stderr))
@@ -422,9 +423,11 @@ def run_generate(arguments: argparse.Namespace) -> int:
     prompt = arguments.prompt
     if prompt == "-":
         prompt = _whole_text(prompt)
-    with pumice.load(arguments.model, **_load_options(arguments)) as model, model.stream(prompt, **_sampling(arguments)) as stream:
-        for chunk in stream:
-            say(chunk, end="")
+    with pumice.load(arguments.model, **_load_options(arguments)) as model:
+        model._need("generate", "pumice generate")  # before stream(), whose error would name a method
+        with model.stream(prompt, **_sampling(arguments)) as stream:
+            for chunk in stream:
+                say(chunk, end="")
     say()
     return 0
 
@@ -436,6 +439,7 @@ def run_chat(arguments: argparse.Namespace) -> int:
     lines, talks, shows = input_bytes(), on_screen(sys.stdin), on_screen(sys.stdout)
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         # If the model cannot chat, the error comes before the first line is read.
+        model._need("generate", "pumice chat")
         model.chat([*messages, {"role": "user", "content": "Hello"}], dry_run=True, **_sampling(arguments))
         edits = talks and shows
         for text in Terminal(None if arguments.no_history else history_path()).messages() if edits else _messages(lines, talks):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_core import BOS, EOS, fake, fake_core, fake_model, write_model  # noqa: F401
+from fake_core import BOS, EOS, GenerateParams, fake, fake_core, fake_model, write_model  # noqa: F401
 
 
 def test_text_ids_and_facts(model: Any, pumice: Any) -> None:
@@ -402,6 +402,10 @@ def test_logit_bias(model: Any) -> None:
         ({"top_p": 1.5}, ValueError, "top_p"),
         ({"top_k": -1}, ValueError, "top_k=-1 is out of range"),
         ({"top_k": 1.5}, TypeError, "top_k must be an integer"),
+        ({"top_k": 2**63}, ValueError, "top_k=9223372036854775808 is out of range: it must be at least 0 and at most 2147483647"),
+        ({"top_k": -(2**53) - 1}, ValueError, "top_k=-9007199254740993 is out of range"),
+        ({"top_k": 10**60}, ValueError, r"top_k=10{39}\.\.\. is out of range"),
+        ({"top_k": -(10**9999)}, ValueError, "top_k=.* is out of range"),
         ({"max_new_tokens": 0}, ValueError, "max_new_tokens=0"),
         ({"n": 0}, ValueError, "n=0"),
         ({"n": True}, TypeError, "n must be an integer"),
@@ -417,6 +421,15 @@ def test_logit_bias(model: Any) -> None:
 def test_wrong_values(model: Any, bad: dict[str, Any], kind: type[Exception], match: str) -> None:
     with pytest.raises(kind, match=match):
         model.generate("a", **bad)
+
+
+@pytest.mark.parametrize("name", ["top_p", "typical_p"])
+def test_shares_that_are_too_small_for_a_float(name: str) -> None:
+    """They are above 0, as they must be, and are not rounded to a 0, which would be refused."""
+    params = GenerateParams()
+    setattr(params, name, 1e-300)
+    params.check(200)
+    assert 0 < getattr(params, name) < 1e-37
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_chat_keeps_the_conversation(cli: Any, path: Path) -> None:
 def test_chat_with_a_model_that_cannot(cli: Any, tmp_path: Path) -> None:
     code, out, err = cli("chat", write_model(tmp_path / "e.gguf", tasks=["encode"]), stdin="")
     assert (code, out) == (1, "")
-    assert err.startswith("pumice: chat() needs a decoder")
+    assert err.startswith("pumice: pumice chat needs a decoder")
 
 
 def test_input_that_is_no_text(cli: Any, path: Path, tmp_path: Path) -> None:
@@ -187,6 +187,15 @@ def test_errors_are_one_line_and_exit_code_1(cli: Any, path: Path, words: list[s
     assert match in err
     assert err.startswith("pumice: ")
     assert err.count("\n") == 1
+
+
+def test_a_model_that_cannot_do_it(cli: Any, tmp_path: Path) -> None:
+    """The message names what the user typed, and not the method that the command calls."""
+    encoder, decoder = write_model(tmp_path / "e.gguf", tasks=["encode"]), write_model(tmp_path / "d.gguf", tasks=["generate"])
+    for words in (["generate", encoder, "x"], ["chat", encoder], ["encode", decoder, "-", "-o", tmp_path / "x.npy"]):
+        code, out, err = cli(*words, stdin="a")
+        assert (code, out) == (1, "")
+        assert err.startswith(f"pumice: pumice {words[0]} needs a") and "(" not in err.partition(";")[0], err
 
 
 def test_options_of_loading() -> None:
