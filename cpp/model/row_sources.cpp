@@ -61,12 +61,12 @@ ReadRows read_transposed_experts(std::shared_ptr<const files::ModelFile> file, c
       const std::int64_t at = part.of(row);
       if (at / across != expert) {
         expert = at / across;
-        slice = slices->of(&tensor, expert, [&](std::vector<std::uint8_t>& bytes) {
-          bytes.resize(static_cast<std::size_t>(cols * across) * size);
-          file->read(tensor, static_cast<std::uint64_t>(expert) * bytes.size(), bytes.size(), bytes.data());
-        });
+        const std::size_t bytes = static_cast<std::size_t>(cols * across) * size;
+        slice = slices->of(&tensor, expert, {.size = bytes, .jobs = 1, .job = [&](std::int64_t, std::uint8_t* to) {
+                                               file->read(tensor, static_cast<std::uint64_t>(expert) * bytes, bytes, to);
+                                             }});
       }
-      const std::uint8_t* from = slice->data() + static_cast<std::size_t>(at % across) * size;
+      const std::uint8_t* from = slice.get() + static_cast<std::size_t>(at % across) * size;
       for (std::int64_t col = 0; col < cols; ++col, from += static_cast<std::size_t>(across) * size, out += size)
         std::memcpy(out, from, size);
     }
@@ -81,10 +81,9 @@ ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, con
     const std::int64_t rows = tensor.shape[1], cols = part.run;  // of a head's matrix
     const auto bytes = static_cast<std::size_t>(row_bytes(to, cols)), size = static_cast<std::size_t>(row_bytes(to, 1));
     // Reads the rows of the tensor that belong to the head, and writes the head's matrix.
-    const auto turn = [&](std::int64_t head, std::vector<std::uint8_t>& matrix) {
+    const auto turn = [&](std::int64_t head, std::uint8_t* matrix) {
       const std::int64_t in_file = row_bytes(from, rows);
       std::vector<std::uint8_t> read(static_cast<std::size_t>(cols * in_file));
-      matrix.resize(static_cast<std::size_t>(rows) * bytes);
       file->read(tensor, static_cast<std::uint64_t>(part.of(head * cols) * in_file), read.size(), read.data());
       std::vector<float> values(static_cast<std::size_t>(rows));
       std::vector<std::uint8_t> packed(static_cast<std::size_t>(rows) * size);
@@ -96,13 +95,15 @@ ReadRows read_transposed_heads(std::shared_ptr<const files::ModelFile> file, con
           row = packed.data();
         }
         for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r)
-          std::memcpy(matrix.data() + r * bytes + static_cast<std::size_t>(col) * size, row + r * size, size);
+          std::memcpy(matrix + r * bytes + static_cast<std::size_t>(col) * size, row + r * size, size);
       }
     };
     for (std::int64_t row = first; row < first + count;) {
       const std::int64_t head = row / rows, run = std::min(first + count - row, rows - row % rows);
-      const files::Slices::Bytes matrix = slices->of(&tensor, head, [&](auto& bytes) { turn(head, bytes); });
-      std::memcpy(out, matrix->data() + static_cast<std::size_t>(row % rows) * bytes, static_cast<std::size_t>(run) * bytes);
+      const files::Slices::Bytes matrix = slices->of(
+          &tensor, head,
+          {.size = static_cast<std::size_t>(rows) * bytes, .jobs = 1, .job = [&](std::int64_t, std::uint8_t* to) { turn(head, to); }});
+      std::memcpy(out, matrix.get() + static_cast<std::size_t>(row % rows) * bytes, static_cast<std::size_t>(run) * bytes);
       out += static_cast<std::size_t>(run) * bytes;
       row += run;
     }

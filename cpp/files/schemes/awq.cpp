@@ -43,7 +43,7 @@ void add_awq(PackedFolder& folder) {
     Codes codes{.module = module, .library = "AWQ", .rows = rows, .cols = cols, .groups = groups, .bits = 4, .scales = scales};
     codes.group = folder.group_size(config.has(folder.key("q_group_size")) ? "q_group_size" : "group_size", scales, cols, groups);
     codes.offsets = Offsets::zeros;
-    codes.read = [columns = folder.columns({{words, 4}, {zeros, 4}, {scales}}, rows, cols), scale = *scales.format, cols, groups](
+    codes.read = [columns = folder.columns({{words, 4}, {zeros, 4}, {scales}}, rows), scale = *scales.format, cols, groups](
                      std::span<const File> files, std::int64_t first, std::int64_t count) {
       CodeRows out(count, cols, groups, true);
       for (std::int64_t row = first; row < first + count;) {

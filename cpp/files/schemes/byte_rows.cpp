@@ -29,7 +29,7 @@ ByteRows::ByteRows(const PackedFolder& folder, std::vector<TensorInfo> tensors, 
       part.offset += static_cast<std::uint64_t>(expert) * part.bytes;
       parts.push_back({std::move(part)});
     }
-    columns_.push_back(folder.columns(std::move(parts), rows_, widths_[0]));
+    columns_.push_back(folder.columns(std::move(parts), rows_));
   }
 }
 

@@ -97,6 +97,12 @@ void unpack_each<4>(const std::uint32_t* words, std::int64_t count, std::uint8_t
   std::memcpy(out, &eight, static_cast<std::size_t>(count));
 }
 
+// Eight bits: the values are the bytes of the words.
+template <>
+void unpack_each<8>(const std::uint32_t* words, std::int64_t count, std::uint8_t* out) {
+  std::memcpy(out, words, static_cast<std::size_t>(count));
+}
+
 // Unpacks a stream.
 template <int bits>
 void unpack_stream(const std::uint32_t* words, std::int64_t count, std::uint8_t* out) {

@@ -18,11 +18,21 @@ struct ColumnTensor {
   int bits = 32;      // that a row has of each value: row r has those from bit r bits of a line of the tensor on
 };
 
-// Reads the rows of several such tensors together. Some thousand rows are read at once and kept in memory for all threads. Only reading is
-// done by one thread at a time; each thread turns the rows that it takes.
+// Reads the rows of several such tensors together. Some thousand rows are read at once, by all threads that ask for one of them, and kept
+// in memory for all threads. Each thread turns the rows that it takes.
 class Columns {
+  // Columns of one tensor in a slab. They lie in strips, each with a part of all lines: as wide as a line of the cache, or narrower if
+  // there are few columns.
+  struct Part {
+    std::int64_t at = 0;                            // bytes before it in the slab
+    std::int64_t first = 0, columns = 0;            // of the tensor
+    std::int64_t strips = 0, wide = 0, stride = 0;  // bytes of a strip's line; bytes from one strip to the next
+    std::int64_t lines = 0, jobs = 0;               // of the tensor, that a job reads; jobs that read all of them
+    std::int64_t end() const { return at + stride * strips; }
+  };
+
  public:
-  Columns(std::vector<ColumnTensor> tensors, std::int64_t rows, std::int64_t cols, std::shared_ptr<Slices> slices);
+  Columns(std::vector<ColumnTensor> tensors, std::int64_t rows, std::shared_ptr<Slices> slices);
 
   // Columns of a tensor, each with its `height` values one after another.
   class Turned {
@@ -48,23 +58,18 @@ class Columns {
 
    private:
     friend class Columns;
-    Slab(const Columns& of, std::int64_t begin, std::int64_t end, Slices::Bytes bytes)
-        : of_(of), begin_(begin), end_(end), bytes_(std::move(bytes)) {}
+    explicit Slab(const Columns& of) : of_(of) {}
     const Columns& of_;
-    std::int64_t begin_, end_;
+    std::int64_t end_ = 0;
+    std::vector<Part> parts_;  // of each tensor
     Slices::Bytes bytes_;
   };
   // Returns the rows that were, or are now, read with this one.
   Slab with(std::span<const File> files, std::int64_t row) const;
 
  private:
-  struct Part {                           // of a slab: the lines of one tensor
-    std::int64_t first = 0, columns = 0;  // of the tensor
-    std::int64_t stride = 0;              // bytes from one line to the next
-    std::int64_t bytes = 0;
-  };
-  Part part_of(const ColumnTensor& tensor, std::int64_t begin, std::int64_t end) const;
-  void read(std::span<const File> files, std::int64_t begin, std::int64_t end, std::vector<std::uint8_t>& slab) const;
+  std::vector<Part> parts_of(std::int64_t begin, std::int64_t end) const;
+  void read(std::span<const File> files, const ColumnTensor& tensor, const Part& part, std::int64_t job, std::uint8_t* slab) const;
 
   std::vector<ColumnTensor> tensors_;
   std::int64_t rows_, at_once_;

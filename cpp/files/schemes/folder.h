@@ -53,9 +53,9 @@ class PackedFolder {
   // Returns the group of each column, which `index` holds. Returns nothing if each group consists of `group` neighbouring columns.
   std::vector<std::int32_t> group_of_columns(const TensorInfo& index, std::int64_t cols, std::int64_t groups, std::int64_t group) const;
 
-  // Returns a reader of tensors that have the rows of a matrix [rows, cols] as columns.
-  std::shared_ptr<const Columns> columns(std::vector<ColumnTensor> tensors, std::int64_t rows, std::int64_t cols) const {
-    return std::make_shared<const Columns>(std::move(tensors), rows, cols, slices_);
+  // Returns a reader of tensors that have the rows of a matrix as columns.
+  std::shared_ptr<const Columns> columns(std::vector<ColumnTensor> tensors, std::int64_t rows) const {
+    return std::make_shared<const Columns>(std::move(tensors), rows, slices_);
   }
   // Puts a made tensor in the place of the tensors that it is made of. Null pointers are no tensors.
   void add(Codes codes, std::initializer_list<const TensorInfo*> from);

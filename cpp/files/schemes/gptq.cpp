@@ -94,7 +94,7 @@ void add_gptq(PackedFolder& folder) {
     codes.offsets = settings.symmetric ? Offsets::middle : Offsets::zeros;
     codes.group = group_of_module(folder, settings, scales, cols, groups);
     if (index) codes.group_of = folder.group_of_columns(*index, cols, groups, codes.group);
-    codes.read = [columns = folder.columns({{words}, {zeros, static_cast<int>(bits)}, {scales}}, rows, cols), zeros, scale = *scales.format,
+    codes.read = [columns = folder.columns({{words}, {zeros, static_cast<int>(bits)}, {scales}}, rows), zeros, scale = *scales.format,
                   bits = static_cast<int>(bits), cols, groups,
                   settings](std::span<const File> files, std::int64_t first, std::int64_t count) {
       CodeRows out(count, cols, groups, !settings.symmetric);

@@ -238,7 +238,7 @@ TEST_F(Schemes, EverySchemeHasGoldens) {
 
 // AWQ keeps a column together, so rows are read in slices of 64 if they are as long as this.
 TEST_F(Schemes, SlicesOfALargeMatrix) {
-  constexpr std::int64_t kRows = 136, kCols = 1 << 17, kGroup = 1 << 16, kWords = kRows / 8;
+  constexpr std::int64_t kRows = 136, kCols = 5 << 16, kGroup = kCols / 2, kWords = kRows / 8;
   Golden golden = golden_of("awq_32");
   golden.settings()["group_size"] = kGroup;
   golden.tensors = {{"m.qweight", "I32", {kCols, kWords}, pattern(kCols * kWords * 4, 1)},
@@ -871,7 +871,7 @@ TEST_F(Schemes, StacksOfFloatsOf8Bits) {
 
 // A stack whose rows are read in slices of 64.
 TEST_F(Schemes, SlicesOfALargeStack) {
-  constexpr std::int64_t kExperts = 2, kRows = 70, kCols = 1 << 17;
+  constexpr std::int64_t kExperts = 2, kRows = 70, kCols = 3 << 16;
   Golden golden = golden_of("fp8_modelopt_stack");
   golden.tensors = {{"m.experts.up", "F8_E4M3", {kExperts, kCols, kRows}, std::string(kExperts * kCols * kRows, '\0')},
                     {"m.experts.up_weight_scale", "F32", {}, floats({1})}};
