@@ -2,7 +2,8 @@
 writes and reads (support/file_faults.py). A failure is a typed error, no file is half written under its name, the next call has the right
 result and leaves nothing but its file.
 
-`make test` kills writers once at every call, and tries a sample of the other failures. PUMICE_TEST_ALL=1 (`make test-faults`) tries all."""
+`make test` kills writers once at every call, and tries a sample of the other failures. PUMICE_TEST_ALL=1 (`make test-faults`) tries all,
+and kills each writer at 100 points at least, also in the middle of a write."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ import pytest
 
 import pumice
 
+CACHE = "cache of pipelines"  # of vulkan:0; like the tests of Vulkan, this one fails without such a device
 ALL = bool(os.environ.get("PUMICE_TEST_ALL"))
 
 
@@ -45,10 +47,13 @@ def rows(part: str, stride: int, folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.timeout(3600)
 def test_writers(tmp_path: Path) -> None:
     found = rows("writers", 7, tmp_path)
-    assert {row["work"] for row in found} == {"save_prefix", "encode -o x.npy", "convert", "quantize", "encode a.parquet"}
-    assert sum(row["killed"] for row in found) >= (200 if ALL else 90)
+    assert {row["work"] for row in found} == {"save_prefix", "encode -o x.npy", "convert", "quantize", CACHE, "encode a.parquet"}
+    assert sum(row["killed"] for row in found) >= 100
     for work in {row["work"] for row in found}:
-        assert sum(sum(row["errors"].values()) for row in found if row["work"] == work) > 0, work
+        of = [row for row in found if row["work"] == work]
+        assert sum(row["killed"] for row in of) >= (file_faults.KILLS if ALL else 6), work
+        # A cache that cannot be written is no error: the next process only takes longer.
+        assert (sum(sum(row["errors"].values()) for row in of) > 0) == (work != CACHE), work
 
 
 @pytest.mark.timeout(3600)

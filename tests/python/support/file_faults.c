@@ -18,20 +18,21 @@
 
 enum { OPEN = 1, READ = 2, WRITE = 4, NAME = 8, SYNC = 16 };  // kinds of calls
 // What happens at a call. Positive numbers are errno.
-enum { KILL_BEFORE = -1, KILL_AFTER = -2, SHORT = -3, INTERRUPT = -4, CUT = -5, REMOVE = -6, REPLACE = -7, REWRITE = -8 };
+enum { KILL_BEFORE = -1, KILL_AFTER = -2, SHORT = -3, INTERRUPT = -4, CUT = -5, REMOVE = -6, REPLACE = -7, REWRITE = -8, KILL_WITHIN = -9 };
 
 static char folder[1024], other[1024];
-static int kinds, action;
+static int kinds, action, part;
 static long chosen;
 static atomic_long calls, done;
 
 // Counts calls of the given kinds on files below `in`. Call number `call` (from 0) gets the action. SHORT and INTERRUPT also apply to all
-// later calls. `with` is the file that REPLACE puts in the place of the one that is being read.
-void file_faults_watch(const char* in, int which, long call, int what, const char* with) {
+// later calls. `with` is the file that REPLACE puts in the place of the one that is being read. `percent` is the share of its bytes that a
+// call moves before KILL_WITHIN.
+void file_faults_watch(const char* in, int which, long call, int what, const char* with, int percent) {
   kinds = 0;
   snprintf(folder, sizeof folder, "%s", in);
   snprintf(other, sizeof other, "%s", with);
-  action = what, chosen = call, calls = 0, done = 0;
+  action = what, chosen = call, part = percent, calls = 0, done = 0;
   kinds = which;
 }
 long file_faults_calls(void) { return calls; }
@@ -82,7 +83,7 @@ static int next(int kind, int fd, const char* name) {
     for (long at = 0, size = lseek(to, 0, SEEK_END); at < size; at += 64) syscall(SYS_pwrite64, to, "\xff\xff\xff\xff", 4L, at);
     syscall(SYS_close, to);
   }
-  if (action <= CUT) return 0;
+  if (action <= CUT && action != KILL_WITHIN) return 0;
   return action;
 }
 
@@ -95,7 +96,7 @@ static int next(int kind, int fd, const char* name) {
       return bad;                                                          \
     }                                                                      \
     const __typeof__(call) result = call;                                  \
-    if (what == KILL_AFTER) kill(getpid(), SIGKILL);                       \
+    if (what == KILL_AFTER || what == KILL_WITHIN) kill(getpid(), SIGKILL); \
     return result;                                                         \
   } while (0)
 // The same for calls that move `size` bytes, of which a short one moves one.
@@ -107,8 +108,9 @@ static int next(int kind, int fd, const char* name) {
       return -1;                                                           \
     }                                                                      \
     if (what == SHORT && size > 1) size = size > 7 ? 7 : 1;                \
+    if (what == KILL_WITHIN) size = size * part / 100;                     \
     const ssize_t result = call;                                           \
-    if (what == KILL_AFTER) kill(getpid(), SIGKILL);                       \
+    if (what == KILL_AFTER || what == KILL_WITHIN) kill(getpid(), SIGKILL); \
     return result;                                                         \
   } while (0)
 

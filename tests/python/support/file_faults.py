@@ -32,9 +32,12 @@ ACTIONS = {
     "removed": -6,
     "replaced": -7,
     "rewritten": -8,
+    "killed within": -9,
 }
+CHANGES = ("cut", "removed", "replaced", "rewritten")  # of the file that is read; the other actions are those of a writer, too
 ERRNO = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO}
 MOST = 20  # calls of a reader that fail, in a sample; a writer of so few calls has all of them fail
+KILLS = 100  # points at which a writer is killed, if all are tried
 SECONDS = 60  # a child that takes longer hangs
 
 
@@ -65,8 +68,8 @@ class Faults:
         self._library = ctypes.CDLL(None)
         self._library.file_faults_calls.restype = ctypes.c_long
 
-    def watch(self, folder: Path, kinds: int, call: int, action: int, other: Path | str = "") -> None:
-        self._library.file_faults_watch(os.fsencode(folder), kinds, ctypes.c_long(call), action, os.fsencode(other))
+    def watch(self, folder: Path, kinds: int, call: int, action: int, other: Path | str = "", percent: int = 0) -> None:
+        self._library.file_faults_watch(os.fsencode(folder), kinds, ctypes.c_long(call), action, os.fsencode(other), percent)
 
     def calls(self) -> int:
         return int(self._library.file_faults_calls())
@@ -130,9 +133,9 @@ class Campaign:
             shutil.copytree(source, folder)
         return folder
 
-    def guarded(self, work: Callable[[], str], folder: Path, kinds: int, call: int, action: int) -> str:
+    def guarded(self, work: Callable[[], str], folder: Path, kinds: int, call: int, action: int, percent: int = 0) -> str:
         def child() -> str:
-            self.faults.watch(folder, kinds, call, action, self.other)
+            self.faults.watch(folder, kinds, call, action, self.other, percent)
             try:
                 return work()
             except Exception as error:
@@ -151,9 +154,10 @@ class Campaign:
         return int(forked(child))
 
     # ---------------------------------------------------------------- writers
-    def write(self, name: str, make: Callable[[Path], None], target: str) -> None:
+    def write(self, name: str, make: Callable[[Path], None], target: str, cache: bool = False) -> None:
         """make(folder) writes the file `target`. Whatever happens, the folder has under that name what was there before, or the whole new
-        file, and the next undisturbed call leaves the whole new file alone."""
+        file, and the next undisturbed call leaves the whole new file alone. cache: whether make() may also leave what was there before
+        without an error."""
 
         def written(at: Path) -> str:
             make(at)
@@ -162,41 +166,60 @@ class Campaign:
         folder = self.fresh()
         assert (said := forked(lambda: written(folder))) == "right", said
         new, names = (folder / target).read_bytes(), sorted(path.name for path in folder.iterdir())
-        calls = self.count(lambda: written(self.fresh()), self.scratch / "area", WRITE | NAME | SYNC)
+        changes = WRITE | NAME | SYNC
+
+        def tried(row: Row, call: int, code: int, kinds: int, percent: int = 0) -> str:
+            """Tries one call. Returns what the child said."""
+            folder, old = self.fresh(), call % 2 == 1
+            if old:
+                (folder / target).write_bytes(b"old")
+            said = self.guarded(lambda: written(folder), folder, kinds, call, code, percent)
+            found = (folder / target).read_bytes() if (folder / target).exists() else None
+            where = f"call {call} of {row.calls}" + (f", {percent} % of its bytes" if percent else "")
+            row.tried += 1
+            if said == "right":
+                row.right += 1
+            elif said == "killed":
+                row.killed += 1
+            elif said.startswith("!"):
+                row.problems.append(f"{where}: {said}")
+            else:
+                row.errors[said] = row.errors.get(said, 0) + 1
+            if found != new and ((said == "right" and not cache) or found != (b"old" if old else None)):
+                row.problems.append(f"{where}: {said}, and {target} has {'nothing' if found is None else f'{len(found)} bytes'}")
+            after = forked(lambda: written(folder))
+            left = sorted(path.name for path in folder.iterdir())
+            if after != "right" or (folder / target).read_bytes() != new or left != names:
+                row.problems.append(f"{where}: {said}; the next call: {after}, which left {left}")
+            return said
+
+        calls = self.count(lambda: written(self.fresh()), self.scratch / "area", changes)
+        assert calls > 0, f"{name} makes no call on a file below {self.scratch}"
+        kills = 0
         for action, code in [*ACTIONS.items(), *ERRNO.items()]:
-            if code in (ACTIONS["cut"], ACTIONS["removed"], ACTIONS["replaced"], ACTIONS["rewritten"]):
+            if action in CHANGES or action == "killed within":
                 continue
             row = Row(name, action, calls)
             once = code in (ACTIONS["short"], ACTIONS["interrupted"])
-            kills, sample = "killed" in action, self.stride > 1
-            stride = 1 if not sample or (calls <= MOST and not kills) else 2 if kills else self.stride
+            killing, sample = "killed" in action, self.stride > 1
+            stride = 1 if not sample or (calls <= MOST and not killing) else 2 if killing else self.stride
             # In a sample, a process is killed before every even call and after every odd one.
             for call in range(int(action == "killed after" and sample), 1 if once else calls, stride):
-                folder, old = self.fresh(), call % 2 == 1
-                if old:
-                    (folder / target).write_bytes(b"old")
-                said = self.guarded(lambda at=folder: written(at), folder, WRITE | NAME | SYNC, call, code)
-                found = (folder / target).read_bytes() if (folder / target).exists() else None
-                where = f"call {call} of {calls}"
-                row.tried += 1
-                if said == "right":
-                    row.right += 1
-                elif said == "killed":
-                    row.killed += 1
-                elif said.startswith("!"):
-                    row.problems.append(f"{where}: {said}")
-                else:
-                    row.errors[said] = row.errors.get(said, 0) + 1
+                said = tried(row, call, code, changes)
                 if once and said != "right":
-                    row.problems.append(f"{where}: {said}")
-                if found != new and (said == "right" or found != (b"old" if old else None)):
-                    row.problems.append(f"{where}: {said}, and {target} has {'nothing' if found is None else f'{len(found)} bytes'}")
-                after = forked(lambda at=folder: written(at))
-                left = sorted(path.name for path in folder.iterdir())
-                if after != "right" or (folder / target).read_bytes() != new or left != names:
-                    row.problems.append(f"{where}: {said}; the next call: {after}, which left {left}")
-            self.rows.append(row)
-            print(json.dumps(row.__dict__), flush=True)
+                    row.problems.append(f"call {call} of {calls}: {said}")
+            kills += row.killed
+            self.finished(row)
+        # The kernel may end a process in the middle of a write. The shares of bytes differ from round to round.
+        row = Row(name, "killed within", self.count(lambda: written(self.fresh()), self.scratch / "area", WRITE))
+        for i in range(3 if self.stride > 1 else 2 * KILLS):
+            if kills + row.killed < KILLS:
+                tried(row, i % row.calls, ACTIONS["killed within"], WRITE, 1 + (i * 37 + i // row.calls) % 99)
+        self.finished(row)
+
+    def finished(self, row: Row) -> None:
+        self.rows.append(row)
+        print(json.dumps(row.__dict__), flush=True)
 
     # ---------------------------------------------------------------- readers
     def read(self, name: str, source: Path, get: Callable[[Path], str], actions: Iterator[str] | list[str] | None = None) -> None:
@@ -221,8 +244,7 @@ class Campaign:
                     row.problems.append(f"call {call} of {calls}: {said[:300]}")
                 else:
                     row.errors[said] = row.errors.get(said, 0) + 1
-            self.rows.append(row)
-            print(json.dumps(row.__dict__), flush=True)
+            self.finished(row)
 
 
 QUIET: dict[str, Any] = {"device": "cpu", "progress": False}
@@ -233,6 +255,34 @@ def digest(array: Any) -> str:
     import hashlib
 
     return "result " + hashlib.sha256(array.tobytes()).hexdigest()[:32]
+
+
+def run_on_vulkan() -> None:
+    """Runs a small program on vulkan:0 and closes the device, which then writes its cache of pipelines."""
+    import numpy as np
+
+    from pumice import _core
+
+    program = {
+        "slots": [("tokens", 64), ("selected", 64)],
+        "input": 0,
+        "output": 1,
+        "ops": [{"op": "select", "in": (0, 0, 64), "out": (1, 0, 64)}],
+    }
+    runner = _core.ops.Runner(program, [], [], device="vulkan:0")
+    rows = np.arange(128, dtype=np.float32).reshape(2, 64)
+    assert (runner.run(2, selected=[1], input=rows) == rows[1:]).all()
+
+
+def cache_of_pipelines(folder: Path) -> str:
+    """Returns the name of the file that a device of Vulkan writes, or "" if there is no device."""
+    from pumice import _core
+
+    os.environ["PUMICE_CACHE_DIR"] = str(folder)
+    if not any(device["id"] == "vulkan:0" and device["usable"] for device in _core.devices()):
+        return ""
+    run_on_vulkan()
+    return next(folder.iterdir()).name
 
 
 def writers(campaign: Campaign, scratch: Path) -> None:
@@ -258,6 +308,10 @@ def writers(campaign: Campaign, scratch: Path) -> None:
         with pumice.load(encoder, **QUIET) as model:
             list(ParquetEncoder(Encode(model), [scratch / "t.parquet"], folder, rows=16, overwrite=True).run(None))
 
+    def pipelines(folder: Path) -> None:
+        os.environ["PUMICE_CACHE_DIR"] = str(folder)
+        run_on_vulkan()
+
     vectors = np.arange(3000, dtype=np.float32).reshape(300, 10)
     campaign.write("save_prefix", prefix, "p")
     campaign.write("encode -o x.npy", lambda folder: _VectorFile(str(folder / "x.npy")).save(vectors), "x.npy")
@@ -265,6 +319,8 @@ def writers(campaign: Campaign, scratch: Path) -> None:
         "convert", lambda folder: pumice.convert(llama, folder / "m.gguf", to="f16", tokenizer="none", force=True, progress=False), "m.gguf"
     )
     campaign.write("quantize", lambda folder: pumice.quantize(gguf, folder / "m.gguf", to="q8_0", force=True, progress=False), "m.gguf")
+    if found := forked(lambda: cache_of_pipelines(campaign.fresh())):
+        campaign.write("cache of pipelines", pipelines, found, cache=True)
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
