@@ -14,18 +14,15 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <ios>
 #include <iostream>
 #include <map>
 #include <new>
 
 #include "core/error.h"
 #include "cpu/cpu_backend.h"
-#include "engine/embedder.h"
+#include "engine/calls.h"
 #include "engine/model.h"
-#include "engine/saved_prefix.h"
-#include "engine/scorer.h"
-#include "engine/token_filter.h"
-#include "engine/toy.h"
 #include "files/file.h"
 #include "model/random_models.h"
 
@@ -88,28 +85,7 @@ namespace {
 namespace random_models = model::random_models;
 using Ids = std::vector<std::int32_t>;
 using files::testing::TempFolder;
-
-// Stands for a grammar: allows a third of the tokens, by what came before.
-class Third final : public TokenFilter {
- public:
-  explicit Third(std::int32_t vocab) : vocab_(vocab) {}
-  void mask(std::span<std::uint32_t> words) override {
-    std::vector<std::int32_t> allowed;  // as in a grammar, a mask allocates
-    for (std::int32_t id = 0; id < vocab_; ++id)
-      if (toy::mix(state_ + static_cast<std::uint64_t>(id)) % 3 == 0) allowed.push_back(id);
-    std::ranges::fill(words, 0u);
-    for (const std::int32_t id : allowed) words[static_cast<std::size_t>(id / 32)] |= 1u << (id % 32);
-  }
-  bool accept(std::int32_t id) override {
-    state_ = toy::mix(state_ + static_cast<std::uint64_t>(id));
-    return true;
-  }
-  std::unique_ptr<TokenFilter> clone() const override { return std::make_unique<Third>(*this); }
-
- private:
-  std::uint64_t state_ = 7;
-  std::int32_t vocab_;
-};
+using toy::Results;
 
 struct Kind {
   const char* name;
@@ -125,9 +101,9 @@ class EveryFailure : public testing::TestWithParam<Kind> {
     for (std::int32_t i = 0; i < 75; ++i) ids_.push_back(i * 37 % 96);
   }
 
-  // Returns all results of a model's life, as bytes. If one of its calls fails, the same calls of the same model must then succeed and give
-  // the pages back.
-  std::string life(Faults& faults) {
+  // Returns all results of a model's life. If one of its calls fails, the same calls of the same model must then succeed and give the pages
+  // back.
+  Results life(Faults& faults) {
     stage_ = "open";
     const auto file = files::ModelFile::open(folder_.path());
     stage_ = "load";
@@ -145,48 +121,7 @@ class EveryFailure : public testing::TestWithParam<Kind> {
     }
   }
 
-  std::string calls(const Model& model) {
-    std::string all;
-    const Cancel cancel;
-    const auto add = [&](const auto& values) {
-      all.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
-    };
-    stage_ = "encode";
-    const std::int32_t width = model.description().config.hidden_size;
-    const std::vector<std::int64_t> offsets = {0, 5, 40, 75};
-    std::vector<float> rows(3 * static_cast<std::size_t>(width));
-    encode(model.pooled(), {.ids = ids_, .offsets = offsets, .types = {}}, rows, width, true, 0, {}, cancel);
-    add(rows);
-    if (!GetParam().generates) return all;
-    stage_ = "generate";
-    const std::int32_t vocab = model.decoder().pipeline.vocab_size();
-    GenerateParams params{.max_new_tokens = 6, .n = 2, .bad_words = {{1, 2}}, .sampling = {.temperature = 0.7f, .seed = 5}};
-    params.filters.push_back(std::make_shared<Third>(vocab));
-    const auto request = model.scheduler().request({ids_, Ids(ids_.begin(), ids_.begin() + 40)}, params);
-    std::vector<Ids> answers(4);
-    while (!request->done()) {
-      if (!request->wait(3, 20'000)) fail(ErrorKind::device, "the request has no news for 20 s");
-      for (const News& news : request->take()) {
-        Ids& answer = answers[static_cast<std::size_t>(news.sequence)];
-        answer.insert(answer.end(), news.ids.begin(), news.ids.end());
-      }
-    }
-    for (const Ids& answer : answers) add(answer);
-    stage_ = "score";
-    std::vector<float> scores(ids_.size() - 1);
-    score(model.scheduler(), ids_, scores, cancel);
-    add(scores);
-    stage_ = "save";
-    const std::string path = folder_.path("prefix");
-    save_prefix(model, path, ids_, cancel);
-    stage_ = "restore";
-    add(load_prefix(model, path, cancel).ids);
-    std::vector<float> row(static_cast<std::size_t>(vocab));
-    logits(model.scheduler(), ids_, false, row, cancel);
-    add(row);
-    stage_ = "end";
-    return all;
-  }
+  Results calls(const Model& model) { return toy::calls(model, ids_, GetParam().generates, folder_.path("prefix"), stage_); }
 
   // Runs a life in which calls number `call` to call + count - 1 fail. Returns the error, as "bad_alloc" or the kind's number; empty if
   // there was none.
@@ -195,7 +130,7 @@ class EveryFailure : public testing::TestWithParam<Kind> {
     std::string error;
     bool allowed = false;
     {
-      std::string result;
+      Results result;
       faults.failed = 0;
       faults.calls = 0;
       faults.last = count > INT64_MAX - call ? INT64_MAX : call + count;
@@ -258,7 +193,8 @@ class EveryFailure : public testing::TestWithParam<Kind> {
 
   TempFolder folder_;
   Ids ids_;
-  std::string expected_, stage_;
+  Results expected_;
+  std::string stage_;
   std::map<std::string, int> errors_;
   const std::shared_ptr<Backend> backend_ = cpu::make_backend(2);
 };
