@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <exception>
+#include <ios>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -92,6 +93,7 @@ std::string str(const Parts&... parts) {
     return text;
   } else {
     std::ostringstream out;
+    out.exceptions(std::ios::badbit);  // without memory it throws std::bad_alloc; otherwise it would leave text out in silence
     (out << ... << parts);
     return std::move(out).str();
   }

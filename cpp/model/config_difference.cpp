@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
+#include "core/error.h"
 #include "model/family.h"
 
 namespace pumice::model {
@@ -75,15 +76,13 @@ class Comparison {
  private:
   template <class A>
   static std::string shown(const A& value) {
-    std::ostringstream text;
     if constexpr (std::is_enum_v<A>) {
-      text << static_cast<int>(value);
+      return str(static_cast<int>(value));
     } else if constexpr (std::is_same_v<A, bool>) {
-      text << (value ? "true" : "false");
+      return value ? "true" : "false";
     } else {
-      text << value;
+      return str(value);
     }
-    return text.str();
   }
 
   void compare(const Family* a, const Family* b) {

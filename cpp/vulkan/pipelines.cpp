@@ -5,9 +5,11 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <ios>
 #include <span>
-#include <sstream>
+#include <string>
 
+#include "core/error.h"
 #include "files/file.h"
 #include "files/new_file.h"
 #include "vulkan/shaders.h"
@@ -144,11 +146,9 @@ std::string Pipelines::file() const {
   if (folder.empty() && !variable("HOME").empty()) folder = variable("HOME") + "/.cache/pumice";
   if (folder.empty()) return {};
   const PhysicalDevice& d = device_.physical();
-  std::ostringstream name;
-  name << folder << "/vulkan-" << std::hex << d.vendor << '-' << d.device << '-' << d.driver_version << '-';
-  for (const std::uint8_t byte : d.uuid) name << (byte >> 4) << (byte & 15);
-  name << ".bin";
-  return name.str();
+  std::string uuid;
+  for (const std::uint8_t byte : d.uuid) uuid += str(std::hex, byte >> 4, byte & 15);
+  return str(folder, "/vulkan-", std::hex, d.vendor, '-', d.device, '-', d.driver_version, '-', uuid, ".bin");
 }
 
 VkPipelineCache Pipelines::cache() {

@@ -217,5 +217,30 @@ INSTANTIATE_TEST_SUITE_P(Models, EveryFailure,
                          testing::Values(Kind{"llama32", true}, Kind{"mixtral", true}, Kind{"qwen3_next", true}, Kind{"bert", false}),
                          [](const auto& test) { return std::string(test.param.name); });
 
+// A text of parts for which str() needs a stream is whole, or there is std::bad_alloc, whichever allocation fails.
+TEST(EveryFailureOfAText, IsAnError) {
+  const auto text = [] {
+    return str("a name of more than fifteen bytes ", 1.0 / 3, ' ', std::hex, 1u << 30, ' ', 2.5f, std::string(600, 'x'));
+  };
+  const std::string expected = text();
+  int thrown = 0;
+  for (std::int64_t call = 0;; ++call) {
+    allocations.failed = 0;
+    allocations.calls = 0;
+    allocations.last = call + 1;
+    allocations.first = call;
+    try {
+      const std::string found = text();
+      allocations.first = allocations.last = INT64_MAX;
+      EXPECT_EQ(found, expected) << "allocation " << call;
+    } catch (const std::bad_alloc&) {
+      allocations.first = allocations.last = INT64_MAX;
+      ++thrown;
+    }
+    if (allocations.failed == 0) break;
+  }
+  EXPECT_GE(thrown, 2);
+}
+
 }  // namespace
 }  // namespace pumice::engine
