@@ -33,6 +33,7 @@ T = TypeVar("T")
 TEXT_MEMORY = 256  # maximum number of bytes that the tokenizers package uses per character of a text
 WORDS = 1 << 16  # maximum number of words whose ids a tokenizer caches, about 16 MB
 WORD = 32  # maximum length of a cached word in characters
+LONG_TEXT = 1 << 14  # characters from which a single text is read as a batch of one
 
 
 def copy_of(backend: Backend) -> Backend:
@@ -138,7 +139,7 @@ class Tokenizer:
         check_memory(TEXT_MEMORY * len(text), "tokenising a text")
         backend = self.backend if parse_special else self._plain[0]
         with no_panic("tokenising"):
-            ids = backend.encode(text, add_special_tokens=False).ids
+            ids = _ids_of(backend, text)
         if add_special:
             before, after = self._single.parts
             ids = [*before, *ids, *after]
@@ -156,7 +157,7 @@ class Tokenizer:
         plain, prefix, id_of = self._plain
         named = "".join(self._with_prefix(text, prefix) if parse else text for text, parse in parts)
         with no_panic("tokenising"):
-            ids = [id_of.get(i, i) for i in plain.encode(named, add_special_tokens=False).ids]
+            ids = [id_of.get(i, i) for i in _ids_of(plain, named)]
         before, after = self._single.parts if add_special else ((), ())
         return _int32([*before, *ids, *after])
 
@@ -475,6 +476,15 @@ class _Threads:
 
 
 _threads = _Threads()
+
+
+def _ids_of(backend: Backend, text: str) -> list[int]:
+    """Returns the ids of a text. A long text is read as a batch of one, for which the package does not look for the places of tokens: 512
+    KiB of digits take 0.69 s in place of 1.09 s, and of punctuation 0.07 s in place of 0.20 s. A short text would only wait for the
+    package's threads."""
+    if len(text) >= LONG_TEXT and _threads.run():
+        return backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return backend.encode(text, add_special_tokens=False).ids
 
 
 @contextmanager
