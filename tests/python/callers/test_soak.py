@@ -6,7 +6,7 @@ import ctypes
 import os
 
 import pytest
-from soak import MOST_GROWTH, Soaked
+from soak import MOST_GROWTH, MOST_MEMORY, Soaked
 
 import pumice
 
@@ -19,15 +19,15 @@ def test_mixed_calls_leave_nothing_behind() -> None:
     found = Soaked("mixed", CALLS)
     print(found)
     assert found.heap < MOST_GROWTH
-    assert found.memory < 2 * MOST_GROWTH  # memory comes in pages of 4 KiB
+    assert found.memory < MOST_MEMORY
     assert len(found.files) == 1
     assert max(found.threads) - min(found.threads) <= 8  # threads for event loops end after 10 s without work
 
 
 def test_a_planted_leak_is_found() -> None:
-    found = Soaked("mixed", CALLS // 10, planted=1024)
+    found = Soaked("mixed", CALLS // 10, planted=1)
     print(found)
-    assert found.heap > 500 << 10 and found.memory > 500 << 10  # bytes per 1,000 calls
+    assert found.heap > 50 << 10 and found.memory > 50 << 10  # bytes per 1,000 calls: the smallest bytearray takes 100
 
 
 def test_models_on_a_gpu_give_their_memory_back() -> None:
@@ -35,4 +35,4 @@ def test_models_on_a_gpu_give_their_memory_back() -> None:
         pytest.skip("not run: there is no Vulkan device")
     found = Soaked("vulkan", 20)
     print(found)
-    assert found.grown < 1 << 20  # of the last five loads. Software Vulkan itself keeps 0.1 MB of each
+    assert found.grown < 128 << 10  # of the last five loads; 20 KiB were measured, and the weights of one take 0.75 MB
