@@ -22,6 +22,7 @@ import children
 import numpy as np
 import pytest
 import random_models
+from sanitized import SLOWER, limit_address_space
 from small_files import Typed, encoder_folder, gguf_file, gguf_keys, other_tokenizers, wordlevel
 
 SLOWEST_SECONDS = 2.0
@@ -276,8 +277,7 @@ def run_batch(batch: str, scratch: Path) -> None:
         use(pumice, source, kind)  # allocates everything that the process keeps for good
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Much more than any valid case needs. A huge allocation then raises MemoryError and does not use up the machine's memory.
-    limit = 8 << 30
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    limit_address_space(8 << 30)
     for file, cases in groups:
         content = file.read_bytes()
         for name, make in list(cases):
@@ -295,7 +295,7 @@ def run_batch(batch: str, scratch: Path) -> None:
 @pytest.mark.parametrize("batch", BATCHES)
 def test_hostile(batch: str, tmp_path: Path) -> None:
     try:
-        done = children.cases(__file__, batch, tmp_path, timeout=120)
+        done = children.cases(__file__, batch, tmp_path, timeout=120 * SLOWER)
     finally:
         shutil.rmtree(tmp_path, ignore_errors=True)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -305,9 +305,9 @@ def test_hostile(batch: str, tmp_path: Path) -> None:
     assert len(results) == len(names) >= 100
     bad = [f"{name}: {r['wrong']}" for name, r in zip(names, results, strict=True) if r["wrong"]]
     assert not bad, f"{len(bad)} of {len(names)} cases:\n" + "\n".join(bad[:40])
-    slow = [f"{name}: {r['seconds']:.1f} s" for name, r in zip(names, results, strict=True) if r["seconds"] > SLOWEST_SECONDS]
+    slow = [f"{name}: {r['seconds']:.1f} s" for name, r in zip(names, results, strict=True) if r["seconds"] > SLOWEST_SECONDS * SLOWER]
     assert not slow, slow
-    assert lines[-1]["grown"] < MOST_GROWTH, f"{lines[-1]['grown'] >> 20} MiB"
+    assert lines[-1]["grown"] < MOST_GROWTH * SLOWER, f"{lines[-1]['grown'] >> 20} MiB"
 
 
 if __name__ == "__main__":
