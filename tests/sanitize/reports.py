@@ -20,6 +20,9 @@ from pathlib import Path
 MODULE = re.compile(r"\b_core\.[\w.-]*so\b")  # as frames name it: (/folder/_core.cpython-311-x86_64-linux-gnu.so+0x1234)
 LEAK = re.compile(r"^(?:Direct|Indirect) leak of ", re.MULTILINE)
 RACE = re.compile(r"^WARNING: ThreadSanitizer: ", re.MULTILINE)
+# glibc frees the thread_local variables of a thread that has ended when it reuses or frees its stack. The lock of its list of stacks is not
+# a pthread mutex, so ThreadSanitizer does not see that this comes after all that the thread did.
+ENDED_THREAD = re.compile(r"^ +#\d+ (?:__GI_)?_dl_deallocate_tls ", re.MULTILINE)
 # What ends a process. "ERROR: LeakSanitizer: detected memory leaks" is only the headline of leaks.
 END = re.compile(
     r"ERROR: (?:AddressSanitizer|UndefinedBehaviorSanitizer|ThreadSanitizer)|: runtime error: |Sanitizer: CHECK failed"
@@ -35,7 +38,7 @@ def split(text: str) -> tuple[list[str], list[str]]:
         if END.search(part):
             ours.append(part)
         elif RACE.search(part):
-            (ours if MODULE.search(part) else others).append(part)
+            (ours if MODULE.search(part) and not ENDED_THREAD.search(part) else others).append(part)
         else:
             for stack in filter(LEAK.search, part.split("\n\n")):
                 (ours if MODULE.search(stack) else others).append(stack)

@@ -12,6 +12,7 @@ sys.path.append(str(Path(__file__).parents[2] / "sanitize"))
 import reports  # noqa: E402
 
 OURS = "    #1 0x7f in pumice::files::open(std::string const&) (/x/pumice/_core.cpython-311-x86_64-linux-gnu.so+0x1234)\n"
+ENDED_THREAD = "    #2 __GI__dl_deallocate_tls ../elf/dl-tls.c:682 (ld-linux-x86-64.so.2+0x11785)\n"
 THEIRS = "    #1 0x7f in PyMem_Malloc (/usr/bin/python3.11+0x1234)\n"
 LEAKS = "\n=====\n==7==ERROR: LeakSanitizer: detected memory leaks\n\n"
 PROBE = "Direct leak of 4242 byte(s) in 1 object(s) allocated from:\n" + THEIRS
@@ -25,6 +26,7 @@ RACE = LINE + "WARNING: ThreadSanitizer: data race (pid=7)\n  Write of size 8\n{
         (LEAKS + PROBE, 0, 1),
         (LEAKS + PROBE + "\nIndirect leak of 8 byte(s) in 1 object(s) allocated from:\n" + THEIRS + OURS + "\nSUMMARY: ", 1, 1),
         (RACE.format(THEIRS, THEIRS) + RACE.format(THEIRS, OURS), 1, 1),
+        (RACE.format(ENDED_THREAD, OURS), 0, 1),
         ("=====\n==7==ERROR: AddressSanitizer: heap-use-after-free on address 0x6\n" + THEIRS, 1, 0),
         ("x.cpp:7:3: runtime error: shift exponent 64 is too large\n" + THEIRS, 1, 0),
         ("==7==LeakSanitizer has encountered a fatal error.\n", 1, 0),
