@@ -338,8 +338,9 @@ THREAD_TESTS ?= $(addprefix tests/python/callers/,test_storm.py test_threads.py 
 # Tests that cannot run under AddressSanitizer: it reserves 20 TB of addresses, which limits of address space forbid, and replaces malloc as these
 # libraries do; and the module of these builds is not what a user gets.
 ASAN_LEFT_OUT = $(addprefix --ignore=tests/python/,loading/test_memory_budgets.py machine package/test_symbols.py)
-# Tests of how long a call takes.
-TSAN_LEFT_OUT = --deselect=tests/python/callers/test_async.py::test_the_loop_is_not_held_up
+# The first asserts how long an event loop stands still. In the second, children of a process with threads begin threads, which ThreadSanitizer
+# does not support: a child may wait for a lock of its runtime for ever.
+TSAN_LEFT_OUT = $(addprefix --deselect=tests/python/callers/test_async.py::,test_the_loop_is_not_held_up test_a_child_awaits_while_its_parent_does)
 .PHONY: sanitize-cpp sanitize-python sanitize-cpp-threads sanitize-python-threads
 sanitize: sanitize-cpp sanitize-python sanitize-cpp-threads sanitize-python-threads
 
@@ -351,9 +352,10 @@ sanitize-cpp: build/sanitize/.configured
 sanitize-python: build/sanitize/.configured $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(call make_package,build/sanitize)
 	$(ASAN) $(BIN)/python -c "import ctypes; ctypes.CDLL(None).malloc(4242)"
-	$(ASAN) $(BIN)/python -m pytest -m "not alone" -n $(PYTEST_WORKERS) --dist worksteal $(SANITIZE_TESTS) $(ASAN_LEFT_OUT)
-	$(ASAN) $(BIN)/python -m pytest -m alone $(SANITIZE_TESTS) $(ASAN_LEFT_OUT)
-	$(BIN)/python tests/sanitize/reports.py build/sanitize/reports "leak of 4242 byte"
+	failed=0; \
+	$(ASAN) $(BIN)/python -m pytest -m "not alone" -n $(PYTEST_WORKERS) --dist worksteal $(SANITIZE_TESTS) $(ASAN_LEFT_OUT) || failed=1; \
+	$(ASAN) $(BIN)/python -m pytest -m alone $(SANITIZE_TESTS) $(ASAN_LEFT_OUT) || test $$? = 5 || failed=1; \
+	$(BIN)/python tests/sanitize/reports.py build/sanitize/reports "leak of 4242 byte" && exit $$failed  # 5: no test is "alone"
 
 sanitize-cpp-threads: build/sanitize-thread/.configured
 	$(BIN)/ninja -C build/sanitize-thread test_engine test_cpu
@@ -362,9 +364,10 @@ sanitize-cpp-threads: build/sanitize-thread/.configured
 
 sanitize-python-threads: build/sanitize-thread/.configured $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(call make_package,build/sanitize-thread)
-	$(TSAN) $(BIN)/python -c "import ctypes as c; lock = (c.c_char * 64)(); c.CDLL(None).pthread_mutex_lock(lock); c.CDLL(None).pthread_mutex_destroy(lock)"
-	$(TSAN) $(BIN)/python -m pytest $(THREAD_TESTS) $(TSAN_LEFT_OUT)
-	$(BIN)/python tests/sanitize/reports.py build/sanitize-thread/reports "destroy of a locked mutex"
+	$(TSAN) $(BIN)/python -c "import ctypes; lib = ctypes.CDLL(None); lock = ctypes.create_string_buffer(64); \
+	  lib.pthread_mutex_lock(lock); lib.pthread_mutex_destroy(lock)"
+	failed=0; $(TSAN) $(BIN)/python -m pytest $(THREAD_TESTS) $(TSAN_LEFT_OUT) || failed=1; \
+	$(BIN)/python tests/sanitize/reports.py build/sanitize-thread/reports "destroy of a locked mutex" && exit $$failed
 
 # Makes the package with the module of a build, in BUILD/package, and empties BUILD/reports.
 define make_package
@@ -376,9 +379,11 @@ endef
 # How Python runs with a module of each build. It is not instrumented itself, so the sanitizer is loaded first. PYTHONMALLOC=malloc: otherwise
 # Python cuts objects from large blocks, in which AddressSanitizer sees neither wrong accesses nor leaks. Reports go to files, because tests
 # read what processes print, and leaks and races of Python's own must not change how a process ends.
-SANITIZED = PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/$(1)/package:$(CURDIR)/tests/sanitize LD_PRELOAD="$(foreach library,$(2),$(shell $(CXX) -print-file-name=$(library)))"
+SANITIZED = PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/$(1)/package:$(CURDIR)/tests/sanitize \
+            LD_PRELOAD="$(foreach library,$(2),$(shell $(CXX) -print-file-name=$(library)))"
+ASAN_CHOICES := leak_check_at_exit=0:allocator_may_return_null=1:max_allocation_size_mb=8192:abort_on_error=1
 ASAN = $(call SANITIZED,build/sanitize,libasan.so libubsan.so libstdc++.so) \
-       ASAN_OPTIONS=leak_check_at_exit=0:allocator_may_return_null=1:max_allocation_size_mb=8192:abort_on_error=1:log_path=$(CURDIR)/build/sanitize/reports/asan \
+       ASAN_OPTIONS=$(ASAN_CHOICES):log_path=$(CURDIR)/build/sanitize/reports/asan \
        UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1:log_path=$(CURDIR)/build/sanitize/reports/ubsan
 TSAN = $(call SANITIZED,build/sanitize-thread,libtsan.so libstdc++.so) \
        TSAN_OPTIONS=die_after_fork=0:exitcode=0:log_path=$(CURDIR)/build/sanitize-thread/reports/tsan
