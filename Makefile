@@ -161,7 +161,7 @@ LLAMA_SDIST := build/suites/llama_cpp_python-$(LLAMA_VERSION).tar.gz
 # grammars and public calls in Python (atheris): 14 targets, FUZZ_SECONDS each, on FUZZ_JOBS processors. Prints a table, and fails with the
 # first finding of a target. build/fuzz keeps what was found, and the counts, for the next run. `make fuzz FUZZ_TARGETS="gguf json"` runs some
 # targets. The build takes 2 minutes of processor time.
-FUZZ_SECONDS ?= 40
+FUZZ_SECONDS ?= 60
 FUZZ_JOBS ?= $(JOBS)
 FUZZ_TARGETS ?=
 FUZZ_RUN = $(VENV)-fuzz/bin/python tests/fuzz/run.py build/fuzz $(FUZZ_SECONDS) --programs build/fuzz-programs/tests/cpp/fuzz

@@ -385,7 +385,7 @@ std::pair<std::string, std::uint64_t> header_of(std::string_view shapes) {
         bytes = std::min(bytes * length.get<std::uint64_t>(), kMostBytes);
       }
       if (end + bytes > kMostBytes) continue;
-      // Written as text: as an ordered_json, whose insertions are searches, the header takes as long as reading the model.
+      // Written as text, because each insertion into an ordered_json searches all names before it.
       const auto quoted = [](const std::string& text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); };
       header += str(header.size() > 1 ? "," : "", quoted(name), ":{\"dtype\":", quoted(dtype), ",\"shape\":[", lengths,
                     "],\"data_offsets\":[", end, ",", end + bytes, "]}");
