@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE := 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-faults test-suites test-stores test-ray fuzz fuzz-corpus fuzz-coverage fuzz-grammars \
+.PHONY: demo serve test-serve-long test test-cpp test-python test-ends test-torch test-clients test-page test-vulkan-all test-storm soak test-old-cpus test-kills test-faults test-suites test-stores test-ray fuzz fuzz-corpus fuzz-coverage fuzz-grammars \
         bench cpu-report wheel test-wheel docs \
         check check-python check-types check-format check-cpp check-arm check-macos test-arm test-arm-install arm-tiles format sanitize clean
 
@@ -38,6 +38,11 @@ test-python: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools $(VENV)/.suites
 test-ends: $(VENV)/.installed $(VENV)/.samples
 	$(PIP) install -q pytest pytest-timeout
 	$(BIN)/python -m pytest tests/python/callers/test_exit_and_fork.py tests/python/package/test_cli.py
+
+# Tests models in workers that torch's own DataLoader starts, by fork, spawn and forkserver. torch (200 MB) is installed into a virtual
+# environment of its own, with pumice. `make test` starts such workers without torch.
+test-torch: $(VENV)-torch/.installed
+	PUMICE_TEST_TORCH=1 $(VENV)-torch/bin/python -m pytest tests/python/callers/test_exit_and_fork.py -k workers -s
 
 # Tests the page of the server in a real browser, against a stand-in for the server and against the real server with the sample models. The
 # browser is the distribution's: no other is downloaded. PUMICE_PAGE_SHOTS=FOLDER keeps screenshots.
