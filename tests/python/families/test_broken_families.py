@@ -20,6 +20,7 @@ import pytest
 import random_gguf
 import random_models
 from random_models import VARIANTS
+from sanitized import SLOWER
 
 IDS = np.arange(3, 43, dtype=np.int32) * 7 % 512  # more tokens than any window has
 MISSING = object()
@@ -312,7 +313,7 @@ def run_batch(batch: int, scratch: Path) -> None:
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_broken(batch: int, tmp_path: Path) -> None:
-    done = children.cases(__file__, batch, tmp_path, timeout=240)
+    done = children.cases(__file__, batch, tmp_path, timeout=240 * SLOWER)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     names = [line["begins"] for line in lines if "begins" in line]
     results = [line for line in lines if "ends" in line]
