@@ -89,6 +89,7 @@ soak: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(BIN)/python tests/python/support/soak.py --what sentences --calls $(call times,10000)
 	$(BIN)/python tests/python/support/soak.py --what generate --calls $(call times,100000)
 	$(BIN)/python tests/python/support/soak.py --what load --calls $(call times,9000)
+	$(BIN)/python tests/python/support/soak.py --what texts --calls $(call times,9000)
 	$(BIN)/python tests/python/support/soak.py --what mixed --calls $(call times,200000)
 	$(BIN)/python tests/python/support/soak.py --what vulkan --calls $(call times,1000)
 	PUMICE_TEST_POINTS=$(call times,2000) $(BIN)/python -m pytest tests/python/callers/test_interrupt.py -k random_points -s

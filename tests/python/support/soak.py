@@ -1,7 +1,7 @@
 """Makes calls of all kinds on small models of every kind, the same ones again and again, and measures what the process holds after each
 round.
 
-    python tests/python/support/soak.py [--calls 20000] [--what mixed|sentences|generate|load|vulkan] [--planted 0]
+    python tests/python/support/soak.py [--calls 20000] [--what mixed|sentences|generate|load|texts|vulkan] [--planted 0]
 
 After a warm-up, memory must not grow: by the slope of Theil and Sen, at most a byte a call. Memory is measured twice. The heap in use
 (mallinfo2, with Python's objects in it) is exact to the byte. Anonymous memory, resident or swapped out, has what is mapped beside the
@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import ctypes
 import gc
+import itertools
 import os
 import statistics
 import subprocess
@@ -48,6 +49,9 @@ LEFT_BY_LIBRARIES = {
     # lavapipe 22.3.6 without a cache of shaders on disk: 64 bytes of the heap and a page of code per device, and two pages with the shaders
     # of a model. The weights of the model take 0.75 MB.
     "vulkan": 32 << 20,
+    # tokenizers 0.23: each thread keeps an empty word cache of each BPE vocabulary, in a table that doubles. With the 20 words that texts()
+    # tokenizes, it would keep 7.7 KB of each.
+    "texts": 512 << 10,
 }
 
 
@@ -194,8 +198,22 @@ def loads(folder: Path, stack: ExitStack, device: str = "cpu") -> Iterator[Calla
         yield lambda path=path: load_and_close(path, device)
 
 
+def texts(folder: Path, stack: ExitStack) -> Iterator[Callable[[], object]]:
+    """Each call loads a model with a BPE vocabulary, tokenizes words, and closes the model."""
+    tiny = folder / "tiny.gguf"
+    tiny.write_bytes(gguf_file(gguf_keys("gpt2")))
+
+    def work(text: str) -> None:
+        with pumice.load(tiny, device="cpu", threads=1, progress=False) as model:
+            model.tokenize(text)
+
+    text = " ".join(map("".join, itertools.islice(itertools.product("abc", repeat=6), 20)))
+    for _ in range(50):
+        yield lambda: work(text)
+
+
 WORKS: dict[str, Callable[[Path, ExitStack], Iterator[Callable[[], object]]]] = {
-    "mixed": mixed, "sentences": sentences, "generate": generations, "load": loads,
+    "mixed": mixed, "sentences": sentences, "generate": generations, "load": loads, "texts": texts,
     "vulkan": lambda folder, stack: loads(folder, stack, "vulkan"),
 }  # fmt: skip
 
