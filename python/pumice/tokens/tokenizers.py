@@ -105,8 +105,8 @@ class Tokenizer:
         backend.no_padding()
         # In tokenizers 0.23, each thread caches up to 10,000 words of each BPE vocabulary and never frees them, neither when the vocabulary
         # is dropped nor in _clear_cache(). A closed model left 3.2 MB. Without the cache, tokenizing takes 1.2 to 1.3 times as long.
-        if isinstance(backend.model, models.BPE):
-            backend.model._resize_cache(0)
+        if isinstance(backend.model, models.BPE) and (resize := getattr(backend.model, "_resize_cache", None)):  # not a public method
+            resize(0)
         self.backend = backend
         self.bos_id = bos_id
         self.eos_ids = tuple(sorted(set(eos_ids)))
