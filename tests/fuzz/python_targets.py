@@ -200,7 +200,7 @@ def tokenizer_files() -> list[dict[str, Any]]:
 
 @cache
 def folder() -> Path:
-    made = tempfile.TemporaryDirectory(prefix="pumice-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    made = tempfile.TemporaryDirectory(prefix="pumice-fuzz-")
     globals()["_kept"] = made  # is removed at the end of the process
     return Path(made.name)
 

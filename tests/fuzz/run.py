@@ -20,6 +20,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +32,7 @@ MOST_KEPT = 120_000  # bytes of a packed corpus in the repository: eight are les
 CORPUS = HERE.parent / "cpp" / "fuzz" / "corpus"
 # reload=0: nothing else writes to the folders of a target. print_funcs=0: names of new functions need a symbolizer, which takes seconds.
 LIMITS = [f"-timeout={SECONDS_PER_INPUT}", f"-rss_limit_mb={MIB}", f"-malloc_limit_mb={MIB_AT_ONCE}", "-reload=0", "-print_funcs=0"]
+MEMORY = Path("/dev/shm")  # a file system in memory
 MOST_BYTES = 8192  # of an input of C++, if no seed is longer
 OF_PYTHON = ["-max_len=1024", "-len_control=0"]  # an input is a row of decisions, of which a long one is as fast as a short one
 # allocator_may_return_null=0: an allocation that is too large is a finding, not a bad_alloc. The rest makes whole models 1.2 times as fast:
@@ -89,8 +91,13 @@ def fuzz(name: str, command: list[str], folder: Path, seconds: int) -> Ran:
     for made in (corpus, seeds):
         made.mkdir(parents=True, exist_ok=True)
     ends = [f"-max_total_time={seconds}", f"-artifact_prefix={corpus}/", "-print_final_stats=1"]
-    with open(folder / f"{name}.log", "w") as log:
-        process = subprocess.Popen([*command, *LIMITS, *ends, str(corpus), str(seeds)], stdout=log, stderr=log, env=environment(name))
+    # libFuzzer ends a process without Python's end, so a target cannot remove its folder itself.
+    with (
+        open(folder / f"{name}.log", "w") as log,
+        tempfile.TemporaryDirectory(prefix="pumice-fuzz-", dir=MEMORY if MEMORY.is_dir() else None) as scratch,
+    ):
+        environ = {**environment(name), "TMPDIR": scratch}
+        process = subprocess.Popen([*command, *LIMITS, *ends, str(corpus), str(seeds)], stdout=log, stderr=log, env=environ)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     text = (folder / f"{name}.log").read_text(errors="replace")
