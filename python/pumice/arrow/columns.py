@@ -9,7 +9,6 @@ import os
 import pickle
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..common.arguments import check_text, choice, did_you_mean, flag, shown, unknown_keyword
-from ..common.exits import exit_waits, submit
+from ..common.pools import submit, thread_pool
 from ..encode.encoding import ENCODE_DEFAULTS
 from ..encode.rows import PRECISIONS
 from ..generate.settings import SAMPLING_DEFAULTS
@@ -339,8 +338,7 @@ class Generate(_NewColumns):
         if not self._chat:
             return [(each.text, each.finish_reason) for each in model.generate(prompts, **self._options)]
         # Calls of all threads share the steps of the model.
-        with exit_waits:
-            threads = ThreadPoolExecutor(min(len(prompts), CHATS_AT_ONCE))
+        threads = thread_pool(min(len(prompts), CHATS_AT_ONCE), "pumice-chats")
         calls = [submit(threads, model.chat, prompt, **self._options) for prompt in prompts]
         with threads:
             answers = [call.result() for call in calls]

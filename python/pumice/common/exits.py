@@ -16,13 +16,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 # The end of the process waits at most this many seconds. Most blocks take less than two seconds. A call that takes longer than this limit
 # can still crash, but only if it returns just while Python ends, which is unlikely.
@@ -86,23 +79,6 @@ def start_thread(work: Callable[[], object]) -> None:
         except BaseException:
             _inside.pop(started, None)
             raise
-
-
-def submit(pool: Executor, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Future[T]:
-    """Returns pool.submit(work, ...). Where the pool takes no work, because Python ends or no thread can be started, the work is done at
-    once in the calling thread. When Python ends, that is a daemon thread, which would else print a traceback."""
-    try:
-        with exit_waits:
-            return pool.submit(work, *arguments, **named)
-    except RuntimeError:
-        from concurrent.futures import Future  # here, because it takes 5 ms and is seldom needed
-
-        done: Future[T] = Future()
-        try:
-            done.set_result(work(*arguments, **named))
-        except BaseException as error:
-            done.set_exception(error)
-        return done
 
 
 def threads_start(count: int) -> bool:

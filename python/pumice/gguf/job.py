@@ -23,8 +23,8 @@ from typing import Any
 from .. import _core
 from ..common.arguments import shown
 from ..common.display import size as shown_size
-from ..common.exits import exit_waits, submit
 from ..common.interruptible import interruptible
+from ..common.pools import submit, thread_pool
 from ..common.progress import LateBar, Progress
 from .container import ALIGNMENT, Tensor, head_bytes, padded, tensor_bytes
 from .weights import Part, Unit
@@ -292,8 +292,7 @@ class Job:
         workers = max(1, int(_core.build_info()["threads"]))
         pieces = ((number, piece, unit) for number, unit in enumerate(self._units[first:], first) for piece in range(unit.pieces))
         waiting: collections.deque[tuple[int, bool, concurrent.futures.Future[list[Part]]]] = collections.deque()
-        with exit_waits:
-            pool = concurrent.futures.ThreadPoolExecutor(workers, "pumice-convert")
+        pool = thread_pool(workers, "pumice-convert")
         ended = False
         try:
             for number, piece, unit in pieces:

@@ -7,7 +7,6 @@ each matrix takes the format with the least slope * error + price * bits, where 
 
 from __future__ import annotations
 
-import concurrent.futures
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _core
-from ..common.exits import exit_waits, submit
+from ..common.pools import submit, thread_pool
 from .container import Tensor
 from .mixes import Chooser, Outline
 from .packing import fits, pack_rows, unpack_rows
@@ -84,8 +83,7 @@ def errors(file: _core.ModelFile, name: str, shape: tuple[int, ...], slope: floa
 
 def measured(file: _core.ModelFile, matrices: Sequence[tuple[str, tuple[int, ...], float]]) -> list[Matrix]:
     """Returns errors() of matrices: (name, shape, slope)."""
-    with exit_waits:
-        pool = concurrent.futures.ThreadPoolExecutor(max(1, int(_core.build_info()["threads"])), "pumice-errors")
+    pool = thread_pool(max(1, int(_core.build_info()["threads"])), "pumice-errors")
     try:
         futures = [submit(pool, errors, file, *matrix) for matrix in matrices]
         return [future.result() for future in futures]

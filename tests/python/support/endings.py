@@ -91,7 +91,8 @@ WORKS = [
     'e.predict([("w1", "w2")] * 5)', 'e.search(e.encode(["w1"]), e.encode(["w2", "w3"]))', 'e.encode(["w1"] * 99, output="tokens")',
     "pumice.load({decoder!r}, device='cpu', threads=1, progress=lambda *_: sum(range(999))).close()",
     "pumice.load({encoder!r}, device='cpu', threads=2)",
-    "pumice.plan({decoder!r}, device='cpu')", "pumice.quantize({decoder!r}, {output!r}, to='q8_0', force=True, progress=False)",
+    "pumice.plan({decoder!r}, device='cpu')",
+    "pumice.quantize({decoder!r}, {output!r} + f'{threading.get_ident()}.gguf', to='q8_0', force=True, progress=False)",
     'pumice.Grammar.choices(["a", "b"])', 'm.generate("a", grammar=pumice.Grammar.regex("[ab]+"), max_new_tokens=5)',
     "repr(m.stats()) + str(m.summary())",
     "m.save_prefix({output!r} + str(threading.get_ident()), [3, 4, 5])", 'pumice.search([[1.0, 2]], [[1.0, 2]] * 999)',
@@ -194,7 +195,10 @@ class Stem:
         if not select.select([self.process.stdout], [], [], SECONDS)[0]:
             self.end()
             raise TimeoutError(f"{(self.folder / 'out').read_text()!r} {(self.folder / 'err').read_text()!r}")
-        return self.process.stdout.readline()
+        if not (line := self.process.stdout.readline()):
+            self.end()
+            raise RuntimeError("the interpreter that forks the others has ended")
+        return line
 
     def run(self, text: str) -> tuple[int, str, str]:
         """Runs a program. Returns its exit code, and what it wrote to stdout and stderr. Raises TimeoutError."""
@@ -207,7 +211,7 @@ class Stem:
             pipe = subprocess.PIPE
             self.process = subprocess.Popen(command, env=environment(), stdin=pipe, stdout=pipe, text=True, start_new_session=True)
             self._answer()
-        assert self.process.stdin is not None
+        assert self.process is not None and self.process.stdin is not None
         self.process.stdin.write(f"{self.folder}\n")
         self.process.stdin.flush()
         return int(self._answer()), (self.folder / "out").read_text(), (self.folder / "err").read_text()
@@ -228,20 +232,28 @@ def make_models(folder: Path) -> None:
 def endings(processes: int, seed: int, at_once: int) -> list[str]:
     """Runs programs. Returns those that ended wrongly, with what was wrong."""
     wrong: list[str] = []
+    ran = 0
     numbers = iter(range(seed * 1_000_000, seed * 1_000_000 + processes))
     lock = threading.Lock()
     with tempfile.TemporaryDirectory() as name:
         make_models(Path(name))
 
         def work(stem: Stem) -> None:
+            nonlocal ran
             while True:
                 with lock:
                     number = next(numbers, None)
                 if number is None:
                     return stem.end()
                 program = Program(number, Path(name))
-                if found := program.run(stem):
-                    with lock:
+                try:
+                    found = program.run(stem)
+                except (OSError, RuntimeError, ValueError) as error:  # the stem ended, and not the program
+                    found = repr(error)
+                    stem.end()
+                with lock:
+                    ran += 1
+                    if found:
                         wrong.append(f"--show {number}: {found}\n{program.text.rpartition('flush=True)')[2]}")
 
         threads = [threading.Thread(target=work, args=(Stem(Path(name) / f"stem {i}"),)) for i in range(at_once)]
@@ -249,6 +261,7 @@ def endings(processes: int, seed: int, at_once: int) -> list[str]:
             thread.start()
         for thread in threads:
             thread.join()
+    assert ran == processes
     return wrong
 
 
