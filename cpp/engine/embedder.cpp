@@ -249,14 +249,16 @@ struct NotFinite : Error {
   std::int64_t text;
 };
 
-// Returns the error of the text with index `text`, which has index `shown` for the caller.
-Error not_a_number(const Runtime& runtime, const Texts& texts, std::int64_t text, std::int64_t shown, const Cancel& cancel) {
-  const auto ids = texts.ids.subspan(static_cast<std::size_t>(texts.offsets[static_cast<std::size_t>(text)]),
-                                     static_cast<std::size_t>(length(texts, text)));
+// Returns the error of the text with index `text`, which has index `shown` for the caller. Without `cancel`, does not look for the layer.
+Error not_a_number(const Runtime& runtime, const Texts& texts, std::int64_t text, std::int64_t shown, const Cancel* cancel) {
+  const auto first = static_cast<std::size_t>(texts.offsets[static_cast<std::size_t>(text)]);
+  const auto of_text = [&](std::span<const std::int32_t> all) {
+    return all.empty() ? all : all.subspan(first, static_cast<std::size_t>(length(texts, text)));
+  };
   return {ErrorKind::numeric, str("the result of text ", shown,
                                   " holds a NaN or an infinity: the model's numbers overflowed or its weights are damaged; "
                                   "compute=\"float32\" tells which",
-                                  runtime.where_not_finite(ids, cancel))};
+                                  cancel ? runtime.where_not_finite(of_text(texts.ids), of_text(texts.types), *cancel) : std::string())};
 }
 
 // Does what run_all() does for all texts of a call, in micro-batches of at most `token_budget` tokens.
@@ -265,7 +267,7 @@ void run_call(Runtime& runtime, EncodeCounts::Turn& turn, const Texts& texts, st
   try {
     run_all(runtime, turn, texts, pack(runtime, texts, token_budget), unit, deliver, progress, cancel);
   } catch (const NotFinite& error) {
-    throw not_a_number(runtime, texts, error.text, error.text, cancel);
+    throw not_a_number(runtime, texts, error.text, error.text, &cancel);
   }
 }
 
@@ -360,7 +362,8 @@ void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, Encod
   for (const std::int64_t text : not_finite) {
     const std::size_t which = call_of(text);
     if (calls[which]->error) continue;
-    calls[which]->error = std::make_exception_ptr(not_a_number(runtime, texts, text, text - first[which], cancel));
+    const bool looks = text == not_finite.front();  // one text is computed again, because other calls wait meanwhile
+    calls[which]->error = std::make_exception_ptr(not_a_number(runtime, texts, text, text - first[which], looks ? &cancel : nullptr));
   }
 }
 

@@ -219,8 +219,8 @@ std::unique_ptr<Model::Runner> Model::make_runner(Pipeline pipeline, PagePool* p
   auto runner = std::make_unique<Runner>(std::move(pipeline), pages, static_cast<std::int32_t>(placement_.n_ctx), d.vocab_size, type_count,
                                          d.config.ropes);
   runner->runtime.encode_counts = encode_counts_;
-  runner->runtime.where_not_finite = [this](std::span<const std::int32_t> ids, const Cancel& cancel) {
-    return where_not_finite(ids, cancel);
+  runner->runtime.where_not_finite = [this](std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Cancel& cancel) {
+    return where_not_finite(ids, types, cancel);
   };
   for (const model::Layer& layer : d.config.layers) {
     if (const model::Mixture* mixture = layer.if_mixture())
@@ -230,7 +230,7 @@ std::unique_ptr<Model::Runner> Model::make_runner(Pipeline pipeline, PagePool* p
 }
 
 Runtime& Model::prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const {
-  const std::lock_guard lock(preparing_);
+  const std::lock_guard<ProcessLock> lock(preparing_);
   if (!runner) runner = make_runner(build(), nullptr);
   return runner->runtime;
 }
@@ -304,7 +304,7 @@ Runtime& Model::layer_by_layer(const Cancel& cancel) const {
 // Uses the stages of layer_by_layer() for the embedding and for the layers before `layer`.
 const Pipeline& Model::queries(std::size_t layer, const Cancel& cancel) const {
   const std::vector<Pipeline::Stage>& layers = layer_by_layer(cancel).pipeline.stages();
-  const std::lock_guard lock(preparing_);
+  const std::lock_guard<ProcessLock> lock(preparing_);
   if (const auto known = queries_.find(layer); known != queries_.end()) return known->second;
   auto end = layers.begin();
   for (std::size_t before = 0; before <= layer; ++end) before += end->unfinished ? 0 : 1;
@@ -362,21 +362,23 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
         std::ranges::copy(given.subspan(r * stride, width), out.subspan(i * rows + r * width).begin());
     }
   };
-  run_layers(ids, look, cancel);
+  run_layers(ids, {}, look, cancel);
 }
 
-void Model::run_layers(std::span<const std::int32_t> ids, const Pipeline::Look& look, const Cancel& cancel) const {
+void Model::run_layers(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Pipeline::Look& look,
+                       const Cancel& cancel) const {
   Runtime& runtime = layer_by_layer(cancel);
   const auto count = static_cast<std::int32_t>(ids.size());
   const Segment segment{.first = 0, .rows = count, .length = count};
-  const Batch batch{.rows = segment.rows, .ids = ids, .segments = {&segment, 1}};
+  const Batch batch{.rows = segment.rows, .ids = ids, .types = types, .segments = {&segment, 1}};
   std::vector<float> end(ids.size() * static_cast<std::size_t>(runtime.pipeline.hidden_size()));
   const auto lease = runtime.spaces.take(Crew::team, cancel);
   runtime.pipeline.body(lease[0], nullptr, batch, end, cancel, look);
 }
 
 // The engine's thread calls this too, and computes no other step meanwhile. So a decoder's text is cut to the rows of one step.
-std::string Model::where_not_finite(std::span<const std::int32_t> ids, const Cancel& cancel) const noexcept {
+std::string Model::where_not_finite(std::span<const std::int32_t> ids, std::span<const std::int32_t> types,
+                                    const Cancel& cancel) const noexcept {
   try {
     const bool cut = decoder_ && ids.size() > kPlannedRows;
     if (cut) ids = ids.first(kPlannedRows);
@@ -394,7 +396,7 @@ std::string Model::where_not_finite(std::span<const std::int32_t> ids, const Can
                     placement_.devices[device_of(stage - 1)].backend->info().id, "), at token ", token);
       }
     };
-    run_layers(ids, look, cancel);
+    run_layers(ids, types, look, cancel);
     if (!where.empty()) return where;
     return str("; computed alone, the rows of its ", cut ? "first " : "", ids.size(), " tokens are finite after each of ", layers,
                " layers");

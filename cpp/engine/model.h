@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/at_fork.h"
 #include "engine/encode_queue.h"
 #include "engine/placement.h"
 #include "engine/runtime.h"
@@ -98,8 +99,10 @@ class Model {
   std::size_t device_of(std::size_t layer) const;
   Runtime& layer_by_layer(const Cancel& cancel) const;
   // Computes a text without caches, and calls `look` with the rows before the first layer and after each layer (Pipeline::body).
-  void run_layers(std::span<const std::int32_t> ids, const Pipeline::Look& look, const Cancel& cancel) const;
-  std::string where_not_finite(std::span<const std::int32_t> ids, const Cancel& cancel) const noexcept;  // Runtime::where_not_finite
+  void run_layers(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Pipeline::Look& look,
+                  const Cancel& cancel) const;
+  // See Runtime::where_not_finite.
+  std::string where_not_finite(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Cancel& cancel) const noexcept;
   const Pipeline& queries(std::size_t layer, const Cancel& cancel) const;  // computes the model up to the queries and keys of `layer`
   std::unique_ptr<Runner> make_runner(Pipeline pipeline, PagePool* pages) const;
   Runtime& prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const;
@@ -115,15 +118,16 @@ class Model {
   std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device index
   std::unique_ptr<PagePool> pages_;
   const std::shared_ptr<EncodeCounts> encode_counts_ = std::make_shared<EncodeCounts>();
-  std::unique_ptr<Runner> decoder_;
-  std::unique_ptr<Scheduler> scheduler_;
-  mutable std::mutex preparing_;
+  mutable ProcessLock preparing_;
   mutable std::unique_ptr<Runner> pooled_, tokens_, classes_, sparse_, layers_;
   mutable std::map<std::size_t, Pipeline> queries_;  // by layer index
   std::uint64_t fingerprint_ = 0;
   std::string made_by_;
   mutable std::mutex drafting_;
   mutable std::weak_ptr<Drafter> drafter_;
+  // The last members, so that the engine's thread, which uses the others (where_not_finite), has ended before any of them is destroyed.
+  std::unique_ptr<Runner> decoder_;
+  std::unique_ptr<Scheduler> scheduler_;
 };
 
 // Computes the placement without loading the model. If the model does not fit, Placement::problem is set, and nothing is thrown.

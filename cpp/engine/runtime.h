@@ -129,8 +129,9 @@ struct Runtime {
   std::shared_ptr<EncodeCounts> encode_counts = std::make_shared<EncodeCounts>();  // of all encode calls of the model
   // Returns the end of a sentence about a NaN or an infinity in the results of a text: after which layer it occurs first, at which token,
   // and on which device. Computes the text again, layer by layer. Never throws; returns "" if that cannot be computed.
-  std::function<std::string(std::span<const std::int32_t> ids, const Cancel& cancel)> where_not_finite =
-      [](std::span<const std::int32_t>, const Cancel&) { return std::string(); };
+  // `types` has the type of each token, or is empty if all are 0.
+  std::function<std::string(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Cancel& cancel)>
+      where_not_finite = [](std::span<const std::int32_t>, std::span<const std::int32_t>, const Cancel&) { return std::string(); };
 
   // Throws invalid_argument if an id is not a token of the model. `what` and `index` name the text in the message, as in "prompt 3".
   void check_ids(std::span<const std::int32_t> ids, const char* what, std::int64_t index) const;

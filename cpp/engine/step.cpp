@@ -261,9 +261,9 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   if (!runtime.body(spaces[0], batch, std::span(hidden_).first(values), cancel)) return false;
   if (!sampling_.empty()) sample(runtime, spaces[0], cancel);
   read_texts(runtime, spaces[0], cancel);
-  for (Part& part : parts_) {
-    if (part.error && part.error->kind() == ErrorKind::numeric)
-      part.error.emplace(ErrorKind::numeric, part.error->what() + runtime.where_not_finite(part.sequence->ids, cancel));
+  const auto failed = std::ranges::find_if(parts_, [](const Part& part) { return part.error && part.error->kind() == ErrorKind::numeric; });
+  if (failed != parts_.end()) {  // one text is computed again: other requests wait meanwhile
+    failed->error.emplace(ErrorKind::numeric, failed->error->what() + runtime.where_not_finite(failed->sequence->ids, {}, cancel));
   }
   return true;
 }

@@ -73,8 +73,9 @@ py::list self_test() {
   return out;
 }
 
-// Makes each use of an object that Class.__new__(Class) made without a constructor a TypeError. Such an object has no C++ object. At its
-// first use pybind11 would allocate one with the function that is replaced here, and would not initialize it.
+// Makes each use of an object that Class.__new__(Class) made without a constructor an error. Such an object has no C++ object. At its first
+// use pybind11 would allocate one with the function that is replaced here, and would not initialize it. (A function that takes a shared_ptr
+// of the class raises pybind11's own RuntimeError before that.)
 void require_constructors(const py::module_& module) {
   const py::dict members = module.attr("__dict__");
   for (const auto& [name, value] : members) {

@@ -87,9 +87,9 @@ Number in_range(std::string_view name, const py::handle& value, const engine::Ra
   if constexpr (std::is_same_v<Number, float>) {
     const double number = real(name, value);
     engine::check_range(name, number, range);
-    // A number that is too small for a float stays above a limit of 0. As a 0 it would be refused later, with a message about a 0.
-    const auto held = static_cast<float>(number);
-    return range.above_low ? std::max(held, std::numeric_limits<float>::min()) : held;
+    // A number that a float cannot tell from the limit stays above it. Otherwise it would be refused later, with a message about the limit.
+    const auto held = static_cast<float>(number), low = static_cast<float>(range.low);
+    return range.above_low && held <= low ? std::nextafter(low, std::numeric_limits<float>::infinity()) : held;
   } else {
     const py::object number = whole(name, value);
     int overflow = 0;

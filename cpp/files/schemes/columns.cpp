@@ -68,18 +68,20 @@ Columns::Columns(std::vector<ColumnTensor> tensors, std::int64_t rows, std::shar
   at_once_ = std::min(rows, std::max<std::int64_t>(1, kSlabBytes / bytes) * kMultiple);
 }
 
-// Strips that are a multiple of 4 KiB apart would begin in one place of the cache.
+// Strips that are a multiple of 4 KiB apart would begin in one place of the cache, so those get another line.
 std::vector<Columns::Part> Columns::parts_of(std::int64_t begin, std::int64_t end) const {
   std::vector<Part> parts;
   for (const ColumnTensor& each : tensors_) {
     const std::int64_t first = first_column(each, begin), columns = end_column(each, end) - first;
     const std::int64_t bytes = columns * value_bytes(each), wide = std::min(bytes, kLine), lines = std::max(kJobBytes / bytes, kJobLines);
+    std::int64_t stride = round_up(height(each) * wide, kLine);
+    if (stride % 4096 == 0) stride += kLine;
     parts.push_back({.at = parts.empty() ? 0 : parts.back().end(),
                      .first = first,
                      .columns = columns,
                      .strips = ceil_div(bytes, kLine),
                      .wide = wide,
-                     .stride = round_up(height(each) * wide, kLine) + kLine,
+                     .stride = stride,
                      .lines = lines,
                      .jobs = ceil_div(height(each), lines)});
   }

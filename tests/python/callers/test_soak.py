@@ -18,8 +18,8 @@ pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), rea
 def test_mixed_calls_leave_nothing_behind() -> None:
     found = Soaked("mixed", CALLS)
     print(found)
-    assert found.heap < MOST_GROWTH
-    assert found.memory < MOST_MEMORY
+    assert found.heap <= MOST_GROWTH
+    assert found.memory <= MOST_MEMORY
     assert len(found.files) == 1
     assert max(found.threads) - min(found.threads) <= 8  # threads for event loops end after 10 s without work
 

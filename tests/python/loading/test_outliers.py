@@ -4,9 +4,12 @@ tensor of a small model, as the file has them and in each format that load() pac
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import json
 import re
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,17 +75,22 @@ def test_outliers_give_finite_results_or_an_error(tmp_path: Path) -> None:
     assert outcomes[-3.4e38, "NumericError"] > 0
 
 
+def overflowing(layer: int, target: Path) -> tuple[Path, int]:
+    """Writes a small Llama for 600 tokens whose rows overflow in a layer (0 is the first). Returns its folder and the number of layers."""
+    folder, tensors = random_models.make_folder("llama_wide", target), random_models.tensors("llama_wide")
+    name = f"model.layers.{layer}.mlp.down_proj.weight"
+    tensors[name] = np.full_like(tensors[name], 3e38)
+    random_models.write_safetensors(folder / "model.safetensors", tensors)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 600}))
+    return folder, config["num_hidden_layers"]
+
+
 @pytest.mark.parametrize("device", ["cpu", "vulkan:0"])
 def test_an_error_names_the_layer_the_device_and_the_token(device: str, tmp_path: Path) -> None:
-    layers = len({name.split(".")[2] for name in random_models.tensors("llama_wide") if ".layers." in name})
-    for layer in range(layers):
-        folder, tensors = random_models.make_folder("llama_wide", tmp_path), random_models.tensors("llama_wide")
-        name = f"model.layers.{layer}.mlp.down_proj.weight"
-        tensors[name] = np.full_like(tensors[name], 3e38)
-        random_models.write_safetensors(folder / "model.safetensors", tensors)
+    for layer in range(overflowing(0, tmp_path)[1]):
+        folder, layers = overflowing(layer, tmp_path)
         where = rf"first not finite after layer {layer + 1} of {layers} \(on {device}\), at token 0$"
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 600}))
         with pumice.load(folder, device=device, threads=2, pooling="mean", progress=False) as model:
             calls = (
                 lambda: model.generate([3, 4, 5], max_new_tokens=3),
@@ -94,3 +102,23 @@ def test_an_error_names_the_layer_the_device_and_the_token(device: str, tmp_path
             for call in calls:
                 with pytest.raises(pumice.NumericError, match=where):
                     call()
+
+
+def test_a_model_may_be_closed_while_its_thread_looks_for_the_layer(tmp_path: Path) -> None:
+    """The engine's thread then uses what computes layer by layer, which must not be destroyed before the thread ends."""
+    folder, _ = overflowing(1, tmp_path)
+    for trial in range(40):
+        model = pumice.load(folder, device="cpu", threads=1, progress=False)
+        stream = model.stream([3] * 500, max_new_tokens=3)
+        reader = threading.Thread(target=read, args=(stream,))
+        reader.start()
+        time.sleep(trial * 0.001)
+        stream.close()
+        model.close()
+        reader.join()
+        del model, stream, reader
+
+
+def read(stream: pumice.Stream) -> None:
+    with contextlib.suppress(pumice.NumericError):
+        list(stream)

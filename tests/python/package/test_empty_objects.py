@@ -1,4 +1,5 @@
-"""Objects of the compiled module's classes that were made by __new__() alone have no C++ object. Each use is a TypeError."""
+"""Objects of the compiled module's classes that were made by __new__() alone have no C++ object. Each use is a TypeError,
+or pybind11's own RuntimeError where a function takes a shared_ptr of the class."""
 
 from __future__ import annotations
 

@@ -319,7 +319,9 @@ def writers(campaign: Campaign, scratch: Path) -> None:
         "convert", lambda folder: pumice.convert(llama, folder / "m.gguf", to="f16", tokenizer="none", force=True, progress=False), "m.gguf"
     )
     campaign.write("quantize", lambda folder: pumice.quantize(gguf, folder / "m.gguf", to="q8_0", force=True, progress=False), "m.gguf")
-    if found := forked(lambda: cache_of_pipelines(campaign.fresh())):
+    found = forked(lambda: cache_of_pipelines(campaign.fresh()))
+    assert not found.startswith("!"), found
+    if found:
         campaign.write("cache of pipelines", pipelines, found, cache=True)
     try:
         import pyarrow as pa
