@@ -166,7 +166,8 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 def with_own_tokens(added: Mapping[int, AddedToken], plain: Backend) -> tuple[str, dict[int, int]]:
     """Adds the tokens to the tokenizer `plain`. Special tokens get new names that begin with random characters and therefore occur in no
-    text. Returns these random characters, and a dict from the new ids of the special tokens to the original ids."""
+    text. Returns these random characters, and a dict from the ids that differ to the original ids. Special tokens have new ids, and so do
+    the others, if special tokens in the vocabulary precede tokens behind it (GPT-NeoX)."""
     prefix = "".join(chr(secrets.choice(PRIVATE)) for _ in range(8))
     known = [added[i] for i in sorted(added)]
     plain.add_tokens(
@@ -175,5 +176,5 @@ def with_own_tokens(added: Mapping[int, AddedToken], plain: Backend) -> tuple[st
             for t in known
         ]
     )
-    new = {i: plain.token_to_id(prefix + token.content) for i, token in added.items() if token.special}
-    return prefix, {own: i for i, own in new.items() if own is not None}
+    new = {i: plain.token_to_id(prefix * token.special + token.content) for i, token in added.items()}
+    return prefix, {own: i for i, own in new.items() if own is not None and own != i}

@@ -141,9 +141,8 @@ class Tokenizer:
         users)."""
         _check_text(text)
         check_memory(TEXT_MEMORY * len(text), "tokenising a text")
-        backend = self.backend if parse_special else self._plain[0]
         with no_panic("tokenising"):
-            ids = _ids_of(backend, text)
+            ids = _ids_of(self.backend, text) if parse_special else self._plain_ids(text)
         if add_special:
             before, after = self._single.parts
             ids = [*before, *ids, *after]
@@ -158,12 +157,16 @@ class Tokenizer:
         if all(parse for _, parse in parts):
             return self.encode("".join(text for text, _ in parts), add_special)
         check_memory(TEXT_MEMORY * sum(len(text) for text, _ in parts), "tokenising a text")
-        plain, prefix, id_of = self._plain
+        prefix = self._plain[1]
         named = "".join(self._with_prefix(text, prefix) if parse else text for text, parse in parts)
         with no_panic("tokenising"):
-            ids = [id_of.get(i, i) for i in _ids_of(plain, named)]
+            ids = self._plain_ids(named)
         before, after = self._single.parts if add_special else ((), ())
         return _int32([*before, *ids, *after])
+
+    def _plain_ids(self, text: str) -> list[int]:
+        plain, _, id_of = self._plain
+        return [id_of.get(i, i) for i in _ids_of(plain, text)]
 
     def _with_prefix(self, text: str, prefix: str) -> str:
         pieces, at = [], 0

@@ -216,6 +216,23 @@ def test_normalised_and_plain_vocabularies() -> None:
     assert tokenizer.encode_parts([("a<s>", True), ("<s>", False)]).tolist() == [0, tokenizer.id("<s>"), 3, 6, 4]
 
 
+def test_tokens_behind_a_vocabulary_that_has_the_control_tokens() -> None:
+    """GPT-NeoX, Pythia, OLMo and MPT have their control tokens in the vocabulary, and runs of blanks behind it. The runs must keep their
+    ids in a text that spells a control token."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE({"<|endoftext|>": 0, "<|padding|>": 1} | {c: i + 2 for i, c in enumerate(letters)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<|endoftext|>", "<|padding|>"])
+    backend.add_tokens([AddedToken(" " * n) for n in (8, 4, 3, 2)])
+    tokenizer = Tokenizer(backend)
+    around = backend.encode("see ").ids, backend.encode("    y  z").ids
+    spelt = [letters.index(c) + 2 for c in "<|padding|>"]
+    wanted = [*around[0], *spelt, *around[1]]
+    assert tokenizer.encode("see <|padding|>    y  z", parse_special=False).tolist() == wanted
+    assert tokenizer.encode_parts([("see <|padding|>    y  z", False), ("<|endoftext|>", True)]).tolist() == [*wanted, 0]
+
+
 def test_characters_of_control_tokens() -> None:
     assert _hitting(["<s>", "</s>", "<|x|>"]) == {"<"}
     assert _hitting(["<s>", "[INST]", "STOP"]) == {"<", "[", "S"}
