@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
 
@@ -12,7 +14,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..common.arguments import DIRECT_CHARACTERS, choice, flag, integer, listed
-from ..errors import ContextLengthError, UnsupportedTaskError
+from ..errors import ContextLengthError, NumericError, UnsupportedTaskError
 from .engine import Engine, Piece
 from .progress import Progress
 from .rows import (
@@ -230,6 +232,25 @@ class _Call:
             normalize_rows(rows)
 
 
+_OF_TEXT = re.compile(r"^the result of text (\d+) ")
+
+
+@contextmanager
+def _counted_from(first: int, numbers: npt.NDArray[np.intp] | None = None) -> Iterator[None]:
+    """A NumericError of the engine has the index of a text in the engine's call, which gets some texts of the caller's. Changes it to the
+    index in the caller's call. first: the index of the engine's first text. numbers: the index behind `first` of each of its texts, if some
+    are left out."""
+    try:
+        yield
+    except NumericError as error:
+
+        def index(found: re.Match[str]) -> str:
+            number = int(found[1])
+            return f"the result of text {first + (number if numbers is None else int(numbers[number]))} "
+
+        raise NumericError(_OF_TEXT.sub(index, str(error))) from None
+
+
 class Encoder:
     """Turns texts into arrays of vectors or scores with one loaded model."""
 
@@ -397,7 +418,8 @@ class Encoder:
         rows = Rows(empty_rows(call.expected or 0, call.width)) if call.rows is None else Rows(call.rows, given=True)
 
         def compute(tokens: Tokens, target: Float32) -> None:
-            self._compute(self._piece(call, tokens, rows.filled, target), call.budget, bar.reached(rows.filled), cancel)
+            with _counted_from(rows.filled):
+                self._compute(self._piece(call, tokens, rows.filled, target), call.budget, bar.reached(rows.filled), cancel)
             call.code(target)
 
         try:
@@ -415,9 +437,10 @@ class Encoder:
         done = 0
         try:
             for tokens in self._windows.texts(call.texts, call.prompt, call.cuts, call.role, cancel):
-                indices, values, offsets = self._engine.encode_sparse(
-                    tokens.ids, tokens.offsets, tokens.types, call.most, logs, call.budget, bar.reached(done), cancel
-                )
+                with _counted_from(done):
+                    indices, values, offsets = self._engine.encode_sparse(
+                        tokens.ids, tokens.offsets, tokens.types, call.most, logs, call.budget, bar.reached(done), cancel
+                    )
                 parts.append(SparseVectors(indices, values, offsets, (len(tokens), columns)))
                 done += len(tokens)
                 bar.reach(done)
@@ -436,7 +459,8 @@ class Encoder:
         try:
             for tokens in self._windows.texts(call.texts, call.prompt, cuts, call.role, cancel):
                 for part in tokens.batches():
-                    result.extend(self._vectors_of_tokens(part, call.truncate_dim, normalize, cancel))
+                    with _counted_from(len(result)):
+                        result += list(self._vectors_of_tokens(part, call.truncate_dim, normalize, cancel))
                     bar.add(0 if both else len(part))
         except KeyboardInterrupt as interrupt:
             interrupt.partial = result  # type: ignore[attr-defined]
@@ -471,7 +495,8 @@ class Encoder:
         with Progress(show_progress_bar, expected, "pair") as bar:
             for tokens in self._windows.pairs(items, cuts, cancel, document_tokens):
                 for part in tokens.batches():
-                    scores.append(self._engine.classify(part.ids, part.offsets, part.types, cancel))
+                    with _counted_from(sum(map(len, scores))):
+                        scores.append(self._engine.classify(part.ids, part.offsets, part.types, cancel))
                     bar.add(len(part))
         cuts.warn()
         labels = int(self._engine.info["labels"])
@@ -499,7 +524,8 @@ class Encoder:
                 for window, tokens in self._windows.placed(items, cuts, cancel):
                     waiting = iter(window)
                     for part in tokens.batches(most):
-                        found = self._labels_of_tokens(part, cancel)
+                        with _counted_from(len(result)):
+                            found = list(self._labels_of_tokens(part, cancel))
                         result.extend(read(text, labels) for labels, text in zip(found, waiting, strict=False))
                         bar.add(len(part))
         except KeyboardInterrupt as interrupt:
@@ -512,7 +538,8 @@ class Encoder:
         assert texts.places is not None
         empty = np.diff(texts.offsets) == 0  # the engine takes no text without tokens
         filled = np.concatenate([texts.offsets[:1], texts.offsets[1:][~empty]])
-        logits = self._engine.label_tokens(texts.ids, filled, texts.types, cancel)
+        with _counted_from(0, np.flatnonzero(~empty)):
+            logits = self._engine.label_tokens(texts.ids, filled, texts.types, cancel)
         probabilities = activate(logits, "softmax")
         own = texts.places[:, 0] >= 0
         for a, b in zip(texts.offsets[:-1], texts.offsets[1:], strict=True):
