@@ -101,4 +101,6 @@ void check_finite(const Vector& vector) {
   }
 }
 
+std::string_view name_not_finite(float value) { return std::isnan(value) ? "NaN" : value > 0 ? "infinity" : "-infinity"; }
+
 }  // namespace pumice

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "core/program.h"
 
@@ -11,5 +12,8 @@ namespace pumice {
 // its floats or block scales.
 void check_finite(const Matrix& matrix, std::int64_t first, std::int64_t rows, const std::uint8_t* packed);
 void check_finite(const Vector& vector);
+
+// Returns the name of a number that is not finite, for messages.
+std::string_view name_not_finite(float value);
 
 }  // namespace pumice

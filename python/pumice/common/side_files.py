@@ -30,10 +30,13 @@ def read_bytes(path: Path, most: int = MAX_BYTES, given: bool = False) -> bytes 
 
 
 def subfolder(folder: Path, name: str) -> Path:
-    """Returns the path of a folder in a model's folder. Raises OSError if it is a link, because its files may then lie anywhere."""
+    """Returns the path of a folder in a model's folder. Raises OSError if it is something else, or a link, because its files may then lie
+    anywhere."""
     path = folder / name
     if path.is_symlink():
         raise OSError(f"{path} is a link; a folder in a model's folder must be a real one. Copy it here")
+    if path.exists() and not path.is_dir():
+        raise OSError(f"{path} is not a folder; remove it, or download the folder again")
     return path
 
 

@@ -3,6 +3,7 @@ modules that follow the transformer's layers, maximum lengths, and prompts."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -272,7 +273,7 @@ class _Chain:
 
     def _values(self, folder: Path) -> tuple[dict[str, Any], Path]:
         file = folder / "config.json"
-        if not file.exists():
+        if not os.path.lexists(file):
             raise ModelFormatError(
                 f"{self.where} names the folder {shown(folder.name)}, and {file} is missing: what the module does is unknown. "
                 f"Complete the download",
@@ -283,7 +284,7 @@ class _Chain:
 
     def _weights(self, folder: Path) -> str:
         file = folder / "model.safetensors"
-        if file.exists():
+        if os.path.lexists(file):
             return str(file)
         pickle = folder / "pytorch_model.bin"
         why = (

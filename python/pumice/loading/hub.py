@@ -63,6 +63,8 @@ def resolve(source: str | os.PathLike[str]) -> Path:
     try:
         path.stat()
         return path.absolute()
+    except UnicodeEncodeError:
+        raise ValueError(f"source={shown(text)} is not a path: it has half of a surrogate pair") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise FileNotFoundError(f"{shown_path(path)} is a link that leads back to itself") from None
@@ -209,7 +211,9 @@ def _cached(hub: Any, repo: str, wanted: str | None) -> tuple[Path | None, str]:
             return None, ""
     if _MODULES in names:
         listed = read_json(folder / _MODULES)
-        folders = [each.get("path") for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+        # Normalize has no files, so that repositories of git have no folder of it.
+        modules = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+        folders = [each.get("path") for each in modules if not str(each.get("type")).endswith(".Normalize")]
         missing = [str(module) for module in folders if module and not any(name.startswith(f"{module}/") for name in names)]
         if missing:
             lacks = f"lacks the folder {shown(missing[0])} that {_MODULES} names"

@@ -90,7 +90,7 @@ def _of_peft(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
     folder = folder.parent if folder.name in (WEIGHTS, CONFIG) else folder
     if not folder.exists():
         raise _absent(path)
-    if not (folder / CONFIG).exists():
+    if not os.path.lexists(folder / CONFIG):
         raise FileNotFoundError(2, f"there is no {CONFIG}: a PEFT adapter is a folder with it and {WEIGHTS}", str(folder))
     config = read_object(folder / CONFIG)
     file = folder / CONFIG
@@ -109,7 +109,7 @@ def _of_peft(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
     if not (stabilised is None or isinstance(stabilised, bool)):
         raise _broken(file, "use_rslora", f"use_rslora is {shown(stabilised)}, not true or false")
     selection = _Selection(file, config)
-    if not (folder / WEIGHTS).exists():
+    if not os.path.lexists(folder / WEIGHTS):
         other = "; adapter_model.bin is a pickle, which is not read" if (folder / "adapter_model.bin").exists() else ""
         raise FileNotFoundError(2, f"there is no {WEIGHTS}{other}", str(folder))
     weights = _core.open_weights(str(folder / WEIGHTS))

@@ -415,6 +415,20 @@ def test_a_cache_without_the_folder_of_a_module(pumice: Any, hub: Any, tmp_path:
     assert ("list", "org/folder") in hub.calls
 
 
+def test_a_cache_without_the_empty_folder_of_normalize(pumice: Any, hub: Any, tmp_path: Path) -> None:
+    """Normalize has no files, and git keeps no empty folders, so most repositories of sentence-transformers lack its folder."""
+    folder = tmp_path / "org" / "folder"
+    (folder / "1_Pooling").mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", "1_Pooling/config.json"):
+        (folder / name).write_text(json.dumps({"model_type": "toy"}))
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for path, kind in kinds.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with contextlib.suppress(pumice.PumiceError):
+        pumice.load("org/folder")
+    assert ("list", "org/folder") not in hub.calls
+
+
 def test_without_the_hub_package(pumice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match="pip install huggingface_hub"):

@@ -299,3 +299,28 @@ def test_outputs_over_links(write: Callable[[Path], None], out: Path) -> None:
     write(out / "hard.gguf")
     assert (out / "kept").read_bytes() == b"precious" and (out / "hard.gguf").stat().st_size > 20
     assert sorted(path.name for path in out.iterdir()) == ["hard.gguf", "kept"]
+
+
+def test_a_link_to_nothing_is_not_a_missing_file(encoder: Path, tmp_path: Path) -> None:
+    pooling = encoder / "1_Pooling" / "config.json"
+    pooling.unlink()
+    pooling.symlink_to("gone")
+    with pytest.raises(OSError, match=r"1_Pooling/config.json: is a link to a file that does not exist"):
+        pumice.load(encoder, **QUIET)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").symlink_to("gone")
+    with pytest.raises(OSError, match=r"adapter_config.json: is a link to a file that does not exist"):
+        pumice.load(random_models.make_folder("llama32", tmp_path), lora=adapter, **QUIET)
+
+
+def test_a_file_in_place_of_a_folder_of_templates(tmp_path: Path) -> None:
+    folder = random_models.make_folder("llama32", tmp_path)
+    (folder / "additional_chat_templates").write_text("")
+    with pumice.load(folder, **QUIET) as model, pytest.raises(OSError, match="additional_chat_templates is not a folder"):
+        model.chat("w1")
+
+
+def test_a_path_with_half_of_a_surrogate_pair() -> None:
+    with pytest.raises(ValueError, match="^source='.ud800' is not a path: it has half of a surrogate pair"):
+        pumice.load("\ud800")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import random_models
+import small_files
 
 import pumice
 
@@ -99,6 +100,8 @@ def test_an_error_names_the_layer_the_device_and_the_token(device: str, tmp_path
                 lambda: model.encode(["w3 w4", "w5"]),
                 lambda: model.encode("w3", output="tokens"),
             )
+            if layer + 1 < layers:  # the last layer's attention reads what the layer before gives
+                calls += (lambda: model.attentions([3, 4]),)
             for call in calls:
                 with pytest.raises(pumice.NumericError, match=where):
                     call()
@@ -122,3 +125,21 @@ def test_a_model_may_be_closed_while_its_thread_looks_for_the_layer(tmp_path: Pa
 def read(stream: pumice.Stream) -> None:
     with contextlib.suppress(pumice.NumericError):
         list(stream)
+
+
+def test_an_error_counts_texts_from_the_first_of_the_call(tmp_path: Path) -> None:
+    """A call is cut into pieces of at most 4,096 texts or 65,536 tokens for the engine."""
+    folder = small_files.encoder_folder(tmp_path)
+    tensors = {name: values.copy() for name, values in random_models.tensors("bert_classifier").items()}
+    next(values for name, values in tensors.items() if name.endswith("word_embeddings.weight"))[7] = 3.3e38
+    random_models.write_safetensors(folder / "model.safetensors", tensors)
+    texts = ["w1 w2"] * 4500 + ["w1 w7"]
+    with pumice.load(folder, device="cpu", threads=2, progress=False) as model:
+        calls = (
+            lambda: model.encode(texts),
+            lambda: model.encode(["w1 w2 " * 8] * 4500 + ["w7"], output="tokens"),
+            lambda: model.predict([("w1", each) for each in texts]),
+        )
+        for call in calls:
+            with pytest.raises(pumice.NumericError, match="^the result of text 4500 holds a NaN"):
+                call()
