@@ -15,5 +15,8 @@ void check_finite(const Vector& vector);
 
 // Returns the name of a number that is not finite, for messages.
 std::string_view name_not_finite(float value);
+// What a message about such a number in a result goes on with.
+inline constexpr std::string_view kWhyNotFinite =
+    ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which";
 
 }  // namespace pumice

@@ -9,6 +9,7 @@
 
 #include "core/checked.h"
 #include "core/error.h"
+#include "core/finite.h"
 
 namespace pumice::engine {
 namespace {
@@ -255,9 +256,7 @@ Error not_a_number(const Runtime& runtime, const Texts& texts, std::int64_t text
   const auto of_text = [&](std::span<const std::int32_t> all) {
     return all.empty() ? all : all.subspan(first, static_cast<std::size_t>(length(texts, text)));
   };
-  return {ErrorKind::numeric, str("the result of text ", shown,
-                                  " holds a NaN or an infinity: the model's numbers overflowed or its weights are damaged; "
-                                  "compute=\"float32\" tells which",
+  return {ErrorKind::numeric, str("the result of text ", shown, " holds a NaN or an infinity", kWhyNotFinite,
                                   cancel ? runtime.where_not_finite(of_text(texts.ids), of_text(texts.types), *cancel) : std::string())};
 }
 

@@ -335,8 +335,8 @@ void Model::attentions(std::span<const std::int32_t> ids, std::size_t layer, std
   attention_weights(attend, description_.weights, rows, pipeline.hidden_size(), pipeline.widest(), out, cancel);
   const auto bad = std::ranges::find_if(out, [](float x) { return !std::isfinite(x); });
   if (bad == out.end()) return;
-  fail(ErrorKind::numeric, "an attention weight of layer ", layer + 1, " is ", name_not_finite(*bad),
-       ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which", where_not_finite(ids, {}, cancel));
+  fail(ErrorKind::numeric, "an attention weight of layer ", layer + 1, " is ", name_not_finite(*bad), kWhyNotFinite,
+       where_not_finite(ids, {}, cancel));
 }
 
 std::vector<std::shared_ptr<Backend>> Model::backends() const {

@@ -53,8 +53,7 @@ float exp2(float x) { return exp2(all(x))[0]; }
 std::int64_t blocks(std::span<const float> row) { return (static_cast<std::int64_t>(row.size()) + kBlock - 1) / kBlock; }
 
 [[noreturn]] void refuse(std::int64_t id, float logit) {
-  fail(ErrorKind::numeric, "the logit of token ", id, " is ", name_not_finite(logit),
-       ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
+  fail(ErrorKind::numeric, "the logit of token ", id, " is ", name_not_finite(logit), kWhyNotFinite);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ void check_finite(std::span<const float> values, std::int64_t first_token, std::
   const auto bad = std::find_if(values.begin(), values.end(), [](float x) { return !std::isfinite(x); });
   if (bad == values.end()) return;
   fail(ErrorKind::numeric, "the ", what, " after token ", first_token + (bad - values.begin()) / static_cast<std::int64_t>(per_token),
-       " is ", name_not_finite(*bad), ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which");
+       " is ", name_not_finite(*bad), kWhyNotFinite);
 }
 
 }  // namespace

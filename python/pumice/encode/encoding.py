@@ -492,11 +492,13 @@ class Encoder:
         items, expected = items_of(pairs, "pairs")
         cuts = Cuts(self.max_tokens, truncate, "pair", details)
         scores: list[Float32] = []
+        done = 0
         with Progress(show_progress_bar, expected, "pair") as bar:
             for tokens in self._windows.pairs(items, cuts, cancel, document_tokens):
                 for part in tokens.batches():
-                    with _counted_from(sum(map(len, scores))):
+                    with _counted_from(done):
                         scores.append(self._engine.classify(part.ids, part.offsets, part.types, cancel))
+                    done += len(part)
                     bar.add(len(part))
         cuts.warn()
         labels = int(self._engine.info["labels"])
