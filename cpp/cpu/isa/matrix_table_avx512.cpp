@@ -10,17 +10,16 @@ template <Format F>
 using NativeProducts = Products512<Native512, F>;
 }  // namespace matrix
 
-#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) matrix::entry<matrix::Avx2, matrix::NativeProducts, Format::name>(q8_0, bf16),
-constexpr MatrixKernels table(ProductFixed q8_0, ProductF32 bf16) {
-  return {{
+#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) \
+  matrix::entry<matrix::Avx2, matrix::NativeProducts, Format::name>(matrix::FixedProducts512<matrix::Native512>::product_q8_0),
+constexpr MatrixKernels kTable = {
+    {
 #include "core/formats.def"
-          },
-          {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::FixedProducts512<matrix::Native512>::product},
-          {matrix::byte_group_bytes, matrix::pack_byte_group, nullptr, matrix::FixedProducts512<matrix::Native512>::product_bytes}};
-}
+    },
+    {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::FixedProducts512<matrix::Native512>::product},
+    {matrix::byte_group_bytes, matrix::pack_byte_group, nullptr, matrix::FixedProducts512<matrix::Native512>::product_bytes}};
 #undef PUMICE_FORMAT
 
-constinit const MatrixKernels kMatrixAvx512 = table(matrix::FixedProducts512<matrix::Native512>::product_q8_0, nullptr);
-constinit const MatrixKernels kMatrixAvx512Bf16 =
-    table(matrix::FixedProducts512<matrix::Native512>::product_q8_0, matrix::Bf16Products512<matrix::Native512Bf16>::product);
+constinit const MatrixKernels kMatrixAvx512 = kTable;
+constinit const MatrixKernels kMatrixAvx512Bf16 = matrix::with_bf16(kTable, matrix::Bf16Products512<matrix::Native512Bf16>::product);
 }  // namespace pumice::cpu

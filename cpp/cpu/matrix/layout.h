@@ -362,17 +362,22 @@ struct Avx2 {
 };
 
 // Returns the table entry of a format, with the packing functions of Groups and the products of Products. Formats that are not quantized
-// get null for product_int8. `q8_0` is the fixed-point product for Q8_0 weights. `bf16` multiplies BF16 weights by activations rounded to
-// bfloat16; it is null if the instruction set has no such kernel.
+// get null for product_int8. `q8_0` is the fixed-point product for Q8_0 weights.
 template <template <Format> class Groups, template <Format> class Products, Format F>
-constexpr FormatKernels entry(ProductFixed q8_0, ProductF32 bf16 = nullptr) {
+constexpr FormatKernels entry(ProductFixed q8_0) {
   using G = Groups<F>;
   using P = Products<F>;
-  const ProductF32 rounding = F == Format::BF16 && bf16 ? bf16 : P::product_f32;
   if constexpr (info(F).quantized)
-    return {G::group_bytes, G::pack_group, G::unpack_row, P::product_f32, rounding, P::product_int8, F == Format::Q8_0 ? q8_0 : nullptr};
+    return {
+        G::group_bytes, G::pack_group, G::unpack_row, P::product_f32, P::product_f32, P::product_int8, F == Format::Q8_0 ? q8_0 : nullptr};
   else
-    return {G::group_bytes, G::pack_group, G::unpack_row, P::product_f32, rounding, nullptr, nullptr};
+    return {G::group_bytes, G::pack_group, G::unpack_row, P::product_f32, P::product_f32, nullptr, nullptr};
+}
+
+// Returns the table with a kernel that multiplies BF16 weights by activations rounded to bfloat16.
+constexpr MatrixKernels with_bf16(MatrixKernels kernels, ProductF32 product) {
+  kernels.formats[static_cast<std::size_t>(Format::BF16)].product_bf16 = product;
+  return kernels;
 }
 
 }  // namespace pumice::cpu::matrix

@@ -10,14 +10,13 @@ using EmulatedProducts = Products512<Emulated512, F>;
 using EmulatedFixed = FixedProducts512<Emulated512>;
 }  // namespace matrix
 
-constinit const MatrixKernels kMatrixEmulated = {
-    {
-#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8)                                                     \
-  matrix::entry<matrix::Scalar, matrix::EmulatedProducts, Format::name>(matrix::EmulatedFixed::product_q8_0, \
-                                                                        matrix::Bf16Products512<matrix::Emulated512>::product),
+constexpr MatrixKernels kTable = {{
+#define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) \
+  matrix::entry<matrix::Scalar, matrix::EmulatedProducts, Format::name>(matrix::EmulatedFixed::product_q8_0),
 #include "core/formats.def"
 #undef PUMICE_FORMAT
-    },
-    {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::EmulatedFixed::product},
-    {matrix::byte_group_bytes, matrix::pack_byte_group, nullptr, matrix::EmulatedFixed::product_bytes}};
+                                  },
+                                  {matrix::fixed_group_bytes, matrix::pack_fixed_group, matrix::EmulatedFixed::product},
+                                  {matrix::byte_group_bytes, matrix::pack_byte_group, nullptr, matrix::EmulatedFixed::product_bytes}};
+constinit const MatrixKernels kMatrixEmulated = matrix::with_bf16(kTable, matrix::Bf16Products512<matrix::Emulated512>::product);
 }  // namespace pumice::cpu
