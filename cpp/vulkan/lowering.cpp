@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/checked.h"
 #include "vulkan/lowering_steps.h"
 
 namespace pumice::vulkan {
@@ -101,8 +102,8 @@ std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines) {
 }
 
 // Lowers a decode step (1 row) and a prefill (64 rows), and collects the pipelines of their dispatches. With mixtures of experts, also
-// lowers batches of 16 and 512 rows, because the tiles of their products depend on the number of rows that an expert has. The store has one
-// page and one state without memory, because nothing is executed.
+// lowers batches of 16 and 512 rows, because the tiles of their products depend on the number of rows that an expert has. All positions lie
+// in one page, and the store has one state; both are without memory, because nothing is executed.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format) {
   std::set<PipelineKey> keys;
   const auto one = [](std::size_t planes) {
@@ -113,7 +114,7 @@ std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& wei
   if (std::any_of(plan.steps.begin(), plan.steps.end(), [](const GpuStep& step) { return std::holds_alternative<ExpertsStep>(step); }))
     batches.insert(batches.end(), {16, 512});
   for (const std::int32_t rows : batches) {
-    const std::vector<std::int32_t> zeros(static_cast<std::size_t>(rows)), pages(2);
+    const std::vector<std::int32_t> zeros(static_cast<std::size_t>(rows)), pages(static_cast<std::size_t>(ceil_div(rows, kPageTokens)));
     const Segment text{0, rows, 0, pages};
     const Batch batch{.rows = rows, .ids = zeros, .types = zeros, .segments = {&text, 1}, .selected = std::span(zeros).first(1)};
     TableRequest request = plan.tables();
