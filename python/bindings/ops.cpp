@@ -9,6 +9,7 @@
 #include "core/program.h"
 #include "engine/devices.h"
 #include "engine/diagnostics.h"
+#include "gil.h"
 #include "interruptible.h"
 #include "options.h"
 
