@@ -85,7 +85,7 @@ struct Mutant {
 Parameter& global(Description& d, Role role) { return d.globals[static_cast<std::size_t>(role)]; }
 Parameter& of(Description& d, std::size_t layer, Role role) { return d.layers[layer][static_cast<std::size_t>(role)]; }
 
-// Returns a mutant that applies `change` to every layer.
+// Return a mutant that applies `change` to every layer of the text model: Description::layers also has those for draft tokens.
 Mutant in_layers(std::string field, std::string name, std::function<bool(Layer&)> change) {
   return {std::move(field), std::move(name), [change = std::move(change)](Description& d) {
             bool any = false;
@@ -96,7 +96,7 @@ Mutant in_layers(std::string field, std::string name, std::function<bool(Layer&)
 Mutant in_parameters(std::string field, std::string name, std::function<bool(Description&, std::size_t)> change) {
   return {std::move(field), std::move(name), [change = std::move(change)](Description& d) {
             bool any = false;
-            for (std::size_t layer = 0; layer < d.layers.size(); ++layer) any = change(d, layer) || any;
+            for (std::size_t layer = 0; layer < d.config.layers.size(); ++layer) any = change(d, layer) || any;
             return any;
           }};
 }
@@ -143,7 +143,7 @@ MatrixId reordered(Description& d, MatrixId id, const std::function<std::int64_t
 
 bool other_heads(Description& d) {
   bool any = false;
-  for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
+  for (std::size_t layer = 0; layer < d.config.layers.size(); ++layer) {
     Attention* a = d.config.layers[layer].if_attention();
     if (!a || a->head_dim % 4 != 0 || a->qk_norm == QkNorm::head || a->has_norm_after_rope() || a->position_bias == PositionBias::alibi)
       continue;
@@ -377,7 +377,7 @@ std::vector<Mutant> mutants() {
   attention("sinks", "none", [](Attention& a) { return set(a.sinks, false); });
   add({"Attention::sinks", "where there are none", [](Description& d) {
          bool any = false;
-         for (std::size_t layer = 0; layer < d.layers.size(); ++layer) {
+         for (std::size_t layer = 0; layer < d.config.layers.size(); ++layer) {
            Attention* a = d.config.layers[layer].if_attention();
            if (!a || a->sinks) continue;
            of(d, layer, Role::sinks).vector = added(d, std::vector<float>(static_cast<std::size_t>(a->heads), 1.0f));
