@@ -356,7 +356,7 @@ sanitize: sanitize-cpp sanitize-python sanitize-cpp-threads sanitize-python-thre
 
 sanitize-cpp: build/sanitize/.configured
 	$(BIN)/ninja -C build/sanitize
-	cd build/sanitize && $(CURDIR)/$(BIN)/ctest --output-on-failure -j $(JOBS)
+	cd build/sanitize && LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/leaks.txt $(CURDIR)/$(BIN)/ctest --output-on-failure -j $(JOBS)
 	PUMICE_TEST_FAILURES=$(FAILURES) build/sanitize/tests/cpp/test_engine --gtest_filter='*EveryFailure*'
 
 sanitize-python: build/sanitize/.configured $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
