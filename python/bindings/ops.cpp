@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "core/program.h"
 #include "engine/devices.h"
@@ -344,16 +345,25 @@ py::array_t<float> unpack_bytes(const std::string& format, const py::bytes& pack
   return out;
 }
 
-py::bytes pack_floats(const std::string& format, const py::array_t<float, py::array::c_style | py::array::forcecast>& weights) {
+using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
+
+// Packs weights. With `columns`, they are rows of as many weights, whose squared errors count so many times (pack_rows()).
+py::bytes pack_floats(const std::string& format, const Floats& weights, const std::optional<Floats>& columns) {
   const auto known = format_from_name(format);
   require(known.has_value(), "format ", format, " is not known");
   require(weights.size() % info(*known).block == 0, weights.size(), " weights are no whole number of blocks of ", info(*known).block);
-  std::string packed(static_cast<std::size_t>(row_bytes(*known, weights.size())), '\0');
+  const auto count = static_cast<std::int64_t>(weights.size()), cols = columns ? static_cast<std::int64_t>(columns->size()) : 0;
+  require(!columns || (cols > 0 && count % cols == 0), count, " weights are no rows of ", cols, " columns");
+  std::string packed(static_cast<std::size_t>(row_bytes(*known, count)), '\0');
   {
-    const float* const from = weights.data();
-    const auto count = static_cast<std::int64_t>(weights.size());
+    const float *const from = weights.data(), *const counted = columns ? columns->data() : nullptr;
+    auto* const to = reinterpret_cast<std::uint8_t*>(packed.data());
     const WithoutGil released;
-    pack(*known, from, count, reinterpret_cast<std::uint8_t*>(packed.data()));
+    if (counted) {
+      pack_rows(*known, from, count / cols, {counted, static_cast<std::size_t>(cols)}, to);
+    } else {
+      pack(*known, from, count, to);
+    }
   }
   return packed;
 }
@@ -383,7 +393,7 @@ void bind_ops(py::module_& module) {
   ops.def("scan_rules", [] { return std::vector<std::string>(std::begin(kScanRules), std::end(kScanRules)); });
   ops.def("activations", [] { return std::vector<std::string>(std::begin(kActivations), std::end(kActivations)); });
   ops.def("unpack", &unpack_bytes, "format"_a, "packed"_a);
-  ops.def("pack", &pack_floats, "format"_a, "weights"_a);
+  ops.def("pack", &pack_floats, "format"_a, "weights"_a, "columns"_a = py::none());
   ops.def("row_bytes", &bytes_of_row, "format"_a, "cols"_a);
   ops.def("vulkan_messages", &engine::vulkan_messages);
 }

@@ -176,6 +176,7 @@ def parser() -> Parser:
             metavar="FILE",
             help="choose codes by what matrices are multiplied with in this text (may be repeated; texts of all kinds that it is for)",
         )
+        sub.add_argument("--importance", metavar="FILE", help="choose codes by an importance matrix, a GGUF file of llama-imatrix")
         sub.add_argument("--tokens", type=_count, help="how many tokens of texts the model reads (default: 16384)")
         sub.add_argument("output", help="the .gguf file to write")
         sub.add_argument("--split", metavar="SIZE", help='the largest size of a file, such as "4G"; the model has several files then')
@@ -544,7 +545,7 @@ def run_perplexity(arguments: argparse.Namespace) -> int:
 def run_convert(arguments: argparse.Namespace) -> int:
     """`pumice convert`: writes a safetensors folder as a GGUF file."""
     tokenizer: Literal["folder", "none"] = "none" if arguments.no_tokenizer else "folder"
-    options = _given(arguments, "to", "split", "force", "tokens") | _texts_of(arguments)
+    options = _given(arguments, "to", "split", "force", "tokens", "importance") | _texts_of(arguments)
     say(pumice.convert(arguments.model, arguments.output, tokenizer=tokenizer, dry_run=arguments.plan, **options))
     return 0
 
@@ -561,7 +562,7 @@ def run_quantize(arguments: argparse.Namespace) -> int:
         if not equals:
             raise ValueError(f"--keep {rule} has no '='; it must be REGEX=FORMAT, such as blk\\.0\\..*=q8_0")
         keep[pattern] = format
-    options = _given(arguments, "to", "requantize", "split", "force", "tokens") | _texts_of(arguments)
+    options = _given(arguments, "to", "requantize", "split", "force", "tokens", "importance") | _texts_of(arguments)
     say(pumice.quantize(arguments.model, arguments.output, keep=keep, dry_run=arguments.plan, **options))
     return 0
 

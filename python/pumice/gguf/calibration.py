@@ -21,7 +21,7 @@ from ..generate.prompts import BYTES, Ids, prompt_ids
 from ..tokens.tokenizer_files import load_tokenizer
 from ..tokens.tokenizers import Tokenizer
 from ..tokens.windows import WINDOW, windows_of
-from .weights import Part, Unit
+from .weights import Part, Unit, searched
 
 log = logging.getLogger("pumice")
 
@@ -124,17 +124,10 @@ def _contents(text: Text) -> str | Ids:
 class Calibration:
     """Which tensors of a file are packed with texts, and the units that pack them."""
 
-    def __init__(self, file: _core.ModelFile, windows: Windows, units: Sequence[Unit], sources: Mapping[str, str]) -> None:
-        """sources: the formats of the file's tensors."""
+    def __init__(self, file: _core.ModelFile, windows: Windows, units: Sequence[Unit]) -> None:
         self.windows = windows
         self.cancel = _core.Cancel()  # ends the work of a unit
-        chosen = {*_core.build_info()["pack_formats"]} - {"Q8_0"}  # Q8_0 is rounded as llama.cpp rounds it
-        wanted = [
-            (tensor.name, tensor.format)
-            for unit in units
-            for tensor in unit.tensors
-            if tensor.format in chosen and sources[tensor.name] != tensor.format
-        ]
+        wanted = [(tensor.name, tensor.format) for tensor in searched(file, units)]
         self._engine = _core.Calibration(file, windows.seen, windows.held, wanted)
         self._places = self._engine.places
 

@@ -47,6 +47,7 @@ def convert(
     to: str = "auto",
     tokenizer: Literal["folder", "none"] = "folder",
     texts: Texts | None = None,
+    importance: str | os.PathLike[str] | None = None,
     tokens: int = TOKENS,
     split: str | int | None = None,
     force: bool = False,
@@ -66,9 +67,9 @@ def convert(
         always F32, as in llama.cpp's files. Or another format, a mix ("q4_k_m") or a size ("4.5bpw"), as in quantize(): the file is the
         one that quantize() makes of the file of "auto".
     tokenizer: "none" leaves the tokenizer out.
-    texts, tokens: as in quantize(), from which "q8_0" and "q4_0" then have their meaning, too. With texts, or with a size, the file of
-        "auto" is written first, beside the output (OUTPUT without .gguf, then .exact-KEY.gguf). It is removed when the output is complete,
-        and stays if the call is interrupted.
+    texts, tokens, importance: as in quantize(), from which "q8_0" and "q4_0" then have their meaning, too. With texts, with
+        importance, or with a size, the file of "auto" is written first, beside the output (OUTPUT without .gguf, then .exact-KEY.gguf). It
+        is removed when the output is complete, and stays if the call is interrupted.
     split: the largest size of a file ("4G", "500M", "20K", bytes), which must hold each tensor. The model then has several files, named
         OUTPUT-00001-of-00003.gguf and so on.
     force: whether files that are there already are replaced.
@@ -85,13 +86,13 @@ def convert(
         choice("to", to, (*TARGETS, *(name for name in MIXES if name not in TARGETS)))
     choice("tokenizer", tokenizer, ("folder", "none"))
     only_plan, most, replaces = flag("dry_run", dry_run), split_size(split), flag("force", force)
-    if texts is None and bits is None:
+    if texts is None and importance is None and bits is None:
         job = _contents(path, to, tokenizer == "folder").job(target, most, replaces)
         if not only_plan:
             job.run(progress)
         return plan_of(job)
     if to in ("auto", "f32", "f16", "bf16"):
-        raise ValueError(f"to={shown(to)} rounds no weights to codes, so there is nothing that texts could choose; leave texts out")
+        raise ValueError(f"to={shown(to)} rounds no weights to codes, so texts and importance have nothing to choose; leave them out")
     if bits is not None and only_plan:
         raise ValueError(
             f'dry_run: the formats of to={shown(to)} depend on the weights. Write the file with to="auto", of which quantize(dry_run=True) '
@@ -99,7 +100,7 @@ def convert(
         )
     with argument("texts"):
         given: Any = None if texts is None else listed_texts(texts)
-    asked: dict[str, Any] = {"texts": given, "tokens": tokens, "split": split}
+    asked: dict[str, Any] = {"texts": given, "importance": importance, "tokens": tokens, "split": split}
     exact = _contents(path, "auto", tokenizer == "folder")
     # What is wrong with the arguments is found before anything is written.
     with exact.without_weights() as empty:

@@ -25,16 +25,18 @@ def fits(format: str, columns: int) -> bool:
     return columns % block_of(format) == 0
 
 
-def pack_rows(format: str, rows: Float32, name: str) -> bytes:
+def pack_rows(format: str, rows: Float32, name: str, columns: Float32 | None = None) -> bytes:
     """Returns the bytes of rows of floats. Q8_0 is rounded as ggml rounds it, so that files are equal to llama.cpp's byte by byte. For the
     other quantized formats, the scales with the least squared error are searched (_core.ops.pack()).
+
+    columns: how many times the squared error of a weight counts, for each column (None: once). Only their ratios count.
 
     Raises NumericError, with the name of the tensor, for NaN, infinities, and numbers that are too large for the format."""
     if not np.isfinite(rows).all():
         raise NumericError(f"{name} holds a NaN or an infinity; the file is damaged, or the model was saved so")
     if format not in ("F32", "BF16") and (largest := float(np.abs(rows).max(initial=0))) > LARGEST_HALF:
         raise NumericError(f"{name} holds {largest:g}, and {format} holds numbers up to {LARGEST_HALF}; write this tensor as BF16 or F32")
-    return _plain_q8_0(rows) if format == "Q8_0" else _core.ops.pack(format, rows)
+    return _plain_q8_0(rows) if format == "Q8_0" else _core.ops.pack(format, rows, columns)
 
 
 def _plain_q8_0(rows: Float32) -> bytes:

@@ -26,7 +26,8 @@ class ConversionPlan:
     bytes: the size of all files.
     calibrated: the names of the tensors whose codes are chosen by texts.
     tokens: number of tokens that the model reads for that, those that are kept back included.
-    memory: the most bytes that this takes, beside the pieces of other tensors."""
+    memory: the most bytes that this takes, beside the pieces of other tensors.
+    weighted: the names of the tensors whose codes are searched with an importance matrix."""
 
     tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]
     files: tuple[Path, ...]
@@ -34,25 +35,29 @@ class ConversionPlan:
     calibrated: tuple[str, ...] = ()
     tokens: int = 0
     memory: int = 0
+    weighted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         rows: dict[tuple[str, str, str], tuple[int, int, int]] = {}
-        calibrated = frozenset(self.calibrated)
+        by = dict.fromkeys(self.calibrated, "texts") | dict.fromkeys(self.weighted, "importance")
         for name, kind, shape, used in self.tensors:
             layerless = ".".join(part if not part.isdigit() else "*" for part in name.split("."))
-            key = layerless, kind, "texts" if name in calibrated else ""
+            key = layerless, kind, by.get(name, "")
             number, values, bytes_ = rows.get(key, (0, 0, 0))
             rows[key] = (number + 1, values + int(np.prod(shape, dtype=np.int64)), bytes_ + used)
-        lines = [(name, kind, by, n, count(values), shown_size(used)) for (name, kind, by), (n, values, used) in rows.items()]
+        lines = [(name, kind, how, n, count(values), shown_size(used)) for (name, kind, how), (n, values, used) in rows.items()]
         headers = ["tensor", "format", "codes by", "tensors", "weights", "size"]
-        if not calibrated:
+        if not by:
             headers.remove("codes by")
-        cells = [line if calibrated else (*line[:2], *line[3:]) for line in lines]
+        cells = [line if by else (*line[:2], *line[3:]) for line in lines]
         table = text_table(headers, cells, right=["tensors", "weights", "size"])
         names = ", ".join(shown_path(path) for path in self.files[:3]) + (", ..." if len(self.files) > 3 else "")
         text = f"{table}\n{names}: {shown_size(self.bytes)}, {len(self.tensors)} tensors, {self.bits:.2f} bits per weight"
-        if calibrated:
-            text += f"\n{len(calibrated)} of them by {self.tokens} tokens of texts, which takes up to {shown_size(self.memory)} of memory"
+        if self.weighted:
+            text += f"\n{len(self.weighted)} of them by an importance matrix"
+        if self.calibrated:
+            memory = shown_size(self.memory)
+            text += f"\n{len(self.calibrated)} of them by {self.tokens} tokens of texts, which takes up to {memory} of memory"
         return text
 
     @property
@@ -62,12 +67,13 @@ class ConversionPlan:
         return 8 * sum(used for _, _, _, used in self.tensors) / max(weights, 1)
 
 
-def plan_of(job: Job, calibration: Calibration | None = None) -> ConversionPlan:
+def plan_of(job: Job, calibration: Calibration | None = None, weighted: tuple[str, ...] = ()) -> ConversionPlan:
     """Returns what a job writes."""
     plan = ConversionPlan(
         tuple((tensor.name, tensor.format, tensor.shape, tensor.bytes) for tensor in job.tensors),
         tuple(file.path for file in job.files),
         job.bytes,
+        weighted=weighted,
     )
     if calibration is None:
         return plan

@@ -13,12 +13,13 @@ from ..common.progress import Progress
 from ..loading.hub import resolve
 from .calibration import LEAST_TOKENS, TOKENS, Calibration, Texts, read_windows
 from .container import raw_metadata
+from .importance import Importance
 from .job import Job, source_key, split_size
 from .mixes import MIXES, Chooser, Outline, file_type, outline
 from .packing import PLAIN
 from .plans import ConversionPlan, plan_of, target_path
 from .sizes import bits_asked, sized
-from .weights import Unit, file_units
+from .weights import Unit, file_units, searched
 
 
 @checked_keywords()
@@ -30,6 +31,7 @@ def quantize(
     keep: Mapping[str, str] | None = None,
     requantize: bool = False,
     texts: Texts | None = None,
+    importance: str | os.PathLike[str] | None = None,
     tokens: int = TOKENS,
     split: str | int | None = None,
     force: bool = False,
@@ -52,21 +54,28 @@ def quantize(
         them, and the codes of the layers' matrices are chosen so that their products change least (GPTQ, arXiv 2210.17323, in the blocks
         of the same formats, then coordinate descent). A tenth of the texts is kept back: a matrix that is not better on it has the codes
         of the search. Embeddings, the head, stacks of experts and Q8_0 have those anyway. Give texts of all kinds that the model is for.
+    importance: in the place of texts, the path of an importance matrix, a GGUF file of llama.cpp's llama-imatrix. The squared error of a
+        weight counts in the search as much as the mean square of what its column was multiplied by. That counts for all tensors that the
+        file names, stacks of experts too, but not for Q8_0. Tensors that it does not name, and experts that its texts did not reach, are
+        searched as without it.
     tokens: how many tokens of texts the model reads, at least 1,024. They are windows of 512 tokens, spread evenly over all texts.
     split, force, dry_run, progress: as in convert().
 
-    Raises ValueError and TypeError for wrong arguments, and for weights that would be rounded a second time; UnsupportedModelError for
-    tensors that hold no weights (I32), and with texts for a model that is not run; ModelFormatError, NumericError, TokenizerError,
-    MemoryError, FileExistsError and OSError."""
+    Raises ValueError and TypeError for wrong arguments, for weights that would be rounded a second time, and for the importance matrix of
+    another model; UnsupportedModelError for tensors that hold no weights (I32), and with texts for a model that is not run;
+    ModelFormatError, NumericError, TokenizerError, MemoryError, FileExistsError and OSError."""
     path, target = resolve(source), target_path(output)
     file = _core.open_file(str(path))
     if file.kind != "gguf":
         raise ValueError(f"{shown_path(path)} is no GGUF file; convert() makes one of a folder")
     if keep is not None and not (isinstance(keep, Mapping) and all(isinstance(each, str) for pair in keep.items() for each in pair)):
         raise TypeError("keep must be a dict from regular expressions to names of formats")
+    if texts is not None and importance is not None:
+        raise ValueError("importance: texts are given, too; codes are chosen by one of them, so leave the other out")
+    weighted = None if importance is None else Importance(importance, file)
     bits = bits_asked(to)
     chooser = Chooser(to, _outline(file), keep or {}) if bits is None else sized(file, bits, _outline(file), keep or {})
-    units = list(file_units(file, chooser.choose))
+    units = list(file_units(file, chooser.choose) if weighted is None else file_units(file, chooser.choose, weighted.columns))
     if not flag("requantize", requantize):
         _refuse_second_rounding(file, chooser, units)
     if unused := chooser.unused():
@@ -74,24 +83,29 @@ def quantize(
     keys = {name: value for name, value in raw_metadata(_parts(path)[0]).items() if not name.startswith("split.")}
     keys_written = {**keys, "general.file_type": file_type(units) if bits else MIXES[to].file_type, "general.quantization_version": 2}
     parts = _parts(path)
-    read = source_key(file, parts)
-    source_said = read
+    watched = parts if weighted is None else [*parts, weighted.path]
+    read = source_key(file, watched)
+    source_said = source_key(file, parts)
     calibration = None
     if texts is not None:
         windows = read_windows(file, texts, integer("tokens", tokens, LEAST_TOKENS))
-        calibration = Calibration(file, windows, units, {name: kind for name, kind, _, _ in file.tensors})
+        calibration = Calibration(file, windows, units)
         units = calibration.units(units)
         source_said += f"\n{calibration.key()}"
+    by_importance: tuple[str, ...] = ()
+    if weighted is not None:
+        by_importance = weighted.used(searched(file, units))
+        source_said += f"\n{weighted.key()}"
     cancel = None if calibration is None else calibration.cancel
     job = Job(
-        target, keys_written, units, source_said, split_size(split), flag("force", force), cancel, lambda: source_key(file, parts) == read
+        target, keys_written, units, source_said, split_size(split), flag("force", force), cancel, lambda: source_key(file, watched) == read
     )
     for written in (each.path for each in job.files):
-        if written.exists() and any(os.path.samefile(part, written) for part in parts):
+        if written.exists() and any(os.path.samefile(part, written) for part in watched):
             raise ValueError(f"{shown_path(written)} is a file that is read; the output needs another name")
     if not flag("dry_run", dry_run):
         job.run(progress)
-    return plan_of(job, calibration)
+    return plan_of(job, calibration, by_importance)
 
 
 def _refuse_second_rounding(file: _core.ModelFile, chooser: Chooser, units: Sequence[Unit]) -> None:

@@ -4,7 +4,7 @@ few of them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,10 @@ from .changes import Array
 from .container import IDS, Tensor
 from .forms import Form, parts_of
 from .keys import Config
-from .packing import PLAIN, fits, pack_rows, q5_0_of_a4, unpack_rows
+from .packing import PLAIN, Float32, fits, pack_rows, q5_0_of_a4, unpack_rows
 
 Choose = Callable[[str, tuple[int, ...], str], str]  # (name, shape, the source's format) -> the format that is written
+Columns = Callable[[str, int], Float32 | None]  # (name, number of a matrix in it) -> what pack_rows() takes
 PIECE = 1 << 18  # values of a piece: 1 MB in float32, which are packed in less than 0.1 s, so that Ctrl-C is soon heard
 _DTYPES = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}
 # The towers of a multimodal folder, which convert() leaves out.
@@ -247,7 +248,23 @@ def matrices(found: Mapping[str, tuple[_core.ModelFile, str]], choose: Choose) -
         yield _by_pieces(file, source, kind, Tensor(name, choose(name, tuple(shape), kind), tuple(shape)), size)
 
 
-def _by_pieces(file: _core.ModelFile, source: str, kind: str, tensor: Tensor, size: int) -> Unit:
+def _alike(name: str, matrix: int) -> None:
+    """All columns count the same."""
+
+
+def _packed(tensor: Tensor, first: int, rows: Float32, columns: Columns) -> bytes:
+    """Returns the bytes of some rows of a tensor, from row `first` on, each with the columns of its matrix."""
+    height = tensor.shape[-2] if len(tensor.shape) > 2 else tensor.values  # of each matrix
+    found, at = [], 0
+    while at < len(rows):
+        matrix, row = divmod(first + at, height)
+        count = min(len(rows) - at, height - row)
+        found.append(pack_rows(tensor.format, rows[at : at + count], tensor.name, columns(tensor.name, matrix)))
+        at += count
+    return b"".join(found)
+
+
+def _by_pieces(file: _core.ModelFile, source: str, kind: str, tensor: Tensor, size: int, columns: Columns = _alike) -> Unit:
     """Returns the unit of a tensor whose rows are those of a file's tensor, which has the format `kind` and `size` bytes."""
     rows = tensor.values // tensor.shape[-1] if tensor.shape else 1
     width, step = size // max(rows, 1), max(1, PIECE // max(tensor.shape[-1], 1) if tensor.shape else 1)
@@ -257,20 +274,27 @@ def _by_pieces(file: _core.ModelFile, source: str, kind: str, tensor: Tensor, si
         count = min(step, rows - first)
         data = file.read(source, first * width, count * width)
         if tensor.format != kind:
-            data = pack_rows(tensor.format, unpack_rows(kind, data, tensor.shape[-1]), tensor.name)
+            data = _packed(tensor, first, unpack_rows(kind, data, tensor.shape[-1] if tensor.shape else 1), columns)
         yield Part(0, first * tensor.row_bytes, data)
 
     return Unit((tensor,), -(-rows // step), make)
 
 
-def file_units(file: _core.ModelFile, choose: Choose) -> Iterator[Unit]:
+def file_units(file: _core.ModelFile, choose: Choose, columns: Columns = _alike) -> Iterator[Unit]:
     """Yields a unit for each tensor of a GGUF file. A tensor that keeps its format keeps its bytes. Formats that are read as another one
-    (IQ2_XXS) are that other one, which holds the same weights.
+    (IQ2_XXS) are that other one, which holds the same weights.  columns: weights of columns for the search of codes.
 
     Raises UnsupportedModelError for a tensor that holds no weights."""
     for name, _, shape, size in file.tensors:
         kind = file.format(name)
-        yield _by_pieces(file, name, kind, Tensor(name, choose(name, tuple(shape), kind), tuple(shape)), size)
+        yield _by_pieces(file, name, kind, Tensor(name, choose(name, tuple(shape), kind), tuple(shape)), size, columns)
+
+
+def searched(file: _core.ModelFile, units: Sequence[Unit]) -> list[Tensor]:
+    """Returns the tensors whose codes are searched: those in quantized formats, but Q8_0, which is rounded as llama.cpp rounds it, and
+    but those that keep their bytes."""
+    formats = {*_core.build_info()["pack_formats"]} - {"Q8_0"}
+    return [tensor for unit in units for tensor in unit.tensors if tensor.format in formats and file.format(tensor.name) != tensor.format]
 
 
 # Matrices that llama.cpp reads as F32 alone, by the end of their name in GGUF (ModelBase.prepare_tensors() in llama.cpp's

@@ -253,7 +253,7 @@ RIGHT: dict[str, Right] = {
     "convert.source": lambda world, rng: world.source, "convert.output": path_in("out-1.gguf"), "quantize.output": path_in("out-2.gguf"),
     "to": one_of("auto", "f16", "q8_0"), "quantize.to": one_of("q8_0", "q4_0"), "tokenizer": NOTHING, "convert.tokenizer": one_of("none"),
     "split": NOTHING, "force": one_of(True, True, False), "keep": one_of(None, {"output.weight": "f16"}), "requantize": BOOL,
-    "tokens": one_of(64, 256),
+    "tokens": one_of(64, 256), "importance": NOTHING,
     "progress": one_of(False, None, lambda done, total: None), "convert.dry_run": one_of(True, False), "quantize.dry_run": one_of(True,
     False),
     # load()

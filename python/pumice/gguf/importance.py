@@ -1,0 +1,140 @@
+"""Importance matrices for quantize(): for each column of a model's matrices, the sum of the squares of what it was multiplied by in texts.
+llama.cpp's llama-imatrix writes them, and people publish them beside models."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from .. import _core
+from ..common.arguments import shown, shown_path
+from ..errors import ModelFormatError
+from .container import Tensor
+from .packing import Float32
+
+log = logging.getLogger("pumice")
+
+# The tensors of a matrix NAME (save_imatrix() in llama.cpp's tools/imatrix/imatrix.cpp): NAME.in_sum2 has for each column the sum of the
+# squares of its inputs, and NAME.counts the number of these inputs. A stack of experts has a row of sums and a count for each expert.
+_SUMS, _COUNTS = ".in_sum2", ".counts"
+_LARGEST = 3e38  # of a sum (pack_rows() in cpp/core/formats_pack.cpp)
+_LONGEST_NAME = 256
+
+
+class Importance:
+    """An importance matrix, and the matrices of a model that it is for."""
+
+    def __init__(self, path: str | os.PathLike[str], model: _core.ModelFile) -> None:
+        """Reads the whole file once. Raises TypeError, OSError, and ModelFormatError if it is no importance matrix or is damaged;
+        ValueError if it is one of another model."""
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"importance must be the path of a GGUF file of llama-imatrix, not {type(path).__name__}")
+        self.path = Path(path).expanduser()
+        self._file = _opened(self.path)
+        if self._file.get("general.type") != "imatrix":
+            raise self._broken("general.type", f"is {shown(self._file.get('general.type'))}; that of an importance matrix is 'imatrix'")
+        entries = {name: (kind, tuple(shape)) for name, kind, shape, _ in self._file.tensors}
+        shapes = {name: tuple(shape) for name, _, shape, _ in model.tensors}
+        digest = hashlib.sha256()
+        self._columns: dict[str, int] = {}  # of each tensor
+        self._counts: dict[str, list[bool]] = {}  # of each tensor's matrices, or of all together: whether there was an input
+        for name in sorted(entries):
+            base = name.rpartition(".")[0]
+            sums, counts = base + _SUMS, base + _COUNTS
+            if sums not in entries or counts not in entries:
+                raise self._broken(name, f"has no {shown(counts if sums in entries else sums)} beside it")
+            if name != sums:
+                continue  # its counts, or other sums of the same inputs (NAME.in_sum), which do not count here
+            self._columns[base] = self._check_shape(base, entries[sums][1], entries[counts][1], shapes.get(base))
+            for each in (sums, counts):
+                values = self._numbers(each, entries[each][0])
+                digest.update(f"{each} {len(values)}\n".encode("utf-8", "surrogateescape") + values.tobytes())
+            self._counts[base] = [bool(value) for value in values > 0]
+        self._digest = digest.hexdigest()
+
+    def key(self) -> str:
+        """Returns a text that changes with the numbers of the file."""
+        return self._digest
+
+    def columns(self, name: str, matrix: int) -> Float32 | None:
+        """Returns how much each column of a matrix counts: `matrix` is its number in the stack of experts. None: nothing is known."""
+        counts = self._counts.get(name)
+        if counts is None or not counts[matrix % len(counts)]:
+            return None
+        # Only the ratios count, so the sums are as good as the means.
+        size = self._columns[name] * np.dtype(np.float32).itemsize
+        return np.frombuffer(self._file.read(name + _SUMS, matrix * size, size), np.float32)
+
+    def used(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
+        """Returns the names of those tensors whose columns it weights. Warns if experts among them have no inputs. Raises ValueError if
+        there is no such tensor."""
+        found = tuple(tensor.name for tensor in tensors if any(self._counts.get(tensor.name, ())))
+        if not found:
+            raise ValueError(
+                f"importance: {shown_path(self.path)} has no numbers for a tensor whose codes are searched, so it would change nothing; "
+                "leave it out"
+            )
+        without = {name: self._counts[name].count(False) for name in found if not all(self._counts[name])}
+        if without:
+            log.warning(
+                "%s: no input of %d matrices in %d tensors (%s, ...), whose codes are searched as without it",
+                self.path, sum(without.values()), len(without), next(iter(without)),
+            )  # fmt: skip
+        return found
+
+    def _numbers(self, name: str, kind: str) -> Float32:
+        if kind != "F32":
+            raise self._broken(name, f"has the format {kind}; that of an importance matrix is F32")
+        values = np.frombuffer(self._file.read(name), np.float32)
+        fine = (values >= 0) & (values <= _LARGEST)
+        if not fine.all():
+            at = int(np.argmin(fine))
+            raise self._broken(name, f"holds {values[at]:g} at place {at}; sums of squares and counts are from 0 to {_LARGEST:g}")
+        return values
+
+    def _check_shape(self, base: str, sums: tuple[int, ...], counts: tuple[int, ...], shape: tuple[int, ...] | None) -> int:
+        """Compares an entry with the model's tensor. Returns the number of its columns."""
+        if shape is None:
+            raise ValueError(f"importance: {shown_path(self.path)}: the model has no tensor {shown(base)}, so it is of another model")
+        matrices, columns = math.prod(shape[:-2]), shape[-1] if shape else 1
+        if math.prod(sums) != matrices * columns or sums[-1:] != shape[-1:] or math.prod(counts) not in (1, matrices):
+            raise ValueError(
+                f"importance: {shown_path(self.path)}: {shown(base + _SUMS)} is {list(sums)} with {math.prod(counts)} counts; the model's "
+                f"tensor is {list(shape)}, which needs {matrices} x {columns} and 1 count or {matrices}; so it is of another model"
+            )
+        return columns
+
+    def _broken(self, name: str, what: str) -> ModelFormatError:
+        return ModelFormatError(f"importance: {shown_path(self.path)}: {shown(name)} {what}", file=os.fspath(self.path), field=name)
+
+
+def _opened(path: Path) -> _core.ModelFile:
+    path.stat()  # raises FileNotFoundError, where the engine raises an OSError
+    try:
+        file = _core.open_file(os.fspath(path))
+    except ModelFormatError:
+        if not _is_old(path):
+            raise
+        raise ModelFormatError(
+            f"importance: {shown_path(path)} has the binary form of llama-imatrix before GGUF. llama-imatrix writes it as GGUF: "
+            f"llama-imatrix --in-file {shown_path(path)} -o {shown_path(path.with_suffix('.gguf'))}",
+            file=os.fspath(path),
+        ) from None
+    if file.kind != "gguf":
+        raise ModelFormatError(f"importance: {shown_path(path)} is no GGUF file of llama-imatrix", file=os.fspath(path))
+    return file
+
+
+def _is_old(path: Path) -> bool:
+    """Returns whether a file begins as those of save_imatrix_legacy(): a number of entries, and the length and name of the first matrix."""
+    with path.open("rb") as file:
+        head = file.read(8 + _LONGEST_NAME)
+    length = int.from_bytes(head[4:8], "little")
+    return 0 < length <= _LONGEST_NAME and re.fullmatch(rb"[\w.]+\.weight", head[8 : 8 + length]) is not None
