@@ -29,6 +29,16 @@ def count(number: float) -> str:
     return f"{number:.0f}"
 
 
+def duration(seconds: float) -> str:
+    """Returns a time as text: '24 minutes' for 1450."""
+    if seconds < 1.5:
+        return "1 second"
+    for unit, size, most in (("seconds", 1, 90), ("minutes", 60, 5400), ("hours", 3600, 172_800)):
+        if seconds < most:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
 def formats(value: Any) -> str:
     """Returns the names of weight formats as text. A dict from format to bytes is sorted by bytes, largest first: {'f32': 1, 'q4_1': 9}
     gives 'q4_1, f32'."""

@@ -125,11 +125,16 @@ class Calibration:
     """Which tensors of a file are packed with texts, and the units that pack them."""
 
     def __init__(self, file: _core.ModelFile, windows: Windows, units: Sequence[Unit]) -> None:
-        self.windows = windows
+        self.file, self.windows = file, windows
         self.cancel = _core.Cancel()  # ends the work of a unit
-        wanted = [(tensor.name, tensor.format) for tensor in searched(file, units)]
+        wanted = [(tensor.name, tensor.format) for tensor in searched(units)]
         self._engine = _core.Calibration(file, windows.seen, windows.held, wanted)
         self._places = self._engine.places
+
+    @property
+    def places(self) -> Mapping[str, tuple[int, int]]:
+        """Of each of these tensors, the number of its layer, and that of its input among the layer's inputs."""
+        return self._places
 
     @property
     def tensors(self) -> tuple[str, ...]:

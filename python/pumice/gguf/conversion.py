@@ -20,6 +20,7 @@ from ..loading.hub import resolve
 from ..tokens.tokenizer_files import load_tokenizer
 from .calibration import TOKENS, Texts, listed_texts
 from .container import IDS, Tensor, head_bytes, padded
+from .estimates import seconds
 from .forms import FORMS, WITHOUT_ARCHITECTURE, Form, model_keys, rope_tensors, row_of, text_half, xielu_keys
 from .job import Job, refuse_existing, source_key, split_size
 from .keys import Config
@@ -87,10 +88,11 @@ def convert(
     choice("tokenizer", tokenizer, ("folder", "none"))
     only_plan, most, replaces = flag("dry_run", dry_run), split_size(split), flag("force", force)
     if texts is None and importance is None and bits is None:
-        job = _contents(path, to, tokenizer == "folder").job(target, most, replaces)
+        contents = _contents(path, to, tokenizer == "folder")
+        job = contents.job(target, most, replaces)
         if not only_plan:
             job.run(progress)
-        return plan_of(job)
+        return plan_of(job, seconds=seconds(contents.units) if only_plan else None)
     if to in ("auto", "f32", "f16", "bf16"):
         raise ValueError(f"to={shown(to)} rounds no weights to codes, so texts and importance have nothing to choose; leave them out")
     if bits is not None and only_plan:

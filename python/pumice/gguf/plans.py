@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import _core
 from ..common.arguments import shown, shown_path
-from ..common.display import count, text_table
+from ..common.display import count, duration, text_table
 from ..common.display import size as shown_size
 from .calibration import Calibration
 from .job import Job
@@ -27,7 +28,9 @@ class ConversionPlan:
     calibrated: the names of the tensors whose codes are chosen by texts.
     tokens: number of tokens that the model reads for that, those that are kept back included.
     memory: the most bytes that this takes, beside the pieces of other tensors.
-    weighted: the names of the tensors whose codes are searched with an importance matrix."""
+    weighted: the names of the tensors whose codes are searched with an importance matrix.
+    seconds: with dry_run, about how long the call takes on this machine if little else runs, beside the time of the disk. Small pieces of
+        the same work are timed for this. After a call that wrote the file, None."""
 
     tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]
     files: tuple[Path, ...]
@@ -36,6 +39,7 @@ class ConversionPlan:
     tokens: int = 0
     memory: int = 0
     weighted: tuple[str, ...] = ()
+    seconds: float | None = None
 
     def __str__(self) -> str:
         rows: dict[tuple[str, str, str], tuple[int, int, int]] = {}
@@ -58,6 +62,8 @@ class ConversionPlan:
         if self.calibrated:
             memory = shown_size(self.memory)
             text += f"\n{len(self.calibrated)} of them by {self.tokens} tokens of texts, which takes up to {memory} of memory"
+        if self.seconds is not None:
+            text += f"\nabout {duration(self.seconds)} on {_core.build_info()['threads']} threads, beside the time of the disk"
         return text
 
     @property
@@ -67,13 +73,16 @@ class ConversionPlan:
         return 8 * sum(used for _, _, _, used in self.tensors) / max(weights, 1)
 
 
-def plan_of(job: Job, calibration: Calibration | None = None, weighted: tuple[str, ...] = ()) -> ConversionPlan:
+def plan_of(
+    job: Job, calibration: Calibration | None = None, weighted: tuple[str, ...] = (), seconds: float | None = None
+) -> ConversionPlan:
     """Returns what a job writes."""
     plan = ConversionPlan(
         tuple((tensor.name, tensor.format, tensor.shape, tensor.bytes) for tensor in job.tensors),
         tuple(file.path for file in job.files),
         job.bytes,
         weighted=weighted,
+        seconds=seconds,
     )
     if calibration is None:
         return plan

@@ -13,6 +13,7 @@ from ..common.progress import Progress
 from ..loading.hub import resolve
 from .calibration import LEAST_TOKENS, TOKENS, Calibration, Texts, read_windows
 from .container import raw_metadata
+from .estimates import seconds
 from .importance import Importance
 from .job import Job, source_key, split_size
 from .mixes import MIXES, Chooser, Outline, file_type, outline
@@ -94,7 +95,7 @@ def quantize(
         source_said += f"\n{calibration.key()}"
     by_importance: tuple[str, ...] = ()
     if weighted is not None:
-        by_importance = weighted.used(searched(file, units))
+        by_importance = weighted.used(searched(units))
         source_said += f"\n{weighted.key()}"
     cancel = None if calibration is None else calibration.cancel
     job = Job(
@@ -103,9 +104,10 @@ def quantize(
     for written in (each.path for each in job.files):
         if written.exists() and any(os.path.samefile(part, written) for part in watched):
             raise ValueError(f"{shown_path(written)} is a file that is read; the output needs another name")
-    if not flag("dry_run", dry_run):
+    only_plan = flag("dry_run", dry_run)
+    if not only_plan:
         job.run(progress)
-    return plan_of(job, calibration, by_importance)
+    return plan_of(job, calibration, by_importance, seconds(units, calibration) if only_plan else None)
 
 
 def _refuse_second_rounding(file: _core.ModelFile, chooser: Chooser, units: Sequence[Unit]) -> None:

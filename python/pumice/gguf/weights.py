@@ -46,6 +46,7 @@ class Unit:
     tensors: tuple[Tensor, ...]
     pieces: int
     make: Callable[[int], Iterator[Part]]  # makes a piece
+    copied: bool = False  # whether the bytes are those of the source, perhaps in another order
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ class Folder:
             values = self._read(source.name, (count, columns), raw, first * width, count * width)
             yield Part(0, first * tensor.row_bytes, self._bytes(tensor, values, raw))
 
-        return Unit((tensor,), -(-rows // step), make)
+        return Unit((tensor,), -(-rows // step), make, raw)
 
     def _whole(self, source: _Source, tensors: tuple[Tensor, ...], one: tuple[int, ...], count: int, raw: bool) -> Unit:
         def make(piece: int) -> Iterator[Part]:
@@ -219,7 +220,7 @@ class Folder:
             for index, (tensor, changed) in enumerate(zip(tensors, self._changed(source.name, values).values(), strict=True)):
                 yield Part(index, piece * (tensor.bytes // count), self._bytes(tensor, changed, raw))
 
-        return Unit(tensors, count, make)
+        return Unit(tensors, count, make, raw)
 
 
 def _floats(values: Array) -> npt.NDArray[np.float32]:
@@ -238,7 +239,7 @@ def small_tensors(found: dict[str, Array]) -> Iterator[Unit]:
         def make(piece: int, data: bytes = data) -> Iterator[Part]:
             yield Part(0, 0, data)
 
-        yield Unit((Tensor(name, "F32", values.shape),), 1, make)
+        yield Unit((Tensor(name, "F32", values.shape),), 1, make, True)
 
 
 def matrices(found: Mapping[str, tuple[_core.ModelFile, str]], choose: Choose) -> Iterator[Unit]:
@@ -277,7 +278,7 @@ def _by_pieces(file: _core.ModelFile, source: str, kind: str, tensor: Tensor, si
             data = _packed(tensor, first, unpack_rows(kind, data, tensor.shape[-1] if tensor.shape else 1), columns)
         yield Part(0, first * tensor.row_bytes, data)
 
-    return Unit((tensor,), -(-rows // step), make)
+    return Unit((tensor,), -(-rows // step), make, tensor.format == kind)
 
 
 def file_units(file: _core.ModelFile, choose: Choose, columns: Columns = _alike) -> Iterator[Unit]:
@@ -290,11 +291,11 @@ def file_units(file: _core.ModelFile, choose: Choose, columns: Columns = _alike)
         yield _by_pieces(file, name, kind, Tensor(name, choose(name, tuple(shape), kind), tuple(shape)), size, columns)
 
 
-def searched(file: _core.ModelFile, units: Sequence[Unit]) -> list[Tensor]:
+def searched(units: Sequence[Unit]) -> list[Tensor]:
     """Returns the tensors whose codes are searched: those in quantized formats, but Q8_0, which is rounded as llama.cpp rounds it, and
     but those that keep their bytes."""
     formats = {*_core.build_info()["pack_formats"]} - {"Q8_0"}
-    return [tensor for unit in units for tensor in unit.tensors if tensor.format in formats and file.format(tensor.name) != tensor.format]
+    return [tensor for unit in units if not unit.copied for tensor in unit.tensors if tensor.format in formats]
 
 
 # Matrices that llama.cpp reads as F32 alone, by the end of their name in GGUF (ModelBase.prepare_tensors() in llama.cpp's
