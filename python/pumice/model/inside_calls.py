@@ -15,7 +15,7 @@ from ..common.progress import Progress
 from ..errors import ContextLengthError
 from ..generate.prompts import Ids, check_ids
 from .base import ModelBase, survives_its_device
-from .perplexity import Comparison, Perplexity, checked_window, compare_windows, measure, read_windows
+from .perplexity import Comparison, Perplexity, Window, checked_window, compare_windows, measure, read_windows
 from .text_calls import text_ids
 
 Int32 = npt.NDArray[np.int32]
@@ -99,7 +99,8 @@ class InsideCalls(ModelBase):
         window: tokens of a window, at least 4. None means 512, or the context of the model if that is smaller.
         progress: as in load().
 
-        Raises UnsupportedTaskError, ContextLengthError, TypeError and ValueError."""
+        Raises UnsupportedTaskError, ContextLengthError, NumericError, TypeError and ValueError. The message of an error that a text causes
+        begins with the text ("texts[3]: ...")."""
         engine = self._decoder("perplexity()")
         with argument("window", ContextLengthError):
             size = checked_window(window, int(self.info["n_ctx"]))
@@ -126,16 +127,16 @@ class InsideCalls(ModelBase):
         engines = self._decoder("compare()"), reference._decoder("compare()")
         with argument("window", ContextLengthError):
             size = checked_window(window, min(int(self.info["n_ctx"]), int(reference.info["n_ctx"])))
-        given = [texts] if isinstance(texts, str) else list(texts)
+        given = texts if isinstance(texts, str) else list(texts)
         windows, other = self._windows(given, size), reference._windows(given, size)
         vocabularies = [model.info["vocab_size"] for model in (self, reference)]
         if vocabularies[0] != vocabularies[1]:
             raise ValueError(f"reference has a vocabulary of {vocabularies[1]} tokens, and this model one of {vocabularies[0]}")
-        if len(windows) != len(other) or not all(map(np.array_equal, windows, other)):
+        if len(windows) != len(other) or not all(np.array_equal(a.ids, b.ids) for a, b in zip(windows, other, strict=True)):
             raise ValueError("reference turns the texts into other token ids than this model, so their predictions cannot be compared")
         return compare_windows(*engines, windows, size, progress)
 
-    def _windows(self, texts: Iterable[str], size: int) -> list[Int32]:
+    def _windows(self, texts: Iterable[str], size: int) -> list[Window]:
         with argument("texts"):
             return read_windows(texts, self._tokenizer, size, lambda text, name: self._generator.prompt_ids([text], [name])[0])
 

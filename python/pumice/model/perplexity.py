@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from ..common.arguments import check_text, integer
 from ..common.display import text_table
 from ..common.progress import LateBar, Progress
-from ..errors import ContextLengthError
+from ..errors import ContextLengthError, NumericError, TokenizerError
 from ..tokens.windows import WINDOW, windows_of
 
 if TYPE_CHECKING:
@@ -89,23 +90,49 @@ class Comparison:
         return text_table(["figure", "value"], rows)
 
 
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Tokens of a text that a model reads at once.
+
+    ids: int32 (n,).
+    place: how error messages name the window: by its text, and by its first token if that is not the text's first one."""
+
+    ids: Int32
+    place: str
+
+
+@contextmanager
+def _about(place: str) -> Iterator[None]:
+    """Within this block, the message of an error that a text causes begins with the text's place."""
+    try:
+        yield
+    except (NumericError, TokenizerError, ValueError) as error:
+        if not str(error).startswith(place):
+            error.args = (f"{place}: {error}",)
+        raise
+
+
 def first_scored(window: Int32) -> int:
     """Returns the place of the first token that is scored in a window. It is in the middle, as in llama-perplexity, so that every scored
     token follows at least half a window."""
     return len(window) // 2 + 1
 
 
-def read_windows(texts: Iterable[str], tokenizer: Tokenizer, size: int, to_ids: Callable[[str, str], Int32]) -> list[Int32]:
+def read_windows(texts: Iterable[str], tokenizer: Tokenizer, size: int, to_ids: Callable[[str, str], Int32]) -> list[Window]:
     """Returns the windows of all texts in which at least one token is scored. Raises ValueError if fewer than two tokens are."""
     given = [texts] if isinstance(texts, str) else texts
-    found: list[Int32] = []
+    found: list[Window] = []
     read = 0
     for number, text in enumerate(given):
-        ids = to_ids(check_text(text, "texts" if isinstance(texts, str) else f"texts[{number}]"), f"texts[{number}]")
+        name = "texts" if isinstance(texts, str) else f"texts[{number}]"
+        with _about(name):
+            ids = to_ids(check_text(text, name), name)
         read += len(ids)
         bos = tokenizer.bos_id if len(ids) and ids[0] == tokenizer.bos_id else None
-        found += (window for window in windows_of(ids, size, bos) if first_scored(window) < len(window))
-    if sum(len(window) - first_scored(window) for window in found) < 2:
+        for index, window in enumerate(windows_of(ids, size, bos)):
+            if first_scored(window) < len(window):
+                found.append(Window(window, f"{name}, tokens counted from token {index * size}" if index else name))
+    if sum(len(window.ids) - first_scored(window.ids) for window in found) < 2:
         raise ValueError(f"texts have {read} tokens, and a perplexity with its error needs at least 5 tokens of one text")
     return found
 
@@ -126,19 +153,22 @@ def _mean(values: Float64) -> tuple[float, float]:
     return float(values.mean()), float(values.std() / math.sqrt(count - 1))
 
 
-def _perplexity(nll: Float64, windows: list[Int32], size: int) -> Perplexity:
+def _perplexity(nll: Float64, windows: list[Window], size: int) -> Perplexity:
     mean, error = _mean(nll)
     value = math.exp(mean) if mean < 700 else math.inf  # a double holds numbers up to e^709
     return Perplexity(value, value * error, mean, error, len(nll), len(windows), size)
 
 
-def measure(engine: _core.Model, windows: list[Int32], size: int, progress: Progress) -> Perplexity:
+def measure(engine: _core.Model, windows: list[Window], size: int, progress: Progress) -> Perplexity:
     """Returns the perplexity of a model on windows of read_windows()."""
-    found = [-engine.score(window)[first_scored(window) - 1 :].astype(np.float64) for window in _shown(windows, progress)]
+    found: list[Float64] = []
+    for window in _shown(windows, progress):
+        with _about(window.place):
+            found.append(-engine.score(window.ids)[first_scored(window.ids) - 1 :].astype(np.float64))
     return _perplexity(np.concatenate(found), windows, size)
 
 
-def _shown(windows: list[Int32], progress: Progress) -> Iterator[Int32]:
+def _shown(windows: list[Window], progress: Progress) -> Iterator[Window]:
     bar = LateBar(progress, "perplexity", unit=" windows")
     try:
         for done, window in enumerate(windows):
@@ -157,15 +187,17 @@ def log_probs(logits: npt.NDArray[np.float32]) -> Float64:
     return wide
 
 
-def compare_windows(model: _core.Model, reference: _core.Model, windows: list[Int32], size: int, progress: Progress) -> Comparison:
+def compare_windows(model: _core.Model, reference: _core.Model, windows: list[Window], size: int, progress: Progress) -> Comparison:
     """Compares two models that have the same vocabulary, window by window. Memory: the logits of one window from each of both models."""
     columns: list[Any] = []
     for window in _shown(windows, progress):
-        first = first_scored(window)
-        rows = [engine.logits(window, True)[first - 1 : -1] for engine in (model, reference)]
+        ids, first, rows = window.ids, first_scored(window.ids), []
+        for engine, whose in ((model, ""), (reference, " (of the reference)")):
+            with _about(window.place + whose):
+                rows.append(engine.logits(ids, True)[first - 1 : -1])
         step = max(1, _BLOCK // rows[0].shape[1])
-        for at in range(0, len(window) - first, step):
-            columns.append(_differences(rows[0][at : at + step], rows[1][at : at + step], window[first + at : first + at + step]))
+        for at in range(0, len(ids) - first, step):
+            columns.append(_differences(rows[0][at : at + step], rows[1][at : at + step], ids[first + at : first + at + step]))
     nll, reference_nll, kl, same = np.concatenate(columns, axis=1)
     mean, error = _mean(kl)
     share, share_error = _mean(same)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from random_models import make_folder
+from random_models import make_folder, tensors, write_safetensors
 
 import pumice
 from pumice.__main__ import main
@@ -133,6 +133,27 @@ def test_wrong_arguments(model: pumice.Model, tmp_path: Path) -> None:
         pytest.raises(ValueError, match="reference turns the texts into other token ids"),
     ):
         model.compare(other, TEXT)
+
+
+def test_an_error_names_its_text(model: pumice.Model, tmp_path: Path) -> None:
+    """A matrix of 3e38 makes a row overflow, unless it is zeros. Only the row of w5 is not."""
+    folder, weights = make_folder("llama3", tmp_path / "bad"), {name: values.copy() for name, values in tensors("llama3").items()}
+    weights["model.embed_tokens.weight"][np.arange(512) != 5] = 0
+    weights["model.layers.0.mlp.down_proj.weight"][:] = 3e38
+    write_safetensors(folder / "model.safetensors", weights)
+    texts, late = ["w1 w2 " * 16, "w3 " * 12, "w5 w1 " * 8], "w1 w2 " * 16 + "w5 " * 16
+    with pumice.load(folder, device="cpu", threads=2, progress=False) as bad:
+        calls = (
+            (lambda: bad.perplexity(texts, window=16), r"^texts\[2\]: the log-probability after token 0 is NaN.*at token 0$"),
+            (lambda: bad.perplexity([texts[0], late], window=16), r"^texts\[1\], tokens counted from token 32: the log-prob.*at token 0$"),
+            (lambda: bad.perplexity(late, window=16), "^texts, tokens counted from token 32: the log-probability"),
+            (lambda: bad.compare(model, texts, window=16), r"^texts\[2\]: the logit after token 0 is NaN"),
+            (lambda: model.compare(bad, texts, window=16), r"^texts\[2\] \(of the reference\): the logit after token 0 is NaN"),
+        )
+        for call, message in calls:
+            with pytest.raises(pumice.NumericError, match=message):
+                call()
+        assert bad.perplexity(texts[:2], window=16).windows == 3
 
 
 def test_command_line(model: pumice.Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
