@@ -62,7 +62,7 @@ def resolve(source: str | os.PathLike[str]) -> Path:
     path = Path(text).expanduser()
     try:
         path.stat()
-        return path.absolute()
+        return _beside_its_config(path.absolute())
     except UnicodeEncodeError:
         raise ValueError(f"source={shown(text)} is not a path: it has half of a surrogate pair") from None
     except OSError as error:
@@ -84,6 +84,15 @@ def resolve(source: str | os.PathLike[str]) -> Path:
     if re.match(r"[a-z]+://", text):
         raise FileNotFoundError(f"{shown(text)} is a URL, and none is read: name a file, a folder, or a model of the hub as org/name")
     raise FileNotFoundError(f"No such file or folder: {shown_path(path)}{_nearby(path)}")
+
+
+def _beside_its_config(path: Path) -> Path:
+    """Returns `path`. If it is a link to a safetensors file, and no config.json is beside the link, returns what it leads to, so that the
+    files beside the weights are found. In the hub's cache, the files beside the weights are beside the link."""
+    if not path.is_symlink() or os.path.lexists(path.parent / "config.json"):
+        return path
+    target = path.resolve()
+    return target if target.suffix == ".safetensors" and target.is_file() else path
 
 
 def _nearby(path: Path) -> str:

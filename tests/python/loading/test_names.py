@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable
@@ -235,6 +236,25 @@ def test_the_hubs_cache_loads(encoder: Path) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(hub / "blobs" / f"{number:040x}", link.parent))
     assert np.array_equal(vectors(snapshot), expected)
+
+
+def test_a_link_to_a_lone_file(encoder: Path, tmp_path: Path) -> None:
+    """The user names the link, so it is followed where it leads. The files beside the weights are looked for beside what it leads to."""
+    expected = vectors(encoder)
+    links = tmp_path / "links"
+    links.mkdir()
+    for name in ("current", "model.safetensors"):
+        (links / name).symlink_to(encoder / "model.safetensors")
+        (links / f"to {name}").symlink_to(name)
+        assert np.array_equal(vectors(links / name), expected)
+        assert np.array_equal(vectors(links / f"to {name}"), expected)
+        assert pumice.plan(links / name, device="cpu")
+    weights = encoder / "model.safetensors"  # in a folder of its own, the folder of the link is the model's
+    shutil.move(weights, tmp_path / "blob.safetensors")
+    weights.symlink_to(tmp_path / "blob.safetensors")
+    assert np.array_equal(vectors(weights), expected)
+    with pytest.raises(pumice.ModelFormatError, match=f"^{re.escape(str(tmp_path))}: is not a model: it has no config.json"):
+        vectors(links / "current")
 
 
 # ---------------------------------------------------------------- outputs
