@@ -11,11 +11,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <set>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -91,12 +92,17 @@ std::optional<std::uint64_t> address_space_left() {
   if (::getrlimit(RLIMIT_AS, &space) != 0) space.rlim_cur = RLIM_INFINITY;
   if (::getrlimit(RLIMIT_DATA, &data) != 0) data.rlim_cur = RLIM_INFINITY;
   if (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY) return std::nullopt;
-  std::ifstream statm("/proc/self/statm");
-  std::uint64_t size = 0, data_size = 0, other = 0;  // in pages; proc(5) describes the fields of statm
-  if (!(statm >> size >> other >> other >> other >> other >> data_size)) return std::nullopt;
+  const std::string statm = text_of("/proc/self/statm").value_or("");
+  std::string_view rest = statm;
+  std::array<std::uint64_t, 6> pages{};  // proc(5) describes the fields of statm: the first is the whole size, the sixth that of data
+  for (std::uint64_t& value : pages) {
+    const auto found = number(take_word(rest));
+    if (!found) return std::nullopt;
+    value = *found;
+  }
   const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   std::uint64_t left = std::numeric_limits<std::uint64_t>::max();
-  for (const auto& [limit, used] : {std::pair{space.rlim_cur, size * page}, std::pair{data.rlim_cur, data_size * page}})
+  for (const auto& [limit, used] : {std::pair{space.rlim_cur, pages[0] * page}, std::pair{data.rlim_cur, pages[5] * page}})
     if (limit != RLIM_INFINITY) left = std::min<std::uint64_t>(left, limit > used ? limit - used : 0);
   return left;
 }

@@ -1,21 +1,26 @@
 #include "os/linux_files.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <fstream>
-#include <sstream>
-#include <string_view>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <new>
 #include <utility>
 #include <vector>
 
 namespace pumice::os {
 namespace {
 
-std::optional<std::uint64_t> number(const std::string& text) {
-  std::istringstream in(text);
-  in.exceptions(std::ios::badbit);  // or a lack of memory would be a limit that is not seen
-  std::uint64_t value = 0;
-  if (text.find('-') != std::string::npos || !(in >> value)) return std::nullopt;
-  return value;
+// Takes the text before the first newline and that newline from `text`. Returns nothing at its end. Streams are not used in this file:
+// they end silently if there is no memory, and a limit that stands in a later line would not be seen.
+std::optional<std::string_view> take_line(std::string_view& text) {
+  if (text.empty()) return std::nullopt;
+  const std::string_view line = text.substr(0, text.find('\n'));
+  text.remove_prefix(std::min(text.size(), line.size() + 1));
+  return line;
 }
 
 // Returns the folders of the cgroups that contain this process in the hierarchy of a controller, innermost first (cgroups(7)). Each of
@@ -23,13 +28,13 @@ std::optional<std::uint64_t> number(const std::string& text) {
 std::vector<std::string> cgroup_folders(const std::string& root, const std::string& controller) {
   std::string path;
   if (const auto groups = text_of(root + "/proc/self/cgroup")) {
-    std::istringstream lines(*groups);
-    for (std::string line; std::getline(lines, line);) {  // "4:cpu,cpuacct:/path", "0::/path"
-      const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    std::string_view rest = *groups;
+    while (const auto line = take_line(rest)) {  // "4:cpu,cpuacct:/path", "0::/path"
+      const std::size_t first = line->find(':'), second = line->find(':', first + 1);
       if (first == std::string::npos || second == std::string::npos) continue;
-      const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+      const std::string controllers = "," + std::string(line->substr(first + 1, second - first - 1)) + ",";
       const bool ours = controller.empty() ? controllers == ",," : controllers.find("," + controller + ",") != std::string::npos;
-      if (ours) path = line.substr(second + 1);
+      if (ours) path = line->substr(second + 1);
     }
   }
   const std::string mount = root + "/sys/fs/cgroup" + (controller.empty() ? "" : "/" + controller);
@@ -53,11 +58,10 @@ constexpr std::pair<std::string_view, std::string_view> kArmCores[] = {
 };
 
 // Returns the value of the first line "key<tabs>: value", or "".
-std::string line_of(const std::string& text, std::string_view key) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with(key) && colon != std::string::npos) return line.substr(colon + 2);
+std::string line_of(std::string_view text, std::string_view key) {
+  while (const auto line = take_line(text)) {
+    const std::size_t colon = line->find(": ");
+    if (line->starts_with(key) && colon != std::string::npos) return std::string(line->substr(colon + 2));
   }
   return "";
 }
@@ -65,31 +69,57 @@ std::string line_of(const std::string& text, std::string_view key) {
 }  // namespace
 
 std::optional<std::string> text_of(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return std::move(text).str();
+  struct Closed {
+    const int file;
+    ~Closed() {
+      if (file >= 0) ::close(file);
+    }
+  };
+  const Closed opened{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  std::string text;
+  std::array<char, 4096> piece;
+  while (true) {
+    const ssize_t count = opened.file < 0 ? -1 : ::read(opened.file, piece.data(), piece.size());
+    if (count == 0) return text;
+    if (count > 0) {
+      text.append(piece.data(), static_cast<std::size_t>(count));
+    } else if (errno == ENOMEM) {
+      throw std::bad_alloc();
+    } else if (opened.file < 0 || errno != EINTR) {
+      return std::nullopt;
+    }
+  }
 }
 
-std::optional<std::uint64_t> field(const std::string& text, const std::string& key) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.compare(0, key.size(), key) == 0 && line.size() > key.size() && (line[key.size()] == ' ' || line[key.size()] == ':')) {
-      return number(line.substr(key.size() + 1));
-    }
+std::string_view take_word(std::string_view& text) {
+  constexpr std::string_view kBlanks = " \t\n";
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(kBlanks)));
+  const std::string_view word = text.substr(0, text.find_first_of(kBlanks));
+  text.remove_prefix(word.size());
+  return word;
+}
+
+std::optional<std::uint64_t> number(std::string_view text) {
+  const std::string_view word = take_word(text);
+  std::uint64_t value = 0;
+  if (std::from_chars(word.data(), word.data() + word.size(), value).ec != std::errc()) return std::nullopt;
+  return value;
+}
+
+std::optional<std::uint64_t> field(std::string_view text, std::string_view key) {
+  while (const auto line = take_line(text)) {
+    if (line->starts_with(key) && line->size() > key.size() && ((*line)[key.size()] == ' ' || (*line)[key.size()] == ':'))
+      return number(line->substr(key.size() + 1));
   }
   return std::nullopt;
 }
 
-double quota_from_cpu_max(const std::string& text) {
-  std::istringstream in(text);
-  std::string quota, period;
-  in >> quota >> period;
+double quota_from_cpu_max(std::string_view text) {
+  const std::string_view quota = take_word(text), period = take_word(text);
   return quota == "max" ? 0 : quota_from_cfs(quota, period.empty() ? "100000" : period);
 }
 
-double quota_from_cfs(const std::string& quota_us, const std::string& period_us) {
+double quota_from_cfs(std::string_view quota_us, std::string_view period_us) {
   const auto quota = number(quota_us), period = number(period_us);
   return quota && period && *quota > 0 && *period > 0 ? static_cast<double>(*quota) / static_cast<double>(*period) : 0;
 }

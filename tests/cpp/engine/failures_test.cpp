@@ -14,10 +14,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <ios>
 #include <iostream>
 #include <map>
 #include <new>
+#include <tuple>
 
 #include "core/error.h"
 #include "cpu/cpu_backend.h"
@@ -25,6 +28,7 @@
 #include "engine/model.h"
 #include "files/file.h"
 #include "model/random_models.h"
+#include "os/linux_files.h"
 
 namespace {
 
@@ -224,22 +228,20 @@ INSTANTIATE_TEST_SUITE_P(Models, EveryFailure,
                          testing::Values(Kind{"llama32", true}, Kind{"mixtral", true}, Kind{"qwen3_next", true}, Kind{"bert", false}),
                          [](const auto& test) { return std::string(test.param.name); });
 
-// A text of parts for which str() needs a stream is whole, or there is std::bad_alloc, whichever allocation fails.
-TEST(EveryFailureOfAText, IsAnError) {
-  const auto text = [] {
-    return str("a name of more than fifteen bytes ", 1.0 / 3, ' ', std::hex, 1u << 30, ' ', 2.5f, std::string(600, 'x'));
-  };
-  const std::string expected = text();
+// Makes each allocation of a call fail, alone. The call must give its usual result, or std::bad_alloc.
+template <class Call>
+void exact_or_thrown(const Call& call) {
+  const auto expected = call();
   int thrown = 0;
-  for (std::int64_t call = 0;; ++call) {
+  for (std::int64_t at = 0;; ++at) {
     allocations.failed = 0;
     allocations.calls = 0;
-    allocations.last = call + 1;
-    allocations.first = call;
+    allocations.last = at + 1;
+    allocations.first = at;
     try {
-      const std::string found = text();
+      const auto found = call();
       allocations.first = allocations.last = INT64_MAX;
-      EXPECT_EQ(found, expected) << "allocation " << call;
+      EXPECT_EQ(found, expected) << "allocation " << at;
     } catch (const std::bad_alloc&) {
       allocations.first = allocations.last = INT64_MAX;
       ++thrown;
@@ -247,6 +249,36 @@ TEST(EveryFailureOfAText, IsAnError) {
     if (allocations.failed == 0) break;
   }
   EXPECT_GE(thrown, 2);
+}
+
+TEST(EveryFailureOfAText, IsAnError) {
+  exact_or_thrown([] {  // parts for which str() needs a stream
+    return str("a name of more than fifteen bytes ", 1.0 / 3, ' ', std::hex, 1u << 30, ' ', 2.5f, std::string(600, 'x'));
+  });
+}
+
+// A line that is not read may be a limit of memory that is not seen.
+TEST(EveryFailureOfALimit, IsAnError) {
+  const TempFolder root;
+  const auto write = [&](const std::string& file, const std::string& text) {
+    const std::filesystem::path path = root.path() + file;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  };
+  write("/proc/self/cgroup", "9:memory:/a group with a long name\n4:cpu,cpuacct:/another one with a long name\n0::/user/of a long name\n");
+  write("/sys/fs/cgroup/user/of a long name/memory.max", std::string(100, ' ') + "1000000\n");
+  write("/sys/fs/cgroup/user/of a long name/memory.current", "700000\n");
+  write("/sys/fs/cgroup/user/of a long name/memory.stat", "a line with a long name 1\ninactive_file 200000\n");
+  write("/sys/fs/cgroup/cpu/another one with a long name/cpu.cfs_quota_us", "300000\n");
+  write("/sys/fs/cgroup/cpu/another one with a long name/cpu.cfs_period_us", "100000\n");
+  write("/sys/fs/cgroup/cpu.max", "a quota with a long name\n");
+  write("/proc/cpuinfo", "a line with a long name: 1\nmodel name\t: a processor with a long name\n");
+  const auto limits = [&] {
+    const os::Memory memory = os::cgroup_memory(root.path());
+    return std::tuple(memory.total, memory.free, os::cpu_quota(root.path()), os::cpu_model(root.path()));
+  };
+  EXPECT_EQ(limits(), std::tuple(1000000u, 500000u, 3.0, "a processor with a long name"));
+  exact_or_thrown(limits);
 }
 
 }  // namespace

@@ -58,6 +58,27 @@ TEST(System, TheTightestCgroupCounts) {
   EXPECT_EQ(cgroup_memory(fake.root()).free, 500000u) << "cached file pages are given back on demand";
 }
 
+TEST(System, TextsAreWhole) {
+  const FakeRoot fake;
+  EXPECT_FALSE(text_of(fake.root() + "/none"));
+  EXPECT_FALSE(text_of(fake.root())) << "a folder";
+  std::string text;
+  for (int i = 0; text.size() < 20'000; ++i) text += std::to_string(i) + '\n';  // more than is read at once
+  fake.write("/long", text);
+  EXPECT_EQ(text_of(fake.root() + "/long"), text);
+  fake.write("/empty", "");
+  EXPECT_EQ(text_of(fake.root() + "/empty"), "");
+}
+
+TEST(System, Numbers) {
+  EXPECT_EQ(number(" 12 kB"), 12u);
+  EXPECT_EQ(number("18446744073709551615\n"), UINT64_MAX);
+  for (const char* wrong : {"", " ", "max", "-1", "18446744073709551616"}) EXPECT_FALSE(number(wrong)) << wrong;
+  EXPECT_EQ(field("a 1\nab: 2 kB\nabc\t3", "ab"), 2u);
+  EXPECT_EQ(field("ab\nab: 2", "ab"), 2u);
+  for (const char* key : {"b", "abc", "", "abcd"}) EXPECT_FALSE(field("a 1\nab: 2 kB\nabc\t3", key)) << key;
+}
+
 TEST(System, HugePages) {
   const FakeRoot fake;
   EXPECT_EQ(huge_pages(fake.root()), "unknown");
