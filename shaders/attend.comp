@@ -284,13 +284,14 @@ void main() {
           sum[n] += weight[n].x + weight[n].y + weight[n].z + weight[n].w;
         }
         [[unroll]] for (uint c = 0; c < 4; ++c) {
-          // Keys from `end` on have weight 0, but memory there may hold NaN, and 0 * NaN is NaN. So the value of the last key is loaded
-          // instead.
-          const uint position = min(key0 + 4 * quad + c, end - 1) % kPagePositions;
+          const uint position = (key0 + 4 * quad + c) % kPagePositions;
           vec4 values[2];
           load_values(block, octet, position, values);
           const float scale = FORMAT == kKvQ8 ? v_scales[block + V_SCALES_AT + position] : 1;
           [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
+            // A key that a row does not see has weight 0. Its value may be NaN (the key's own row is, or nothing was written there from
+            // `end` on), and 0 * NaN is NaN.
+            if (weight[n][c] == 0) continue;
             const float w = FORMAT == kKvQ8 ? weight[n][c] * scale : weight[n][c];
             mixed[n][0] += w * values[0];
             mixed[n][1] += w * values[1];

@@ -107,6 +107,21 @@ def test_an_error_names_the_layer_the_device_and_the_token(device: str, tmp_path
                     call()
 
 
+@pytest.mark.parametrize("kv_dtype", ["f16", "f32", "q8_0"])
+@pytest.mark.parametrize("device", ["cpu", "vulkan:0"])
+def test_a_row_does_not_change_the_rows_before_it(device: str, kv_dtype: Any, tmp_path: Path) -> None:
+    """A matrix of 3e38 makes a row overflow, unless it is zeros. Only the row of token 5 is not."""
+    folder, tensors = random_models.make_folder("llama_wide", tmp_path), random_models.tensors("llama_wide")
+    tensors = {name: values.copy() for name, values in tensors.items()}
+    tensors["model.embed_tokens.weight"][np.arange(512) != 5] = 0
+    tensors["model.layers.0.mlp.down_proj.weight"][:] = 3e38
+    random_models.write_safetensors(folder / "model.safetensors", tensors)
+    with pumice.load(folder, device=device, threads=2, n_ctx=64, kv_dtype=kv_dtype, progress=False) as model:
+        for before in (1, 37):  # with a page of 32 positions, the second is not in the first page
+            with pytest.raises(pumice.NumericError, match=f"^the log-probability after token {before} is NaN.* at token {before}$"):
+                model.score([3] * before + [5] + [3] * 3)
+
+
 def test_a_model_may_be_closed_while_its_thread_looks_for_the_layer(tmp_path: Path) -> None:
     """The engine's thread then uses what computes layer by layer, which must not be destroyed before the thread ends."""
     folder, _ = overflowing(1, tmp_path)
