@@ -359,7 +359,7 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
             " (what the last one gives)");
   const std::size_t rows = ids.size() * width;
   require(out.size() == layers.size() * rows, "hidden_states: room for ", out.size(), " values, needed: ", layers.size() * rows);
-  const auto look = [&](std::size_t stage, std::span<const float> given) {
+  const auto look = [&](std::size_t stage, std::span<const float> given, const Batch&, RunSpace&) {
     const std::size_t stride = given.size() / ids.size();  // rows between layers may have more than hidden_size columns
     for (std::size_t i = 0; i < layers.size(); ++i) {
       if (static_cast<std::size_t>(layers[i]) != stage) continue;
@@ -370,7 +370,7 @@ void Model::hidden_states(std::span<const std::int32_t> ids, std::span<const std
   run_layers(ids, {}, look, cancel);
 }
 
-void Model::run_layers(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Pipeline::Look& look,
+void Model::run_layers(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const LookAtLayer& look,
                        const Cancel& cancel) const {
   Runtime& runtime = layer_by_layer(cancel);
   const auto count = static_cast<std::int32_t>(ids.size());
@@ -378,7 +378,30 @@ void Model::run_layers(std::span<const std::int32_t> ids, std::span<const std::i
   const Batch batch{.rows = segment.rows, .ids = ids, .types = types, .segments = {&segment, 1}};
   std::vector<float> end(ids.size() * static_cast<std::size_t>(runtime.pipeline.hidden_size()));
   const auto lease = runtime.spaces.take(Crew::team, cancel);
-  runtime.pipeline.body(lease[0], nullptr, batch, end, cancel, look);
+  const auto look_at = [&](std::size_t stage, std::span<const float> rows) { look(stage, rows, batch, lease[0]); };
+  runtime.pipeline.body(lease[0], nullptr, batch, end, cancel, look_at);
+}
+
+std::string Model::beyond_f16(std::size_t layer, std::span<const float> rows, const Batch& batch, RunSpace& space,
+                              const Cancel& cancel) const {
+  constexpr float kRoundsToInfinity = 65520;  // F16 has numbers up to 65504
+  if (layer >= description_.config.layers.size() || description_.config.layers[layer].attention_heads() == 0) return {};
+  const Pipeline::Stage& stage = queries(layer, cancel).stages().back();
+  const Attend& attend = programs_.queries(layer).attend;
+  const auto width = static_cast<std::size_t>(stage.output_width);
+  std::vector<float> found(static_cast<std::size_t>(batch.rows) * width);
+  stage.executable->run(*space.workspaces[stage.backend_index], nullptr, batch, {.in = rows, .out = found}, cancel);
+  for (std::size_t row = 0; row < static_cast<std::size_t>(batch.rows); ++row) {
+    for (const auto& [what, view] : {std::pair{"key", attend.k}, std::pair{"value", attend.v}}) {
+      const std::span<const float> columns =
+          std::span(found).subspan(row * width + static_cast<std::size_t>(view.col), static_cast<std::size_t>(view.width));
+      const auto beyond = std::ranges::find_if(columns, [](float x) { return std::abs(x) >= kRoundsToInfinity; });
+      if (beyond == columns.end()) continue;
+      return str("a ", what, " of layer ", layer + 1, " of ", description_.config.layers.size(), " (on ",
+                 placement_.devices[device_of(layer)].backend->info().id, ") is ", *beyond, " at token ", row);
+    }
+  }
+  return {};
 }
 
 // The engine's thread calls this too, and computes no other step meanwhile. So a decoder's text is cut to the rows of one step.
@@ -388,9 +411,11 @@ std::string Model::where_not_finite(std::span<const std::int32_t> ids, std::span
     const bool cut = decoder_ && ids.size() > kPlannedRows;
     if (cut) ids = ids.first(kPlannedRows);
     const std::size_t layers = description_.config.layers.size();
-    std::string where;
-    const auto look = [&](std::size_t stage, std::span<const float> rows) {
+    const bool in_f16 = decoder_ && programs_.kv_format() == KvFormat::f16;
+    std::string where, beyond;
+    const auto look = [&](std::size_t stage, std::span<const float> rows, const Batch& batch, RunSpace& space) {
       if (!where.empty()) return;
+      if (in_f16 && beyond.empty()) beyond = beyond_f16(stage, rows, batch, space, cancel);
       const auto bad = std::ranges::find_if(rows, [](float x) { return !std::isfinite(x); });
       if (bad == rows.end()) return;
       const auto token = static_cast<std::size_t>(bad - rows.begin()) / (rows.size() / ids.size());
@@ -403,6 +428,9 @@ std::string Model::where_not_finite(std::span<const std::int32_t> ids, std::span
     };
     run_layers(ids, types, look, cancel);
     if (!where.empty()) return where;
+    if (!beyond.empty())
+      return str("; computed alone, its rows are finite, but ", beyond,
+                 ", and kv_dtype=\"f16\" holds numbers up to 65504: ", "load(kv_dtype=\"f32\") holds it");
     return str("; computed alone, the rows of its ", cut ? "first " : "", ids.size(), " tokens are finite after each of ", layers,
                " layers");
   } catch (...) {  // the caller reports the NaN without its place

@@ -98,12 +98,16 @@ class Model {
   Pipeline build_layers(const Cancel& cancel) const;  // has one stage for the embedding, and one for each layer
   std::size_t device_of(std::size_t layer) const;
   Runtime& layer_by_layer(const Cancel& cancel) const;
-  // Computes a text without caches, and calls `look` with the rows before the first layer and after each layer (Pipeline::body).
-  void run_layers(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Pipeline::Look& look,
+  // Computes a text without caches, and calls `look` with the rows before the first layer and after each layer (Pipeline::body), with the
+  // batch, and with a space for more runs of it.
+  using LookAtLayer = std::function<void(std::size_t stage, std::span<const float> rows, const Batch& batch, RunSpace& space)>;
+  void run_layers(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const LookAtLayer& look,
                   const Cancel& cancel) const;
+  // Names a key or value of a layer that is infinite in a cache of F16, or returns "". `rows` are the layer's input.
+  std::string beyond_f16(std::size_t layer, std::span<const float> rows, const Batch& batch, RunSpace& space, const Cancel& cancel) const;
   // See Runtime::where_not_finite.
   std::string where_not_finite(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Cancel& cancel) const noexcept;
-  const Pipeline& queries(std::size_t layer, const Cancel& cancel) const;  // computes the model up to the queries and keys of `layer`
+  const Pipeline& queries(std::size_t layer, const Cancel& cancel) const;  // ends with what the attention of `layer` reads
   std::unique_ptr<Runner> make_runner(Pipeline pipeline, PagePool* pages) const;
   Runtime& prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const;
   const char* main_call() const;  // the call that the model is for, for error messages

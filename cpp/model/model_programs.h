@@ -38,6 +38,7 @@ class ModelPrograms {
 
   const Description& description() const { return d_; }
   const WeightShapes& shapes() const { return shapes_; }
+  KvFormat kv_format() const { return kv_format_; }
 
   // Each returns a program that a function of model/programs.h writes: body() that of body_program(), queries() that of query_program(),
   // and so on.

@@ -304,16 +304,16 @@ Program layer_program(const Description& d, std::size_t layer) {
 
 Program query_program(const Description& d, std::size_t layer, Attend& attend) {
   Program program = layer_program(d, layer);
-  program.name = str("queries and keys of layer ", layer);
+  program.name = str("queries, keys and values of layer ", layer);
   const auto at = std::ranges::find_if(program.ops, [](const Op& op) { return std::holds_alternative<Attend>(op); });
   if (at == program.ops.end()) fail(ErrorKind::unsupported_model, "layer ", layer, " has no attention of queries and keys");
   attend = std::get<Attend>(*at);
   program.ops.erase(at, program.ops.end());
-  // Copies the inputs of the scores side by side to one new slot. The layer's slot of queries and keys may be wider than what this layer
-  // writes, and keys of an earlier layer are in another slot.
+  // Copies what attention reads side by side to one new slot. The layer's slot of queries, keys and values may be wider than what this
+  // layer writes, and keys and values of an earlier layer are in another slot.
   const auto slot = static_cast<std::int32_t>(program.slots.size());
   SlotShape shape{Rows::tokens};
-  for (View* view : {&attend.q, &attend.k, &attend.by_query, &attend.by_key}) {
+  for (View* view : {&attend.q, &attend.k, &attend.v, &attend.by_query, &attend.by_key}) {
     if (!*view) continue;
     const View from = std::exchange(*view, {slot, shape.width, view->width});
     program.ops.push_back(Multiply{.a = from, .out = *view});

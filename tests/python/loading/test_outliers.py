@@ -107,6 +107,22 @@ def test_an_error_names_the_layer_the_device_and_the_token(device: str, tmp_path
                     call()
 
 
+@pytest.mark.parametrize(("what", "device"), [("key", "cpu"), ("value", "cpu"), ("value", "vulkan:0")])
+def test_an_error_names_the_layer_whose_keys_or_values_f16_does_not_hold(what: str, device: str, tmp_path: Path) -> None:
+    """Without a cache no number is rounded to F16, so all rows are finite."""
+    folder, tensors = random_models.make_folder("llama_wide", tmp_path), random_models.tensors("llama_wide")
+    name = f"model.layers.1.self_attn.{what[0]}_proj.weight"
+    tensors[name] = tensors[name] * 1e7
+    random_models.write_safetensors(folder / "model.safetensors", tensors)
+    where = rf"its rows are finite, but a {what} of layer 2 of 4 \(on {device}\) is -?[\d.e+]+ at token \d, and kv_dtype=\"f16\" holds"
+    with pumice.load(folder, device=device, threads=2, n_ctx=64, progress=False) as model:
+        for call in (lambda: model.score([3, 4, 5]), lambda: model.generate([3, 4, 5], max_new_tokens=1)):
+            with pytest.raises(pumice.NumericError, match=where):
+                call()
+    with pumice.load(folder, device=device, threads=2, n_ctx=64, kv_dtype="f32", progress=False) as model:
+        assert np.isfinite(model.score([3, 4, 5])).all()
+
+
 @pytest.mark.parametrize("kv_dtype", ["f16", "f32", "q8_0"])
 @pytest.mark.parametrize("device", ["cpu", "vulkan:0"])
 def test_a_row_does_not_change_the_rows_before_it(device: str, kv_dtype: Any, tmp_path: Path) -> None:
