@@ -69,7 +69,7 @@ def _calibration_seconds(made: Sequence[Tensor], calibration: Calibration) -> fl
     share = used / experts if isinstance(used, int) and isinstance(experts, int) and 0 < used < experts else 1.0
     run = 0.0
     for name, _, shape, _ in file.tensors:
-        layer = re.match(r"blk\.(\d+)\.", name)
+        layer = re.search(r"\bblk\.(\d+)\.", name)
         if layer and int(layer[1]) <= last and len(shape) > 1:
             run += tokens * math.prod(shape) * (share if len(shape) > 2 else 1)
     products = feedback = 0.0
