@@ -1,11 +1,12 @@
-"""Measures what quantize(texts=) gains on a whole model: SmolLM2-135M in a mix, with texts and without, beside its float weights and what
+"""Measures what quantize(texts=) and quantize(importance=) gain on a whole model: SmolLM2-135M in a mix, beside its float weights and what
 llama.cpp makes of these, without and with an importance matrix of the same texts.
 
-    python bench/calibrated.py q4_k_m --codes llama.cpp imatrix search texts --llama .venv-bench/bin/python --tokens 8192 --scored 2048
+    python bench/calibrated.py q4_k_m --codes llama.cpp imatrix search importance texts --llama .venv-bench/bin/python --tokens 8192
     python bench/calibrated.py q3_k_m --tokens 4096 --scored 512
 
-The importance matrix is what llama-imatrix collects: for each matrix the mean squares of its inputs. transformers computes the inputs, for
-the same windows of tokens that quantize(texts=) takes; so the Python of --llama needs torch, transformers, accelerate and gguf, too.
+The importance matrix is what llama-imatrix collects: for each matrix the mean squares of its inputs, for the same windows of tokens that
+quantize(texts=) takes. For llama.cpp, transformers computes the inputs, so the Python of --llama needs torch, transformers, accelerate and
+gguf, too. For importance=, they are on the diagonals of the sums of products that texts= uses.
 
 The sample file is Q4_1, so its weights, written as F32, count as the float model. Texts are Python's manual (pydoc's topics), sources and
 docstrings of its standard library, and pumice's own pages. Half of each kind is for calibration, and half for the comparison. Each row
@@ -34,6 +35,7 @@ import samples  # noqa: E402
 import pumice  # noqa: E402
 from pumice import _core  # noqa: E402
 from pumice.gguf.calibration import read_windows  # noqa: E402
+from pumice.gguf.container import Tensor, head_bytes, padded  # noqa: E402
 
 WINDOW = 512
 PEERS = ("llama.cpp", "imatrix")
@@ -73,6 +75,22 @@ with torch.inference_mode():
         count += len(window)
 numpy.savez(target, **{name: (total / count).numpy() for name, total in sums.items()})
 """
+
+
+def importance_matrix(source: Path, target: Path, calibration: list[str], tokens: int) -> Path:
+    """Writes the importance matrix of the matrices of a model's layers, as llama-imatrix does."""
+    file = _core.open_file(str(source))
+    windows = read_windows(file, calibration, tokens)
+    wanted = [(name, "Q4_0") for name, _, shape, _ in file.tensors if name.startswith("blk.") and len(shape) == 2]
+    inputs = _core.Calibration(file, windows.seen, windows.held, wanted)
+    found = {}
+    for name in inputs.places:
+        squares = [np.diag(seen) + np.diag(held) for _, seen, held in inputs.products(name)]
+        found[f"{name}.in_sum2"], found[f"{name}.counts"] = np.concatenate(squares), np.array([windows.tokens], np.float32)
+    with target.open("wb") as written:
+        written.write(head_bytes({"general.type": "imatrix"}, [Tensor(name, "F32", each.shape) for name, each in found.items()]))
+        written.writelines(each.tobytes().ljust(padded(each.nbytes), b"\0") for each in found.values())
+    return target
 
 
 def texts() -> tuple[list[str], list[str]]:
@@ -116,14 +134,15 @@ def quantized(source: Path, target: Path, mix: str, how: str, calibration: list[
             subprocess.run([llama, "-c", SQUARES, str(source), str(windows), squares], check=True, capture_output=True)
         subprocess.run([llama, "-c", PEER, str(source), str(target), str(FTYPES[mix]), squares], check=True, capture_output=True)
         return
+    matrix = importance_matrix(source, source.parent / "imatrix.gguf", calibration, tokens) if how == "importance" else None
     texts = calibration if how == "texts" else None
-    pumice.quantize(source, target, to=mix, texts=texts, tokens=tokens, force=True, progress=False)
+    pumice.quantize(source, target, to=mix, texts=texts, importance=matrix, tokens=tokens, force=True, progress=False)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("mixes", nargs="+", choices=sorted(FTYPES), metavar="MIX")
-    parser.add_argument("--codes", nargs="+", choices=(*PEERS, "search", "texts"), default=("search", "texts"))
+    parser.add_argument("--codes", nargs="+", choices=(*PEERS, "search", "importance", "texts"), default=("search", "texts"))
     parser.add_argument("--llama", metavar="PYTHON", help="a Python that has llama-cpp-python")
     parser.add_argument("--tokens", type=int, default=16_384, help="tokens of calibration")
     parser.add_argument("--scored", type=int, default=4_096, help="tokens that are compared")
