@@ -16,6 +16,9 @@ struct ListOf<std::vector<T>> : std::true_type {};
 template <class T>
 inline constexpr bool kIsInteger = std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::int32_t>;
 
+// Returns a key as error messages name it: JSON allows an empty one.
+std::string field_of(std::string_view key) { return key.empty() ? "\"\"" : std::string(key); }
+
 }  // namespace
 
 std::string type_name(const Value& value) {
@@ -37,18 +40,18 @@ std::string type_name(const Value& value) {
 }
 
 void Metadata::wrong_type(std::string_view key, const Value& found, const char* needed) const {
-  fail_at(ErrorKind::model_format, file_, std::string(key), std::nullopt, "is ", type_name(found), "; ", needed, " is needed");
+  fail_at(ErrorKind::model_format, file_, field_of(key), std::nullopt, "is ", type_name(found), "; ", needed, " is needed");
 }
 
 double Metadata::finite(std::string_view key, double number) const {
   if (!std::isfinite(number)) {
-    fail_at(ErrorKind::model_format, file_, std::string(key), std::nullopt, "is ", number, "; a finite number is needed");
+    fail_at(ErrorKind::model_format, file_, field_of(key), std::nullopt, "is ", number, "; a finite number is needed");
   }
   return number;
 }
 
 std::string Metadata::utf8(std::string_view key, std::string_view text) const {
-  if (!valid_utf8(text)) fail_at(ErrorKind::model_format, file_, std::string(key), std::nullopt, "is not valid UTF-8: ", quote(text));
+  if (!valid_utf8(text)) fail_at(ErrorKind::model_format, file_, field_of(key), std::nullopt, "is not valid UTF-8: ", quote(text));
   return std::string(text);
 }
 
@@ -66,7 +69,7 @@ const Value* Metadata::value(std::string_view key) const {
 
 const Value* Metadata::present(std::string_view key, const char* needed) const {
   const Value* found = value(key);
-  if (!found && has(key)) fail_at(ErrorKind::model_format, file_, std::string(key), std::nullopt, "is an object; ", needed, " is needed");
+  if (!found && has(key)) fail_at(ErrorKind::model_format, file_, field_of(key), std::nullopt, "is an object; ", needed, " is needed");
   return found && !std::holds_alternative<std::monostate>(*found) ? found : nullptr;
 }
 

@@ -260,6 +260,8 @@ TEST_F(ConfigJson, DottedKeys) {
   expect_error(ErrorKind::model_format, "rope_scaling: is an object; a number is needed", [&] { model->number("rope_scaling"); });
   expect_error(ErrorKind::model_format, "nothing: is an empty object; a string is needed", [&] { model->string("nothing"); });
   expect_error(ErrorKind::model_format, "below 2^63", [&] { model->integer("big"); });
+  const auto unnamed = config(R"({"": "x"})");  // found by fuzzing: the message named no field
+  EXPECT_EQ(expect_error(ErrorKind::model_format, R"("": is a string; an integer)", [&] { unnamed->integer_list(""); }).field(), R"("")");
   const Error error = expect_error(ErrorKind::model_format, "rope_scaling.rope_type: is a string; a number",
                                    [&] { model->number("rope_scaling.rope_type"); });
   EXPECT_EQ(error.file(), folder_.path("config.json").substr(0, folder_.path().size()) + "config.json");
