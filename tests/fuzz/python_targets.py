@@ -157,11 +157,12 @@ def edited(choices: Choices, base: Any) -> Any:
 # ---------------------------------------------------------------- tokenizers
 def use_tokenizer(tokenizer: Tokenizer, choices: Choices) -> None:
     """Encodes texts and decodes ids. A text that a caller gives may be refused only if it is no valid str."""
+    special = len(tokenizer.encode(""))  # ids of the template; a text that may have no other id is refused
     for _ in range(3):
         text = choices.text()
         try:
             ids = tokenizer.encode(text, not choices.once_in(2), not choices.once_in(2))
-            tokenizer.encode_batch([text, "a"], truncate_to=choices.one_of((None, 4, 64)))
+            tokenizer.encode_batch([text, "a"], truncate_to=choices.one_of((None, special + 4, special + 64)))
         except ValueError:
             if all(not 0xD800 <= ord(c) < 0xE000 for c in text):
                 raise
