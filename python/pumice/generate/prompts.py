@@ -34,11 +34,13 @@ def check_ids(given: Any, vocab_size: int, name: str, needed: str = "a row of to
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         found = f"an array of {array.dtype} with shape {array.shape}" if isinstance(given, np.ndarray) else type(given).__name__
         raise TypeError(f"{name} must be {needed}, not {found}{'' if isinstance(given, np.ndarray) else ' ' + shown(given)}")
+    if not array.size:  # without ids, no dtype is wrong: numpy makes float64 of []
+        return np.zeros(0, np.int32)
     if isinstance(given, Sequence) or (isinstance(given, np.ndarray) and given.dtype == object):  # numpy takes True and False for 1 and 0
         boolean = next((i for i, token in enumerate(given) if isinstance(token, (bool, np.bool_))), None)
         if boolean is not None:
             raise TypeError(f"{name}: token {boolean} is a boolean, not an id")
-    wrong = np.flatnonzero((array < 0) | (array >= vocab_size)) if array.size else array
+    wrong = np.flatnonzero((array < 0) | (array >= vocab_size))
     if wrong.size:
         i = int(wrong[0])
         raise ValueError(f"{name}: token {i} is {shown(int(given[i]))}; ids of this model are 0 to {vocab_size - 1}")

@@ -13,6 +13,7 @@ import random
 import string
 import struct
 import time
+import warnings
 import zlib
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from pumice.errors import ModelFormatError, TokenizerError
+from pumice.generate.prompts import check_ids
 from pumice.tokens import gguf_tokenizer
 from pumice.tokens import tokenizers as tokenizers_module
 from pumice.tokens.gguf_tokenizer import SPLITS, spm_merges
@@ -1130,6 +1132,15 @@ def test_unfinished_characters_wait(smol: Tokenizer) -> None:
 def test_ids_that_do_not_exist(smol: Tokenizer, ids: list[int]) -> None:
     with pytest.raises(ValueError, match="no token"):
         smol.decode(ids)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.bool_, "datetime64[s]", object, "<U3"])
+def test_no_ids_of_any_dtype(dtype: Any) -> None:
+    """Fuzzing found that numpy warned of a cast of no complex numbers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = check_ids(np.zeros(0, dtype), 100, "ids")
+    assert found.dtype == np.int32 and found.shape == (0,)
 
 
 def test_ids_of_the_wrong_kind(smol: Tokenizer, minilm: Tokenizer) -> None:
