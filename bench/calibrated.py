@@ -35,7 +35,7 @@ import samples  # noqa: E402
 import pumice  # noqa: E402
 from pumice import _core  # noqa: E402
 from pumice.gguf.calibration import read_windows  # noqa: E402
-from pumice.gguf.container import Tensor, head_bytes, padded  # noqa: E402
+from pumice.gguf.container import file_bytes  # noqa: E402
 
 WINDOW = 512
 Floats = npt.NDArray[np.float32]
@@ -72,9 +72,7 @@ def importance_matrix(target: Path, means: dict[str, Floats]) -> Path:
     """Writes an importance matrix as llama-imatrix does."""
     found = {f"{name}.in_sum2": mean for name, mean in means.items()}
     found |= {f"{name}.counts": np.ones(1, np.float32) for name in means}
-    with target.open("wb") as written:
-        written.write(head_bytes({"general.type": "imatrix"}, [Tensor(name, "F32", each.shape) for name, each in found.items()]))
-        written.writelines(each.tobytes().ljust(padded(each.nbytes), b"\0") for each in found.values())
+    target.write_bytes(file_bytes({"general.type": "imatrix"}, found))
     return target
 
 

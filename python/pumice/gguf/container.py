@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import _core
 
@@ -103,6 +104,13 @@ def head_bytes(keys: Mapping[str, Any], tensors: Sequence[Tensor]) -> bytes:
         offset += padded(tensor.bytes)
     head = b"".join(parts)
     return head.ljust(padded(len(head)), b"\0")
+
+
+def file_bytes(keys: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[np.float32]]) -> bytes:
+    """Returns a whole file of small F32 tensors."""
+    parts = [head_bytes(keys, [Tensor(name, "F32", values.shape) for name, values in arrays.items()])]
+    parts += [values.tobytes().ljust(padded(values.nbytes), b"\0") for values in arrays.values()]
+    return b"".join(parts)
 
 
 def raw_metadata(path: Path) -> dict[str, Raw]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import _core
 from .calibration import Calibration
-from .container import Tensor, head_bytes, padded
+from .container import Tensor, file_bytes
 from .packing import pack_rows
 from .weights import Unit
 
@@ -103,14 +103,12 @@ def _speeds() -> _Speeds:
         "llama.attention.value_length": heads, "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.vocab_size": vocabulary,
     }  # fmt: skip
     random = np.random.default_rng(1)
-    tensors = [Tensor(f"{name}.weight", "F32", shape) for name, shape in shapes.items()]
+    arrays = {
+        f"{name}.weight": random.normal(1 if len(shape) == 1 else 0, 0.05, shape).astype(np.float32) for name, shape in shapes.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "small.gguf"
-        with path.open("wb") as written:
-            written.write(head_bytes(keys, tensors))
-            for tensor in tensors:
-                data = random.normal(1 if len(tensor.shape) == 1 else 0, 0.05, tensor.shape).astype(np.float32).tobytes()
-                written.write(data.ljust(padded(len(data)), b"\0"))
+        path.write_bytes(file_bytes(keys, arrays))
         file = _core.open_file(str(path))
         texts = list(random.integers(0, vocabulary, (_WINDOWS, _WINDOW), dtype=np.int32))
 
@@ -122,7 +120,7 @@ def _speeds() -> _Speeds:
         ran = _timed(lambda: alone.products(narrow), time.process_time)
         summed = _timed(lambda: whole.products(wide), time.process_time)
         packed = _timed(lambda: whole.pack(wide, format), time.process_time)
-    tokens, weights = _WINDOWS * _WINDOW, sum(tensor.values for tensor in tensors if ".attn_" in tensor.name or ".ffn_" in tensor.name)
+    tokens, weights = _WINDOWS * _WINDOW, sum(each.size for name, each in arrays.items() if ".attn_" in name or ".ffn_" in name)
     chosen = hidden * inner * inner * _FEEDBACK + inner**3 / 6
     return _Speeds(
         ran / (tokens * weights),
