@@ -352,7 +352,8 @@ ASAN_LEFT_OUT = $(addprefix --ignore=tests/python/,loading/test_memory_budgets.p
 # child may wait for a lock of its runtime for ever. In the fifth, teams of 8 threads wait for each other on fewer processors: it had not
 # ended after 59 s of processor time.
 TSAN_LEFT_OUT = $(addprefix --deselect=tests/python/callers/,test_async.py::test_the_loop_is_not_held_up \
-  test_threads.py::test_generate_goes_on_during_a_long_encode test_threads.py::test_chunk_seconds test_async.py::test_a_child_awaits_while_its_parent_does \
+  test_threads.py::test_generate_goes_on_during_a_long_encode test_threads.py::test_chunk_seconds \
+  test_async.py::test_a_child_awaits_while_its_parent_does \
   'test_threads.py::test_sixty_four_threads_of_mixed_calls[8]')
 .PHONY: sanitize-cpp sanitize-python sanitize-cpp-threads sanitize-python-threads
 sanitize: sanitize-cpp sanitize-python sanitize-cpp-threads sanitize-python-threads
