@@ -14,6 +14,8 @@
 #include <array>
 #include <cstdlib>
 #include <limits>
+#include <memory>
+#include <new>
 #include <set>
 #include <string>
 #include <string_view>
@@ -34,16 +36,16 @@ namespace {
 
 std::vector<int> affinity() {
   for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a set that is smaller than its own
-    cpu_set_t* set = CPU_ALLOC(cpus);
-    if (!set) break;
+    constexpr auto release = [](cpu_set_t* set) { CPU_FREE(set); };
+    const std::unique_ptr<cpu_set_t, decltype(release)> set(CPU_ALLOC(cpus));
+    if (!set) throw std::bad_alloc();
     const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
-    CPU_ZERO_S(bytes, set);
+    CPU_ZERO_S(bytes, set.get());
     std::vector<int> allowed;
-    const bool known = sched_getaffinity(0, bytes, set) == 0;
+    const bool known = sched_getaffinity(0, bytes, set.get()) == 0;
     for (int cpu = 0; known && cpu < cpus; ++cpu) {
-      if (CPU_ISSET_S(cpu, bytes, set)) allowed.push_back(cpu);
+      if (CPU_ISSET_S(cpu, bytes, set.get())) allowed.push_back(cpu);
     }
-    CPU_FREE(set);
     if (!allowed.empty()) return allowed;
   }
   return {};

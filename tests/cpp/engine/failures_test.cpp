@@ -28,6 +28,7 @@
 #include "engine/model.h"
 #include "files/file.h"
 #include "model/random_models.h"
+#include "os/limits.h"
 #include "os/linux_files.h"
 
 namespace {
@@ -275,9 +276,9 @@ TEST(EveryFailureOfALimit, IsAnError) {
   write("/proc/cpuinfo", "a line with a long name: 1\nmodel name\t: a processor with a long name\n");
   const auto limits = [&] {
     const os::Memory memory = os::cgroup_memory(root.path());
-    return std::tuple(memory.total, memory.free, os::cpu_quota(root.path()), os::cpu_model(root.path()));
+    return std::tuple(memory.total, memory.free, os::cpu_quota(root.path()), os::cpu_model(root.path()), os::default_threads());
   };
-  EXPECT_EQ(limits(), std::tuple(1000000u, 500000u, 3.0, "a processor with a long name"));
+  EXPECT_EQ(limits(), std::tuple(1000000u, 500000u, 3.0, "a processor with a long name", os::default_threads()));
   exact_or_thrown(limits);
 }
 
