@@ -411,11 +411,9 @@ std::string Model::where_not_finite(std::span<const std::int32_t> ids, std::span
     const bool cut = decoder_ && ids.size() > kPlannedRows;
     if (cut) ids = ids.first(kPlannedRows);
     const std::size_t layers = description_.config.layers.size();
-    const bool in_f16 = decoder_ && programs_.kv_format() == KvFormat::f16;
-    std::string where, beyond;
-    const auto look = [&](std::size_t stage, std::span<const float> rows, const Batch& batch, RunSpace& space) {
+    std::string where;
+    const auto look = [&](std::size_t stage, std::span<const float> rows, const Batch&, RunSpace&) {
       if (!where.empty()) return;
-      if (in_f16 && beyond.empty()) beyond = beyond_f16(stage, rows, batch, space, cancel);
       const auto bad = std::ranges::find_if(rows, [](float x) { return !std::isfinite(x); });
       if (bad == rows.end()) return;
       const auto token = static_cast<std::size_t>(bad - rows.begin()) / (rows.size() / ids.size());
@@ -428,9 +426,15 @@ std::string Model::where_not_finite(std::span<const std::int32_t> ids, std::span
     };
     run_layers(ids, types, look, cancel);
     if (!where.empty()) return where;
-    if (!beyond.empty())
-      return str("; computed alone, its rows are finite, but ", beyond,
-                 ", and kv_dtype=\"f16\" holds numbers up to 65504: ", "load(kv_dtype=\"f32\") holds it");
+    if (decoder_ && programs_.kv_format() == KvFormat::f16) {  // without caches no number was rounded to F16
+      const auto look_at_keys = [&](std::size_t stage, std::span<const float> rows, const Batch& batch, RunSpace& space) {
+        if (where.empty()) where = beyond_f16(stage, rows, batch, space, cancel);
+      };
+      run_layers(ids, types, look_at_keys, cancel);
+      if (!where.empty())
+        return str("; computed alone, its rows are finite, but ", where,
+                   ", and kv_dtype=\"f16\" holds numbers up to 65504: load(kv_dtype=\"f32\") holds it");
+    }
     return str("; computed alone, the rows of its ", cut ? "first " : "", ids.size(), " tokens are finite after each of ", layers,
                " layers");
   } catch (...) {  // the caller reports the NaN without its place
