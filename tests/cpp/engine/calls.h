@@ -1,8 +1,14 @@
-// The calls in the life of a small model, for tests in which some of them fail.
+// The calls in the life of a small model, and the set-up of tests in which some of them fail.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <map>
 #include <memory>
+#include <ostream>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +19,7 @@
 #include "engine/scorer.h"
 #include "engine/token_filter.h"
 #include "engine/toy.h"
+#include "model/random_models.h"
 
 namespace pumice::engine::toy {
 
@@ -88,5 +95,40 @@ inline Results calls(const engine::Model& model, std::span<const std::int32_t> i
   stage = "end";
   return all;
 }
+
+struct Kind {
+  const char* name;  // of a variant of tests/random_models
+  bool generates;
+};
+inline void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
+// Writes the model. Its tests try a sample of the failures, or as many as the environment variable PUMICE_TEST_FAILURES says.
+class SmallModel : public testing::TestWithParam<Kind> {
+ protected:
+  SmallModel() {
+    for (const model::random_models::Variant& v : model::random_models::variants())
+      if (v.name == GetParam().name) model::random_models::write(v, folder_);
+    for (std::int32_t i = 0; i < 75; ++i) ids_.push_back(i * 37 % 96);
+  }
+  Results calls(const engine::Model& model) { return toy::calls(model, ids_, GetParam().generates, folder_.path("prefix"), stage_); }
+
+  // Returns the step between the numbers of the calls that fail, one after the other.
+  static std::int64_t stride_or(std::int64_t sample) {
+    const char* asked = std::getenv("PUMICE_TEST_FAILURES");
+    return asked ? std::max(1, std::atoi(asked)) : sample;
+  }
+  // Returns how many failures were errors in each stage, as " load 3 encode 5".
+  std::string errors() const {
+    std::string list;
+    for (const auto& [stage, count] : errors_) list += ' ' + stage + ' ' + std::to_string(count);
+    return list;
+  }
+
+  const files::testing::TempFolder folder_;
+  std::vector<std::int32_t> ids_;
+  Results expected_;
+  std::string stage_;
+  std::map<std::string, int> errors_;
+};
 
 }  // namespace pumice::engine::toy

@@ -13,12 +13,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <ios>
 #include <iostream>
-#include <map>
 #include <new>
 #include <tuple>
 
@@ -27,7 +25,6 @@
 #include "engine/calls.h"
 #include "engine/model.h"
 #include "files/file.h"
-#include "model/random_models.h"
 #include "os/limits.h"
 #include "os/linux_files.h"
 
@@ -94,25 +91,12 @@ void* __wrap_mmap(void* at, std::size_t size, int protection, int flags, int fil
 namespace pumice::engine {
 namespace {
 
-namespace random_models = model::random_models;
-using Ids = std::vector<std::int32_t>;
 using files::testing::TempFolder;
+using toy::Kind;
 using toy::Results;
 
-struct Kind {
-  const char* name;
-  bool generates;
-};
-void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
-
-class EveryFailure : public testing::TestWithParam<Kind> {
+class EveryFailure : public toy::SmallModel {
  protected:
-  void SetUp() override {
-    for (const random_models::Variant& v : random_models::variants())
-      if (v.name == GetParam().name) random_models::write(v, folder_);
-    for (std::int32_t i = 0; i < 75; ++i) ids_.push_back(i * 37 % 96);
-  }
-
   // Returns all results of a model's life. If one of its calls fails, the same calls of the same model must then succeed and give the pages
   // back.
   Results life(Faults& faults) {
@@ -132,8 +116,6 @@ class EveryFailure : public testing::TestWithParam<Kind> {
       throw;
     }
   }
-
-  Results calls(const Model& model) { return toy::calls(model, ids_, GetParam().generates, folder_.path("prefix"), stage_); }
 
   // Runs a life in which calls number `call` to call + count - 1 fail. Returns the error, as "bad_alloc" or the kind's number; empty if
   // there was none.
@@ -192,42 +174,30 @@ class EveryFailure : public testing::TestWithParam<Kind> {
     }
     EXPECT_TRUE(life(faults) == expected_);
     std::cout << "  " << GetParam().name << ": " << tried << " of " << (tried - 1) * stride + 1 << " " << what << " failed, " << thrown
-              << " errors:";
-    for (const auto& [stage, errors] : errors_) std::cout << ' ' << stage << ' ' << errors;
-    std::cout << '\n';
+              << " errors:" << errors() << '\n';
     EXPECT_GT(thrown, tried / 2);
   }
 
-  static std::int64_t stride(std::int64_t sample) {
-    const char* asked = std::getenv("PUMICE_TEST_FAILURES");
-    return asked ? std::max(1, std::atoi(asked)) : sample;
-  }
-
-  TempFolder folder_;
-  Ids ids_;
-  Results expected_;
-  std::string stage_;
-  std::map<std::string, int> errors_;
   const std::shared_ptr<Backend> backend_ = cpu::make_backend(2);
 };
 
-TEST_P(EveryFailure, OfAnAllocation) { every(allocations, stride(101), 1, "allocations"); }
+TEST_P(EveryFailure, OfAnAllocation) { every(allocations, stride_or(101), 1, "allocations"); }
 
 // From the Nth allocation on, all fail until the error reaches the caller: what cleans up must not need memory.
-TEST_P(EveryFailure, OfAllAllocationsAfter) { every(allocations, stride(151), INT64_MAX, "allocations and all after"); }
+TEST_P(EveryFailure, OfAllAllocationsAfter) { every(allocations, stride_or(151), INT64_MAX, "allocations and all after"); }
 
 TEST_P(EveryFailure, OfARead) {
   const auto usual = files::pread_call;
   files::pread_call = [](int file, void* out, std::size_t count, off_t offset) -> ssize_t {
     return fails(reads) ? (errno = EIO, -1) : ::pread(file, out, count, offset);
   };
-  every(reads, stride(7), 1, "reads");
+  every(reads, stride_or(7), 1, "reads");
   files::pread_call = usual;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EveryFailure,
                          testing::Values(Kind{"llama32", true}, Kind{"mixtral", true}, Kind{"qwen3_next", true}, Kind{"bert", false}),
-                         [](const auto& test) { return std::string(test.param.name); });
+                         testing::PrintToStringParamName());
 
 // Makes each allocation of a call fail, alone. The call must give its usual result, or std::bad_alloc.
 template <class Call>

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,17 +16,13 @@
 #include "engine/devices.h"
 #include "vulkan/chosen_device.h"
 #include "vulkan/device.h"
+#include "vulkan/faulty_device.h"
 #include "vulkan/pipelines.h"
 #include "vulkan/tiny.h"
 #include "vulkan/vulkan_backend.h"
 
 namespace pumice::vulkan {
 namespace {
-
-const std::map<VkResult, ErrorKind> kKinds = {{VK_ERROR_DEVICE_LOST, ErrorKind::device_lost},
-                                              {VK_ERROR_OUT_OF_DEVICE_MEMORY, ErrorKind::out_of_device_memory},
-                                              {VK_ERROR_OUT_OF_HOST_MEMORY, ErrorKind::out_of_memory},
-                                              {VK_ERROR_INITIALIZATION_FAILED, ErrorKind::device}};
 
 std::optional<ErrorKind> kind_of(const std::function<void()>& work) {
   try {
@@ -60,25 +55,13 @@ std::int64_t calls_of(const std::function<void()>& work) {
 // ---------------------------------------------------------------- every call
 class EveryCall : public testing::TestWithParam<bool> {
  protected:
-  void SetUp() override { renew(); }
-  void TearDown() override {
-    backend_.reset();
-    device_.reset();
-    EXPECT_EQ(validation_messages().size(), messages_);
-  }
-  void renew() {
-    backend_.reset();
-    device_.reset();
+  void session() { EXPECT_TRUE(tiny::right(tiny::Session(*device_.backend()).both())); }
+
+  FaultyDevice device_{[] {
     std::optional<tiny::Environment> staged;  // if set, the host does not see the device's memory
     if (GetParam()) staged.emplace("PUMICE_VULKAN_DISABLE", "unified");
-    device_ = Device::open(physical());
-    backend_ = make_backend(device_, 0);
-  }
-  void session() { EXPECT_TRUE(tiny::right(tiny::Session(*backend_).both())); }
-
-  const std::size_t messages_ = validation_messages().size();
-  std::shared_ptr<Device> device_;
-  std::shared_ptr<Backend> backend_;
+    return Device::open(physical());
+  }};
 };
 
 TEST_P(EveryCall, OfASessionFails) {
@@ -93,7 +76,7 @@ TEST_P(EveryCall, OfASessionFails) {
     EXPECT_EQ(device_->lost(), kind == ErrorKind::device_lost);
     if (device_->lost()) {
       EXPECT_EQ(calls_of([&] { EXPECT_EQ(kind_of([&] { session(); }), ErrorKind::device_lost); }), 0) << "a lost device is asked no more";
-      renew();
+      device_.renew();
     }
   };
   for (std::int64_t call = 0; call < calls; ++call) {

@@ -4,11 +4,9 @@
 // results, and no memory of the device is left. `make test` tries a sample of the calls; PUMICE_TEST_FAILURES=1 tries all.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,58 +15,22 @@
 #include "core/error.h"
 #include "engine/calls.h"
 #include "files/model_file.h"
-#include "model/random_models.h"
 #include "reference/op_cases.h"
 #include "vulkan/chosen_device.h"
 #include "vulkan/device.h"
-#include "vulkan/vulkan_backend.h"
+#include "vulkan/faulty_device.h"
 
 namespace pumice::vulkan {
 namespace {
 
-namespace random_models = model::random_models;
 using engine::toy::Results;
 
-const std::map<VkResult, ErrorKind> kKinds = {{VK_ERROR_DEVICE_LOST, ErrorKind::device_lost},
-                                              {VK_ERROR_OUT_OF_DEVICE_MEMORY, ErrorKind::out_of_device_memory},
-                                              {VK_ERROR_OUT_OF_HOST_MEMORY, ErrorKind::out_of_memory}};
-
-struct Kind {
-  const char* name;
-  bool generates;
-};
-void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
-
-class EveryCallOfAModel : public testing::TestWithParam<Kind> {
+class EveryCallOfAModel : public engine::toy::SmallModel {
  protected:
-  void SetUp() override {
-    for (const random_models::Variant& v : random_models::variants())
-      if (v.name == GetParam().name) random_models::write(v, folder_);
-    for (std::int32_t i = 0; i < 75; ++i) ids_.push_back(i * 37 % 96);
-    file_ = files::ModelFile::open(folder_.path());
-    renew();
-  }
-  void TearDown() override {
-    backend_.reset();
-    device_.reset();
-    EXPECT_EQ(validation_messages().size(), messages_);
-  }
-  void renew() {
-    backend_.reset();
-    device_.reset();
-    PhysicalDevice chosen = physical();
-    chosen.top_used = true;  // so that filters' masks are applied on the device, also where the host is faster
-    device_ = Device::open(chosen);
-    backend_ = make_backend(device_, 0);
-  }
-
   std::shared_ptr<engine::Model> load() {
     stage_ = "load";
-    return engine::Model::load_on(std::vector<std::shared_ptr<Backend>>{backend_}, file_,
+    return engine::Model::load_on(std::vector<std::shared_ptr<Backend>>{device_.backend()}, file_,
                                   {.kv_budget = 1 << 22, .compute = Compute::float32}, {}, Cancel{});
-  }
-  Results calls(const engine::Model& model) {
-    return engine::toy::calls(model, ids_, GetParam().generates, folder_.path("prefix"), stage_);
   }
   void expect_right(const Results& found, const std::string& when) {
     EXPECT_EQ(found.ids, expected_.ids) << when;
@@ -103,19 +65,16 @@ class EveryCallOfAModel : public testing::TestWithParam<Kind> {
     }
     model.reset();
     EXPECT_EQ(device_->allocated(), 0u) << when;
-    if (device_->lost()) renew();
+    if (device_->lost()) device_.renew();
     return kind;
   }
 
-  files::testing::TempFolder folder_;
-  std::vector<std::int32_t> ids_;
-  std::shared_ptr<const files::ModelFile> file_;
-  const std::size_t messages_ = validation_messages().size();
-  std::shared_ptr<Device> device_;
-  std::shared_ptr<Backend> backend_;
-  Results expected_;
-  std::string stage_;
-  std::map<std::string, int> errors_;
+  const std::shared_ptr<const files::ModelFile> file_ = files::ModelFile::open(folder_.path());
+  FaultyDevice device_{[] {
+    PhysicalDevice chosen = physical();
+    chosen.top_used = true;  // so that filters' masks are applied on the device, also where the host is faster
+    return Device::open(chosen);
+  }};
 };
 
 TEST_P(EveryCallOfAModel, Fails) {
@@ -124,8 +83,7 @@ TEST_P(EveryCallOfAModel, Fails) {
   expect_right(calls(*load()), "the second life");
   const std::int64_t all = faults().calls() - before;
   ASSERT_GT(all, 50);
-  const char* asked = std::getenv("PUMICE_TEST_FAILURES");
-  const std::int64_t stride = asked ? std::max(1, std::atoi(asked)) : all / 4;
+  const std::int64_t stride = stride_or(all / 4);
   std::int64_t tried = 0, thrown = 0;
   for (std::int64_t call = stride / 2; call < all; call += stride) {
     // After a lost device, all pipelines are made anew, which takes seconds in software.
@@ -138,23 +96,20 @@ TEST_P(EveryCallOfAModel, Fails) {
     if (HasFailure()) return;
   }
   expect_right(calls(*load()), "the last life");
-  std::cout << "  " << GetParam().name << ": " << tried << " of " << all << " calls failed, " << thrown << " errors:";
-  for (const auto& [stage, errors] : errors_) std::cout << ' ' << stage << ' ' << errors;
-  std::cout << '\n';
+  std::cout << "  " << GetParam().name << ": " << tried << " of " << all << " calls failed, " << thrown << " errors:" << errors() << '\n';
   // Of the calls that wait for the device, which are most of the calls on a slow machine, only one that loses the device is an error.
   EXPECT_GE(thrown, tried / 4);
 }
 
 // A dense model is the tiny one of faults_test.cpp, all of whose calls fail. Qwen3-Next, which has recurrent layers, attention and experts,
 // takes half a minute even for a sample.
-std::vector<Kind> kinds() {
-  std::vector<Kind> all = {{"mixtral", true}, {"mamba2", true}, {"bert", false}};
+std::vector<engine::toy::Kind> kinds() {
+  std::vector<engine::toy::Kind> all = {{"mixtral", true}, {"mamba2", true}, {"bert", false}};
   if (std::getenv("PUMICE_TEST_FAILURES")) all.push_back({"qwen3_next", true});
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, EveryCallOfAModel, testing::ValuesIn(kinds()),
-                         [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(Models, EveryCallOfAModel, testing::ValuesIn(kinds()), testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace pumice::vulkan
