@@ -139,6 +139,7 @@ TEST(EveryCallOfADevice, Fails) {
     EXPECT_TRUE(std::equal(out.begin(), out.begin() + 64, in.begin() + 64) && std::equal(out.begin() + 64, out.end(), in.begin() + 3 * 64));
   };
   const std::size_t messages = validation_messages().size();
+  life();  // the first device of the process makes calls that later ones do not
   for (const bool cached : {false, true}) {
     const auto prepare = [&] {
       if (!cached) std::filesystem::remove_all(folder);
