@@ -25,7 +25,7 @@ def test_sixteen_threads_generate(smollm2: pumice.Model) -> None:
     prompts = [f"A list of {i} stones:" for i in range(THREADS)]
 
     def run(prompt: str) -> list[int]:
-        return smollm2.generate(prompt, max_new_tokens=16, temperature=0.8, seed=5).ids.tolist()
+        return smollm2.generate(prompt, max_new_tokens=8, temperature=0.8, seed=5).ids.tolist()
 
     alone = [run(prompt) for prompt in prompts]
     with ThreadPoolExecutor(THREADS) as pool:
@@ -33,7 +33,7 @@ def test_sixteen_threads_generate(smollm2: pumice.Model) -> None:
 
 
 def test_sixteen_threads_encode(minilm: pumice.Model) -> None:
-    texts = [[f"text {i} of thread {t} about {'stones ' * (i % 7)}" for i in range(40)] for t in range(THREADS)]
+    texts = [[f"text {i} of thread {t} about {'stones ' * (i % 7)}" for i in range(12)] for t in range(THREADS)]
     alone = [minilm.encode(part) for part in texts]
     with ThreadPoolExecutor(THREADS) as pool:
         together = list(pool.map(minilm.encode, texts))
@@ -181,10 +181,10 @@ def test_four_chats_in_turns_reuse_their_own_prefix(smollm2: pumice.Model) -> No
 
 
 def test_a_small_kv_budget_holds() -> None:
-    with pumice.load(samples.smollm2(), device="cpu", n_ctx=512, kv_budget=40 << 20) as model:
-        for i in range(12):
-            model.generate(f"{i} " * 100, max_new_tokens=8, temperature=0)
-            assert model.memory()["kv_reserved"] <= 40 << 20
+    with pumice.load(samples.smollm2(), device="cpu", n_ctx=128, kv_budget=6 << 20) as model:  # 272 tokens
+        for i in range(5):
+            model.generate(f"{i} " * 40, max_new_tokens=8, temperature=0)
+            assert model.memory()["kv_reserved"] <= 6 << 20
         assert model.cache_stats()["pages_evicted"] > 0
 
 
@@ -217,7 +217,7 @@ def test_errors_leave_the_model_usable(smollm2: pumice.Model) -> None:
 def test_scores_beside_a_stream(smollm2: pumice.Model) -> None:
     """score() and logits() are computed in the same steps as a running stream. They must give the same numbers as without the stream, and
     the stream must give the same tokens."""
-    texts = [np.arange(1000 + i, 1000 + i + 40 * (i + 1), dtype=np.int32) for i in range(4)]
+    texts = [np.arange(1000 + i, 1000 + i + 20 * (i + 1), dtype=np.int32) for i in range(4)]
     scores = [smollm2.score(text) for text in texts]
     rows = [smollm2.logits(text) for text in texts]
     alone = smollm2.generate("Rivers", max_new_tokens=30, temperature=0).ids.tolist()
