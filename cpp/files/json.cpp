@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "files/limits.h"
@@ -10,11 +11,26 @@
 namespace pumice::files {
 namespace {
 
+// Returns where `json` is first nested deeper than allowed. The JSON library does not say where it begins a list or an object.
+std::size_t first_too_deep(std::string_view json) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (c == '"') quoted = !quoted;
+    if (quoted && c == '\\') ++i;  // the next character is escaped
+    if (quoted) continue;
+    depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+    if (depth > kMaxJsonDepth) return i;
+  }
+  return json.size();
+}
+
 // Turns the JSON library's calls into pumice's events.
 class Adapter {
  public:
-  Adapter(const std::string& file, const std::string& field, std::uint64_t base, JsonEvents& events)
-      : file_(file), field_(field), base_(base), events_(events) {}
+  Adapter(const std::string& file, const std::string& field, std::uint64_t base, std::string_view text, JsonEvents& events)
+      : file_(file), field_(field), base_(base), text_(text), events_(events) {}
 
   bool null() { return pass(std::monostate{}); }
   bool boolean(bool value) { return pass(value); }
@@ -40,13 +56,14 @@ class Adapter {
   bool pass(JsonScalar value) { return events_.scalar(std::move(value)), true; }
   void enter() {
     if (++depth_ > kMaxJsonDepth) {
-      fail_at(ErrorKind::model_format, file_, field_, std::nullopt, "is nested deeper than ", kMaxJsonDepth, " levels");
+      fail_at(ErrorKind::model_format, file_, field_, base_ + first_too_deep(text_), "is nested deeper than ", kMaxJsonDepth, " levels");
     }
   }
 
   const std::string& file_;
   const std::string& field_;
   std::uint64_t base_;
+  std::string_view text_;
   JsonEvents& events_;
   int depth_ = 0;
 };
@@ -67,10 +84,12 @@ class ConfigBuilder : public JsonEvents {
     if (empty && !frames_.empty()) put(path(), Nested{});
   }
   void scalar(JsonScalar value) override {
-    if (++values_ > kMaxConfigValues)
-      fail_at(ErrorKind::model_format, file_, "", std::nullopt, "has more than ", kMaxConfigValues, " values");
     if (frames_.empty()) fail_at(ErrorKind::model_format, file_, "", 0, "is not a JSON object");
     Frame& frame = frames_.back();
+    if (++values_ > kMaxConfigValues) {
+      if (frame.array) frame.key = str(frame.count);
+      fail_at(ErrorKind::model_format, file_, path(), std::nullopt, "the file has more than ", kMaxConfigValues, " values up to here");
+    }
     if (!frame.array) return put(path(), std::visit([](auto& held) { return Value(std::move(held)); }, value));
     frame.items.emplace_back(frame.count++, std::move(value));
   }
@@ -165,7 +184,7 @@ class ConfigBuilder : public JsonEvents {
 }  // namespace
 
 void parse_json(const std::string& file, const std::string& field, std::uint64_t base, std::string_view text, JsonEvents& events) {
-  Adapter adapter(file, field, base, events);
+  Adapter adapter(file, field, base, text, events);
   // The parser takes a NUL for the end of the text, and would not read what follows it.
   if (const std::size_t at = text.find('\0'); at != std::string_view::npos)
     fail_at(ErrorKind::model_format, file, field, base + at, "has a NUL character, which JSON does not allow");

@@ -291,7 +291,8 @@ TEST_F(ConfigJson, Broken) {
   refused_config("{\"a\": \"\\ud800\"}", "not valid JSON");
   refused_config("{\"a\": 1} {}", "not valid JSON");
   refused_config(std::string("{\"a\": 1}\0 {", 11), "has a NUL character");
-  refused_config("{\"a\":" + std::string(100'000, '['), "nested deeper than 64");
+  EXPECT_EQ(refused_config("{\"a\":" + std::string(100'000, '['), "nested deeper than 64").offset(), 5u + 63);
+  EXPECT_EQ(refused_config("{\"[\\\"{\": [[], {}], \"b\":" + std::string(64, '['), "nested deeper than 64").offset(), 23u + 63);
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += "{\"a\":";
   refused_config(deep, "nested deeper than 64");
@@ -299,7 +300,7 @@ TEST_F(ConfigJson, Broken) {
   refused_config(std::string(17u << 20, ' '), "at most 16777216");
   std::string many = "{\"a\": [0";
   for (int i = 0; i < (1 << 20); ++i) many += ",0";
-  refused_config(many + "]}", "more than 1048576 values");
+  EXPECT_EQ(refused_config(many + "]}", "more than 1048576 values").field(), "a.1048576");
   const Error error = refused_config("{\"a\": 1,\n \"b\": x}", "near");
   ASSERT_TRUE(error.offset());
   EXPECT_NEAR(static_cast<double>(*error.offset()), 15, 1);
