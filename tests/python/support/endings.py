@@ -275,6 +275,7 @@ def main() -> int:
     if given.show is not None:
         print(Program(given.show, Path(".")).text)
         return 0
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would each process
     begin = time.monotonic()
     wrong = endings(given.processes, given.seed, given.at_once)
     print(f"{given.processes} processes in {time.monotonic() - begin:.0f} s, {len(wrong)} ended wrongly")
