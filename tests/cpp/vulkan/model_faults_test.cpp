@@ -87,10 +87,9 @@ TEST_P(EveryCallOfAModel, Fails) {
   std::int64_t tried = 0, thrown = 0;
   for (std::int64_t call = stride / 2; call < all; call += stride) {
     // After a lost device, all pipelines are made anew, which takes seconds in software.
-    const VkResult code = tried % 4 == 2   ? VK_ERROR_DEVICE_LOST
-                          : tried % 4 == 1 ? VK_ERROR_OUT_OF_HOST_MEMORY
-                                           : VK_ERROR_OUT_OF_DEVICE_MEMORY;
-    ++tried;
+    constexpr VkResult kCodes[] = {VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_DEVICE_LOST,
+                                   VK_ERROR_INITIALIZATION_FAILED};
+    const VkResult code = kCodes[tried++ % 4];
     // One call fails, or it and the 30 after it, which may all be calls that wait for the device.
     thrown += life(call, code == VK_ERROR_OUT_OF_HOST_MEMORY ? 30 : 1, code).has_value();
     if (HasFailure()) return;
