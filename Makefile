@@ -414,7 +414,7 @@ build/sanitize/.configured build/sanitize-thread/.configured: build/%/.configure
 	./cmake/check_system.sh $(PYTHON) test
 	$(PIP) install -q -r tests/build-requirements.txt
 	$(BIN)/cmake -S . -B build/$* -G Ninja $(CMAKE_FLAGS) -DPUMICE_BUILD_TESTS=ON -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) \
-	  $(if $(filter sanitize,$*),-DPUMICE_SANITIZE=address,-DPUMICE_SANITIZE=thread -DPUMICE_VULKAN=OFF)
+	  $(if $(filter sanitize,$*),-DPUMICE_SANITIZE=address -DCMAKE_UNITY_BUILD=ON,-DPUMICE_SANITIZE=thread -DPUMICE_VULKAN=OFF)
 	@touch $@
 
 clean:
@@ -441,7 +441,7 @@ $(VENV)/.tools: $(VENV)/.made tests/requirements.txt
 	@touch $@
 
 # What pumice needs, without pumice: make sanitize builds modules of its own, and needs none of Release.
-$(VENV)/.needs: $(VENV)/.tools pyproject.toml
+$(VENV)/.needs: $(VENV)/.tools pyproject.toml tests/sanitize/needs.py
 	$(BIN)/python tests/sanitize/needs.py > $@.txt
 	$(PIP) install -q -r $@.txt
 	@touch $@
