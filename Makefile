@@ -275,7 +275,7 @@ check-arm: $(VENV)/.made
 	$(BIN)/ninja -C build/arm --quiet _core
 
 # Compiles each product file alone. A file that lacks an include fails here; all other builds compile up to sixteen files as one
-# (CMakeLists.txt). Takes 4 minutes of processor time.
+# (CMakeLists.txt). Takes 10 minutes of processor time.
 check-alone: $(VENV)/.made
 	@./cmake/check_system.sh $(PYTHON)
 	$(PIP) install -q -r tests/build-requirements.txt
