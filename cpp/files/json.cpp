@@ -11,19 +11,25 @@
 namespace pumice::files {
 namespace {
 
+// Calls look(i) for each character json[i] outside of strings, until it returns true. Returns that i, or the size of `json`.
+template <class Look>
+std::size_t find_outside_strings(std::string_view json, const Look& look) {
+  bool quoted = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    if (json[i] == '"') quoted = !quoted;
+    if (quoted && json[i] == '\\') ++i;  // the next character is escaped
+    if (!quoted && look(i)) return i;
+  }
+  return json.size();
+}
+
 // Returns where `json` is first nested deeper than allowed. The JSON library does not say where it begins a list or an object.
 std::size_t first_too_deep(std::string_view json) {
   int depth = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < json.size(); ++i) {
-    const char c = json[i];
-    if (c == '"') quoted = !quoted;
-    if (quoted && c == '\\') ++i;  // the next character is escaped
-    if (quoted) continue;
-    depth += (c == '[' || c == '{') - (c == ']' || c == '}');
-    if (depth > kMaxJsonDepth) return i;
-  }
-  return json.size();
+  return find_outside_strings(json, [&](std::size_t i) {
+    depth += (json[i] == '[' || json[i] == '{') - (json[i] == ']' || json[i] == '}');
+    return depth > kMaxJsonDepth;
+  });
 }
 
 // Turns the JSON library's calls into pumice's events.
@@ -199,12 +205,10 @@ std::string without_infinities(std::string_view text) {
   constexpr std::string_view kInfinity = "Infinity", kLarge = "1.79e308";
   static_assert(kInfinity.size() == kLarge.size());
   std::string json(text);
-  bool quoted = false;
-  for (std::size_t i = 0; i < json.size(); ++i) {
-    if (json[i] == '"') quoted = !quoted;
-    if (quoted && json[i] == '\\') ++i;  // the next character is escaped
-    if (!quoted && std::string_view(json).substr(i).starts_with(kInfinity)) json.replace(i, kLarge.size(), kLarge);
-  }
+  find_outside_strings(json, [&](std::size_t i) {
+    if (std::string_view(json).substr(i).starts_with(kInfinity)) json.replace(i, kLarge.size(), kLarge);  // as long, so nothing moves
+    return false;
+  });
   return json;
 }
 
