@@ -610,6 +610,19 @@ def test_every_name_of_a_split_can_be_built() -> None:
         assert len(tokenizer.encode("Hello 12345 world", add_special=False)) > 2, pre
 
 
+def test_one_pattern_finds_the_words_between_digits() -> None:
+    """StarCoder's and SmolLM's tokenizer.json have two steps for this."""
+    (pattern,) = SPLITS["starcoder"].patterns
+    one = pre_tokenizers.Split(Regex(pattern), "isolated")
+    two = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    draw = random.Random(0)
+    for _ in range(20000):
+        text = "".join(
+            draw.choices(["1", "\u0663", "\u00bd", "a", "\u00e9", "\u0301", " ", "\n", "\u3000", "'", "'s", "'ll", ".", "<"], k=12)
+        )
+        assert [place for _, place in one.pre_tokenize_str(text)] == [place for _, place in two.pre_tokenize_str(text)], text
+
+
 def test_glm_has_no_first_token_of_its_own() -> None:
     keys = {"model": "gpt2", "tokens": BYTE_BPE["tokens"], "merges": BYTE_BPE["merges"]}
     assert load_tokenizer(of_kind({**keys, "pre": "gpt-2"})).bos_id == 11
