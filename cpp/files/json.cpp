@@ -94,7 +94,8 @@ class ConfigBuilder : public JsonEvents {
     Frame& frame = frames_.back();
     if (++values_ > kMaxConfigValues) {
       if (frame.array) frame.key = str(frame.count);
-      fail_at(ErrorKind::model_format, file_, path(), std::nullopt, "the file has more than ", kMaxConfigValues, " values up to here");
+      fail_at(ErrorKind::model_format, file_, field_of(path()), std::nullopt, "the file has more than ", kMaxConfigValues,
+              " values up to here");
     }
     if (!frame.array) return put(path(), std::visit([](auto& held) { return Value(std::move(held)); }, value));
     frame.items.emplace_back(frame.count++, std::move(value));
@@ -145,7 +146,7 @@ class ConfigBuilder : public JsonEvents {
 
   void put(std::string key, Value value) {
     if (!entries_.try_emplace(key, std::move(value)).second) {
-      fail_at(ErrorKind::model_format, file_, key, std::nullopt, "this key comes twice");
+      fail_at(ErrorKind::model_format, file_, field_of(key), std::nullopt, "this key comes twice");
     }
   }
 

@@ -16,10 +16,9 @@ struct ListOf<std::vector<T>> : std::true_type {};
 template <class T>
 inline constexpr bool kIsInteger = std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::int32_t>;
 
-// Returns a key as error messages name it: JSON allows an empty one.
-std::string field_of(std::string_view key) { return key.empty() ? "\"\"" : std::string(key); }
-
 }  // namespace
+
+std::string field_of(std::string_view key) { return key.empty() ? "\"\"" : std::string(key); }
 
 std::string type_name(const Value& value) {
   static constexpr const char* kNames[] = {"null",     "true or false", "an integer", "an integer", "a number", "a string", "booleans",

@@ -45,6 +45,8 @@ using Value = std::variant<std::monostate,  // null in config.json
                            std::vector<std::int32_t> /* GGUF integers of 32 bits and fewer */, std::vector<std::int64_t>,
                            std::vector<float> /* GGUF */, std::vector<double>, StringList, Nested>;
 
+// Returns a key as error messages name it: JSON allows an empty key, which is shown as "".
+std::string field_of(std::string_view key);
 std::string type_name(const Value& value);  // returns the type in words: "an integer", "a list of 3 strings"
 
 // Strings are stored with the bytes of the file, but string() and strings() return valid UTF-8 or throw. Getters return an empty optional

@@ -287,6 +287,7 @@ TEST_F(ConfigJson, Broken) {
   refused_config("{\"a\": 1e999}", "too large");
   refused_config("{\"a\": 1, \"a\": 2}", "a: this key comes twice");
   refused_config("{\"a\": {\"b\": 1}, \"a.b\": 2}", "a.b: this key comes twice");
+  refused_config(R"({"": 1, "": 2})", R"("": this key comes twice)");  // found by fuzzing: the message named no field
   refused_config("{\"a\": \"\xFF\"}", "not valid JSON");
   refused_config("{\"a\": \"\\ud800\"}", "not valid JSON");
   refused_config("{\"a\": 1} {}", "not valid JSON");
