@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from ..common.callbacks import no_end
 from ..errors import EventLoopError
 from ..generate.generation import Chunk
 from . import pump
@@ -50,7 +51,7 @@ class AsyncStream(AsyncIterator[Chunk]):
             return chunk
         error, call.error = call.error, None
         if error is not None:
-            raise error
+            raise no_end(error)
         raise StopAsyncIteration
 
     @contextlib.contextmanager

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..common.callbacks import no_end
 from ..common.exits import start_thread
 from ..errors import EventLoopError, OverloadedError
 
@@ -173,7 +174,7 @@ class Told:
         if self.future.done():
             return False
         if self.error is not None:
-            self.future.set_exception(self.error)
+            self.future.set_exception(no_end(self.error))
         else:
             self.future.set_result(self.value)
         return True

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..common.callbacks import no_end
 from ..common.display import html_lines, token_span
 from .answers import CallDelta, Kind, ToolCall
 from .reasoning import Reasoning
@@ -479,6 +480,8 @@ class Stream(Iterator[Chunk]):
                 self._end()
                 if isinstance(error, KeyboardInterrupt):
                     error.partial = self.result  # type: ignore[attr-defined]
+                if (ended := no_end(error)) is not error:
+                    raise ended from error
                 raise
             self._ready.extend(chunk for i in changed or range(len(self._run.sequences)) for chunk in self._run.sequences[i].chunks(i))
         if not self._ready:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,36 @@ def test_astream(smollm2: pumice.Model) -> None:
         else:
             assert [g.text for g in stream.result] == [g.text for g in result]
     assert free(smollm2)
+
+
+@pytest.mark.parametrize("end", [StopIteration, StopAsyncIteration])
+def test_a_callback_cannot_end_what_waits(end: type[Exception], smollm2: pumice.Model) -> None:
+    """A Future refuses a StopIteration, and an iterator ends at it as if all had been read. The callers get a RuntimeError."""
+
+    def fails(*_: Any) -> None:
+        raise end
+
+    def ends_at_the_third(ids: Any, logits: Any) -> None:
+        if len(ids) >= first + 2:
+            raise end
+
+    class Bias(Mapping[int, float]):
+        __getitem__ = __iter__ = __len__ = fails  # type: ignore[assignment]
+
+    async def reads() -> None:
+        async for _ in smollm2.astream("Rivers", logit_bias=Bias()):
+            pass
+
+    first = len(smollm2.tokenize("Rivers"))
+    said = f"a callback raised {end.__name__}"
+    errors = together(asyncio.wait_for(pumice.aload(samples.minilm(), progress=fails), 30), asyncio.wait_for(reads(), 30))
+    assert [type(error) for error in errors] == [RuntimeError, RuntimeError]
+    assert str(errors[0]) == said and str(errors[1]) in (said, f"generator raised {end.__name__}")
+    with pytest.raises(RuntimeError, match=said) as caught, smollm2.stream("Rivers", logits_processor=ends_at_the_third) as stream:
+        list(stream)
+    assert type(caught.value.__cause__) is end
+    with pytest.raises(end):
+        smollm2.generate("Rivers", logits_processor=ends_at_the_third)
 
 
 def test_the_result_is_there_when_the_last_chunk_was_read(smollm2: pumice.Model, monkeypatch: pytest.MonkeyPatch) -> None:
