@@ -3,6 +3,7 @@ CPU when a GPU is lost."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 import weakref
@@ -104,7 +105,7 @@ class ModelBase:
         self._moving = threading.Lock()
         self._pools: Pools | None = None  # the threads of asynchronous calls. The first such call makes them.
         self._small_calls: Sized = ()  # the calls of aencode() that wait to be tokenized; event_loops/small_encodes.py sets it
-        self.info: dict[str, Any] = {
+        self._info: dict[str, Any] = {
             **engine.info,
             "lora": [*options["lora"]],
             "labels": labels_of(file, int(engine.info["labels"]), config, "label" in engine.info["tasks"]),
@@ -135,14 +136,20 @@ class ModelBase:
         messages += [{"role": "query", "content": query}, {"role": "document", "content": document}]
         return self._chats.rendered(messages, {}, parse_special=False)[1]
 
+    @property
+    def info(self) -> dict[str, Any]:
+        """A dict of what the file says and of how it was loaded: tasks, n_ctx, max_tokens, prompts, ... docs/python/model.md has its keys.
+        Each access makes a new dict, so a change of it does not change the model."""
+        return copy.deepcopy(self._info)
+
     def _need(self, task: str, call: str) -> None:
         if self._closed:
             raise ValueError(f"This model ({shown_path(self.path.name)}) is closed")
-        tasks = list(self.info["tasks"])
+        tasks = list(self._info["tasks"])
         if task not in tasks:
             can = " and ".join(TASK_CALLS[t] for t in tasks if t in TASK_CALLS)
             raise UnsupportedTaskError(
-                f"{call} needs {_TASK_NEEDS[task]}; {shown_path(self.path.name)} is {self.info['architecture']!r}. It can do {can}"
+                f"{call} needs {_TASK_NEEDS[task]}; {shown_path(self.path.name)} is {self._info['architecture']!r}. It can do {can}"
             )
 
     def _layers(self, call: str) -> _core.Model:
@@ -165,6 +172,6 @@ class ModelBase:
             core = _core.load(self._file, engine_options(self._file, options, self._config), None)
             self._core = core
             self._encoder = self._make_encoder(core)
-            self.info.update({**core.info, "labels": self.info["labels"]})
+            self._info.update({**core.info, "labels": self._info["labels"]})
             lost_core.close()
         warn(FallbackWarning, f'the model was loaded with device="auto"; it goes on on the CPU, because its GPU failed: {lost}')

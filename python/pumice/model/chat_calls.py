@@ -101,7 +101,7 @@ class ChatCalls(ModelBase):
             reasoning = [self._generator.reasoning(self._chats.marks(asked), asked.ids, asked.reasons)]
         if dry_run:
             known = {"prompt_tokens": len(asked.ids), "reused_tokens": 0, "seed": params.seed or 0, "params": params}
-            return asked.nothing(device=str(self.info.get("device", "")), **known)
+            return asked.nothing(device=str(self._info.get("device", "")), **known)
         answers: list[Continuation] = []
 
         def begin(tokenizer: Tokenizer, params: Any) -> Continuation:

@@ -156,7 +156,7 @@ class EncodeCalls(ModelBase):
         Raises TypeError or ValueError; the message names the argument."""
         if not isinstance(vectors, sparse.SparseVectors):
             raise TypeError(f"vectors must be SparseVectors, not {shown(vectors)}")
-        size = int(self.info["vocab_size"])
+        size = int(self._info["vocab_size"])
         if vectors.shape[-1] != size:
             raise ValueError(f"vectors have {vectors.shape[-1]} columns, and this model has {size} tokens: they are another model's")
         most = None if top_k is None else integer("top_k", top_k, 1)
@@ -245,7 +245,7 @@ class EncodeCalls(ModelBase):
         single = pair or isinstance(pairs, str)
         items: Iterable[Any] = [tuple(pairs)] if pair else [pairs] if single else pairs
         if output == "labels" and activation is None:
-            several = len(self.info["labels"]) > 1 and self._file.get("problem_type") != "multi_label_classification"
+            several = len(self._info["labels"]) > 1 and self._file.get("problem_type") != "multi_label_classification"
             activation = "softmax" if several else "sigmoid"
         with argument("pairs"):
             scores, cuts = self._encoder.classify(items, truncate, show_progress_bar, activation, cancel, details)
@@ -260,7 +260,7 @@ class EncodeCalls(ModelBase):
         return Predicted(result, int(tokens[0]), int(cut[0])) if single else Predicted(result, tokens, cut)
 
     def _prediction(self, row: list[float]) -> Prediction:
-        by_name = dict(zip(self.info["labels"], row, strict=True))
+        by_name = dict(zip(self._info["labels"], row, strict=True))
         label = max(by_name, key=lambda name: by_name[name])
         return Prediction(label, by_name[label], by_name)
 
@@ -338,7 +338,7 @@ class EncodeCalls(ModelBase):
 
     @cached_property
     def _spans(self) -> SpanReader:
-        return SpanReader(self.info["labels"], self._tokenizer, viterbi_biases(self._file))
+        return SpanReader(self._info["labels"], self._tokenizer, viterbi_biases(self._file))
 
     @checked_keywords()
     def rank(

@@ -48,7 +48,7 @@ class InsideCalls(ModelBase):
     def _some_ids(self, given: str | Ids) -> Int32:
         """Returns the ids of a text, with the model's special tokens around it. If ids are given, checks and returns them."""
         with argument("ids"):
-            return text_ids(self._tokenizer, given) if isinstance(given, str) else check_ids(given, self.info["vocab_size"], "ids")
+            return text_ids(self._tokenizer, given) if isinstance(given, str) else check_ids(given, self._info["vocab_size"], "ids")
 
     @checked_keywords()
     @survives_its_device
@@ -103,7 +103,7 @@ class InsideCalls(ModelBase):
         begins with the text ("texts[3]: ...")."""
         engine = self._decoder("perplexity()")
         with argument("window", ContextLengthError):
-            size = checked_window(window, int(self.info["n_ctx"]))
+            size = checked_window(window, int(self._info["n_ctx"]))
         return measure(engine, self._windows(texts, size), size, progress)
 
     @checked_keywords()
@@ -126,10 +126,10 @@ class InsideCalls(ModelBase):
             raise TypeError(f"reference must be a loaded model (pumice.Model), not {type(reference).__name__}")
         engines = self._decoder("compare()"), reference._decoder("compare()")
         with argument("window", ContextLengthError):
-            size = checked_window(window, min(int(self.info["n_ctx"]), int(reference.info["n_ctx"])))
+            size = checked_window(window, min(int(self._info["n_ctx"]), int(reference._info["n_ctx"])))
         given = texts if isinstance(texts, str) else list(texts)
         windows, other = self._windows(given, size), reference._windows(given, size)
-        vocabularies = [model.info["vocab_size"] for model in (self, reference)]
+        vocabularies = [model._info["vocab_size"] for model in (self, reference)]
         if vocabularies[0] != vocabularies[1]:
             raise ValueError(f"reference has a vocabulary of {vocabularies[1]} tokens, and this model one of {vocabularies[0]}")
         if len(windows) != len(other) or not all(np.array_equal(a.ids, b.ids) for a, b in zip(windows, other, strict=True)):
@@ -152,7 +152,7 @@ class InsideCalls(ModelBase):
 
         No cache is used, so all T tokens are computed at once, and each layer in turn needs memory for T rows. T is at most info["n_ctx"].
         Raises ContextLengthError for longer texts, and ValueError for layers that the model does not have."""
-        count = self.info["layers"]
+        count = self._info["layers"]
         if layers is None:
             wanted = list(range(count + 1))
         else:
@@ -174,7 +174,7 @@ class InsideCalls(ModelBase):
         This is meant for short texts. The model's threads compute the weights once more, in double, from the queries and keys of the layer
         (0.1 s of processor time for 512 tokens and 12 heads of 32 columns). The result takes 4 * heads * T * T bytes. Raises
         ContextLengthError for more than 4096 tokens."""
-        count = self.info["layers"]
+        count = self._info["layers"]
         number = integer("layer", layer, -count, count)
         if number == 0:
             raise ValueError(f"layer=0 are the embeddings, which look at nothing; layers are 1 to {count}, or -1 to {-count} from the end")

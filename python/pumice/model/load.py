@@ -201,13 +201,13 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
     except BaseException:
         engine.close()
         raise
-    model.info["load_seconds"] = time.perf_counter() - started
+    model._info["load_seconds"] = time.perf_counter() - started
     logger.info("%s", model._log_line())
     if fallback := lost or engine.placement().get("fallback"):
         warn(FallbackWarning, str(fallback))
     for what in model._incomplete:
         warn(IncompleteModelWarning, f"{shown_path(path.name)} {what}")
-    if settings.ignored and "generate" in model.info["tasks"]:
+    if settings.ignored and "generate" in model._info["tasks"]:
         asked = ", ".join(settings.ignored)
         warn(
             FallbackWarning,

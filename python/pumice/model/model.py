@@ -41,8 +41,8 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
 
     def _set_routes(self, routes: dict[str, Model], default: str | None) -> None:
         self._routes, self._default_route = routes, default
-        width = {name: "sparse" if route._config.sparse.head == "always" else route.info["vector_size"] for name, route in routes.items()}
-        self.info["routes"] = {name: f"{route.info['architecture']}, {width[name]}" for name, route in routes.items()}
+        width = {name: "sparse" if route._config.sparse.head == "always" else route._info["vector_size"] for name, route in routes.items()}
+        self._info["routes"] = {name: f"{route._info['architecture']}, {width[name]}" for name, route in routes.items()}
 
     # ------------------------------------------------------------ under an event loop
     async def agenerate(self, prompt: Prompt | Sequence[Prompt], **sampling: Unpack[Sampling]) -> Any:
@@ -188,7 +188,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         Raises ValueError if the model is closed."""
         if self._closed:
             raise ValueError(f"This model ({shown_path(self.path.name)}) is closed")
-        found: dict[str, Any] = self._layers("stats()").stats() if "generate" in self.info["tasks"] else {}
+        found: dict[str, Any] = self._layers("stats()").stats() if "generate" in self._info["tasks"] else {}
         for model in {id(each): each for each in (self, *self._routes.values())}.values():
             counts = model._core.encode_stats()
             counts["waiting"] += len(model._small_calls)
@@ -197,19 +197,19 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
         return found
 
     def _headline(self) -> str:
-        i = self.info
+        i = self._info
         return f"{shown_path(self.path.name)}: {i['architecture']}, {count(i['parameters'])} parameters, {formats(i['formats'])}"
 
     def _devices(self) -> str:
         """Returns a text such as "cpu (avx2, 2 threads): 10 layers, vulkan:0 (name): 20 layers"."""
-        i = self.info
+        i = self._info
         devices = i["devices"]
         about = {d["id"]: f"{i['isa']}, {i['threads']} threads" if d["id"] == "cpu" else d["name"] for d in devices}
         layers = {d["id"]: f": {d['layers']} layers" if len(devices) > 1 else "" for d in devices}
         return ", ".join(f"{device} ({text}){layers[device]}" for device, text in about.items())
 
     def _log_line(self) -> str:
-        i = self.info
+        i = self._info
         context = f"context {i['n_ctx']}" + (f" of the model's {i['n_ctx_model']}" if i["n_ctx"] < i["n_ctx_model"] else "")
         kv = self._core.memory().get("kv_budget", 0)
         notes = "".join(f"; {note}" for note in self._placement()["notes"])
@@ -221,7 +221,7 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
     def summary(self) -> Plan:
         """Returns what the model is and on which device each layer is. The result prints as a table, also in notebooks. Successive equal
         layers share a row of the table."""
-        i = self.info
+        i = self._info
         tasks = ", ".join(TASK_CALLS.get(task, task) for task in i["tasks"])
         header = [
             self._headline(),

@@ -50,7 +50,7 @@ class TextCalls(ModelBase):
         skip_special: whether to leave special tokens out.
 
         Raises TypeError, and ValueError for ids that the model does not have."""
-        array = check_ids(ids, self.info["vocab_size"], "ids")
+        array = check_ids(ids, self._info["vocab_size"], "ids")
         skip_special = flag("skip_special", skip_special)
         return str(self._tokenizer.decode(array, skip_special=skip_special)) if array.size else ""
 
@@ -65,7 +65,7 @@ class TextCalls(ModelBase):
         The bytes of a control token are its text. An id without a token has those of U+FFFD. A WordPiece tokenizer does not keep spaces:
         a token that begins a word gets one space, and the bytes of ids are not exactly the text. Raises TypeError or ValueError for ids
         that the model does not have."""
-        return [self._tokenizer.token_bytes(i) for i in check_ids(ids, self.info["vocab_size"], "ids").tolist()]
+        return [self._tokenizer.token_bytes(i) for i in check_ids(ids, self._info["vocab_size"], "ids").tolist()]
 
     @checked_keywords()
     def count_tokens(self, text: str) -> int:

@@ -246,6 +246,15 @@ def test_pickles_as_its_load_arguments(pumice: Any, tmp_path: Path, monkeypatch:
         assert again.generate("abc").text == "cba"
 
 
+def test_a_changed_info_does_not_change_the_model(model: Any) -> None:
+    before = model.info
+    taken = model.info
+    taken["tasks"].clear()
+    taken.clear()
+    assert model.info == before and model.info is not before
+    assert model.generate("abc").text == "cba"
+
+
 def test_info(model: Any) -> None:
     assert model.info["architecture"] == "toy"
     assert model.info["n_ctx"] == CONTEXT
