@@ -146,7 +146,7 @@ class Job:
         for file in self.files:
             heads.update(file.head)
         # A text that changes whenever the bytes of the result may change. It does not depend on their path.
-        self.key = hashlib.sha256(f"{source}\n{heads.hexdigest()}\n{_core.__version__}".encode()).hexdigest()
+        self.key = hashlib.sha256(f"{source}\n{heads.hexdigest()}\n{_core.__version__}".encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -391,6 +391,18 @@ def test_after_a_crash_of_the_system_what_is_on_the_disk_counts(tmp_path: Path) 
     assert output.read_bytes() == whole.read_bytes()
 
 
+def test_names_that_are_no_utf8(tmp_path: Path) -> None:
+    folder = random_models.make_folder("mixtral", tmp_path)
+    plain, named = tmp_path / "m.gguf", os.fsdecode(os.fsencode(tmp_path) + b"/\xff.gguf")
+    pumice.convert(folder, plain, **PLAIN)
+    other = folder.rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xfe"))
+    assert "33 tensors" in str(pumice.convert(other, named, dry_run=True, **PLAIN))
+    pumice.convert(other, named, **PLAIN)
+    pumice.quantize(named, tmp_path / "q.gguf", to="q8_0", progress=False)
+    with pumice.load(named, n_ctx=32) as model, pumice.load(plain, n_ctx=32) as same:
+        assert np.array_equal(model.logits([1, 2]), same.logits([1, 2]))
+
+
 def test_an_interrupted_call_goes_on(tmp_path: Path) -> None:
     folder, whole, output = random_models.make_folder("mixtral", tmp_path), tmp_path / "whole.gguf", tmp_path / "m.gguf"
     pumice.convert(folder, whole, to="q8_0", **PLAIN)
