@@ -87,9 +87,10 @@ Number in_range(std::string_view name, const py::handle& value, const engine::Ra
   if constexpr (std::is_same_v<Number, float>) {
     const double number = real(name, value);
     engine::check_range(name, number, range);
-    // A number that a float cannot tell from the limit stays above it. Otherwise it would be refused later, with a message about the limit.
+    // A number above the limit that a float cannot tell from it stays above it. Otherwise it would be refused later, with a message about
+    // the limit, or would mean what the limit means: with max_seconds=0, a call has no limit of time.
     const auto held = static_cast<float>(number), low = static_cast<float>(range.low);
-    return range.above_low && held <= low ? std::nextafter(low, std::numeric_limits<float>::infinity()) : held;
+    return number > range.low && held <= low ? std::nextafter(low, std::numeric_limits<float>::infinity()) : held;
   } else {
     const py::object number = whole(name, value);
     int overflow = 0;

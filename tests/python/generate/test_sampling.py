@@ -360,3 +360,12 @@ def test_bad_words_of_a_folder(tmp_path: Path) -> None:
             continue
         with pytest.raises(pumice.ModelFormatError, match="bad_words_ids"):
             pumice.load(folder, device="cpu")
+
+
+def test_a_time_that_a_float_takes_for_nothing_is_no_time(smollm2: pumice.Model) -> None:
+    """0 means no limit, and so did 1e-46, which a float32 cannot tell from 0."""
+    for seconds in (1e-3, 1e-44, 1e-46, 1e-300):
+        assert smollm2.generate(TEXT, max_new_tokens=100, max_seconds=seconds).finish_reason == "cancelled"
+    assert smollm2.generate(TEXT, max_new_tokens=4, max_seconds=0).finish_reason == "length"
+    greedy = smollm2.generate(TEXT, max_new_tokens=8, temperature=0).text
+    assert {smollm2.generate(TEXT, max_new_tokens=8, temperature=t, seed=1).text for t in (1e-300, 1e-44)} == {greedy}
