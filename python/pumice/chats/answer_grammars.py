@@ -22,7 +22,7 @@ from ..generate.grammar import Grammar
 from ..generate.lark import Lark, lark_regex, lark_text
 from ..generate.reasoning import Marks
 from ..generate.schema_rules import exact
-from ..generate.schemas import closed, is_pydantic, places, prepared, schema_of_type
+from ..generate.schemas import closed, for_compiler, is_pydantic, places, prepared, schema_of_type
 from .bare_arguments import BareArguments
 from .response_templates import Row, Thought, Written
 from .text_arguments import TextArguments
@@ -147,7 +147,7 @@ class AnswerGrammar(Lark):
         to the new rule."""
         if (found := exact(schema, _LOOSE, self, name)) is not None:
             return found
-        return self.other(name, json_schema={**schema, "$comment": json.dumps({"#": "#"}), "x-guidance": _LOOSE})
+        return self.other(name, json_schema={**for_compiler(schema, _LOOSE), "$comment": json.dumps({"#": "#"})})
 
     def belongs(self, begin: int, whose: str) -> None:
         """Has error messages say whose the schemas are that were added as others[begin:]."""

@@ -26,7 +26,21 @@ from ..errors import GrammarError, GrammarWarning, TokenizerError
 from .lark import Lark, lark_text
 from .lexeme_sizes import check_lexemes
 from .schema_rules import exact, origin
-from .schemas import ENFORCED, FORMATS, MOST_BYTES, RELAXABLE, closed, is_pydantic, places, pointer, prepared, relaxed_words, schema_of_type
+from .schemas import (
+    ANY_KEY,
+    ENFORCED,
+    FORMATS,
+    MOST_BYTES,
+    RELAXABLE,
+    closed,
+    for_compiler,
+    is_pydantic,
+    places,
+    pointer,
+    prepared,
+    relaxed_words,
+    schema_of_type,
+)
 
 if TYPE_CHECKING:
     from ..tokens.tokenizers import Tokenizer
@@ -96,7 +110,7 @@ class Grammar:
         made_for, made = schema if is_pydantic(schema) else None, Lark()
         if (start := exact(ready, guidance, made, "schema")) is not None:
             return cls._make("json_schema", "llguidance", made.source(start), relaxed, made_for)
-        source = json.dumps({**ready, "x-guidance": guidance}, ensure_ascii=False)
+        source = json.dumps(for_compiler(ready, guidance), ensure_ascii=False)
         return cls._make("json_schema", "json", source, relaxed, made_for)
 
     @classmethod
@@ -229,7 +243,8 @@ def explained(grammar: Grammar, told: str) -> GrammarError:
     ):
         where, hint = _place(schema, told)
         if where != "#" or grammar._kind == "json":
-            return GrammarError(f"{origin(schema, where)}: the schema cannot be enforced: {told}. {hint}".rstrip())
+            where = origin(schema, where).replace(pointer("patternProperties", ANY_KEY), "additionalProperties")  # see for_compiler()
+            return GrammarError(f"{where}: the schema cannot be enforced: {told}. {hint}".rstrip())
     return GrammarError(f"the {grammar._made_by} grammar cannot be enforced: {told}")
 
 

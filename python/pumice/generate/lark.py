@@ -28,22 +28,66 @@ _BLANKS = {
     r"\uff00-\U0010ffff",
 }
 _WORDS = {"d": "0-9", "D": r"\x00-/:-\U0010ffff", "w": "0-9A-Z_a-z", "W": r"\x00-/:-@\[-\^`{-\U0010ffff"}
-_PIECE = re.compile(r"\\(.)|\[\^?\]?|\]", re.DOTALL)
+_PIECE = re.compile(r"\\(.)|\[\^?|\]|&&|--|~~", re.DOTALL)
 
 
-def with_blanks(pattern: str, classes: Mapping[str, str] = _BLANKS) -> str:
-    """Returns a regular expression of JSON Schema in which \\s and \\S are written out. classes: the classes to write out, as ranges."""
-    inside = False  # whether the place is between [ and ]
+def ecma(pattern: str, classes: Mapping[str, str] = _BLANKS) -> str:
+    """Returns a regular expression of JSON Schema as the compiler must read it. \\s and \\S are written out. In a class, the signs [ and &&
+    and -- and ~~ are characters, as in ECMA-262. In Rust they would nest and combine classes. classes: what to write out, as ranges."""
+    begin = -1  # the place behind the [ or [^ of the class that is being read, or -1 outside of classes
 
     def spelt(found: re.Match[str]) -> str:
-        nonlocal inside
+        nonlocal begin
+        part = found[0]
         if found[1] in classes:
-            return classes[found[1]] if inside else f"[{classes[found[1]]}]"
-        if found[1] is None and (found[0] == "]") == inside:
-            inside = not inside
-        return found[0]
+            return classes[found[1]] if begin >= 0 else f"[{classes[found[1]]}]"
+        if found[1] is not None or (begin < 0 and part[0] != "["):
+            return part
+        if begin < 0:
+            begin = found.end()
+            return part
+        if part == "]" and found.start() > begin:
+            begin = -1
+            return part
+        return f"{part[:-1]}\\{part[-1]}" if part[0] != "[" else f"\\{part}"
 
     return _PIECE.sub(spelt, pattern)
+
+
+_CLASS = re.compile(r"\\P(?:\{[^}]*\}|.)|\\.|\[(?:\\.|[^\\\]])*\]", re.DOTALL)
+_PROPERTY = re.compile(r"\\([pP])(?:\{[^}]*\}|.)", re.DOTALL)
+
+
+def without_nul(pattern: str) -> str:
+    """Returns a regular expression that comes from ecma(), with classes that leave out the NUL character if they leave out " or \\ too.
+    Raises ValueError with the class if it cannot be written in this way.
+
+    For every class that has all control characters, the compiler (llguidance 1.9, in its package derivre) allows JSON's escapes of " and
+    \\, also for one without these two characters, such as [^"]."""
+
+    def spelt(found: re.Match[str]) -> str:
+        part = found[0]
+        if part.startswith("\\P"):
+            return f"[^\\x00\\p{part[2:]}]"
+        if part[0] == "\\" or not _has_nul_without_escapes(part):
+            return part
+        if not part.startswith("[^"):
+            raise ValueError(part)
+        return f"[^\\x00{part[2:]}"
+
+    return _CLASS.sub(spelt, pattern)
+
+
+def _has_nul_without_escapes(class_: str) -> bool:
+    """Returns whether a class [...] has the NUL character, but not both of " and \\."""
+    negated = class_.startswith("[^")
+    # Which characters a property has is not looked up: one that is left out may have " and \, and one that is not may lack them.
+    plain = _PROPERTY.sub(lambda found: r"\x00" if found[1] == "P" else r"\"\\" if negated else "", class_)
+    try:
+        compiled = re.compile(plain)
+    except (re.error, RecursionError, OverflowError):
+        return negated
+    return compiled.fullmatch("\0") is not None and not all(map(compiled.fullmatch, '"\\'))
 
 
 def anchored(pattern: Any) -> str | None:
@@ -56,7 +100,7 @@ def anchored(pattern: Any) -> str | None:
         depth += {"(": 1, ")": -1}.get(found[0], 0)
         if depth == 0 and found.end() < len(group):  # the first group ends before the last character
             return None
-    return with_blanks(group, {**_BLANKS, **_WORDS}) if depth == 0 else None
+    return ecma(group, {**_BLANKS, **_WORDS}) if depth == 0 else None
 
 
 def matches_nothing(pattern: str) -> bool:

@@ -17,7 +17,7 @@ from ..common.arguments import shown
 from ..errors import GrammarError
 from . import number_texts
 from .lark import Lark, lark_text
-from .schemas import ENFORCED, RELAXABLE, inner_schemas, places, pointer, referred
+from .schemas import ENFORCED, RELAXABLE, for_compiler, inner_schemas, places, pointer, referred
 
 T = TypeVar("T")
 
@@ -357,7 +357,7 @@ class JsonRules(SchemaRules):
         document, origins = self._document(schema, path)
         key = json.dumps(document)
         if key not in self._compiled_before:
-            found = {"$comment": json.dumps(origins), **document, "x-guidance": self._guidance}
+            found = {"$comment": json.dumps(origins), **for_compiler(document, self._guidance)}
             self._compiled_before[key] = self._made.other(self._new(), json_schema=found)
         return self._compiled_before[key]
 

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, cast
 
 from ..common.arguments import did_you_mean, plain, shown
 from ..errors import GrammarError
-from .lark import with_blanks
+from .lark import ecma, without_nul
 from .number_texts import is_number, multiple_kept
 
 MOST_BYTES = 256 << 10  # maximum size of a grammar's source in bytes; the engine has the same limit
@@ -247,7 +249,7 @@ def prepared(schema: dict[str, Any], relax: Sequence[str] = ()) -> tuple[dict[st
         patterns += ("pattern" in here) + ("format" in here) + (len(named) if isinstance(named, dict) else 0)
         if patterns > MOST_PATTERNS:
             raise GrammarError(f"the schema has more than {MOST_PATTERNS} patterns and formats, at {path}; their masks would take too long")
-        _make_patterns_exact(here)
+        _make_patterns_exact(path, here)
         if is_number(given := here.get("multipleOf")) and given > 0:
             step = Fraction(repr(given))
             multiple, before = (step, None) if multiple is None else (_common_multiple(multiple, step), multiple)
@@ -263,13 +265,23 @@ def _is_idle(word: str, here: Mapping[str, Any]) -> bool:
     return any(type(value) is type(here[word]) and value == here[word] for value in _IDLE.get(word, ()))
 
 
-def _make_patterns_exact(here: dict[str, Any]) -> None:
-    """Rewrites the regular expressions of a schema as the compiler must read them (with_blanks), and formats of EXACT_FORMATS as patterns.
-    Changes `here` in place."""
+def _make_patterns_exact(path: str, here: dict[str, Any]) -> None:
+    """Rewrites the regular expressions of a schema as the compiler must read them, and formats of EXACT_FORMATS as patterns. Changes `here`
+    in place. path: the JSON pointer of `here`."""
     if isinstance(pattern := here.get("pattern"), str):
-        here["pattern"] = with_blanks(pattern)
+        try:
+            here["pattern"] = without_nul(ecma(pattern))
+        except ValueError as error:
+            raise _of_class(pointer(path, "pattern"), str(error)) from None
     if isinstance(named := here.get("patternProperties"), dict):
-        here["patternProperties"] = {with_blanks(pattern): inner for pattern, inner in named.items()}
+        here["patternProperties"] = {ecma(pattern): inner for pattern, inner in named.items()}
+        for pattern in here["patternProperties"]:
+            try:
+                same = without_nul(pattern) == pattern
+            except ValueError:
+                same = False
+            if not same:  # a key with a NUL would fall to another pattern, or to additionalProperties
+                raise _of_class(pointer(path, "patternProperties"), pattern)
     form = here.get("format")
     if isinstance(form, str) and form in EXACT_FORMATS and isinstance(here.get("allOf", []), list):
         del here["format"]
@@ -277,6 +289,44 @@ def _make_patterns_exact(here: dict[str, Any]) -> None:
             here["allOf"] = [*here.get("allOf", ()), {"pattern": EXACT_FORMATS[form]}]
         else:
             here["pattern"] = EXACT_FORMATS[form]
+
+
+def _of_class(where: str, what: str) -> GrammarError:
+    return GrammarError(
+        f'{where}: {shown(what)} cannot be enforced: a class of characters that leaves out " or \\ must leave out the NUL character, too, '
+        'as in [^\\x00"]'
+    )
+
+
+_KEYS = ("properties", "required", "patternProperties")  # keywords that name keys of an object
+# Keys without control characters. In keys of patternProperties, the compiler (llguidance 1.9) allows \\u and four digits only for control
+# characters. In those of additionalProperties it allows them for any character, and "\\u0061" would pass as another key than "a".
+ANY_KEY = r"^[^\x00-\x1f\x7f]*$"
+
+
+def _takes_any_key(here: Mapping[str, Any]) -> bool:
+    """Returns whether an object may have any value at the keys that it does not name, and names none with a control character."""
+    named, required = here.get("properties"), here.get("required")
+    names = [*(named if isinstance(named, dict) else ()), *(required if isinstance(required, list) else ())]
+    plain = all(isinstance(name, str) and re.search(ANY_KEY, name) for name in names)
+    return plain and here.get("additionalProperties", True) in (True, {}) and here.get("patternProperties", {}) == {}
+
+
+def for_compiler(schema: Mapping[str, Any], guidance: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of a prepared schema as the compiler reads it. guidance: the compiler's options for JSON.
+
+    If an object names keys and may have others, the others cannot spell a named key in another way: they match ANY_KEY in
+    patternProperties. That works if any value may be at the other keys, because a pattern holds for named keys, too. Otherwise no text of
+    the whole schema can have an escape with \\u."""
+    made = copy.deepcopy(dict(schema))
+    everywhere = [here for _, here in places(made)]
+    found = [here for here in everywhere if here.get("additionalProperties", True) is not False and any(here.get(word) for word in _KEYS)]
+    if all(_takes_any_key(here) for here in found) and not any("additionalProperties" in str(here.get("$ref")) for here in everywhere):
+        for here in found:
+            here["patternProperties"], here["additionalProperties"] = {ANY_KEY: {}}, False
+    else:
+        guidance = {**guidance, "json_allowed_escapes": 'nrbtf\\"'}
+    return {**made, "x-guidance": dict(guidance)}
 
 
 def _common_multiple(a: Fraction, b: Fraction) -> Fraction:
