@@ -1,7 +1,9 @@
-"""A progress bar for load() and doctor(), which take seconds and have a known number of steps."""
+"""Progress bars on standard error. A bar is a courtesy: where it cannot be shown, the work goes on without it."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +15,43 @@ Progress = bool | Callable[[int, int], None] | None  # the possible values of th
 BAR_AFTER_SECONDS = 1.0  # a call that takes longer than this shows its bar
 
 
+class _Harmless:
+    """Standard error for tqdm: an error of writing loses the text and nothing else. tqdm itself would raise it, and would leave its lock
+    taken, so that each later bar of another thread would wait for ever."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(Exception):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(Exception):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        try:
+            return bool(self._stream.isatty())
+        except Exception:  # a closed stream raises ValueError
+            return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def new_bar(**options: Any) -> Any:
+    """Returns a tqdm bar on standard error, or None if there is no standard error (a daemon, pythonw). options: those of tqdm."""
+    if sys.stderr is None:
+        return None
+    from tqdm.auto import tqdm
+
+    with exit_waits:  # the first bar of tqdm starts a thread
+        return tqdm(file=_Harmless(sys.stderr), dynamic_ncols=True, **options)  # tqdm asks this file for the width of its terminal
+
+
 class LateBar:
-    """Shows a tqdm bar after a second, or calls the caller's function with (done, total).
+    """Shows a tqdm bar after a second, or calls the caller's function with (done, total), whose errors go to the caller.
 
     progress: None shows a bar if standard error is a terminal. True always shows a bar on standard error. False shows none. A function is
     called in place of a bar.
@@ -34,12 +71,10 @@ class LateBar:
         if self._bar is None:
             if self._progress is None and (done >= total or time.perf_counter() - self._started < BAR_AFTER_SECONDS):
                 return
-            from tqdm.auto import tqdm
-
             disable = None if self._progress is None else False  # with None, tqdm shows a bar only on a terminal
-            with exit_waits:  # the first bar of tqdm starts a thread
-                self._bar = tqdm(total=total, desc=self._name, disable=disable, **self._tqdm)
-        self._bar.update(done - self._bar.n)
+            self._bar = new_bar(total=total, desc=self._name, disable=disable, **self._tqdm)
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
         """Ends the bar, if there is one."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..common.arguments import shown
-from ..common.exits import exit_waits
+from ..common.progress import new_bar
 
 logger = logging.getLogger("pumice")
 
@@ -24,10 +24,7 @@ class Progress:
             raise TypeError(f"show_progress_bar must be True, False or None, not {shown(show)}")
         self._bar: Any = None
         if show or (show is None and total != 1 and logger.getEffectiveLevel() <= logging.INFO):
-            from tqdm.auto import tqdm
-
-            with exit_waits:  # because tqdm starts a thread for its first bar
-                self._bar = tqdm(total=total, unit=f" {unit}", dynamic_ncols=True)
+            self._bar = new_bar(total=total, unit=f" {unit}")
 
     def __enter__(self) -> Progress:
         return self

@@ -192,6 +192,48 @@ def test_progress(pumice: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert "4.00k/4.00k" in err
 
 
+class Broken:
+    """Standard error in which nothing works."""
+
+    def write(self, _: str) -> None:
+        raise ZeroDivisionError
+
+    flush = isatty = write
+
+
+@pytest.mark.parametrize("stream", ["none", "closed", "full", "broken"])
+def test_work_goes_on_where_no_bar_can_be_shown(pumice: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+    path = write_model(tmp_path / "m.gguf")
+    progress = importlib.import_module("pumice.common.progress")
+    with open(os.devnull, "w") as closed:
+        pass
+    streams = {"none": None, "closed": closed, "full": open("/dev/full", "w"), "broken": Broken()}  # noqa: SIM115
+    monkeypatch.setattr(sys, "stderr", streams[stream])
+
+    def with_bars() -> None:
+        with pumice.load(path, progress=True) as model:
+            rows = model.encode(["a", "b"], show_progress_bar=True)
+            assert len(model.search(rows, rows, show_progress_bar=True)) == 2
+        bar = progress.LateBar(None, "m")  # the default
+        bar._started -= 2
+        bar.update(1, 10)
+        bar.close()
+
+    with_bars()
+    # An error in a bar would leave tqdm's lock taken, and the bars of other threads would wait for it.
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: (with_bars(), found.append("done")), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert found == ["done"]
+
+    def own(done: int, total: int) -> None:
+        raise OSError("of the caller")
+
+    with pytest.raises(OSError, match="of the caller"):
+        pumice.load(path, progress=own)
+
+
 def test_a_bar_appears_after_a_second(pumice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     progress = importlib.import_module("pumice.common.progress")
 

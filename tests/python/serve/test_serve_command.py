@@ -273,6 +273,15 @@ def test_a_signal_while_models_are_loaded() -> None:
             assert server.end(30) == 0 and "Traceback" not in server.errors, server.errors
 
 
+def test_a_load_that_takes_long_without_standard_error() -> None:
+    """A daemon may have no standard error, on which a load shows its bar after a second: here, at once."""
+    first = "import sys; sys.stderr = None; from pumice.common import progress; progress.BAR_AFTER_SECONDS = -1.0"
+    with Command(f"embed={samples.minilm()}", first=first) as server:
+        assert server.wait_ready(30).get("/health").status == 200
+        server.tell()
+        assert server.end() == 0
+
+
 def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     for killed in (True, False):  # what a killed server leaves does not keep the next one from starting
