@@ -95,7 +95,9 @@ class Server:
     async def _load(self) -> None:
         try:
             await self.models.start()
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # also a panic of a package written in Rust, after which the server would load for ever
             self.failed = error
             if self.logs_failure:
                 logger.error("the models could not be loaded: %s", error)

@@ -13,6 +13,7 @@ from asgi import Client, running
 
 import pumice
 from pumice.serve import app
+from pumice.serve.process import listen, serve
 
 TINY = {"device": "cpu", "threads": 1}
 
@@ -170,6 +171,19 @@ def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
             assert "ModelFormatError" in listed["bad"]["error"] and "error" not in listed["a"]
 
     asyncio.run(main())
+
+
+def test_any_error_of_a_load_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panic(BaseException):
+        """What a package written in Rust raises is not an Exception."""
+
+    async def aload(source: Any, **options: Any) -> Any:
+        raise Panic("at the disco")
+
+    monkeypatch.setattr(pumice, "aload", aload)
+    listening = listen("127.0.0.1", 0, None, 128)
+    with listening, pytest.raises(Panic, match="at the disco"):
+        serve(server("a"), listening, lambda: None, lambda: None)
 
 
 def test_requests_while_models_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
