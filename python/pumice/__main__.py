@@ -23,7 +23,19 @@ import pumice
 
 from .chats.terminal import FIRST, Terminal, history_path, visible
 from .common.progress import LateBar
-from .common.stdio import OutputError, complain, finish, give_up_output, input_bytes, is_output, on_screen, prepare, say, takes_bytes
+from .common.stdio import (
+    OutputError,
+    complain,
+    finish,
+    give_up_output,
+    input_bytes,
+    input_file,
+    is_output,
+    on_screen,
+    prepare,
+    say,
+    takes_bytes,
+)
 from .machine.peer_worker import PEERS
 from .serve.command import add_options as add_serve_options
 
@@ -358,7 +370,9 @@ def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def run_encode(arguments: argparse.Namespace) -> int:
     """`pumice encode`: writes the vectors of lines of text, or of a column of a CSV file, to a .npy file (rows, d), or adds those of a
     column to Parquet files."""
+    from .common.arguments import refuse_to_replace
     from .common.csv_files import column, separator
+    from .loading.files import files_of
 
     tables = next((path for path in arguments.input if separator(path) is not None), None)
     if arguments.text_column is not None and tables is None:
@@ -376,10 +390,14 @@ def run_encode(arguments: argparse.Namespace) -> int:
     if len(arguments.input) > 1:
         join = "" if tables else ". Join them: cat A B | pumice encode MODEL -o FILE"
         raise ValueError(f"{len(arguments.input)} inputs, and a .npy file has the texts of one{join}")
+    source = arguments.input[0] if arguments.input else "-"
     file = _VectorFile(arguments.output)
+    read: list[str | int] = [*input_file()] if source == "-" else [source]
+    if arguments.precision_ranges is not None:
+        read.append(arguments.precision_ranges)
+    refuse_to_replace(arguments.output, itertools.chain(read, files_of(arguments.model)))
     with pumice.load(arguments.model, **_load_options(arguments)) as model:
         model._need("encode", "pumice encode")
-        source = arguments.input[0] if arguments.input else "-"
         texts = _lines(source) if tables is None else column(tables, arguments.text_column)
         vectors = model.encode(texts, **_encode_options(arguments), show_progress_bar=on_screen(sys.stderr))
     done = f"{arguments.output}: {vectors.dtype} {vectors.shape[0]} x {vectors.shape[1]}"

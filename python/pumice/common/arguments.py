@@ -196,6 +196,13 @@ def path_of(given: Any) -> str:
     return path
 
 
+def refuse_to_replace(output: str | os.PathLike[str], read: Iterable[str | os.PathLike[str] | int]) -> None:
+    """Raises ValueError if `output` is one of the files that are read, by the same name or another one (a link). read: paths, and
+    descriptors of open files; only plain files count."""
+    if os.path.isfile(output) and any(os.path.isfile(each) and os.path.samefile(each, output) for each in read):
+        raise ValueError(f"{shown_path(output)} is a file that is read; the output needs another name")
+
+
 def is_masked(value: Any) -> bool:
     """Returns whether a value is a numpy.ma.MaskedArray. The class is looked up in sys.modules, because numpy imports numpy.ma at the first
     access, and a fork() during this import leaves the child with an import that never ends."""

@@ -99,6 +99,14 @@ def input_bytes() -> Iterator[bytes]:
     return _lines_of(sys.stdin.buffer)
 
 
+def input_file() -> list[int]:
+    """Returns the file descriptor of standard input in a list, which is empty if there is none."""
+    try:
+        return [] if sys.stdin is None else [sys.stdin.fileno()]
+    except (OSError, ValueError):  # closed, or in a test no file
+        return []
+
+
 def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
     try:
         while line := stream.readline():

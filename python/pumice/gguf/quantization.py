@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from .. import _core
-from ..common.arguments import checked_keywords, flag, integer, shown, shown_path
+from ..common.arguments import checked_keywords, flag, integer, refuse_to_replace, shown, shown_path
 from ..common.progress import Progress
+from ..loading.files import gguf_parts
 from ..loading.hub import resolve
 from .calibration import LEAST_TOKENS, TOKENS, Calibration, Texts, read_windows
 from .container import raw_metadata
@@ -81,9 +80,9 @@ def quantize(
         _refuse_second_rounding(file, chooser, units)
     if unused := chooser.unused():
         raise ValueError(f"keep: {', '.join(map(shown, unused))} fits the name of no tensor (pumice info FILE --tensors lists them)")
-    keys = {name: value for name, value in raw_metadata(_parts(path)[0]).items() if not name.startswith("split.")}
+    keys = {name: value for name, value in raw_metadata(gguf_parts(path)[0]).items() if not name.startswith("split.")}
     keys_written = {**keys, "general.file_type": file_type(units) if bits else MIXES[to].file_type, "general.quantization_version": 2}
-    parts = _parts(path)
+    parts = gguf_parts(path)
     watched = parts if weighted is None else [*parts, weighted.path]
     read = source_key(file, watched)
     source_said = source_key(file, parts)
@@ -101,9 +100,8 @@ def quantize(
     job = Job(
         target, keys_written, units, source_said, split_size(split), flag("force", force), cancel, lambda: source_key(file, watched) == read
     )
-    for written in (each.path for each in job.files):
-        if written.exists() and any(os.path.samefile(part, written) for part in watched):
-            raise ValueError(f"{shown_path(written)} is a file that is read; the output needs another name")
+    for each in job.files:
+        refuse_to_replace(each.path, watched)
     only_plan = flag("dry_run", dry_run)
     if not only_plan:
         job.run(progress)
@@ -122,13 +120,3 @@ def _refuse_second_rounding(file: _core.ModelFile, chooser: Chooser, units: Sequ
 
 def _outline(file: _core.ModelFile) -> Outline:
     return outline(tuple(name for name, _, _, _ in file.tensors), file.architecture, file.get)
-
-
-def _parts(path: Path) -> list[Path]:
-    """Returns the files of a model, of a split one in their order; the first has the metadata."""
-    named = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})", path.stem, re.DOTALL)
-    if named is None:
-        return [path]
-    stem, count = named.groups()
-    parts = [path.with_name(f"{stem}-{number:05}-of-{count}.gguf") for number in range(1, int(count) + 1)]
-    return [part for part in parts if part.is_file()] or [path]

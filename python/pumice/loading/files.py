@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +47,28 @@ def open_layout(layout: Layout) -> _core.ModelFile:
 # for 50,295 tokens.
 LEAST_VOCABULARY = 0.9
 _POOLING_LAST = 3  # value of <architecture>.pooling_type, from llama.cpp's enum llama_pooling_type
+
+
+def gguf_parts(path: Path) -> list[Path]:
+    """Returns the files of a GGUF model, of a split one in their order; the first has the metadata."""
+    named = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})", path.stem, re.DOTALL)
+    if named is None:
+        return [path]
+    stem, count = named.groups()
+    parts = [path.with_name(f"{stem}-{number:05}-of-{count}.gguf") for number in range(1, int(count) + 1)]
+    return [part for part in parts if part.is_file()] or [path]
+
+
+def files_of(source: str) -> Iterator[Path]:
+    """Yields the files that load() may read for a local path: the parts of a GGUF file, or what is in a folder and has an ending that
+    load() may look for."""
+    path = Path(source).expanduser()
+    if path.suffix == ".safetensors":
+        path = path.parent
+    if path.is_dir():
+        yield from (each for each in path.rglob("*") if each.suffix in (".safetensors", ".json", ".jinja", ".model", ".txt"))
+    else:
+        yield from gguf_parts(path)
 
 
 def incomplete_parts(file: _core.ModelFile, engine: Engine, tokenizer: Tokenizer, passed: bool = False) -> list[str]:

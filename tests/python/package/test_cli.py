@@ -122,6 +122,36 @@ def test_encode_csv_files_that_do_not_work(cli: Any, path: Path, tmp_path: Path,
     assert not (tmp_path / "out.npy").exists()
 
 
+@pytest.mark.parametrize("name", ["texts.txt", "t.csv", "-", "m.gguf", "link.gguf", "ranges.npy", "folder/tokenizer.json"])
+def test_encode_does_not_replace_what_it_reads(
+    cli: Any, core: Any, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "texts.txt").write_text("a\nb\n")
+    (tmp_path / "t.csv").write_text("id,text\n1,a\n")
+    (tmp_path / "link.gguf").symlink_to(path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "tokenizer.json").write_text("{}")
+    np.save(tmp_path / "ranges.npy", np.zeros((2, 8), np.float32))
+    monkeypatch.setattr(core, "load", lambda *_: pytest.fail("the model was loaded"))
+    words = {
+        "t.csv": [tmp_path / "t.csv", "--text-column", "text"],
+        "ranges.npy": [tmp_path / "texts.txt", "--precision", "int8", "--precision-ranges", tmp_path / "ranges.npy"],
+    }.get(name, [tmp_path / "texts.txt"])
+    output = tmp_path / ("texts.txt" if name == "-" else name)
+    before = output.read_bytes()
+    if name == "-":
+        words = []
+        monkeypatch.setattr("pumice.__main__.input_file", lambda: [os.open(output, os.O_RDONLY)])
+    code, out, err = cli("encode", tmp_path / "folder" if "folder" in name else path, *words, "-o", output)
+    assert (code, out, err) == (1, "", f"pumice: {output} is a file that is read; the output needs another name\n")
+    assert output.read_bytes() == before
+
+
+def test_encode_replaces_what_it_wrote_into_the_folder_of_the_model(cli: Any, path: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert cli("encode", path, "-o", tmp_path / "rows.npy", stdin="a\n")[0] == 0
+
+
 def test_encode_warns_in_one_line(cli: Any, path: Path, tmp_path: Path) -> None:
     code, _, err = cli("encode", path, "-o", tmp_path / "x.npy", stdin="a" * 100)
     assert code == 0
