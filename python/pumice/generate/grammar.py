@@ -207,13 +207,35 @@ def _text(name: str, given: Any) -> str:
     return plain(given)
 
 
+# GBNF's texts, classes of characters and comments. An unclosed one reaches to the end, so that the search takes linear time.
+_GBNF_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|\[(?:[^\]\\]|\\.)*\]?|#[^\r\n]*', re.DOTALL)
+_GBNF_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
+
+
+def _with_spelt_escapes(text: str) -> str:
+    r"""Returns a GBNF grammar without the escapes \u and \U, because llguidance's converter drops the zeros at their beginning, and no
+    grammar can have the rest (\ue9). Characters up to U+00FF become \x escapes, which are safe wherever a character has a meaning."""
+
+    def spelt(found: re.Match[str]) -> str:
+        if not (digits := found[1] or found[2]):
+            return found[0]
+        number = int(digits, 16)
+        if number > 0x10FFFF:
+            raise GrammarError(f"the GBNF grammar cannot be read: {found[0]} is no character; the last one is \\U0010FFFF")
+        return f"\\x{number:02x}" if number <= 0xFF else chr(number)
+
+    return _GBNF_PIECE.sub(lambda piece: piece[0] if piece[0][0] == "#" else _GBNF_ESCAPE.sub(spelt, piece[0]), text)
+
+
 def _from_gbnf(text: str) -> str:
     _need_llguidance()
     from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
+    spelt = _with_spelt_escapes(text)
+
     def convert() -> str:
         try:
-            return gbnf_to_lark(text)
+            return gbnf_to_lark(spelt)
         except GbnfToLarkError as error:
             raise GrammarError(f"the GBNF grammar cannot be read: {error}") from None
         except RecursionError:

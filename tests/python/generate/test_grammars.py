@@ -260,6 +260,26 @@ def test_other_grammars(smollm2: pumice.Model) -> None:
             assert not takes(smollm2, grammar, text), (grammar, text)
 
 
+def test_escapes_of_gbnf(smollm2: pumice.Model) -> None:
+    for text, good, bad in (
+        (r'"\u00e9\U000000e9\xe9"', "ééé", "eee"),
+        (r'"\U0001F600"', "😀", "F"),
+        (r"[\u00e9\U0001f600]+", "é😀", "e"),
+        (r"[\u00e0-\u00ff\u4e00-\u9fff]+", "éà一", "a"),
+        (r"[^\u00e9]", "e", "é"),
+        (r'"\u0022\u005C\u000a\u002f\u0025"', '"\\\n/%', "x"),
+        (r"[\u005d\u005B\u005c\u005e\u002f\u000A]+", "]/[^\n\\", "a"),
+        (r"[a\u002dc]+", "a-c", "b"),
+        (r"[\u005ea]+", "^a", "b"),
+        (r'"\u2028\u4e00" # "\ud800 \UFFFFFFFF', "\u2028一", "x"),
+        (r'"\\u00e9#\u00e9"', r"\u00e9#é", "é"),
+        (r'"\"" "\u0022"', '""', "x"),
+    ):
+        grammar = Grammar.gbnf("root ::= " + text)
+        assert takes(smollm2, grammar, good), text
+        assert not takes(smollm2, grammar, bad), text
+
+
 def test_a_mask_is_what_each_token_shows_by_itself(smollm2: pumice.Model) -> None:
     """mask() must allow exactly the tokens that accept() takes. The test tries up to 2,000 allowed tokens and 2,000 random ones. Neither
     mask() nor a token that a clone accepts may change the filter."""
@@ -400,6 +420,11 @@ def test_deep_and_looping_dicts() -> None:
         (lambda: Grammar.lark("start: " + "a" * 4000 + "\ud800"), "half of a surrogate pair"),
         (lambda: Grammar.gbnf("root ::= ("), "GBNF grammar cannot be read: .*line 1"),
         (lambda: Grammar.gbnf("root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000), "nested too deep"),
+        (lambda: Grammar.gbnf(r'root ::= "\ud83d\ude00"'), "half of a surrogate pair"),
+        (
+            lambda: Grammar.gbnf(r"root ::= [\U00110000]"),
+            r"^the GBNF grammar cannot be read: \\U00110000 is no character; the last one is \\U0010FFFF",
+        ),
         (lambda: Grammar.gbnf('root ::= "a"\n' * 10_000), "at most 65536 are read"),
         (lambda: Grammar.choices([]), "nothing to choose"),
         (lambda: Grammar.choices(["a", ""]), "choice 1 is empty"),
