@@ -71,7 +71,8 @@ class Grammar:
     _made_for: Any
     _relaxed: tuple[str, ...]
 
-    def __init__(self) -> None:
+    def __new__(cls) -> Grammar:
+        """Raises TypeError. An empty Grammar would fail later, with an AttributeError."""
         raise TypeError(f"a Grammar is made by {', '.join(f'Grammar.{name}()' for name in _MAKERS)}")
 
     @classmethod

@@ -3,6 +3,7 @@ same alone and in batches."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
@@ -331,8 +332,10 @@ def test_grammars_are_values() -> None:
     assert repr(Grammar.regex("a+")) == "<pumice.Grammar regex 'a+'>"
     with pytest.raises(AttributeError, match="never changes"):
         one.relaxed = ()  # type: ignore[misc]
-    with pytest.raises(TypeError, match=r"made by Grammar.json_schema\(\), Grammar.json_object\(\), Grammar.regex"):
-        Grammar()
+    for make in (Grammar, lambda: Grammar.__new__(Grammar)):  # also without __init__(), which would leave an empty object
+        with pytest.raises(TypeError, match=r"made by Grammar.json_schema\(\), Grammar.json_object\(\), Grammar.regex"):
+            make()
+    assert copy.copy(one) == copy.deepcopy(one) == one
 
 
 def test_relax(smollm2: pumice.Model) -> None:
