@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -54,14 +55,15 @@ class Parser(argparse.ArgumentParser):
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
+    if not re.fullmatch(r"-?\d{1,15}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{number} is not at least 1")
     return number
 
 
 def _layers(text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdecimal() else text
+    return int(text) if re.fullmatch(r"-?\d{1,15}", text) else text
 
 
 # The options of loading, keywords of load(): how their values are read, and what they are.

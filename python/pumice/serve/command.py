@@ -196,7 +196,7 @@ def load_options_of(
             raise ValueError(f"--load {text}: {option!r} is not an option of loading, which are {', '.join(read)}")
         try:
             found[name][option] = read[option](value)
-        except ValueError:
+        except (ValueError, argparse.ArgumentTypeError):
             raise ValueError(f"--load {text}={value}: {value!r} is not a value of {option}") from None
     return found
 

@@ -209,6 +209,9 @@ def test_bench(cli: Any, path: Path, tmp_path: Path) -> None:
         (["generat"], "invalid choice"),
         ([], "required: COMMAND"),
         (["bench", "MODEL", "--tokens", "0"], "0 is not at least 1"),
+        (["generate", "MODEL", "x", "--max-new-tokens", ""], "argument --max-new-tokens: '' is not a whole number"),
+        (["generate", "MODEL", "x", "--max-new-tokens", "many"], "argument --max-new-tokens: 'many' is not a whole number"),
+        (["plan", "MODEL", "--gpu-layers=--5"], "gpu_layers='--5'"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_1(cli: Any, path: Path, words: list[str], match: str) -> None:

@@ -139,6 +139,7 @@ def test_options_of_one_model() -> None:
         (["m", "--max-wait", "0"], "more than 0"),
         (["chat=m", "chat=m"], "two models"),
         (["m", "--load", "x.n-ctx=1"], "no model 'x'"),
+        (["m", "--load", "m.n-ctx=0"], "'0' is not a value of n_ctx"),
         (["m", "--api-key-file", "/nothing/here"], "/nothing/here"),
         ([], "MODEL"),
     ],
