@@ -149,6 +149,7 @@ class SamplingParams:
     chunk_seconds: float = _OFF.chunk_seconds
 
 
+_MOST_IDS = 2**31  # more tokens than any vocabulary has
 _OURS = ("ignore_eos", "stop", "logits_processor")  # settings that the loop in engine_params() does not copy
 
 
@@ -313,11 +314,25 @@ def _numbers(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(told, name) for name in given}
 
 
+def _given_numbers(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the numeric settings of a call after the engine has checked and rounded them."""
+    return _numbers(
+        {each.name: call[each.name] for each in fields(SamplingParams) if each.name not in _READ and call.get(each.name) is not None}
+    )
+
+
+def check_without_model(call: Mapping[str, Any]) -> None:
+    """Checks the settings of later calls before a model is loaded: numbers, ignore_eos and stop. The other settings need the model's
+    tokenizer, so resolve_params() alone checks them. Raises TypeError or ValueError that names the wrong argument."""
+    _given_numbers(call)
+    _ignore_eos(call)
+    _stops(call.get("stop"), _MOST_IDS)
+
+
 def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tokenizer, vocab_size: int) -> SamplingParams:
     """Returns the settings of a call: the call's own value, else the model's, else off (greedy). Raises TypeError or ValueError that names
     the wrong argument."""
-    plain = [each.name for each in fields(SamplingParams) if each.name not in _READ]
-    values = {**model.sampling, **_numbers({name: call[name] for name in plain if call.get(name) is not None})}
+    values = {**model.sampling, **_given_numbers(call)}
     for name, switch in _SWITCHES.items():
         if call.get(name) is not None and call.get(switch) is None and not values.get(switch):
             raise ValueError(f"{name}={shown(call[name])} does nothing without {switch}, which is 0 (off) unless given")
@@ -325,7 +340,7 @@ def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tok
         values.get(name, getattr(_OFF, name)) != getattr(_OFF, name) for name in (*_FILTERS, *_OWN_FILTERS)
     ):
         values["temperature"] = 1.0
-    values["ignore_eos"] = flag("ignore_eos", call["ignore_eos"]) if call.get("ignore_eos") is not None else False
+    values["ignore_eos"] = _ignore_eos(call)
     suppressed = {i: -math.inf for i in model.suppressed if i < vocab_size}
     with argument("logit_bias"):
         values["logit_bias"] = suppressed | _logit_bias(call.get("logit_bias"), tokenizer, vocab_size)
@@ -342,6 +357,10 @@ def resolve_params(call: Mapping[str, Any], model: ModelSettings, tokenizer: Tok
     told = engine_params(SamplingParams(**values))
     told.check(vocab_size)
     return SamplingParams(**values | {"logit_bias": told.logit_bias, "logprobs": told.logprobs})
+
+
+def _ignore_eos(call: Mapping[str, Any]) -> bool:
+    return flag("ignore_eos", call["ignore_eos"]) if call.get("ignore_eos") is not None else False
 
 
 def _logit_bias(bias: Any, tokenizer: Tokenizer, vocab_size: int) -> dict[int, Any]:

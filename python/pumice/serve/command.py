@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
@@ -65,8 +66,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--load", action="append", default=[], metavar="NAME.OPTION=VALUE", help="a loading option of one model alone")
     where = command.add_argument_group("where it listens, and who may ask")
-    where.add_argument("--host", default=HOST, help=f"the address (default {HOST}); another one than this machine's own needs a key")
-    where.add_argument("--port", type=_port, default=PORT, help=f"the port (default {PORT}); 0 takes a free one")
+    where.add_argument("--host", help=f"the address (default {HOST}); another one than this machine's own needs a key")
+    where.add_argument("--port", type=_port, help=f"the port (default {PORT}); 0 takes a free one")
     where.add_argument("--uds", metavar="PATH", help="listen at a socket in the file system instead")
     where.add_argument("--api-key", action="append", default=[], metavar="KEY", help="a key that requests must have; other users of this "
                        f"machine can see it, so better --api-key-file or {KEY_VARIABLE}")  # fmt: skip
@@ -146,9 +147,21 @@ def keys_of(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 def _pairs(given: list[str], option: str) -> dict[str, str]:
     pairs = dict(text.split("=", 1) for text in given if "=" in text)
-    if wrong := next((text for text in given if "=" not in text), None):
-        raise ValueError(f"{option} {wrong}: NAME=VALUE is meant")
+    if (wrong := next((text for text in given if "=" not in text), None)) is not None:
+        raise ValueError(f"{option} {shlex.quote(wrong)}: NAME=VALUE is meant")
     return pairs
+
+
+def address_of(arguments: argparse.Namespace) -> tuple[str, int]:
+    """Returns the host and the port. Raises ValueError if one is given beside --uds, and if --uds is empty: the system would then choose a
+    name that no client knows."""
+    if arguments.uds is not None:
+        if not arguments.uds:
+            raise ValueError("--uds is empty: it must name a socket in the file system")
+        for option, value in (("--host", arguments.host), ("--port", arguments.port)):
+            if value is not None:
+                raise ValueError(f"{option} {value} and --uds {arguments.uds} were both given: a server listens at one of them")
+    return HOST if arguments.host is None else arguments.host, PORT if arguments.port is None else arguments.port
 
 
 def is_own(host: str) -> bool:
@@ -159,15 +172,16 @@ def is_own(host: str) -> bool:
 def settings_of(arguments: argparse.Namespace, sampling: Mapping[str, Any]) -> Settings:
     """Returns the settings of a command line. Raises ValueError for a server that others could use without a key."""
     keys = keys_of(arguments)
-    own = arguments.uds is not None or is_own(arguments.host)
+    host, _ = address_of(arguments)
+    own = arguments.uds is not None or is_own(host)
     if not own and not keys and not arguments.no_auth:
         raise ValueError(
-            f"--host {arguments.host} lets other machines use this server, and there is no key: "
+            f"--host {host} lets other machines use this server, and there is no key: "
             f"--api-key-file FILE or {KEY_VARIABLE} sets one, --no-auth goes without"
         )
     hosts = tuple(arguments.host_name)
     # A key protects better than names do, and the name by which others reach this machine is not known here.
-    hosts = ("*",) if not hosts and (arguments.uds is not None or (not own and keys)) else ("localhost", arguments.host, *hosts)
+    hosts = ("*",) if not hosts and (arguments.uds is not None or (not own and keys)) else ("localhost", host, *hosts)
     given = {each.name: value for each in flags() if (value := getattr(arguments, each.name)) is not None}
     return Settings(
         api_keys=keys,
@@ -219,7 +233,7 @@ def run(arguments: argparse.Namespace, common: Mapping[str, Any], sampling: Mapp
         raise ImportError(f"pumice serve needs the packages of its extra: pip install 'pumice[serve]' ({error})") from None
     _log(arguments.log_level)
     _allow_files(settings.connections * max(arguments.workers, 1))
-    listening = process.listen(arguments.host, arguments.port, arguments.uds, settings.connections)
+    listening = process.listen(*address_of(arguments), arguments.uds, settings.connections)
     names = ", ".join(models)
 
     def ready() -> None:

@@ -77,8 +77,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Checks all values. Raises TypeError and ValueError, which name the setting."""
-        from ..common.arguments import flag, integer, real, shown, unknown_keyword
-        from ..generate.settings import SamplingParams
+        from ..common.arguments import check_text, flag, integer, real, shown, unknown_keyword
+        from ..generate.settings import SamplingParams, check_without_model
 
         for each in fields(self):
             name, value = each.name, getattr(self, each.name)
@@ -87,17 +87,24 @@ class Settings:
             elif each.type in ("int", "int | None") and value is not None:
                 integer(name, value, 0 if name == "waiting" else 1)
             elif each.type in ("float", "float | None") and value is not None:
-                real(name, value, 0.0, 1e9, open_low=name not in ("grace", "chunk_seconds"))
+                if name != "chunk_seconds":  # a setting of requests, which is checked below
+                    real(name, value, 0.0, 1e9, open_low=name != "grace")
             elif each.type == "tuple[str, ...]":
                 if isinstance(value, str) or not all(isinstance(one, str) and one.isascii() and one.isprintable() for one in value):
                     # The value is not shown, because it may be a key.
                     raise TypeError(f"{name} must be a list of texts of printable ASCII characters")
                 if "" in value or any(" " in one for one in value):
                     raise ValueError(f"{name} has an empty text, or one with a space, which no header can have")
-        known = [each.name for each in fields(SamplingParams)]
+        # stop_ids is no keyword of generate(): its `stop` takes ids, too.
+        known = [each.name for each in fields(SamplingParams) if each.name != "stop_ids"]
         for name in self.sampling:
             if name not in known:
                 raise unknown_keyword("sampling", name, known)
+        # Both are settings of each request. A wrong value would have every request get 400, which blames the client.
+        check_without_model(self.sampling)
+        check_without_model({"chunk_seconds": self.chunk_seconds})
         for alias, name in self.aliases.items():
             if not isinstance(alias, str) or not isinstance(name, str):
                 raise TypeError(f"aliases must map texts to texts, not {shown(alias)} to {shown(name)}")
+            if not check_text(alias, "an alias"):
+                raise ValueError(f"an alias of {shown(name)} is empty: it must be a name that requests can give")

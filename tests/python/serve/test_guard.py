@@ -194,7 +194,13 @@ def test_settings_are_checked(smollm2: pumice.Model) -> None:
         {"api_keys": ("a b",)},
         {"hosts": "localhost"},
         {"idle_unload": 0},
+        {"chunk_seconds": -1.0},
+        {"chunk_seconds": 61.0},
+        {"chunk_seconds": "1"},
         {"sampling": {"temperatur": 1}},
+        {"sampling": {"stop_ids": [1]}},
+        {"aliases": {"": "chat"}},
+        {"aliases": {"\udcff": "chat"}},
         {"aliases": {"a": "nothing"}},
     ]
     for given in wrong:

@@ -136,6 +136,22 @@ def test_options_of_one_model() -> None:
         (["m", "--port", "65536"], "65535"),
         (["m", "--grace", "-1"], "'-1' is not a number of seconds, from 0 to 1e9"),
         (["m", "--chunk-seconds", "nan"], "'nan' is not a number of seconds"),
+        (["m", "--chunk-seconds", "61"], "chunk_seconds=61 is out of range"),
+        (["m", "--temperature", "nan"], "temperature=nan is out of range"),
+        (["m", "--temperature", "-1"], "temperature=-1 is out of range"),
+        (["m", "--top-p", "0"], "top_p=0 is out of range"),
+        (["m", "--min-p", "2"], "min_p=2 is out of range"),
+        (["m", "--seed", "-5"], "seed=-5 is out of range"),
+        (["m", "--repetition-penalty", "0"], "repetition_penalty=0 is out of range"),
+        (["m", "--top-k", "99999999999"], "top_k=99999999999 is out of range"),
+        (["m", "--max-new-tokens", "99999999999"], "max_new_tokens=99999999999 is out of range"),
+        (["m", "--stop", ""], "stop holds an empty string"),
+        (["m", "--alias", ""], "--alias '': NAME=VALUE is meant"),
+        (["m", "--alias", "=m"], "an alias of 'm' is empty"),
+        (["m", "--load", ""], "--load '': NAME=VALUE is meant"),
+        (["m", "--uds", ""], "--uds is empty"),
+        (["m", "--uds", "/tmp/x", "--port", "8000"], "--port 8000 and --uds /tmp/x were both given"),
+        (["m", "--uds", "/tmp/x", "--host", "localhost"], "--host localhost and --uds /tmp/x were both given"),
         (["m", "--max-wait", "0"], "more than 0"),
         (["chat=m", "chat=m"], "two models"),
         (["m", "--load", "x.n-ctx=1"], "no model 'x'"),
@@ -164,7 +180,8 @@ def test_a_wrong_command_line_is_one_line(arguments: list[str], says: str, capsy
     ],
 )
 def test_what_cannot_be_served_is_one_line(arguments: list[str], says: str) -> None:
-    with Command(*(each.format(samples.minilm()) for each in arguments), "--log-level", "error") as server:
+    port = None if "--uds" in arguments else 0
+    with Command(*(each.format(samples.minilm()) for each in arguments), "--log-level", "error", port=port) as server:
         assert server.end() == 1
         assert server.errors.count("\n") == 1 and server.errors.startswith("pumice: ") and says in server.errors, server.errors
         assert server.out == ""
