@@ -37,11 +37,14 @@ class ModelFormatError(PumiceError, ValueError):
         self.offset = offset
 
     def __str__(self) -> str:
+        from .common.arguments import shown_path  # that module imports this one
+
         message = str(self.args[0]) if self.args else ""
+        file = None if self.file is None else shown_path(self.file)
         where = [
             part
             for part, known in (
-                (self.file, self.file in message if self.file else True),
+                (file, file is None or file in message),
                 (f"field {self.field}", self.field in message if self.field else True),
                 (f"byte {self.offset}", self.offset is None or str(self.offset) in message),
             )

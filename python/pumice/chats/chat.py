@@ -308,7 +308,7 @@ class Chats:
             return ResponseTemplate(own)
         except ValueError as error:
             raise ModelFormatError(
-                f"{source}: {error}. load(response_template=) takes another one, or False for answers as they come",
+                f"{shown_path(source)}: {error}. load(response_template=) takes another one, or False for answers as they come",
                 file=str(source),
                 field="response_template",
             ) from None

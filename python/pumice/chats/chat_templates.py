@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..common.arguments import plain, shown
+from ..common.arguments import plain, shown, shown_path
 from ..common.side_files import read_json, read_object, read_text, subfolder
 from ..errors import ChatTemplateError
 from ..generate.answers import DECODER, json_text, not_finite
@@ -333,12 +333,14 @@ def find_template(file: ModelFile, override: str | ChatTemplate | None = None) -
         return None
     if "default" not in named:
         raise ChatTemplateError(
-            f"{file.path} has several chat templates and no default one. Pass chat_template= with one of: {', '.join(named)}."
+            f"{shown_path(file.path)} has several chat templates and no default one. Pass chat_template= with one of: {', '.join(named)}."
         )
     try:
         named["default"].encode()
     except UnicodeEncodeError as error:
-        raise ChatTemplateError(f"{file.path}: the chat template is not UTF-8 text (at character {error.start}). {FIX}") from None
+        raise ChatTemplateError(
+            f"{shown_path(file.path)}: the chat template is not UTF-8 text (at character {error.start}). {FIX}"
+        ) from None
     return ChatTemplate(named["default"], tool_use=named.get("tool_use"), **tokens)
 
 
@@ -354,7 +356,7 @@ def _overriding(given: str, named: dict[str, str]) -> str:
     if path.suffix == ".json":
         found = _named(read_object(path, given=True).get("chat_template"), path)
         if "default" not in found:
-            raise ChatTemplateError(f"{path} has no chat_template")
+            raise ChatTemplateError(f"{shown_path(path)} has no chat_template")
         return found["default"]
     return read_text(path, given=True) or ""
 
@@ -371,7 +373,7 @@ def _named(value: Any, where: Any) -> dict[str, str]:
     if not isinstance(value, list) or not all(
         isinstance(v, dict) and isinstance(v.get("name"), str) and isinstance(v.get("template"), str) for v in value
     ):
-        raise ChatTemplateError(f"{where}: chat_template is neither a text nor a list of named ones. {FIX}")
+        raise ChatTemplateError(f"{shown_path(where)}: chat_template is neither a text nor a list of named ones. {FIX}")
     return {v["name"]: v["template"] for v in value}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import _core
 from ..errors import ModelFormatError
+from .arguments import shown_path
 
 # The largest known side file (a config.json with labels) is under 1 MiB. tokenizer.json is read elsewhere.
 MAX_BYTES = 16 << 20
@@ -34,9 +35,9 @@ def subfolder(folder: Path, name: str) -> Path:
     anywhere."""
     path = folder / name
     if path.is_symlink():
-        raise OSError(f"{path} is a link; a folder in a model's folder must be a real one. Copy it here")
+        raise OSError(f"{shown_path(path)} is a link; a folder in a model's folder must be a real one. Copy it here")
     if path.exists() and not path.is_dir():
-        raise OSError(f"{path} is not a folder; remove it, or download the folder again")
+        raise OSError(f"{shown_path(path)} is not a folder; remove it, or download the folder again")
     return path
 
 
@@ -47,7 +48,7 @@ def read_text(path: Path, given: bool = False) -> str | None:
     try:
         return None if found is None else found.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ModelFormatError(f"{path} is not UTF-8 text: {error.reason}", file=str(path), offset=error.start) from None
+        raise ModelFormatError(f"{shown_path(path)} is not UTF-8 text: {error.reason}", file=str(path), offset=error.start) from None
 
 
 def read_json(path: Path, given: bool = False) -> Any:
@@ -58,9 +59,11 @@ def read_json(path: Path, given: bool = False) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ModelFormatError(f"{path} is not JSON: {error.msg} in line {error.lineno}", file=str(path), offset=error.pos) from None
+        raise ModelFormatError(
+            f"{shown_path(path)} is not JSON: {error.msg} in line {error.lineno}", file=str(path), offset=error.pos
+        ) from None
     except (RecursionError, ValueError) as error:
-        raise ModelFormatError(f"{path} cannot be read as JSON: {error}", file=str(path)) from None
+        raise ModelFormatError(f"{shown_path(path)} cannot be read as JSON: {error}", file=str(path)) from None
 
 
 def read_object(path: Path, given: bool = False) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def read_object(path: Path, given: bool = False) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ModelFormatError(f"{path} holds a JSON {type(value).__name__} where an object belongs", file=str(path))
+        raise ModelFormatError(f"{shown_path(path)} holds a JSON {type(value).__name__} where an object belongs", file=str(path))
     return value
 
 
@@ -81,5 +84,5 @@ def field(values: dict[str, Any], name: str, kind: type | tuple[type, ...], file
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kinds):
         wanted = " or ".join(k.__name__ for k in kinds)
-        raise ModelFormatError(f"{file}: {name} is {value!r}, not {wanted}"[:500], file=str(file), field=name)
+        raise ModelFormatError(f"{shown_path(file)}: {name} is {value!r}, not {wanted}"[:500], file=str(file), field=name)
     return value

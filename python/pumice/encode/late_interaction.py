@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..common.arguments import shown, warn
+from ..common.arguments import shown, shown_path, warn
 from ..common.side_files import field as json_field
 from ..errors import FallbackWarning, ModelFormatError
 
@@ -109,7 +109,9 @@ def of_mask(late: LateInteraction | None, values: dict[str, Any], file: Path) ->
     """Returns `late`, overridden by the settings in the config.json of a MultiVectorMask."""
     ids = values.get("keep_only_token_ids") or []
     if not isinstance(ids, list) or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 2**31 for i in ids):
-        raise ModelFormatError(f"{file}: keep_only_token_ids is no list of token ids", file=str(file), field="keep_only_token_ids")
+        raise ModelFormatError(
+            f"{shown_path(file)}: keep_only_token_ids is no list of token ids", file=str(file), field="keep_only_token_ids"
+        )
     return replace(
         late or LateInteraction(),
         masked=True,
@@ -133,7 +135,7 @@ def _lengths(late: LateInteraction, values: dict[str, Any], file: Path) -> LateI
 
 def _in_range(length: int, key: str, file: Path) -> int:
     if not 1 <= length <= MOST_LENGTH:
-        raise ModelFormatError(f"{file}: {key} is {str(length)[:50]}; it must be 1 to {MOST_LENGTH}", file=str(file), field=key)
+        raise ModelFormatError(f"{shown_path(file)}: {key} is {str(length)[:50]}; it must be 1 to {MOST_LENGTH}", file=str(file), field=key)
     return length
 
 
@@ -144,7 +146,7 @@ def _expansion(values: dict[str, Any], file: Path) -> Expansion | None:
     strategy, length = said.get("strategy"), said.get("length")
     if strategy not in ("fixed", "min") or isinstance(length, bool) or not isinstance(length, int):
         raise ModelFormatError(
-            f'{file}: query_expansion is {shown(said)}; it needs a strategy ("fixed" or "min") and a length', file=str(file),
+            f'{shown_path(file)}: query_expansion is {shown(said)}; it needs a strategy ("fixed" or "min") and a length', file=str(file),
             field="query_expansion",
         )  # fmt: skip
     attend, token = json_field(said, "attend", bool, file, False), json_field(said, "token", str, file)
@@ -157,7 +159,7 @@ def _words(values: dict[str, Any], key: str, file: Path, default: tuple[str, ...
         return default
     words = [said] if isinstance(said, str) else said
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ModelFormatError(f"{file}: {key} is no list of strings", file=str(file), field=key)
+        raise ModelFormatError(f"{shown_path(file)}: {key} is no list of strings", file=str(file), field=key)
     return tuple(words)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..common.arguments import shown
+from ..common.arguments import shown, shown_path
 from ..common.side_files import field as json_field
 from ..common.side_files import read_json, read_object, subfolder
 from ..errors import ModelFormatError, UnsupportedModelError
@@ -140,10 +140,10 @@ def _of_folder(folder: Path) -> Layout:
     if modules is None:
         return _bare(folder, config)
     if not isinstance(modules, list) or not all(isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules):
-        raise ModelFormatError(f'{modules_file} is not a list of modules with a "type"', file=str(modules_file), field="type")
+        raise ModelFormatError(f'{shown_path(modules_file)} is not a list of modules with a "type"', file=str(modules_file), field="type")
     named = [(_kind(module["type"]), _folder(folder, module.get("path") or ".", modules_file)) for module in modules]
     if not named:
-        raise ModelFormatError(f"{modules_file} names no modules", file=str(modules_file), field="type")
+        raise ModelFormatError(f"{shown_path(modules_file)} names no modules", file=str(modules_file), field="type")
     if named[0][0] == "Router":
         return _routes(named[0][1], named[1:], config)
     return _chain(named, modules_file, config)
@@ -175,7 +175,9 @@ def _folder(parent: Path, name: object, where: Path) -> Path:
         return parent
     bare = isinstance(name, str) and len(name) <= 80 and not set(name) & set("/\\\0") and name != ".."
     if not isinstance(name, str) or not bare:
-        raise ModelFormatError(f"{where}: {repr(name)[:80]} is not the name of a folder beside it", file=str(where), field="path")
+        raise ModelFormatError(
+            f"{shown_path(where)}: {repr(name)[:80]} is not the name of a folder beside it", file=str(where), field="path"
+        )
     return subfolder(parent, name)
 
 
@@ -184,7 +186,7 @@ def _chain(named: list[tuple[str, Path]], where: Path, config: SentenceConfig) -
     first, source = named[0]
     if first not in ("Transformer", "MLMTransformer", "CLIPModel", "StaticEmbedding", "SparseStaticEmbedding"):
         raise UnsupportedModelError(
-            f"{where}: the first module is {first!r} ({shown(source.name)}); this version runs Transformer, MLMTransformer, "
+            f"{shown_path(where)}: the first module is {first!r} ({shown(source.name)}); this version runs Transformer, MLMTransformer, "
             f"StaticEmbedding, SparseStaticEmbedding and Router. Its vectors would be wrong without it"
         )
     static = first in ("StaticEmbedding", "SparseStaticEmbedding")  # a table of vectors or weights accepts texts of any length
@@ -220,7 +222,7 @@ class _Chain:
 
     def add(self, kind: str, folder: Path) -> None:
         if self.config.codes:
-            raise UnsupportedModelError(f"{self.where}: {kind!r} behind FlexibleQuantizer is not run")
+            raise UnsupportedModelError(f"{shown_path(self.where)}: {kind!r} behind FlexibleQuantizer is not run")
         add = {
             "Pooling": self._pooling,
             "Dense": self._dense,
@@ -235,7 +237,7 @@ class _Chain:
         if add is None or static or (self.logits and (self.pooled or kind != "SpladePooling")):
             behind = " behind a table of vectors or weights" if self.static else " with a transformer of fill-mask" if self.logits else ""
             raise UnsupportedModelError(
-                f"{self.where}: this version knows the modules {', '.join(KNOWN_MODULES)}, and the model also needs "
+                f"{shown_path(self.where)}: this version knows the modules {', '.join(KNOWN_MODULES)}, and the model also needs "
                 f"{kind!r} (module {shown(folder.name)}){behind}. Its vectors would be wrong without it"
             )
         add(folder)
@@ -246,7 +248,8 @@ class _Chain:
         config = self.config
         if self.logits and not self.pooled:
             raise UnsupportedModelError(
-                f"{self.where}: the transformer gives logits (fill-mask), and no SpladePooling pools them to a vector for each text"
+                f"{shown_path(self.where)}: the transformer gives logits (fill-mask), and no SpladePooling pools them to a vector "
+                f"for each text"
             )
         if config.sparse.head == "always":
             return replace(config, pools=False)
@@ -262,8 +265,8 @@ class _Chain:
         if self.pooled and config.late is not None:
             if config.late.expansion is not None and not config.late.expansion.implied:
                 raise UnsupportedModelError(
-                    f"{self.where}: query_expansion puts mask tokens behind queries whose vectors are pooled; this version does so for "
-                    f"vectors of tokens alone (MultiVectorMask)"
+                    f"{shown_path(self.where)}: query_expansion puts mask tokens behind queries whose vectors are pooled; this version "
+                    f"does so for vectors of tokens alone (MultiVectorMask)"
                 )
             # The maximum lengths of queries and documents apply to pooled vectors too; the mask tokens and the prefixes do not.
             config = replace(config, late=replace(config.late, expansion=None, prefixes=()))
@@ -275,8 +278,8 @@ class _Chain:
         file = folder / "config.json"
         if not os.path.lexists(file):
             raise ModelFormatError(
-                f"{self.where} names the folder {shown(folder.name)}, and {file} is missing: what the module does is unknown. "
-                f"Complete the download",
+                f"{shown_path(self.where)} names the folder {shown(folder.name)}, and {shown_path(file)} is missing: what the module does "
+                f"is unknown. Complete the download",
                 file=str(self.where),
                 field="path",
             )
@@ -292,37 +295,43 @@ class _Chain:
             if pickle.exists()
             else ("its weights are missing: complete the download")
         )
-        raise ModelFormatError(f"{file} is not there: {why}", file=str(file))
+        raise ModelFormatError(f"{shown_path(file)} is not there: {why}", file=str(file))
 
     def _on_tokens(self, values: dict[str, Any], file: Path) -> bool:
         name = json_field(values, "module_input_name", str, file, "sentence_embedding")
         other = json_field(values, "module_output_name", str, file, name)
         if name not in ("sentence_embedding", "token_embeddings") or other != name:
             raise UnsupportedModelError(
-                f"{file}: the module reads {shown(name)} and writes {shown(other)}; this version runs modules that turn "
+                f"{shown_path(file)}: the module reads {shown(name)} and writes {shown(other)}; this version runs modules that turn "
                 f"sentence_embedding or token_embeddings into the same"
             )
         # A module that no Pooling precedes works on tokens even if it has no module_input_name, as PyLate's Dense.
         tokens = name == "token_embeddings" or not self.pooled
         if tokens and self.pooled:
-            raise UnsupportedModelError(f"{file}: a module of token_embeddings behind Pooling changes vectors that are pooled already")
+            raise UnsupportedModelError(
+                f"{shown_path(file)}: a module of token_embeddings behind Pooling changes vectors that are pooled already"
+            )
         return tokens
 
     def _pooling(self, folder: Path) -> None:
         if self.pooled:
             raise UnsupportedModelError(
-                f"{self.where}: there are two Pooling modules; this version pools once, by several modes side by side"
+                f"{shown_path(self.where)}: there are two Pooling modules; this version pools once, by several modes side by side"
             )
         values, file = self._values(folder)
         if self.config.late is not None and self.config.late.masked:
-            raise UnsupportedModelError(f"{file}: Pooling behind MultiVectorMask pools some tokens alone, which this version does not run")
+            raise UnsupportedModelError(
+                f"{shown_path(file)}: Pooling behind MultiVectorMask pools some tokens alone, which this version does not run"
+            )
         modes = values.get("pooling_mode")
         if modes is None:
             modes = [mode for key, mode in _POOLING_KEYS.items() if json_field(values, key, bool, file, False)] or ["mean"]
         else:
             modes = [_POOLING_NAMES.get(str(mode), str(mode)) for mode in (modes if isinstance(modes, list) else [modes])]
         if not modes or any(mode not in POOLINGS for mode in modes) or len(modes) > len(POOLINGS):
-            raise UnsupportedModelError(f"{file} asks for pooling {' + '.join(modes)[:200]}; this version pools by {', '.join(POOLINGS)}")
+            raise UnsupportedModelError(
+                f"{shown_path(file)} asks for pooling {' + '.join(modes)[:200]}; this version pools by {', '.join(POOLINGS)}"
+            )
         self.pooled = True
         self.config = replace(self.config, pooling=tuple(modes), pool_prompt=json_field(values, "include_prompt", bool, file, True))
 
@@ -331,15 +340,15 @@ class _Chain:
         values, file = self._values(folder)
         if not self.logits:
             raise UnsupportedModelError(
-                f'{file}: SpladePooling pools logits, and the first module gives none (transformer_task "fill-mask")'
+                f'{shown_path(file)}: SpladePooling pools logits, and the first module gives none (transformer_task "fill-mask")'
             )
         strategy = json_field(values, "pooling_strategy", str, file, "max")
         if strategy != "max":
-            raise UnsupportedModelError(f'{file}: pooling_strategy {shown(strategy)} is not run; this version has "max"')
+            raise UnsupportedModelError(f'{shown_path(file)}: pooling_strategy {shown(strategy)} is not run; this version has "max"')
         activation = json_field(values, "activation_function", str, file, "relu")
         if activation not in _SPLADE_LOGS:
             raise UnsupportedModelError(
-                f"{file}: activation_function {shown(activation)} is not run; this version has {', '.join(_SPLADE_LOGS)}"
+                f"{shown_path(file)}: activation_function {shown(activation)} is not run; this version has {', '.join(_SPLADE_LOGS)}"
             )
         self.pooled = True
         self.config = replace(self.config, sparse=replace(self.config.sparse, logs=_SPLADE_LOGS[activation]))
@@ -350,7 +359,8 @@ class _Chain:
         name = _ACTIVATIONS.get(activation.rsplit(".", 1)[-1]) if activation.startswith("torch.") else None
         if name is None:
             raise UnsupportedModelError(
-                f"{file}: activation_function {shown(activation)} is not one of torch's {', '.join(_ACTIVATIONS)}, which this version runs"
+                f"{shown_path(file)}: activation_function {shown(activation)} is not one of torch's {', '.join(_ACTIVATIONS)}, "
+                f"which this version runs"
             )
         self.modules.append(
             {
@@ -370,7 +380,7 @@ class _Chain:
         size = self._size(values, "dimension", file)
         if not self.pooled:
             raise UnsupportedModelError(
-                f"{self.where}: LayerNorm ({shown(folder.name)}) stands before Pooling, and it norms pooled vectors"
+                f"{shown_path(self.where)}: LayerNorm ({shown(folder.name)}) stands before Pooling, and it norms pooled vectors"
             )
         self.modules.append({"kind": "layer_norm", "file": self._weights(folder), "in_features": size})
 
@@ -379,7 +389,7 @@ class _Chain:
         size = json_field(values, key, int, file)
         if size is None or not 1 <= size <= 1 << 20:
             found = "missing" if size is None else str(size)[:50]
-            raise ModelFormatError(f"{file}: {key} is {found}; it must be 1 to {1 << 20}", file=str(file), field=key)
+            raise ModelFormatError(f"{shown_path(file)}: {key} is {found}; it must be 1 to {1 << 20}", file=str(file), field=key)
         return int(size)
 
     def _normalize(self, folder: Path) -> None:
@@ -393,23 +403,23 @@ class _Chain:
     def _multi_vector_mask(self, folder: Path) -> None:
         values, file = self._values(folder)
         if self.pooled:
-            raise UnsupportedModelError(f"{file}: MultiVectorMask behind Pooling changes vectors that are pooled already")
+            raise UnsupportedModelError(f"{shown_path(file)}: MultiVectorMask behind Pooling changes vectors that are pooled already")
         self.config = replace(self.config, late=late_interaction.of_mask(self.config.late, values, file))
 
     def _flexible_quantizer(self, folder: Path) -> None:
         """Reads the module of pplx-embed, whose code is beside the model (st_quantize.py) and has no settings."""
         if not self.pooled or self.modules:
-            raise UnsupportedModelError(f"{self.where}: FlexibleQuantizer is run right behind Pooling alone")
+            raise UnsupportedModelError(f"{shown_path(self.where)}: FlexibleQuantizer is run right behind Pooling alone")
         self.config = replace(self.config, codes=True)
 
     def _logit_score(self, folder: Path) -> None:
         values, file = self._values(folder)
         ids = [json_field(values, key, int, file) for key in ("true_token_id", "false_token_id")]
         if ids[0] is None:
-            raise ModelFormatError(f"{file}: true_token_id is missing", file=str(file), field="true_token_id")
+            raise ModelFormatError(f"{shown_path(file)}: true_token_id is missing", file=str(file), field="true_token_id")
         for key, value in zip(("true_token_id", "false_token_id"), ids, strict=True):
             if value is not None and not 0 <= value < 2**31:
-                raise ModelFormatError(f"{file}: {key} is {str(value)[:50]}, which is no token id", file=str(file), field=key)
+                raise ModelFormatError(f"{shown_path(file)}: {key} is {str(value)[:50]}, which is no token id", file=str(file), field=key)
         self.pooled = True
         self.config = replace(self.config, score_ids=tuple(int(i) for i in ids if i is not None))
 
@@ -425,21 +435,27 @@ def _routes(folder: Path, rest: list[tuple[str, Path]], config: SentenceConfig) 
     parameters = json_field(values, "parameters", dict, where, {})
     for key, found in (("types", types), ("structure", structure)):
         if not found:
-            raise ModelFormatError(f"{where}: {key} is missing: which module belongs to which route is unknown", file=str(where), field=key)
+            raise ModelFormatError(
+                f"{shown_path(where)}: {key} is missing: which module belongs to which route is unknown", file=str(where), field=key
+            )
     assert types is not None and structure is not None
     if parameters.get("route_mappings"):
-        raise UnsupportedModelError(f"{where}: route_mappings (routes by modality) are not run; this version has routes of texts by name")
+        raise UnsupportedModelError(
+            f"{shown_path(where)}: route_mappings (routes by modality) are not run; this version has routes of texts by name"
+        )
     routes: dict[str, Layout] = {}
     for name, members in structure.items():
         if not isinstance(members, list) or not members or not all(isinstance(types.get(str(m)), str) for m in members):
             raise ModelFormatError(
-                f"{where}: route {shown(name)} is not a list of the modules in types", file=str(where), field="structure"
+                f"{shown_path(where)}: route {shown(name)} is not a list of the modules in types", file=str(where), field="structure"
             )
         named = [(_kind(types[member]), _folder(folder, member, where)) for member in members]
         routes[name] = _chain([*named, *rest], where, config)
     default = json_field(parameters, "default_route", str, where)
     if default is not None and default not in routes:
-        raise ModelFormatError(f"{where}: default_route {shown(default)} is not among the routes", file=str(where), field="default_route")
+        raise ModelFormatError(
+            f"{shown_path(where)}: default_route {shown(default)} is not among the routes", file=str(where), field="default_route"
+        )
     base = routes[default or ("document" if "document" in routes else next(iter(routes)))]
     return Layout(base.source, base.config, base.static, routes, default)
 
@@ -452,7 +468,9 @@ def _length(folder: Path, config: SentenceConfig) -> SentenceConfig:
     values = read_object(file)
     length = json_field(values, "max_seq_length", int, file, length)
     if length is not None and length < 1:
-        raise ModelFormatError(f"{file}: max_seq_length is {length}; it must be at least 1", file=str(file), field="max_seq_length")
+        raise ModelFormatError(
+            f"{shown_path(file)}: max_seq_length is {length}; it must be at least 1", file=str(file), field="max_seq_length"
+        )
     late = late_interaction.of_transformer(config.late, values, file)
     return replace(config, max_seq_length=length, lower_case=json_field(values, "do_lower_case", bool, file, False), late=late)
 
@@ -462,23 +480,25 @@ def _settings(file: Path) -> SentenceConfig:
     prompts = json_field(values, "prompts", dict, file, {})
     for name, text in prompts.items():
         if not isinstance(text, str):
-            raise ModelFormatError(f"{file}: prompt {name!r} is {text!r}, not a string"[:500], file=str(file), field="prompts")
+            raise ModelFormatError(f"{shown_path(file)}: prompt {name!r} is {text!r}, not a string"[:500], file=str(file), field="prompts")
     default = json_field(values, "default_prompt_name", str, file)
     if default is not None and default not in prompts:
         raise ModelFormatError(
-            f"{file}: default_prompt_name {default!r} is not among the prompts", file=str(file), field="default_prompt_name"
+            f"{shown_path(file)}: default_prompt_name {default!r} is not among the prompts", file=str(file), field="default_prompt_name"
         )
     named = json_field(values, "similarity_fn_name", str, file)
     similarity = (named or "cosine").lower()  # in lower case, because PyLate writes "MaxSim"
     if similarity not in SIMILARITIES + TOKEN_SIMILARITIES:
         known = ", ".join(SIMILARITIES + TOKEN_SIMILARITIES)
-        raise UnsupportedModelError(f"{file}: similarity_fn_name {shown(similarity)} is not one of {known}")
+        raise UnsupportedModelError(f"{shown_path(file)}: similarity_fn_name {shown(similarity)} is not one of {known}")
     activation = json_field(values, "activation_fn", str, file)
     late = late_interaction.of_folder(values, file)
     prompts = late_interaction.with_prefixes(prompts, values, file)
     most = json_field(values, "max_active_dims", int, file)
     if most is not None and most < 1:
-        raise ModelFormatError(f"{file}: max_active_dims is {most}; it must be at least 1", file=str(file), field="max_active_dims")
+        raise ModelFormatError(
+            f"{shown_path(file)}: max_active_dims is {most}; it must be at least 1", file=str(file), field="max_active_dims"
+        )
     sparse = SparseConfig(most=most, similarity=similarity if named and similarity in SIMILARITIES else "dot")
     return SentenceConfig(
         prompts=prompts,

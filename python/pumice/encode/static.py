@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..common.address_space import check_memory
-from ..common.arguments import shown
+from ..common.arguments import shown, shown_path
 from ..common.side_files import field as json_field
 from ..common.side_files import read_object
 from ..errors import ModelFormatError, UnsupportedModelError, UnsupportedTaskError
@@ -42,7 +42,7 @@ def weights_file(folder: Path) -> Path:
         return file
     pickle = folder / "pytorch_model.bin"
     why = f"the weights are a pickle ({pickle.name}), which can run any code; convert them" if pickle.exists() else "complete the download"
-    raise ModelFormatError(f"{file} is not there: {why}", file=str(file))
+    raise ModelFormatError(f"{shown_path(file)} is not there: {why}", file=str(file))
 
 
 class ListedWeights:
@@ -87,13 +87,15 @@ class Table:
         self._file = file
         self._about = {name: (kind, shape) for name, kind, shape, _ in file.tensors}
         name = "embedding.weight" if "embedding.weight" in self._about else "embeddings"
-        check_memory(4 * int(np.prod(self._shape(name, 2), dtype=object)), f"the table of {file.path}")
+        check_memory(4 * int(np.prod(self._shape(name, 2), dtype=object)), f"the table of {shown_path(file.path)}")
         rows = self._read(name, 2).astype(np.float32)
         if name == "embeddings":
             rows = self._per_token(rows)
         wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
         if wrong.size:
-            raise ModelFormatError(f"{file.path}: row {int(wrong[0])} of {name} holds a NaN or an infinity", file=file.path, field=name)
+            raise ModelFormatError(
+                f"{shown_path(file.path)}: row {int(wrong[0])} of {name} holds a NaN or an infinity", file=file.path, field=name
+            )
         self.rows: Float32 = np.ascontiguousarray(rows, np.float32)
 
     def _per_token(self, rows: Float32) -> Float32:
@@ -124,11 +126,13 @@ class Table:
             upper = np.frombuffer(self._file.read(name), "<u2").astype(np.uint32) << np.uint32(16)
             return upper.view(np.float32).reshape(shape)
         if kind not in _DTYPES:
-            raise UnsupportedModelError(f"{self._file.path}: {name} is {kind}; this version reads {', '.join([*_DTYPES, 'BF16'])}")
+            raise UnsupportedModelError(
+                f"{shown_path(self._file.path)}: {name} is {kind}; this version reads {', '.join([*_DTYPES, 'BF16'])}"
+            )
         return np.frombuffer(self._file.read(name), _DTYPES[kind]).reshape(shape)
 
     def _wrong(self, field: str, what: str) -> None:
-        raise ModelFormatError(f"{self._file.path}: {field} {what}", file=self._file.path, field=field)
+        raise ModelFormatError(f"{shown_path(self._file.path)}: {field} {what}", file=self._file.path, field=field)
 
 
 def token_weights(file: _core.ModelFile) -> Float32:
@@ -139,10 +143,10 @@ def token_weights(file: _core.ModelFile) -> Float32:
     if len(shape) != 1 or 0 in shape:
         what = f"has shape {list(shape)}; one dimension without a 0 is needed" if "weight" in about else "is missing"
     elif kind not in ("F64", "F32", "F16"):
-        raise UnsupportedModelError(f"{file.path}: weight is {kind}; this version reads F64, F32 and F16")
+        raise UnsupportedModelError(f"{shown_path(file.path)}: weight is {kind}; this version reads F64, F32 and F16")
     if what:
-        raise ModelFormatError(f"{file.path}: weight {what}", file=file.path, field="weight")
-    check_memory(8 * shape[0], f"the weights of {file.path}")
+        raise ModelFormatError(f"{shown_path(file.path)}: weight {what}", file=file.path, field="weight")
+    check_memory(8 * shape[0], f"the weights of {shown_path(file.path)}")
     return _finite_weights(np.frombuffer(file.read("weight"), _DTYPES[kind]).astype(np.float32), file.path)
 
 
@@ -153,7 +157,7 @@ def listed_weights(path: Path, tokenizer: Tokenizer) -> Float32:
     for token, weight in read_object(path).items():
         if isinstance(weight, bool) or not isinstance(weight, (int, float)):
             raise ModelFormatError(
-                f"{path}: the weight of {shown(token)} is {shown(weight)}; a number is needed", file=str(path), field=token
+                f"{shown_path(path)}: the weight of {shown(token)} is {shown(weight)}; a number is needed", file=str(path), field=token
             )
         index = tokenizer.backend.token_to_id(token)
         index = tokenizer.unknown_id if index is None else index
@@ -165,7 +169,9 @@ def listed_weights(path: Path, tokenizer: Tokenizer) -> Float32:
 def _finite_weights(weights: Float32, path: str) -> Float32:
     wrong = np.flatnonzero(~np.isfinite(weights))
     if wrong.size:
-        raise ModelFormatError(f"{path}: the weight of token {int(wrong[0])} is {weights[wrong[0]]}, not a finite number", file=path)
+        raise ModelFormatError(
+            f"{shown_path(path)}: the weight of token {int(wrong[0])} is {weights[wrong[0]]}, not a finite number", file=path
+        )
     return weights
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from .. import _core
-from ..common.arguments import argument, check_text, flag, integer, shown
+from ..common.arguments import argument, check_text, flag, integer, shown, shown_path
 from ..common.side_files import read_object
 from ..errors import ModelFormatError
 from .token_settings import LogitsProcessor, bad_words, dry_breakers, logits_processor
@@ -255,7 +255,9 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     # transformers samples only if do_sample is true. Otherwise it ignores temperature, top_k and others.
     samples = values.get("do_sample")
     if samples is not None and not isinstance(samples, bool):
-        raise ModelFormatError(f"{source}: do_sample is {shown(samples)}, not true or false", file=str(source), field="do_sample")
+        raise ModelFormatError(
+            f"{shown_path(source)}: do_sample is {shown(samples)}, not true or false", file=str(source), field="do_sample"
+        )
     names = ["repetition_penalty"]
     found = {"temperature": 1.0, "top_k": TOP_K_OF_SAMPLING} if samples else {}
     if found:
@@ -270,7 +272,9 @@ def model_settings(file: _core.ModelFile) -> ModelSettings:
     eos_ids = _token_ids(eos, "eos_token_id", str(source))
     given = values.get("bad_words_ids")
     if given is not None and not isinstance(given, list):
-        raise ModelFormatError(f"{source}: bad_words_ids is {shown(given)}, not a list of lists", file=str(source), field="bad_words_ids")
+        raise ModelFormatError(
+            f"{shown_path(source)}: bad_words_ids is {shown(given)}, not a list of lists", file=str(source), field="bad_words_ids"
+        )
     words = {_token_ids(word, "bad_words_ids", str(source)) for word in given or ()}
     words -= {(), *((end,) for end in eos_ids)}  # transformers also ignores empty lists and single end tokens
     ignored = _ignored(values.get, _NOT_DONE)
@@ -282,7 +286,7 @@ def _token_ids(value: Any, name: str, file: str) -> tuple[int, ...]:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
-        raise ModelFormatError(f"{file}: {name} is {value!r}, not token ids"[:300], file=file, field=name)
+        raise ModelFormatError(f"{shown_path(file)}: {name} is {value!r}, not token ids"[:300], file=file, field=name)
     return tuple(i for i in ids if i >= 0)
 
 
@@ -294,7 +298,7 @@ def _checked_settings(found: dict[str, Any], file: str) -> dict[str, Any]:
         try:
             checked |= _numbers({name: value})
         except (TypeError, ValueError) as error:
-            raise ModelFormatError(f"{file}: {error}", file=file, field=name) from None
+            raise ModelFormatError(f"{shown_path(file)}: {error}", file=file, field=name) from None
     return checked
 
 

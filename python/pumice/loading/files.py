@@ -125,14 +125,14 @@ def viterbi_biases(file: _core.ModelFile) -> dict[str, float]:
     for key in ("operating_points", "default", "biases") if values else ():
         inner = json_field(values, key, dict, source)
         if inner is None:
-            raise ModelFormatError(f"{source}: {key} is missing", file=str(source), field=key)
+            raise ModelFormatError(f"{shown_path(source)}: {key} is missing", file=str(source), field=key)
         values = inner
     biases: dict[str, float] = {}
     for key in values:
         number = json_field(values, key, (int, float), source, 0.0)
         if key not in STEPS or not abs(number) <= 1e6:
             raise ModelFormatError(
-                f"{source}: {shown(key)} is {shown(number)}; numbers from -1e6 to 1e6 are needed, of {', '.join(STEPS)}",
+                f"{shown_path(source)}: {shown(key)} is {shown(number)}; numbers from -1e6 to 1e6 are needed, of {', '.join(STEPS)}",
                 file=str(source),
                 field=key,
             )

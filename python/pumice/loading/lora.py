@@ -68,7 +68,7 @@ def lora_specs(model: _core.ModelFile, given: Iterable[tuple[str, float]]) -> li
 
 
 def _broken(path: Any, field: str, what: str) -> ModelFormatError:
-    return ModelFormatError(f"{path}: {what}"[:600], file=str(path), field=field)
+    return ModelFormatError(f"{shown_path(path)}: {what}"[:600], file=str(path), field=field)
 
 
 def _absent(path: str) -> FileNotFoundError:
@@ -76,7 +76,7 @@ def _absent(path: str) -> FileNotFoundError:
 
 
 def _refused(path: Any, what: str) -> UnsupportedModelError:
-    return UnsupportedModelError(f"{path}: {what}. {_MERGE}"[:600])
+    return UnsupportedModelError(f"{shown_path(path)}: {what}. {_MERGE}"[:600])
 
 
 # ---------------------------------------------------------------- PEFT
@@ -280,18 +280,20 @@ def _of_gguf(model: _core.ModelFile, path: str, scale: float) -> dict[str, Any]:
         what = f"is an adapter of {shown(file.architecture)}, and {shown_path(model.path)} is {shown(model.architecture)}"
         raise _broken(path, "general.architecture", what)
     if file.get("adapter.alora.invocation_tokens") is not None:
-        raise UnsupportedModelError(f"{path}: begins to act at invocation tokens (adapter.alora.invocation_tokens), which is not run")
+        raise UnsupportedModelError(
+            f"{shown_path(path)}: begins to act at invocation tokens (adapter.alora.invocation_tokens), which is not run"
+        )
     alpha = file.get("adapter.lora.alpha") or 0
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not alpha >= 0:
         raise _broken(path, "adapter.lora.alpha", f"adapter.lora.alpha is {shown(alpha)}, not a number of at least 0")
     if alpha > MOST_ALPHA:
-        raise UnsupportedModelError(f"{path}: adapter.lora.alpha is {shown(alpha)}; at most {MOST_ALPHA} is run")
+        raise UnsupportedModelError(f"{shown_path(path)}: adapter.lora.alpha is {shown(alpha)}; at most {MOST_ALPHA} is run")
     shapes = {name: tuple(shape) for name, _, shape, _ in file.tensors}
     modules = []
     for name, shape in shapes.items():
         match = re.fullmatch(r"(.+)\.weight\.lora_([ab])", name)
         if match is None:
-            raise UnsupportedModelError(f"{path}: tensor {shown(name)} is no factor of an adapter, and is not run")
+            raise UnsupportedModelError(f"{shown_path(path)}: tensor {shown(name)} is no factor of an adapter, and is not run")
         other = f"{match[1]}.weight.lora_{'b' if match[2] == 'a' else 'a'}"
         if other not in shapes:
             raise _broken(path, other, f"{match[1]} has one of two factors")

@@ -119,7 +119,12 @@ def models_of(given: list[str]) -> dict[str, str]:
 
 
 def name_of(source: str) -> str:
-    """Returns the name of a model for which none was given: that of its file or folder, or of its repository."""
+    """Returns the name of a model for which none was given: that of its file or folder, or of its repository. Bytes that are not UTF-8 are
+    written as "\\xff", because requests and figures name a model by text."""
+    return os.fsencode(_file_name(source)).decode("utf-8", "backslashreplace")
+
+
+def _file_name(source: str) -> str:
     path = Path(source)
     if path.exists():
         path = path.resolve()

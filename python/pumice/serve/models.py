@@ -11,6 +11,7 @@ from typing import Any
 
 import pumice
 
+from ..common.arguments import check_text
 from ..model.model import Model
 from .failures import Refused
 from .settings import Settings
@@ -103,6 +104,8 @@ class Models:
     ) -> None:
         """sources: by name, a Model or what load() takes. options: by name, the keywords of load(). aside: Server.aside()."""
         self._settings, self._aside = settings, aside
+        for name in sources:
+            check_text(name, "the name of a model")
         self._served = {name: Served(name, source, options.get(name, {})) for name, source in sources.items()}
         for served in self._served.values():
             if served.model is not None and "generate" in served.model.info["tasks"]:

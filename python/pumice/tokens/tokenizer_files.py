@@ -46,9 +46,9 @@ def load_tokenizer(file: ModelFile, override: Any = None) -> Tokenizer:
         folder = given if given.is_dir() else given.parent
         return _with_files(_read_backend(folder, None if given.is_dir() else given), folder, file)
     if file.kind == "gguf":
-        check_memory(0, f"building the tokenizer of {file.path}")
-        with no_panic("building the tokenizer"), _typed(file.path):
-            built = gguf_tokenizer.build(file.get, file.path)
+        check_memory(0, f"building the tokenizer of {shown_path(file.path)}")
+        with no_panic("building the tokenizer"), _typed(shown_path(file.path)):
+            built = gguf_tokenizer.build(file.get, shown_path(file.path))
         return Tokenizer(built.backend, bos_id=built.bos_id, eos_ids=built.eos_ids, special=built.special)
     folder = _folder_of(file)
     return _with_files(_read_backend(folder, None), folder, file)
@@ -94,7 +94,7 @@ def _typed(where: str) -> Iterator[None]:
 
 def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
     path = named or folder / "tokenizer.json"
-    with no_panic(f"reading {path}"), _typed(str(path)):
+    with no_panic(f"reading {shown_path(path)}"), _typed(shown_path(path)):
         if named is not None and named.suffix == ".model":
             return _sentencepiece(_read_bytes(named, given=True), named)
         if named is not None and named.suffix == ".txt":
@@ -112,7 +112,8 @@ def _read_backend(folder: Path, named: Path | None) -> Backend | Built:
             if os.path.lexists(folder / name):
                 return _encoder_pieces(folder / name, folder)
     raise TokenizerError(
-        f"{folder} has no tokenizer.json, nor a vocab.txt, a SentencePiece file or a vocab.json with merges.txt. {gguf_tokenizer.FIX}"
+        f"{shown_path(folder)} has no tokenizer.json, nor a vocab.txt, a SentencePiece file or a vocab.json with merges.txt. "
+        f"{gguf_tokenizer.FIX}"
     )
 
 
@@ -138,8 +139,8 @@ def _backend_of(data: bytes, path: Path) -> Backend:
         try:
             charsmap = base64.b64decode(json.loads(found[1]), validate=True)
         except ValueError:
-            raise TokenizerError(f"{path}: precompiled_charsmap is not base64. {gguf_tokenizer.FIX}") from None
-        gguf_tokenizer.check_charsmap(charsmap, str(path))
+            raise TokenizerError(f"{shown_path(path)}: precompiled_charsmap is not base64. {gguf_tokenizer.FIX}") from None
+        gguf_tokenizer.check_charsmap(charsmap, shown_path(path))
         charsmaps.add(found.start(1))
     # Finds strings that are too long for tokens. A string is the text between two quotes without a backslash before them. This takes 0.3 s
     # for 33 MB.
@@ -149,10 +150,10 @@ def _backend_of(data: bytes, path: Path) -> Backend:
     for i in np.flatnonzero(np.diff(quotes) > gguf_tokenizer.LONGEST_TOKEN):
         if int(quotes[i]) not in charsmaps:
             raise TokenizerError(
-                f"{path}: what begins at byte {quotes[i]} has {quotes[i + 1] - quotes[i]} bytes; a token has at most "
+                f"{shown_path(path)}: what begins at byte {quotes[i]} has {quotes[i + 1] - quotes[i]} bytes; a token has at most "
                 f"{gguf_tokenizer.LONGEST_TOKEN}. {gguf_tokenizer.FIX}"
             )
-    check_memory(FILE_MEMORY * len(data), f"building the tokenizer of {path}")
+    check_memory(FILE_MEMORY * len(data), f"building the tokenizer of {shown_path(path)}")
     return Backend.from_buffer(data)
 
 
@@ -237,7 +238,7 @@ def _byte_level(folder: Path) -> Backend:
     if kind.startswith("clip"):
         return _clip(vocabulary, merges, config, folder)
     split = gguf_tokenizer.SPLITS["qwen2" if kind.startswith("qwen2") else "gpt-2"]
-    backend = gguf_tokenizer.byte_bpe(vocabulary, merges, split, str(folder), bool(config.get("add_prefix_space", False)))
+    backend = gguf_tokenizer.byte_bpe(vocabulary, merges, split, shown_path(folder), bool(config.get("add_prefix_space", False)))
     if kind.startswith(_ROBERTA_KINDS):
         first, last = (
             backend.token_to_id(_content(config.get(f"{role}_token")) or name) for role, name in (("cls", "<s>"), ("sep", "</s>"))
@@ -260,7 +261,7 @@ def _clip(vocabulary: Vocabulary, merges: list[str], config: dict[str, Any], fol
     for name in names:
         if name not in vocabulary.ids:
             raise TokenizerError(f"{folder / 'vocab.json'} lacks the token {name} that CLIP needs. {gguf_tokenizer.FIX}")
-    backend = gguf_tokenizer.clip_bpe(vocabulary, merges, names[2], str(folder))
+    backend = gguf_tokenizer.clip_bpe(vocabulary, merges, names[2], shown_path(folder))
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in dict.fromkeys(names)])
     first, last = vocabulary.ids[names[0]], vocabulary.ids[names[1]]
     gguf_tokenizer.set_template(backend, [first], [last, last], [last])
@@ -279,7 +280,7 @@ def _with_files(source: Backend | Built, folder: Path, file: ModelFile) -> Token
     backend = built.backend
     config = read_object(folder / "tokenizer_config.json")
     names = {**read_object(folder / "special_tokens_map.json"), **config}
-    with no_panic("adding special tokens"), _typed(str(folder)):
+    with no_panic("adding special tokens"), _typed(shown_path(folder)):
         special = {**built.special, **_add_special(backend, names)}
         _add_ends(backend, config, special)
         # Every class of transformers has a name for the unknown token if the files do not name it, but those of _PLAIN_CLASSES.
@@ -440,7 +441,7 @@ def _pieces(data: bytes, path: Path) -> _Pieces:
             piece = dict(_fields(value))
             text, score, kind = piece.get(1, b""), piece.get(2, b"\0\0\0\0"), piece.get(3, gguf_tokenizer.NORMAL)
             if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4 or not isinstance(kind, int):
-                raise TokenizerError(f"{path}: piece {len(tokens)} is broken")
+                raise TokenizerError(f"{shown_path(path)}: piece {len(tokens)} is broken")
             tokens.append(text.decode())
             scores.append(struct.unpack("<f", score)[0])
             types.append(kind)
@@ -449,7 +450,7 @@ def _pieces(data: bytes, path: Path) -> _Pieces:
         elif number == 3:
             normalizer = dict(_fields(value))
     if not tokens:
-        raise TokenizerError(f"{path} is no SentencePiece model: it has no pieces. {gguf_tokenizer.FIX}")
+        raise TokenizerError(f"{shown_path(path)} is no SentencePiece model: it has no pieces. {gguf_tokenizer.FIX}")
     return _Pieces(tokens, scores, types, trainer, normalizer)
 
 
@@ -483,7 +484,7 @@ def _encoder_pieces(path: Path, folder: Path) -> Backend:
     kind = read_object(folder / "config.json").get("model_type") or _FILES_OF_ENCODERS[path.name]
     form = _FORMS.get(kind) if isinstance(kind, str) else None
     if form is None:
-        raise TokenizerError(f"{path}: how {shown(kind)} makes its vocabulary of it is not known. {gguf_tokenizer.FIX}")
+        raise TokenizerError(f"{shown_path(path)}: how {shown(kind)} makes its vocabulary of it is not known. {gguf_tokenizer.FIX}")
     pieces = _pieces(_read_bytes(path), path)
     kept = slice(form.skipped, None)
     tail = [token for token in form.tail if token not in pieces.tokens]
@@ -496,7 +497,7 @@ def _encoder_pieces(path: Path, folder: Path) -> Backend:
     ids = vocabulary.ids
     missing = [name for name in (form.unk, *form.before, *form.after) if name not in ids]
     if missing:
-        raise TokenizerError(f"{path} lacks the token {missing[0]!r} that {kind} needs. {gguf_tokenizer.FIX}")
+        raise TokenizerError(f"{shown_path(path)} lacks the token {missing[0]!r} that {kind} needs. {gguf_tokenizer.FIX}")
     backend = gguf_tokenizer.unigram(vocabulary, ids[form.unk], pieces.charsmap, True, True, False)
     backend.add_tokens(vocabulary.added(("<mask>",)))
     before, between, after = ([ids[name] for name in part] for part in (form.before, form.between, form.after))
@@ -512,7 +513,7 @@ def _sentencepiece(data: bytes, path: Path) -> Built:
     def number_of(fields: dict[int, int | bytes], key: int, default: int) -> int:
         value = fields.get(key, default)
         if not isinstance(value, int):
-            raise TokenizerError(f"{path}: field {key} is no number")
+            raise TokenizerError(f"{shown_path(path)}: field {key} is no number")
         # Negative numbers are stored as 64-bit two's complement. An id of -1 means "none".
         return value - (1 << 64) if value >= 1 << 63 else value
 
@@ -522,7 +523,7 @@ def _sentencepiece(data: bytes, path: Path) -> Built:
     }
     special = {role: i for role, i in ids.items() if 0 <= i < len(tokens)}
     if "unk" not in special:
-        raise TokenizerError(f"{path} names no unknown token. {gguf_tokenizer.FIX}")
+        raise TokenizerError(f"{shown_path(path)} names no unknown token. {gguf_tokenizer.FIX}")
     prefix = bool(number_of(normalizer, 3, 1))
     kind = number_of(trainer, 3, 1)
     if kind == 2:
@@ -533,7 +534,9 @@ def _sentencepiece(data: bytes, path: Path) -> Built:
             bool(vocabulary.of_type(BYTE).any()),
         )  # fmt: skip
     else:
-        raise TokenizerError(f"{path} is a SentencePiece model of type {kind}; known are 1 (unigram) and 2 (BPE). {gguf_tokenizer.FIX}")
+        raise TokenizerError(
+            f"{shown_path(path)} is a SentencePiece model of type {kind}; known are 1 (unigram) and 2 (BPE). {gguf_tokenizer.FIX}"
+        )
     backend.add_tokens(vocabulary.added())
     bos = [special["bos"]] if "bos" in special else []
     gguf_tokenizer.set_template(backend, bos, bos, [])

@@ -56,6 +56,37 @@ def test_names_that_are_no_utf8(tmp_path: Path, minilm: pumice.Model) -> None:
     assert "\x1b" not in str(caught.value) and str(caught.value).encode()
 
 
+@pytest.mark.parametrize(
+    ("option", "suffix", "content"),
+    [
+        ("response_template", ".json", "{"),
+        ("response_template", ".json", "[]"),
+        ("chat_template", ".json", "{}"),
+        ("tokenizer", ".json", "{"),
+        ("tokenizer", ".json", '{"precompiled_charsmap": "?"}'),
+    ],
+)
+def test_errors_of_files_whose_names_are_no_utf8_can_be_printed(tmp_path: Path, option: str, suffix: str, content: str) -> None:
+    file = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff" + suffix.encode()))
+    file.write_text(content)
+    with pytest.raises((pumice.PumiceError, OSError)) as caught:
+        pumice.load(samples.smollm2(), n_ctx=64, **{option: str(file)}).chat("Hi", dry_run=True)
+    assert "\\udcff" in str(caught.value), ascii(str(caught.value))
+    str(caught.value).encode()
+
+
+def test_errors_of_folders_whose_names_are_no_utf8_can_be_printed(tmp_path: Path) -> None:
+    copy = Path(folder(tmp_path, b"\xffmodel"))
+    for name in ("config.json", "tokenizer.json", "modules.json", "tokenizer_config.json", "sentence_bert_config.json"):
+        whole = (copy / name).read_bytes()
+        (copy / name).unlink()
+        (copy / name).write_text("[{}]")
+        with pytest.raises(pumice.PumiceError) as caught:
+            pumice.load(copy).encode("stone")
+        str(caught.value).encode()
+        (copy / name).write_bytes(whole)
+
+
 def dangling(path: Path) -> None:
     path.symlink_to(path.parent / "gone")
 

@@ -208,4 +208,6 @@ def test_settings_are_checked(smollm2: pumice.Model) -> None:
             app({"chat": smollm2}, **given)
     with pytest.raises(TypeError, match="max_n"):
         app({"chat": smollm2}, max_m=1)
+    with pytest.raises(ValueError, match="the name of a model has a lone surrogate"):
+        app({"m\udcff": smollm2})
     assert Settings().max_n == 16

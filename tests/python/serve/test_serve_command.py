@@ -74,6 +74,9 @@ def test_names_of_models(tmp_path: Path) -> None:
     assert command.models_of([str(tmp_path / "a=b")]) == {"a=b": str(tmp_path / "a=b")}
     assert command.models_of(["x/y-00001-of-00003.gguf"]) == {"y": "x/y-00001-of-00003.gguf"}
     assert command.models_of(["org/name", "org/other:file.gguf"]) == {"name": "org/name", "other": "org/other:file.gguf"}
+    latin = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\xc3\xa9.gguf")
+    Path(latin).touch()
+    assert command.models_of([latin]) == {"caf\\xe9é": latin}  # requests can give this name, and /metrics can write it
     with pytest.raises(ValueError, match="two models have the name 'a'"):
         command.models_of(["a=x", "a=y"])
     with pytest.raises(ValueError, match="names no model"):
