@@ -19,6 +19,7 @@ from ..common.arguments import check_text, choice, did_you_mean, flag, shown, un
 from ..common.pools import submit, thread_pool
 from ..encode.encoding import ENCODE_DEFAULTS
 from ..encode.rows import PRECISIONS
+from ..encode.windows import arrow_values
 from ..generate.settings import SAMPLING_DEFAULTS
 from ..loading.options import check_load_options
 from ..model.load import load as load_model
@@ -32,9 +33,9 @@ CHATS_AT_ONCE = 64  # threads that wait for answers of chat()
 Bools = npt.NDArray[np.bool_]
 T = TypeVar("T", pa.Table, pa.RecordBatch)
 
-# The keywords of encode() that Encode takes too. Of the others, `out`, `output` and `max_active_dims` decide where and what the result is,
-# and a job has no place for one progress bar for each batch.
-ENCODE_OPTIONS = tuple(name for name in ENCODE_DEFAULTS if name not in ("out", "output", "max_active_dims", "show_progress_bar"))
+# The keywords of encode() that Encode takes too. Of the others, `out`, `output`, `max_active_dims` and `details` decide where and what the
+# result is, and a job has no place for one progress bar for each batch.
+ENCODE_OPTIONS = tuple(name for name in ENCODE_DEFAULTS if name not in ("out", "output", "max_active_dims", "details", "show_progress_bar"))
 # The keywords of generate() that Generate takes too. With `n` there would be several texts for a row, and with `logprobs` numbers for which
 # there is no column.
 GENERATE_OPTIONS = tuple(name for name in SAMPLING_DEFAULTS if name not in ("n", "logprobs"))
@@ -132,7 +133,9 @@ class _NewColumns:
         schema: a pyarrow.Schema.
 
         Raises ValueError if a table with this schema lacks the column of texts, or has a column with the name of a new one, and TypeError
-        if the column of texts has no strings."""
+        if the column of texts has no strings, or if `schema` is not a pyarrow.Schema."""
+        if not isinstance(schema, pa.Schema):
+            raise TypeError(f"schema must be a pyarrow.Schema, not {type(schema).__name__} {shown(schema)}")
         (argument, column), *new = self._columns.items()
         places = schema.get_all_field_indices(column)
         if len(places) != 1:
@@ -180,7 +183,13 @@ class _NewColumns:
 
     def _without_nulls(self, texts: pa.Array | pa.ChunkedArray, what: str) -> tuple[pa.Array | pa.ChunkedArray, Bools | None]:
         """Returns texts none of which is null. The second value is None if there is one for each row. Otherwise (null="null") it says for
-        each row whether there is a text for it."""
+        each row whether there is a text for it. Raises ValueError for a text that is not UTF-8."""
+        try:
+            texts.validate(full=True)
+        except pa.ArrowInvalid as error:
+            if "UTF8" not in str(error):
+                raise
+            arrow_values(texts, what)  # raises an error with the row, unless the text is an entry of a dictionary that no row has
         if pa.types.is_dictionary(texts.type):  # because a value of the dictionary may be null
             texts = texts.cast(pa.large_string())
         if not texts.null_count:
@@ -210,7 +219,7 @@ class Encode(_NewColumns):
     role: "query" and "document" encode as encode_query() and encode_document() do, None as encode().
     null: what a null text means. "error" raises ValueError, "empty" encodes an empty text, "null" makes the vector null.
     load: a dict with options of pumice.load(), for a path.
-    options: the keywords of encode(), except out, output, max_active_dims and show_progress_bar. precision="int8" and "uint8" need
+    options: the keywords of encode(), except out, output, max_active_dims, details and show_progress_bar. precision="int8" and "uint8" need
         precision_ranges, because the ranges of a batch would depend on how the table is cut.
 
     Raises TypeError and ValueError, which name the argument. A path that does not exist is an error of the first use.

@@ -150,18 +150,34 @@ def items_of(inputs: Any, what: str) -> tuple[Iterable[Any], int | None]:
     if isinstance(inputs, np.ndarray) and (inputs.ndim != 1 or inputs.dtype.kind not in "UTO"):
         raise TypeError(f"{what} is an array of {inputs.dtype} with shape {inputs.shape}; it must be one row of strings")
     if hasattr(inputs, "to_pylist"):  # iterating over an Arrow array yields Arrow scalars, which are not strings
-        return _arrow_items(inputs), length(inputs, what)
+        return _arrow_items(inputs, what), length(inputs, what)
     return inputs, length(inputs, what)
 
 
-def _arrow_items(array: Any) -> Iterator[Any]:
+def _arrow_items(array: Any, what: str) -> Iterator[Any]:
     """Yields the values of an Arrow array (pyarrow or nanoarrow) as Python objects. If the array can be sliced, it is converted window by
     window, and otherwise as a whole."""
     if not hasattr(array, "slice"):
-        yield from array.to_pylist()
+        yield from arrow_values(array, what)
         return
     for first in range(0, len(array), WINDOW_TEXTS):
-        yield from array.slice(first, WINDOW_TEXTS).to_pylist()
+        yield from arrow_values(array.slice(first, WINDOW_TEXTS), what, first)
+
+
+def arrow_values(array: Any, what: str, first: int = 0) -> list[Any]:
+    """Returns the values of an Arrow array as Python objects. Arrow does not check that its strings are UTF-8. Raises ValueError with
+    the row of one that is not. what: names the array in the message. first: the row of the array's first value."""
+    try:
+        values: list[Any] = array.to_pylist()
+        return values
+    except UnicodeDecodeError as error:
+        if len(array) > 1 and hasattr(array, "slice"):
+            for row in range(len(array)):
+                arrow_values(array.slice(row, 1), what, first + row)
+        where = f" in row {first}" if len(array) == 1 else ""
+        raise ValueError(
+            f"{what} has text that is not UTF-8{where}: byte 0x{error.object[error.start]:02x} at place {error.start} of the text"
+        ) from None
 
 
 def ahead(jobs: Iterable[tuple[int, Callable[[], Any]]], cancel: _core.Cancel | None = None) -> Iterator[Any]:

@@ -162,6 +162,7 @@ def test_relative_paths_are_those_of_the_process_that_made_them(tmp_path: Path) 
         ({"precision": "int4"}, ValueError, r"precision='int4' is not one of"),
         ({"normalise": True}, TypeError, r"pumice.arrow.Encode\(\) has no argument 'normalise'; did you mean 'normalize'\?"),
         ({"output": "tokens"}, TypeError, r"has no argument 'output'"),
+        ({"details": True}, TypeError, r"pumice.arrow.Encode\(\) has no argument 'details'"),
         ({"load": {"devic": "cpu"}}, TypeError, r"load\(\) has no argument 'devic'; did you mean 'device'\?"),
         ({"load": "cpu"}, TypeError, r"load must be a dict with options of pumice.load\(\), not 'cpu'"),
         ({"load": {"progress": lambda *_: None}}, TypeError, r"an option of load= cannot be pickled"),
@@ -183,6 +184,30 @@ def test_wrong_tables(encode: Encode, minilm: pumice.Model) -> None:
         Encode(minilm, load=CPU)
     with pytest.raises(FileNotFoundError, match="no/such/model"):
         Encode("/no/such/model")(table())
+
+
+def test_check_takes_a_schema(encode: Encode) -> None:
+    for given in (None, table(), {"text": "string"}):
+        with pytest.raises(TypeError, match=r"^schema must be a pyarrow.Schema, not "):
+            encode.check(given)
+
+
+def test_strings_that_are_no_utf8(encode: Encode, minilm: pumice.Model, smollm2: pumice.Model) -> None:
+    offsets = np.array([0, 1, 2, 4], np.int32)
+    bad = pa.Array.from_buffers(pa.string(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(b"abc\xff")])
+    says = r"has text that is not UTF-8 in row {}: byte 0xff at place 1 of the text$"
+    with pytest.raises(ValueError, match="^inputs " + says.format(2)) as caught:
+        minilm.encode(bad)
+    assert caught.value.argument == "inputs"  # type: ignore[attr-defined]
+    for array in (bad, bad.cast(pa.large_string()), bad.dictionary_encode()):
+        with pytest.raises(ValueError, match="^the array of texts " + says.format(2)):
+            encode.array(array)
+    behind_a_null = pa.chunked_array([pa.array([None], pa.string()), bad])
+    for job in (Encode(minilm, null="null"), Generate(smollm2, prompt="text", null="null")):
+        with pytest.raises(ValueError, match="^column 'text' " + says.format(3)):
+            job(pa.table({"text": behind_a_null}))
+    unused = pa.DictionaryArray.from_arrays(pa.array([0, 1]), bad)
+    assert encode.array(unused).to_pylist() == minilm.encode(["a", "b"]).tolist()
 
 
 # ---------------------------------------------------------------- Generate
