@@ -40,6 +40,8 @@ from .common.stdio import (
 from .machine.peer_worker import PEERS
 from .serve.command import add_options as add_serve_options
 
+ROUNDS = 5  # of `pumice bench --against`
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line on standard error, with exit code 1."""
@@ -148,7 +150,7 @@ def parser() -> Parser:
     bench.add_argument("--tokens", type=_count, default=128, help="tokens to generate (default 128)")
     bench.add_argument("--prompt-tokens", type=_count, default=512, help="tokens of the prompt (default 512)")
     bench.add_argument("--against", choices=tuple(PEERS), help="measure this peer too, in turn, if it is installed")
-    bench.add_argument("--rounds", type=_count, default=5, help="with --against: how often each works (default 5)")
+    bench.add_argument("--rounds", type=_count, help=f"with --against: how often each works (default {ROUNDS})")
     bench.add_argument("--peer-python", metavar="PYTHON", help="with --against: a Python that has the peer (default: this one)")
     perplexity = command(
         "perplexity", run_perplexity, "measure how well a model predicts a text, or how far it is from another model", "MODEL"
@@ -362,10 +364,15 @@ def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.precision_ranges is not None:
         import numpy as np
 
-        try:
-            options["precision_ranges"] = np.load(arguments.precision_ranges, allow_pickle=False)
-        except ValueError as error:
-            raise ValueError(f"--precision-ranges {arguments.precision_ranges} is not a .npy file of numbers: {error}") from None
+        from .common.arguments import shown_path
+
+        # np.load() is not used, because its errors advise to allow pickles, which can run any code.
+        with open(arguments.precision_ranges, "rb") as file:
+            try:
+                options["precision_ranges"] = np.lib.format.read_array(file, allow_pickle=False)
+            except ValueError:
+                where = shown_path(arguments.precision_ranges)
+                raise ValueError(f"--precision-ranges {where} is not a .npy file of numbers, as numpy.save() writes it") from None
     return options
 
 
@@ -517,6 +524,10 @@ def run_bench(arguments: argparse.Namespace) -> int:
     """`pumice bench`: measures and prints the sentences/s of an encoder, or the tokens/s of a decoder, alone or in turn with a peer."""
     from .machine.benchmark import UNITS, Load, Task, busy, compare
 
+    for name in ("rounds", "peer_python"):
+        if arguments.against is None and getattr(arguments, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} is for --against, which names the peer to measure")
+    rounds = arguments.rounds or ROUNDS
     load = Load(arguments.sentences, arguments.prompt_tokens, arguments.tokens)
     others = busy()  # before the work, which would count too
     if others is not None:
@@ -526,10 +537,10 @@ def run_bench(arguments: argparse.Namespace) -> int:
         if arguments.against is not None:
             bar = LateBar(None, "bench", unit=" rounds")
             try:
-                found = compare(model, load, arguments.against, arguments.peer_python, arguments.rounds, bar.update)
+                found = compare(model, load, arguments.against, arguments.peer_python, rounds, bar.update)
             finally:
                 bar.close()
-            say(f"{model.info['devices'][0]['name']}, {arguments.rounds} rounds in turn")
+            say(f"{model.info['devices'][0]['name']}, {rounds} rounds in turn")
             say(f"pumice {pumice.__version__}, {', '.join(found.versions)}, Python {platform.python_version()}")
             say(found)
             return 0

@@ -31,8 +31,8 @@ def column(path: str, name: str) -> Iterator[str]:
             names = next(rows, [])
             if names.count(name) != 1:
                 found = ", ".join(map(shown, names[:20])) or "nothing"
-                what = "has several columns" if name in names else "has no column"
-                raise ValueError(f"{where} {what} {shown(name)}; its first line has {found}{did_you_mean(name, names)}")
+                what, hint = ("has several columns", "") if name in names else ("has no column", did_you_mean(name, names))
+                raise ValueError(f"{where} {what} {shown(name)}; its first line has {found}{hint}")
             at = names.index(name)
             for row in rows:
                 if not row:

@@ -134,13 +134,21 @@ def _file_name(source: str) -> str:
 
 
 def keys_of(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Returns the keys. Raises ValueError for one that no header can carry, and for an empty file."""
+    """Returns the keys. Raises ValueError for one that no header can carry, and for a file that is empty or not UTF-8."""
+    from ..common.arguments import shown_path
+
     keys = list(arguments.api_key)
     if arguments.api_key_file is not None:
-        lines = [line.strip() for line in Path(arguments.api_key_file).read_text("utf-8").splitlines()]
+        where = f"--api-key-file {shown_path(arguments.api_key_file)}"
+        content = Path(arguments.api_key_file).read_bytes()
+        try:
+            lines = [line.strip() for line in content.decode("utf-8").splitlines()]
+        except UnicodeDecodeError as error:  # its own message is not shown, because it has bytes of a key
+            line = content.count(b"\n", 0, error.start) + 1
+            raise ValueError(f"{where} is not UTF-8 text: see line {line}") from None
         read = [line for line in lines if line and not line.startswith("#")]
         if not read:
-            raise ValueError(f"{arguments.api_key_file} has no keys: one a line is meant")
+            raise ValueError(f"{where} has no keys: one a line is meant")
         keys += read
     if os.environ.get(KEY_VARIABLE):
         keys.append(os.environ[KEY_VARIABLE])
@@ -237,7 +245,7 @@ def run(arguments: argparse.Namespace, common: Mapping[str, Any], sampling: Mapp
             raise
         raise ImportError(f"pumice serve needs the packages of its extra: pip install 'pumice[serve]' ({error})") from None
     _log(arguments.log_level)
-    _allow_files(settings.connections * max(arguments.workers, 1))
+    _allow_files(settings.connections, arguments.workers)
     listening = process.listen(*address_of(arguments), arguments.uds, settings.connections)
     names = ", ".join(models)
 
@@ -271,11 +279,19 @@ def _log(level: str) -> None:
         logger.setLevel(max(getattr(logging, least.upper()), getattr(logging, level.upper())))
 
 
-def _allow_files(connections: int) -> None:
-    """Raises the limit of open files, which many systems set to 1,024, to what the connections need."""
+def _allow_files(connections: int, workers: int) -> None:
+    """Raises the limit of open files, which many systems set to 1,024, to what each process needs. Raises ValueError if the system does not
+    allow as many as the workers need before the first connection."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + 256  # for files, event loops and other sockets
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard))
+    # For each worker, the parent has a pair of sockets for figures and one end of a pair that says when to stop. 256 are for model files,
+    # event loops and other sockets.
+    least = 3 * workers + 256
+    needed = least + connections
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if workers > 1 and allowed < least:
+        raise ValueError(f"--workers {workers} needs {least} open files, and the system allows {allowed} (ulimit -Hn)")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

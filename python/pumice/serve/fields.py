@@ -38,8 +38,16 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "null": (type(None),),
 }
-_NAMES = {"string": "a string", "number": "a number", "integer": "a whole number", "boolean": "true or false", "object": "an object",
-          "array": "a list", "null": "null"}  # fmt: skip
+# What values of a type are called: one, and several.
+_NAMES = {
+    "string": ("a string", "strings"),
+    "number": ("a number", "numbers"),
+    "integer": ("a whole number", "whole numbers"),
+    "boolean": ("true or false", "true or false"),
+    "object": ("an object", "objects"),
+    "array": ("a list", "lists"),
+    "null": ("null", "null"),
+}
 
 
 def _is(value: Any, kind: str) -> bool:
@@ -48,17 +56,14 @@ def _is(value: Any, kind: str) -> bool:
     return isinstance(value, _TYPES[kind])
 
 
-def _needed(schema: Schema) -> str:
+def _needed(schema: Schema, several: bool = False) -> str:
+    """Returns what a value must be, as part of a sentence. several: for the items of a list."""
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_needed(each) for each in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(_needed(each, several) for each in schema["anyOf"]))
     if "enum" in schema:
         return "one of " + ", ".join(map(repr, schema["enum"]))
-    name = _NAMES[schema["type"]]
-    return (
-        f"{name} of {_needed(schema['items']).replace('a ', '', 1)}s"
-        if schema["type"] == "array" and "type" in schema.get("items", {})
-        else name
-    )
+    name = _NAMES[schema["type"]][several]
+    return f"{name} of {_needed(schema['items'], True)}" if schema["type"] == "array" and "type" in schema.get("items", {}) else name
 
 
 def problem(schema: Schema, value: Any, where: str) -> str | None:

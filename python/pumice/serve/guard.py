@@ -22,6 +22,7 @@ OPEN_PATHS = ("/health", "/ready", "/")
 OPEN_FOLDER = "/page/"
 _DOUBTFUL = ("ambiguous_length", "http_version")  # codes of refusals after which the connection's next bytes may be anything
 ASKED_OFTEN = ("/health", "/ready", "/metrics")  # by machines, so that the log has them at the level "debug" alone
+_URL = re.compile(r"https?://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)  # host, path
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _CSP = b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
@@ -37,6 +38,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = _in_origin_form(scope)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = headers.get("x-request-id", "")
         scope[CALL], scope[REQUEST_ID] = [], given if _ID.fullmatch(given) else new_id("req_")
@@ -123,6 +125,23 @@ class _NoSuchPath(Exception):
     def __init__(self, status: int) -> None:
         super().__init__()
         self.status = status
+
+
+def _in_origin_form(scope: Any) -> Any:
+    """Returns the scope of a request whose target is a whole URL as that of a request for its path. Its host takes the place of the Host
+    header, https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2."""
+    found = _URL.fullmatch(scope["path"])
+    if found is None:
+        return scope
+    host, path = found.groups()
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    raw = _URL.fullmatch((scope.get("raw_path") or scope["path"].encode()).decode("latin-1"))
+    return {
+        **scope,
+        "path": path or "/",
+        "raw_path": (raw[2] if raw is not None and raw[2] else "/").encode("latin-1"),
+        "headers": [(b"host", host.encode("utf-8")), *headers],
+    }
 
 
 def _host(header: str) -> str:

@@ -103,7 +103,7 @@ BODY = ("--text-column", "body")
         (b"id,body\n1,a\n", (), "in.csv is a CSV file: --text-column says which of its columns has the texts. Its lines as they are:"),
         (b"id,body\n1,a\n", ("--text-column", "bodi"), "has no column 'bodi'; its first line has 'id', 'body'; did you mean 'body'?"),
         (b"id;body\n1;a\n", BODY, "has no column 'body'; its first line has 'id;body'"),
-        (b"body,body\n1,a\n", BODY, "has several columns 'body'"),
+        (b"body,body\n1,a\n", BODY, "has several columns 'body'; its first line has 'body', 'body'\n"),
         (b"", BODY, "has no column 'body'; its first line has nothing"),
         (b"id,body\n1,a\n2\n", BODY, "line 3 of "),
         (b'id,body\n1,"a"b\n', BODY, "line 2 of "),
@@ -150,6 +150,18 @@ def test_encode_does_not_replace_what_it_reads(
 def test_encode_replaces_what_it_wrote_into_the_folder_of_the_model(cli: Any, path: Path, tmp_path: Path) -> None:
     for _ in range(2):
         assert cli("encode", path, "-o", tmp_path / "rows.npy", stdin="a\n")[0] == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"0.1 0.2\n", b"\x93NUMPY\x01\x00", b"PK\x03\x04"])
+def test_precision_ranges_that_are_no_array(cli: Any, path: Path, tmp_path: Path, content: bytes) -> None:
+    ranges = tmp_path / "ranges.txt"
+    ranges.write_bytes(content)
+    words = ("encode", path, "-", "-o", tmp_path / "out.npy", "--precision", "int8", "--precision-ranges", ranges)
+    assert cli(*words, stdin="a") == (
+        1,
+        "",
+        f"pumice: --precision-ranges {ranges} is not a .npy file of numbers, as numpy.save() writes it\n",
+    )
 
 
 def test_encode_warns_in_one_line(cli: Any, path: Path, tmp_path: Path) -> None:
@@ -212,6 +224,8 @@ def test_bench(cli: Any, path: Path, tmp_path: Path) -> None:
         (["generate", "MODEL", "x", "--max-new-tokens", ""], "argument --max-new-tokens: '' is not a whole number"),
         (["generate", "MODEL", "x", "--max-new-tokens", "many"], "argument --max-new-tokens: 'many' is not a whole number"),
         (["plan", "MODEL", "--gpu-layers=--5"], "gpu_layers='--5'"),
+        (["bench", "MODEL", "--rounds", "3"], "--rounds is for --against"),
+        (["bench", "MODEL", "--peer-python", "python3"], "--peer-python is for --against"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_1(cli: Any, path: Path, words: list[str], match: str) -> None:

@@ -101,6 +101,26 @@ def test_hosts(plain: Here, host: str, status: int) -> None:
     assert plain.get("/health", {"Host": host}).status == status
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://localhost/health", 200),
+        ("HTTP://127.0.0.1:8000/v1/models?a=1", 200),
+        ("http://localhost", 200),
+        ("http://localhost?a=1", 200),
+        ("http://localhost//health", 404),
+        ("http://localhost/http://localhost/health", 404),
+        ("http://evil.example/health", 403),
+        ("http:///health", 403),
+        ("ftp://localhost/health", 404),
+    ],
+)
+def test_a_whole_url_as_target(plain: Here, target: str, status: int) -> None:
+    assert plain.get(target).status == status
+    # The URL's host counts, and not the Host header.
+    assert plain.get(target, {"Host": "other.example"}).status == (403 if target.startswith("ftp") else status)
+
+
 def test_pages_of_other_sites(plain: Here, keyed: Here) -> None:
     body = b'{"model": "chat", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}'
     simple = {"Content-Type": "text/plain"}  # a page may send this to any server without being allowed to

@@ -115,6 +115,19 @@ def test_errors_are_told_in_the_words_of_the_body(message: str, told: str) -> No
     assert messages.fields(Settings()).in_its_words(message, {"output_format", "messages"}) == told
 
 
+def test_lists_are_told_in_plain_words(smollm2: pumice.Model) -> None:
+    async def main() -> list[Answer]:
+        async with running(app({"chat": smollm2})) as client:
+            return [
+                await client.post("/v1/chat/completions", {"messages": "Hi"}),
+                await client.post("/v1/chat/completions", {"messages": HI, "dry_breakers": 1}),
+            ]
+
+    messages_, breakers = asyncio.run(main())
+    assert messages_.error["message"] == "messages must be a list of objects, not 'Hi'"
+    assert breakers.error["message"] == "dry_breakers must be a list of strings, not 1"
+
+
 def test_ignored_fields_are_named_everywhere(smollm2: pumice.Model, minilm: pumice.Model) -> None:
     async def main() -> list[Answer]:
         async with running(app({"chat": smollm2, "embed": minilm}, ignore_unknown_fields=True)) as client:

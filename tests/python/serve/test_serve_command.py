@@ -94,6 +94,9 @@ def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text("# none\n")
     with pytest.raises(ValueError, match="has no keys"):
         command.keys_of(parsed("m", "--api-key-file", str(file)))
+    file.write_bytes(b"one\ntwo\xff\n")
+    with pytest.raises(ValueError, match=f"^--api-key-file {file} is not UTF-8 text: see line 2$"):
+        command.keys_of(parsed("m", "--api-key-file", str(file)))
     with pytest.raises(ValueError, match="a header cannot carry") as raised:
         command.keys_of(parsed("m", "--api-key", "my secret"))
     assert "my secret" not in str(raised.value)
@@ -188,6 +191,13 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], says: str) -> N
         assert server.end() == 1
         assert server.errors.count("\n") == 1 and server.errors.startswith("pumice: ") and says in server.errors, server.errors
         assert server.out == ""
+
+
+def test_more_workers_than_files_can_be_open() -> None:
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (512, 1000))"
+    with Command(str(samples.minilm()), "--workers", "300", first=limit) as server:
+        assert server.end() == 1
+        assert server.errors == "pumice: --workers 300 needs 1156 open files, and the system allows 1000 (ulimit -Hn)\n"
 
 
 def test_a_port_in_use_is_one_line() -> None:
