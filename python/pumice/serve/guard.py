@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import unquote
 
 from .calls import CALL, GONE, REQUEST_ID, Call, ClientGone, Message, Receive, Send
 from .failures import Dialect, Refused, failure_of, new_id
@@ -22,7 +23,7 @@ OPEN_PATHS = ("/health", "/ready", "/")
 OPEN_FOLDER = "/page/"
 _DOUBTFUL = ("ambiguous_length", "http_version")  # codes of refusals after which the connection's next bytes may be anything
 ASKED_OFTEN = ("/health", "/ready", "/metrics")  # by machines, so that the log has them at the level "debug" alone
-_URL = re.compile(r"https?://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)  # host, path
+_URL = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)  # host, path
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _CSP = b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
@@ -130,18 +131,13 @@ class _NoSuchPath(Exception):
 def _in_origin_form(scope: Any) -> Any:
     """Returns the scope of a request whose target is a whole URL as that of a request for its path. Its host takes the place of the Host
     header, https://www.rfc-editor.org/rfc/rfc9112#section-3.2.2."""
-    found = _URL.fullmatch(scope["path"])
+    # The raw target decides: after decoding, a %2F would end the host.
+    found = _URL.fullmatch(scope.get("raw_path") or b"")
     if found is None:
         return scope
-    host, path = found.groups()
-    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
-    raw = _URL.fullmatch((scope.get("raw_path") or scope["path"].encode()).decode("latin-1"))
-    return {
-        **scope,
-        "path": path or "/",
-        "raw_path": (raw[2] if raw is not None and raw[2] else "/").encode("latin-1"),
-        "headers": [(b"host", host.encode("utf-8")), *headers],
-    }
+    host, raw_path = found[1], found[2] or b"/"
+    headers = [(b"host", host), *((name, value) for name, value in scope["headers"] if name != b"host")]
+    return {**scope, "path": unquote(raw_path.decode("latin-1")), "raw_path": raw_path, "headers": headers}
 
 
 def _host(header: str) -> str:

@@ -112,13 +112,16 @@ def test_hosts(plain: Here, host: str, status: int) -> None:
         ("http://localhost/http://localhost/health", 404),
         ("http://evil.example/health", 403),
         ("http:///health", 403),
+        ("http://localhost%2fhealth", 403),
+        ("http://localhost/%68ealth", 200),
+        ("http%3a//localhost/health", 404),
         ("ftp://localhost/health", 404),
     ],
 )
 def test_a_whole_url_as_target(plain: Here, target: str, status: int) -> None:
     assert plain.get(target).status == status
     # The URL's host counts, and not the Host header.
-    assert plain.get(target, {"Host": "other.example"}).status == (403 if target.startswith("ftp") else status)
+    assert plain.get(target, {"Host": "other.example"}).status == (status if target.lower().startswith("http:") else 403)
 
 
 def test_pages_of_other_sites(plain: Here, keyed: Here) -> None:
