@@ -27,7 +27,6 @@ from .lark import Lark, lark_text
 from .lexeme_sizes import check_lexemes
 from .schema_rules import exact, origin
 from .schemas import (
-    ANY_KEY,
     ENFORCED,
     FORMATS,
     MOST_BYTES,
@@ -214,8 +213,8 @@ _GBNF_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOT
 
 
 def _with_spelt_escapes(text: str) -> str:
-    r"""Returns a GBNF grammar without the escapes \u and \U, because llguidance's converter drops the zeros at their beginning, and no
-    grammar can have the rest (\ue9). Characters up to U+00FF become \x escapes, which are safe wherever a character has a meaning."""
+    r"""Returns a GBNF grammar without the escapes \u and \U, because llguidance's converter drops the zeros at their beginning:
+    \u00e9 becomes \ue9, which is an error. Characters up to U+00FF become \x escapes, which are safe wherever a character has a meaning."""
 
     def spelt(found: re.Match[str]) -> str:
         if not (digits := found[1] or found[2]):
@@ -266,8 +265,7 @@ def explained(grammar: Grammar, told: str) -> GrammarError:
     ):
         where, hint = _place(schema, told)
         if where != "#" or grammar._kind == "json":
-            where = origin(schema, where).replace(pointer("patternProperties", ANY_KEY), "additionalProperties")  # see for_compiler()
-            return GrammarError(f"{where}: the schema cannot be enforced: {told}. {hint}".rstrip())
+            return GrammarError(f"{origin(schema, where)}: the schema cannot be enforced: {told}. {hint}".rstrip())
     return GrammarError(f"the {grammar._made_by} grammar cannot be enforced: {told}")
 
 

@@ -38,7 +38,7 @@ def ecma(pattern: str, classes: Mapping[str, str] = _BLANKS) -> str:
 
     def spelt(found: re.Match[str]) -> str:
         nonlocal begin
-        part = found[0]
+        part, at = found[0], found.start()
         if found[1] in classes:
             return classes[found[1]] if begin >= 0 else f"[{classes[found[1]]}]"
         if found[1] is not None or (begin < 0 and part[0] != "["):
@@ -46,48 +46,83 @@ def ecma(pattern: str, classes: Mapping[str, str] = _BLANKS) -> str:
         if begin < 0:
             begin = found.end()
             return part
-        if part == "]" and found.start() > begin:
+        if part == "]" and at > begin:
             begin = -1
             return part
-        return f"{part[:-1]}\\{part[-1]}" if part[0] != "[" else f"\\{part}"
+        if part[0] in "[]" or at == begin:  # [--a] has the characters from - to a
+            return f"\\{part}"
+        return f"{part[0]}\\{part[1]}"
 
     return _PIECE.sub(spelt, pattern)
 
 
-_CLASS = re.compile(r"\\P(?:\{[^}]*\}|.)|\\.|\[(?:\\.|[^\\\]])*\]", re.DOTALL)
-_PROPERTY = re.compile(r"\\([pP])(?:\{[^}]*\}|.)", re.DOTALL)
+# The parts of a regular expression that stand for characters: classes, escapes and single characters.
+_ATOM = re.compile(
+    r"\[\^?(?:\\.|[^\\\]])*\]|\\(?:[pP]\{[^{}]{0,64}\}|[pP].|[ux]\{[0-9a-fA-F]{1,8}\}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)|.",
+    re.DOTALL,
+)
+_ITEM = re.compile(
+    r"\\u\{([0-9a-fA-F]{1,8})\}|\\x\{([0-9a-fA-F]{1,8})\}|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\x([0-9a-fA-F]{2})|"
+    r"\\([pP])(?:\{([^{}]{0,64})\}|(.))|\\(.)|(.)",
+    re.DOTALL,
+)
+_NUL, _QUOTES = "\0", '"\\'
+# Which of these three characters are in a property of Unicode. Those of all other properties are taken for none.
+_PROPERTIES = {"C": _NUL, "Cc": _NUL, "Other": _NUL, "Control": _NUL, "P": _QUOTES, "Po": _QUOTES, "Punctuation": _QUOTES,
+               "Other_Punctuation": _QUOTES, "Pattern_Syntax": _QUOTES, "Any": _NUL + _QUOTES, "ASCII": _NUL + _QUOTES,
+               "Assigned": _NUL + _QUOTES, "Common": _NUL + _QUOTES, "Zyyy": _NUL + _QUOTES}  # fmt: skip
+_ESCAPES = {"0": 0, "a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 
 
 def without_nul(pattern: str) -> str:
     """Returns a regular expression that comes from ecma(), with classes that leave out the NUL character if they leave out " or \\ too.
-    Raises ValueError with the class if it cannot be written in this way.
+    Raises ValueError with the part of the expression that cannot be written in this way.
 
     For every class that has all control characters, the compiler (llguidance 1.9, in its package derivre) allows JSON's escapes of " and
-    \\, also for one without these two characters, such as [^"]."""
+    \\, also for one without these two characters, such as [^"]. It also makes one class of several, as of (?:[^"\\t]|\\t). Therefore each
+    class without " or \\ has to be without NUL, whichever other control characters it has."""
 
     def spelt(found: re.Match[str]) -> str:
         part = found[0]
+        held = _held(part)
+        if _NUL not in held or held.issuperset(_QUOTES):
+            return part
+        if part.startswith("[^"):
+            return "[^\\x00" + ("\\" if part[2] == "-" else "") + part[2:]  # without the \, a - would make a range of it
         if part.startswith("\\P"):
             return f"[^\\x00\\p{part[2:]}]"
-        if part[0] == "\\" or not _has_nul_without_escapes(part):
-            return part
-        if not part.startswith("[^"):
-            raise ValueError(part)
-        return f"[^\\x00{part[2:]}"
+        raise ValueError(part)
 
-    return _CLASS.sub(spelt, pattern)
+    return _ATOM.sub(spelt, pattern)
 
 
-def _has_nul_without_escapes(class_: str) -> bool:
-    """Returns whether a class [...] has the NUL character, but not both of " and \\."""
-    negated = class_.startswith("[^")
-    # Which characters a property has is not looked up: one that is left out may have " and \, and one that is not may lack them.
-    plain = _PROPERTY.sub(lambda found: r"\x00" if found[1] == "P" else r"\"\\" if negated else "", class_)
-    try:
-        compiled = re.compile(plain)
-    except (re.error, RecursionError, OverflowError):
-        return negated
-    return compiled.fullmatch("\0") is not None and not all(map(compiled.fullmatch, '"\\'))
+def _held(part: str) -> set[str]:
+    """Returns which of NUL, " and \\ are among the characters of a class, of an escape or of a single character."""
+    inner = part[2:-1] if part.startswith("[^") else part[1:-1] if part[0] == "[" and len(part) > 1 else part
+    if inner == part and part in (".", "\\W", "\\D", "\\S"):
+        return {*_NUL, *_QUOTES}
+    held: set[str] = set()
+    first = last = -1  # the range that may end with the next item
+    for *codes, kind, name, letter, escape, plain in (found.groups() for found in _ITEM.finditer(inner)):
+        if kind is not None:
+            has = _PROPERTIES.get((name or letter).partition("=")[2] or name or letter, "")
+            held.update(has if kind == "p" else {_NUL, *_QUOTES}.difference(has))
+            first = last = -1
+            continue
+        if escape is not None and escape in "WDS":
+            held.update(_NUL, _QUOTES)
+        if escape is not None and escape in "wWdDsS":
+            first = last = -1
+            continue
+        if plain == "-" and first >= 0 and last < 0:
+            last = first
+            continue
+        digits = next((each for each in codes if each), None)
+        code = int(digits, 16) if digits else _ESCAPES.get(escape, ord(escape)) if escape is not None else ord(plain)
+        low = first if last >= 0 else code
+        held.update(each for each in (_NUL, *_QUOTES) if low <= ord(each) <= code)
+        first, last = (-1, -1) if last >= 0 else (code, -1)
+    return {_NUL, *_QUOTES} - held if part.startswith("[^") else held
 
 
 def anchored(pattern: Any) -> str | None:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, cast
+from urllib.parse import unquote
 
 from ..common.arguments import did_you_mean, plain, shown
 from ..errors import GrammarError
@@ -196,7 +195,7 @@ def referred(schema: Any, here: Mapping[str, Any]) -> Any:
     ref = here.get("$ref")
     if ref == "#":
         return schema
-    return schema_at(schema, ref) if isinstance(ref, str) and ref.startswith("#/") else None
+    return schema_at(schema, unquote(ref)) if isinstance(ref, str) and ref.startswith("#/") else None
 
 
 def schema_at(schema: Any, ref: str) -> Any:
@@ -269,19 +268,18 @@ def _make_patterns_exact(path: str, here: dict[str, Any]) -> None:
     """Rewrites the regular expressions of a schema as the compiler must read them, and formats of EXACT_FORMATS as patterns. Changes `here`
     in place. path: the JSON pointer of `here`."""
     if isinstance(pattern := here.get("pattern"), str):
-        try:
-            here["pattern"] = without_nul(ecma(pattern))
-        except ValueError as error:
-            raise _of_class(pointer(path, "pattern"), str(error)) from None
+        here["pattern"] = _without_nul(pattern, pointer(path, "pattern"))
     if isinstance(named := here.get("patternProperties"), dict):
-        here["patternProperties"] = {ecma(pattern): inner for pattern, inner in named.items()}
-        for pattern in here["patternProperties"]:
-            try:
-                same = without_nul(pattern) == pattern
-            except ValueError:
-                same = False
-            if not same:  # a key with a NUL would fall to another pattern, or to additionalProperties
-                raise _of_class(pointer(path, "patternProperties"), pattern)
+        where, read = pointer(path, "patternProperties"), {ecma(pattern): pattern for pattern in named}
+        if len(read) < len(named):
+            raise GrammarError(f"{where}: two of its patterns are the same: {', '.join(shown(pattern) for pattern in named)}")
+        for pattern, given in read.items():
+            if (better := _without_nul(pattern, where)) != pattern:  # a key with a NUL would fall to another pattern, or to the other keys
+                raise GrammarError(
+                    f'{where}: {shown(given)} cannot be enforced, because a class of characters leaves out " or \\ and not the NUL '
+                    f"character. {shown(better)} can"
+                )
+        here["patternProperties"] = {pattern: named[given] for pattern, given in read.items()}
     form = here.get("format")
     if isinstance(form, str) and form in EXACT_FORMATS and isinstance(here.get("allOf", []), list):
         del here["format"]
@@ -291,42 +289,28 @@ def _make_patterns_exact(path: str, here: dict[str, Any]) -> None:
             here["pattern"] = EXACT_FORMATS[form]
 
 
-def _of_class(where: str, what: str) -> GrammarError:
-    return GrammarError(
-        f'{where}: {shown(what)} cannot be enforced: a class of characters that leaves out " or \\ must leave out the NUL character, too, '
-        'as in [^\\x00"]'
-    )
+def _without_nul(pattern: str, where: str) -> str:
+    try:
+        return without_nul(ecma(pattern))
+    except ValueError as error:
+        raise GrammarError(
+            f'{where}: {shown(pattern)} cannot be enforced, because {shown(str(error))} has the NUL character, and not both of " and \\'
+        ) from None
 
 
-_KEYS = ("properties", "required", "patternProperties")  # keywords that name keys of an object
-# Keys without control characters. In keys of patternProperties, the compiler (llguidance 1.9) allows \\u and four digits only for control
-# characters. In those of additionalProperties it allows them for any character, and "\\u0061" would pass as another key than "a".
-ANY_KEY = r"^[^\x00-\x1f\x7f]*$"
+def for_compiler(schema: dict[str, Any], guidance: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a prepared schema as the compiler reads it. guidance: the compiler's options for JSON.
 
-
-def _takes_any_key(here: Mapping[str, Any]) -> bool:
-    """Returns whether an object may have any value at the keys that it does not name, and names none with a control character."""
-    named, required = here.get("properties"), here.get("required")
-    names = [*(named if isinstance(named, dict) else ()), *(required if isinstance(required, list) else ())]
-    plain = all(isinstance(name, str) and re.search(ANY_KEY, name) for name in names)
-    return plain and here.get("additionalProperties", True) in (True, {}) and here.get("patternProperties", {}) == {}
-
-
-def for_compiler(schema: Mapping[str, Any], guidance: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of a prepared schema as the compiler reads it. guidance: the compiler's options for JSON.
-
-    If an object names keys and may have others, the others cannot spell a named key in another way: they match ANY_KEY in
-    patternProperties. That works if any value may be at the other keys, because a pattern holds for named keys, too. Otherwise no text of
-    the whole schema can have an escape with \\u."""
-    made = copy.deepcopy(dict(schema))
-    everywhere = [here for _, here in places(made)]
-    found = [here for here in everywhere if here.get("additionalProperties", True) is not False and any(here.get(word) for word in _KEYS)]
-    if all(_takes_any_key(here) for here in found) and not any("additionalProperties" in str(here.get("$ref")) for here in everywhere):
-        for here in found:
-            here["patternProperties"], here["additionalProperties"] = {ANY_KEY: {}}, False
-    else:
+    Where an object names keys and may have others, the compiler (llguidance 1.9) would allow "\\u0061" as another key than "a". Then no
+    text of the schema can have an escape with \\u, so that each key has one spelling."""
+    if any(_names_keys_and_takes_others(here) for _, here in places(schema)):
         guidance = {**guidance, "json_allowed_escapes": 'nrbtf\\"'}
-    return {**made, "x-guidance": dict(guidance)}
+    return {**schema, "x-guidance": dict(guidance)}
+
+
+def _names_keys_and_takes_others(here: Mapping[str, Any]) -> bool:
+    named = any(here.get(word) for word in ("properties", "required", "patternProperties"))
+    return named and here.get("additionalProperties", True) is not False
 
 
 def _common_multiple(a: Fraction, b: Fraction) -> Fraction:
