@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
 def _count(text: str) -> int:
     if not re.fullmatch(r"-?\d{1,15}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at most 15 digits")
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{number} is not at least 1")
     return number

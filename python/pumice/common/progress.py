@@ -36,6 +36,12 @@ class _Harmless:
         except Exception:  # a closed stream raises ValueError
             return False
 
+    def __eq__(self, other: object) -> bool:  # tqdm.write() clears the bars of the stream to which it writes
+        return other is self or other is self._stream
+
+    def __hash__(self) -> int:
+        return hash(self._stream)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from .. import _core
 from ..common.arguments import argument
+from ..common.callbacks import no_end
 from ..common.exits import exit_waits
 from ..generate.generation import READ_AHEAD, Chunk, Stream
 from .waits import watch
@@ -275,5 +276,5 @@ async def to_end(pools: Pools, make: Callable[[], Any]) -> Any:
     finally:
         call.close()
     if call.error is not None:
-        raise call.error
+        raise no_end(call.error)
     return call.result

@@ -62,7 +62,10 @@ def gguf_parts(path: Path) -> list[Path]:
 def files_of(source: str) -> Iterator[Path]:
     """Yields the files that load() may read for a local path: the parts of a GGUF file, or what is in a folder and has an ending that
     load() may look for."""
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError:  # ~ and a user that the system does not have, which load() says
+        return
     if path.suffix == ".safetensors":
         path = path.parent
     if path.is_dir():

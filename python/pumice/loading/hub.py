@@ -59,7 +59,10 @@ def resolve(source: str | os.PathLike[str]) -> Path:
     if not text or "\0" in text:
         raise ValueError(f"source={shown(text)} is not a path")
     text = plain(text)
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        raise FileNotFoundError(f"source={shown(text)}: this system has no such user") from None
     try:
         path.stat()
         return _beside_its_config(path.absolute())

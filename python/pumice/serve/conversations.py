@@ -93,7 +93,7 @@ async def begun_cut(call: Call, served: Served, asked: Asked) -> Answering:
         return await begun(call, served, asked)
     except ContextLengthError as error:
         assert served.model is not None
-        context = int(served.model.info["n_ctx"])
+        context = int(served.model._info["n_ctx"])
         most = context - min(int(asked.options.get("max_new_tokens", context // 8)), context // 2)
         # Where a cut may be: the results of calls stay with the calls.
         begins = [i for i, message in enumerate(asked.messages) if message.get("role") not in (*_SYSTEM, "tool")][1:]
@@ -143,7 +143,7 @@ async def _keywords(call: Call, served: Served, asked: Asked) -> tuple[Model, di
         variables = {**dict.fromkeys(_THINKING, thinking), **variables}
     if asked.thinking is not None and not habits.variables & {*_THINKING}:
         ignored.add("thinking")
-    keywords: dict[str, Any] = {"max_new_tokens": int(model.info["n_ctx"]), **call.sampling, **asked.options}
+    keywords: dict[str, Any] = {"max_new_tokens": int(model._info["n_ctx"]), **call.sampling, **asked.options}
     if asked.budget is not None and not habits.marked:
         ignored.add(asked.budget_name)
     elif asked.budget is not None:

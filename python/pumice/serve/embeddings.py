@@ -76,7 +76,7 @@ async def embed(call: Call) -> None:
     async with call.using(read) as served:
         model = served.model
         assert model is not None
-        if model.info.get("similarity") in _OF_TOKENS:
+        if model._info.get("similarity") in _OF_TOKENS:
             raise Refused(
                 400, f"{served.name!r} makes a vector of each token; this endpoint answers one vector a text. See /v1/rerank", param="model"
             )

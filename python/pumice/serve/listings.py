@@ -115,7 +115,7 @@ async def tokenize(call: Call) -> None:
             ids = await call.server.aside(model.tokenize, read["content"], read.get("add_special", True))
         else:
             ids = (await _rendered(call, served, read)).ids
-        answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": model.info.get("n_ctx")}
+        answer: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": model._info.get("n_ctx")}
         if read["with_pieces"]:
             if len(ids) > MOST_PIECES:
                 raise Refused(400, f"with_pieces takes at most {MOST_PIECES} tokens; the text has {len(ids)}", param="with_pieces")

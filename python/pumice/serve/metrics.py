@@ -56,7 +56,7 @@ class _OfModels:
             if model is None:
                 continue
             try:
-                known = {**model.stats(), **(model.cache_stats() if "generate" in model.info["tasks"] else {})}
+                known = {**model.stats(), **(model.cache_stats() if "generate" in model._info["tasks"] else {})}
             except ValueError:  # it was closed in this moment
                 continue
             for key, (name, about, grows) in _OF_MODELS.items():

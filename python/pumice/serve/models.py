@@ -40,16 +40,18 @@ class Served:
     @property
     def tasks(self) -> list[str] | None:
         """What the model can do. None if it is not loaded."""
-        return None if self.model is None else list(self.model.info["tasks"])
+        return None if self.model is None else list(self.model._info["tasks"])
 
     async def load(self, settings: Settings) -> None:
         """Loads the model. Many tasks may wait for the same load; it ends if all of them are cancelled."""
         try:
             model = await pumice.aload(self._source, **self._options)
-        except Exception as error:
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # also a panic of a package written in Rust
             self.error = f"{type(error).__name__}: {error}"
             raise
-        if "generate" in model.info["tasks"]:
+        if "generate" in model._info["tasks"]:
             model.set_limits(running=settings.running, waiting=settings.waiting)
         self.model, self.error, self.used = model, None, time.monotonic()
 
@@ -64,7 +66,7 @@ class Served:
         """What /v1/models says of it."""
         meta: dict[str, Any] = {"loaded": self.model is not None, "tasks": self.tasks, "aliases": self.aliases}
         if self.model is not None:
-            info = self.model.info
+            info = self.model._info
             meta |= {key: info.get(key) for key in ("n_ctx", "max_tokens", "device", "architecture", "parameters", "vocab_size")}
             if "generate" in info["tasks"]:
                 meta["sampling"] = info.get("sampling")
@@ -108,7 +110,7 @@ class Models:
             check_text(name, "the name of a model")
         self._served = {name: Served(name, source, options.get(name, {})) for name, source in sources.items()}
         for served in self._served.values():
-            if served.model is not None and "generate" in served.model.info["tasks"]:
+            if served.model is not None and "generate" in served.model._info["tasks"]:
                 served.model.set_limits(running=settings.running, waiting=settings.waiting)
         for alias, name in settings.aliases.items():
             if name not in self._served:

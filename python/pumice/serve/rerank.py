@@ -67,12 +67,12 @@ async def rerank(call: Call) -> None:
         model = served.model
         assert model is not None
         query, texts = _text(read["query"]), [*map(_text, read["documents"])]
-        if "classify" in model.info["tasks"]:
+        if "classify" in model._info["tasks"]:
             ranked = await model.arank(query, texts, details=True, max_document_tokens=read["max_tokens_per_doc"], **read.keywords)
             order = [(hit.index, hit.score) for hit in ranked.hits]
             total, cut = int(ranked.tokens.sum()), ranked.cut  # each pair has the query
             about: dict[str, Any] = {"scores": "cross-encoder"}
-        elif "encode" in model.info["tasks"]:
+        elif "encode" in model._info["tasks"]:
             if read["max_tokens_per_doc"] is not None:
                 raise Refused(400, "max_tokens_per_doc needs a cross-encoder; this model compares vectors", param="max_tokens_per_doc")
             with argument("query"):

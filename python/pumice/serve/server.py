@@ -95,7 +95,7 @@ class Server:
     async def _load(self) -> None:
         try:
             await self.models.start()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # also a panic of a package written in Rust, after which the server would load for ever
             self.failed = error

@@ -100,7 +100,8 @@ class Settings:
         for name in self.sampling:
             if name not in known:
                 raise unknown_keyword("sampling", name, known)
-        # Both are settings of each request. A wrong value would have every request get 400, which blames the client.
+        # Both are settings of each request. A wrong value would have every request get 400, which blames the client. What depends on the
+        # model's own settings or on its tokenizer is checked with each request.
         check_without_model(self.sampling)
         check_without_model({"chunk_seconds": self.chunk_seconds})
         for alias, name in self.aliases.items():

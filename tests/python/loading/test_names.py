@@ -341,6 +341,11 @@ def test_a_file_in_place_of_a_folder_of_templates(tmp_path: Path) -> None:
         model.chat("w1")
 
 
+def test_the_folder_of_a_user_that_does_not_exist() -> None:
+    with pytest.raises(FileNotFoundError, match="^source='~no-such-user-here/m': this system has no such user"):
+        pumice.load("~no-such-user-here/m")
+
+
 def test_a_path_with_half_of_a_surrogate_pair() -> None:
     with pytest.raises(ValueError, match="^source='.ud800' is not a path: it has half of a surrogate pair"):
         pumice.load("\ud800")

@@ -221,8 +221,11 @@ def test_bench(cli: Any, path: Path, tmp_path: Path) -> None:
         (["generat"], "invalid choice"),
         ([], "required: COMMAND"),
         (["bench", "MODEL", "--tokens", "0"], "0 is not at least 1"),
-        (["generate", "MODEL", "x", "--max-new-tokens", ""], "argument --max-new-tokens: '' is not a whole number"),
-        (["generate", "MODEL", "x", "--max-new-tokens", "many"], "argument --max-new-tokens: 'many' is not a whole number"),
+        (["generate", "MODEL", "x", "--max-new-tokens", ""], "argument --max-new-tokens: '' is not a whole number of at most 15 digits"),
+        (
+            ["generate", "MODEL", "x", "--max-new-tokens", "many"],
+            "argument --max-new-tokens: 'many' is not a whole number of at most 15 digits",
+        ),
         (["plan", "MODEL", "--gpu-layers=--5"], "gpu_layers='--5'"),
         (["bench", "MODEL", "--rounds", "3"], "--rounds is for --against"),
         (["bench", "MODEL", "--peer-python", "python3"], "--peer-python is for --against"),
