@@ -254,6 +254,14 @@ def prepared(schema: dict[str, Any], relax: Sequence[str] = ()) -> tuple[dict[st
             multiple, before = (step, None) if multiple is None else (_common_multiple(multiple, step), multiple)
             if (why := _no_multiple(given, multiple, before)) is not None:
                 raise GrammarError(f"{pointer(path, 'multipleOf')}: {why}. relax=['multipleOf'] leaves it to you to check")
+    if _forbids_escapes(schema):
+        for path, here in places(schema):
+            for word in here.keys() & {"const", "enum"}:
+                if "\\u" in json.dumps(here[word], ensure_ascii=False).replace("\\\\", ""):
+                    raise GrammarError(
+                        f"{pointer(path, word)}: a text of it has a control character, and so needs an escape with \\u. None is allowed "
+                        'where an object names keys and may have others; "additionalProperties": false in each object allows them'
+                    )
     return schema, relaxed
 
 
@@ -303,14 +311,15 @@ def for_compiler(schema: dict[str, Any], guidance: Mapping[str, Any]) -> dict[st
 
     Where an object names keys and may have others, the compiler (llguidance 1.9) would allow "\\u0061" as another key than "a". Then no
     text of the schema can have an escape with \\u, so that each key has one spelling."""
-    if any(_names_keys_and_takes_others(here) for _, here in places(schema)):
+    if _forbids_escapes(schema):
         guidance = {**guidance, "json_allowed_escapes": 'nrbtf\\"'}
     return {**schema, "x-guidance": dict(guidance)}
 
 
-def _names_keys_and_takes_others(here: Mapping[str, Any]) -> bool:
-    named = any(here.get(word) for word in ("properties", "required", "patternProperties"))
-    return named and here.get("additionalProperties", True) is not False
+def _forbids_escapes(schema: dict[str, Any]) -> bool:
+    """Returns whether no text of a schema may have an escape with \\u, because an object names keys and may have others."""
+    words = ("properties", "required", "patternProperties")
+    return any(here.get("additionalProperties", True) is not False and any(here.get(word) for word in words) for _, here in places(schema))
 
 
 def _common_multiple(a: Fraction, b: Fraction) -> Fraction:

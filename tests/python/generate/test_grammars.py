@@ -382,6 +382,7 @@ REFUSED = [
         "^#/patternProperties: two of its patterns are the same",
     ),
     ({"properties": {"a": {"pattern": "["}}}, r"(?s)^#/properties/a/pattern: .*unclosed"),
+    ({"properties": {"a": {"enum": ["\\u", {"b": "\x1b"}]}}}, r"^#/properties/a/enum: a text of it has a control character"),
     ({"items": {"type": "string", "format": "colour"}}, r"^#/items/format: .*Known formats are date, "),
     ({"$ref": "#/nope"}, r"^#/\$ref: .*does not exist"),
     ({"items": {"$ref": "http://example.org/schema"}}, r"^#/items/\$ref: .*References go into the schema itself"),
