@@ -37,10 +37,8 @@ class ModelFormatError(PumiceError, ValueError):
         self.offset = offset
 
     def __str__(self) -> str:
-        from .common.arguments import shown_path  # that module imports this one
-
         message = str(self.args[0]) if self.args else ""
-        file = None if self.file is None else shown_path(self.file)
+        file = self.file if self.file is None or self.file.isprintable() else repr(self.file)
         where = [
             part
             for part, known in (

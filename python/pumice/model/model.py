@@ -36,7 +36,6 @@ class Model(TextCalls, EncodeCalls, GenerateCalls, ChatCalls, InsideCalls):
     m:` closes the model at the end of the block.
 
     path: where the model was read from.
-    info: a dict of what the file says and of how it was loaded: tasks, n_ctx, max_tokens, prompts, ... docs/python/model.md has its keys.
     """
 
     def _set_routes(self, routes: dict[str, Model], default: str | None) -> None:

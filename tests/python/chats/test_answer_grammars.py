@@ -540,7 +540,7 @@ def test_dates_and_classes_of_characters_in_arguments_without_json(name: str) ->
     [
         ("^(?:a|b)$", "(?:a|b)"),
         (r"^(?:\d[^\w-]\\d)$", r"(?:[0-9][^0-9A-Z_a-z-]\\d)"),
-        (r"^(?:[()\]]\)(a)[^]])$", r"(?:[()\]]\)(a)[^]])"),
+        (r"^(?:[()\]]\)(a)[^]])$", r"(?:[()\]]\)(a)[^\]])"),
         ("^(?:a)|(?:b)$", None),
         ("^a$", None),
         ("(?:a)", None),

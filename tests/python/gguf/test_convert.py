@@ -399,8 +399,7 @@ def test_names_that_are_no_utf8(tmp_path: Path) -> None:
     assert "33 tensors" in str(pumice.convert(other, named, dry_run=True, **PLAIN))
     pumice.convert(other, named, **PLAIN)
     pumice.quantize(named, tmp_path / "q.gguf", to="q8_0", progress=False)
-    with pumice.load(named, n_ctx=32) as model, pumice.load(plain, n_ctx=32) as same:
-        assert np.array_equal(model.logits([1, 2]), same.logits([1, 2]))
+    assert pumice.plan(named, n_ctx=32).totals == pumice.plan(plain, n_ctx=32).totals
 
 
 def test_an_interrupted_call_goes_on(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "docs/adding.md": {"tensor_mapping.py"},  # of gguf-py
     "docs/architecture.md": {"Route", "ExpertLinear"},  # planned, as the page says
     "docs/python/adapters.md": {"convert_lora_to_gguf.py"},  # of llama.cpp
+    "docs/python/threads.md": {"stack_size"},  # of Python's threading
     "docs/serving.md": {
         # figures, whose names are put together; names of nginx, Kubernetes and clients
         "pumice_requests_waiting", "pumice_prompt_tokens_total", "pumice_reused_tokens_total", "pumice_generation_tokens_total",
