@@ -677,7 +677,8 @@ def child(seed: int, calls: int, only: int | None, long: int) -> int:
                 if any(left.values()):
                     print(f"--child {seed}: after call {i} there are {left}", flush=True)
         world.loop.close()
-        print("done", sum(counts.values()), dict(counts), f"slowest {slowest[0]:.2f} s: {slowest[1][:300]}", flush=True)
+        shown = " ".join(slowest[1][:300].split())  # in one line, because abuse() reads the last one
+        print("done", sum(counts.values()), dict(counts), f"slowest {slowest[0]:.2f} s: {shown}", flush=True)
     return 0
 
 
