@@ -97,7 +97,7 @@ class ScriptedModel:
     def __init__(self, template: str, answer: str, step: int = 5, fails_after: int | None = None) -> None:
         self.answer, self.step, self.fails_after = answer, step, fails_after
         self.tokenizer = _Characters()
-        self.info = {"tasks": ["generate"], "n_ctx": 1 << 20, "device": "cpu"}
+        self.info = self._info = {"tasks": ["generate"], "n_ctx": 1 << 20, "device": "cpu"}
         self.asked: list[dict[str, Any]] = []
         file = types.SimpleNamespace(kind="gguf", path="scripted.gguf")
         self._chats = Chats(file, self.tokenizer, 0x110000, None, None)  # type: ignore[arg-type]
