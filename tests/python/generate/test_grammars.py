@@ -378,7 +378,7 @@ REFUSED = [
     ({"items": {"type": "string", "pattern": r'\u0000|[^"]'}}, r"^#/items/pattern: .* has the NUL character"),
     ({"patternProperties": {'[^"]': {"type": "null"}}}, r"""^#/patternProperties: '\[\^"\]' .*'\[\^\\\\x00"\]' can$"""),
     (
-        {"patternProperties": {"^[&&]$": {"maximum": 3}, r"^[&\&]$": {"minimum": 3}}},
+        {"patternProperties": {r"^\s$": {"maximum": 3}, r"^[\s]$": {"minimum": 3}}},
         "^#/patternProperties: two of its patterns are the same",
     ),
     ({"properties": {"a": {"pattern": "["}}}, r"(?s)^#/properties/a/pattern: .*unclosed"),
