@@ -3,6 +3,7 @@ download."""
 
 from __future__ import annotations
 
+import _thread
 import math
 import os
 import threading
@@ -28,7 +29,8 @@ class Task(Generic[T]):
     def __init__(self, work: Callable[[], T]) -> None:
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._done = threading.Event()
+        self._works = _thread.allocate_lock()  # held until the work has ended
+        self._works.acquire()
         if not is_tight():
             _running.add(self)
             try:
@@ -45,16 +47,22 @@ class Task(Generic[T]):
             self._error = error
         finally:
             _running.discard(self)
-            self._done.set()
+            self._works.release()
 
     def wait(self, seconds: float = math.inf) -> bool:
         """Waits at most `seconds` for the work to end, and returns whether it has ended. If the work raised an error, result() raises
         it."""
         end = time.monotonic() + seconds
-        # In the child of a fork, `_running` is empty, because the thread of the work exists only in the parent and can never set the event.
-        while self in _running and not self._done.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic()))) and time.monotonic() < end:
-            pass
-        return self not in _running or self._done.is_set()
+        # In the child of a fork, `_running` is empty, because the thread of the work exists only in the parent and never releases the lock.
+        # A threading.Event cannot be used here: Ctrl-C in its wait() may leave its inner lock unlocked, and set() then fails in the thread.
+        while self in _running:
+            left = end - time.monotonic()
+            if self._works.acquire(timeout=min(POLL_SECONDS, max(0.0, left))):
+                self._works.release()
+                break
+            if left <= 0:
+                break
+        return self not in _running
 
     def watch(self, check: Callable[[], object]) -> None:
         """Waits for the work to end, and calls check() every 20 ms. If check() raises an error, raises it at once."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
+import sys
 import threading
 import time
 import warnings
@@ -17,7 +19,7 @@ import pytest
 import samples
 
 import pumice
-from pumice.common.interruptible import watched
+from pumice.common.interruptible import Task, watched
 
 STOPS_SECONDS = 0.5  # five times the 100 ms that docs/python/event-loops.md promises
 
@@ -186,3 +188,52 @@ def test_watched_work_is_left_when_the_check_fails() -> None:
     assert watched(lambda: 4, lambda: None) == 4
     with pytest.raises(KeyError):
         watched(lambda: {}["x"], lambda: None)
+
+
+def test_ctrl_c_at_every_line_of_a_wait() -> None:
+    """Ctrl-C between two lines of threading.Event.wait() left the event's lock unlocked: the wait raised a RuntimeError, or the thread of
+    the work printed one."""
+    seen: list[object] = []
+    lines = 0
+
+    def stops(at: int) -> Callable[[Any, str, Any], Any]:
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal lines
+            if os.path.basename(frame.f_code.co_filename) not in ("interruptible.py", "threading.py"):
+                return None
+            lines += event == "line"
+            if event == "line" and lines == at:
+                raise KeyboardInterrupt
+            return trace
+
+        return trace
+
+    hook, before = sys.unraisablehook, sys.gettrace()
+    sys.unraisablehook = lambda found: seen.append(found.exc_value)
+    try:
+        for at in itertools.count(1):
+            begun, go_on, lines = threading.Lock(), threading.Lock(), 0
+            begun.acquire()
+            go_on.acquire()
+
+            def work(begun: Any = begun, go_on: Any = go_on) -> int:
+                begun.release()
+                return int(go_on.acquire(timeout=30))
+
+            task = Task(work)
+            begun.acquire()
+            go_on.release() if at % 2 else threading.Timer(0.005, go_on.release).start()
+            sys.settrace(stops(at))
+            try:
+                assert task.result() == 1
+                interrupted = False
+            except KeyboardInterrupt:
+                interrupted = True
+            finally:
+                sys.settrace(before)
+            assert task.wait(30)
+            if not interrupted:
+                break
+    finally:
+        sys.unraisablehook = hook
+    assert at > 5 and not seen
