@@ -183,7 +183,7 @@ def quantize_vectors(vectors: npt.ArrayLike, precision: str, precision_ranges: n
     given = as_array(vectors, "vectors")
     if given.ndim != 2:
         raise ValueError(f"vectors has shape {given.shape}; it must be (n, d)")
-    rows = numbers(given, "vectors") if len(given) else given.astype(np.float32)
+    rows = numbers(given, "vectors") if len(given) or given.dtype.kind not in "fiu" else given.astype(np.float32)
     ranges = check_ranges(precision_ranges, precision, rows.shape[1])
     return rows if precision == "float32" else quantize_rows(rows, precision, ranges)
 

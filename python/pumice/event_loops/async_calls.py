@@ -67,7 +67,7 @@ async def chat(model: Model, messages: Any, options: Mapping[str, Any]) -> Any:
     """Implements Model.achat()."""
     model._need("generate", "achat()")
     with argument("stream"):
-        streamed, dry = flag("stream", options.get("stream", False)), options.get("dry_run", False)
+        streamed, dry = flag("stream", options.get("stream", False)), flag("dry_run", options.get("dry_run", False))
     if streamed and not dry:
         return AsyncStream(Pools.of(model), lambda: model.chat(messages, **options))
     # With stream=True, chat() computes nothing yet and returns a Stream, which to_end() then runs to its end.

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import numbers
 import os
 import re
 import shutil
@@ -54,7 +55,7 @@ def split_size(given: str | int | None) -> int | None:
     """Returns the largest size of a file in bytes: of "4G", "500M", "20K" or a number. Raises ValueError for others."""
     if given is None:
         return None
-    match = re.fullmatch(r"(\d+)([KMG]?)B?", str(given).strip().upper())
+    match = re.fullmatch(r"(\d+)([KMG]?)B?", str(given).strip().upper()) if isinstance(given, (str, numbers.Integral)) else None
     count = int(match[1]) * {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}[match[2]] if match and len(match[1]) < 16 else 0
     if count < 1:
         raise ValueError(f'split is {shown(given)}; a size is needed, such as "4G" or "500M"')

@@ -383,6 +383,8 @@ class EncodeCalls(ModelBase):
         flag("details", details)
         most = None if max_document_tokens is None else integer("max_document_tokens", max_document_tokens, 1)
         query = check_text(query, "query")
+        if isinstance(documents, str):
+            raise TypeError("documents must be an iterable of texts, not one str, whose characters would be the documents")
         texts = listed(items_of(documents, "documents")[0])
         limit = len(texts) if top_k is None else integer("top_k", top_k, 1)
         pairs = [(query, text) for text in texts]

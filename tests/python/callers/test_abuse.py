@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,3 +63,16 @@ def test_sparse_vectors_are_no_ids(smollm2: pumice.Model) -> None:
     for call in (smollm2.score, smollm2.logits, smollm2.hidden_states, smollm2.generate, np.asarray):
         with pytest.raises(TypeError, match="to_dense|not SparseVectors"):
             call(sparse)
+
+
+def test_what_a_million_calls_found(smollm2: pumice.Model, tmp_path: Path) -> None:
+    """A list that is nested too deep to be shown, an empty array of complex numbers, and a dry_run that is no flag."""
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(ValueError, match="split is a list; a size is needed"):
+        pumice.convert(samples.minilm(), tmp_path / "m.gguf", split=nested)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="vectors must be rows of numbers"):
+        pumice.quantize_vectors(np.zeros((0, 5), np.complex64), "int8")
+    with pytest.raises(TypeError, match="dry_run"):
+        asyncio.run(smollm2.achat("a", dry_run=NotImplemented))  # type: ignore[arg-type]

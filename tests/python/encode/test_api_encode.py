@@ -472,5 +472,7 @@ def test_rank(ranker: Any, model: Any, pumice: Any) -> None:
     assert hits[0] == pumice.RankHit(1, hits[0].score, "abc")
     assert [h.index for h in ranker.rank("abc", iter(["xyz", "abc"]), top_k=1)] == [1]
     assert ranker.rank("abc", []) == []
+    with pytest.raises(TypeError, match="documents must be an iterable of texts, not one str"):
+        ranker.rank("abc", "xyz")  # each character was a document
     with pytest.raises(pumice.UnsupportedTaskError, match="cross-encoder"):
         model.rank("a", ["b"])

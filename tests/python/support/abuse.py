@@ -636,7 +636,7 @@ def judge(world: World, call: Call, function: Any) -> tuple[str, str]:
 
 
 # ---------------------------------------------------------------- a child and its parent
-BAR = re.compile(r"[^\r\n]*\d+%\|[^\r\n]*|[^\r\n]*\d+it \[[^\r\n]*")  # a progress bar on stderr
+BAR = re.compile(r"[^\r\n]*\d+%\|[^\r\n]*|[^\r\n]*\d+ ?\w+ \[[^\r\n]*")  # a progress bar on stderr
 
 
 def child(seed: int, calls: int, only: int | None, long: int) -> int:
