@@ -44,5 +44,9 @@ def submit(pool: Executor, work: Callable[P, T], *arguments: P.args, **named: P.
     try:
         with exit_waits:
             return pool.submit(work, *arguments, **named)
-    except RuntimeError:
+    except RuntimeError as error:
+        # A pool waits for a new thread with threading.Event.wait(). Ctrl-C between two lines of it raises "release unlocked lock" in place
+        # of the KeyboardInterrupt.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
         return _AtOnce().submit(work, *arguments, **named)

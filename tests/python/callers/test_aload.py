@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import samples
 
 import pumice
 from pumice.common.interruptible import Task, watched
+from pumice.common.pools import submit
 
 STOPS_SECONDS = 0.5  # five times the 100 ms that docs/python/event-loops.md promises
 
@@ -237,3 +239,17 @@ def test_ctrl_c_at_every_line_of_a_wait() -> None:
     finally:
         sys.unraisablehook = hook
     assert at > 5 and not seen
+
+
+def test_ctrl_c_while_a_pool_starts_a_thread() -> None:
+    """submit() took the error for a pool without threads and did the work itself, so that Ctrl-C was lost."""
+
+    class Torn(Executor):
+        def submit(self, *_: Any, **__: Any) -> Any:
+            try:
+                raise KeyboardInterrupt
+            finally:
+                threading.Lock().release()
+
+    with pytest.raises(KeyboardInterrupt):
+        submit(Torn(), int)
