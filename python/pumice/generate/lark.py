@@ -67,7 +67,7 @@ _ITEM = re.compile(
     re.DOTALL,
 )
 _NUL, _QUOTES = "\0", '"\\'
-# Which of these three characters are in a property of Unicode. Those of all other properties are taken for none.
+# Which of these three characters have a property of Unicode. Any other property counts as one that none of them has.
 _PROPERTIES = {"C": _NUL, "Cc": _NUL, "Other": _NUL, "Control": _NUL, "P": _QUOTES, "Po": _QUOTES, "Punctuation": _QUOTES,
                "Other_Punctuation": _QUOTES, "Pattern_Syntax": _QUOTES, "Any": _NUL + _QUOTES, "ASCII": _NUL + _QUOTES,
                "Assigned": _NUL + _QUOTES, "Common": _NUL + _QUOTES, "Zyyy": _NUL + _QUOTES}  # fmt: skip
@@ -99,7 +99,7 @@ def without_nul(pattern: str) -> str:
 def _held(part: str) -> set[str]:
     """Returns which of NUL, " and \\ are among the characters of a class, of an escape or of a single character."""
     inner = part[2:-1] if part.startswith("[^") else part[1:-1] if part[0] == "[" and len(part) > 1 else part
-    if inner == part and part in (".", "\\W", "\\D", "\\S"):
+    if part == ".":
         return {*_NUL, *_QUOTES}
     held: set[str] = set()
     first = last = -1  # the range that may end with the next item
