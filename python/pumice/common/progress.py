@@ -47,8 +47,16 @@ class _Harmless:
 
 
 def new_bar(**options: Any) -> Any:
-    """Returns a tqdm bar on standard error, or None if there is no standard error (a daemon, pythonw). options: those of tqdm."""
+    """Returns a tqdm bar on standard error, or None if there is no standard error (a daemon, pythonw) or none that can be written.
+
+    options: those of tqdm.
+    """
     if sys.stderr is None:
+        return None
+    try:
+        for stream in (sys.stderr, sys.stdout):  # tqdm flushes both when it makes a bar, and would raise their errors
+            getattr(stream, "flush", lambda: None)()
+    except Exception:  # closed, or full
         return None
     from tqdm.auto import tqdm
 
@@ -74,12 +82,16 @@ class LateBar:
         if callable(self._progress):
             self._progress(done, total)
             return
+        if self._progress is False:
+            return
         if self._bar is None:
             if self._progress is None and (done >= total or time.perf_counter() - self._started < BAR_AFTER_SECONDS):
                 return
             disable = None if self._progress is None else False  # with None, tqdm shows a bar only on a terminal
             self._bar = new_bar(total=total, desc=self._name, disable=disable, **self._tqdm)
-        if self._bar is not None:
+        if self._bar is None:
+            self._progress = False
+        else:
             self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
