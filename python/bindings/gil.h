@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -84,6 +85,12 @@ inline py::object checked(PyObject* made) {
   return py::reinterpret_steal<py::object>(made);
 }
 
+// Drops the Python error that is set. If it is not an Exception (KeyboardInterrupt), throws it.
+inline void drop_error() {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
+  PyErr_Clear();
+}
+
 // Returns function(*arguments, **keywords).
 inline py::object call(const py::handle& function, const py::tuple& arguments, const py::dict& keywords = {}) {
   return checked(ends_with_python([&] { return PyObject_Call(function.ptr(), arguments.ptr(), keywords.ptr()); }));
@@ -106,32 +113,25 @@ inline void check_signals() {
   if (ends_with_python([] { return PyErr_CheckSignals(); }) != 0) throw py::error_already_set();
 }
 
-// For calls of Python that cannot go through the functions above. While this object exists, the shutdown of Python waits (see
-// pumice.common.exits).
-class ExitWaits {
- public:
-  ExitWaits() : block_(import_module("pumice.common.exits").attr("exit_waits")) { call(block_.attr("__enter__"), py::tuple()); }
-  ~ExitWaits() {
-    const auto none =
-        py::reinterpret_steal<py::object>(ends_with_python([this] { return PyObject_CallMethod(block_.ptr(), "__exit__", nullptr); }));
-    if (!none) PyErr_Clear();
-  }
-  ExitWaits(const ExitWaits&) = delete;
-  ExitWaits& operator=(const ExitWaits&) = delete;
-
- private:
-  py::object block_;
-};
-
 // Looks up numpy's functions now. pybind11 would do this when it makes the first array, and would give up the GIL in its own code, which
 // crashes if Python shuts down at that moment. So this is called by the thread that opens a model file, before another thread works with
 // the file.
 inline void prepare_arrays() {
   static bool prepared = false;  // protected by the GIL
   if (prepared) return;
-  const ExitWaits block;
-  import_module("numpy");
-  py::detail::npy_api::get();
+  // The shutdown of Python waits while this thread is in the block. __exit__() is not called by a destructor, which could not pass on a
+  // KeyboardInterrupt.
+  const py::object block = import_module("pumice.common.exits").attr("exit_waits");
+  const auto leave = [&] { call(block.attr("__exit__"), py::tuple()); };
+  call(block.attr("__enter__"), py::tuple());
+  try {
+    import_module("numpy");
+    py::detail::npy_api::get();
+  } catch (const std::exception&) {
+    leave();
+    throw;
+  }
+  leave();
   prepared = true;
 }
 

@@ -34,8 +34,9 @@ std::string shown(const py::handle& value) {
   try {
     const std::string digits = repr_of(value);
     text += " " + digits.substr(0, kMost) + (digits.size() > kMost ? "..." : "");
-  } catch (const py::error_already_set&) {
+  } catch (const py::error_already_set& error) {
     // repr() has failed, for example for an int of more than 4300 digits, so the result is only the type.
+    if (!error.matches(PyExc_Exception)) throw;
   }
   return text;
 }
@@ -48,7 +49,7 @@ double real(std::string_view name, const py::handle& value) {
     fail(ErrorKind::invalid_argument, name, " is out of range: it is a whole number beyond 1e308");
   }
   if (failed || PyBool_Check(value.ptr())) {
-    PyErr_Clear();
+    if (failed) drop_error();
     fail(ErrorKind::wrong_type, name, " must be a number, not ", shown(value));
   }
   return number;
@@ -57,7 +58,7 @@ double real(std::string_view name, const py::handle& value) {
 py::object whole(std::string_view name, const py::handle& value) {
   PyObject* number = PyBool_Check(value.ptr()) ? nullptr : ends_with_python([&] { return PyNumber_Index(value.ptr()); });
   if (!number) {
-    PyErr_Clear();
+    if (PyErr_Occurred()) drop_error();
     fail(ErrorKind::wrong_type, name, " must be an integer, not ", shown(value));
   }
   return py::reinterpret_steal<py::object>(number);
@@ -77,7 +78,8 @@ std::string digits_of(const py::object& whole) {
   try {
     const std::string digits = repr_of(whole);
     return digits.substr(0, kMost) + (digits.size() > kMost ? "..." : "");
-  } catch (const py::error_already_set&) {
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;
     return "";
   }
 }

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..common.arguments import check_text, choice, did_you_mean, flag, shown, unknown_keyword
-from ..common.pools import submit, thread_pool
+from ..common.pools import Pool
 from ..encode.encoding import ENCODE_DEFAULTS
 from ..encode.rows import PRECISIONS
 from ..encode.windows import arrow_values
@@ -347,10 +347,12 @@ class Generate(_NewColumns):
         if not self._chat:
             return [(each.text, each.finish_reason) for each in model.generate(prompts, **self._options)]
         # Calls of all threads share the steps of the model.
-        threads = thread_pool(min(len(prompts), CHATS_AT_ONCE), "pumice-chats")
-        calls = [submit(threads, model.chat, prompt, **self._options) for prompt in prompts]
-        with threads:
+        pool = Pool(min(len(prompts), CHATS_AT_ONCE))
+        try:
+            calls = [pool.submit(model.chat, prompt, **self._options) for prompt in prompts]
             answers = [call.result() for call in calls]
+        finally:
+            pool.end()
         return [(each.text, each.finish_reason) for each in answers]
 
 

@@ -4,6 +4,7 @@ download."""
 from __future__ import annotations
 
 import _thread
+import importlib
 import math
 import os
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from .address_space import is_tight
-from .exits import start_thread
+from .exits import exit_waits, start_thread
 
 T = TypeVar("T")
 
@@ -84,6 +85,17 @@ def interruptible(work: Callable[[], T]) -> T:
     if threading.current_thread() is not threading.main_thread():
         return work()
     return Task(work).result()
+
+
+def imported(name: str) -> Any:
+    """Imports a module and returns it. Ctrl-C does not leave the import half done: a package with code in C or Rust often cannot be
+    imported again then. Raises ImportError."""
+
+    def work() -> Any:
+        with exit_waits:
+            return importlib.import_module(name)
+
+    return interruptible(work)
 
 
 def watched(work: Callable[[], T], check: Callable[[], object]) -> T:

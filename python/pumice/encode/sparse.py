@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..common.arguments import is_masked, shown
+from ..common.interruptible import imported
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -100,10 +101,10 @@ class SparseVectors:
 
         Raises ImportError if scipy is not installed; the message says how to install it."""
         try:
-            from scipy.sparse import csr_array
+            sparse = imported("scipy.sparse")
         except ImportError:
             raise ImportError("to_scipy() needs scipy: pip install scipy") from None
-        return csr_array((self.values, self.indices, self.offsets), shape=(len(self.offsets) - 1, self.shape[-1]))
+        return sparse.csr_array((self.values, self.indices, self.offsets), shape=(len(self.offsets) - 1, self.shape[-1]))
 
     def to_dense(self) -> Float32:
         """Returns the vectors with all their zeros, float32 of this object's shape. Raises MemoryError; its message has the shape."""

@@ -439,7 +439,7 @@ def run_to_end(run: Run, finish: Finish) -> Any:
 
 class Stream(Iterator[Chunk]):
     """An iterator of Chunks. close() and leaving the `with` block cancel the rest, and `result` then holds what was generated. Deleting a
-    Stream also cancels the rest.
+    Stream also cancels the rest: the engine's request then dies with it. (There is no __del__(), in which a Ctrl-C would be lost.)
 
     Only one thread at a time may iterate, as with generators. Any thread may close the Stream."""
 
@@ -527,11 +527,3 @@ class Stream(Iterator[Chunk]):
 
     def __reduce__(self) -> Any:
         raise TypeError("a Stream cannot be copied or pickled: its chunks come once. Its .result can, and stream() starts another one")
-
-    def __del__(self) -> None:
-        try:
-            if not self._closed:
-                self._closed = True
-                self._run.close()
-        except Exception:  # a destructor must not raise, and close() may fail while the interpreter is ending
-            pass

@@ -20,8 +20,7 @@ import numpy as np
 
 from .. import _core
 from ..common.arguments import choice, plain, shown, warn
-from ..common.exits import exit_waits
-from ..common.interruptible import interruptible
+from ..common.interruptible import imported, interruptible
 from ..errors import GrammarError, GrammarWarning, TokenizerError
 from .lark import Lark, lark_text
 from .lexeme_sizes import check_lexemes
@@ -229,14 +228,13 @@ def _with_spelt_escapes(text: str) -> str:
 
 def _from_gbnf(text: str) -> str:
     _need_llguidance()
-    from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
-
+    converter = imported("llguidance.gbnf_to_lark")
     spelt = _with_spelt_escapes(text)
 
     def convert() -> str:
         try:
-            return gbnf_to_lark(spelt)
-        except GbnfToLarkError as error:
+            return str(converter.gbnf_to_lark(spelt))
+        except converter.GbnfToLarkError as error:
             raise GrammarError(f"the GBNF grammar cannot be read: {error}") from None
         except RecursionError:
             raise GrammarError("the GBNF grammar is nested too deep") from None
@@ -323,11 +321,9 @@ _library: _core.GrammarLibrary | None = None
 
 def _need_llguidance() -> Any:
     try:
-        with exit_waits:
-            import llguidance
+        return imported("llguidance")
     except ImportError as error:
         raise ImportError(f"{_MISSING} ({error})", name="llguidance") from None
-    return llguidance
 
 
 def is_there() -> bool:

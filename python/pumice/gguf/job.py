@@ -4,7 +4,6 @@ where it stopped."""
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import contextlib
 import errno
 import fcntl
@@ -25,7 +24,7 @@ from .. import _core
 from ..common.arguments import shown
 from ..common.display import size as shown_size
 from ..common.interruptible import interruptible
-from ..common.pools import submit, thread_pool
+from ..common.pools import Pool, Work
 from ..common.progress import LateBar, Progress
 from .container import ALIGNMENT, Tensor, head_bytes, padded, tensor_bytes
 from .weights import Part, Unit
@@ -292,23 +291,21 @@ class Job:
         left early, nothing waits for these threads: they drop what they make."""
         workers = max(1, int(_core.build_info()["threads"]))
         pieces = ((number, piece, unit) for number, unit in enumerate(self._units[first:], first) for piece in range(unit.pieces))
-        waiting: collections.deque[tuple[int, bool, concurrent.futures.Future[list[Part]]]] = collections.deque()
-        pool = thread_pool(workers, "pumice-convert")
-        ended = False
+        waiting: collections.deque[tuple[int, bool, Work[list[Part]]]] = collections.deque()
+        pool = Pool(workers)
         try:
             for number, piece, unit in pieces:
-                waiting.append((number, piece + 1 == unit.pieces, submit(pool, _parts, unit, piece)))
+                waiting.append((number, piece + 1 == unit.pieces, pool.submit(_parts, unit, piece)))
                 if len(waiting) >= _WAITING * workers:
-                    at, ends, future = waiting.popleft()
-                    yield at, ends, future.result()
+                    at, ends, made = waiting.popleft()
+                    yield at, ends, made.result()
             while waiting:
-                at, ends, future = waiting.popleft()
-                yield at, ends, future.result()
-            ended = True
+                at, ends, made = waiting.popleft()
+                yield at, ends, made.result()
         finally:
             if self._cancel is not None:
                 self._cancel.request()
-            pool.shutdown(wait=ended, cancel_futures=True)
+            pool.end()
 
 
 def _boot() -> str:

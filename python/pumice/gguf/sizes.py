@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _core
-from ..common.pools import submit, thread_pool
+from ..common.pools import Pool
 from .container import Tensor
 from .mixes import Chooser, Outline
 from .packing import fits, pack_rows, unpack_rows
@@ -83,12 +83,12 @@ def errors(file: _core.ModelFile, name: str, shape: tuple[int, ...], slope: floa
 
 def measured(file: _core.ModelFile, matrices: Sequence[tuple[str, tuple[int, ...], float]]) -> list[Matrix]:
     """Returns errors() of matrices: (name, shape, slope)."""
-    pool = thread_pool(max(1, int(_core.build_info()["threads"])), "pumice-errors")
+    pool = Pool(max(1, int(_core.build_info()["threads"])))
     try:
-        futures = [submit(pool, errors, file, *matrix) for matrix in matrices]
-        return [future.result() for future in futures]
+        works = [pool.submit(errors, file, *matrix) for matrix in matrices]
+        return [work.result() for work in works]
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.end()
 
 
 def choose(matrices: Sequence[Matrix], most: int) -> dict[str, str] | None:

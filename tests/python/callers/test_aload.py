@@ -11,7 +11,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ import pytest
 import samples
 
 import pumice
+from pumice.common import pools
 from pumice.common.interruptible import Task, watched
-from pumice.common.pools import submit
+from pumice.common.pools import Pool
 
 STOPS_SECONDS = 0.5  # five times the 100 ms that docs/python/event-loops.md promises
 
@@ -192,64 +192,92 @@ def test_watched_work_is_left_when_the_check_fails() -> None:
         watched(lambda: {}["x"], lambda: None)
 
 
-def test_ctrl_c_at_every_line_of_a_wait() -> None:
-    """Ctrl-C between two lines of threading.Event.wait() left the event's lock unlocked: the wait raised a RuntimeError, or the thread of
-    the work printed one."""
+def interrupted_at(at: int, names: tuple[str, ...], call: Callable[[], object]) -> bool:
+    """Calls call(), and raises KeyboardInterrupt before the line number `at` of those that it runs in files of these names. Returns whether
+    call() raised it. Fails if Python drops an error in a finalizer or a thread."""
     seen: list[object] = []
     lines = 0
 
-    def stops(at: int) -> Callable[[Any, str, Any], Any]:
-        def trace(frame: Any, event: str, _: Any) -> Any:
-            nonlocal lines
-            if os.path.basename(frame.f_code.co_filename) not in ("interruptible.py", "threading.py"):
-                return None
-            lines += event == "line"
-            if event == "line" and lines == at:
-                raise KeyboardInterrupt
-            return trace
-
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal lines
+        if os.path.basename(frame.f_code.co_filename) not in names or frame.f_code.co_name == "end":
+            return None
+        lines += event == "line"
+        if event == "line" and lines == at:
+            raise KeyboardInterrupt
         return trace
 
-    hook, before = sys.unraisablehook, sys.gettrace()
-    sys.unraisablehook = lambda found: seen.append(found.exc_value)
+    hooks, before = (sys.unraisablehook, threading.excepthook), sys.gettrace()
+    sys.unraisablehook = threading.excepthook = lambda found: seen.append(found.exc_value)
+    sys.settrace(trace)
     try:
-        for at in itertools.count(1):
-            begun, go_on, lines = threading.Lock(), threading.Lock(), 0
-            begun.acquire()
-            go_on.acquire()
-
-            def work(begun: Any = begun, go_on: Any = go_on) -> int:
-                begun.release()
-                return int(go_on.acquire(timeout=30))
-
-            task = Task(work)
-            begun.acquire()
-            go_on.release() if at % 2 else threading.Timer(0.005, go_on.release).start()
-            sys.settrace(stops(at))
-            try:
-                assert task.result() == 1
-                interrupted = False
-            except KeyboardInterrupt:
-                interrupted = True
-            finally:
-                sys.settrace(before)
-            assert task.wait(30)
-            if not interrupted:
-                break
+        call()
+        return False
+    except KeyboardInterrupt:
+        return True
     finally:
-        sys.unraisablehook = hook
-    assert at > 5 and not seen
+        sys.settrace(before)
+        sys.unraisablehook, threading.excepthook = hooks
+        assert not seen
 
 
-def test_ctrl_c_while_a_pool_starts_a_thread() -> None:
-    """submit() took the error for a pool without threads and did the work itself, so that Ctrl-C was lost."""
+def test_ctrl_c_at_every_line_of_a_wait() -> None:
+    """Ctrl-C between two lines of threading.Event.wait() left the event's lock unlocked: the wait raised a RuntimeError, or the thread of
+    the work printed one."""
+    for at in itertools.count(1):
+        begun, go_on = threading.Lock(), threading.Lock()
+        begun.acquire()
+        go_on.acquire()
 
-    class Torn(Executor):
-        def submit(self, *_: Any, **__: Any) -> Any:
-            try:
-                raise KeyboardInterrupt
-            finally:
-                threading.Lock().release()
+        def work(begun: Any = begun, go_on: Any = go_on) -> int:
+            begun.release()
+            return int(go_on.acquire(timeout=30))
 
-    with pytest.raises(KeyboardInterrupt):
-        submit(Torn(), int)
+        task = Task(work)
+        begun.acquire()
+        go_on.release() if at % 2 else threading.Timer(0.005, go_on.release).start()
+        interrupted = interrupted_at(at, ("interruptible.py", "threading.py"), task.result)
+        assert task.wait(30)
+        if not interrupted:
+            break
+    assert at > 5
+
+
+def test_ctrl_c_at_every_line_of_a_pool() -> None:
+    """Ctrl-C between two lines of concurrent.futures was lost, or became a RuntimeError. The threads must end in each case."""
+    before = threads()
+    results: list[int] = []
+
+    def call() -> None:
+        pool = Pool(2)
+        try:
+            results[:] = [work.result() for work in [pool.submit(int, str(i)) for i in range(3)]]
+        finally:
+            pool.end()
+
+    for at in itertools.count(1):
+        if not interrupted_at(at, ("pools.py", "exits.py", "thread.py", "threading.py", "_base.py"), call):
+            break
+        assert seconds_until(lambda: threads() <= before, 5) < 5
+    assert at > 20 and results == [0, 1, 2]
+
+
+def test_ctrl_c_while_a_stream_is_deleted(smollm2: pumice.Model) -> None:
+    """Python drops a KeyboardInterrupt in __del__(), so a Stream must not run Python code when it is deleted."""
+    streams = [smollm2.stream("Once", max_new_tokens=4000, ignore_eos=True, temperature=0)]
+    next(streams[0])
+    assert not interrupted_at(1, ("generation.py",), streams.clear)
+    assert seconds_until(lambda: smollm2.cache_stats()["pages_in_use"] == 0, 5) < 5
+
+
+def test_a_pool_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(pools, "start_thread", none)
+    pool = Pool(2)
+    good, bad = pool.submit(int, "7"), pool.submit(int, "seven")
+    pool.end()
+    assert good.result() == 7
+    with pytest.raises(ValueError, match="seven"):
+        bad.result()

@@ -3,6 +3,7 @@ the model must give the same results as before."""
 
 from __future__ import annotations
 
+import _thread
 import hashlib
 import os
 import random
@@ -39,23 +40,27 @@ def ctrl_c_is_heard() -> Iterator[None]:
 
 def interrupted_after(delay: float, work: Callable[[], object]) -> float:
     """Calls work() and sends SIGINT after `delay` seconds. Returns the seconds from the signal to KeyboardInterrupt."""
-    sent = 0.0
+    sent, failed = 0.0, False
 
     def send() -> None:
         nonlocal sent
+        time.sleep(delay)
         sent = time.perf_counter()
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if not failed:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    timer = threading.Timer(delay, send)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            timer.start()  # in the `with` block, because the signal may come before start() returns (on a busy machine)
+    with pytest.raises(KeyboardInterrupt):
+        # Not a threading.Timer: when the garbage collector finds one, Python code of the module `threading` runs, and Python drops a
+        # KeyboardInterrupt in it. And in the `with` block, because on a busy machine the signal may come before this call returns.
+        _thread.start_new_thread(send, ())
+        try:
             work()
             time.sleep(5)  # if the work ends early, the signal interrupts this sleep, and the time since `sent` is still right
             raise AssertionError("the work ended before it was interrupted")
-        return time.perf_counter() - sent
-    finally:
-        timer.cancel()
+        except Exception:
+            failed = True
+            raise
+    return time.perf_counter() - sent
 
 
 def report(name: str, latencies: list[float]) -> None:
@@ -279,3 +284,32 @@ def test_quantize(slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     quantize(source, output, to="q3_k_s", texts=ids, progress=False)
     quantize(source, tmp_path / "whole.gguf", to="q3_k_s", texts=ids, progress=False)
     assert output.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
+
+
+def test_imports_are_whole() -> None:
+    """Ctrl-C while the first grammar imported llguidance left a part of the package imported, and each later grammar of the process was an
+    ImportError. Here each line of the package's own files may be the one that is interrupted."""
+    code = """
+import sys, pumice
+from pumice.generate import grammar
+stops = int(sys.argv[1])
+lines = 0
+def trace(frame, event, _):
+    global lines
+    if "llguidance" not in frame.f_code.co_filename:
+        return trace if "importlib" in frame.f_code.co_filename or "pumice" in frame.f_code.co_filename else None
+    lines += event == "line"
+    if event == "line" and lines == stops:
+        raise KeyboardInterrupt
+    return trace
+sys.settrace(trace)
+try:
+    grammar.library()
+except KeyboardInterrupt:
+    print("interrupted")
+sys.settrace(None)
+assert grammar.library() is grammar.library()
+"""
+    for line in (3, 6):
+        done = subprocess.run([sys.executable, "-c", code, str(line)], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
