@@ -58,6 +58,7 @@ class Call:
                     if self._unread() >= READ_AHEAD // 2 * len(sequences) and not done:
                         self._held = True
                         self.run.hold(True)
+                        self._resume()  # the task may have taken all chunks meanwhile, and then takes no other one
             except BaseException as error:
                 self.error, done = error, True
             if done:
@@ -121,9 +122,15 @@ class Call:
             return None
         chunk = self.chunks.popleft()
         if self._held and self._unread() < READ_AHEAD // 4:
+            with self._lock:  # the pump's thread may have set _held, and be about to pause the request
+                self._resume()
+        return chunk
+
+    def _resume(self) -> None:
+        """Ends the pause of the request if few chunks wait to be taken. Called with the lock."""
+        if self._held and self._unread() < READ_AHEAD // 4:
             self._held = False
             self.run.hold(False)
-        return chunk
 
 
 def _wake(calls: list[Call]) -> None:

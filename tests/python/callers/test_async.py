@@ -25,8 +25,9 @@ import storm
 from children import FORK, run
 
 import pumice
+from pumice.event_loops.pump import Call
 from pumice.event_loops.workers import Pools, Workers, in_thread
-from pumice.generate.generation import Run
+from pumice.generate.generation import READ_AHEAD, Run
 
 TEXTS = [f"text {i} about {'stones ' * (i % 7)}" for i in range(24)]
 
@@ -529,6 +530,51 @@ def test_begin_that_is_cancelled_or_closed(smollm2: pumice.Model) -> None:
         asyncio.run(stream.begin())  # type: ignore[arg-type]
     asyncio.run(stream.aclose())
     assert free(smollm2)
+
+
+@pytest.mark.parametrize("taken", ["before the pause is known", "before the engine pauses"])
+def test_a_pause_ends_if_all_chunks_are_taken_meanwhile(smollm2: pumice.Model, monkeypatch: pytest.MonkeyPatch, taken: str) -> None:
+    """The engine paused a stream for ever whose task took all chunks while the pump's thread was about to pause it."""
+    unread, hold, seen = Call._unread, Run.hold, 0
+
+    def all_taken(call: Call) -> None:
+        end = time.monotonic() + 0.3  # with a lock in the way, the task cannot take them
+        while call.chunks and time.monotonic() < end:
+            time.sleep(0.001)
+
+    def slow_unread(self: Call) -> int:
+        nonlocal seen
+        count = unread(self)
+        if count >= READ_AHEAD // 2 and threading.current_thread().name == "pumice-pump":
+            seen += 1
+            all_taken(self)
+        return count
+
+    def slow_hold(self: Run, held: bool) -> None:
+        nonlocal seen
+        if held:
+            seen += 1
+            all_taken(calls[0])
+        hold(self, held)
+
+    if taken == "before the pause is known":
+        monkeypatch.setattr(Call, "_unread", slow_unread)
+    else:
+        monkeypatch.setattr(Run, "hold", slow_hold)
+    calls: list[Call] = []
+
+    async def main() -> int:
+        stream = await smollm2.astream("Once", max_new_tokens=400, temperature=0, ignore_eos=True).begin()
+        calls.append(stream._call)
+        tokens = 0
+        async for chunk in stream:
+            tokens += len(chunk.ids)
+            if tokens % 100 == 40:
+                time.sleep(0.3)  # the chunks of many steps come meanwhile
+        return tokens
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == 400
+    assert seen > 0
 
 
 def test_a_stream_is_read_in_one_loop(smollm2: pumice.Model) -> None:
