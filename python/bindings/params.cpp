@@ -152,7 +152,8 @@ void set_seed(GenerateParams& params, const py::object& value) {
   if (PyErr_Occurred()) {
     PyErr_Clear();
     seed.reset();
-    fail(ErrorKind::invalid_argument, "seed=", std::string(py::repr(number)).substr(0, 40),
+    const std::string digits = digits_of(number);
+    fail(ErrorKind::invalid_argument, "seed", digits.empty() ? "" : "=", digits,
          " is out of range: it must be at least 0 and at most 18446744073709551615");
   }
 }

@@ -20,6 +20,7 @@ from ..common.pools import Pool
 from ..encode.encoding import ENCODE_DEFAULTS
 from ..encode.rows import PRECISIONS
 from ..encode.windows import arrow_values
+from ..generate.generation import Run, run_to_end
 from ..generate.settings import SAMPLING_DEFAULTS
 from ..loading.options import check_load_options
 from ..model.load import load as load_model
@@ -347,10 +348,24 @@ class Generate(_NewColumns):
         if not self._chat:
             return [(each.text, each.finish_reason) for each in model.generate(prompts, **self._options)]
         # Calls of all threads share the steps of the model.
+        running: set[Run] = set()
+        left = False
+
+        def answer(prompt: str) -> Any:
+            run, finish = model.chat(prompt, stream=True, **self._options)._detach()
+            running.add(run)
+            if left:
+                run.stop()
+            return run_to_end(run, finish)
+
         pool = Pool(min(len(prompts), CHATS_AT_ONCE))
         try:
-            calls = [pool.submit(model.chat, prompt, **self._options) for prompt in prompts]
-            answers = [call.result() for call in calls]
+            answers = [work.result() for work in [pool.submit(answer, prompt) for prompt in prompts]]
+        except BaseException:
+            left = True
+            for run in list(running):
+                run.stop()
+            raise
         finally:
             pool.end()
         return [(each.text, each.finish_reason) for each in answers]

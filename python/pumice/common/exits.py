@@ -76,7 +76,7 @@ def start_thread(work: Callable[[], object]) -> None:
         _inside[started] = 1
         try:
             _thread.start_new_thread(run, ())
-        except BaseException:
+        except Exception:  # not with a KeyboardInterrupt, which Python raises after the call: the thread was started then
             _inside.pop(started, None)
             raise
 

@@ -7,6 +7,7 @@ import _thread
 import importlib
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -82,7 +83,7 @@ class Task(Generic[T]):
 def interruptible(work: Callable[[], T]) -> T:
     """Calls work() and returns its value. In the main thread, Ctrl-C takes effect within 20 ms. Other threads get no signals, so they call
     work() directly."""
-    if threading.current_thread() is not threading.main_thread():
+    if _thread.get_ident() != threading.main_thread().ident:
         return work()
     return Task(work).result()
 
@@ -90,6 +91,9 @@ def interruptible(work: Callable[[], T]) -> T:
 def imported(name: str) -> Any:
     """Imports a module and returns it. Ctrl-C does not leave the import half done: a package with code in C or Rust often cannot be
     imported again then. Raises ImportError."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        return module
 
     def work() -> Any:
         with exit_waits:

@@ -374,6 +374,10 @@ class Run:
             sequence.cancel()
         self._request.close()
 
+    def stop(self) -> None:
+        """Ends the request from another thread. The thread in to_end() returns then."""
+        self._request.close()
+
     def timings(self) -> dict[str, float]:
         """Returns tokens and seconds of prefill and decode so far."""
         return dict(self._request.timings())
@@ -506,7 +510,7 @@ class Stream(Iterator[Chunk]):
             self._lock.release()
 
     def _detach(self) -> tuple[Run, Finish]:
-        """Hands the run over to an event loop, which then takes its tokens."""
+        """Hands the run over to another reader of its tokens: an event loop, or run_to_end()."""
         self._closed = True
         return self._run, self._finish
 

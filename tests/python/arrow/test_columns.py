@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,17 @@ def test_chats_and_nulls(smollm2: pumice.Model) -> None:
     asked = [smollm2.chat(text, max_new_tokens=4, temperature=0).text for text in ("Say yes.", "Say no.")]
     assert [row["generated"] for row in found] == [asked[0], None, asked[1]]
     assert found[1]["why"] is None
+
+
+def test_chats_end_with_an_error_of_one(smollm2: pumice.Model) -> None:
+    generate = Generate(smollm2, chat=True, max_new_tokens=7000, temperature=0, min_p=0.0, ignore_eos=True)
+    before = smollm2.cache_stats()["pages_in_use"]
+    with pytest.raises(pumice.PumiceError, match="tokens"):
+        generate(pa.table({"prompt": ["stone " * 20000, "Say yes.", "Say no."]}))
+    end = time.monotonic() + 5
+    while smollm2.cache_stats()["pages_in_use"] > before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert smollm2.cache_stats()["pages_in_use"] == before
 
 
 def test_what_generate_does_not_take(smollm2: pumice.Model) -> None:

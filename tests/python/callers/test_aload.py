@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import gc
 import itertools
 import os
 import random
@@ -10,6 +12,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,7 +203,7 @@ def interrupted_at(at: int, names: tuple[str, ...], call: Callable[[], object]) 
 
     def trace(frame: Any, event: str, _: Any) -> Any:
         nonlocal lines
-        if os.path.basename(frame.f_code.co_filename) not in names or frame.f_code.co_name == "end":
+        if os.path.basename(frame.f_code.co_filename) not in names:
             return None
         lines += event == "line"
         if event == "line" and lines == at:
@@ -221,26 +224,24 @@ def interrupted_at(at: int, names: tuple[str, ...], call: Callable[[], object]) 
         assert not seen
 
 
-def test_ctrl_c_at_every_line_of_a_wait() -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_ctrl_c_at_every_line_of_a_wait(late: bool) -> None:
     """Ctrl-C between two lines of threading.Event.wait() left the event's lock unlocked: the wait raised a RuntimeError, or the thread of
-    the work printed one."""
+    the work printed one. late: the work ends during the wait, and not before it."""
     for at in itertools.count(1):
-        begun, go_on = threading.Lock(), threading.Lock()
-        begun.acquire()
+        go_on = threading.Lock()
         go_on.acquire()
-
-        def work(begun: Any = begun, go_on: Any = go_on) -> int:
-            begun.release()
-            return int(go_on.acquire(timeout=30))
-
-        task = Task(work)
-        begun.acquire()
-        go_on.release() if at % 2 else threading.Timer(0.005, go_on.release).start()
+        task = Task(lambda go_on=go_on: int(go_on.acquire(timeout=30)))
+        if late:
+            _thread.start_new_thread(lambda go_on=go_on: (time.sleep(0.05), go_on.release()), ())
+        else:
+            go_on.release()
+            assert task.wait(30)
         interrupted = interrupted_at(at, ("interruptible.py", "threading.py"), task.result)
         assert task.wait(30)
         if not interrupted:
             break
-    assert at > 5
+    assert at > (8 if late else 3)
 
 
 def test_ctrl_c_at_every_line_of_a_pool() -> None:
@@ -256,10 +257,33 @@ def test_ctrl_c_at_every_line_of_a_pool() -> None:
             pool.end()
 
     for at in itertools.count(1):
-        if not interrupted_at(at, ("pools.py", "exits.py", "thread.py", "threading.py", "_base.py"), call):
+        if not interrupted_at(at, ("pools.py", "thread.py", "threading.py", "_base.py"), call):
             break
         assert seconds_until(lambda: threads() <= before, 5) < 5
-    assert at > 20 and results == [0, 1, 2]
+    assert at > 30 and results == [0, 1, 2]
+
+
+def test_a_pool_keeps_nothing() -> None:
+    """An error of work must not keep the work's arguments, and the threads of a deleted pool end."""
+
+    class Large:
+        def fail(self) -> None:
+            raise ValueError("large")
+
+    before, pool = threads(), Pool(2)
+    large = Large()
+    gone = weakref.ref(large)
+    work = pool.submit(large.fail)
+    with pytest.raises(ValueError, match="large"):
+        work.result()
+    gc.disable()
+    try:
+        del large, work
+        assert seconds_until(lambda: gone() is None, 5) < 5
+        del pool
+        assert seconds_until(lambda: threads() <= before, 5) < 5
+    finally:
+        gc.enable()
 
 
 def test_ctrl_c_while_a_stream_is_deleted(smollm2: pumice.Model) -> None:
@@ -281,3 +305,9 @@ def test_a_pool_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) 
     assert good.result() == 7
     with pytest.raises(ValueError, match="seven"):
         bad.result()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.submit(interrupted)
