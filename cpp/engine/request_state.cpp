@@ -36,6 +36,8 @@ bool RequestState::held() const {
 }
 
 bool RequestState::due() const {
+  // A sequence that lags sits out the next steps, so its reader would wait for ever. A step may add several tokens (guesses).
+  if (std::ranges::any_of(sequences, &Sequence::lags)) return true;
   if (unread_steps < wanted_steps) return false;
   if (chunk_seconds() <= 0 || collected == Clock::time_point::min()) return true;
   if (std::chrono::duration<float>(Clock::now() - collected).count() >= chunk_seconds()) return true;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <random>
 
 #include "engine/toy.h"
@@ -146,6 +148,31 @@ TEST(Speculation, TakesFewerSteps) {
   EXPECT_LE(guessing.seen->runs, 12);  // one run for the prompt, then nine tokens a run
   EXPECT_EQ(found.timings.accepted_tokens, 79);
   EXPECT_EQ(found.timings.decode_tokens, 89);
+}
+
+// A reader that waits for eight steps at a time has 32 unread tokens before, and its sequence sits out the next steps.
+TEST(Speculation, AReaderOfSeveralStepsGetsTheTokensOfOneThatSitsOut) {
+  for (const bool pumps : {false, true}) {
+    toy::Model plain, m;
+    GenerateParams params{.max_new_tokens = 200};
+    const Answer wanted = answer(plain, {text(1, 20)}, params);
+    params.speculation = {.most = 8, .always = true, .replay = wanted.ids};
+    params.read_ahead = 32;
+    const auto request = m.scheduler->request({text(1, 20)}, params);
+    if (pumps) request->start(1, 8);
+    Ids ids;
+    while (!request->done()) {
+      std::vector<News> some;
+      if (pumps) {
+        for (RequestNews& news : m.scheduler->pump(10000)) std::ranges::move(news.news, std::back_inserter(some));
+      } else if (request->wait(8, 10000)) {
+        some = request->take();
+      }
+      ASSERT_FALSE(some.empty()) << "after " << ids.size() << " tokens";
+      ids.insert(ids.end(), some[0].ids.begin(), some[0].ids.end());
+    }
+    EXPECT_EQ(ids, wanted.ids.at(0));
+  }
 }
 
 TEST(Speculation, ARowOfGuessesThatFailsIsMetAgain) {

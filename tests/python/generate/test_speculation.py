@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -123,3 +124,19 @@ def test_a_real_model(smollm2: pumice.Model) -> None:
     talk = "Repeat after me: one two three four five six. One two three four five six."
     wanted = smollm2.chat(talk, max_tokens=40, temperature=0)
     assert smollm2.chat(talk, max_tokens=40, temperature=0, speculate="lookup").text == wanted.text
+
+
+@pytest.mark.parametrize("kind", ["repeats", "grammar"])
+def test_async_calls_end(smollm2: pumice.Model, kind: str) -> None:
+    """A call of an event loop waits for eight steps at a time, and pauses at 32 unread tokens. With guesses, four steps may give more than
+    32 tokens, and the call waited for ever. A grammar also adds several tokens in a step."""
+    given: dict[str, Any] = {"max_new_tokens": 300, "temperature": 0}
+    if kind == "repeats":
+        given |= {"ignore_eos": True, "speculate": {"lookup": 1, "guesses": 16}}
+    else:
+        given |= {"grammar": pumice.Grammar.regex("(the quick brown fox jumps over the lazy dog, and ){12}stops")}
+    text = "one two three four five six seven eight nine ten " * 12
+    found = asyncio.run(asyncio.wait_for(smollm2.agenerate(text, **given), 60))
+    assert found.ids.tolist() == smollm2.generate(text, **given).ids.tolist()
+    assert found.timings["accepted_tokens"] > 50 or kind == "grammar"
+    assert len(found.ids) > 100
