@@ -72,39 +72,53 @@ void EncodeQueue::encode(std::span<EncodeCall> calls, std::span<const Cancel* co
 }
 
 void EncodeQueue::wait_for(std::span<Call> mine) {
-  const auto give_up = [this](Call& call) {
+  const auto leave = [this](Call& call, std::exception_ptr error) {
     std::erase(waiting_, &call);
     runtime_.encode_counts->wait(-1);
     call.state = Call::State::done;
-    try {
-      call.cancel->check();
-    } catch (...) {
-      call.call.error = std::current_exception();
-    }
+    call.call.error = std::move(error);
   };
   Lock lock(mutex_);
-  for (Call& call : mine) waiting_.push_back(&call);
   runtime_.encode_counts->wait(static_cast<std::int64_t>(mine.size()));
-  while (std::ranges::any_of(mine, [](const Call& call) { return call.state != Call::State::done; })) {
-    for (Call& call : mine)
-      if (call.state == Call::State::waits && call.cancel->requested()) give_up(call);
-    if (!running_.empty() && std::ranges::all_of(running_, [](const Call* each) { return each->cancel->requested(); })) cancel_->request();
-    if (!running_.empty()) {
-      changed_->wait_for(lock, kLookAgain);
-    } else if (!waiting_.empty()) {
-      lead(lock);
+  try {
+    for (Call& call : mine) waiting_.push_back(&call);
+    while (std::ranges::any_of(mine, [](const Call& call) { return call.state != Call::State::done; })) {
+      for (Call& call : mine) {
+        if (call.state != Call::State::waits || !call.cancel->requested()) continue;
+        try {
+          call.cancel->check();
+        } catch (...) {
+          leave(call, std::current_exception());
+        }
+      }
+      if (!running_.empty() && std::ranges::all_of(running_, [](const Call* each) { return each->cancel->requested(); }))
+        cancel_->request();
+      if (!running_.empty()) {
+        changed_->wait_for(lock, kLookAgain);
+      } else if (!waiting_.empty()) {
+        lead(lock);
+      }
     }
+  } catch (...) {  // no memory for waiting_ or for lead(), which has changed nothing then; none of these calls runs
+    for (Call& call : mine)
+      if (call.state == Call::State::waits) leave(call, std::current_exception());
   }
 }
 
-// Runs the call that has waited longest, together with all waiting calls that fit into its run.
+// Runs the call that has waited longest, together with all waiting calls that fit into its run. Throws bad_alloc before it has changed
+// anything.
 void EncodeQueue::lead(Lock& lock) {
+  std::vector<EncodeCall*> calls;
+  std::vector<const Cancel*> cancels;
+  calls.reserve(waiting_.size());
+  cancels.reserve(waiting_.size());
+  running_.reserve(waiting_.size());
+  cancel_ = std::make_unique<Cancel>();
   const auto tokens = [](const Call* each) { return each->call.texts.offsets.back() - each->call.texts.offsets.front(); };
   const Texts& first = waiting_.front()->call.texts;
   const std::int64_t least = kSmall * runtime_.pipeline.batch_rows(),
                      fit = seconds_per_token_ > 0 ? static_cast<std::int64_t>(std::min(kTogetherSeconds / seconds_per_token_, 1e6)) : 0;
-  std::int64_t room = std::max(least, fit);
-  std::vector<EncodeCall*> calls;
+  std::int64_t room = std::max(least, fit), all = 0;
   for (auto each = waiting_.begin(); each != waiting_.end();) {
     const Texts& texts = (*each)->call.texts;
     const bool goes = texts.prompt == first.prompt && texts.types.empty() == first.types.empty() && tokens(*each) <= room;
@@ -113,19 +127,14 @@ void EncodeQueue::lead(Lock& lock) {
       continue;
     }
     room -= tokens(*each);
+    all += tokens(*each);
     (*each)->state = Call::State::runs;
     calls.push_back(&(*each)->call);
+    cancels.push_back((*each)->cancel);
     running_.push_back(*each);
     each = waiting_.erase(each);
   }
-  cancel_ = std::make_unique<Cancel>();
   ++runs_;
-  std::int64_t all = 0;
-  std::vector<const Cancel*> cancels;
-  for (const Call* each : running_) {
-    all += tokens(each);
-    cancels.push_back(each->cancel);
-  }
   const auto start = Cancel::Clock::now();
   std::exception_ptr failure;
   lock.unlock();

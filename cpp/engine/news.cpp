@@ -26,8 +26,8 @@ void NewsDesk::tell(RequestState& request) {
     request.reader.reading = !request.ended();
   }
   if (request.delivery != Delivery::pumped) return;
+  queue_.push_back(request.shared_from_this());  // may throw bad_alloc, and the request is told again then
   request.delivery = Delivery::queued;
-  queue_.push_back(request.shared_from_this());
   if (pumping_ == 0) return;
   told_->notify_one();
   reader_.reading = true;

@@ -371,15 +371,15 @@ bool PagePool::fork(const PageTable& from, std::int32_t tokens, PageTable& to) {
     book_.hold_state(to.state_);
   }
   if (tokens % kPageTokens == 0) return true;
-  if (!fill(to, full + 1)) {
-    drop_all(to);
-    return false;
-  }
-  lock.unlock();
   try {
+    if (!fill(to, full + 1)) {
+      drop_all(to);
+      return false;
+    }
+    lock.unlock();
     copy(from.pages_[full], to.pages_[full]);
   } catch (...) {
-    lock.lock();
+    if (!lock) lock.lock();
     drop_all(to);
     throw;
   }

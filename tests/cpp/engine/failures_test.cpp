@@ -13,17 +13,21 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <ios>
 #include <iostream>
 #include <new>
+#include <thread>
 #include <tuple>
 
 #include "core/error.h"
 #include "cpu/cpu_backend.h"
 #include "engine/calls.h"
+#include "engine/encode_queue.h"
 #include "engine/model.h"
+#include "engine/toy.h"
 #include "files/file.h"
 #include "os/limits.h"
 #include "os/linux_files.h"
@@ -250,6 +254,77 @@ TEST(EveryFailureOfALimit, IsAnError) {
   };
   EXPECT_EQ(limits(), std::tuple(1000000u, 500000u, 3.0, "a processor with a long name", os::default_threads()));
   exact_or_thrown(limits);
+}
+
+void fail_one(std::int64_t call) {
+  allocations.failed = 0;
+  allocations.calls = 0;
+  allocations.last = call + 1;
+  allocations.first = call;
+}
+
+// The pump's reader must hear of the end of each request, also where the engine's thread has no memory to tell it.
+TEST(EveryFailureOfAPump, EndsTheRequest) {
+  using Clock = std::chrono::steady_clock;
+  std::int64_t tried = 0;
+  for (bool failed = true; failed; ++tried) {
+    toy::Model m;
+    const auto request = m.scheduler->request({toy::text(1, 20)}, GenerateParams{.max_new_tokens = 12, .read_ahead = 8});
+    request->start(1, 3);
+    fail_one(tried);
+    bool ended = false;
+    for (const auto end = Clock::now() + std::chrono::seconds(10); !ended && Clock::now() < end;) {
+      try {
+        for (const RequestNews& news : m.scheduler->pump(100)) ended = ended || news.ended;
+      } catch (const std::bad_alloc&) {  // of this thread: pump() keeps the news
+      }
+    }
+    allocations.first = allocations.last = INT64_MAX;
+    failed = allocations.failed > 0;
+    ASSERT_TRUE(ended) << "allocation " << tried;
+  }
+  EXPECT_GT(tried, 20);
+}
+
+// A call that has no memory must leave the queue as it was: the other calls, and later ones, go on.
+TEST(EveryFailureOfTheEncodeQueue, IsItsCallers) {
+  toy::Model m{0, 4096, toy::Toy::Kind::pooled};
+  EncodeQueue queue(*m.runtime);
+  const auto encode = [&](std::uint64_t seed) {
+    const std::vector<std::int32_t> ids = toy::text(seed, 9);
+    const std::vector<std::int64_t> offsets{0, 9};
+    std::vector<float> out(2, -5);
+    queue.encode({.ids = ids, .offsets = offsets, .types = {}}, out, 2, false, {});
+    return out;
+  };
+  constexpr std::uint64_t kThreads = 4;
+  std::vector<std::vector<float>> wanted;
+  for (std::uint64_t seed = 0; seed < kThreads; ++seed) wanted.push_back(encode(seed));
+  std::int64_t tried = 0, thrown = 0;
+  for (bool failed = true; failed; ++tried) {
+    std::atomic<bool> go{false};
+    std::atomic<std::int64_t> wrong{0}, errors{0};
+    std::vector<std::thread> threads;
+    for (std::uint64_t seed = 0; seed < kThreads; ++seed) {
+      threads.emplace_back([&, seed] {
+        while (!go) std::this_thread::yield();
+        try {
+          wrong += encode(seed) != wanted[seed];
+        } catch (const std::bad_alloc&) {
+          ++errors;
+        }
+      });
+    }
+    fail_one(tried);
+    go = true;
+    for (std::thread& thread : threads) thread.join();
+    allocations.first = allocations.last = INT64_MAX;
+    failed = allocations.failed > 0;
+    thrown += errors > 0;
+    ASSERT_EQ(wrong, 0) << "allocation " << tried;
+    ASSERT_EQ(encode(1), wanted[1]) << "after allocation " << tried;
+  }
+  EXPECT_GT(thrown, 10);
 }
 
 }  // namespace
