@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cpu/cpu_backend.h"
+#include "engine/at_fork.h"
 #include "os/limits.h"
 #if PUMICE_VULKAN
 #include "vulkan/vulkan_backend.h"
@@ -21,7 +22,7 @@ class Shared {
  public:
   template <class Make>
   std::shared_ptr<Backend> get(Key key, Make&& make) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard<ProcessLock> lock(opening_);
     std::weak_ptr<Backend>& known = open_[key];
     if (auto backend = known.lock(); backend && backend->info().usable) return backend;
     std::shared_ptr<Backend> backend = make();
@@ -30,7 +31,7 @@ class Shared {
   }
 
  private:
-  std::mutex mutex_;
+  ProcessLock opening_;
   std::map<Key, std::weak_ptr<Backend>> open_;
 };
 

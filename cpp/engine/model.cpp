@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -303,15 +304,17 @@ Runtime& Model::layer_by_layer(const Cancel& cancel) const {
 }
 
 // Uses the stages of layer_by_layer() for the embedding and for the layers before `layer`.
-const Pipeline& Model::queries(std::size_t layer, const Cancel& cancel) const {
+const Model::Queries& Model::queries(std::size_t layer, const Cancel& cancel) const {
   const std::vector<Pipeline::Stage>& layers = layer_by_layer(cancel).pipeline.stages();
   const std::lock_guard<ProcessLock> lock(preparing_);
   if (const auto known = queries_.find(layer); known != queries_.end()) return known->second;
   auto end = layers.begin();
   for (std::size_t before = 0; before <= layer; ++end) before += end->unfinished ? 0 : 1;
   std::vector<Pipeline::Stage> body(layers.begin(), end);
-  body.push_back(build_stage(device_of(layer), programs_.queries(layer), cancel));
-  return queries_.emplace(layer, Pipeline(backends(), std::move(body), {}, {}, {})).first->second;
+  // The programs are read with the lock held, because it is the lock that tells the child of a fork if another thread was writing them.
+  const model::ModelProgram& program = programs_.queries(layer);
+  body.push_back(build_stage(device_of(layer), program, cancel));
+  return queries_.emplace(layer, Queries{Pipeline(backends(), std::move(body), {}, {}, {}), program.attend}).first->second;
 }
 
 void Model::attentions(std::span<const std::int32_t> ids, std::size_t layer, std::span<float> out, const Cancel& cancel) const {
@@ -319,12 +322,11 @@ void Model::attentions(std::span<const std::int32_t> ids, std::size_t layer, std
   require(layer < description_.config.layers.size(), "layer ", layer, " is not 0 to ", description_.config.layers.size() - 1);
   require(n > 0, "attentions: there are no ids");
   if (n > placement_.n_ctx) fail(ErrorKind::context_length, "attentions: ", n, " tokens; this model takes ", placement_.n_ctx);
-  const Attend& attend = programs_.queries(layer).attend;
-  const std::int64_t heads = attend.q.width / attend.key_dim;
-  require(static_cast<std::int64_t>(out.size()) == heads * n * n, "attentions: room for ", out.size(), " values, needed: ", heads * n * n);
   Runtime& runtime = layer_by_layer(cancel);
   runtime.check_ids(ids, "text", 0);
-  const Pipeline& pipeline = queries(layer, cancel);
+  const auto& [pipeline, attend] = queries(layer, cancel);
+  const std::int64_t heads = attend.q.width / attend.key_dim;
+  require(static_cast<std::int64_t>(out.size()) == heads * n * n, "attentions: room for ", out.size(), " values, needed: ", heads * n * n);
   std::vector<float> rows(ids.size() * static_cast<std::size_t>(pipeline.hidden_size()));
   {
     const auto count = static_cast<std::int32_t>(n);
@@ -386,8 +388,8 @@ std::string Model::beyond_f16(std::size_t layer, std::span<const float> rows, co
                               const Cancel& cancel) const {
   constexpr float kRoundsToInfinity = 65520;  // F16 has numbers up to 65504
   if (layer >= description_.config.layers.size() || description_.config.layers[layer].attention_heads() == 0) return {};
-  const Pipeline::Stage& stage = queries(layer, cancel).stages().back();
-  const Attend& attend = programs_.queries(layer).attend;
+  const auto& [pipeline, attend] = queries(layer, cancel);
+  const Pipeline::Stage& stage = pipeline.stages().back();
   const auto width = static_cast<std::size_t>(stage.output_width);
   std::vector<float> found(static_cast<std::size_t>(batch.rows) * width);
   stage.executable->run(*space.workspaces[stage.backend_index], nullptr, batch, {.in = rows, .out = found}, cancel);
@@ -471,7 +473,7 @@ std::shared_ptr<Drafter> Model::drafter(const std::shared_ptr<Model>& smaller) c
   if (runtime.pages->has_states())
     fail(ErrorKind::unsupported_model, "draft=: ", smaller->file().path(), " has recurrent layers, which cannot take back a wrong guess; ",
          "give a model with attention alone, or speculate= without draft=");
-  const std::lock_guard lock(drafting_);
+  const std::lock_guard<ProcessLock> lock(drafting_);
   auto known = drafter_.lock();
   if (known && &known->runtime() == &runtime) return known;
   known = std::make_shared<Drafter>(smaller, runtime, [&scheduler = smaller->scheduler()] { scheduler.pages_came(); });

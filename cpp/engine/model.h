@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -107,7 +106,11 @@ class Model {
   std::string beyond_f16(std::size_t layer, std::span<const float> rows, const Batch& batch, RunSpace& space, const Cancel& cancel) const;
   // See Runtime::where_not_finite.
   std::string where_not_finite(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Cancel& cancel) const noexcept;
-  const Pipeline& queries(std::size_t layer, const Cancel& cancel) const;  // ends with what the attention of `layer` reads
+  struct Queries {
+    Pipeline pipeline;     // ends with what the attention of the layer reads
+    const Attend& attend;  // that attention, in programs_
+  };
+  const Queries& queries(std::size_t layer, const Cancel& cancel) const;
   std::unique_ptr<Runner> make_runner(Pipeline pipeline, PagePool* pages) const;
   Runtime& prepared(std::unique_ptr<Runner>& runner, const std::function<Pipeline()>& build) const;
   const char* main_call() const;  // the call that the model is for, for error messages
@@ -124,10 +127,10 @@ class Model {
   const std::shared_ptr<EncodeCounts> encode_counts_ = std::make_shared<EncodeCounts>();
   mutable ProcessLock preparing_;
   mutable std::unique_ptr<Runner> pooled_, tokens_, classes_, sparse_, layers_;
-  mutable std::map<std::size_t, Pipeline> queries_;  // by layer index
+  mutable std::map<std::size_t, Queries> queries_;  // by layer index
   std::uint64_t fingerprint_ = 0;
   std::string made_by_;
-  mutable std::mutex drafting_;
+  mutable ProcessLock drafting_;
   mutable std::weak_ptr<Drafter> drafter_;
   // The last members, so that the engine's thread, which uses the others (where_not_finite), has ended before any of them is destroyed.
   std::unique_ptr<Runner> decoder_;
