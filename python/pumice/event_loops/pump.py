@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import itertools
 import os
 import threading
@@ -78,13 +79,22 @@ class Call:
             for sequence in self.run.sequences:
                 sequence.cancel()
             self.result = self._finish(self.run.results())
-        except Exception as error:
+        except KeyboardInterrupt:  # belongs to the main thread, which is in close()
+            raise
+        except BaseException as error:  # a panic of a package written in Rust is no Exception
             self.error = self.error or error
         finally:
             try:
-                self.run.close()
+                self.run.stop()  # and not close(), which would end the sequences again and could raise again
             finally:
                 self.over = True
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the request with an error, unless it has ended."""
+        with self._lock:
+            if not self.over:
+                self.error = self.error or error
+                self._end()
 
     def close(self) -> None:
         """Ends the request. May be called in any thread. The request's memory is freed after the step that runs now."""
@@ -211,26 +221,43 @@ class Pump:
             raise
 
     def _work(self, source: _core.Pump) -> None:
-        while not self._stopped:
-            told: dict[asyncio.AbstractEventLoop, list[Call]] = {}
-            some = source.wait(PUMP_MS)
-            for tag, news, ended in some:
-                call = self._calls.get(tag)
-                if call is not None and call.hear(news, ended):
-                    told.setdefault(call.loop, []).append(call)
-            for loop, calls in told.items():
-                try:
-                    loop.call_soon_threadsafe(_wake, calls)
-                except RuntimeError:  # the loop is closed
-                    for call in calls:
-                        call.close()
-            told.clear()
-            with self._lock:
-                for tag in [tag for tag, call in self._calls.items() if call.over]:
-                    del self._calls[tag]
-                if not some and not self._calls:
-                    self._thread = self._source = None
-                    return
+        try:
+            while not self._stopped:
+                some = source.wait(PUMP_MS)
+                self._deliver(some)
+                with self._lock:
+                    for tag in [tag for tag, call in self._calls.items() if call.over]:
+                        del self._calls[tag]
+                    if not some and not self._calls:
+                        self._thread = self._source = None
+                        return
+        except BaseException as error:  # memory has run out, for example
+            self._fail(error)
+
+    def _deliver(self, some: Sequence[tuple[int, Sequence[Mapping[str, Any]], bool]]) -> None:
+        """Gives new tokens to their calls, and wakes the event loops of these calls."""
+        told: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+        for tag, news, ended in some:
+            call = self._calls.get(tag)
+            if call is not None and call.hear(news, ended):
+                told.setdefault(call.loop, []).append(call)
+        for loop, calls in told.items():
+            try:
+                loop.call_soon_threadsafe(_wake, calls)
+            except RuntimeError:  # the loop is closed
+                for call in calls:
+                    call.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends all calls with an error, because the thread that delivers their tokens ends. The next call starts another thread."""
+        with self._lock:
+            calls, self._calls = self._calls, {}
+            self._thread = self._source = None
+        for call in calls.values():
+            with contextlib.suppress(BaseException):  # of one call; the others must end, too
+                call.fail(error)
+            with contextlib.suppress(BaseException):  # the loop may be closed
+                call.loop.call_soon_threadsafe(call.wake)
 
 
 if hasattr(os, "register_at_fork"):

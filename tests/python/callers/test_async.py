@@ -25,9 +25,10 @@ import storm
 from children import FORK, run
 
 import pumice
-from pumice.event_loops.pump import Call
+from pumice.event_loops import pump
+from pumice.event_loops.pump import Call, Pump
 from pumice.event_loops.workers import Pools, Workers, in_thread
-from pumice.generate.generation import READ_AHEAD, Run
+from pumice.generate.generation import READ_AHEAD, Continuation, Run
 
 TEXTS = [f"text {i} about {'stones ' * (i % 7)}" for i in range(24)]
 
@@ -575,6 +576,55 @@ def test_a_pause_ends_if_all_chunks_are_taken_meanwhile(smollm2: pumice.Model, m
 
     assert asyncio.run(asyncio.wait_for(main(), 60)) == 400
     assert seen > 0
+
+
+class Panic(BaseException):
+    """As a package written in Rust raises it."""
+
+
+def fails_once(method: Any, error: BaseException) -> Any:
+    """Returns a method that raises the error at its first call, in place of the real one."""
+    failed: list[bool] = []
+
+    def call(*args: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise error
+        return method(*args)
+
+    return call
+
+
+@pytest.mark.parametrize("where", ["in wait()", "while it wakes the loop", "while a call ends"])
+def test_an_error_in_the_thread_that_delivers_tokens(smollm2: pumice.Model, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """The error ends the calls of that moment. It used to end the thread, for which those calls and all later ones waited for ever."""
+    error = Panic("while a call ends") if where == "while a call ends" else MemoryError(where)
+    if where == "in wait()":
+        assert within(5, lambda: smollm2._core not in Pump._all or Pump.of(smollm2._core)._thread is None)
+        source = pump._core.Pump
+
+        class Source:
+            def __init__(self, engine: Any) -> None:
+                self.source = source(engine)
+                self.wake = self.source.wake
+
+            wait = fails_once(lambda self, most: self.source.wait(most), error)
+
+        monkeypatch.setattr(pump._core, "Pump", Source)
+    elif where == "while it wakes the loop":
+        monkeypatch.setattr(Pump, "_deliver", fails_once(Pump._deliver, error))
+    else:
+        monkeypatch.setattr(Continuation, "push", fails_once(Continuation.push, error))
+        monkeypatch.setattr(Continuation, "cancel", fails_once(Continuation.cancel, error))
+
+    async def main() -> None:
+        with pytest.raises(type(error), match=str(error).replace("()", "..")):
+            await asyncio.wait_for(smollm2.agenerate("Once", max_new_tokens=3), 9)
+        assert len((await asyncio.wait_for(smollm2.agenerate("Once", max_new_tokens=3, ignore_eos=True), 9)).ids) == 3
+
+    asyncio.run(main())
+    monkeypatch.undo()
+    assert free(smollm2)
 
 
 def test_a_stream_is_read_in_one_loop(smollm2: pumice.Model) -> None:
