@@ -79,10 +79,9 @@ class AsyncStream(AsyncIterator[Chunk]):
     async def _started(self) -> pump.Call | None:
         """Returns the call. Starts it if that was not done before. The result is None if the stream was closed before it began."""
         if self._call is None and not self._closed:
-            call = await pump.begin(self._pools, self._make, streams=True)
-            if self._closed:  # another task closed the stream meanwhile
+            self._call = call = await pump.begin(self._pools, self._make, streams=True)
+            if self._closed:  # by another task or thread. A _close() that comes after this line sees `_call`, and closes it itself
                 call.close()
-            self._call = call
         return self._call
 
     @property

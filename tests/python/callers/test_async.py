@@ -663,6 +663,26 @@ def test_a_stream_is_closed_in_another_loop(smollm2: pumice.Model) -> None:
     assert free(smollm2)
 
 
+def test_a_stream_is_closed_in_another_loop_as_it_has_begun(smollm2: pumice.Model) -> None:
+    """aclose() was lost if it ran just before begin() stored the call that it had started."""
+
+    class Closed(pumice.AsyncStream):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if isinstance(value, Call):
+                thread = threading.Thread(target=lambda: asyncio.run(self.aclose()))
+                thread.start()
+                thread.join()
+            super().__setattr__(name, value)
+
+    async def main() -> int:
+        stream = Closed(Pools.of(smollm2), lambda: smollm2.stream("Once", max_new_tokens=100, ignore_eos=True))
+        await stream.begin()
+        return sum([len(chunk.ids) async for chunk in stream])
+
+    assert asyncio.run(asyncio.wait_for(main(), 30)) == 0
+    assert free(smollm2)
+
+
 def test_a_stream_whose_prompt_is_still_read_is_closed_in_another_loop(smollm2: pumice.Model) -> None:
     """Closing a stream must wake its reader even while the prompt is computed, when no new token could wake the reader by chance."""
     prompt = np.full(6000, 500, np.int32)
