@@ -185,35 +185,46 @@ async def in_thread(
 ) -> T:
     """Has a thread of `workers` call work(), and returns its result.
 
-    If the waiting task is cancelled, stop() is called. If work() returns a result all the same, discard() is called with it."""
+    If the waiting task leaves (it is cancelled, or its coroutine or its event loop is closed), stop() is called. If work() returns a result
+    all the same, discard() is called with it."""
     told = Told(running_loop())
+    # The result, until somebody takes it with pop(): the task, or drop(), which the task and the thread may call at the same time.
+    results: list[T] = []
+    left = False
+
+    def drop() -> None:
+        told.error = None  # it refers to the frames of work(), and with them to its memory
+        try:
+            result = results.pop()
+        except IndexError:
+            return
+        if discard is not None:
+            discard(result)
+
+    def tell() -> None:
+        if not left:
+            told.tell()
+        told.error = None
 
     def job() -> None:
-        told.take(work)
-
-        def drop() -> None:
-            if discard is not None and told.error is None:
-                discard(told.value)
-
-        def tell() -> None:
-            if not told.tell():
-                drop()
-            told.value = told.error = None  # an error refers to the frames of work(), and with them to its memory
-
+        told.take(lambda: results.append(work()))
+        if left:
+            drop()
+            return
         try:
-            told.loop.call_soon_threadsafe(tell)
+            told.loop.call_soon_threadsafe(tell)  # if the task leaves before tell() runs, it calls drop() itself
         except RuntimeError:  # the loop is closed
             drop()
 
-    workers.run(job)
     try:
-        value: T = await told.future
-        return value
-    except asyncio.CancelledError:
+        workers.run(job)
+        await told.future
+        return results.pop()
+    except Exception:  # of run() or of work()
+        raise
+    except BaseException:
+        left = True
         if stop is not None:
             stop()
-        # The task may have been cancelled after tell() had given it the result, and before it ran again.
-        future = told.future
-        if discard is not None and future.done() and not future.cancelled() and future.exception() is None:
-            discard(future.result())
+        drop()
         raise

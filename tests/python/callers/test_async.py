@@ -796,6 +796,42 @@ def test_a_result_that_comes_with_the_cancellation_is_discarded() -> None:
     assert dropped == [3]
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["before the result", "with the result"])
+@pytest.mark.parametrize("closed", ["coroutine", "loop"])
+def test_a_result_that_nobody_waits_for_is_discarded(closed: str, early: bool) -> None:
+    """A request whose coroutine or event loop was closed while it began used to stay in the engine for ever."""
+    dropped: list[int] = []
+    go_on, done = threading.Event(), threading.Event()
+    workers = Workers(1, 1)
+
+    def work() -> int:
+        assert go_on.wait(30)
+        done.set()
+        return 3
+
+    async def leave() -> None:
+        coroutine = in_thread(workers, work, discard=dropped.append)
+        coroutine.send(None)
+        if not early:
+            go_on.set()
+            assert done.wait(30)
+            time.sleep(0.1)  # the thread passes the result on, while the event loop stands still
+        if closed == "coroutine":
+            coroutine.close()
+        else:
+            left.append(coroutine)
+
+    left: list[Any] = []
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    loop.close()
+    if early:
+        go_on.set()
+    else:
+        left.clear()
+    assert within(5, lambda: dropped == [3])
+
+
 def test_threads_end_with_their_model() -> None:
     model = pumice.load(samples.minilm(), device="cpu", threads=2, progress=False)
     asyncio.run(model.aencode("stone", batch_size=1))
