@@ -127,7 +127,13 @@ class Together:
                 if not calls:
                     self._running = False
                     return
-            self._run([call for call in calls if not call.future.cancelled()])
+            try:
+                self._run([call for call in calls if not call.future.cancelled()])
+            except BaseException as error:  # memory has run out, for example. Later calls must be computed all the same
+                for call in calls:
+                    call.error = error
+                    with contextlib.suppress(BaseException):  # of one loop; the others must be told, too
+                        _tell_loops([call])
 
     def _run(self, calls: list[Small]) -> None:
         by_engine: dict[Engine, list[tuple[Small, Prepared]]] = {}

@@ -4,6 +4,7 @@ back to the event loop."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import threading
@@ -51,15 +52,15 @@ class Workers:
         self._free = 0  # the number of threads without a job minus the number of jobs without a thread
 
     def run(self, job: Callable[[], None]) -> None:
-        """Has a thread call job(), which must not raise. Raises OverloadedError if too many jobs wait."""
+        """Has a thread call job(), whose errors are dropped. Raises OverloadedError if too many jobs wait."""
         with self._lock:
             if -self._free >= self._most_waiting:
                 raise OverloadedError(f"{-self._free} calls wait for one of {self._most} threads already: try again later")
-            self._free -= 1
+            self._free -= 1  # If a KeyboardInterrupt comes here, the count stays too low. A thread more than needed may then start.
+            self._jobs.put(job)
             if start := self._free < 0 and self._threads < self._most:
                 self._threads += 1
                 self._free += 1
-        self._jobs.put(job)
         if start:
             try:
                 start_thread(self._work)
@@ -69,9 +70,7 @@ class Workers:
                     self._free -= 1
                     alone = self._threads == 0
                 if alone:
-                    while (waiting := self._jobs.get()) is None:  # left over from end()
-                        pass
-                    self._do(waiting)
+                    self._do_all()
 
     def end(self) -> None:
         """Ends the threads as soon as they have no job. Jobs still run afterwards, and each thread then ends with its last one."""
@@ -84,9 +83,21 @@ class Workers:
     def _do(self, job: Callable[[], None]) -> None:
         try:
             job()
+        except KeyboardInterrupt:  # in the main thread, which is in run()
+            raise
+        except BaseException:  # the thread goes on with other jobs
+            pass
         finally:
             with self._lock:
                 self._free += 1
+
+    def _do_all(self) -> None:
+        """Does the jobs that wait for a thread, those of other calls of run() included, whose threads could not be started either. Does not
+        wait for a job, because a thread that another call has started meanwhile may have taken it."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if (job := self._jobs.get_nowait()) is not None:  # None is left over from end()
+                    self._do(job)
 
     def _work(self) -> None:
         while True:
@@ -96,7 +107,7 @@ class Workers:
                 job = None
             if job is None:
                 with self._lock:
-                    if self._free <= 0:  # run() has counted a job for this thread and is about to put it into the queue
+                    if self._free <= 0 and not self._jobs.empty():  # run() has put a job for this thread into the queue
                         continue
                     self._threads -= 1
                     self._free -= 1

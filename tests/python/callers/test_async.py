@@ -25,7 +25,7 @@ import storm
 from children import FORK, run
 
 import pumice
-from pumice.event_loops import pump
+from pumice.event_loops import pump, small_encodes, workers
 from pumice.event_loops.pump import Call, Pump
 from pumice.event_loops.workers import Pools, Workers, in_thread
 from pumice.generate.generation import READ_AHEAD, Continuation, Run
@@ -802,7 +802,7 @@ def test_a_result_that_nobody_waits_for_is_discarded(closed: str, early: bool) -
     """A request whose coroutine or event loop was closed while it began used to stay in the engine for ever."""
     dropped: list[int] = []
     go_on, done = threading.Event(), threading.Event()
-    workers = Workers(1, 1)
+    pool = Workers(1, 1)
 
     def work() -> int:
         assert go_on.wait(30)
@@ -810,7 +810,7 @@ def test_a_result_that_nobody_waits_for_is_discarded(closed: str, early: bool) -
         return 3
 
     async def leave() -> None:
-        coroutine = in_thread(workers, work, discard=dropped.append)
+        coroutine = in_thread(pool, work, discard=dropped.append)
         coroutine.send(None)
         if not early:
             go_on.set()
@@ -830,6 +830,96 @@ def test_a_result_that_nobody_waits_for_is_discarded(closed: str, early: bool) -
     else:
         left.clear()
     assert within(5, lambda: dropped == [3])
+
+
+def cannot_start(_: Any) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_jobs_of_two_threads_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job of the first of two threads was lost if both had been counted before one of them knew that it is alone."""
+    counted = threading.Barrier(2)
+
+    def wait(_: Any) -> None:
+        counted.wait(10)
+        cannot_start(_)
+
+    monkeypatch.setattr(workers, "start_thread", wait)
+    pool, ran = Workers(8, 8), list[int]()
+    threads = [threading.Thread(target=pool.run, args=(lambda i=i: ran.append(i),)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(ran) == [0, 1] and (pool._threads, pool._free) == (0, 0)
+
+
+def test_a_job_that_another_thread_takes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no thread could be started, run() waited for its job for ever if a thread of a later call had done it."""
+    pool, ran = Workers(8, 8), list[str]()
+    start, do_all = workers.start_thread, pool._do_all
+
+    def late() -> None:
+        monkeypatch.setattr(workers, "start_thread", start)
+        pool.run(lambda: ran.append("second"))
+        assert within(5, lambda: len(ran) == 2)
+        do_all()
+
+    monkeypatch.setattr(workers, "start_thread", cannot_start)
+    monkeypatch.setattr(pool, "_do_all", late)
+    thread = threading.Thread(target=pool.run, args=(lambda: ran.append("first"),), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive() and ran == ["first", "second"]
+    pool.end()
+    assert within(5, lambda: (pool._threads, pool._free) == (0, 0))
+
+
+def test_a_thread_outlives_a_job_that_raises() -> None:
+    pool, done = Workers(1, 8), threading.Event()
+
+    def fails() -> None:
+        raise Panic
+
+    pool.run(fails)
+    pool.run(done.set)
+    assert done.wait(5)
+    pool.end()
+    assert within(5, lambda: (pool._threads, pool._free) == (0, 0))
+
+
+def test_ctrl_c_while_a_job_is_counted() -> None:
+    """The count then stayed one too low, and a thread that was to end looked for a job without a pause, for ever."""
+    pool, done = Workers(8, 8), threading.Event()
+    pool.run(done.set)
+    assert done.wait(5) and within(5, lambda: pool._free == 1)
+    jobs: Any = pool._jobs
+
+    class Interrupted:
+        def put(self, _: Any) -> None:
+            raise KeyboardInterrupt
+
+    pool._jobs = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(done.set)
+    pool._jobs = jobs
+    pool.end()
+    assert within(5, lambda: pool._threads == 0)
+    done.clear()
+    pool.run(done.set)
+    assert done.wait(5)
+
+
+def test_an_error_between_small_calls(minilm: pumice.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is that of the calls of the moment. It used to stop aencode() of the model for ever."""
+    monkeypatch.setattr(small_encodes, "_tell_loops", fails_once(small_encodes._tell_loops, MemoryError("once")))
+
+    async def main() -> None:
+        with pytest.raises(MemoryError, match="once"):
+            await asyncio.wait_for(minilm.aencode("stone"), 9)
+        assert np.array_equal(await asyncio.wait_for(minilm.aencode("stone"), 9), minilm.encode("stone"))
+
+    asyncio.run(main())
 
 
 def test_threads_end_with_their_model() -> None:
