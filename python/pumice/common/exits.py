@@ -24,6 +24,7 @@ MOST_SECONDS = 10.0
 # The number of blocks that each thread is in. The key is the thread's ident, or a new object for a thread that has not run yet.
 _inside: dict[object, int] = {}
 _ending: int | None = None  # the ident of the thread that ends Python, once it has begun to do so
+_before_end: list[Callable[[], object]] = []
 
 
 class _ExitWaits:
@@ -81,6 +82,12 @@ def start_thread(work: Callable[[], object]) -> None:
             raise
 
 
+def before_end(work: Callable[[], object]) -> None:
+    """Has the end of Python call work(), which must not raise, after all functions of atexit have run. Threads may still enter blocks
+    then."""
+    _before_end.append(work)
+
+
 def threads_start(count: int) -> bool:
     """Starts `count` threads at once, ends them again, and returns whether all could be started (a limit on processes may forbid it)."""
     end = threading.Event()
@@ -103,6 +110,9 @@ def _forget() -> None:
 
 def _end() -> None:
     global _ending
+    with contextlib.suppress(KeyboardInterrupt):
+        for work in _before_end:
+            work()
     _ending = me = _thread.get_ident()
     end = time.monotonic() + MOST_SECONDS
     with contextlib.suppress(KeyboardInterrupt):

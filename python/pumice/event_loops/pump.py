@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import itertools
 import os
@@ -17,7 +16,7 @@ from typing import Any
 from .. import _core
 from ..common.arguments import argument
 from ..common.callbacks import no_end
-from ..common.exits import exit_waits
+from ..common.exits import before_end, exit_waits
 from ..generate.generation import READ_AHEAD, Chunk, Stream
 from .waits import watch
 from .workers import Pools, in_thread, running_loop
@@ -185,16 +184,18 @@ class Pump:
 
     @classmethod
     def stop_all(cls) -> None:
-        """Stops the threads of all pumps, and waits for at most EXIT_SECONDS until they have left Python code. Called when Python ends."""
-        pumps = list(cls._all.values())
-        for pump in pumps:
-            pump._stopped = True
-            if (source := pump._source) is not None:
-                source.wake()
+        """Stops the threads of all pumps, and waits for at most EXIT_SECONDS until they have left Python code. Called when Python ends. If
+        the program goes on all the same, the next call of a pump starts its thread again."""
+        threads = []
+        for pump in list(cls._all.values()):
+            with pump._lock:
+                if pump._thread is not None and pump._source is not None:
+                    pump._stopped = True
+                    pump._source.wake()
+                    threads.append(pump._thread)
         end = time.monotonic() + EXIT_SECONDS
-        for pump in pumps:
-            if (thread := pump._thread) is not None:
-                thread.join(max(0.0, end - time.monotonic()))
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def add(self, call: Call, steps: int) -> None:
         """Starts a call whose tokens are delivered every `steps` steps. Raises OverloadedError."""
@@ -202,6 +203,7 @@ class Pump:
         try:
             with self._lock:
                 self._calls[tag] = call
+                self._stopped = False
                 if self._thread is None:
                     source = _core.Pump(call.run.engine)
                     thread = threading.Thread(target=self._work, args=(source,), name="pumice-pump", daemon=True)
@@ -222,13 +224,13 @@ class Pump:
 
     def _work(self, source: _core.Pump) -> None:
         try:
-            while not self._stopped:
+            while True:
                 some = source.wait(PUMP_MS)
                 self._deliver(some)
                 with self._lock:
                     for tag in [tag for tag, call in self._calls.items() if call.over]:
                         del self._calls[tag]
-                    if not some and not self._calls:
+                    if self._stopped or (not some and not self._calls):
                         self._thread = self._source = None
                         return
         except BaseException as error:  # memory has run out, for example
@@ -263,7 +265,7 @@ class Pump:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=Pump.forget_all)
 
-atexit.register(Pump.stop_all)
+before_end(Pump.stop_all)
 
 
 async def begin(pools: Pools, make: Callable[[], Any], streams: bool) -> Any:

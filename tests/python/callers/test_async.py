@@ -971,6 +971,40 @@ time.sleep(.5)
     assert (ended.returncode, ended.stdout, ended.stderr[-800:]) == (0, "", "")
 
 
+@pytest.mark.parametrize("used", [True, False])
+def test_a_function_of_atexit_awaits(used: bool) -> None:
+    """A function that was registered before pumice was imported runs after pumice's own ones. Its call used to wait for ever."""
+    code = f"""
+import asyncio, atexit
+assert "pumice.event_loops.pump" not in sys.modules
+def generate():
+    print(asyncio.run(asyncio.wait_for(m.agenerate("Once", max_new_tokens=3), 20)).finish_reason)
+atexit.register(generate)
+m = pumice.load(samples.smollm2(), n_ctx=512, device="cpu")
+if {used}:
+    generate()
+"""
+    ended = run(code)
+    assert (ended.returncode, ended.stdout, ended.stderr[-800:]) == (0, "length\n" * (1 + used), "")
+
+
+def test_a_program_goes_on_after_the_functions_of_atexit() -> None:
+    code = """
+import asyncio, atexit
+from pumice.common import exits
+exits.MOST_SECONDS = 0.1
+m = pumice.load(samples.smollm2(), n_ctx=512, device="cpu")
+def generate():
+    print(asyncio.run(asyncio.wait_for(m.agenerate("Once", max_new_tokens=3), 20)).finish_reason)
+generate()
+atexit._run_exitfuncs()
+generate()
+generate()
+"""
+    ended = run(code)
+    assert (ended.returncode, ended.stdout, ended.stderr[-800:]) == (0, "length\n" * 3, "")
+
+
 def test_a_child_awaits_while_its_parent_does() -> None:
     ended = run(
         FORK
