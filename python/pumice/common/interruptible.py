@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from ..errors import ForkedDeviceError
 from .address_space import is_tight
 from .exits import exit_waits, start_thread
 
 T = TypeVar("T")
 
 POLL_SECONDS = 0.02  # the waiting thread checks for signals at this interval
+LEFT_BEHIND = "this was at work in another thread when the process forked; call again in the child"  # as the engine says it
 
 _running: set[Task[Any]] = set()
 if hasattr(os, "register_at_fork"):
@@ -33,6 +35,7 @@ class Task(Generic[T]):
         self._error: BaseException | None = None
         self._works = _thread.allocate_lock()  # held until the work has ended
         self._works.acquire()
+        self._process = os.getpid()
         if not is_tight():
             _running.add(self)
             try:
@@ -72,8 +75,11 @@ class Task(Generic[T]):
             check()
 
     def result(self) -> T:
-        """Waits for the work to end, and returns its value or raises its error."""
+        """Waits for the work to end, and returns its value or raises its error. Raises ForkedDeviceError in the child of a fork if the work
+        had not ended, because its thread exists only in the parent."""
         self.wait()
+        if os.getpid() != self._process and self._works.locked():
+            raise ForkedDeviceError(LEFT_BEHIND)
         if self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -7,13 +7,15 @@ such an object, Python code of the standard library runs, in which Python drops 
 from __future__ import annotations
 
 import _thread
+import os
 import queue
 import weakref
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from ..errors import ForkedDeviceError
 from .exits import start_thread
-from .interruptible import POLL_SECONDS
+from .interruptible import LEFT_BEHIND, POLL_SECONDS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,6 +30,7 @@ class Work(Generic[T]):
         self._error: BaseException | None = None
         self._busy = _thread.allocate_lock()  # locked until the work has ended
         self._busy.acquire()
+        self._process = os.getpid()
 
     def run(self) -> None:
         """Does the work."""
@@ -42,9 +45,11 @@ class Work(Generic[T]):
             del self, work  # the frames of an error would keep the work and all that it refers to
 
     def result(self) -> T:
-        """Waits for the work to end, and returns its value or raises its error. To be called once."""
+        """Waits for the work to end, and returns its value or raises its error. To be called once. Raises ForkedDeviceError in the child of
+        a fork if the work had not ended, because its thread exists only in the parent."""
         while not self._busy.acquire(timeout=POLL_SECONDS):  # on macOS, signals do not interrupt acquire()
-            pass
+            if os.getpid() != self._process:
+                raise ForkedDeviceError(LEFT_BEHIND)
         self._busy.release()
         error, self._error = self._error, None
         if error is None:

@@ -40,6 +40,7 @@ class Call:
         self._ending = False  # _end() has begun
         self._held = False  # whether the engine pauses this request, because too many of its chunks wait to be taken
         self._lock = threading.RLock()  # reentrant, because the garbage collector may run close() in the thread that holds the lock
+        self._process = os.getpid()
         self._waiter: asyncio.Future[None] | None = None  # what the task awaits while it waits for a chunk, or None
 
     def hear(self, news: Sequence[Mapping[str, Any]], ended: bool) -> bool:
@@ -97,10 +98,15 @@ class Call:
 
     def close(self) -> None:
         """Ends the request. May be called in any thread. The request's memory is freed after the step that runs now."""
-        with self._lock:
+        while not self._lock.acquire(timeout=0.05):
+            if os.getpid() != self._process:  # this is a child of a fork, and the pump's thread exists only in the parent
+                return
+        try:
             self.chunks.clear()
             if not self.over:
                 self._end()
+        finally:
+            self._lock.release()
 
     @property
     def waits(self) -> bool:

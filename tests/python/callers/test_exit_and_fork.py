@@ -302,3 +302,48 @@ print(os.waitstatus_to_exitcode(os.waitpid(seen[0], 0)[1]) if seen[0] else "the 
 """
     )
     assert (ended.returncode, ended.stdout) == (0, "5\n"), ended.stderr[-500:]
+
+
+def test_a_child_closes_a_stream_that_its_parents_event_loop_reads() -> None:
+    """aclose() and the deletion of the stream waited for ever if the thread that delivers tokens had the call's lock at the fork."""
+    ended = run(
+        FORK
+        + """
+import asyncio
+from pumice.generate.generation import Run
+m = pumice.load(samples.smollm2(), n_ctx=512, threads=1)
+inside, real = threading.Event(), Run.hear
+def hear(self, news):
+    inside.set()
+    time.sleep(1)
+    return real(self, news)
+Run.hear = hear
+async def main():
+    stream = await m.astream("Once", max_new_tokens=100, ignore_eos=True).begin()
+    inside.wait()
+    in_children(lambda: stream._close() is None, 1)
+asyncio.run(main())
+"""
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
+
+
+@pytest.mark.parametrize("work", ["pool.submit(time.sleep, 1)", "Task(lambda: time.sleep(1))"])
+def test_work_of_a_thread_that_is_left_behind_is_an_error_in_the_child(work: str) -> None:
+    """In the child of a fork, which a signal handler may have made, one wait had no end, and the other one ended as if all were well."""
+    ended = run(
+        FORK
+        + f"""
+from pumice.common.interruptible import Task
+from pumice.common.pools import Pool
+pool = Pool(1)
+left = {work}
+def result():
+    try:
+        left.result()
+    except pumice.ForkedDeviceError as error:
+        return "call again in the child" in str(error)
+in_children(result, 1)
+"""
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
