@@ -7,7 +7,6 @@ import functools
 import hashlib
 import os
 import pickle
-import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..common.arguments import check_text, choice, did_you_mean, flag, shown, unknown_keyword
+from ..common.forks import Lock
 from ..common.pools import Pool
 from ..encode.encoding import ENCODE_DEFAULTS
 from ..encode.rows import PRECISIONS
@@ -42,15 +42,7 @@ ENCODE_OPTIONS = tuple(name for name in ENCODE_DEFAULTS if name not in ("out", "
 GENERATE_OPTIONS = tuple(name for name in SAMPLING_DEFAULTS if name not in ("n", "logprobs"))
 
 _models: dict[bytes, Model] = {}  # pickle of the call that loads a model -> the model, for all objects of this process
-_loading = threading.Lock()
-
-
-def _new_lock() -> None:
-    global _loading
-    _loading = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_new_lock)  # another thread of the parent may hold the lock during the fork
+_loading = Lock()
 
 
 class _Source:
@@ -86,7 +78,7 @@ class _Source:
     def model(self) -> Model:
         """Returns the model. Loads it if no object of this process has loaded it before."""
         if self._model is None:
-            with _loading:
+            with _loading():
                 if self._call not in _models:
                     _models[self._call] = pickle.loads(self._call)()
                 self._model = _models[self._call]

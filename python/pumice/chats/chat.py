@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..common.arguments import argument, check_text, flag, listed, plain, shown, shown_path
+from ..common.forks import Lock
 from ..common.side_files import read_object
 from ..errors import ChatTemplateError, GrammarError, ModelFormatError
 from ..generate.answers import Kind, ToolCall
@@ -269,7 +269,7 @@ class Chats:
         self._file, self._tokenizer, self._vocab_size = file, tokenizer, vocab_size
         self._given_template, self._given_shape = chat_template, response_template
         self._template: ChatTemplate | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._known_tokens: dict[bool, Mapping[int, str]] = {}
 
     def template(self) -> ChatTemplate:
@@ -282,7 +282,7 @@ class Chats:
         return template
 
     def _found_template(self) -> ChatTemplate | None:
-        with self._lock:
+        with self._lock():
             if self._template is None:
                 from .chat_templates import find_template
 

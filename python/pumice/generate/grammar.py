@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +19,7 @@ import numpy as np
 
 from .. import _core
 from ..common.arguments import choice, plain, shown, warn
+from ..common.forks import Lock
 from ..common.interruptible import imported, interruptible
 from ..errors import GrammarError, GrammarWarning, TokenizerError
 from .lark import Lark, lark_text
@@ -315,7 +315,7 @@ def _words_of(text: str) -> list[str]:
 # ---- the llguidance library ------------------------------------------------------------------------------------
 
 _MISSING = 'grammars need the package llguidance: pip install "pumice[grammar]"'
-_lock = threading.Lock()
+_lock = Lock()
 _library: _core.GrammarLibrary | None = None
 
 
@@ -339,7 +339,7 @@ def library() -> _core.GrammarLibrary:
     """Returns llguidance's C functions, which are looked up once. Raises ImportError if the package is missing, has a wrong version, or
     lacks functions."""
     global _library
-    with _lock:
+    with _lock():
         if _library is None:
             package = _need_llguidance()
             named = str(getattr(package, "__version__", "of no version"))
@@ -368,12 +368,12 @@ class Grammars:
         self._bytes: _core.TokenBytes | None = None
         self._tokens: _core.GrammarTokens | None = None
         self._compiled: OrderedDict[Grammar, _core.CompiledGrammar] = OrderedDict()
-        self._making, self._lock = threading.Lock(), threading.Lock()
+        self._making, self._lock = Lock(), Lock()
 
     def compiled(self, grammar: Grammar) -> _core.CompiledGrammar:
         """Returns a grammar compiled for the model. Raises GrammarError if it cannot be compiled, GrammarBusyError if it cannot be compiled
         now, and ImportError if llguidance is missing."""
-        with self._lock:
+        with self._lock():
             if (known := self._compiled.get(grammar)) is not None:
                 self._compiled.move_to_end(grammar)
                 return known
@@ -382,7 +382,7 @@ class Grammars:
             made = tokens.compile(grammar._kind, grammar._source)
         except GrammarError as error:
             raise explained(grammar, str(error)) from None
-        with self._lock:
+        with self._lock():
             self._compiled[grammar] = made
             while len(self._compiled) > MOST_COMPILED:
                 self._compiled.popitem(last=False)
@@ -394,14 +394,14 @@ class Grammars:
         if not eos_ids:
             raise GrammarError("the model names no end token, and an answer that is complete would have no end")
         tokens = self.token_bytes()
-        with self._making:
+        with self._making():
             if self._tokens is None:
                 self._tokens = _core.GrammarTokens(found, tokens, eos_ids)
             return self._tokens
 
     def token_bytes(self) -> _core.TokenBytes:
         """Returns the bytes of the model's tokens, which are made once."""
-        with self._making:
+        with self._making():
             if self._bytes is None:
                 pieces = interruptible(lambda: token_bytes(self._tokenizer, self._vocab_size, self._eos_ids()))
                 self._bytes = _core.TokenBytes(np.fromiter(map(len, pieces), np.uint32, len(pieces)), b"".join(pieces))

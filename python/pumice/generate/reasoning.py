@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import _core
+from ..common.forks import Lock
 from ..errors import TokenizerError
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ class ReasoningBudgets:
         """tokens: returns the bytes of the model's tokens."""
         self._tokenizer, self._tokens = tokenizer, tokens
         self._made: dict[Marks, _core.ReasoningMarks] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def marks(self, marks: Marks) -> _core.ReasoningMarks:
         """Returns marks in the engine's form. Raises TokenizerError if the tokenizer cannot spell them."""
-        with self._lock:
+        with self._lock():
             if (known := self._made.get(marks)) is not None:
                 return known
         opening = marks.open.rstrip()  # models may leave out blanks behind it
@@ -66,7 +66,7 @@ class ReasoningBudgets:
         made = _core.ReasoningMarks(
             self._tokens(), opening.encode(), marks.close.encode(), close_ids, marks.call.encode(), again, marks.leads
         )
-        with self._lock:
+        with self._lock():
             return self._made.setdefault(marks, made)
 
     def _ids(self, text: str) -> list[int]:

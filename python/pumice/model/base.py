@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from .. import _core
 from ..chats.chat import Chats
 from ..common.arguments import shown_path, warn
+from ..common.forks import Lock
 from ..encode.encoding import Encoder
 from ..encode.engine import Engine
 from ..encode.sentence_config import SentenceConfig
@@ -102,7 +102,7 @@ class ModelBase:
         self._generator = Generator(tokenizer, settings, vocab_size)
         self._chats = Chats(file, tokenizer, vocab_size, options["chat_template"], options["response_template"])
         self._drafts: weakref.WeakSet[ModelBase] = weakref.WeakSet()  # models whose vocabulary was compared with this model's and is equal
-        self._moving = threading.Lock()
+        self._moving = Lock()
         self._pools: Pools | None = None  # the threads of asynchronous calls. The first such call makes them.
         self._small_calls: Sized = ()  # the calls of aencode() that wait to be tokenized; event_loops/small_encodes.py sets it
         self._info: dict[str, Any] = {
@@ -165,7 +165,7 @@ class ModelBase:
         return self._layers(call)
 
     def _move_to_cpu(self, lost_core: Engine, lost: DeviceLostError) -> None:
-        with self._moving:
+        with self._moving():
             if self._core is not lost_core:  # another thread has already moved the model
                 return
             options = {**self._options, "device": "cpu", "gpu_layers": "auto", "gpu_experts": "auto"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 from children import FORK, run
 from small_files import encoder_folder, gguf_file, gguf_keys
+
+import pumice
+from pumice.common.forks import Lock
 
 
 @pytest.mark.parametrize(
@@ -347,3 +351,38 @@ in_children(result, 1)
 """
     )
     assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
+
+
+def test_locks_that_another_thread_held_are_free_in_the_child() -> None:
+    """The first grammar of a child waited for ever if the fork came while another thread looked for the package llguidance."""
+    ended = run(
+        FORK
+        + """
+from pumice.common.forks import Lock
+m = pumice.load(samples.smollm2(), n_ctx=512, threads=1)
+locks = list(Lock._all)
+def hold(lock):
+    with lock():
+        time.sleep(5)
+for lock in locks:
+    threading.Thread(target=hold, args=(lock,), daemon=True).start()
+in_children(lambda: len(locks) >= 6 and all(lock().acquire(timeout=0.1) for lock in locks), 1)
+"""
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
+
+
+def test_a_block_that_is_at_work_during_a_fork_ends_in_both_processes() -> None:
+    lock = Lock()
+    with lock():
+        pid = os.fork()
+    if pid == 0:
+        os._exit(lock().locked())
+    assert os.waitpid(pid, 0)[1] == 0 and not lock().locked()
+
+
+def test_each_lock_is_known_at_a_fork() -> None:
+    """The other files make their locks anew in the child, or do not wait for them there."""
+    package = Path(pumice.__file__).parent
+    made = {path.name for path in package.rglob("*.py") if re.search(r"threading\.R?Lock\(", path.read_text())}
+    assert made == {"forks.py", "generation.py", "pump.py", "small_encodes.py", "static.py", "workers.py"}
