@@ -275,6 +275,7 @@ class Events:
         self._last = time.monotonic()  # when the last event was sent
         self._since: float | None = None  # when a send began that still waits for the client
         self._task: asyncio.Task[None] | None = None
+        self._left = False  # whether the block was left
 
     async def __aenter__(self) -> Events:
         call = self._call
@@ -306,6 +307,8 @@ class Events:
                     blocked = True
                 except ClientGone:
                     return
+                if self._left:  # up to Python 3.11, wait_for() drops a cancellation that comes together with its result
+                    return
                 silent = 0.0
             if blocked:
                 logger.info("%s: the client took nothing for %g s", self._call.id, settings.write_seconds)
@@ -314,6 +317,7 @@ class Events:
             await asyncio.sleep(min(settings.ping_seconds - min(silent, settings.ping_seconds - 0.05), settings.write_seconds / 4))
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        self._left = True
         if self._task is not None:
             self._task.cancel()
         call = self._call

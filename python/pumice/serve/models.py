@@ -215,7 +215,10 @@ class Models:
                 if served.model is not None and not served.kept and served.users == 0 and time.monotonic() - served.used > seconds:
                     async with self._room:
                         if served.users == 0:  # nobody came meanwhile
-                            await self.unload(served)
+                            try:
+                                await self.unload(served)
+                            except Exception:  # no thread for it, for example; the other models are unloaded all the same
+                                logger.exception("%s could not be unloaded", served.name)
 
     async def stop(self) -> None:
         """Frees all models that this server loaded."""

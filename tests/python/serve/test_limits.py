@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from servers import Command, Here, Reply, read_all, reply_of, request_bytes, ser
 
 import pumice
 from pumice.serve import app
+from pumice.serve.calls import Events
 
 CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "Hi"}]
@@ -473,3 +475,26 @@ def test_a_stream_that_nobody_reads(smollm2: pumice.Model, silent: bool) -> None
     asyncio.run(main())
     assert (b": ping\n\n" in sent) == silent
     until(lambda: not smollm2.stats()["running"])
+
+
+def test_a_stream_that_ends_as_a_ping_was_sent() -> None:
+    """On Python 3.10 and 3.11, the watch of the stream went on for ever: its cancellation was lost."""
+    sent: list[bytes] = []
+
+    async def main() -> int:
+        pinged = asyncio.Event()
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("body", b""))
+            if sent[-1] == b"ping":
+                pinged.set()
+
+        settings = SimpleNamespace(write_seconds=1.0, ping_seconds=0.05)
+        call: Any = SimpleNamespace(server=SimpleNamespace(settings=settings), ended_by=None, named=dict, send_message=send)
+        async with Events(call, lambda failure: b"", b"ping"):
+            await pinged.wait()
+        await asyncio.sleep(0.3)
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(main()) == 1
+    assert sent == [b"", b"ping", b""]

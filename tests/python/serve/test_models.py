@@ -147,6 +147,31 @@ def test_an_unused_model_is_unloaded_and_comes_back(monkeypatch: pytest.MonkeyPa
     asyncio.run(main())
 
 
+def test_an_error_of_an_unload_ends_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads(monkeypatch)
+    tried: list[str] = []
+
+    async def main() -> None:
+        application = server("ab", idle_unload=0.1)
+        models = application.state.server.models
+        unload = models.unload
+
+        async def fails_once(served: Any) -> None:
+            tried.append(served.name)
+            if len(tried) == 1:
+                raise MemoryError
+            await unload(served)
+
+        async with running(application):
+            monkeypatch.setattr(models, "unload", fails_once)
+            end = time.monotonic() + 10
+            while any(served.model is not None for served in models) and time.monotonic() < end:
+                await asyncio.sleep(0.02)
+            assert all(served.model is None for served in models) and len(tried) == 3
+
+    asyncio.run(main())
+
+
 def test_a_model_of_the_caller_is_never_unloaded(minilm: pumice.Model) -> None:
     async def main() -> None:
         async with running(app({"mine": minilm, "a": samples.minilm()}, load={"a": TINY}, idle_unload=0.2, max_loaded=1)) as client:
