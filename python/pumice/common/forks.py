@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 
 
 class Lock:
@@ -14,21 +13,9 @@ class Lock:
     `with lock():` holds the lock. The call returns the lock of this process. So a block that is at work during a fork in its own thread
     releases the lock that it took."""
 
-    _all: weakref.WeakSet[Lock] = weakref.WeakSet()
-
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._all.add(self)
+        self._of_process: dict[int, threading.Lock] = {}
 
     def __call__(self) -> threading.Lock:
-        return self._lock
-
-    @classmethod
-    def renew_all(cls) -> None:
-        """Makes all locks anew. Called in the child of a fork."""
-        for lock in list(cls._all):
-            lock._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=Lock.renew_all)
+        process = os.getpid()
+        return self._of_process.get(process) or self._of_process.setdefault(process, threading.Lock())
