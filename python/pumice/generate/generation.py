@@ -372,10 +372,11 @@ class Run:
         """Ends the request. Sequences that have not ended get the finish_reason "cancelled"."""
         for sequence in self.sequences:
             sequence.cancel()
-        self._request.close()
+        self.stop()
 
     def stop(self) -> None:
-        """Ends the request from another thread. The thread in to_end() returns then."""
+        """Ends the request, and leaves its sequences to the thread that reads them. May be called in any thread. A thread in to_end()
+        returns then."""
         self._request.close()
 
     def timings(self) -> dict[str, float]:
