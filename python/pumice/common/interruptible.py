@@ -27,47 +27,46 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_running.clear)  # the threads of tasks exist only in the parent
 
 
-class Task(Generic[T]):
-    """Runs work in its own daemon thread. If a signal interrupts wait() or result(), the work continues, and its result is dropped."""
+class Work(Generic[T]):
+    """Work that another thread does, by run()."""
 
     def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._works = _thread.allocate_lock()  # held until the work has ended
+        self._ended = False
+        # Held until the work has ended. A threading.Event cannot be used here: Ctrl-C in its wait() may leave its inner lock unlocked, and
+        # set() then fails in the thread.
+        self._works = _thread.allocate_lock()
         self._works.acquire()
         self._process = os.getpid()
-        if not is_tight():
-            _running.add(self)
-            try:
-                start_thread(lambda: self._run(work))
-                return
-            except RuntimeError:  # no thread can be started (because of a limit on processes), or Python is ending
-                pass
-        self._run(work)  # in this thread; Ctrl-C waits until the work has ended
 
-    def _run(self, work: Callable[[], T]) -> None:
+    def run(self) -> None:
+        """Does the work in this thread."""
+        work = self._work
+        del self._work
         try:
             self._value = work()
         except BaseException as error:
             self._error = error
         finally:
-            _running.discard(self)
+            self._ended = True
             self._works.release()
+            del self, work  # the frames of an error would keep the work and all that it refers to
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Waits at most `seconds` for the work to end, and returns whether it has ended. If the work raised an error, result() raises
-        it."""
+        """Waits at most `seconds` for the work to end, and returns whether it has ended. If the work raised an error, result() raises it.
+        Raises ForkedDeviceError in the child of a fork if the work had not ended, because its thread exists only in the parent."""
         end = time.monotonic() + seconds
-        # In the child of a fork, `_running` is empty, because the thread of the work exists only in the parent and never releases the lock.
-        # A threading.Event cannot be used here: Ctrl-C in its wait() may leave its inner lock unlocked, and set() then fails in the thread.
-        while self in _running:
+        while not self._ended:  # not the lock alone: Ctrl-C may come before the release()
             left = end - time.monotonic()
-            if self._works.acquire(timeout=min(POLL_SECONDS, max(0.0, left))):
+            if self._works.acquire(timeout=min(POLL_SECONDS, max(0.0, left))):  # on macOS, signals do not interrupt acquire()
                 self._works.release()
+            elif os.getpid() != self._process:
+                raise ForkedDeviceError(LEFT_BEHIND)
+            elif left <= 0:
                 break
-            if left <= 0:
-                break
-        return self not in _running
+        return self._ended
 
     def watch(self, check: Callable[[], object]) -> None:
         """Waits for the work to end, and calls check() every 20 ms. If check() raises an error, raises it at once."""
@@ -75,15 +74,36 @@ class Task(Generic[T]):
             check()
 
     def result(self) -> T:
-        """Waits for the work to end, and returns its value or raises its error. Raises ForkedDeviceError in the child of a fork if the work
-        had not ended, because its thread exists only in the parent."""
+        """Waits as wait() does, and returns the value of the work or raises its error. To be called once."""
         self.wait()
-        if os.getpid() != self._process and self._works.locked():
-            raise ForkedDeviceError(LEFT_BEHIND)
-        if self._error is not None:
-            error, self._error = self._error, None
+        error, self._error = self._error, None
+        if error is None:
+            return self._value  # type: ignore[return-value]
+        try:
             raise error
-        return self._value  # type: ignore[return-value]
+        finally:
+            del self, error
+
+
+class Task(Work[T]):
+    """Work in its own daemon thread. If a signal interrupts wait() or result(), the work continues, and its result is dropped."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        super().__init__(work)
+        if not is_tight():
+            _running.add(self)
+            try:
+                start_thread(self.run)
+                return
+            except RuntimeError:  # no thread can be started (because of a limit on processes), or Python is ending
+                pass
+        self.run()  # in this thread; Ctrl-C waits until the work has ended
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            _running.discard(self)
 
 
 def interruptible(work: Callable[[], T]) -> T:

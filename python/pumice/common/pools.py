@@ -6,58 +6,16 @@ such an object, Python code of the standard library runs, in which Python drops 
 
 from __future__ import annotations
 
-import _thread
-import os
 import queue
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from ..errors import ForkedDeviceError
 from .exits import start_thread
-from .interruptible import LEFT_BEHIND, POLL_SECONDS
+from .interruptible import Work
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Work(Generic[T]):
-    """Work that a pool does."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-        self._value: T | None = None
-        self._error: BaseException | None = None
-        self._busy = _thread.allocate_lock()  # locked until the work has ended
-        self._busy.acquire()
-        self._process = os.getpid()
-
-    def run(self) -> None:
-        """Does the work."""
-        work = self._work
-        del self._work
-        try:
-            self._value = work()
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._busy.release()
-            del self, work  # the frames of an error would keep the work and all that it refers to
-
-    def result(self) -> T:
-        """Waits for the work to end, and returns its value or raises its error. To be called once. Raises ForkedDeviceError in the child of
-        a fork if the work had not ended, because its thread exists only in the parent."""
-        while not self._busy.acquire(timeout=POLL_SECONDS):  # on macOS, signals do not interrupt acquire()
-            if os.getpid() != self._process:
-                raise ForkedDeviceError(LEFT_BEHIND)
-        self._busy.release()
-        error, self._error = self._error, None
-        if error is None:
-            return self._value  # type: ignore[return-value]
-        try:
-            raise error
-        finally:
-            del self, error
 
 
 class Pool:

@@ -23,8 +23,8 @@ from typing import Any
 from .. import _core
 from ..common.arguments import shown
 from ..common.display import size as shown_size
-from ..common.interruptible import interruptible
-from ..common.pools import Pool, Work
+from ..common.interruptible import Work, interruptible
+from ..common.pools import Pool
 from ..common.progress import LateBar, Progress
 from .container import ALIGNMENT, Tensor, head_bytes, padded, tensor_bytes
 from .weights import Part, Unit

@@ -257,7 +257,7 @@ def test_ctrl_c_at_every_line_of_a_pool() -> None:
             pool.end()
 
     for at in itertools.count(1):
-        if not interrupted_at(at, ("pools.py", "thread.py", "threading.py", "_base.py"), call):
+        if not interrupted_at(at, ("pools.py", "interruptible.py", "thread.py", "threading.py", "_base.py"), call):
             break
         assert seconds_until(lambda: threads() <= before, 5) < 5
     assert at > 30 and results == [0, 1, 2]

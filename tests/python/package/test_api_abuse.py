@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import pickle
 import re
 import threading
@@ -448,15 +447,16 @@ def test_a_named_pooling_folder_that_is_missing(pumice: Any, tmp_path: Path) -> 
 
 
 def test_work_without_a_thread_to_be_had(pumice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pumice.common.interruptible import Task
+    from pumice.common import interruptible
 
     def refuse(*_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert Task(lambda: os.getpid()).result() == os.getpid()
+    monkeypatch.setattr(interruptible, "start_thread", refuse)
+    assert interruptible.Task(threading.get_ident).result() == threading.get_ident()
     with pytest.raises(KeyError):
-        Task(lambda: {}["a"]).result()
+        interruptible.Task(lambda: {}["a"]).result()
+    assert not interruptible.left_behind()
 
 
 def test_nothing_warns(model: Any) -> None:
