@@ -50,7 +50,7 @@ from small_files import encoder_folder, gguf_file, gguf_keys  # noqa: E402
 
 import pumice  # noqa: E402
 
-MOST_SECONDS = 5.0  # of all threads, for one call
+MOST_SECONDS = 5.0  # of all threads, for one call, beside what allowed_seconds() adds for much work
 MOST_MEMORY = 6 << 30  # bytes of address space; a call that needs more gets a MemoryError
 MOST_MESSAGE = 4000  # characters
 BATCH = 2500  # calls of one child
@@ -603,6 +603,26 @@ def not_finite(value: Any, depth: int = 3) -> bool:
     return bool(depth) and isinstance(value, (list, tuple)) and any(not_finite(each, depth - 1) for each in value[:50])
 
 
+def items(value: Any, depth: int = 2) -> int:
+    """Returns the number of characters, numbers and rows of arrays in a value."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return len(value)
+    if type(value) is str:
+        return len(value)
+    if type(value) in (list, tuple) and depth:
+        return sum(items(each, depth - 1) for each in value)
+    return 1
+
+
+def allowed_seconds(call: Call) -> float:
+    """Returns the processor time that a call may take. Beside MOST_SECONDS it is 10 us for each character, number and row that is given,
+    and 2 ms for each answer that is asked for (n=): 65,536 answers and texts of a million characters are much work, not a fault."""
+    given = call.given.get("n")
+    answers = given.item() if isinstance(given, (np.integer, np.ndarray)) and given.size == 1 else given
+    count = answers if type(answers) is int and 1 <= answers <= 2**16 else 1
+    return (MOST_SECONDS + 1e-5 * sum(items(value) for value in call.given.values()) + 2e-3 * count) * SLOWER
+
+
 def judge(world: World, call: Call, function: Any) -> tuple[str, str]:
     """Makes a call. Returns its outcome ("result" or the name of the error's class), and what is wrong with it, or ""."""
     begin = time.process_time()
@@ -630,7 +650,7 @@ def judge(world: World, call: Call, function: Any) -> tuple[str, str]:
         import traceback
 
         outcome, wrong = type(error).__name__, "".join(traceback.format_exception(error)[-6:])
-    if not wrong and time.process_time() - begin > MOST_SECONDS * SLOWER:
+    if not wrong and time.process_time() - begin > allowed_seconds(call):
         wrong = f"took {time.process_time() - begin:.1f} s of the processors"
     return outcome, wrong
 
@@ -640,7 +660,9 @@ BAR = re.compile(r"[^\r\n]*\d+%\|[^\r\n]*|[^\r\n]*\d+ ?\w+ \[[^\r\n]*")  # a pro
 
 
 def child(seed: int, calls: int, only: int | None, long: int) -> int:
-    """Makes the calls of one seed. Prints each wrong one, and last "done" with the counts of outcomes."""
+    """Makes the calls of one seed. Prints each wrong one, and last "done" with the counts of outcomes. What the calls print (print() is one
+    of the callbacks) goes nowhere."""
+    reports, sys.stdout = sys.stdout, open(os.devnull, "w")  # noqa: SIM115
     os.environ["HF_HUB_OFFLINE"] = "1"
     limit_address_space(MOST_MEMORY)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -667,18 +689,18 @@ def child(seed: int, calls: int, only: int | None, long: int) -> int:
             slowest = max(slowest, (took, f"{i} {call}"))
             counts[outcome] += 1
             if wrong:
-                print(f"--child {seed} --only {i}: {call}\n  {wrong}", flush=True)
+                print(f"--child {seed} --only {i}: {call}\n  {wrong}", file=reports, flush=True)
             if i % 500 == 499 or only is not None:
                 gc.collect()
                 world.decoder.set_limits(running=64, waiting=1000, step_seconds=0.1)
                 if world.right_answers() != world.answers:
-                    print(f"--child {seed}: after call {i} the models answer differently", flush=True)
+                    print(f"--child {seed}: after call {i} the models answer differently", file=reports, flush=True)
                 left = {name: world.decoder.stats()[name] for name in ("running", "waiting", "lagging")}
                 if any(left.values()):
-                    print(f"--child {seed}: after call {i} there are {left}", flush=True)
+                    print(f"--child {seed}: after call {i} there are {left}", file=reports, flush=True)
         world.loop.close()
         shown = " ".join(slowest[1][:300].split())  # in one line, because abuse() reads the last one
-        print("done", sum(counts.values()), dict(counts), f"slowest {slowest[0]:.2f} s: {shown}", flush=True)
+        print("done", sum(counts.values()), dict(counts), f"slowest {slowest[0]:.2f} s: {shown}", file=reports, flush=True)
     return 0
 
 
