@@ -53,7 +53,8 @@ AtFork::~AtFork() { ForkRegistry::get().remove(this); }
 void ProcessLock::lock() {
   const pid_t me = ::getpid();
   for (pid_t holder = 0; !holder_.compare_exchange_strong(holder, me, std::memory_order_acquire); holder = 0) {
-    if (holder != me) fail(ErrorKind::forked_device, "this was at work in another thread when the process forked; call again in the child");
+    if (holder != me)
+      fail(ErrorKind::forked_device, "another thread was preparing this model when the process forked; load the model again in the child");
     holder_.wait(holder);
   }
 }

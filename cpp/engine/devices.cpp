@@ -6,8 +6,8 @@
 #include <optional>
 #include <string_view>
 
+#include "core/fork_lock.h"
 #include "cpu/cpu_backend.h"
-#include "engine/at_fork.h"
 #include "os/limits.h"
 #if PUMICE_VULKAN
 #include "vulkan/vulkan_backend.h"
@@ -16,14 +16,17 @@
 namespace pumice::engine {
 namespace {
 
-// Shares one backend per key. A backend lives as long as a model holds it. If its GPU was lost, get() opens the GPU again.
+// Shares one backend per key. A backend lives as long as a model holds it. If its GPU was lost, get() opens the GPU again. An object of
+// this class is never destroyed.
 template <class Key>
 class Shared {
  public:
   template <class Make>
   std::shared_ptr<Backend> get(Key key, Make&& make) {
-    const std::lock_guard<ProcessLock> lock(opening_);
-    std::weak_ptr<Backend>& known = open_[key];
+    const bool whole = opening_.lock();
+    const std::unique_lock lock(opening_, std::adopt_lock);
+    if (!whole) open_ = new Open;  // a thread that a fork interrupted was changing the old one, which is never freed
+    std::weak_ptr<Backend>& known = (*open_)[key];
     if (auto backend = known.lock(); backend && backend->info().usable) return backend;
     std::shared_ptr<Backend> backend = make();
     known = backend;
@@ -31,8 +34,9 @@ class Shared {
   }
 
  private:
-  ProcessLock opening_;
-  std::map<Key, std::weak_ptr<Backend>> open_;
+  using Open = std::map<Key, std::weak_ptr<Backend>>;
+  ForkLock opening_;
+  Open* open_ = new Open;
 };
 
 std::shared_ptr<Backend> cpu(int threads) {

@@ -2,12 +2,8 @@
 // score, save and load a prefix. Each failure must be a typed error or change nothing, must leave no memory behind, and the next life must
 // have the right results. `make test` tries a sample of the Ns, `make sanitize` every 17th; PUMICE_TEST_FAILURES=1 tries all, which takes
 // 131 s of processor time, and half an hour with sanitizers.
-//
-// Allocations are operator new, aligned_alloc and mmap (CMakeLists.txt wraps the last two). Those of llguidance, which is Rust, are not
-// ours; tests/python/machine/test_allocation_faults.py has grammars.
+// tests/python/machine/test_allocation_faults.py has grammars.
 #include <gtest/gtest.h>
-#include <malloc.h>
-#include <sys/mman.h>
 #include <sys/types.h>
 
 #include <algorithm>
@@ -26,75 +22,20 @@
 #include "cpu/cpu_backend.h"
 #include "engine/calls.h"
 #include "engine/encode_queue.h"
+#include "engine/faults.h"
 #include "engine/model.h"
 #include "engine/toy.h"
 #include "files/file.h"
 #include "os/limits.h"
 #include "os/linux_files.h"
 
-namespace {
-
-// How allocations fail. Only the thread that arms it changes `first` and `last`; allocations of all threads count.
-struct Faults {
-  std::atomic<std::int64_t> calls{0}, first{INT64_MAX}, last{INT64_MAX};  // calls number first to last - 1 fail
-  std::atomic<std::int64_t> failed{0}, held{0};                           // held: bytes that are allocated and not freed
-};
-Faults allocations, reads;
-
-bool fails(Faults& faults) {
-  const std::int64_t call = faults.calls.fetch_add(1, std::memory_order_relaxed);
-  if (call < faults.first.load(std::memory_order_relaxed) || call >= faults.last.load(std::memory_order_relaxed)) return false;
-  faults.failed.fetch_add(1, std::memory_order_relaxed);
-  return true;
-}
-
-void* counted(void* memory) {
-  if (memory) allocations.held += static_cast<std::int64_t>(::malloc_usable_size(memory));
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  void* memory = fails(allocations) ? nullptr : counted(std::malloc(size));
-  if (!memory) throw std::bad_alloc();
-  return memory;
-}
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  const auto to = static_cast<std::size_t>(alignment);
-  void* memory = fails(allocations) ? nullptr : counted(std::aligned_alloc(to, (size + to - 1) / to * to));
-  if (!memory) throw std::bad_alloc();
-  return memory;
-}
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return fails(allocations) ? nullptr : counted(std::malloc(size)); }
-void* operator new[](std::size_t size) { return operator new(size); }
-void* operator new[](std::size_t size, const std::nothrow_t& nothrow) noexcept { return operator new(size, nothrow); }
-void operator delete(void* memory) noexcept {
-  if (memory) allocations.held -= static_cast<std::int64_t>(::malloc_usable_size(memory));
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept { operator delete(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { operator delete(memory); }
-void operator delete[](void* memory) noexcept { operator delete(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { operator delete(memory); }
-void operator delete[](void* memory, const std::nothrow_t&) noexcept { operator delete(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { operator delete(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { operator delete(memory); }
-
-extern "C" {
-void* __real_aligned_alloc(std::size_t alignment, std::size_t size);
-void* __wrap_aligned_alloc(std::size_t alignment, std::size_t size) {
-  return fails(allocations) ? nullptr : __real_aligned_alloc(alignment, size);
-}
-void* __real_mmap(void* at, std::size_t size, int protection, int flags, int file, off_t offset);
-void* __wrap_mmap(void* at, std::size_t size, int protection, int flags, int file, off_t offset) {
-  return fails(allocations) ? (errno = ENOMEM, MAP_FAILED) : __real_mmap(at, size, protection, flags, file, offset);
-}
-}
-
 namespace pumice::engine {
 namespace {
 
+using faults::allocations;
+using faults::fails;
+using faults::Faults;
+using faults::reads;
 using files::testing::TempFolder;
 using toy::Kind;
 using toy::Results;

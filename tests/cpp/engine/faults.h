@@ -1,0 +1,23 @@
+// Counts the allocations of this test program, and makes one or all from the Nth on fail, or calls a function at the Nth.
+//
+// Allocations are operator new, aligned_alloc and mmap (CMakeLists.txt wraps the last two). Those of llguidance, which is Rust, are not
+// counted.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace pumice::faults {
+
+// Only the thread that arms it changes `first`, `last` and `instead`; calls of all threads count.
+struct Faults {
+  std::atomic<std::int64_t> calls{0}, first{INT64_MAX}, last{INT64_MAX};  // calls number first to last - 1 fail
+  std::atomic<std::int64_t> failed{0}, held{0};                           // held: bytes that are allocated and not freed
+  std::atomic<void (*)()> instead{nullptr};                               // if set, these calls call it and do not fail
+};
+extern Faults allocations, reads;
+
+// Counts a call. Returns whether it must fail.
+bool fails(Faults& faults);
+
+}  // namespace pumice::faults
