@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..common.arguments import argument, check_text, flag, listed, plain, shown, shown_path
-from ..common.forks import Lock
+from ..common.forks import Lock, cached_property
 from ..common.side_files import read_object
 from ..errors import ChatTemplateError, GrammarError, ModelFormatError
 from ..generate.answers import Kind, ToolCall

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..common.arguments import plain, shown, shown_path
+from ..common.forks import cached_property
 from ..common.side_files import read_json, read_object, read_text, subfolder
 from ..errors import ChatTemplateError
 from ..generate.answers import DECODER, json_text, not_finite

@@ -1,9 +1,13 @@
-"""A lock for objects that the child of a fork goes on using."""
+"""A lock, and properties that are computed once, for objects that the child of a fork goes on using."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+T = TypeVar("T")
 
 
 class Lock:
@@ -19,3 +23,27 @@ class Lock:
     def __call__(self) -> threading.Lock:
         process = os.getpid()
         return self._of_process.get(process) or self._of_process.setdefault(process, threading.Lock())
+
+
+class cached_property(Generic[T]):
+    """A property that is computed when it is first read. Two threads may both compute it; both get the value of the one that ends first.
+
+    functools.cached_property has a lock until Python 3.11, one for all objects of the class. The child of a fork waits for it for ever if
+    another thread was computing the property."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> cached_property[T]: ...
+    @overload
+    def __get__(self, owner: object, kind: type) -> T: ...
+    def __get__(self, owner: object | None, kind: type) -> cached_property[T] | T:
+        if owner is None:
+            return self
+        value: T = owner.__dict__.setdefault(self._name, self._compute(owner))
+        return value

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..common.arguments import DIRECT_CHARACTERS
+from ..common.forks import cached_property
 from ..common.interruptible import interruptible
 from .generation import READ_AHEAD, Begin, Continuation, Finish, Run, Stream, run_to_end
 from .grammar import Grammar, Grammars
@@ -32,7 +33,7 @@ class Generator:
         self.grammars = Grammars(tokenizer, vocab_size, lambda: self.eos_ids)
         self._budgets = ReasoningBudgets(tokenizer, self.grammars.token_bytes)
 
-    @functools.cached_property
+    @cached_property
     def eos_ids(self) -> list[int]:
         """The ids that end an answer, in ascending order. They come from the tokenizer and from the model's files. Ids that have no row in
         the weights are left out."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..common.arguments import argument, check_text, checked_keywords, choice, did_you_mean, flag, integer, listed, real, shown
+from ..common.forks import cached_property
 from ..encode import sparse, vectors
 from ..encode.encoding import ENCODE_DEFAULTS, EncodeKeywords, EncodeOptions, Predicted, Prediction, Prepared, Ranked, RankHit
 from ..encode.rows import Precision

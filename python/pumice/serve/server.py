@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..common.forks import cached_property
 from ..errors import DeviceLostError
 from ..event_loops.workers import Workers, in_thread
 from . import chat_completions, completions, embeddings, listings, messages, rerank, responses

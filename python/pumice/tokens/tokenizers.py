@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, TypeVar
 
@@ -21,6 +20,7 @@ from tokenizers import Tokenizer as Backend
 from ..common.address_space import check_memory
 from ..common.arguments import shown
 from ..common.exits import exit_waits, threads_start
+from ..common.forks import cached_property
 from ..errors import TokenizerError
 from . import gguf_tokenizer
 from .control_tokens import ControlTokens, with_own_tokens

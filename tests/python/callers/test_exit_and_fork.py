@@ -373,6 +373,33 @@ in_children(lambda: len(locks) >= 6 and all(lock().acquire(timeout=0.1) for lock
     assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
 
 
+def test_a_property_that_another_thread_computes_during_a_fork_is_free_in_the_child() -> None:
+    """The lock of functools.cached_property is that of the parent's thread until Python 3.11: the child waited for it for ever."""
+    ended = run(
+        FORK
+        + """
+import functools, gc, importlib, pkgutil
+from pumice.common.forks import cached_property
+class Slow:
+    parent = os.getpid()
+    @cached_property
+    def value(self):
+        time.sleep(5 if os.getpid() == self.parent else 0)
+        return 7
+slow = Slow()
+threading.Thread(target=lambda: slow.value, daemon=True).start()
+time.sleep(0.1)
+in_children(lambda: slow.value == 7 and slow.__dict__ == {"value": 7}, 1)
+for module in pkgutil.walk_packages(pumice.__path__, "pumice."):
+    if module.name != "pumice.__main__" and not module.name.startswith("pumice.arrow"):
+        importlib.import_module(module.name)
+ours = [each for each in gc.get_objects() if isinstance(each, functools.cached_property) and each.func.__module__.startswith("pumice")]
+assert not ours, ours
+"""
+    )
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr[-500:])
+
+
 def test_a_block_that_is_at_work_during_a_fork_ends_in_both_processes() -> None:
     lock = Lock()
     with lock():
