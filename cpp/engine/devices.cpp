@@ -23,9 +23,10 @@ class Shared {
  public:
   template <class Make>
   std::shared_ptr<Backend> get(Key key, Make&& make) {
-    const bool whole = opening_.lock();
+    // If a fork interrupted a thread that held the lock, the map may be half changed. It is left alone, not freed.
+    if (!opening_.lock()) open_ = nullptr;
     const std::unique_lock lock(opening_, std::adopt_lock);
-    if (!whole) open_ = new Open;  // a thread that a fork interrupted was changing the old one, which is never freed
+    if (!open_) open_ = new Open;
     std::weak_ptr<Backend>& known = (*open_)[key];
     if (auto backend = known.lock(); backend && backend->info().usable) return backend;
     std::shared_ptr<Backend> backend = make();
@@ -36,7 +37,7 @@ class Shared {
  private:
   using Open = std::map<Key, std::weak_ptr<Backend>>;
   ForkLock opening_;
-  Open* open_ = new Open;
+  Open* open_ = nullptr;
 };
 
 std::shared_ptr<Backend> cpu(int threads) {

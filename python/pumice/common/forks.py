@@ -28,7 +28,7 @@ class Lock:
 class cached_property(Generic[T]):
     """A property that is computed when it is first read. Two threads may both compute it; both get the value of the one that ends first.
 
-    functools.cached_property has a lock until Python 3.11, one for all objects of the class. The child of a fork waits for it for ever if
+    functools.cached_property has a lock before Python 3.12, one for all objects of the class. The child of a fork waits for it for ever if
     another thread was computing the property."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
@@ -39,11 +39,11 @@ class cached_property(Generic[T]):
         self._name = name
 
     @overload
-    def __get__(self, owner: None, kind: type) -> cached_property[T]: ...
+    def __get__(self, instance: None, owner: type) -> cached_property[T]: ...
     @overload
-    def __get__(self, owner: object, kind: type) -> T: ...
-    def __get__(self, owner: object | None, kind: type) -> cached_property[T] | T:
-        if owner is None:
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> cached_property[T] | T:
+        if instance is None:
             return self
-        value: T = owner.__dict__.setdefault(self._name, self._compute(owner))
+        value: T = instance.__dict__.setdefault(self._name, self._compute(instance))
         return value

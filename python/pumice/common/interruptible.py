@@ -54,11 +54,17 @@ class Work(Generic[T]):
             self._works.release()
             del self, work  # the frames of an error would keep the work and all that it refers to
 
+    def run_here(self) -> None:
+        """Does the work where no thread can be started. A KeyboardInterrupt is raised at once, and not by result()."""
+        self.run()
+        if self._error is not None and not isinstance(self._error, Exception):
+            self.result()
+
     def wait(self, seconds: float = math.inf) -> bool:
         """Waits at most `seconds` for the work to end, and returns whether it has ended. If the work raised an error, result() raises it.
         Raises ForkedDeviceError in the child of a fork if the work had not ended, because its thread exists only in the parent."""
         end = time.monotonic() + seconds
-        while not self._ended:  # not the lock alone: Ctrl-C may come before the release()
+        while not self._ended:  # not the lock alone: Ctrl-C may come before the release() below, and leave the lock held
             left = end - time.monotonic()
             if self._works.acquire(timeout=min(POLL_SECONDS, max(0.0, left))):  # on macOS, signals do not interrupt acquire()
                 self._works.release()
@@ -74,7 +80,7 @@ class Work(Generic[T]):
             check()
 
     def result(self) -> T:
-        """Waits as wait() does, and returns the value of the work or raises its error. To be called once."""
+        """Waits as wait() does, and returns the value of the work or raises its error. Raises an error at the first call only."""
         self.wait()
         error, self._error = self._error, None
         if error is None:
@@ -97,7 +103,7 @@ class Task(Work[T]):
                 return
             except RuntimeError:  # no thread can be started (because of a limit on processes), or Python is ending
                 pass
-        self.run()  # in this thread; Ctrl-C waits until the work has ended
+        self.run_here()
 
     def run(self) -> None:
         try:

@@ -41,9 +41,7 @@ class Pool:
         if self._threads > 0:
             self._jobs.put(result.run)
         else:
-            result.run()
-            if result._error is not None and not isinstance(result._error, Exception):
-                result.result()  # raises the KeyboardInterrupt
+            result.run_here()
         return result
 
     def end(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import functools
 import logging
@@ -177,7 +178,8 @@ def _load(path: Path, layout: Layout, checked: dict[str, Any], stop: _core.Cance
         else:
             engine, lost = _load_engine(file, checked, config, bar.update, stop)
     except Exception:
-        tokenizer_task.wait()  # so that no thread is left after an error; a Ctrl-C does not wait, because it is not an Exception
+        with contextlib.suppress(ForkedDeviceError):  # of the child of a fork, where there is no thread to wait for
+            tokenizer_task.wait()  # so that no thread is left after an error; a Ctrl-C does not wait, because it is not an Exception
         raise
     finally:
         bar.close()

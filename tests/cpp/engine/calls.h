@@ -1,4 +1,4 @@
-// The calls in the life of a small model, and the set-up of tests in which some of them fail.
+// The calls in the life of a small model, and the set-up of tests in which some of them fail or the process forks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -102,7 +102,7 @@ struct Kind {
 };
 inline void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
-// Writes the model. Its tests try a sample of the failures, or as many as the environment variable PUMICE_TEST_FAILURES says.
+// Writes the model. Its tests try a sample of the allocations, or as many as the environment variable PUMICE_TEST_FAILURES says.
 class SmallModel : public testing::TestWithParam<Kind> {
  protected:
   SmallModel() {
@@ -112,7 +112,7 @@ class SmallModel : public testing::TestWithParam<Kind> {
   }
   Results calls(const engine::Model& model) { return toy::calls(model, ids_, GetParam().generates, folder_.path("prefix"), stage_); }
 
-  // Returns the step between the numbers of the calls that fail, one after the other.
+  // Returns the step between the numbers of the calls that are tried, one after the other.
   static std::int64_t stride_or(std::int64_t sample) {
     const char* asked = std::getenv("PUMICE_TEST_FAILURES");
     return asked ? std::max(1, std::atoi(asked)) : sample;

@@ -453,10 +453,17 @@ def test_work_without_a_thread_to_be_had(pumice: Any, monkeypatch: pytest.Monkey
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(interruptible, "start_thread", refuse)
+    before = interruptible._running.copy()
     assert interruptible.Task(threading.get_ident).result() == threading.get_ident()
     with pytest.raises(KeyError):
         interruptible.Task(lambda: {}["a"]).result()
-    assert not interruptible.left_behind()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interruptible.Task(interrupted)
+    assert interruptible._running <= before
 
 
 def test_nothing_warns(model: Any) -> None:

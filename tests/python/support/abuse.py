@@ -603,14 +603,14 @@ def not_finite(value: Any, depth: int = 3) -> bool:
     return bool(depth) and isinstance(value, (list, tuple)) and any(not_finite(each, depth - 1) for each in value[:50])
 
 
-def items(value: Any, depth: int = 2) -> int:
-    """Returns the number of characters, numbers and rows of arrays in a value."""
+def items(value: Any, depth: int = 3) -> int:
+    """Returns the number of characters, numbers and rows of arrays in a value. Deeper ones do not count."""
     if isinstance(value, np.ndarray) and value.ndim:
         return len(value)
     if type(value) is str:
         return len(value)
-    if type(value) in (list, tuple) and depth:
-        return sum(items(each, depth - 1) for each in value)
+    if type(value) in (list, tuple, dict) and depth:
+        return sum(items(each, depth - 1) for each in (value.values() if type(value) is dict else value))
     return 1
 
 
