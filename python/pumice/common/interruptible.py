@@ -106,6 +106,7 @@ class Task(Work[T]):
         self.run_here()
 
     def run(self) -> None:
+        """Does the work in this thread."""
         try:
             super().run()
         finally:
