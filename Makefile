@@ -111,10 +111,12 @@ test-clients: $(VENV)/.installed $(VENV)/.samples
 test-kills: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	PUMICE_TEST_KILLS=20000 $(BIN)/python -m pytest tests/python/arrow/test_parquet.py -k commands_that_are_killed -s
 
-# Makes every allocation of the C++ module, every read and every write of a file fail in turn, in Python (tests/python/machine). Takes about
-# an hour. `make test` tries a sample of them, and `make sanitize` has the allocations of the engine in C++.
+# Makes every allocation of the C++ module, every read and every write of a file fail in turn, in Python (tests/python/machine), and breaks
+# each value and tensor of every family's files. Takes about an hour. `make test` tries a sample of them, and `make sanitize` has the
+# allocations of the engine in C++.
 test-faults: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
-	PUMICE_TEST_ALL=1 $(BIN)/python -m pytest tests/python/machine/test_file_faults.py tests/python/machine/test_allocation_faults.py -s
+	PUMICE_TEST_ALL=1 $(BIN)/python -m pytest tests/python/machine/test_file_faults.py tests/python/machine/test_allocation_faults.py \
+	  tests/python/families/test_broken_families.py -s
 
 # Runs the examples of examples/stores, where DuckDB, LanceDB and sqlite-vec must find the neighbours that numpy finds, and those of
 # examples/recipes. What they need is installed into a virtual environment of their own, with pumice.

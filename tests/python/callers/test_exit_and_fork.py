@@ -77,11 +77,11 @@ def load(i):
     except pumice.ModelFormatError:
         return
     os._exit(3)
-ends(load, 200)
+ends(load, 100)
 """,
         timeout=400,
     )
-    assert (ended.stdout, ended.stderr[-500:]) == ("{0: 200}\n", "")
+    assert (ended.stdout, ended.stderr[-500:]) == ("{0: 100}\n", "")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 what was found and what is needed. It may give results only if they equal those of the whole file, or if the tables below allow the new
 value.
 
-The families of a batch run in one subprocess, so that a crash, a hang or an exit is noticed and the case that caused it is known."""
+The families of a batch run in one subprocess, so that a crash, a hang or an exit is noticed and the case that caused it is known. `make
+test` tries every second case; PUMICE_TEST_ALL=1 (`make test-faults`) tries all of them, which takes four minutes of one processor."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +31,7 @@ HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], {}, [{}], None, MISSING]
 GGUF_HOSTILE: list[Any] = [0, -1, 2**31, 1.5, "x", [], True, MISSING]
 NOT_A_FLAG: list[Any] = [1, "x", [], {}, [{}]]
 BATCHES = 6
+ALL = os.environ.get("PUMICE_TEST_ALL") == "1"
 
 COUNTS_LAYERS = re.compile(r"block_count$|num_hidden_layers$|\bn_layers?$|num_layers$")
 
@@ -289,7 +293,9 @@ def write_folder(folder: Path, keys: Keys, tensors: Tensors) -> None:
 def run_form(pumice: Any, label: str, source: Path, keys: Keys, tensors: Tensors, write: Callable[[Keys, Tensors], Any]) -> None:
     write(keys, tensors)
     whole = logits(pumice._core, source)
-    for case in [*config_cases(keys, tensors, source.suffix == ".gguf"), *tensor_cases(keys, tensors, source.suffix == ".gguf")]:
+    gguf = source.suffix == ".gguf"
+    cases = itertools.chain(config_cases(keys, tensors, gguf), tensor_cases(keys, tensors, gguf))
+    for case in itertools.islice(cases, 0, None, 1 if ALL else 2):  # neighbours are values of the same key, or faults of the same tensor
         name = f"{label}: {case[0]}"
         print(json.dumps({"begins": name}), flush=True)
         write(case[3], case[4])
@@ -318,7 +324,7 @@ def test_broken(batch: int, tmp_path: Path) -> None:
     names = [line["begins"] for line in lines if "begins" in line]
     results = [line for line in lines if "ends" in line]
     assert done.returncode == 0, f"the process died ({done.returncode}) in {names[-1] if names else 'its start'}:\n{done.stderr[-3000:]}"
-    assert len(results) == len(names) >= 1000
+    assert len(results) == len(names) >= (1000 if ALL else 500)
     bad = [f"{line['ends']}: {line['wrong']}" for line in results if line["wrong"]]
     assert not bad, f"{len(bad)} of {len(names)} cases:\n" + "\n".join(bad[:40])
 
