@@ -28,8 +28,8 @@ class AtFork {
   const Hooks hooks_;
 };
 
-// A lock that may be held during long work. A fork() does not wait until it is released. The lock stores the process id of its holder. If
-// the lock was held when the process forked, lock() in the child throws forked_device instead of waiting for ever.
+// A lock of a model that may be held during long work. A fork() does not wait until it is released. The lock stores the process id of its
+// holder. If the lock was held when the process forked, lock() in the child throws forked_device instead of waiting for ever.
 class ProcessLock {
  public:
   void lock();

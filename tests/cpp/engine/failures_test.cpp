@@ -52,7 +52,7 @@ class EveryFailure : public toy::SmallModel {
     try {
       return calls(*model);
     } catch (...) {
-      disarm(faults);
+      faults.disarm();
       const std::string stage = stage_;
       EXPECT_TRUE(calls(*model) == expected_) << "the model has other results after a failure in " << stage;
       const std::int64_t pages = GetParam().generates ? toy::leaked(*model->decoder().pages) : 0;
@@ -70,25 +70,22 @@ class EveryFailure : public toy::SmallModel {
     bool allowed = false;
     {
       Results result;
-      faults.failed = 0;
-      faults.calls = 0;
-      faults.last = count > INT64_MAX - call ? INT64_MAX : call + count;
-      faults.first = call;
+      faults.arm(call, count);
       try {
         result = life(faults);
-        disarm(faults);
+        faults.disarm();
         EXPECT_TRUE(result == expected_) << "wrong results after call " << call;
       } catch (const std::bad_alloc&) {
-        disarm(faults);
+        faults.disarm();
         error = "bad_alloc";
         allowed = &faults == &allocations;
       } catch (const Error& e) {
-        disarm(faults);
+        faults.disarm();
         error = str("kind ", static_cast<int>(e.kind()));
         allowed = e.kind() == (&faults == &reads ? ErrorKind::io : ErrorKind::out_of_memory) && std::string(e.what()).size() > 10;
         if (!allowed) error += str(": ", e.what());
       } catch (const std::exception& e) {
-        disarm(faults);
+        faults.disarm();
         error = str("not a pumice error: ", e.what());
       }
     }
@@ -100,8 +97,6 @@ class EveryFailure : public toy::SmallModel {
     }
     return error;
   }
-
-  static void disarm(Faults& faults) { faults.first = faults.last = INT64_MAX; }
 
   // Runs lives with call 0, stride, 2 * stride, ... failing, until a life makes fewer calls.
   void every(Faults& faults, std::int64_t stride, std::int64_t count, const char* what) {
@@ -150,16 +145,13 @@ void exact_or_thrown(const Call& call) {
   const auto expected = call();
   int thrown = 0;
   for (std::int64_t at = 0;; ++at) {
-    allocations.failed = 0;
-    allocations.calls = 0;
-    allocations.last = at + 1;
-    allocations.first = at;
+    allocations.arm(at);
     try {
       const auto found = call();
-      allocations.first = allocations.last = INT64_MAX;
+      allocations.disarm();
       EXPECT_EQ(found, expected) << "allocation " << at;
     } catch (const std::bad_alloc&) {
-      allocations.first = allocations.last = INT64_MAX;
+      allocations.disarm();
       ++thrown;
     }
     if (allocations.failed == 0) break;
@@ -197,13 +189,6 @@ TEST(EveryFailureOfALimit, IsAnError) {
   exact_or_thrown(limits);
 }
 
-void fail_one(std::int64_t call) {
-  allocations.failed = 0;
-  allocations.calls = 0;
-  allocations.last = call + 1;
-  allocations.first = call;
-}
-
 // The pump's reader must hear of the end of each request, also where the engine's thread has no memory to tell it.
 TEST(EveryFailureOfAPump, EndsTheRequest) {
   using Clock = std::chrono::steady_clock;
@@ -212,7 +197,7 @@ TEST(EveryFailureOfAPump, EndsTheRequest) {
     toy::Model m;
     const auto request = m.scheduler->request({toy::text(1, 20)}, GenerateParams{.max_new_tokens = 12, .read_ahead = 8});
     request->start(1, 3);
-    fail_one(tried);
+    allocations.arm(tried);
     bool ended = false;
     for (const auto end = Clock::now() + std::chrono::seconds(10); !ended && Clock::now() < end;) {
       try {
@@ -220,7 +205,7 @@ TEST(EveryFailureOfAPump, EndsTheRequest) {
       } catch (const std::bad_alloc&) {  // of this thread: pump() keeps the news
       }
     }
-    allocations.first = allocations.last = INT64_MAX;
+    allocations.disarm();
     failed = allocations.failed > 0;
     ASSERT_TRUE(ended) << "allocation " << tried;
   }
@@ -256,10 +241,10 @@ TEST(EveryFailureOfTheEncodeQueue, IsItsCallers) {
         }
       });
     }
-    fail_one(tried);
+    allocations.arm(tried);
     go = true;
     for (std::thread& thread : threads) thread.join();
-    allocations.first = allocations.last = INT64_MAX;
+    allocations.disarm();
     failed = allocations.failed > 0;
     thrown += errors > 0;
     ASSERT_EQ(wrong, 0) << "allocation " << tried;

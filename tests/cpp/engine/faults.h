@@ -9,8 +9,21 @@
 
 namespace pumice::faults {
 
-// Only the thread that arms it changes `first`, `last` and `instead`; calls of all threads count.
 struct Faults {
+  // Makes calls number `call` to call + count - 1 fail, counted from now, or has them call `in_place` and not fail. Calls of all threads
+  // count.
+  void arm(std::int64_t call, std::int64_t count = 1, void (*in_place)() = nullptr) {
+    failed = 0;
+    calls = 0;
+    instead = in_place;
+    last = count > INT64_MAX - call ? INT64_MAX : call + count;
+    first = call;
+  }
+  void disarm() {
+    first = last = INT64_MAX;
+    instead = nullptr;
+  }
+
   std::atomic<std::int64_t> calls{0}, first{INT64_MAX}, last{INT64_MAX};  // calls number first to last - 1 fail
   std::atomic<std::int64_t> failed{0}, held{0};                           // held: bytes that are allocated and not freed
   std::atomic<void (*)()> instead{nullptr};                               // if set, these calls call it and do not fail

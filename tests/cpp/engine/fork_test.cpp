@@ -117,13 +117,9 @@ class EveryFork : public toy::SmallModel {
     std::atomic<bool> ended{false};
     int wrong = 0;
     std::thread thread([&] {
-      allocations.calls = 0;
-      allocations.instead = wait_for_the_fork;
-      allocations.last = call + 1;
-      allocations.first = call;
+      allocations.arm(call, 1, wait_for_the_fork);
       wrong = judged("the parent", [&] { return life("parent"); }, false);
-      allocations.first = allocations.last = INT64_MAX;
-      allocations.instead = nullptr;
+      allocations.disarm();
       ended = true;
     });
     while (!stopped && !ended) std::this_thread::yield();
