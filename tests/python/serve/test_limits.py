@@ -18,7 +18,7 @@ from asgi import Client, running
 from servers import Command, Here, Reply, read_all, reply_of, request_bytes, serving, until
 
 import pumice
-from pumice.serve import app
+from pumice.serve import app, connections
 from pumice.serve.calls import Events
 
 CHAT = "/v1/chat/completions"
@@ -38,7 +38,7 @@ def here(smollm2: pumice.Model, minilm: pumice.Model) -> Iterator[Here]:
         connections=40,
     ) as found:
         yield found
-        assert not found.served.calls and found.served.held_bytes == 0
+        until(lambda: not found.served.calls and found.served.held_bytes == 0)  # a client has its answer before the server has tidied up
 
 
 def is_well(here: Here) -> bool:
@@ -150,6 +150,67 @@ def test_a_large_body(here: Here) -> None:
     finally:
         endless.close()
     assert is_well(here)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_an_answer_to_a_request_that_is_still_sent_is_read(minilm: pumice.Model, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is not reset while the client sends the rest: a reset may drop the answer. The rest is read for REST_SECONDS."""
+    requests = {
+        413: f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {2 << 20}\r\n\r\n".encode(),
+        431: b"GET /" + b"a" * 70000,
+        400: b"\x16\x03\x01 is no HTTP\r\n\r\n",
+        408: b"GET /health HTTP/1.1\r\nHost: loc",
+        503: request_bytes("GET", "/health"),
+    }
+    with serving({"embed": minilm}, loop, connections=10, max_body=1 << 20, header_seconds=0.5) as here, ExitStack() as opened:
+        for status, request in requests.items():
+            if status == 503:
+                kept = [opened.enter_context(here.connect()) for _ in range(10)]
+                for each in kept:
+                    each.sendall(request_bytes("GET", "/health", headers={"Connection": "keep-alive"}))
+                    each.recv(65536)
+            with here.connect() as client:
+                client.sendall(request)
+                parts = []
+                while part := client.recv(65536):  # raises ConnectionResetError if the connection is reset
+                    parts.append(part)
+                reply = reply_of(b"".join(parts))
+                assert reply.status == status and reply.error["message"]
+                for _ in range(20):
+                    client.sendall(b"a" * 10000)
+                    time.sleep(0.005)
+                assert client.recv(1) == b""
+        monkeypatch.setattr(connections, "REST_SECONDS", 0.3)
+        with here.connect() as client, pytest.raises(OSError):
+            begun = time.monotonic()
+            client.sendall(requests[503])
+            while time.monotonic() - begun < 30:
+                client.sendall(b"a" * 10000)
+                time.sleep(0.01)
+        until(lambda: len(here.process.server_state.connections) == 10)
+
+
+def test_connections_that_wait_for_their_clients_are_bounded(minilm: pumice.Model) -> None:
+    with serving({"embed": minilm}, connections=4) as here:
+        kept = [here.connect() for _ in range(4)]
+        refused = [here.connect() for _ in range(20)]
+        try:
+            for each in refused:
+                each.sendall(request_bytes("GET", "/health"))
+            time.sleep(0.3)
+            assert len(here.process.server_state.connections) == 8
+            kept[0].sendall(request_bytes("GET", "/health"))
+            assert reply_of(read_all(kept[0])).status == 200
+            kept[0].close()
+            until(lambda: len(here.process.server_state.connections) == 7)
+            assert here.get("/health").status == 200  # those that wait hold no place
+            begun = time.monotonic()
+            here.process.stop()
+            until(lambda: not here.process.server_state.connections)
+            assert time.monotonic() - begun < 3  # a stop does not wait for them
+        finally:
+            for each in kept + refused:
+                each.close()
 
 
 def test_bodies_of_all_requests_together(here: Here) -> None:
