@@ -284,12 +284,13 @@ def _allow_files(connections: int, workers: int) -> None:
     allow as many as the workers need before the first connection."""
     import resource
 
+    from .connections import LINGERING
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # For each worker, the parent has a pair of sockets for figures and one end of a pair that says when to stop. 256 are for model files,
-    # event loops and other sockets. Connections above the limit stay open until their clients have read the answer 503: at most as many
-    # again.
+    # event loops and other sockets.
     least = 3 * workers + 256
-    needed = least + 2 * connections
+    needed = least + connections + LINGERING
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)

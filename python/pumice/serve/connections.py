@@ -17,6 +17,7 @@ from .settings import Settings
 logger = logging.getLogger("pumice.serve")
 
 REST_SECONDS = 5.0  # how long the rest of a refused request is read, and thrown away
+LINGERING = 256  # most connections whose clients are waited for after the answer; further ones are closed at once
 
 
 class Transport:
@@ -26,8 +27,8 @@ class Transport:
     the answer. So where the client may still be sending, close() ends only the sending. What comes after that is read and thrown away,
     until the client closes the connection, or Connection.check() does so after REST_SECONDS (RFC 9112, section 9.6)."""
 
-    def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
-        self._transport, self._connection = transport, connection
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
         self.lingers = False  # whether only the sending has ended
 
     def __getattr__(self, name: str) -> Any:
@@ -38,19 +39,24 @@ class Transport:
         return self.lingers or self._transport.is_closing()
 
     def close(self) -> None:
-        """Sends what was written, and closes the connection, at once or as the class says."""
+        """Sends what was written, and then closes the connection. While the client may still be sending, only ends the sending."""
         if self.is_closing():
             return
-        if self._connection.has_read_all():
+        connection: Any = self._transport.get_protocol()
+        if not connection.may_linger():
             self._transport.close()
             return
         try:
             self._transport.write_eof()
-        except OSError:  # the client has closed
+        except OSError:  # the client has reset the connection
             self._transport.abort()
             return
         self.lingers = True
-        self._connection.flow.resume_reading()
+        connection.linger()
+
+    def close_at_once(self) -> None:
+        """Sends what was written, and then closes the connection."""
+        self._transport.close()
 
 
 class Connection(H11Protocol):
@@ -58,34 +64,44 @@ class Connection(H11Protocol):
 
     transport: Transport  # type: ignore[assignment]
 
-    def __init__(self, *, settings: Settings, **given: Any) -> None:
+    def __init__(self, *, settings: Settings, lingering: set[Connection], **given: Any) -> None:
+        """lingering: those of the server's connections that wait for their clients to close."""
         super().__init__(**given)
-        self._settings = settings
+        self._settings, self._lingering = settings, lingering
+        self._stops = False  # whether the server stops
         self._awaited: object = None  # what the client has to do next, as check() saw it last
         self._since = 0.0  # since when
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Takes the connection, or answers 503 if there are too many."""
-        super().connection_made(Transport(transport, self))  # type: ignore[arg-type]
-        most = self._settings.connections
-        opened: set[Any] = self.connections
-        if len(opened) > most and (self._are_too_many() or sum(not each.transport.lingers for each in opened) > most):
-            self._end(503, f"this server has {most} connections, the most that it takes; try again later")
+        super().connection_made(Transport(transport))  # type: ignore[arg-type]
+        if len(self.connections) - len(self._lingering) > self._settings.connections:
+            self._end(503, f"this server has {self._settings.connections} connections, the most that it takes; try again later")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forgets the connection, which is closed."""
+        super().connection_lost(exc)
+        self._lingering.discard(self)
 
     def data_received(self, data: bytes) -> None:
         """Takes bytes of the client."""
         if not self.transport.lingers:
             super().data_received(data)
 
-    def has_read_all(self) -> bool:
-        """Whether the connection may be closed at once: no request is being received, or too many connections are open for waiting."""
-        refused = self.cycle is None and self.conn.our_state is not h11.IDLE  # before its first request, which may be on its way
-        receives = refused or self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
-        return not receives or self._are_too_many()
+    def may_linger(self) -> bool:
+        """Whether the client may still be sending, and the server can wait for it."""
+        if self._stops or len(self._lingering) >= LINGERING:
+            return False
+        if self.cycle is None and self.conn.our_state is not h11.IDLE:  # answered before any request was read: one may be on its way
+            return True
+        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
 
-    def _are_too_many(self) -> bool:
-        """Whether twice as many connections are open as are served. Those above that number get a last answer, and are closed at once."""
-        return len(self.connections) > 2 * self._settings.connections
+    def linger(self) -> None:
+        """Waits for the client to close. Transport calls this after the answer."""
+        self._lingering.add(self)
+        if self.cycle is not None:
+            self.cycle.body = bytearray()
+        self.flow.resume_reading()
 
     def check(self, now: float) -> None:
         """Ends the connection if its client has been awaited for too long. now: time.monotonic()."""
@@ -113,9 +129,10 @@ class Connection(H11Protocol):
 
     def shutdown(self) -> None:
         """Closes the connection once its request is answered. The server stops, and waits for no rest of a request."""
+        self._stops = True
         super().shutdown()
         if self.transport.lingers:
-            self.transport.abort()
+            self.transport.close_at_once()
 
     # Replaces uvicorn's, which answers 400 to whatever h11 refuses, and fails where an answer has begun.
     def send_400_response(self, msg: str) -> None:
@@ -138,6 +155,8 @@ class Connection(H11Protocol):
             headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
             if status == 503:
                 headers.append(("retry-after", "1"))
+            if self.conn.our_state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD":  # its answer has no body
+                body = b""
             for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None:

@@ -45,7 +45,7 @@ class Process(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 application,
-                http=partial(Connection, settings=settings),  # type: ignore[arg-type]
+                http=partial(Connection, settings=settings, lingering=set()),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="on",
                 loop=loop,

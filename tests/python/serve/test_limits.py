@@ -6,6 +6,7 @@ import asyncio
 import json
 import resource
 import socket
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import samples
 from asgi import Client, running
-from servers import Command, Here, Reply, read_all, reply_of, request_bytes, serving, until
+from servers import LOOPS, Command, Here, Reply, read_all, reply_of, request_bytes, serving, until
 
 import pumice
 from pumice.serve import app, connections
@@ -79,7 +80,9 @@ def test_a_connection_is_kept_between_requests_and_its_next_headers_have_a_clock
             connection.sendall(request)
             answer = b""
             while not answer.endswith(b'{"status":"ok"}'):  # the body may come apart from the headers
-                answer += connection.recv(65536)
+                part = connection.recv(65536)
+                assert part, answer
+                answer += part
             assert answer.startswith(b"HTTP/1.1 200")
         connection.sendall(request[:20])
         assert reply_of(read_all(connection)).status == 408
@@ -152,7 +155,7 @@ def test_a_large_body(here: Here) -> None:
     assert is_well(here)
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", LOOPS)
 def test_an_answer_to_a_request_that_is_still_sent_is_read(minilm: pumice.Model, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection is not reset while the client sends the rest: a reset may drop the answer. The rest is read for REST_SECONDS."""
     requests = {
@@ -162,13 +165,14 @@ def test_an_answer_to_a_request_that_is_still_sent_is_read(minilm: pumice.Model,
         408: b"GET /health HTTP/1.1\r\nHost: loc",
         503: request_bytes("GET", "/health"),
     }
-    with serving({"embed": minilm}, loop, connections=10, max_body=1 << 20, header_seconds=0.5) as here, ExitStack() as opened:
+    with serving({"embed": minilm}, loop, connections=10, max_body=1 << 20, header_seconds=2.0) as here, ExitStack() as opened:
+        monkeypatch.setattr(connections, "REST_SECONDS", 60.0)
         for status, request in requests.items():
             if status == 503:
-                kept = [opened.enter_context(here.connect()) for _ in range(10)]
-                for each in kept:
-                    each.sendall(request_bytes("GET", "/health", headers={"Connection": "keep-alive"}))
-                    each.recv(65536)
+                for _ in range(10):
+                    kept = opened.enter_context(here.connect())
+                    kept.sendall(request_bytes("GET", "/health", headers={"Connection": "keep-alive"}))
+                    assert kept.recv(65536).startswith(b"HTTP/1.1 200")
             with here.connect() as client:
                 client.sendall(request)
                 parts = []
@@ -181,7 +185,7 @@ def test_an_answer_to_a_request_that_is_still_sent_is_read(minilm: pumice.Model,
                     time.sleep(0.005)
                 assert client.recv(1) == b""
         monkeypatch.setattr(connections, "REST_SECONDS", 0.3)
-        with here.connect() as client, pytest.raises(OSError):
+        with here.connect() as client, pytest.raises((ConnectionResetError, BrokenPipeError)):
             begun = time.monotonic()
             client.sendall(requests[503])
             while time.monotonic() - begun < 30:
@@ -190,37 +194,52 @@ def test_an_answer_to_a_request_that_is_still_sent_is_read(minilm: pumice.Model,
         until(lambda: len(here.process.server_state.connections) == 10)
 
 
-def test_connections_that_wait_for_their_clients_are_bounded(minilm: pumice.Model) -> None:
-    with serving({"embed": minilm}, connections=4) as here:
-        kept = [here.connect() for _ in range(4)]
-        refused = [here.connect() for _ in range(20)]
-        try:
-            for each in refused:
-                each.sendall(request_bytes("GET", "/health"))
-            time.sleep(0.3)
-            assert len(here.process.server_state.connections) == 8
-            kept[0].sendall(request_bytes("GET", "/health"))
-            assert reply_of(read_all(kept[0])).status == 200
-            kept[0].close()
-            until(lambda: len(here.process.server_state.connections) == 7)
-            assert here.get("/health").status == 200  # those that wait hold no place
-            begun = time.monotonic()
-            here.process.stop()
-            until(lambda: not here.process.server_state.connections)
-            assert time.monotonic() - begun < 3  # a stop does not wait for them
-        finally:
-            for each in kept + refused:
-                each.close()
+def test_connections_that_wait_for_their_clients_are_bounded(minilm: pumice.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REST_SECONDS", 60.0)
+    monkeypatch.setattr(connections, "LINGERING", 5)
+    with serving({"embed": minilm}, connections=4, header_seconds=300.0) as here, ExitStack() as opened:
+
+        def some(count: int) -> list[socket.socket]:
+            return [opened.enter_context(here.connect()) for _ in range(count)]
+
+        def are_open() -> int:
+            return len(here.process.server_state.connections)
+
+        kept = some(4)
+        until(lambda: are_open() == 4)
+        refused = some(20)
+        assert all(reply_of(read_all(each)).status == 503 for each in refused)
+        until(lambda: are_open() == 9)
+        kept[0].sendall(request_bytes("GET", "/health"))
+        assert reply_of(read_all(kept[0])).status == 200
+        kept[0].close()
+        until(lambda: are_open() == 8)
+        assert here.get("/health").status == 200  # those that wait hold no place
+        refused[0].close()
+        until(lambda: are_open() == 7)
+        begun = time.monotonic()
+        here.process.stop()
+        until(lambda: not are_open())
+        assert time.monotonic() - begun < 15  # a stop does not wait for them
 
 
-def test_bodies_of_all_requests_together(here: Here) -> None:
+def test_an_error_of_head_has_no_body(here: Here, caplog: pytest.LogCaptureFixture) -> None:
+    broken = f"HEAD {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n".encode()
+    head, _, body = here.raw(broken).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400") and body == b""
+    assert is_well(here)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_bodies_of_all_requests_together(minilm: pumice.Model) -> None:
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {1 << 20}\r\n\r\n".encode()
-    opened = [here.connect() for _ in range(4)]
-    for each in opened:
-        each.sendall(head + b" " * 900000)
-    statuses = sorted(reply_of(read_all(each)).status for each in opened)
-    assert 503 in statuses and set(statuses) <= {503, 408}  # the others wait for their last bytes
-    until(lambda: here.served.held_bytes == 0)
+    with serving({"embed": minilm}, body_seconds=3.0, max_body=1 << 20, max_bodies=2 << 20) as here:
+        opened = [here.connect() for _ in range(4)]
+        for each in opened:
+            each.sendall(head + b" " * 900000)
+        statuses = sorted(reply_of(read_all(each)).status for each in opened)
+        assert 503 in statuses and set(statuses) <= {503, 408}  # the others wait for their last bytes
+        until(lambda: here.served.held_bytes == 0)
 
 
 @pytest.mark.parametrize(
@@ -297,20 +316,20 @@ def test_the_most_of_each_field(here: Here, path: str, change: dict[str, Any], p
 
 # ---------------------------------------------------------------- requests that take long
 def served_meanwhile(chat: pumice.Model, body: dict[str, Any]) -> tuple[Reply, int]:
-    """Sends a request, and others until it is answered. Returns its answer, and how many others were answered meanwhile. Each of those must
-    be answered within a second."""
+    """Sends a request, and others until it is answered. Returns its answer, and how many others were answered meanwhile. They must be
+    answered within a second: the median of them, because other processes may delay single ones."""
     with serving({"chat": chat}) as here, here.begun(CHAT, body) as slow:
         slow.setblocking(False)
-        data, others = b"", 0
+        data, times = b"", []
         while not data:
             begun = time.monotonic()
             assert here.get("/health").status == 200
-            assert time.monotonic() - begun < 1, "the event loop was busy"
-            others += 1
+            times.append(time.monotonic() - begun)
             with suppress(BlockingIOError):
                 data = slow.recv(65536)
         slow.setblocking(True)
-        return reply_of(data + read_all(slow)), others
+        assert statistics.median(times) < 1, "the event loop was busy"
+        return reply_of(data + read_all(slow)), len(times)
 
 
 def test_a_chat_template_that_works_for_long() -> None:
@@ -322,7 +341,7 @@ def test_a_chat_template_that_works_for_long() -> None:
         reply, others = served_meanwhile(chat, body)
     assert reply.status == 400 and "template" in reply.error["message"] and reply.error["param"] == "messages", reply.body
     assert time.monotonic() - begun < 5 * 2  # a template is stopped after a second, and this may be the first that the process renders
-    assert others > 5
+    assert others > 3
 
 
 def test_variables_of_the_chat_template(here: Here) -> None:
@@ -355,7 +374,7 @@ def test_a_schema_that_takes_long(smollm2: pumice.Model) -> None:
     reply, others = served_meanwhile(smollm2, body)
     assert reply.status == 400 and reply.error["param"] == "response_format", reply.body
     assert time.monotonic() - begun < 5 * 5
-    assert others > 5
+    assert others > 3
 
 
 def test_grammars_while_others_are_compiled_in_the_background(smollm2: pumice.Model, monkeypatch: pytest.MonkeyPatch) -> None:

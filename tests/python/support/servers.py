@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -22,6 +23,8 @@ from paths import ROOT
 
 from pumice.serve import app
 from pumice.serve.process import Process, listen
+
+LOOPS = ["asyncio", *(["uvloop"] if importlib.util.find_spec("uvloop") else [])]
 
 
 @dataclass
@@ -126,14 +129,15 @@ class Here(At):
 
 @contextlib.contextmanager
 def serving(models: Mapping[str, Any], loop: str = "asyncio", ready: bool = True, **settings: Any) -> Iterator[Here]:
-    """Serves models in a thread. loop: "asyncio" or "uvloop". ready: waits until the models are loaded."""
+    """Serves models in a thread. loop: one of LOOPS. ready: waits until the models are loaded."""
     listening = listen("127.0.0.1", 0, None, 128)
     process = Process(app(models, **{"grace": 0.0, **settings}), loop=loop)
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
         here = Here(process, listening.getsockname()[1])
-        until(lambda: process.served.not_ready is None if ready else process.started)
+        until(lambda: (process.served.not_ready is None if ready else process.started) or not thread.is_alive())
+        assert thread.is_alive(), "the server has ended"
         yield here
     finally:
         if not process.stops:
