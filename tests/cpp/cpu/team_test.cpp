@@ -145,21 +145,27 @@ TEST(Team, ManyCallersAtOnceTakeTurns) {
 TEST(Team, FirstComeFirstServed) {
   const Cancel cancel;
   Team team(2);
-  std::atomic<bool> hold{true};
+  std::atomic<bool> hold{true}, held{false};
+  std::atomic<int> asks{0};
   std::vector<int> order;  // written only by the caller whose turn it is
   std::thread holder([&] {
     team.parallel(
         1,
         [&](std::int64_t, int) {
+          held = true;
           while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         },
         cancel);
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  while (!held) std::this_thread::yield();
   std::vector<std::thread> callers;
   for (int c = 0; c < 5; ++c) {
-    callers.emplace_back([&, c] { team.parallel(1, [&](std::int64_t, int) { order.push_back(c); }, cancel); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    callers.emplace_back([&, c] {
+      ++asks;
+      team.parallel(1, [&](std::int64_t, int) { order.push_back(c); }, cancel);
+    });
+    while (asks <= c) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));  // the caller now waits for its turn
   }
   hold = false;
   holder.join();
@@ -216,16 +222,17 @@ TEST(Team, CancelIsSeenSoon) {
 TEST(Team, CancelEndsTheWaitForATurn) {
   const Cancel never;
   Team team(2);
-  std::atomic<bool> hold{true};
+  std::atomic<bool> hold{true}, held{false};
   std::thread holder([&] {
     team.parallel(
         1,
         [&](std::int64_t, int) {
+          held = true;
           while (hold) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         },
         never);
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (!held) std::this_thread::yield();
   Cancel cancel;
   std::atomic<bool> left{false};
   std::thread waiter([&] {

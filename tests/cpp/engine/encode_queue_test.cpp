@@ -61,12 +61,18 @@ TEST(EncodeQueue, CallsThatWaitRunTogetherAndGetWhatTheyGetAlone) {
   const auto call = [&](std::uint64_t i) {
     const auto texts = some(i);
     const auto d = static_cast<std::int32_t>(1 + i % 2);
-    wrong += e.encode(texts, {}, d, i % 3 == 0) != e.alone(texts, d, i % 3 == 0);
+    const auto found = e.encode(texts, {}, d, i % 3 == 0);
+    wrong += found != e.alone(texts, d, i % 3 == 0);
   };
   threads.emplace_back([&] { call(3); });
   while (!gate.inside) std::this_thread::yield();
-  for (std::uint64_t i = 4; i < 30; ++i) threads.emplace_back([&, i] { call(i); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::int64_t queue = 0;  // calls without texts do not wait
+  for (std::uint64_t i = 4; i < 30; ++i) {
+    queue += !some(i).empty();
+    threads.emplace_back([&, i] { call(i); });
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (e.m.runtime->encode_counts->stats().waiting != queue && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   gate.open = true;
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(wrong, 0);

@@ -318,8 +318,12 @@ TEST(Scheduler, ManyCallersShareSteps) {
   toy::Model m;
   m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
   std::vector<std::thread> threads;
+  std::atomic<int> started{0};
   for (std::uint64_t t = 0; t < 8; ++t)
-    threads.emplace_back([&, t] { EXPECT_EQ(run(m, {text(t, 20)}, greedy(100), 1)[0].ids, continuation(text(t, 20), 100)); });
+    threads.emplace_back([&, t] {
+      for (++started; started < 8;) std::this_thread::yield();
+      EXPECT_EQ(run(m, {text(t, 20)}, greedy(100), 1)[0].ids, continuation(text(t, 20), 100));
+    });
   for (std::thread& t : threads) t.join();
   EXPECT_LT(m.seen->runs, 250) << "800 tokens: one caller's 100 steps, and some in which not all took part";
 }
@@ -759,7 +763,7 @@ struct SlowMask final : TokenFilter {
     std::ranges::fill(words, ~0u);
     if (!state->armed.exchange(false)) return;
     state->inside = true;
-    for (int waited = 0; !state->go && waited < 1000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int waited = 0; !state->go && waited < 10000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     state->inside = state->go = false;
   }
   bool accept(std::int32_t) override { return true; }
@@ -791,7 +795,7 @@ TEST(Scheduler, AMaskOfChangedLogitsStopsNoOtherCaller) {
     slow->answer(0, shown[0].logits);  // a second answer has no effect
     other->close();
     if (closed) slow->close();
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(500));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));  // the mask goes on after 10 s
     EXPECT_TRUE(state->inside);
     state->go = true;
     if (closed) continue;
@@ -811,7 +815,12 @@ TEST(NewsDesk, DeliversChunksApart) {
   for (const std::int32_t read_ahead : {0, 16}) {
     for (const bool pumps : {false, true}) {
       toy::Model m;
-      m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+      std::atomic<bool> taken{false};  // whether this thread has the first token; the engine waits for that after the first step
+      m.seen->in_run = [&, first = true]() mutable {
+        for (int waited = 0; !first && !taken && waited < 20000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        first = false;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      };
       const auto start = std::chrono::steady_clock::now();
       auto params = greedy(400);
       params.chunk_seconds = read_ahead > 0 ? 60 : 0.06f;
@@ -829,11 +838,12 @@ TEST(NewsDesk, DeliversChunksApart) {
           some = request->take();
         }
         if (some.empty()) continue;
+        taken = true;
         sizes.push_back(some.at(0).ids.size());
         ids.insert(ids.end(), some.at(0).ids.begin(), some.at(0).ids.end());
       }
       EXPECT_EQ(ids, continuation(prompt, 400));
-      EXPECT_LT(sizes.at(0), 16u);  // the first token comes at once, and those of the next steps with it if this thread wakes late
+      EXPECT_EQ(sizes.at(0), 1u) << "the first token comes at once";
       if (read_ahead > 0) {
         for (std::size_t i = 1; i + 1 < sizes.size(); ++i) EXPECT_GE(sizes[i], 8u) << i;
         for (const std::size_t size : sizes) EXPECT_LE(size, 16u);
@@ -888,13 +898,13 @@ TEST(Deadline, EndsARequestThatRuns) {
   toy::Model m;
   m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
   const Ids prompt = text(1, 30);
-  auto params = within(0.1f, 3000);
+  auto params = within(0.5f, 30000);
   params.n = 2;
   const auto start = std::chrono::steady_clock::now();
   const auto results = run(*m.scheduler->request({prompt, text(2, 20)}, params));
   const auto took = std::chrono::steady_clock::now() - start;
-  EXPECT_GE(took, std::chrono::milliseconds(100));
-  EXPECT_LT(took, std::chrono::milliseconds(1000));
+  EXPECT_GE(took, std::chrono::milliseconds(500));
+  EXPECT_LT(took, std::chrono::seconds(10)) << "30,000 tokens take more than 30 s";
   for (const Result& r : results) EXPECT_EQ(r.finish, Finish::deadline);
   EXPECT_GT(results[0].ids.size(), 5u);
   EXPECT_EQ(results[0].ids, continuation(prompt, results[0].ids.size()));
@@ -952,8 +962,8 @@ TEST(Deadline, EndsARequestThatSitsOut) {
 
 TEST(Deadline, CountsFromTheFirstWait) {
   toy::Model m;
-  const auto request = m.scheduler->request({text(1, 20)}, within(0.2f, 5));
-  std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  const auto request = m.scheduler->request({text(1, 20)}, within(1, 5));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1050));
   EXPECT_EQ(run(*request)[0].ids, continuation(text(1, 20), 5));
   EXPECT_EQ(toy::error_of([&] { m.scheduler->request({text(1, 20)}, within(-1)); }), ErrorKind::invalid_argument);
   const std::vector<GenerateParams> two{within(1), within(2)};

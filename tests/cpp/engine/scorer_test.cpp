@@ -92,12 +92,14 @@ TEST(Scorer, CancelAndGoOn) {
   score(*m.scheduler, ids, scores, m.cancel);
   Cancel cancel;
   int runs = 0;
+  std::atomic<bool> returned{false};
   m.seen->in_run = [&] {
     if (++runs != 2) return;
     cancel.request();
-    std::this_thread::sleep_for(std::chrono::milliseconds(60));  // gives the caller time to see the cancellation
+    for (int waited = 0; !returned && waited < 20000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
   EXPECT_EQ(toy::error_of([&] { score(*m.scheduler, ids, again, cancel); }), ErrorKind::cancelled);
+  returned = true;
   EXPECT_EQ(m.leaked(), 0);  // waits for the end of the step
   m.seen->in_run = {};
   score(*m.scheduler, ids, again, m.cancel);
@@ -237,7 +239,7 @@ TEST(Scorer, CancelIsSeenInTheMiddleOfAStep) {
   const auto start = std::chrono::steady_clock::now();
   cancel.request();
   for (std::thread& t : callers) t.join();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(100));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));  // the step goes on until `allowed` changes
   const std::vector<float> scores_before = scores, rows_before = rows;
   allowed = 1000;
   Ids got;

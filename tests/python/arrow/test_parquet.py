@@ -239,9 +239,12 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path, minilm: pumice.Model) -> N
                 os._exit(1)
         return child
 
-    started = time.monotonic()
-    encode(tmp_path / "unbroken")
-    seconds, stopped, grown = time.monotonic() - started, 0, [0]
+    def seconds_of(folder: Path) -> float:
+        started = time.monotonic()
+        encode(folder)
+        return time.monotonic() - started
+
+    seconds, stopped, grown = min(seconds_of(tmp_path / "unbroken"), seconds_of(tmp_path / "again")), 0, [0]
     for moment in moments(0.6 * seconds, 10):
         stopped += killed(start, moment)
         grown.append(complete(out, rows))

@@ -757,7 +757,7 @@ def test_a_model_whose_calls_block_holds_up_no_other(monkeypatch: pytest.MonkeyP
         while pools.prepare._free > -4 or pools_too.encode._free > -6 or pools_too.together._threads < 1:
             await asyncio.sleep(0.005)
         assert (pools.prepare._threads, pools_too.encode._threads) == (8, 64)
-        assert os_threads() > before + 64
+        assert os_threads() > before + 40  # idle threads of tests before may end meanwhile
         answers = asyncio.gather(
             other.achat("Hi", max_tokens=2),
             other.agenerate("One", max_new_tokens=2),
@@ -796,14 +796,14 @@ def test_a_result_that_comes_with_the_cancellation_is_discarded() -> None:
         task = asyncio.create_task(in_thread(Workers(1, 1), lambda: done.set() or 3, discard=dropped.append))
         await asyncio.sleep(0)
         assert done.wait(30)
-        time.sleep(0.1)  # the thread passes the result on, while the event loop stands still
+        time.sleep(0.1)  # time for the thread to pass the result on, while the event loop stands still
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(main())
-    assert dropped == [3]
+    assert within(5, lambda: dropped == [3])
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the result", "with the result"])
@@ -945,15 +945,15 @@ def test_threads_end_with_their_model() -> None:
 # ---------------------------------------------------------------- Ctrl-C, close, exit, fork
 def test_ctrl_c() -> None:
     code = """
-import asyncio, signal
+import _thread, asyncio, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 m = pumice.load(samples.smollm2(), n_ctx=512)
 async def main():
     await asyncio.gather(*(m.agenerate("Once", max_new_tokens=400) for _ in range(4)))
 for delay in (0.01, 0.05, 0.2):
-    threading.Timer(delay, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     begin = time.perf_counter()
     try:
+        _thread.start_new_thread(lambda: (time.sleep(delay), os.kill(os.getpid(), signal.SIGINT)), ())
         asyncio.run(main())
     except KeyboardInterrupt:
         print(time.perf_counter() - begin < delay + 1)
@@ -1039,7 +1039,8 @@ def test_close_gives_memory_back_at_once() -> None:
     async def main() -> None:
         model = pumice.load(samples.smollm2(), device="cpu", n_ctx=512)
         task = asyncio.create_task(model.agenerate("Once", max_new_tokens=20, temperature=0))
-        await asyncio.sleep(0.05)
+        while not model.stats()["steps"]:
+            await asyncio.sleep(0.001)
         model.close()
         assert (await task).ids.size == 20
         with pytest.raises(ValueError, match="closed"):

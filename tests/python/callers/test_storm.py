@@ -55,10 +55,10 @@ threads = [threading.Thread(target=others, args=(i,)) for i in range(3)]
 for thread in threads:
     thread.start()
 rng, came, ended = random.Random(1), 0, 0
+signal.signal(signal.SIGALRM, signal.default_int_handler)
 for i in range(60):
-    signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.001, 0.08))
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.001, 0.08))
         if i % 2:
             m.generate("Once", max_new_tokens=400, temperature=1)
         else:

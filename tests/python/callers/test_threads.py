@@ -112,16 +112,18 @@ def test_times_of_the_queue_and_of_the_first_token(tmp_path: Path) -> None:
 
         def waiting(wanted: int) -> float:
             """Returns when `wanted` calls began to wait, or the last moment before they stopped to wait."""
-            end = last = time.perf_counter()
-            while model.stats()["waiting"] != wanted:
-                last = time.perf_counter()
-                assert last < end + 60
+            begin = last = time.perf_counter()
+            while True:
+                now = time.perf_counter()
+                if model.stats()["waiting"] == wanted:
+                    return time.perf_counter() if wanted else last
+                last = now
+                assert last < begin + 60
                 time.sleep(0.001)
-            return time.perf_counter() if wanted else last
 
         model.set_limits(running=1)
         with ThreadPoolExecutor(2) as pool:
-            first = pool.submit(lambda: model.generate([prompt + i for i in range(16)], max_new_tokens=100, **given))
+            first = pool.submit(lambda: model.generate([prompt + i for i in range(16)], max_new_tokens=450, **given))
             while model.stats()["running"] == 0:
                 time.sleep(0.001)
             second = pool.submit(lambda: model.generate(prompt[::-1].copy(), max_new_tokens=2, **given))
@@ -234,15 +236,14 @@ def test_chunk_seconds(smollm2: pumice.Model) -> None:
     tokens wait that a stream computes ahead. All have the tokens of the whole answer."""
     given = {"max_new_tokens": 60, "ignore_eos": True, "temperature": 0}
     whole = smollm2.generate("Rivers", **given)
-    chunks, times = [], []
-    for chunk in smollm2.stream("Rivers", **given, chunk_seconds=0.1):
-        chunks.append(chunk)
-        times.append(time.monotonic())
+    begun = time.monotonic()
+    chunks = list(smollm2.stream("Rivers", **given, chunk_seconds=0.1))
+    took = time.monotonic() - begun
     assert [i for chunk in chunks for i in chunk.ids.tolist()] == whole.ids.tolist()
     assert "".join(map(str, chunks)) == str(whole)
-    assert len(chunks[0].ids) == 1 and len(chunks) <= 60 // 3
-    for chunk, before, now in zip(chunks[1:-1], times, times[1:]):
-        assert now - before > 0.05 or len(chunk.ids) >= 16  # a thread may wake late, and the next time in time
+    assert len(chunks[0].ids) == 1
+    # Not the time between two chunks: this thread may read one of them late, and the next one not. The first and the last wait for nothing.
+    assert len(chunks) <= 2 + took / 0.1 + 60 / 16
 
 
 def test_max_seconds(smollm2: pumice.Model) -> None:

@@ -101,16 +101,16 @@ def test_score_equals_logits(smollm2: pumice.Model) -> None:
 
 
 def test_gemma_tokenizer_loads_in_under_a_second() -> None:
-    """The tokenizer must load in 1 s on an idle machine. The test allows 5 s, because the machine may be busy."""
+    """The tokenizer must load in 1 s on an idle machine. The test allows 5 s of processor time, because the machine may be busy."""
     import time
 
     from pumice import _core
     from pumice.tokens.tokenizer_files import load_tokenizer
 
     path = samples.gemma3()
-    begin = time.perf_counter()
+    begin = time.process_time()
     tokenizer = load_tokenizer(_core.open_file(str(path)))
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     print(f"262,144 words in {seconds:.2f} s")
     assert tokenizer.vocab_size == 262144
     assert seconds < 5

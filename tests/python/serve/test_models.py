@@ -40,6 +40,14 @@ def loads(monkeypatch: pytest.MonkeyPatch, slowly: float = 0.0) -> list[str]:
     return noted
 
 
+async def begun(noted: list[str]) -> None:
+    """Waits until a load has begun."""
+    until = time.monotonic() + 60
+    while not noted:
+        assert time.monotonic() < until
+        await asyncio.sleep(0.01)
+
+
 def server(names: str, **settings: Any) -> Any:
     path = samples.minilm()
     return app(dict.fromkeys(names, path), load=dict.fromkeys(names, TINY), **settings)
@@ -62,13 +70,13 @@ def test_models_are_loaded_once_when_they_are_asked_for(monkeypatch: pytest.Monk
 
 
 def test_a_load_ends_when_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = loads(monkeypatch, 0.5)
+    noted = loads(monkeypatch, 2.0)
 
     async def main() -> None:
         async with running(server("a", lazy=True)) as client:
             leave = [asyncio.Event() for _ in range(3)]
             asked = [asyncio.create_task(embed(client, "a", leave=each)) for each in leave]
-            await asyncio.sleep(0.1)
+            await begun(noted)
             leave[0].set()
             leave[1].set()
             await asyncio.sleep(0.1)
@@ -85,13 +93,13 @@ def test_a_load_ends_when_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_request_behind_a_cancelled_load_gets_a_load_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = loads(monkeypatch, 0.2)
+    noted = loads(monkeypatch, 1.0)
 
     async def main() -> None:
         async with running(server("a", lazy=True)) as client:
             leave = asyncio.Event()
             first = asyncio.create_task(embed(client, "a", leave=leave))
-            await asyncio.sleep(0.1)
+            await begun(noted)
             leave.set()
             second = asyncio.create_task(embed(client, "a"))
             assert (await second).status == 200
