@@ -28,8 +28,6 @@ from pumice.chats.response_parser import ResponseParser
 from pumice.errors import ChatTemplateError
 from pumice.generate.generation import Generation
 from pumice.generate.reasoning import Marks, ReasoningBudgets
-from pumice.model import generate_calls
-from pumice.model.speculation import speculation
 
 THINKS: Any = {"template_kwargs": {"enable_thinking": True, "thinking": True}}
 SCHEMA = {
@@ -199,6 +197,7 @@ def test_guesses_change_nothing(thinker: pumice.Model) -> None:
         assert found.ids.tolist() == plain.ids.tolist()
 
 
+@pytest.mark.usefixtures("always_guesses")
 def test_guesses_of_a_smaller_model_change_nothing(thinker: pumice.Model) -> None:
     form: Any = {"response_format": FORM, "temperature": 1.1, "seed": 4, "n": 3}
     guessed = right = 0
@@ -228,11 +227,10 @@ def byte_tokens(count: int) -> tokenizers.Tokenizer:
     return made
 
 
+@pytest.mark.usefixtures("always_guesses")
 @pytest.mark.parametrize("name", guesses.MODELS)
-def test_guesses_of_a_models_own_head_change_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guesses_of_a_models_own_head_change_nothing(name: str, tmp_path: Path) -> None:
     """The guesses are those of a draft head (qwen3_5) or of an assistant (gemma4)."""
-    # Guesses are made even where they save no time, as on a fast machine.
-    monkeypatch.setattr(generate_calls, "speculation", lambda *given: {**speculation(*given), "always": True})
     folder = guesses.write_folder(name, tmp_path)
     count = json.loads((folder / "config.json").read_text())
     count = count.get("text_config", count)["vocab_size"]

@@ -794,6 +794,7 @@ def test_speculation_changes_nothing(smollm2: pumice.Model) -> None:
         assert guessed.finish_reason == plain.finish_reason
 
 
+@pytest.mark.usefixtures("always_guesses")
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.8, "seed": 4}, {"temperature": 0, "repetition_penalty": 1.2}])
 def test_what_a_grammar_leaves_no_choice_of_is_guessed(options: dict[str, Any], smollm2: pumice.Model) -> None:
     """Where a grammar allows only one text, such as the name of a key, its tokens must be guessed and checked several at a time. The answer
@@ -803,12 +804,9 @@ def test_what_a_grammar_leaves_no_choice_of_is_guessed(options: dict[str, Any], 
     grammar = Grammar.json_schema({**schema, "additionalProperties": False})
     prompts = ["Alice studies law:", "Bob likes red:", "Carol:"]
     call: dict[str, Any] = {"grammar": grammar, "max_new_tokens": 70, **options}
-    # A new model is loaded, because a model measures what guesses cost it, and other tests may have slowed down the steps of a shared
-    # model.
-    with pumice.load(smollm2.path, device="cpu") as model:
-        alone = [model.generate(prompt, **call) for prompt in prompts]
-        guessed = model.generate(prompts, **call)
-        plain = model.generate(prompts, speculate="off", **call)
+    alone = [smollm2.generate(prompt, **call) for prompt in prompts]
+    guessed = smollm2.generate(prompts, **call)
+    plain = smollm2.generate(prompts, speculate="off", **call)
     for i in range(len(prompts)):
         assert guessed[i].ids.tolist() == plain[i].ids.tolist()
         assert guessed[i].finish_reason == plain[i].finish_reason

@@ -126,6 +126,7 @@ def test_a_real_model(smollm2: pumice.Model) -> None:
     assert smollm2.chat(talk, max_tokens=40, temperature=0, speculate="lookup").text == wanted.text
 
 
+@pytest.mark.usefixtures("always_guesses")
 @pytest.mark.parametrize("kind", ["repeats", "grammar"])
 def test_async_calls_end(smollm2: pumice.Model, kind: str) -> None:
     """A call of an event loop waits for eight steps at a time, and pauses at 32 unread tokens. With guesses, four steps may give more than

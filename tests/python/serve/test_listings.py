@@ -63,6 +63,7 @@ def figure(answer: Answer, name: str) -> float:
     return float(next(line for line in answer.body.decode().splitlines() if line.startswith(name + "{")).rpartition(" ")[2])
 
 
+@pytest.mark.usefixtures("always_guesses")
 def test_guesses_are_counted(smollm2: pumice.Model) -> None:
     text = "one two three four five six seven eight nine ten " * 4
     asked = {"prompt": text, "max_tokens": 40, "temperature": 0, "ignore_eos": True}
@@ -74,7 +75,6 @@ def test_guesses_are_counted(smollm2: pumice.Model) -> None:
         return await client.get("/metrics")
 
     found = with_server({"chat": smollm2}, work)
-    # How many tokens are guessed depends on how long steps take, so the numbers differ from run to run.
     assert figure(found, "pumice_drafted_tokens_total") >= figure(found, "pumice_accepted_tokens_total") > 0
     assert figure(found, "pumice_queue_seconds_count") == 4.0  # also of a client that left
 
