@@ -288,9 +288,9 @@ def _allow_files(connections: int, workers: int) -> None:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # For each worker, the parent has a pair of sockets for figures and one end of a pair that says when to stop. 256 are for model files,
-    # event loops and other sockets.
+    # event loops and other sockets. asyncio may accept as many connections at once as the backlog has, before one of them can be refused.
     least = 3 * workers + 256
-    needed = least + connections + LINGERING
+    needed = least + 2 * connections + LINGERING
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)

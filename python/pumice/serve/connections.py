@@ -39,7 +39,7 @@ class Transport:
         return self.lingers or self._transport.is_closing()
 
     def close(self) -> None:
-        """Sends what was written, and then closes the connection. While the client may still be sending, only ends the sending."""
+        """Sends what was written, and then closes the connection. If Connection.may_linger() says so, only ends the sending."""
         if self.is_closing():
             return
         connection: Any = self._transport.get_protocol()
