@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "tests"), str(ROOT / "tests" 
 import samples  # noqa: E402
 
 import pumice  # noqa: E402
-from pumice.model import generate_calls  # noqa: E402
+from pumice.model import chat_calls, generate_calls  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,9 +32,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def always_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guesses of later tokens are made even where they save no time, as on a fast machine or beside other processes."""
+    """Guesses of later tokens are made even where they save no time (on a fast machine, or beside other processes)."""
     real = generate_calls.speculation
-    monkeypatch.setattr(generate_calls, "speculation", lambda *given: {**real(*given), "always": True})
+    for module in (chat_calls, generate_calls):
+        monkeypatch.setattr(module, "speculation", lambda *given: {**real(*given), "always": True})
 
 
 @pytest.fixture(scope="session")

@@ -613,7 +613,7 @@ TEST(Backend, CancelStopsALongPromptSoonAndTheNextRunIsWhole) {
   batch.ids = ids;
   batch.segments = {&segment, 1};
   std::vector<float> out(static_cast<std::size_t>(n) * 512);
-  double least = 1e9;  // seconds from a cancellation to the error: other processes can make single ones longer
+  std::vector<double> all;  // seconds from a cancellation to the error: other processes can make single ones longer
   for (const int after_us : {0, 300, 2000, 6000, 10000}) {
     Cancel cancel;
     Clock::time_point asked;
@@ -633,9 +633,10 @@ TEST(Backend, CancelStopsALongPromptSoonAndTheNextRunIsWhole) {
     EXPECT_TRUE(cancelled);
     const double late = std::chrono::duration<double>(seen - asked).count();
     EXPECT_LT(late, 5);
-    least = std::min(least, late);
+    all.push_back(late);
   }
-  EXPECT_LT(least, 0.1) << "20 ms on a quiet machine";
+  std::ranges::sort(all);
+  EXPECT_LT(all[2], 0.1) << "20 ms on a quiet machine";
   EXPECT_EQ(advance(s, ids, 0, pages), expected);
 }
 

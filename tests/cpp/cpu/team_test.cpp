@@ -165,7 +165,7 @@ TEST(Team, FirstComeFirstServed) {
       team.parallel(1, [&](std::int64_t, int) { order.push_back(c); }, cancel);
     });
     while (asks <= c) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(40));  // the caller now waits for its turn
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));  // time for the caller to begin to wait
   }
   hold = false;
   holder.join();

@@ -233,7 +233,7 @@ def test_ctrl_c_at_every_line_of_a_wait(late: bool) -> None:
         go_on.acquire()
         task = Task(lambda go_on=go_on: int(go_on.acquire(timeout=30)))
         if late:
-            _thread.start_new_thread(lambda go_on=go_on: (time.sleep(0.3), go_on.release()), ())
+            _thread.start_new_thread(lambda go_on=go_on: (time.sleep(0.1), go_on.release()), ())
         else:
             go_on.release()
             assert task.wait(30)

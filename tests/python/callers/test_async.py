@@ -1039,7 +1039,7 @@ def test_close_gives_memory_back_at_once() -> None:
     async def main() -> None:
         model = pumice.load(samples.smollm2(), device="cpu", n_ctx=512)
         task = asyncio.create_task(model.agenerate("Once", max_new_tokens=20, temperature=0))
-        while not model.stats()["steps"]:
+        while not model.stats()["steps"] and not task.done():
             await asyncio.sleep(0.001)
         model.close()
         assert (await task).ids.size == 20

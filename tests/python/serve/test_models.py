@@ -77,6 +77,7 @@ def test_a_load_ends_when_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -
             leave = [asyncio.Event() for _ in range(3)]
             asked = [asyncio.create_task(embed(client, "a", leave=each)) for each in leave]
             await begun(noted)
+            await asyncio.sleep(0.1)  # time for the others to join the load, which takes 2 s
             leave[0].set()
             leave[1].set()
             await asyncio.sleep(0.1)
