@@ -40,11 +40,11 @@ def loads(monkeypatch: pytest.MonkeyPatch, slowly: float = 0.0) -> list[str]:
     return noted
 
 
-async def begun(noted: list[str]) -> None:
-    """Waits until a load has begun."""
-    until = time.monotonic() + 60
-    while not noted:
-        assert time.monotonic() < until
+async def until_noted(noted: list[str], what: str, seconds: float = 60) -> None:
+    """Waits until loads() has noted something: "load" or "cancelled"."""
+    until = time.monotonic() + seconds
+    while what not in noted:
+        assert time.monotonic() < until, noted
         await asyncio.sleep(0.01)
 
 
@@ -76,7 +76,7 @@ def test_a_load_ends_when_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -
         async with running(server("a", lazy=True)) as client:
             leave = [asyncio.Event() for _ in range(3)]
             asked = [asyncio.create_task(embed(client, "a", leave=each)) for each in leave]
-            await begun(noted)
+            await until_noted(noted, "load")
             await asyncio.sleep(0.1)  # time for the others to join the load, which takes 2 s
             leave[0].set()
             leave[1].set()
@@ -84,9 +84,7 @@ def test_a_load_ends_when_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -
             assert noted == ["load"]  # one still waits
             leave[2].set()
             await asyncio.gather(*asked)
-            until = time.monotonic() + 5
-            while "cancelled" not in noted and time.monotonic() < until:
-                await asyncio.sleep(0.01)
+            await until_noted(noted, "cancelled", 5)
             assert noted == ["load", "cancelled"]
             assert (await embed(client, "a")).status == 200  # the next one begins anew
 
@@ -100,7 +98,7 @@ def test_a_request_behind_a_cancelled_load_gets_a_load_of_its_own(monkeypatch: p
         async with running(server("a", lazy=True)) as client:
             leave = asyncio.Event()
             first = asyncio.create_task(embed(client, "a", leave=leave))
-            await begun(noted)
+            await until_noted(noted, "load")
             leave.set()
             second = asyncio.create_task(embed(client, "a"))
             assert (await second).status == 200
