@@ -40,8 +40,9 @@ struct LoadOptions {
   std::string task;
   std::vector<model::LoraSpec> lora;
   std::shared_ptr<const files::ModelFile> assistant;  // the file of the model's assistant (model/assistant.h), or null
-  bool sketch = true;  // whether a CPU makes a sketch of the head where that makes decoding faster (cpu/sketch.h)
-  bool mtp = true;     // whether the model's draft head is loaded, if the file has one (model::Config::draft)
+  bool sketch = true;         // whether a CPU makes a sketch of the head where that makes decoding faster (cpu/sketch.h)
+  bool mtp = true;            // whether the model's draft head is loaded, if the file has one (model::Config::draft)
+  bool allow_unread = false;  // as in model::DescribeOptions
 };
 
 }  // namespace pumice::engine

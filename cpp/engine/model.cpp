@@ -35,12 +35,15 @@ model::Description describe(const std::shared_ptr<const files::ModelFile>& file,
                                                 .mlm_head = options.mlm_head,
                                                 .draft = options.mtp,
                                                 .task = options.task,
-                                                .lora = options.lora});
+                                                .lora = options.lora,
+                                                .allow_unread = options.allow_unread});
   std::vector<PoolKind> pooling = options.pooling;
   if (pooling.empty()) pooling = {d.config.pooling.value_or(usual_pooling(d))};
   model::add_modules(d, pooling, options.modules.empty() ? model::modules_in(file, d.config) : options.modules);
   if (!options.score_ids.empty()) model::add_score(d, options.score_ids);
-  if (options.assistant) model::add_assistant(d, options.assistant, {.quantize = options.quantize, .compute = options.compute});
+  if (options.assistant)
+    model::add_assistant(d, options.assistant,
+                         {.quantize = options.quantize, .compute = options.compute, .allow_unread = options.allow_unread});
   return d;
 }
 

@@ -57,7 +57,7 @@ void find_sources(const files::ModelFile& file, const Description& d, Config& c)
 }  // namespace
 
 void add_assistant(Description& d, std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options) {
-  const DescribeOptions own{.quantize = options.quantize, .compute = options.compute};
+  const DescribeOptions own{.quantize = options.quantize, .compute = options.compute, .allow_unread = options.allow_unread};
   auto assistant = std::make_shared<Description>(describe_assistant(file, own, d));
   Config& c = assistant->config;
   if (d.config.family->name != c.family->assists)

@@ -216,13 +216,30 @@ class Resolver {
     }
   }
 
+  // Tensors that nobody reads are an entry of Description::incomplete. Those of layers are an error, because results would differ from the
+  // original's, unless the caller allows them.
   void note_unread() {
-    const std::string unread = names_.unread([&](Role role) {
+    const TensorNames::Unread unread = names_.unread([&](Role role) {
       for (std::size_t layer = 0; layer < d_.layers.size(); ++layer)
         if (asked(d_, role, layer).need != Need::never) return true;
       return false;
     });
-    if (!unread.empty()) d_.incomplete.push_back(unread);
+    const std::size_t in_layers = unread.in_layers.size(), count = in_layers + unread.others.size();
+    if (count == 0) return;
+    const std::string& first = in_layers > 0 ? unread.in_layers.front() : unread.others.front();
+    if (in_layers > 0 && !options_.allow_unread) {
+      const std::string more = in_layers > 1 ? str(" and ", in_layers - 1, " other tensor", in_layers > 2 ? "s" : "") : "";
+      throw Error(ErrorKind::model_format,
+                  str(file_->path(), ": tensor ", first, more, " of the layers of this \"", config().family->name,
+                      "\": this version does not read ", in_layers > 1 ? "them" : "it",
+                      ", so results would not be the original's. load(unread_tensors=\"warn\") runs the model without ",
+                      in_layers > 1 ? "them" : "it"))
+          .in_file(file_->path())
+          .at_field(first);
+    }
+    d_.incomplete.push_back(str("has ", count, " tensor", count > 1 ? "s" : "", " that this \"", config().family->name,
+                                "\" does not read (", first, count > 1 ? " is the first" : "",
+                                "): not run, so results may not be the original's"));
   }
 
   std::shared_ptr<const files::ModelFile> file_;

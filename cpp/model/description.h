@@ -121,10 +121,12 @@ struct DescribeOptions {
   bool draft = true;  // whether the draft head is read, if the file has one
   std::string task;   // the adapters of this task are merged into the weights (model/adapters.h)
   std::vector<LoraSpec> lora;
+  // Whether tensors of layers that no part of the model reads are an entry of Description::incomplete. If false, they are an error.
+  bool allow_unread = false;
 };
 
-// Throws the errors of read_config(). Also throws ErrorKind::model_format if a tensor is missing or has the wrong shape, and
-// ErrorKind::unsupported_model if its format is unknown.
+// Throws the errors of read_config(). Also throws ErrorKind::model_format if a tensor is missing, has the wrong shape, or belongs to a
+// layer and is not read, and ErrorKind::unsupported_model if its format is unknown.
 Description describe(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options);
 // Describes an assistant. Its weights come after those of `model`, which are the first ones of the result.
 Description describe_assistant(std::shared_ptr<const files::ModelFile> file, const DescribeOptions& options, const Description& model);

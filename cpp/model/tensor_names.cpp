@@ -395,28 +395,24 @@ bool TensorNames::of_other_part(std::string_view name) const {
   return begins_with_one_of(kOtherParts, name);
 }
 
-std::string TensorNames::unread(const std::function<bool(Role)>& reads) const {
+TensorNames::Unread TensorNames::unread(const std::function<bool(Role)>& reads) const {
   const auto known = names_read(reads);
   const std::set<std::string> before = before_layers();
-  const auto is_read = [&](std::string_view name) {
-    if (is_buffer(name) || is_known(known, name)) return true;
-    for (const std::string& begin : before) {
-      const auto layer = number_after(name, begin);
-      if (!layer) continue;
-      // A layer beyond the model's is one that predicts draft tokens (require_no_more_layers).
-      return *layer >= static_cast<std::int64_t>(config_.layers.size()) ||
-             is_known(known, without_expert(str(begin, "{}", name.substr(name.find('.', begin.size())))));
-    }
-    return of_other_part(name);
-  };
-  std::string first;
-  std::size_t count = 0;
+  Unread unread;
   for (const files::TensorInfo& tensor : file_.tensors()) {
-    if (!is_read(tensor.name) && count++ == 0) first = tensor.name;
+    const std::string_view name = tensor.name;
+    if (is_buffer(name) || is_known(known, name)) continue;
+    const auto begin = std::ranges::find_if(before, [&](const std::string& each) { return number_after(name, each).has_value(); });
+    if (begin == before.end()) {
+      if (!of_other_part(name)) unread.others.push_back(tensor.name);
+      continue;
+    }
+    // A layer beyond the model's is one that predicts draft tokens (require_no_more_layers).
+    if (*number_after(name, *begin) >= static_cast<std::int64_t>(config_.layers.size())) continue;
+    if (!is_known(known, without_expert(str(*begin, "{}", name.substr(name.find('.', begin->size()))))))
+      unread.in_layers.push_back(tensor.name);
   }
-  if (count == 0) return {};
-  return str("has ", count, " tensor", count > 1 ? "s" : "", " that this \"", config_.family->name, "\" does not read (", first,
-             count > 1 ? " is the first" : "", "): not run, so results may not be the original's");
+  return unread;
 }
 
 }  // namespace pumice::model

@@ -51,9 +51,12 @@ class TensorNames {
   std::vector<std::string> adapter_names(Role role, std::size_t layer) const;
   // Returns the first of the possible names of a role's weight or bias.
   std::string first_name(Role role, std::size_t layer, std::string_view suffix) const;
-  // Returns a text that says how many tensors no role uses and names the first, such as a q_norm in a Llama. Empty if there are none.
-  // Tensors of other models and tasks do not count.
-  std::string unread(const std::function<bool(Role)>& reads) const;
+  // The names of the tensors that no role uses, in the order of the file: those of layers, such as a q_norm in a Llama, and others. Tensors
+  // of other models and tasks do not count.
+  struct Unread {
+    std::vector<std::string> in_layers, others;
+  };
+  Unread unread(const std::function<bool(Role)>& reads) const;
 
   // Throws ErrorKind::model_format because the file lacks a role's weight or bias.
   [[noreturn]] void missing(Role role, std::size_t layer, std::string_view suffix) const {

@@ -93,7 +93,7 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
                          std::optional<std::int64_t> threads, const std::vector<std::string>& pooling, const std::vector<py::dict>& modules,
                          const std::vector<std::int32_t>& score_ids, const std::optional<std::string>& task,
                          const std::vector<py::dict>& lora, bool sketch, bool mtp, const std::shared_ptr<files::ModelFile>& assistant,
-                         const std::string& mlm_head) {
+                         const std::string& mlm_head, bool allow_unread) {
   LoadOptions options;
   options.device = device;
   options.gpu_layers = gpu_layers;
@@ -124,6 +124,7 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
   options.mtp = mtp;
   options.assistant = assistant;
   options.mlm_head = mlm_use(mlm_head);
+  options.allow_unread = allow_unread;
   return options;
 }
 
@@ -135,7 +136,8 @@ void bind_options(py::module_& module) {
            "quantize"_a = py::none(), "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(),
            "expert_cache"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(), "pooling"_a = std::vector<std::string>{},
            "modules"_a = std::vector<py::dict>{}, "score_ids"_a = std::vector<std::int32_t>{}, "task"_a = py::none(),
-           "lora"_a = std::vector<py::dict>{}, "sketch"_a = true, "mtp"_a = true, "assistant"_a = py::none(), "mlm_head"_a = "maybe");
+           "lora"_a = std::vector<py::dict>{}, "sketch"_a = true, "mtp"_a = true, "assistant"_a = py::none(), "mlm_head"_a = "maybe",
+           "allow_unread"_a = false);
 }
 
 }  // namespace pumice::bindings

@@ -78,6 +78,7 @@ LOADING: dict[str, tuple[Any, str | None]] = {
     "n_ctx": (_count, "tokens per sequence"),
     "quantize": (str, '"q8_0", "q4_k", ...: pack float weights in this format while loading'),
     "compute": (str, '"auto" or "float32"'),
+    "unread_tensors": (str, '"error" or "warn": what a tensor of a layer is that the model does not read'),
 }
 # Those of commands that hold conversations.
 LOADING_CHATS: dict[str, tuple[Any, str | None]] = LOADING | {

@@ -188,6 +188,7 @@ class LoadOptions:
         # Whether an encoder's MLM head is read, for sparse vectors: "never"; "maybe", if config.json names a class ...ForMaskedLM and the
         # file has the head; or "always", where a missing head is an error.
         mlm_head: str = "maybe",
+        allow_unread: bool = False,  # whether tensors of layers that no part of the model reads are a warning; if false, they are an error
     ) -> None: ...
 
 def plan(file: ModelFile, options: LoadOptions) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class LoadKeywords(TypedDict, total=False):
     lora: str | os.PathLike[str] | tuple[str | os.PathLike[str], float] | Sequence[Any] | None
     sketch: bool
     mtp: bool | str | os.PathLike[str]
+    unread_tensors: str
     prompts: Mapping[str, str] | None
     progress: Progress
 
@@ -54,6 +55,7 @@ LOAD_DEFAULTS: dict[str, Any] = dict.fromkeys(LoadKeywords.__annotations__) | {
     "compute": "auto",
     "sketch": True,
     "mtp": True,
+    "unread_tensors": "error",
 }
 
 
@@ -114,6 +116,7 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
         if not os.fspath(o["mtp"]):
             raise ValueError("mtp is empty; it must be True, False or the path of an assistant")
         o["mtp"] = _whole_path(o["mtp"])
+    choice("unread_tensors", o["unread_tensors"], ("error", "warn"))
     if o["prompts"] is not None:
         if not isinstance(o["prompts"], Mapping):
             raise TypeError(f"prompts must be a dict from name to text, not {type(o['prompts']).__name__}")
@@ -156,5 +159,6 @@ def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: Se
         sketch=options["sketch"],
         mtp=options["mtp"] is not False,
         mlm_head=config.sparse.head,
+        allow_unread=options["unread_tensors"] == "warn",
         assistant=None if isinstance(options["mtp"], bool) else _core.open_file(str(resolve(options["mtp"]))),
     )

@@ -77,6 +77,9 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     mtp: False leaves out the layer that predicts draft tokens (Qwen 3.5 and 3.6, Qwen3-Next), with its memory and its keys and values. If
         it is loaded, generate() uses it for guesses. A path or hub id is that of the model's assistant, whose layers predict draft tokens
         (Gemma 4).
+    unread_tensors: "error" or "warn". A tensor of a layer that pumice does not read means that the model computes something that pumice
+        does not. That is a ModelFormatError, or with "warn" an IncompleteModelWarning: then the model runs without the tensor, and its
+        results are not the original's.
     prompts: name -> text that encode(prompt_name=name) puts before each text.
     progress: True, False, None (shows a bar over the bytes if loading takes longer than a second), or a function of (done, total).
 

@@ -257,8 +257,10 @@ def test_what_is_wrong_with_an_assistants_file_names_the_file(tmp_path: Path) ->
     folder = assistants.write_folder(name, tmp_path)
     tensors = assistants.assistant_tensors(name, assistants.golden(name)["shapes"])
     path = assistants.write_assistant(name, tmp_path / "more", tensors | {"model.layers.0.mystery.weight": np.ones((2, 2), np.float32)})
+    with pytest.raises(pumice.ModelFormatError, match="more: tensor model.layers.0.mystery.weight of the layers"):
+        pumice.load(folder, mtp=path, **EXACT)
     with pytest.warns(pumice.IncompleteModelWarning, match="its assistant .*more.*mystery"):
-        pumice.load(folder, mtp=path, **EXACT).close()
+        pumice.load(folder, mtp=path, unread_tensors="warn", **EXACT).close()
     holes = {key: tensor * np.nan if key.endswith("layers.0.mlp.up_proj.weight") else tensor for key, tensor in tensors.items()}
     path = assistants.write_assistant(name, tmp_path / "holes", holes)
     with pytest.raises(pumice.NumericError, match="holes.*up_proj"):

@@ -73,13 +73,15 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
             "lora": [],
             "sketch": True,
             "mtp": True,
+            "allow_unread": False,
             "assistant": None,
         }
     given: dict[str, Any] = {"device": "cpu", "gpu_layers": "all", "gpu_experts": 3, "quantize": "q8_0", "n_ctx": 99, "kv_dtype": "q8_0"}
-    given |= {"kv_budget": 1 << 20, "expert_cache": 1 << 21, "threads": 3, "sketch": False, "mtp": False}
+    given |= {"kv_budget": 1 << 20, "expert_cache": 1 << 21, "threads": 3, "sketch": False, "mtp": False, "unread_tensors": "warn"}
     with pumice.load(path, **given, compute="float32", pooling="last") as model:
         options = vars(model._core.options)
         behind: dict[str, Any] = {"modules": [], "mlm_head": "maybe", "score_ids": [], "task": None, "lora": [], "assistant": None}
+        given["allow_unread"] = given.pop("unread_tensors") == "warn"
         assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": ["last"], **behind}
     with pumice.load(path, compute="float32") as model:  # makes keys and values float32, too, unless kv_dtype is given
         assert model._core.options.kv_dtype == "f32"
@@ -93,6 +95,7 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
         ({"device": "cpu:0"}, ValueError, "device='cpu:0' is not one of 'auto', 'cpu', 'vulkan'"),
         ({"device": "vulcan"}, ValueError, "did you mean 'vulkan'"),
         ({"device": 0}, TypeError, "device must be a string"),
+        ({"unread_tensors": "no"}, ValueError, "unread_tensors='no' is not one of 'error', 'warn'"),
         ({"sketch": 1}, TypeError, "sketch must be True or False, not 1"),
         ({"gpu_layers": -1}, ValueError, 'gpu_layers=-1 is out of range: for all layers it is "all"'),
         ({"gpu_layers": -2}, ValueError, "gpu_layers=-2 is out of range: it must be at least 0"),

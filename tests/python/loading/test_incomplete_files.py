@@ -156,11 +156,40 @@ ONES = np.ones((4, 4), np.float32)
 def test_tensors_that_no_layer_of_the_family_has(tmp_path: Path) -> None:
     layers = 1 + max(int(name.split(".")[2]) for name in random_models.tensors("llama32") if name.startswith("model.layers."))
     more = {f"model.layers.{i}.self_attn.{c}_norm.weight": np.ones(8, np.float32) for i in range(layers) for c in "qk"}
-    said = rf'has {2 * layers} tensors that this "llama" does not read \(model.layers.0.self_attn.[kq]_norm.weight is the first\)'
-    with pytest.warns(pumice.IncompleteModelWarning, match=said):
-        model = pumice.load(added("llama32", more, tmp_path), device="cpu")
+    path = added("llama32", more, tmp_path)
+    first = r"model\.layers\.0\.self_attn\.[kq]_norm\.weight"
+    said = rf'tensor {first} and {2 * layers - 1} other tensors of the layers of this "llama": .*load\(unread_tensors="warn"\) runs'
+    for call in (pumice.load, pumice.plan):
+        with pytest.raises(pumice.ModelFormatError, match=said) as error:
+            call(path, device="cpu")
+        assert re.fullmatch(first, str(error.value.field))
+    with pytest.warns(pumice.IncompleteModelWarning, match=rf"has {2 * layers} tensors that .* \({first} is the first\)"):
+        model = pumice.load(path, device="cpu", unread_tensors="warn")
     with model:
         assert "note: the file has" in str(model.summary())
+
+
+# Norms inside of a branch, as in BitNet-embedding, whose config.json names another family; a norm that another family has in this place; a
+# matrix of another kind of network.
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("qwen3", "model.layers.0.self_attn.inner_attn_ln.weight"),
+        ("qwen3", "model.layers.0.mlp.ffn_layernorm.weight"),
+        ("llama32", "model.layers.1.pre_feedforward_layernorm.weight"),
+        ("mixtral", "model.layers.0.block_sparse_moe.shared_expert.up_proj.weight"),
+        ("bert", "encoder.layer.1.attention.self.distance_embedding.weight"),
+        ("t5", "encoder.block.1.layer.2.layer_norm.weight"),
+    ],
+)
+def test_a_tensor_of_a_layer_that_nobody_reads(model: str, name: str, tmp_path: Path) -> None:
+    path = added(model, {name: ONES}, tmp_path)
+    said = rf'tensor {re.escape(name)} of the layers of this "\w+": this version does not read it'
+    with pytest.raises(pumice.ModelFormatError, match=said) as error:
+        pumice.load(path, device="cpu")
+    assert error.value.field == name and error.value.file == str(path)
+    with pytest.warns(pumice.IncompleteModelWarning, match=rf"has 1 tensor that .* \({re.escape(name)}\)"):
+        pumice.load(path, device="cpu", unread_tensors="warn").close()
 
 
 @pytest.mark.parametrize("name", ["linear.weight", "model.embedding_adapter.weight", "model.norm.bias2", "model.layers.zero.bias", "x"])
@@ -190,12 +219,16 @@ def test_parts_of_other_tasks_are_no_loss(model: str, names: list[str], tmp_path
         pumice.load(added(model, dict.fromkeys(names, ONES), tmp_path), device="cpu").close()
 
 
-@pytest.mark.parametrize("name", ["blk.0.attn_q.scale", "embedding_adapter.weight"])
+@pytest.mark.parametrize("name", ["blk.0.attn_q.scale", "blk.1.attn_sub_norm.weight", "embedding_adapter.weight"])
 def test_a_gguf_tensor_that_the_family_does_not_have(name: str, tmp_path: Path) -> None:
     keys, tensors = random_gguf.gguf_parts("llama32")
     path = random_gguf.write(tmp_path / "m.gguf", keys, tensors | {name: np.ones(1, np.float32)})
+    if name.startswith("blk."):
+        with pytest.raises(pumice.ModelFormatError, match=rf'tensor {re.escape(name)} of the layers of this "llama": '):
+            pumice.plan(path, device="cpu")
+    tokenizer = random_models.make_folder("llama32", tmp_path / "f")
     with pytest.warns(pumice.IncompleteModelWarning, match=rf'has 1 tensor that this "llama" does not read \({re.escape(name)}\)'):
-        pumice.load(path, device="cpu", tokenizer=random_models.make_folder("llama32", tmp_path / "f")).close()
+        pumice.load(path, device="cpu", tokenizer=tokenizer, unread_tensors="warn").close()
 
 
 @pytest.mark.parametrize("name", [name for name, variant in random_models.VARIANTS.items() if variant.kind not in ("refused",)])
