@@ -40,7 +40,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from .chats.chat import ChatResult
+    from .chats.results import ChatResult
     from .encode.encoding import Encoded, Predicted, Prediction, Ranked, RankHit
     from .encode.sparse import SparseVectors
     from .encode.token_labels import LabeledSpan, TokenLabels

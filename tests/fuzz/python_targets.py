@@ -33,8 +33,9 @@ from pumice.chats.response_parser import ResponseParser, ResponseTemplate  # noq
 from pumice.chats.response_templates import ROWS  # noqa: E402
 from pumice.errors import PumiceError  # noqa: E402
 from pumice.generate.grammar import Grammar, Grammars  # noqa: E402
+from pumice.tokens.decoding import _BYTES  # noqa: E402
 from pumice.tokens.tokenizer_files import load_tokenizer  # noqa: E402
-from pumice.tokens.tokenizers import _BYTES, Tokenizer  # noqa: E402
+from pumice.tokens.tokenizers import Tokenizer  # noqa: E402
 
 OF_FILES: tuple[type[BaseException], ...] = (PumiceError, MemoryError)
 OF_CALLS: tuple[type[BaseException], ...] = (*OF_FILES, TypeError, ValueError)

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..common.arguments import argument, check_text, flag, listed, plain, shown, shown_path
+from ..common.arguments import argument, plain, shown, shown_path
 from ..common.forks import Lock, cached_property
 from ..common.side_files import read_object
 from ..errors import ChatTemplateError, GrammarError, ModelFormatError
-from ..generate.answers import Kind, ToolCall
-from ..generate.generation import Chunk, Continuation, Generation
-from ..generate.grammar import Grammar, check_grammars, is_there
+from ..generate.generation import Continuation, Generation
+from ..generate.grammar import Grammar, is_there
 from ..generate.prompts import prompt_ids
 from ..generate.reasoning import Marks
 from ..generate.settings import SamplingParams
 from . import answer_grammars, response_templates
-from .response_parser import FIELDS, Event, ResponseParser, ResponseTemplate
-from .tool_schemas import check_tools
+from .questions import (
+    Question,
+)
+from .response_parser import ResponseParser, ResponseTemplate
+from .results import Answer, ChatResult, kind_tokens_of
 
 if TYPE_CHECKING:
     from .. import _core
@@ -33,171 +34,9 @@ if TYPE_CHECKING:
 
 Int32 = npt.NDArray[np.int32]
 
-# Template variables that chat() sets itself. ChatTemplate reserves more names (RESERVED in chat_templates.py).
-_RESERVED = ("self", "messages", "add_generation_prompt")
 # The prompt may already contain the beginning of the answer, such as "<think>". chat() looks for it in the last 256 characters of the
 # prompt.
 _OPENED = 256
-
-
-# ---------------------------------------------------------------- results
-def _kind_tokens(kinds: Sequence[Kind]) -> dict[str, int]:
-    return {kind: kinds.count(kind) for kind in get_args(Kind)}
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class ChatResult(Generation):
-    """A Generation that answers a conversation. Its `text` is the whole answer as the model wrote it, without control tokens.
-
-    prompt: the text that the chat template rendered.
-    content: the answer without reasoning and tool calls.
-    reasoning: the model's reasoning, or None.
-    tool_calls: the calls that the model asks for, each a ToolCall.
-    tool_errors: one message for each call that cannot be parsed. The text of such a call stays in content.
-    reasoning_key: the key under which the chat template expects reasoning in a message.
-    parser: the function that turns `content` into `parsed`.
-    kind_tokens: the number of tokens of "content", "reasoning" and "tool_call", together len(ids). A token counts for the kind of its first
-        character, and a marker for the kind that it opens or closes."""
-
-    prompt: str = ""
-    content: str = ""
-    reasoning: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_errors: tuple[str, ...] = ()
-    reasoning_key: str = "reasoning_content"
-    parser: Callable[[str], Any] = answer_grammars.json_of
-    kind_tokens: Mapping[str, int] = field(default_factory=lambda: _kind_tokens(()))
-
-    @property
-    def parsed(self) -> Any:
-        """The answer in the form that response_format asked for: a pydantic object, or else the JSON value of .content.
-
-        Raises ValueError if the answer is incomplete or is not JSON, and pydantic's ValidationError if the answer does not match the
-        pydantic type."""
-        if self.finish_reason in ("length", "cancelled"):
-            why = "max_new_tokens or the context ended it" if self.finish_reason == "length" else "it was cancelled"
-            raise ValueError(f"the answer is not complete: {why} after {len(self.ids)} tokens. It begins {shown(self.content, 80)}")
-        return self.parser(self.content)
-
-    @property
-    def message(self) -> dict[str, Any]:
-        """The answer as a message, to append to the conversation."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content}
-        if self.reasoning is not None:
-            message[self.reasoning_key] = self.reasoning
-        if self.tool_calls:
-            message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in self.tool_calls
-            ]
-        return message
-
-    def to_openai(self) -> dict[str, Any]:
-        """Returns the answer as a dict in the shape of an OpenAI chat completion."""
-        reason = {"eos": "stop", "grammar": "stop", "cancelled": None}.get(self.finish_reason or "", self.finish_reason)
-        message: dict[str, Any] = {"role": "assistant", "content": self.content}
-        if self.reasoning is not None:
-            message["reasoning_content"] = self.reasoning
-        if self.tool_calls:
-            message |= {"content": self.content or None, "tool_calls": [call.to_openai() for call in self.tool_calls]}
-            reason = "tool_calls" if reason == "stop" else reason
-        used = {"prompt_tokens": self.prompt_tokens, "completion_tokens": len(self.ids)}
-        return {
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-            "usage": {**used, "total_tokens": sum(used.values())},
-        }
-
-
-class Answer(Continuation):
-    """A sequence whose text is parsed while it arrives. Of the control tokens, the parser sees only those that its markers contain."""
-
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams, parser: ResponseParser, heard: Mapping[int, str]) -> None:
-        super().__init__(tokenizer, params)
-        self._parser, self._heard = parser, heard
-        self._read_text = 0
-        self._places: list[int] = []  # for each token that was read, how many characters the parser was fed before it
-        self._over = False
-
-    def parsed(self) -> ResponseParser:
-        """Parses the rest of the text and returns the parser. Must be called after the sequence has ended."""
-        self._events(len(self.text), over=True)
-        return self._parser
-
-    def kind_tokens(self) -> dict[str, int]:
-        """Returns the number of tokens of each kind. Must be called after the sequence has ended."""
-        return _kind_tokens(self.parsed().kinds_at(self._places[: len(self.ids)]))  # a stop may have cut off tokens that were read
-
-    def chunks(self, index: int) -> list[Chunk]:
-        """Returns the chunk of take() split into chunks of one kind each: content, reasoning or tool calls."""
-        chunk = self.take(index)
-        if chunk is None:
-            return []
-        events = [event for event in self._events(self._sent_text, chunk.finish_reason is not None) if event]
-        if len(events) == 1 and events[0] == Event("content", chunk.text):  # most chunks are like this
-            return [chunk]
-        if not events:
-            return [replace(chunk, text="", kind=self._parser.kind)]
-        nothing: dict[str, Any] = {"ids": np.empty(0, np.int32), "logprobs": None, "top_ids": None, "top_logprobs": None, "pieces": ()}
-        nothing["reasoning_cut"] = False
-        result = []
-        for i, event in enumerate(events):
-            last = chunk.finish_reason if i == len(events) - 1 else None
-            tokens = {} if i == 0 else nothing  # the first chunk gets all of the tokens
-            said: dict[str, Any] = {"text": event.text, "kind": event.kind, "calls": event.calls}
-            said |= {"call_deltas": event.deltas, "call_errors": event.failed}
-            result.append(replace(chunk, finish_reason=last, **said, **tokens))
-        return result
-
-    def _events(self, end: int, over: bool) -> list[Event]:
-        """Parses the text between the last parsed position and `end`, and returns the events. over: the answer ends at `end`."""
-        if self._over:
-            return []
-        pieces, at, fed = [], self._read_text, self._parser.length
-        while len(self._places) < len(self.ids) and self.starts[len(self._places)] <= end:
-            index = len(self._places)
-            start = max(self.starts[index], at)
-            fed += start - at
-            pieces.append(self.text[at:start])
-            self._places.append(fed)
-            if (token := self._heard.get(self.ids[index])) is not None:
-                pieces.append(token)
-                fed += len(token)
-            at = start
-        pieces.append(self.text[at:end])
-        self._read_text, self._over = max(at, end), over
-        events = self._parser.feed("".join(pieces))
-        return events + self._parser.finish() if over else events
-
-
-# ---------------------------------------------------------------- what a model makes of a conversation
-@dataclass(frozen=True)
-class Question:
-    """The checked arguments of one chat() call."""
-
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
-    variables: dict[str, Any]
-    parse_special: bool
-    choice: str = "auto"  # "auto", "required", or the name of a tool
-    parallel: bool = True
-    format: answer_grammars.Format | None = None
-    continues: bool = False  # the answer goes on from the last message
-
-    @property
-    def continued(self) -> tuple[str, ...]:
-        """The keys of the last message whose text the answer continues: its content or, if that is empty, its reasoning."""
-        if not self.continues:
-            return ()
-        last = self.messages[-1]
-        reasoning = tuple(key for key, kind in FIELDS.items() if kind == "reasoning" and isinstance(last.get(key), str) and last[key])
-        return reasoning if reasoning and not last["content"] else ("content",)
-
-    @property
-    def must_call(self) -> bool:
-        """Whether the answer has to call a tool."""
-        return self.choice != "auto"
 
 
 @dataclass(frozen=True)
@@ -229,7 +68,7 @@ class Asked:
     def result(self, generation: Generation, answer: Continuation) -> ChatResult:
         """Returns the ChatResult for an answer. `answer` is the object that continuation() returned."""
         if not isinstance(answer, Answer):
-            kinds = _kind_tokens(["content"] * len(generation.ids))
+            kinds = kind_tokens_of(["content"] * len(generation.ids))
             return ChatResult(**vars(generation), prompt=self.prompt, content=generation.text, parser=self.parser, kind_tokens=kinds)
         found = answer.parsed()
         return ChatResult(
@@ -540,150 +379,3 @@ def _given_shape(given: Any) -> Mapping[str, Any]:
     value = read_object(path, given=True)
     inner = value.get("response_template")
     return inner if isinstance(inner, dict) else value
-
-
-# ---------------------------------------------------------------- checks
-def check_question(
-    messages: Any,
-    tools: Any,
-    tool_choice: Any,
-    parallel_tool_calls: Any,
-    template_kwargs: Any,
-    parse_special: Any,
-    response_format: Any = None,
-    grammar: Any = None,
-    continue_final: Any = False,
-    name: str = "messages",
-) -> Question:
-    """Checks the arguments of chat() and save_prefix(). Raises TypeError or ValueError that names the wrong argument. name: what the
-    argument with the messages is called."""
-    with argument(name):
-        conversation = check_messages(messages)
-    variables = check_template_kwargs(template_kwargs)
-    with argument("tools"):
-        known = check_tools(tools)
-    if known and variables.get("tools") is not None:
-        raise TypeError("tools was given twice: as tools= and in template_kwargs")
-    chosen = _check_choice(tool_choice, known)
-    parallel = flag("parallel_tool_calls", parallel_tool_calls)
-    if chosen == "none":
-        known, chosen = [], "auto"
-    if grammar is not None and response_format is not None:
-        raise TypeError("response_format and grammar were both given; an answer has one form")
-    with argument("response_format"):
-        form = answer_grammars.check_response_format(response_format)
-    if grammar is not None:
-        with argument("grammar"):
-            only = check_grammars(grammar, 1, True)[0]
-        form = None if only is None else answer_grammars.Format(only)
-    if form is not None and chosen != "auto":
-        asked = "grammar" if grammar is not None else "response_format"
-        raise ValueError(f"tool_choice={shown(tool_choice)} and {asked} were both given: the answer would have to be both")
-    continues = flag("continue_final", continue_final)
-    special = flag("parse_special", parse_special)
-    question = Question(conversation, known, variables, special, chosen, parallel or not known, form, continues)
-    if continues:
-        _check_continued(question, "grammar" if grammar is not None else "response_format")
-    return question
-
-
-def _check_continued(question: Question, form: str) -> None:
-    """Raises ValueError if an answer cannot continue the last message. form: the name of the argument that gave question.format."""
-    last = question.messages[-1]
-    if last["role"] != "assistant":
-        raise ValueError(
-            f"continue_final=True: the answer continues the last message, which must be the assistant's; its role is {shown(last['role'])}"
-        )
-    if last.get("tool_calls"):
-        raise ValueError("continue_final=True: the last message has tool_calls, and calls cannot be continued")
-    whole = {form: question.format is not None, "tool_choice": question.must_call, "parallel_tool_calls": not question.parallel}
-    for name, given in whole.items():
-        if given:
-            raise ValueError(
-                f"continue_final=True and {name} were both given: {name} describes a whole answer, and the beginning of this one is there "
-                f"already"
-            )
-
-
-def _check_choice(given: Any, tools: Sequence[Mapping[str, Any]]) -> str:
-    if given is None:
-        return "auto"
-    if isinstance(given, Mapping):
-        function = given.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else given.get("name")
-    else:
-        name = given
-    names = [tool["function"]["name"] for tool in tools]
-    if not isinstance(name, str) or name not in ("auto", "none", "required", *names):
-        raise ValueError(
-            f"tool_choice={shown(given)} is neither 'auto', 'none' or 'required' nor one of the tools ({', '.join(names) or 'none'})"
-        )
-    if name == "required" and not tools:
-        raise ValueError("tool_choice='required' without tools: there is nothing to call")
-    return name
-
-
-def check_template_kwargs(given: Any) -> dict[str, Any]:
-    """Checks template_kwargs and returns it as a dict. Raises TypeError if it is not a dict, if a name is not a string, or if chat() sets
-    the variable itself."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise TypeError(
-            f"template_kwargs must be a dict from the name of a variable to its value, not {type(given).__name__} {shown(given)}"
-        )
-    for name in given:
-        if not isinstance(name, str):
-            raise TypeError(f"template_kwargs has the key {shown(name)}; names of variables are strings")
-        if name in _RESERVED:
-            raise TypeError(f"template_kwargs cannot set {name!r}: chat() sets it itself")
-    return dict(given)
-
-
-def check_content(content: Any, where: str) -> Any:
-    """Returns the content of a message as text. OpenAI's list of parts is accepted if all parts are text, and is joined with line feeds."""
-    if isinstance(content, str):
-        return check_text(content, where)
-    if not isinstance(content, (list, tuple)):
-        raise TypeError(f"{where} is {'None' if content is None else type(content).__name__ + ' ' + shown(content)}; it must be a string")
-    texts = []
-    for i, part in enumerate(content):
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, Mapping) else part
-            raise ValueError(
-                f'{where}, part {i}, is {shown(kind)}: this version reads text only, as a string or as {{"type": "text", "text": "..."}}'
-            )
-        texts.append(check_text(part["text"], f"the text of part {i} of {where}"))
-    return "\n".join(texts)
-
-
-def check_messages(messages: Any) -> list[dict[str, Any]]:
-    """Checks a conversation and returns it as a list of plain dicts. A single string becomes one user message."""
-    if isinstance(messages, str):
-        messages = [{"role": "user", "content": messages}]
-    if isinstance(messages, (Mapping, bytes)) or not isinstance(messages, Sequence):
-        raise TypeError(f'messages must be a list of {{"role": ..., "content": ...}} dicts, not {type(messages).__name__}')
-    messages = listed(messages)
-    if not messages:
-        raise ValueError("messages is empty; a conversation has at least one message")
-    for i, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            many = ". A call takes one conversation; several calls, from threads or with achat(), run in one batch"
-            raise TypeError(
-                f"message {i} is a {type(message).__name__}, not a dict with role and content"
-                f"{many if isinstance(message, (list, str)) else ''}"
-            )
-        if not isinstance(message.get("role"), str):
-            if "role" in message:
-                raise TypeError(f'message {i}: "role" is {shown(message["role"])}; it must be a string such as "user"')
-            raise ValueError(f'message {i} has no "role" (a string such as "user"); it has {shown(list(message))}')
-        check_text(message["role"], f"the role of message {i}")
-        if "content" not in message and not message.get("tool_calls"):
-            raise ValueError(f'message {i} has no "content"; it has {shown(list(message))}')
-    checked = []
-    for i, message in enumerate(messages):
-        content = message.get("content")
-        if content is not None or not message.get("tool_calls"):  # a message with calls may have no content
-            content = check_content(content, f"the content of message {i}")
-        checked.append({**message, "role": plain(message["role"]), "content": content})
-    return checked

@@ -12,15 +12,26 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..common.arguments import did_you_mean, shown
-from ..generate.answers import DECODER, CallDelta, Kind, ToolCall
+from ..common.arguments import shown
+from ..generate.answers import CallDelta, Kind, ToolCall
 from .arriving_calls import ArrivingCalls, Plan, plan_of
+from .call_readers import (
+    MOST_CALLS,
+    QUOTES,
+    READERS,
+    SPELT_OUT,
+    OpenText,
+    calls_in,
+    check_keys,
+    check_placeholders,
+    checked_arguments,
+    filled,
+)
 from .markers import Found, Pattern, Scanner, Watch
-from .python_calls import python_calls
 from .tool_schemas import typed
 
 # The fields that a response template may have, and the kind of text that each field holds.
@@ -32,7 +43,6 @@ FIELDS: dict[str, Kind] = {
     "tool_calls": "tool_call",
 }
 _BETWEEN = "\n"  # separates the parts of a field's text if the template has no "join"
-_MOST_CALLS = 1024  # maximum number of calls in one answer
 _MOST_ERRORS = 100
 
 
@@ -89,7 +99,7 @@ class ResponseTemplate:
             raise ValueError("response_template is nested too deep") from None
 
     def _read(self, spec: Mapping[str, Any]) -> None:
-        _check_keys("response_template", spec, ("version", "defaults", "fields", "start_anchor", "start_anchor_pattern"))
+        check_keys("response_template", spec, ("version", "defaults", "fields", "start_anchor", "start_anchor_pattern"))
         if spec.get("version", 1) != 1:
             raise ValueError(f"response_template has version {shown(spec['version'])}; version 1 is read here")
         if not isinstance(spec.get("defaults", {}), Mapping):
@@ -150,14 +160,6 @@ def _spelt(fields: Mapping[str, Any], calls: bool) -> str:
     return re.sub(r"\\(.)", r"\1", json.dumps(told, ensure_ascii=False).replace("\\\\", "\\"))
 
 
-def _check_keys(where: str, given: Any, known: Sequence[str]) -> None:
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{where} must be a dict, found {type(given).__name__}")
-    for key in given:
-        if key not in known:
-            raise ValueError(f"{where} has the unknown key {shown(key)}{did_you_mean(key, known)} (known: {', '.join(known)})")
-
-
 def _marker(given: Mapping[str, Any], name: str, where: str) -> Pattern | None:
     literal, pattern = given.get(name), given.get(f"{name}_pattern")
     if literal is not None and pattern is not None:
@@ -187,10 +189,10 @@ def _field(name: str, given: Any) -> Field:
     where = f"response_template, field {shown(name)}"
     if name not in FIELDS:
         raise ValueError(f"{where}: this version reads the fields {', '.join(FIELDS)}")
-    _check_keys(where, given, _KEYS)
+    check_keys(where, given, _KEYS)
     kind, content, arguments = FIELDS[name], given.get("content", "text"), given.get("content_args", {})
-    if content not in _READERS or (kind != "tool_call" and content != "text"):
-        fine = ("text",) if kind != "tool_call" else tuple(_READERS)
+    if content not in READERS or (kind != "tool_call" and content != "text"):
+        fine = ("text",) if kind != "tool_call" else tuple(READERS)
         raise ValueError(f"{where}: content is {shown(content)}; it can be {', '.join(fine)}")
     if not isinstance(arguments, Mapping):
         raise ValueError(f"{where}: content_args is no dict")
@@ -201,262 +203,15 @@ def _field(name: str, given: Any) -> Field:
     if join is not None and not isinstance(join, str):
         raise ValueError(f"{where}: join must be a text")
     if transform is not None:
-        _check_placeholders(transform, where)
+        check_placeholders(transform, where)
     if transform is not None and kind != "tool_call":
         raise ValueError(f"{where}: transform is for tool_calls; this field is a text")
-    arguments = _checked_arguments(content, arguments, where)
+    arguments = checked_arguments(content, arguments, where)
     field_open, close = _marker(given, "open", where), _marker(given, "close", where)
     if field_open is not None and field_open.takes_nothing():
         raise ValueError(f"{where}: open_pattern takes nothing: it begins with (?=")
     arrives = plan_of(content, arguments, transform, each)
     return Field(name, kind, field_open, close, content, arguments, _BETWEEN if join is None else join, transform, each, arrives)
-
-
-# ---- parsing of a tool call's region ----------------------------------------------------------------------------
-
-
-def _checked_arguments(content: str, given: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Checks content_args and returns a copy in which the regular expressions are Pattern objects."""
-    known = {
-        "json": ("unquoted_keys", "string_delims", "allow_non_json"),
-        "xml-inline": ("tag_pattern", "value_parser", "merge_duplicates", "string_delims"),
-        "kv-lines": ("line_sep", "kv_sep", "value_parser", "strip"),
-        "text": ("strip",),
-        "python": (),
-    }[content]
-    _check_keys(f"{where}, content_args", given, known)
-    result = dict(given)
-    if content == "xml-inline":
-        source = given.get("tag_pattern")
-        if not isinstance(source, str):
-            raise ValueError(f"{where}: xml-inline needs content_args.tag_pattern")
-        try:
-            result["tag_pattern"] = Pattern(source)
-        except ValueError as error:
-            raise ValueError(f"{where}: tag_pattern: {error}") from None
-        if not {"key", "value"} <= set(result["tag_pattern"].names):
-            raise ValueError(f"{where}: tag_pattern needs the groups (?P<key>...) and (?P<value>...)")
-    delimiters = given.get("string_delims", [])
-    if not isinstance(delimiters, Sequence) or not all(
-        isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(mark, str) and mark for mark in pair) for pair in delimiters
-    ):
-        raise ValueError(f"{where}: string_delims must be pairs of texts")
-    for name in ("line_sep", "kv_sep"):
-        if not isinstance(given.get(name, "x"), str) or given.get(name) == "":
-            raise ValueError(f"{where}: {name} must be a text")
-    inner = given.get("value_parser")
-    if inner is not None:
-        _check_keys(f"{where}, value_parser", inner, ("name", "args"))
-        name = inner.get("name", "text")
-        if name not in _READERS:
-            raise ValueError(f"{where}: value_parser is {shown(name)}; it can be {', '.join(_READERS)}")
-        result["value_parser"] = (name, _checked_arguments(name, inner.get("args", {}), f"{where}, value_parser"))
-    return result
-
-
-def _read_text(text: str, arguments: Mapping[str, Any]) -> str:
-    return text.strip() if arguments.get("strip", True) else text
-
-
-def _read_json(text: str, arguments: Mapping[str, Any]) -> Any:
-    plain = text
-    try:
-        if arguments.get("unquoted_keys") or arguments.get("string_delims"):
-            plain = _standard_json(text, arguments)
-        return _json_values(plain.strip())
-    except RecursionError:
-        raise ValueError("it is JSON that is nested too deep") from None
-    except ValueError as error:
-        if arguments.get("allow_non_json"):
-            return text.strip()
-        raise ValueError(f"it is no JSON: {error}") from None
-
-
-_BLANKS = re.compile(r"\s*")
-
-
-def _json_values(text: str) -> Any:
-    """Returns the JSON value in a text. If several values follow each other, returns a list of them (MiniMax M1 writes one call per
-    line)."""
-    values: list[Any] = []
-    at = 0
-    while at < len(text) or not values:
-        value, at = DECODER.raw_decode(text, at)
-        values.append(value)
-        at = _BLANKS.match(text, at).end()  # type: ignore[union-attr]
-        if len(values) > _MOST_CALLS:
-            raise ValueError(f"it has more than {_MOST_CALLS} values")
-    return values[0] if len(values) == 1 else values
-
-
-_BARE_KEY = re.compile(r"[{,]\s*([^\s\"{}\[\],:<]+)\s*:")
-
-
-def _standard_json(text: str, arguments: Mapping[str, Any]) -> str:
-    """Returns standard JSON for JSON with unquoted keys or with strings between a model's own marks."""
-    closers = dict(arguments.get("string_delims", []))
-    marks = sorted([*closers, '"'], key=len, reverse=True)
-    step = re.compile("|".join([*map(re.escape, marks), "[{,]"]))
-    out, at = [], 0
-    while (found := step.search(text, at)) is not None:
-        out.append(text[at : found.start()])
-        mark, at = found[0], found.end()
-        if mark in closers:
-            end = text.find(closers[mark], at)
-            if end < 0:
-                raise ValueError(f"a text after {mark} has no {closers[mark]}")
-            out.append(json.dumps(text[at:end], ensure_ascii=False))
-            at = end + len(closers[mark])
-        elif mark == '"':
-            string = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL).match(text, found.start())
-            if string is None:
-                raise ValueError("a text has no end")
-            out.append(string[0])
-            at = string.end()
-        elif arguments.get("unquoted_keys") and (key := _BARE_KEY.match(text, found.start())) is not None:
-            out.append(f"{mark}{json.dumps(key[1])}:")
-            at = key.end()
-        else:
-            out.append(mark)
-    return "".join([*out, text[at:]])
-
-
-def _read_inner(text: str, inner: tuple[str, Mapping[str, Any]] | None) -> Any:
-    return text if inner is None else _READERS[inner[0]](text, inner[1])
-
-
-def _read_tags(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for _, _, groups in arguments["tag_pattern"].find_all(text):
-        key = groups.get("key", "").strip()
-        value = groups["cdata"] if "cdata" in groups else _read_inner(groups.get("value", ""), arguments.get("value_parser"))
-        if key in result and arguments.get("merge_duplicates"):
-            value = [*(result[key] if isinstance(result[key], list) else [result[key]]), value]
-        result[key] = value
-    return result
-
-
-def _read_lines(text: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    result = {}
-    for line in text.split(arguments.get("line_sep", "\n")):
-        key, separator, value = line.partition(arguments.get("kv_sep", ":"))
-        if separator:
-            result[key.strip()] = _read_inner(value.strip(), arguments.get("value_parser"))
-    return result
-
-
-def _read_python(text: str, arguments: Mapping[str, Any]) -> Any:
-    """Returns the calls in a text in Python's syntax, such as [f(a=1), g()]. LFM2 can also write a list of calls in JSON."""
-    if _JSON_CALLS.match(text):
-        return _read_json(text, arguments)
-    return python_calls(text, _MOST_CALLS)
-
-
-_JSON_CALLS = re.compile(r"\s*\[?\s*\{")
-
-_READERS: dict[str, Any] = {
-    "text": _read_text,
-    "json": _read_json,
-    "xml-inline": _read_tags,
-    "kv-lines": _read_lines,
-    "python": _read_python,
-}
-# Parsers that return all values as text. The values are then converted to the types in the tool's schema.
-_SPELT_OUT = ("xml-inline", "kv-lines")
-
-_PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
-
-
-def _check_placeholders(transform: Any, where: str) -> None:
-    if isinstance(transform, Mapping):
-        for value in transform.values():
-            _check_placeholders(value, where)
-    elif isinstance(transform, list):
-        for value in transform:
-            _check_placeholders(value, where)
-    elif isinstance(transform, str) and _PLACEHOLDER.search(transform) and not _PLACEHOLDER.fullmatch(transform):
-        raise ValueError(f"{where}: transform has {shown(transform)}: a {{name}} stands alone or not at all")
-
-
-def _filled(transform: Any, known: Mapping[str, Any]) -> Any:
-    if isinstance(transform, Mapping):
-        return {key: _filled(value, known) for key, value in transform.items()}
-    if isinstance(transform, list):
-        return [_filled(value, known) for value in transform]
-    found = _PLACEHOLDER.fullmatch(transform) if isinstance(transform, str) else None
-    if found is None:
-        return transform
-    value: Any = known
-    for name in found[1].split("."):
-        if not isinstance(value, Mapping) or name not in value:
-            raise ValueError(f"it has no {found[1]!r}")
-        value = value[name]
-    return value
-
-
-def _calls_in(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (name, arguments) for each call in the parsed value of a region. The value is one call or a list of calls, each with or
-    without "function" around it."""
-    if isinstance(value, list):
-        if not value:
-            raise ValueError("it is an empty list")
-        for item in value[: _MOST_CALLS + 1]:
-            if isinstance(item, list):
-                raise ValueError("it is a list of lists")
-            yield from _calls_in(item)
-        return
-    function = value.get("function", value) if isinstance(value, dict) else None
-    if not isinstance(function, dict):
-        raise ValueError(f"it is {shown(value, 80)}, and a call has a name and arguments")
-    name = function.get("name")
-    arguments = function.get("arguments", function.get("parameters", {}))
-    if not isinstance(name, str) or not name.strip():
-        raise ValueError("it has no name of a function")
-    if isinstance(arguments, str):  # some models write the arguments as a string of JSON
-        arguments = _read_json(arguments, {}) if arguments.strip() else {}
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, dict):
-        raise ValueError(f"the arguments of {name.strip()!r} are {shown(arguments, 80)}, not an object")
-    yield name.strip(), arguments
-
-
-class _OpenText:
-    """Tells whether JSON or Python that arrives in pieces is currently inside a string. quotes: the quotation marks in front of which a
-    backslash may stand."""
-
-    def __init__(self, quotes: str, arguments: Mapping[str, Any]) -> None:
-        self._quotes = {quote: re.compile(rf"\\.?|{quote}", re.DOTALL) for quote in quotes}
-        self._closers = {**{quote: quote for quote in quotes}, **dict(arguments.get("string_delims", []))}
-        self._opener = re.compile("|".join(map(re.escape, sorted(self._closers, key=len, reverse=True))))
-        self._closer = ""
-        self._rest = ""
-
-    def after(self, piece: str) -> bool:
-        piece, at, self._rest = self._rest + piece, 0, ""
-        while at < len(piece):
-            if not self._closer:
-                found = self._opener.search(piece, at)
-                if found is None:
-                    break
-                self._closer, at = self._closers[found[0]], found.end()
-            elif self._closer not in self._quotes:
-                end = piece.find(self._closer, at)
-                if end < 0:
-                    break
-                at, self._closer = end + len(self._closer), ""
-            elif (found := self._quotes[self._closer].search(piece, at)) is None:
-                break
-            else:
-                at = found.end()
-                if found[0] == self._closer:
-                    self._closer = ""
-                elif found[0] == "\\":  # the escaped character comes with the next piece
-                    self._rest = "\\"
-        return bool(self._closer)
-
-
-_QUOTES = {"json": '"', "python": "\"'"}  # the quotation marks of the kinds of content that have strings
 
 
 # ---- the parser ------------------------------------------------------------------------------------------------
@@ -530,7 +285,7 @@ class ResponseParser:
         self._raw: list[str] = []  # the text of the current call, including its markers
         self._body: list[str] = []
         self._groups: Mapping[str, str] = {}
-        self._open_text: _OpenText | None = None  # set while a call in JSON or Python is read
+        self._open_text: OpenText | None = None  # set while a call in JSON or Python is read
         self._heard = 0  # the number of parts of the body that _open_text has seen
         self.calls: list[ToolCall] = []
         self.errors: list[str] = []
@@ -626,9 +381,9 @@ class ResponseParser:
         self._enter(opens)
         if opens is not None and opens.kind == "tool_call":
             self._raw, self._body, self._groups = [found.text], [], found.groups
-            quotes = _QUOTES.get(opens.content, "")
+            quotes = QUOTES.get(opens.content, "")
             has_texts = quotes or opens.arguments.get("string_delims")
-            self._open_text, self._heard = _OpenText(quotes, opens.arguments) if has_texts else None, 0
+            self._open_text, self._heard = OpenText(quotes, opens.arguments) if has_texts else None, 0
             name = found.groups.get("name")
             events.append(Event("tool_call", begun=True, name=name, deltas=tuple(self._arriving.begin(opens.arrives, name))))
 
@@ -681,17 +436,17 @@ class ResponseParser:
         events.append(Event("tool_call", calls=calls, deltas=tuple(deltas), failed=tuple(failed)))
 
     def _called(self, region: Field, body: str) -> list[tuple[str, dict[str, Any]]]:
-        value = _READERS[region.content](body, region.arguments)
+        value = READERS[region.content](body, region.arguments)
         if region.transform is not None and region.each:
             if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
                 raise ValueError("it is no list of objects")
-            value = [_filled(region.transform, {**self._groups, **item}) for item in value]
+            value = [filled(region.transform, {**self._groups, **item}) for item in value]
         elif region.transform is not None:
-            value = _filled(region.transform, {**self._groups, "content": value})
-        found = list(_calls_in(value))
-        if len(self.calls) + len(found) > _MOST_CALLS:
-            raise ValueError(f"an answer may have {_MOST_CALLS} calls")
-        if region.content in _SPELT_OUT:
+            value = filled(region.transform, {**self._groups, "content": value})
+        found = list(calls_in(value))
+        if len(self.calls) + len(found) > MOST_CALLS:
+            raise ValueError(f"an answer may have {MOST_CALLS} calls")
+        if region.content in SPELT_OUT:
             found = [(name, typed(arguments, self._schemas.get(name))) for name, arguments in found]
         return found
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import TokenizerError
-from ..tokens.gguf_tokenizer import BYTE, CONTROL, NORMAL, SPACE, SPLITS, UNKNOWN, UNUSED, USER_DEFINED, Built, build
+from ..tokens.gguf_tokenizer import BYTE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER_DEFINED, Built, build
 from ..tokens.tokenizers import Tokenizer
+from ..tokens.word_splits import SPLITS
 
 Keys = dict[str, Any]
 

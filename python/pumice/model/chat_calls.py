@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..chats.chat import check_question, is_conversation
+from ..chats.chat import is_conversation
+from ..chats.questions import check_question
 from ..common.arguments import argument, checked_keywords, flag, path_of, shown_path, warn
 from ..common.interruptible import interruptible
 from ..errors import ChatTemplateError, ContextLengthError, FallbackWarning, GrammarError, UnsupportedTaskError

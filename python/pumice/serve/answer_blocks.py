@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from ..chats.chat import ChatResult
+from ..chats.results import ChatResult
 from ..generate.answers import Kind, ToolCall
 from ..generate.generation import Chunk
 from .calls import Call

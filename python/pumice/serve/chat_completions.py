@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..chats.chat import ChatResult
+from ..chats.results import ChatResult
 from ..generate.generation import Chunk
 from ..model.model import Model
 from .calls import Call, dumped

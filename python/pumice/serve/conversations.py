@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..chats.chat import ChatResult
+from ..chats.results import ChatResult
 from ..common.arguments import argument, shown
 from ..errors import ChatTemplateError, ContextLengthError
 from ..event_loops.streams import AsyncStream

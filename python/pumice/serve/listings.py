@@ -7,7 +7,8 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from ..chats.chat import Asked, check_question
+from ..chats.chat import Asked
+from ..chats.questions import check_question
 from ..common.arguments import argument
 from ..errors import ChatTemplateError
 from ..model.model import Model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..chats.chat import ChatResult
+from ..chats.results import ChatResult
 from ..common.arguments import shown
 from .answer_blocks import Block, Blocks, Change, changes_of, whole
 from .calls import Call, dumped

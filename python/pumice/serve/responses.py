@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..chats.chat import ChatResult
+from ..chats.results import ChatResult
 from ..common.arguments import shown
 from ..generate.generation import Chunk
 from ..model.model import Model

@@ -23,8 +23,10 @@ from ..common.arguments import plain, shown, shown_path
 from ..common.side_files import field, read_bytes, read_object, read_text
 from ..errors import ModelFormatError, TokenizerError
 from . import gguf_tokenizer
+from .backends import check_template, copy_of, no_panic, unknown_id
 from .gguf_tokenizer import BYTE, Built, Vocabulary, end_ids
-from .tokenizers import Tokenizer, check_template, copy_of, layouts_of, no_panic, unknown_id
+from .tokenizers import Tokenizer, layouts_of
+from .word_splits import SPLITS
 
 if TYPE_CHECKING:
     from .._core import ModelFile
@@ -237,7 +239,7 @@ def _byte_level(folder: Path) -> Backend:
     vocabulary = Vocabulary(tokens, None, np.full(len(tokens), gguf_tokenizer.NORMAL, np.int32))
     if kind.startswith("clip"):
         return _clip(vocabulary, merges, config, folder)
-    split = gguf_tokenizer.SPLITS["qwen2" if kind.startswith("qwen2") else "gpt-2"]
+    split = SPLITS["qwen2" if kind.startswith("qwen2") else "gpt-2"]
     backend = gguf_tokenizer.byte_bpe(vocabulary, merges, split, shown_path(folder), bool(config.get("add_prefix_space", False)))
     if kind.startswith(_ROBERTA_KINDS):
         first, last = (

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
-import json
-import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,38 +13,20 @@ from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as Backend
 
 from ..common.address_space import check_memory
-from ..common.arguments import shown
-from ..common.exits import exit_waits, threads_start
+from ..common.exits import exit_waits
 from ..common.forks import cached_property
 from ..errors import TokenizerError
 from . import gguf_tokenizer
+from .backends import check_template, copy_of, ends_at_spaces, ids_of, no_panic, threads, unknown_id
 from .control_tokens import ControlTokens, with_own_tokens
-from .gguf_tokenizer import SPACE
+from .decoding import DecodeStream, Decoding, Int32
 
-Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 TEXT_MEMORY = 256  # maximum number of bytes that the tokenizers package uses per character of a text
 WORDS = 1 << 16  # maximum number of words whose ids a tokenizer caches, about 16 MB
 WORD = 32  # maximum length of a cached word in characters
-LONG_TEXT = 1 << 14  # characters from which a single text is read as a batch of one
-
-
-def copy_of(backend: Backend) -> Backend:
-    """Returns a copy that shares nothing with the original. If the copy were built from the model, the normalizer and the other parts of
-    the original, it would share these parts."""
-    with exit_waits:
-        return Backend.from_str(backend.to_str())
-
-
-def unknown_id(backend: Backend) -> int | None:
-    """Returns the id of the token for text that no other token spells, or None if this kind of tokenizer has no such token."""
-    with exit_waits:
-        token = getattr(backend.model, "unk_token", None)
-        if token is not None:
-            return backend.token_to_id(token)
-        return json.loads(backend.to_str())["model"].get("unk_id") if isinstance(backend.model, models.Unigram) else None
 
 
 @dataclass(frozen=True)
@@ -119,9 +96,9 @@ class Tokenizer:
         check_template(backend)
         with no_panic("trying the tokenizer"):
             self._single, self._pair = layouts_of(backend)
-        self._decoding = _Decoding.of(self)
+        self._decoding = Decoding.of(backend, self.added)
         # ids of known words (_by_words), or None if tokens may span spaces
-        self._words: dict[str, tuple[int, ...]] | None = {} if _ends_at_spaces(backend) else None
+        self._words: dict[str, tuple[int, ...]] | None = {} if ends_at_spaces(backend) else None
 
     @property
     def around(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -142,7 +119,7 @@ class Tokenizer:
         _check_text(text)
         check_memory(TEXT_MEMORY * len(text), "tokenising a text")
         with no_panic("tokenising"):
-            ids = _ids_of(self.backend, text) if parse_special else self._plain_ids(text)
+            ids = ids_of(self.backend, text) if parse_special else self._plain_ids(text)
         if add_special:
             before, after = self._single.parts
             ids = [*before, *ids, *after]
@@ -166,7 +143,7 @@ class Tokenizer:
 
     def _plain_ids(self, text: str) -> list[int]:
         plain, _, id_of = self._plain
-        return [id_of.get(i, i) for i in _ids_of(plain, text)]
+        return [id_of.get(i, i) for i in ids_of(plain, text)]
 
     def _with_prefix(self, text: str, prefix: str) -> str:
         pieces, at = [], 0
@@ -183,7 +160,7 @@ class Tokenizer:
         """Like encode_batch(), but also returns the place of each token in its text."""
         texts = self._checked(texts)
         with no_panic("tokenising"):
-            if _threads.run():
+            if threads.run():
                 encodings = self.backend.encode_batch(texts, add_special_tokens=False)
             else:
                 encodings = [self.backend.encode(text, add_special_tokens=False) for text in texts]
@@ -257,7 +234,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int] | Int32, skip_special: bool = True) -> str:
         """Returns the text of ids. Bytes that are not valid UTF-8 become U+FFFD."""
-        stream = DecodeStream(self, skip_special, strict=True)
+        stream = self._stream(skip_special, strict=True)
         return stream.step(ids) + stream.flush()
 
     def decode_stream(self, skip_special: bool = True) -> DecodeStream:
@@ -265,7 +242,10 @@ class Tokenizer:
         followed by that of flush(), are the text of decode().
 
         An id without a token becomes U+FFFD. A model can generate such an id if its output has more rows than its tokenizer has tokens."""
-        return DecodeStream(self, skip_special)
+        return self._stream(skip_special)
+
+    def _stream(self, skip_special: bool, strict: bool = False) -> DecodeStream:
+        return DecodeStream(self._decoding, self.special_ids if skip_special else frozenset(), strict)
 
     def token(self, index: int) -> str:
         """Returns a token as the vocabulary spells it."""
@@ -355,7 +335,7 @@ class Tokenizer:
 
     def _in_whole(self, texts: list[str]) -> list[list[int]]:
         with no_panic("tokenising"):
-            if _threads.run():
+            if threads.run():
                 return [e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
             return [self.backend.encode(text, add_special_tokens=False).ids for text in texts]
 
@@ -462,204 +442,4 @@ def _check_text(text: Any, name: str = "text") -> None:
             ) from None
 
 
-class _Threads:
-    """The threads in which the `tokenizers` package reads batches. It starts them at the first batch of the process. If that fails, the
-    package panics, prints a Rust backtrace, and each later batch of the process panics as well. So run() first starts and ends as many
-    threads."""
-
-    def __init__(self) -> None:
-        self._started = False
-
-    def run(self) -> bool:
-        """Returns whether the threads run or can be started now. If not, texts must be read one by one in the calling thread."""
-        if not self._started:
-            self._started = threads_start(self._count() + 1)  # one more: a thread that has ended may still count for a moment
-        return self._started
-
-    @staticmethod
-    def _count() -> int:
-        """Returns the number of processors that this process may use, which is the number of threads that the package starts."""
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-_threads = _Threads()
-
-
-def _ids_of(backend: Backend, text: str) -> list[int]:
-    """Returns the ids of a text. A long text is read as a batch of one, for which the package does not look for the places of tokens: 512
-    KiB of digits take 0.69 s in place of 1.09 s, and of punctuation 0.07 s in place of 0.20 s. A short text would only wait for the
-    package's threads."""
-    if len(text) >= LONG_TEXT and _threads.run():
-        return backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
-    return backend.encode(text, add_special_tokens=False).ids
-
-
-@contextmanager
-def no_panic(doing: str) -> Iterator[None]:
-    """A context manager for calls of the `tokenizers` package. A bare Exception or a panic (a BaseException, which `except Exception` does
-    not catch) becomes a TokenizerError."""
-    with exit_waits:
-        try:
-            yield
-        except BaseException as error:
-            if type(error) is not Exception and type(error).__name__ != "PanicException":
-                raise
-            raise TokenizerError(f"{doing} failed inside the tokenizers package: {error}. {gguf_tokenizer.FIX}") from None
-
-
-def _ends_at_spaces(backend: Backend) -> bool:
-    """Returns whether no token spans a space, and a space does not change the tokens next to it. This holds for BERT's tokenizer, because
-    its normalizer works character by character and its words end at spaces."""
-    steps = [(part and json.loads(part.__getstate__()).get("type")) for part in (backend.normalizer, backend.pre_tokenizer)]
-    bert = type(backend.model).__name__ == "WordPiece" and steps[0] in (None, "BertNormalizer") and steps[1] == "BertPreTokenizer"
-    return bert and not any(" " in token.content for token in backend.get_added_tokens_decoder().values())
-
-
-def check_template(backend: Backend) -> None:
-    """Raises TokenizerError if the template names a special token without defining it. With such a template, the tokenizers package panics
-    and prints a message."""
-    processor = backend.post_processor
-    waiting = [json.loads(processor.__getstate__())] if processor is not None else []
-    while waiting:
-        step = waiting.pop()
-        waiting += step.get("processors") or []
-        if step.get("type") != "TemplateProcessing":
-            continue
-        for part in chain(step.get("single") or (), step.get("pair") or ()):
-            name = (part.get("SpecialToken") or {}).get("id")
-            if name is not None and name not in (step.get("special_tokens") or {}):
-                raise TokenizerError(
-                    f"the post-processor's template uses {shown(name)}, which its special_tokens lack. {gguf_tokenizer.FIX}"
-                )
-
-
 # ---- decoding ------------------------------------------------------------------------------------
-
-
-def _byte_of_character() -> dict[str, int]:
-    """Returns GPT-2's alphabet as a dict from character to byte. A printable Latin-1 character stands for its own byte, and the characters
-    from U+0100 on stand for the other 68 bytes."""
-    themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = (b for b in range(256) if b not in themselves)
-    return {**{chr(b): b for b in themselves}, **{chr(256 + i): b for i, b in enumerate(others)}}
-
-
-_BYTES = _byte_of_character()
-_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
-
-
-UNKNOWN = "\ufffd"
-
-
-class _Decoding:
-    """Converts ids to bytes. If the bytes of a token do not depend on its neighbours, a table holds the bytes of each token. With the few
-    other decoders (such as WordPiece's), a token is decoded together with the token before it."""
-
-    def __init__(self, tokenizer: Tokenizer, kind: Literal["bytes", "pieces", "other"], strip_first: bool, fallback: bool) -> None:
-        self.backend = tokenizer.backend
-        self.added = tokenizer.added
-        self.special_ids = tokenizer.special_ids
-        self.kind, self.strip_first, self.fallback = kind, strip_first, fallback
-        self._cache: dict[int, bytes] = {}
-
-    @staticmethod
-    def of(tokenizer: Tokenizer) -> _Decoding:
-        decoder = tokenizer.backend.decoder
-        spec = json.loads(decoder.__getstate__()) if decoder is not None else {}
-        steps = spec.get("decoders", []) if spec.get("type") == "Sequence" else [spec]
-        kinds = [s.get("type") for s in steps]
-        if kinds == ["ByteLevel"]:
-            return _Decoding(tokenizer, "bytes", False, False)
-        if kinds == ["Metaspace"] and steps[0].get("replacement") == SPACE:
-            return _Decoding(tokenizer, "pieces", steps[0].get("prepend_scheme", "always") != "never", False)
-        spelling = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
-        if kinds[:3] == ["Replace", "ByteFallback", "Fuse"] and steps[0] == spelling:
-            if len(steps) == 3:
-                return _Decoding(tokenizer, "pieces", False, True)
-            if steps[3:] == [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]:
-                return _Decoding(tokenizer, "pieces", True, True)
-        return _Decoding(tokenizer, "other", False, False)
-
-    def piece(self, index: int, strict: bool) -> bytes:
-        known = self._cache.get(index)
-        if known is None:
-            if not strict and self.backend.id_to_token(index) is None:
-                return UNKNOWN.encode()
-            known = self._cache[index] = self._make_piece(index)
-        return known
-
-    def _make_piece(self, index: int) -> bytes:
-        text = self.backend.id_to_token(index)
-        if text is None:
-            raise ValueError(f"there is no token {index}: the vocabulary has {self.backend.get_vocab_size()}")
-        if self.kind == "bytes":
-            if index not in self.added and all(c in _BYTES for c in text):
-                return bytes(_BYTES[c] for c in text)
-            return text.encode()
-        if self.fallback and (byte := _BYTE_TOKEN.fullmatch(text)):
-            return bytes([int(byte[1], 16)])
-        return text.replace(SPACE, " ").encode()
-
-
-class DecodeStream:
-    """Decodes ids to text as they arrive."""
-
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, strict: bool = False) -> None:
-        self._decoding = tokenizer._decoding
-        self._strict = strict  # whether an id without a token is an error
-        self._skip: frozenset[int] = tokenizer.special_ids if skip_special else frozenset()
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._at_start = True
-        self._neighbour: list[int] = []  # the last id that was decoded, because the space before the next token depends on it
-
-    def step(self, ids: Iterable[int] | Int32 | int) -> str:
-        """Returns the text that these ids complete. Bytes of an unfinished character wait for the next call."""
-        new = [i for i in _id_list(ids) if i not in self._skip]
-        if not new:
-            return ""
-        if self._decoding.kind == "other":
-            return self._step_together(new)
-        piece = self._decoding.piece
-        data = b"".join([piece(i, self._strict) for i in new])
-        if self._at_start and data:
-            self._at_start = False
-            if self._decoding.strip_first and data[:1] == b" ":
-                data = data[1:]
-        return self._utf8.decode(data)
-
-    @property
-    def pending(self) -> bool:
-        """Whether bytes wait for the rest of their character."""
-        return bool(self._utf8.getstate()[0])
-
-    def flush(self) -> str:
-        """Returns U+FFFD for bytes that are still waiting for the rest of their character. Must be called after the last id."""
-        text = self._utf8.decode(b"", final=True)
-        self._at_start, self._neighbour = True, []
-        self._utf8.reset()
-        return text
-
-    def _step_together(self, new: list[int]) -> str:
-        backend = self._decoding.backend
-        unknown = {i for i in new if backend.id_to_token(i) is None}
-        if unknown and self._strict:
-            raise ValueError(f"there is no token {min(unknown)}: the vocabulary has {backend.get_vocab_size()}")
-        if unknown:
-            return "".join(UNKNOWN if i in unknown else self._step_together([i]) for i in new)
-        with no_panic("decoding"):
-            known = backend.decode(self._neighbour, skip_special_tokens=False) if self._neighbour else ""
-            text = backend.decode(self._neighbour + new, skip_special_tokens=False)
-        self._neighbour = new[-1:]
-        return text[len(known) :]
-
-
-def _id_list(ids: Iterable[int] | Int32 | int) -> list[int]:
-    array = np.asarray(ids if isinstance(ids, np.ndarray | int | np.integer) else list(ids))
-    if array.size == 0:
-        return []
-    if array.ndim > 1 or array.dtype.kind not in "iu":
-        raise TypeError(f"ids must be whole numbers in one row, found {array.dtype} {array.shape}")
-    flat: list[int] = array.reshape(-1).tolist()
-    if min(flat) < 0 or max(flat) >= 1 << 31:
-        raise ValueError(f"there is no token {min(flat) if min(flat) < 0 else max(flat)}")
-    return flat

@@ -146,7 +146,7 @@ def test_free_answers_may_call(hermes: pumice.Model) -> None:
 
 
 def _question(model: pumice.Model, tools: Any, choice: str | None = None) -> Any:
-    from pumice.chats.chat import check_question
+    from pumice.chats.questions import check_question
 
     return check_question([USER], tools, choice, True, None, False)
 
@@ -327,7 +327,7 @@ def test_reasoning_is_free_before_what_is_asked_for(hermes: pumice.Model) -> Non
 
 
 def _thinking(on: bool | None, form: Any = None) -> Any:
-    from pumice.chats.chat import check_question
+    from pumice.chats.questions import check_question
 
     given = None if on is None else {"enable_thinking": on}
     return check_question([USER], None, None, True, given, False, form or Grammar.choices(["dry", "wet"]))

@@ -12,8 +12,9 @@ from tool_answers import SHAPES, shape_of, without_end
 from tool_templates import NO_REASONING, TEMPLATES, USER, reasons_as
 
 import pumice
-from pumice.chats.chat import Chats, check_question
+from pumice.chats.chat import Chats
 from pumice.chats.chat_templates import ChatTemplate
+from pumice.chats.questions import check_question
 from pumice.chats.response_parser import ResponseParser, ResponseTemplate
 from pumice.errors import ChatTemplateError
 

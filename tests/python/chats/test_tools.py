@@ -220,9 +220,9 @@ def test_response_template_of_load_and_of_the_model(monkeypatch: pytest.MonkeyPa
 def test_control_tokens_are_read_and_not_shown() -> None:
     """The control token [TOOL_CALLS] must not appear in the text, but the parser must take it as the start of a call. Other control tokens
     must be ignored."""
-    from pumice.chats.chat import Answer
     from pumice.chats.response_parser import ResponseParser, ResponseTemplate
     from pumice.chats.response_templates import ROWS
+    from pumice.chats.results import Answer
     from pumice.generate.settings import SamplingParams
 
     words = {1: "Hi", 2: " there", 3: '[{"name": "now",', 4: ' "arguments": {}}]', 8: "", 9: ""}

@@ -13,8 +13,9 @@ import pytest
 from asgi import Client, running
 
 import pumice
-from pumice.chats.chat import Chats, check_question
+from pumice.chats.chat import Chats
 from pumice.chats.chat_templates import ChatTemplate
+from pumice.chats.questions import check_question
 from pumice.generate.generation import Generation
 from pumice.generate.settings import SamplingParams
 from pumice.serve import app

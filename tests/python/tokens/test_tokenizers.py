@@ -30,11 +30,13 @@ from tokenizers import Tokenizer as Backend
 
 from pumice.errors import ModelFormatError, TokenizerError
 from pumice.generate.prompts import check_ids
-from pumice.tokens import gguf_tokenizer
+from pumice.tokens import backends, gguf_tokenizer
 from pumice.tokens import tokenizers as tokenizers_module
-from pumice.tokens.gguf_tokenizer import SPLITS, spm_merges
+from pumice.tokens.backends import copy_of
+from pumice.tokens.gguf_tokenizer import spm_merges
 from pumice.tokens.tokenizer_files import load_tokenizer
-from pumice.tokens.tokenizers import Tokenizer, _longest_first, copy_of
+from pumice.tokens.tokenizers import Tokenizer, _longest_first
+from pumice.tokens.word_splits import SPLITS
 
 TOKENIZERS = GOLDENS / "tokenizers"
 LINES: list[str] = json.loads((TOKENIZERS / "corpus.json").read_text())
@@ -1224,8 +1226,9 @@ def test_batches_without_threads(minilm: Tokenizer, monkeypatch: pytest.MonkeyPa
     processes). So such a batch does not reach its threads, and a later one does."""
     texts = ["a stone", "two rivers, and a stone", ""]
     expected = minilm.encode_batch(texts), minilm.encode_placed(texts)
-    threads = tokenizers_module._Threads()
-    monkeypatch.setattr(tokenizers_module, "_threads", threads)
+    threads = backends.Threads()
+    for module in (backends, tokenizers_module):
+        monkeypatch.setattr(module, "threads", threads)
     start, allowed = _thread.start_new_thread, 1
 
     def limited(*arguments: Any) -> int:
