@@ -76,6 +76,9 @@ struct Family {
   // Returns whether this file belongs to this family. Several families may have the same name in files (jina v2's config.json says "bert").
   // The file then belongs to the family whose claims() returns true or, if there is none, to the family without claims().
   bool (*claims)(const Reader& read) = nullptr;
+  // The converter to GGUF sorts the rows of q and k for a rope that turns neighbouring columns (RopeDefaults::interleaved).
+  bool pairs_in_gguf = false;
+  bool tiled_in_gguf = false;     // the converter sorts the heads of a recurrence's values as Recurrent::tiled says
   std::string_view assists = {};  // for an assistant (model/assistant.h): the name of the family of its models
 };
 

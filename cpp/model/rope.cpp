@@ -240,6 +240,11 @@ std::optional<double> log_multiplier(const Reader& read) {
   return read.gguf() ? read.number("rope.scaling.yarn_log_multiplier", "") : std::nullopt;
 }
 
+RopeDefaults in_kind_of_file(const Config& c, RopeDefaults defaults) {
+  defaults.interleaved = defaults.interleaved || (c.gguf && c.family->pairs_in_gguf);
+  return defaults;
+}
+
 // Returns the name of the config.json object that has the rope settings of most layers.
 std::string rope_object(const Reader& read) {
   const auto object = [&](const char* name) { return !read.gguf() && read.object(read.key("", name)); };
@@ -263,7 +268,8 @@ double score_magnitude(const Reader& read, const Config& c) {
   return 0.1 * all * std::log(s.factor) + 1;
 }
 
-void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
+void read_ropes(const Reader& read, Config& c, const RopeDefaults& of_family) {
+  const RopeDefaults defaults = in_kind_of_file(c, of_family);
   const auto object = [&](const char* name) { return !c.gguf && read.object(read.key("", name)); };
   if (std::ranges::all_of(c.layers, [](const Layer& layer) { return layer.attention_heads() == 0; })) return;
   const std::string full = rope_object(read);
@@ -304,7 +310,8 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults) {
   }
 }
 
-void read_layer_ropes(const Reader& read, Config& c, const RopeDefaults& defaults, const std::vector<double>& thetas) {
+void read_layer_ropes(const Reader& read, Config& c, const RopeDefaults& of_family, const std::vector<double>& thetas) {
+  const RopeDefaults defaults = in_kind_of_file(c, of_family);
   const std::string full = rope_object(read);
   const RopeScaling scaling = scaling_at(read, full, static_cast<double>(c.n_ctx));
   const RopePlace place{"rope.dimension_count", full, c.layers.front().attention().head_dim};

@@ -12,7 +12,7 @@ namespace pumice::model {
 // Values for settings that a file does not give, and rules of a family.
 struct RopeDefaults {
   double theta = 10000;      // the base, if the file does not give it
-  bool interleaved = false;  // pairs are columns (2j, 2j+1)
+  bool interleaved = false;  // pairs are columns (2j, 2j+1), as always in GGUF files of families with Family::pairs_in_gguf
   // The fraction of a head that is rotated, if config.json does not give it. 0: the whole head is rotated, even if config.json gives a
   // fraction.
   double partial = 0;

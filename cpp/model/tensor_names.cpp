@@ -183,7 +183,7 @@ TensorNames::TensorNames(const files::ModelFile& file, const Config& config) : f
 // Returns the names of a role in the order in which they are tried: the family's own names; in GGUF, the one tensor for q, k and v that
 // llama.cpp's converter can write for any family; and for decoders, the usual names of a classifier. A classifier of tokens has one of two
 // names in all families.
-std::vector<TensorName> TensorNames::names_of(Role role) const {
+std::vector<TensorName> TensorNames::names_of(Role role, bool gguf) const {
   static constexpr TensorName kFusedInGguf[] = {{Role::q, "blk.{}.attn_qkv", "", Fused::qkv},
                                                 {Role::k, "blk.{}.attn_qkv", "", Fused::qkv},
                                                 {Role::v, "blk.{}.attn_qkv", "", Fused::qkv}};
@@ -192,7 +192,7 @@ std::vector<TensorName> TensorNames::names_of(Role role) const {
   std::vector<TensorName> names;
   const auto take = [&](std::span<const TensorName> from) {
     for (const TensorName& name : from) {
-      if (name.role == role && !pattern(name).empty()) names.push_back(name);
+      if (name.role == role && !(gguf ? name.gguf : name.safetensors).empty()) names.push_back(name);
     }
   };
   if (role == Role::classifier && config_.classifier.by_token) {
@@ -232,7 +232,10 @@ std::vector<std::string> TensorNames::in_file(const TensorName& name, std::size_
   if (of_layer(name.role) && layer == config_.draft_index()) {  // "mtp.fc", "mtp.layers.0.mlp.up_proj"
     const std::string own = with_number(with_number(name.safetensors, kExpert, static_cast<std::size_t>(expert)), kLayer, 0);
     const std::string in_draft = own.starts_with(kDraft) ? own : str(kDraft, own);
-    return {in_draft, str("model.", in_draft)};
+    std::vector<std::string> names = {in_draft, str("model.", in_draft)};
+    if (!config_.draft)
+      names.push_back(prefix_ + with_number(with_layer(name.safetensors, layer), kExpert, static_cast<std::size_t>(expert)));
+    return names;
   }
   std::vector<std::string> names = {prefix_ + with_number(with_layer(name.safetensors, layer), kExpert, static_cast<std::size_t>(expert))};
   if (of(name.role) == Of::end) {  // the tensor may be outside of the wrapped model or inside it (BERT's pooler)
@@ -293,8 +296,22 @@ std::vector<const files::TensorInfo*> TensorNames::each_expert(const Found& foun
 
 Part TensorNames::part(const TensorName& name, Role role, std::size_t layer) const {
   if (role == Role::position_embedding) return {.first = config_.position_offset};
+  return layout(name, role, layer);
+}
+
+Part TensorNames::layout(const TensorName& name, Role role, std::size_t layer) const {
   if (name.fused == Fused::no) return {};
-  return layout_of(name.fused, config_.layer(layer)).of(role);
+  // A layer behind the model's that is not run is like the last one.
+  const bool known = layer < config_.layers.size() || config_.draft;
+  return layout_of(name.fused, known ? config_.layer(layer) : config_.layers.back()).of(role);
+}
+
+std::optional<TensorName> TensorNames::in_gguf(Role role, const TensorName& here) const {
+  if (here.fused == Fused::no && !here.gguf.empty()) return here;
+  const bool queries = here.fused == Fused::latent_q || here.fused == Fused::whole_q;
+  const auto names = names_of(role, true);
+  const auto found = std::ranges::find_if(names, [&](const TensorName& name) { return !queries || name.fused == here.fused; });
+  return found == names.end() ? std::nullopt : std::optional(*found);
 }
 
 std::string TensorNames::first_name(Role role, std::size_t layer, std::string_view suffix) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -58,6 +59,12 @@ class TensorNames {
   };
   Unread unread(const std::function<bool(Role)>& reads) const;
 
+  // Of a folder: returns the name that GGUF files have for the tensor in a role that the folder has under the name `here`, or nothing if
+  // they have none. Where they may have several, it is the name that llama.cpp's converter writes.
+  std::optional<TensorName> in_gguf(Role role, const TensorName& here) const;
+  // Returns the part of a tensor with this name that belongs to the role.
+  Part layout(const TensorName& name, Role role, std::size_t layer) const;
+
   // Throws ErrorKind::model_format because the file lacks a role's weight or bias.
   [[noreturn]] void missing(Role role, std::size_t layer, std::string_view suffix) const {
     model::missing(file_, first_name(role, layer, suffix));
@@ -66,7 +73,8 @@ class TensorNames {
  private:
   std::string_view pattern(const TensorName& name) const { return config_.gguf ? name.gguf : name.safetensors; }
   bool bare(const TensorName& name) const { return name.bare == Bare::both || (name.bare == Bare::safetensors && !config_.gguf); }
-  std::vector<TensorName> names_of(Role role) const;
+  std::vector<TensorName> names_of(Role role, bool gguf) const;
+  std::vector<TensorName> names_of(Role role) const { return names_of(role, config_.gguf); }
   std::vector<std::string> in_file(const TensorName& name, std::size_t layer, std::int32_t expert = 0) const;
   const files::TensorInfo* tensor(const TensorName& name, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const;
   Found find(Role role, std::size_t layer, std::string_view suffix, std::string_view old_suffix) const;

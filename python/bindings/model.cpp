@@ -17,6 +17,7 @@
 #include "engine/diagnostics.h"
 #include "engine/scorer.h"
 #include "model/config_difference.h"
+#include "model/gguf_form.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -141,6 +142,24 @@ py::list config_differences(const files::ModelFile& file, const files::ModelFile
   return out;
 }
 
+py::object indices(const std::vector<std::int64_t>& rows) {
+  if (rows.empty()) return py::none();
+  return py::array_t<std::int64_t>(static_cast<py::ssize_t>(rows.size()), rows.data());
+}
+
+py::dict gguf_parts(const files::ModelFile& folder) {
+  py::dict out;
+  for (const auto& [name, parts] : model::gguf_parts(folder)) {
+    py::list list;
+    for (const model::GgufPart& part : parts)
+      list.append(py::dict("name"_a = part.name, "taps"_a = part.taps, "transposed"_a = part.transposed, "whole"_a = part.whole,
+                           "rows"_a = indices(part.rows), "columns"_a = indices(part.columns), "matrices"_a = part.matrices,
+                           "turned"_a = part.turned, "width"_a = part.width, "plus_one"_a = part.plus_one, "pairs"_a = part.pairs, "minus_exp"_a = part.minus_exp));
+    out[py::str(name)] = list;
+  }
+  return out;
+}
+
 py::dict plan(std::shared_ptr<files::ModelFile> file, const LoadOptions& options) {
   engine::Placement placement;
   interruptible([&](const Cancel&) { placement = engine::plan(file, options); });
@@ -233,6 +252,7 @@ void bind_model(py::module_& module, py::class_<ModelHandle>& model) {
       .def("close", &ModelHandle::close);
   module.def("plan", &plan, "file"_a, "options"_a);
   module.def("config_differences", &config_differences, "file"_a, "other"_a);
+  module.def("gguf_parts", &gguf_parts, "folder"_a);
   module.def("load", &load, "file"_a, "options"_a, "progress"_a = py::none(), "stop"_a = py::none());
 }
 

@@ -208,6 +208,13 @@ def config_differences(file: ModelFile, other: ModelFile) -> list[tuple[str, str
     """Returns the fields in which the configurations of two model files differ, and what both have: ("Attention::window", "layer 3: 4096
     and 0"). Reads only metadata."""
 
+def gguf_parts(folder: ModelFile) -> dict[str, list[dict[str, Any]]]:
+    """Returns the tensors of the GGUF file that each tensor of a folder becomes, by its name. Of the matrices of a layer's experts, only
+    the first one has an entry. A tensor without an entry has no place in GGUF files of the family. Reads only metadata.
+
+    Each dict has the fields of GgufPart in cpp/model/gguf_form.h: name, taps, transposed, whole, rows, columns, matrices, turned, width,
+    plus_one, pairs, minus_exp. rows and columns are arrays of indices, or None."""
+
 def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], None] | None = None, stop: Cancel | None = None) -> Model:
     """Loads a model. progress(bytes_done, bytes_total) is called in the calling thread, about ten times per second. If `stop` is requested,
     the call raises KeyboardInterrupt after 20 ms at most."""

@@ -16,7 +16,7 @@ constexpr std::string_view kArceeGguf[] = {"arcee"}, kArceeTypes[] = {"arcee"};
 
 void configure_arcee(const Reader& read, Config& c) {
   read_sizes(read, c, {.n_ctx = 4096, .eps = 1e-5, .activation = Activation::relu2});
-  read_ropes(read, c, {.interleaved = c.gguf});
+  read_ropes(read, c, {});
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
   for (Layer& layer : c.layers) {
@@ -94,7 +94,8 @@ const Family arcee{.name = "arcee",
                    .model_types = kArceeTypes,
                    .prefixes = names::kDecoderPrefixes,
                    .names = names::kLlama,
-                   .configure = configure_arcee};
+                   .configure = configure_arcee,
+                   .pairs_in_gguf = true};
 
 const Family apertus{.name = "apertus",
                      .gguf_names = kApertusGguf,

@@ -23,6 +23,11 @@ constexpr TensorName kOwnNames[] = {
     {k_norm, "blk.{}.attn_k_norm", "layers.{}.attention.key_layernorm"},
     {attn_out, "blk.{}.attn_output", "layers.{}.attention.dense"},
     {router_choice_bias, "blk.{}.exp_probs_b.bias", "layers.{}.mlp.gate.expert_bias", Fused::no, false, Bare::both},
+    // of layers that predict draft tokens, which are not run
+    {draft_embedding_norm, "blk.{}.nextn.enorm", "layers.{}.enorm"},
+    {draft_hidden_norm, "blk.{}.nextn.hnorm", "layers.{}.hnorm"},
+    {draft_join, "blk.{}.nextn.eh_proj", "layers.{}.eh_proj"},
+    {draft_norm, "blk.{}.layer_output_norm", "layers.{}.final_layernorm"},
 };
 constexpr auto kNames2 = names::joined(kOwnNames, names::kExpertsAndShared);
 constexpr auto kNames = names::joined(kApart, kNames2);
@@ -40,8 +45,8 @@ void read_experts(const Reader& read, Config& c, const MixtureDefaults& defaults
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .n_ctx = 16384, .eps = 1e-5});
-  // llama.cpp's converter sorts the rows of q and k for a rope that rotates neighbouring pairs, and normalises the head.
-  read_ropes(read, c, {.interleaved = c.gguf});
+  // llama.cpp's converter normalises the head.
+  read_ropes(read, c, {});
   c.normalised_head = read.flag("", "norm_head", false);
   for (Layer& layer : c.layers) {
     layer.attention().qkv_bias = read.flag("", "use_qkv_bias", false);
@@ -106,7 +111,8 @@ const Family bailing_moe{.name = "bailing_moe",
                          .prefixes = names::kDecoderPrefixes,
                          .names = kNames,
                          .more_names = names::kLlama,
-                         .configure = configure};
+                         .configure = configure,
+                         .pairs_in_gguf = true};
 
 const Family bailing_moe_v2{.name = "bailing_moe_v2",
                             .gguf_names = kGguf2,

@@ -25,8 +25,9 @@ constexpr KeyName kKeys[] = {
 // file has two norms per layer, attn_norm_2 is the norm before attention.
 constexpr TensorName kNames[] = {
     {token_embedding, "token_embd", "word_embeddings"},
-    {attn_norm, "blk.{}.attn_norm_2", "h.{}.input_layernorm"},
-    {attn_norm, "blk.{}.attn_norm", "h.{}.ln_attn"},
+    {attn_norm, "blk.{}.attn_norm_2", ""},
+    {attn_norm, "blk.{}.attn_norm", "h.{}.input_layernorm"},
+    {attn_norm, "", "h.{}.ln_attn"},
     {q, "", "h.{}.self_attention.query_key_value", Fused::qkv_by_head},
     {k, "", "h.{}.self_attention.query_key_value", Fused::qkv_by_head},
     {v, "", "h.{}.self_attention.query_key_value", Fused::qkv_by_head},

@@ -15,7 +15,8 @@ using enum Role;
 constexpr std::string_view kGguf[] = {"falcon-h1"}, kTypes[] = {"falcon_h1"};
 constexpr TensorName kOwnNames[] = {
     {ffn_norm, "blk.{}.ffn_norm", "", Fused::no, false, Bare::both},  // llama.cpp's converter leaves out ".weight"
-    {ffn_norm, "blk.{}.ffn_norm", "layers.{}.pre_ff_layernorm"},
+    {ffn_norm, "blk.{}.ffn_norm", ""},
+    {ffn_norm, "", "layers.{}.pre_ff_layernorm"},
     {gate, "blk.{}.ffn_gate", "layers.{}.feed_forward.gate_proj"},
     {up, "blk.{}.ffn_up", "layers.{}.feed_forward.up_proj"},
     {down, "blk.{}.ffn_down", "layers.{}.feed_forward.down_proj"},

@@ -67,7 +67,7 @@ void read_multipliers(const Reader& read, Config& c, std::optional<double> logit
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c);
-  read_ropes(read, c, {.interleaved = c.gguf});
+  read_ropes(read, c, {});
   read_multipliers(read, c, c.gguf ? std::nullopt : std::optional(1.0));
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
@@ -121,7 +121,7 @@ void configure_hybrid(const Reader& read, Config& c) {
   read_mixers(read, c);
   // llama.cpp's converter says in this key whether layers with attention have rope.
   const bool turned = c.gguf ? read.flag("rope.scaling.finetuned", "", true) : read.string("", "position_embedding_type") == "rope";
-  if (turned) read_ropes(read, c, {.interleaved = c.gguf});
+  if (turned) read_ropes(read, c, {});
   read_multipliers(read, c, 1.0);
   read_attention_bias(read, c);
 }
@@ -172,7 +172,7 @@ std::vector<double> read_bases(const Reader& read, const Config& c) {
 void read_swa(const Reader& read, Config& c, const SizeDefaults& defaults) {
   read_sizes(read, c, defaults);
   read_windows(read, c, {.window = 128, .full_every = 4, .full_first = true});
-  read_layer_ropes(read, c, {.interleaved = c.gguf}, read_bases(read, c));
+  read_layer_ropes(read, c, {}, read_bases(read, c));
   read_attention_bias(read, c);
   read_multipliers(read, c, c.gguf ? std::nullopt : std::optional(1.0));
   for (Layer& layer : c.layers) layer.attention().sinks = true;
@@ -205,14 +205,16 @@ const Family granite_moe{.name = "granite_moe",
                          .prefixes = names::kDecoderPrefixes,
                          .names = kNamesMoe,
                          .more_names = names::kLlama,
-                         .configure = configure_moe};
+                         .configure = configure_moe,
+                         .pairs_in_gguf = true};
 
 const Family granite{.name = "granite",
                      .gguf_names = kGguf,
                      .model_types = kTypes,
                      .prefixes = names::kDecoderPrefixes,
                      .names = names::kLlama,
-                     .configure = configure};
+                     .configure = configure,
+                     .pairs_in_gguf = true};
 
 const Family granite_hybrid{.name = "granite_hybrid",
                             .gguf_names = kGgufHybrid,
@@ -221,7 +223,8 @@ const Family granite_hybrid{.name = "granite_hybrid",
                             .names = kNamesHybrid,
                             .more_names = names::kLlama,
                             .keys = kKeysHybrid,
-                            .configure = configure_hybrid};
+                            .configure = configure_hybrid,
+                            .pairs_in_gguf = true};
 
 const Family granite_swa{.name = "granite_swa",
                          .gguf_names = kSwaGguf,
@@ -229,7 +232,8 @@ const Family granite_swa{.name = "granite_swa",
                          .prefixes = names::kDecoderPrefixes,
                          .names = kSwaNames,
                          .more_names = names::kLlama,
-                         .configure = configure_swa};
+                         .configure = configure_swa,
+                         .pairs_in_gguf = true};
 
 const Family granite_moe_swa{.name = "granite_moe_swa",
                              .gguf_names = kSwaGguf,
@@ -238,6 +242,7 @@ const Family granite_moe_swa{.name = "granite_moe_swa",
                              .names = kSwaNamesMoe,
                              .more_names = names::kLlama,
                              .configure = configure_swa_moe,
-                             .claims = has_experts};
+                             .claims = has_experts,
+                             .pairs_in_gguf = true};
 
 }  // namespace pumice::model::families_in_files::granite

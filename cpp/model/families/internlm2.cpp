@@ -29,13 +29,18 @@ constexpr TensorName kNames[] = {
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c);
-  read_ropes(read, c, {.interleaved = c.gguf});
+  read_ropes(read, c, {});
   for (Layer& layer : c.layers) layer.attention().qkv_bias = layer.attention().out_bias = read.flag("", "bias", false);
 }
 
 }  // namespace
 
-const Family internlm2{
-    .name = "internlm2", .gguf_names = kGguf, .model_types = kTypes, .prefixes = kPrefixes, .names = kNames, .configure = configure};
+const Family internlm2{.name = "internlm2",
+                       .gguf_names = kGguf,
+                       .model_types = kTypes,
+                       .prefixes = kPrefixes,
+                       .names = kNames,
+                       .configure = configure,
+                       .pairs_in_gguf = true};
 
 }  // namespace pumice::model::families_in_files::internlm2

@@ -26,7 +26,7 @@ void configure(const Reader& read, Config& c) {
   // GGUF files of Mistral say "llama" and may have a window. A Llama's config.json may also have the key, but transformers ignores it
   // there.
   if (c.gguf) read_windows(read, c);
-  read_ropes(read, c, {.interleaved = c.gguf});  // converters to GGUF permute q and k so that pairs are neighbours
+  read_ropes(read, c, {});
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
   if (read.text(read.gguf() ? "general.architecture" : "model_type") == (read.gguf() ? kGguf[1] : kTypes[1])) see_both_ways(read, c);
@@ -39,6 +39,7 @@ const Family llama{.name = "llama",
                    .model_types = kTypes,
                    .prefixes = names::kDecoderPrefixes,
                    .names = names::kLlama,
-                   .configure = configure};
+                   .configure = configure,
+                   .pairs_in_gguf = true};
 
 }  // namespace pumice::model::families_in_files::llama

@@ -20,7 +20,7 @@ void refuse_parts(const Reader& read) {
 void configure(const Reader& read, Config& c) {
   refuse_parts(read);
   read_sizes(read, c);
-  read_ropes(read, c, {.interleaved = c.gguf});
+  read_ropes(read, c, {});
   const double root = std::sqrt(static_cast<double>(c.layers.size())), hidden = c.hidden_size;
   double branch = 0, logits = 0;
   if (c.gguf) {  // files without these keys are of MiniCPM 1, whose numbers are 12, 1.4 and 256
@@ -84,6 +84,7 @@ const Family minicpm{.name = "minicpm",
                      .model_types = kTypes,
                      .prefixes = names::kDecoderPrefixes,
                      .names = names::kLlama,
-                     .configure = configure};
+                     .configure = configure,
+                     .pairs_in_gguf = true};
 
 }  // namespace pumice::model::families_in_files::minicpm

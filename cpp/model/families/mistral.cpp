@@ -20,7 +20,7 @@ void configure(const Reader& read, Config& c) {
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 8, .head_dim = 128, .n_ctx = 262144, .eps = 1e-5});
   read_windows(read, c);
-  read_ropes(read, c, {.theta = 1e6, .interleaved = c.gguf});
+  read_ropes(read, c, {.theta = 1e6});
   const double growth = read.number("attention.temperature_scale", "rope_parameters.llama_4_scaling_beta").value_or(0);
   if (growth == 0) return;
   if (!(growth > 0 && growth < 1e3))
@@ -32,14 +32,19 @@ void configure3(const Reader& read, Config& c) {
 
 }  // namespace
 
-const Family mistral{
-    .name = "mistral", .model_types = kTypes, .prefixes = names::kDecoderPrefixes, .names = names::kLlama, .configure = configure};
+const Family mistral{.name = "mistral",
+                     .model_types = kTypes,
+                     .prefixes = names::kDecoderPrefixes,
+                     .names = names::kLlama,
+                     .configure = configure,
+                     .pairs_in_gguf = true};
 
 const Family ministral3{.name = "ministral3",
                         .gguf_names = kGguf3,
                         .model_types = kTypes3,
                         .prefixes = names::kDecoderPrefixes,
                         .names = names::kLlama,
-                        .configure = configure3};
+                        .configure = configure3,
+                        .pairs_in_gguf = true};
 
 }  // namespace pumice::model::families_in_files::mistral

@@ -25,7 +25,7 @@ constexpr TensorName kNames[] = {
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 8, .n_ctx = 131072, .eps = 1e-5});
   read_windows(read, c);
-  read_ropes(read, c, {.theta = c.gguf ? 1e4 : 1e6, .interleaved = c.gguf});
+  read_ropes(read, c, {.theta = c.gguf ? 1e4 : 1e6});
   set_mixtures(c, read_mixture(read, c, {.experts_key = "num_local_experts", .width_key = "", .experts = 8, .chosen = 2}),
                [](std::size_t) { return true; });
 }
@@ -44,6 +44,7 @@ const Family mixtral{.name = "mixtral",
                      .names = kNames,
                      .more_names = names::kLlama,
                      .configure = configure,
-                     .claims = claims};
+                     .claims = claims,
+                     .pairs_in_gguf = true};
 
 }  // namespace pumice::model::families_in_files::mixtral

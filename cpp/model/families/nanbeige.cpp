@@ -12,7 +12,7 @@ constexpr std::string_view kGguf[] = {"nanbeige"}, kTypes[] = {"nanbeige"};
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c);
-  read_ropes(read, c, {.interleaved = c.gguf});  // converters to GGUF permute q and k so that pairs are neighbours
+  read_ropes(read, c, {});
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
   const std::vector<Layer> once = c.layers;
@@ -31,6 +31,7 @@ const Family nanbeige{.name = "nanbeige",
                       .model_types = kTypes,
                       .prefixes = names::kDecoderPrefixes,
                       .names = names::kLlama,
-                      .configure = configure};
+                      .configure = configure,
+                      .pairs_in_gguf = true};
 
 }  // namespace pumice::model::families_in_files::nanbeige

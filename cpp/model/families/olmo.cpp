@@ -27,7 +27,7 @@ void configure1(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.norm_weight = false;
   read_sizes(read, c, {.eps = 1e-5});
-  read_ropes(read, c, {.interleaved = c.gguf});
+  read_ropes(read, c, {});
   if (read.number("attention.clamp_kqv", "clip_qkv").value_or(0) > 0)
     read.unsupported("clip_qkv (clamped queries, keys and values) is not run");
   read_attention_bias(read, c);
@@ -127,7 +127,8 @@ const Family olmo{.name = "olmo",
                   .model_types = kTypes1,
                   .prefixes = names::kDecoderPrefixes,
                   .names = names::kLlama,
-                  .configure = configure1};
+                  .configure = configure1,
+                  .pairs_in_gguf = true};
 
 const Family olmo2{.name = "olmo2",
                    .gguf_names = kGguf2,

@@ -102,7 +102,7 @@ void read_layers_3_5(const Reader& read, Config& c, const SizeDefaults& defaults
     read.unsupported(read.key("", "attn_output_gate"), " false (attention without a gate) is not run");
   read_layers(read, c, defaults);
   for (Layer& layer : c.layers)
-    if (Recurrent* delta = layer.if_recurrent()) delta->tiled = c.gguf;  // converters to GGUF reorder the heads of values
+    if (Recurrent* delta = layer.if_recurrent()) delta->tiled = c.gguf && c.family->tiled_in_gguf;
 }
 
 void configure(const Reader& read, Config& c) {
@@ -135,7 +135,8 @@ const Family qwen3_5{.name = "qwen3_5",
                      .prefixes = names::kDecoderPrefixes,
                      .names = kNames,
                      .more_names = names::kLlama,
-                     .configure = configure};
+                     .configure = configure,
+                     .tiled_in_gguf = true};
 
 const Family qwen3_5_moe{.name = "qwen3_5_moe",
                          .gguf_names = kGgufMoe,
@@ -143,7 +144,8 @@ const Family qwen3_5_moe{.name = "qwen3_5_moe",
                          .prefixes = names::kDecoderPrefixes,
                          .names = kNamesMoe,
                          .more_names = names::kLlama,
-                         .configure = configure_moe};
+                         .configure = configure_moe,
+                         .tiled_in_gguf = true};
 
 const Family qwen3_next{.name = "qwen3_next",
                         .gguf_names = kGgufNext,

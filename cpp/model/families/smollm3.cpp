@@ -21,7 +21,7 @@ std::vector<std::int64_t> layers_with_rope(const Reader& read, std::size_t count
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 4, .n_ctx = 32768});
   read_windows(read, c, {.used = false});
-  read_ropes(read, c, {.theta = 2e6, .interleaved = c.gguf});
+  read_ropes(read, c, {.theta = 2e6});
   const auto turned = layers_with_rope(read, c.layers.size());
   const bool types = !c.gguf && read.has("", "layer_types");
   read_attention_bias(read, c);
@@ -40,6 +40,7 @@ const Family smollm3{.name = "smollm3",
                      .model_types = kTypes,
                      .prefixes = names::kDecoderPrefixes,
                      .names = names::kLlama,
-                     .configure = configure};
+                     .configure = configure,
+                     .pairs_in_gguf = true};
 
 }  // namespace pumice::model::families_in_files::smollm3

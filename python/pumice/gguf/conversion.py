@@ -161,8 +161,13 @@ def _contents(path: Path, to: str, with_tokenizer: bool) -> _Contents:
             raise UnsupportedModelError(f"{shown_path(file.path)}: the GGUF form of {row} has no longrope")
         keys |= _dense_keys(keys["general.architecture"], dense)
 
+        pairs = False
+
         def units_of(choose: Choose) -> list[Unit]:
-            return [*Folder(file, form, config, choose).units(), *small_tensors(more), *matrices(dense, choose)]
+            nonlocal pairs
+            folder = Folder(file, form, config, choose)
+            pairs = folder.pairs
+            return [*folder.units(), *small_tensors(more), *matrices(dense, choose)]
 
         units = units_of(plain_choice("auto" if to not in TARGETS or to == "auto" else to.upper()))
         if to not in TARGETS:
@@ -174,7 +179,7 @@ def _contents(path: Path, to: str, with_tokenizer: bool) -> _Contents:
     beside = [Path(weights.path) for weights, _ in dense.values()]
     source = source_key(file, beside)
     contents = _Contents(keys, units, source, lambda: source_key(file, beside) == source)
-    _check_same(file, contents, form)
+    _check_same(file, contents, form.folded + (_OF_PAIRS if pairs else ()))
     if with_tokenizer:
         keys |= _tokenizer(file, int(config["vocab_size"]), form.architecture)
     return contents
@@ -210,7 +215,7 @@ _OF_THE_FILE = {
 }  # fmt: skip
 
 
-_OF_PERMUTED = ("RopeTable::interleaved",)
+_OF_PAIRS = ("RopeTable::interleaved",)
 # Tensors with rope factors change the frequencies, and the file that is read for the check has only zeros in them.
 _OF_ROPE_TENSORS = ("RopeTable::inv_freq", "RopeTable::long_inv_freq")
 
@@ -219,9 +224,9 @@ def _has_factors(tensors: Sequence[Tensor]) -> bool:
     return any(tensor.name.startswith("rope_f") for tensor in tensors)
 
 
-def _check_same(file: _core.ModelFile, contents: _Contents, form: Form) -> None:
+def _check_same(file: _core.ModelFile, contents: _Contents, changed: tuple[str, ...]) -> None:
     """Raises UnsupportedModelError if the engine reads another model from the GGUF file than from the folder. A file without weights, which
-    takes no space on the disk, is read for this."""
+    takes no space on the disk, is read for this.  changed: fields that the values or rows of tensors have taken over."""
     with contents.without_weights() as empty:
         try:
             found = _core.config_differences(file, _core.open_file(str(empty)))
@@ -229,8 +234,7 @@ def _check_same(file: _core.ModelFile, contents: _Contents, form: Form) -> None:
             said = str(error).replace(str(empty), "it")
             raise UnsupportedModelError(f"{shown_path(file.path)}: its GGUF form cannot be read: {said}") from None
     tensors = [tensor for unit in contents.units for tensor in unit.tensors]
-    fine = {*_OF_THE_FILE, *form.folded}
-    fine.update(_OF_PERMUTED if form.permuted else (), _OF_ROPE_TENSORS if _has_factors(tensors) else ())
+    fine = {*_OF_THE_FILE, *changed, *(_OF_ROPE_TENSORS if _has_factors(tensors) else ())}
     differ = [f"{field} ({text})" for field, text in found if field not in fine]
     if differ:
         raise UnsupportedModelError(

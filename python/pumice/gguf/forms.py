@@ -7,30 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .changes import (
-    Array,
-    bailing_parts,
-    bias_of_choice,
-    falcon_h1_tensor,
-    gemma4_rope,
-    gemma4_tensor,
-    gpt_oss_tensor,
-    granite_hybrid_tensor,
-    grouped,
-    llama4_tensor,
-    nomic_moe_tensor,
-    permuted,
-    qwen3_next_parts,
-    qwen3_next_tensor,
-    qwen35_tensor,
-    ssm_tensor,
-)
+from .changes import Array, gemma4_rope, multiplied, normalised_head
 from .keys import (
     Config,
     bailing2_keys,
@@ -70,60 +52,6 @@ from .keys import (
     sigmoid_keys,
     window_keys,
 )
-from .names import (
-    AFMOE,
-    APERTUS,
-    BAILING,
-    BERT,
-    BLOOM,
-    BRANCH_NORMS,
-    DEEPSEEK,
-    DISTILBERT,
-    EUROBERT,
-    EXAONE,
-    EXPERTS,
-    FALCON,
-    FALCON_H1,
-    GATE_UP,
-    GEMMA,
-    GEMMA4,
-    GLM4,
-    GLM4_MOE,
-    GPT2,
-    GPT_OSS,
-    GRANITE_HYBRID,
-    GRANITE_MOE,
-    GRANITE_MOE_SWA,
-    HUNYUAN,
-    HUNYUAN_MOE,
-    INTERNLM2,
-    JINA2,
-    JINA3,
-    LATENT,
-    LFM2,
-    LFM2_MOE,
-    LLAMA,
-    LLAMA4,
-    MAINCODER,
-    MAMBA2,
-    MINICPM3,
-    MIXTRAL,
-    MODERN,
-    MPT,
-    NEMOTRON_H,
-    NEOBERT,
-    NEOX,
-    NOMIC,
-    NOMIC_MOE,
-    PHI2,
-    PHI3,
-    QWEN3_NEXT,
-    QWEN35,
-    QWEN35_MOE,
-    SHARED_EXPERTS,
-    STARCODER2,
-    T5,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +70,6 @@ class Form:
     """How a family's folder becomes a GGUF file."""
 
     architecture: str
-    names: dict[str, str] = dataclasses.field(default_factory=lambda: LLAMA)  # name in the folder -> in GGUF, without .weight or .bias
     keys: Callable[[Config], dict[str, Any]] = lambda config: {}  # the keys that only this family has
     kv_heads: Callable[[Config], int] | None = None  # None means num_key_value_heads, or else as many as heads
     causal: bool = True  # whether a token attends only to those before it
@@ -153,19 +80,10 @@ class Form:
     partial: float = 1.0
     eps: float = 1e-6
     context: int = 2048
-    permuted: bool = False  # are the rows of q and k permuted for a rope that rotates neighbouring pairs?
-    offset: bool = False  # are norm weights stored as 1 + w?
-    # If the fused q, k and v come in groups of heads: "sorted" into one tensor of q, k and v, or "split" into three tensors.
-    qkv: str = ""
-    transposed: tuple[str, ...] = ()
-    prefix: str = ""  # the prefix of the body's tensors in a classifier, which is removed
-    dropped: str = ""  # the prefix of tensors that the converter leaves out
-    positions: int = 0  # number of rows that are cut off at the beginning of the table of positions
+    positions: int = 0  # number of positions that no text has (RoBERTa counts them from the padding token's id on)
     more: Callable[[Config], dict[str, Array]] = lambda config: {}  # tensors that come from no tensor of the folder
-    # Changes a tensor of the folder, and its name, before it gets its name in GGUF.
-    change: Callable[[str, Array, Config], tuple[str, Array]] = lambda name, tensor, config: (name, tensor)
-    # Changes the tensors of the folder before change() does. One tensor may become several.
-    parted: Callable[[dict[str, Array], Config], dict[str, Array]] = lambda tensors, config: tensors
+    # Changes the values of a tensor of the folder, whose name it gets.
+    values: Callable[[str, Array, Config], Array] = lambda name, tensor, config: tensor
     folded: tuple[str, ...] = ()  # fields of the engine's configuration that the tensors' values have taken over
     inexact: str = ""  # why the logits differ in some bits from the folder's (`permuted` is another reason)
 
@@ -238,67 +156,6 @@ def metadata(config: Config, form: Form) -> dict[str, Any]:
     return {key: value for key, value in (keys | form.keys(config)).items() if value is not None}
 
 
-def converted(name: str, tensor: Array, form: Form, config: Config) -> Iterator[tuple[str, Array]]:
-    """Yields the GGUF tensors that one tensor of the folder becomes."""
-    size = sizes(config, form)
-    name, tensor = form.change(name.removeprefix(form.prefix), tensor, config)
-    if form.dropped and name.startswith(form.dropped):
-        return
-    if name.endswith(("layer_scalar", ".sinks")):
-        name += ".weight"
-    layer = re.search(r"\.(\d+)\.", name)
-    number = layer[1] if layer else ""
-    pattern = name.replace(f".{number}.", ".{}.", 1) if layer else name
-    base, dot, suffix = pattern.rpartition(".")
-    # The names of an embedder's tensors lack the prefix "model.".
-    target = form.names.get(base, form.names.get(f"model.{base}", "")).replace("{}", number)
-    if suffix in ("ssm_a", "ssm_d") or base.endswith(".ssm_dt"):  # names of change()
-        yield f"blk.{number}.{'ssm_dt.bias' if base.endswith('.ssm_dt') else suffix}", tensor
-        return
-    if base.endswith(".exp_probs_b"):  # a name of change()
-        yield f"blk.{number}.exp_probs_b.bias", tensor
-        return
-    if suffix == "pre_ff_layernorm":  # the converter leaves out ".weight"
-        yield f"blk.{number}.ffn_norm", tensor
-        return
-    assert target, f"{name} has no name in GGUF"
-    if suffix == "weight" and base.split(".")[-1] in form.transposed:
-        tensor = tensor.T
-    if tensor.ndim == 3 and tensor.shape[1] == 1:  # taps of a convolution
-        tensor = tensor[:, 0]
-    if target == "position_embd":
-        tensor = tensor[form.positions :]
-    if form.offset and target.endswith("norm") and not target.endswith("ssm_norm") and suffix == "weight":
-        tensor = tensor + np.float32(1)
-    if target.endswith("attn_qkv") and form.qkv:
-        q, k, v = grouped(tensor, size)
-        if form.qkv == "sorted":
-            yield target + dot + suffix, np.concatenate([q, k, v])
-            return
-        for short, part in (("q", permuted(q, size.heads)), ("k", permuted(k, size.kv_heads)), ("v", v)):
-            yield target.replace("attn_qkv", f"attn_{short}") + dot + suffix, part
-        return
-    if target.endswith("ffn_gate_up"):
-        for short, part in zip(("gate", "up"), np.split(tensor, 2), strict=True):
-            yield target.replace("gate_up", short) + dot + suffix, part
-        return
-    if target.endswith("attn_v_b"):  # a matrix for each head: of keys, transposed, and of values
-        plain = config["qk_nope_head_dim"]
-        heads = tensor.reshape(size.heads, -1, tensor.shape[-1])
-        first, second = target.split("+")
-        yield first + dot + suffix, np.ascontiguousarray(heads[:, :plain].transpose(0, 2, 1))
-        yield second + dot + suffix, np.ascontiguousarray(heads[:, plain:])
-        return
-    if "+" in target:
-        halves = np.split(tensor, 2, axis=-1 if suffix == "bias" else -2)
-        for both, rows in zip(target.split("+"), halves, strict=True):
-            yield both + dot + suffix, rows
-        return
-    if form.permuted and target.endswith((".attn_q", ".attn_k")):
-        tensor = permuted(tensor, size.heads if target.endswith("q") else size.kv_heads)
-    yield target + dot + suffix, tensor
-
-
 def xielu_keys(tensors: dict[str, Array]) -> dict[str, Any]:
     """Returns the parameters of xIELU, each as a list with one number per layer."""
     found = {}
@@ -314,178 +171,144 @@ LONGROPE = "longrope's factors divide frequencies, instead of multiplying their 
 RAMP = "Llama 3's ramp is rounded as a factor, not as a frequency"
 LAYER: dict[str, Any] = {"rms": False, "eps": 1e-5}  # for families with LayerNorm
 FORMS: dict[str, Form] = {  # family (its file in tests/random_models) -> form
-    "llama": Form("llama", permuted=True),
-    "mistral": Form("llama", permuted=True),
-    "ministral3": Form("mistral3", keys=ministral3_keys, theta=1e6, eps=1e-5, context=262144, permuted=True),
+    "llama": Form("llama"),
+    "mistral": Form("llama"),
+    "ministral3": Form("mistral3", keys=ministral3_keys, theta=1e6, eps=1e-5, context=262144),
     "qwen2": Form("qwen2", context=32768),
     "qwen3": Form("qwen3", context=32768),
     "qwen2_vl": Form("qwen2vl", keys=mrope_keys, context=32768),
     "qwen3_vl": Form("qwen3vl", keys=qwen3_vl_keys, context=128000, theta=5e6),
-    "gemma": Form("gemma", offset=True),
-    "gemma2": Form("gemma2", GEMMA, gemma2_keys, offset=True),
-    "gemma3": Form("gemma3", GEMMA, gemma3_keys, offset=True, theta=1e6, context=131072),
-    "gemma4": Form("gemma4", GEMMA4, gemma4_keys, theta=1e6, context=131072, more=gemma4_rope, change=gemma4_tensor),
-    "phi": Form("phi2", PHI2, partial=0.5, **LAYER),
-    "phi3": Form("phi3", PHI3, one_window, eps=1e-5, inexact=LONGROPE),
-    "granite": Form("granite", keys=granite_keys, permuted=True),
-    "granite_swa": Form(
-        "granite_swa", LLAMA | {"model.layers.{}.self_attn.sinks": "blk.{}.attn_sinks"}, granite_swa_keys, eps=1e-5, context=8192,
-        permuted=True,
-    ),
-    "gpt_oss": Form("gpt-oss", GPT_OSS, gpt_oss_keys, theta=150000.0, eps=1e-5, context=131072, change=gpt_oss_tensor),
-    "llama4": Form(
-        "llama4", LLAMA4, llama4_keys, theta=500000.0, eps=1e-5, context=131072, change=llama4_tensor,
-        inexact=RAMP,
-    ),
-    "mixtral": Form("llama", MIXTRAL, expert_keys, theta=1e6, eps=1e-5, context=131072, permuted=True),
-    "qwen2_moe": Form("qwen2moe", EXPERTS, expert_keys, context=32768),
-    "qwen3_moe": Form("qwen3moe", EXPERTS, expert_keys, context=32768),
-    "olmoe": Form("olmoe", EXPERTS, expert_keys, eps=1e-5, context=4096),
-    "glm4_moe": Form("glm4moe", GLM4_MOE, sigmoid_keys, partial=0.5, eps=1e-5, context=131072, change=bias_of_choice),
+    "gemma": Form("gemma"),
+    "gemma2": Form("gemma2", keys=gemma2_keys),
+    "gemma3": Form("gemma3", keys=gemma3_keys, theta=1e6, context=131072),
+    "gemma4": Form("gemma4", keys=gemma4_keys, theta=1e6, context=131072, more=gemma4_rope),
+    "phi": Form("phi2", partial=0.5, **LAYER),
+    "phi3": Form("phi3", keys=one_window, eps=1e-5, inexact=LONGROPE),
+    "granite": Form("granite", keys=granite_keys),
+    "granite_swa": Form("granite_swa", keys=granite_swa_keys, eps=1e-5, context=8192),
+    "gpt_oss": Form("gpt-oss", keys=gpt_oss_keys, theta=150000.0, eps=1e-5, context=131072),
+    "llama4": Form("llama4", keys=llama4_keys, theta=500000.0, eps=1e-5, context=131072, inexact=RAMP),
+    "mixtral": Form("llama", keys=expert_keys, theta=1e6, eps=1e-5, context=131072),
+    "qwen2_moe": Form("qwen2moe", keys=expert_keys, context=32768),
+    "qwen3_moe": Form("qwen3moe", keys=expert_keys, context=32768),
+    "olmoe": Form("olmoe", keys=expert_keys, eps=1e-5, context=4096),
+    "glm4_moe": Form("glm4moe", keys=sigmoid_keys, partial=0.5, eps=1e-5, context=131072),
     # llama.cpp's converter takes 0.5 for a missing partial_rotary_factor, as in GLM. The folder on the hub has the key, with 1.
     "solar_open": Form(
-        "glm4moe", GLM4_MOE, lambda c: sigmoid_keys(c) | {"feed_forward_length": c.get("intermediate_size")}, theta=1e6, eps=1e-5,
-        context=131072, change=bias_of_choice,
+        "glm4moe", keys=lambda c: sigmoid_keys(c) | {"feed_forward_length": c.get("intermediate_size")}, theta=1e6, eps=1e-5,
+        context=131072,
     ),
-    "dots1": Form("dots1", SHARED_EXPERTS, sigmoid_keys, change=bias_of_choice),
-    "ernie4_5_moe": Form(
-        "ernie4_5-moe", SHARED_EXPERTS, ernie_moe_keys, theta=500000.0, eps=1e-5, context=131072, change=bias_of_choice
-    ),
-    "hunyuan_moe": Form("hunyuan-moe", HUNYUAN_MOE, hunyuan_moe_keys, eps=1e-5, inexact=STRETCHED),
+    "dots1": Form("dots1", keys=sigmoid_keys),
+    "ernie4_5_moe": Form("ernie4_5-moe", keys=ernie_moe_keys, theta=500000.0, eps=1e-5, context=131072),
+    "hunyuan_moe": Form("hunyuan-moe", keys=hunyuan_moe_keys, eps=1e-5, inexact=STRETCHED),
     "minimax_m2": Form(
-        "minimax-m2", MIXTRAL, lambda c: expert_keys(c) | {"expert_feed_forward_length": c["intermediate_size"], "expert_gating_func": 2},
-        theta=5e6, context=196608, change=bias_of_choice,
+        "minimax-m2",
+        keys=lambda c: expert_keys(c) | {"expert_feed_forward_length": c["intermediate_size"], "expert_gating_func": 2},
+        theta=5e6, context=196608,
     ),
     "exaone_moe": Form(
-        "exaone-moe", SHARED_EXPERTS,
-        lambda c: sigmoid_keys(c) | window_keys(c, 4) | {
+        "exaone-moe",
+        keys=lambda c: sigmoid_keys(c) | window_keys(c, 4) | {
             "expert_shared_feed_forward_length": c["moe_intermediate_size"] * c["num_shared_experts"]
         },
-        eps=1e-5, change=bias_of_choice,
+        eps=1e-5,
     ),
-    "mellum": Form("mellum", EXPERTS, lambda c: expert_keys(c) | window_keys(c, 4), theta=500000.0, context=131072),
-    "afmoe": Form(
-        "afmoe", AFMOE, lambda c: sigmoid_keys(c) | {"attention.sliding_window": c["sliding_window"]}, eps=1e-5, context=16384,
-        change=bias_of_choice,
-    ),
-    "laguna": Form(
-        "laguna", SHARED_EXPERTS | {"model.layers.{}.self_attn.g_proj": "blk.{}.attn_gate"}, laguna_keys, context=131072,
-        change=bias_of_choice,
-    ),
-    "cohere2_moe": Form("cohere2moe", SHARED_EXPERTS, cohere2_moe_keys, context=8192),
+    "mellum": Form("mellum", keys=lambda c: expert_keys(c) | window_keys(c, 4), theta=500000.0, context=131072),
+    "afmoe": Form("afmoe", keys=lambda c: sigmoid_keys(c) | {"attention.sliding_window": c["sliding_window"]}, eps=1e-5, context=16384),
+    "laguna": Form("laguna", keys=laguna_keys, context=131072),
+    "cohere2_moe": Form("cohere2moe", keys=cohere2_moe_keys, context=8192),
     "bailing_moe": Form(
-        "bailingmoe", BAILING, bailing_keys, eps=1e-5, context=16384, permuted=True, parted=bailing_parts,
-        folded=("Config::normalised_head",),
+        "bailingmoe", keys=bailing_keys, eps=1e-5, context=16384, values=normalised_head, folded=("Config::normalised_head",),
     ),
-    "bailing_moe_v2": Form("bailingmoe2", BAILING, bailing2_keys, theta=600000.0, context=32768, change=bias_of_choice),
-    "granite_moe": Form("granitemoe", GRANITE_MOE, lambda c: granite_keys(c) | expert_keys(c), permuted=True),
-    "olmo": Form("olmo", permuted=True, **LAYER),
-    "olmo2": Form("olmo2", LLAMA | BRANCH_NORMS, eps=1e-5),
-    "olmo3": Form("olmo2", LLAMA | BRANCH_NORMS, lambda c: window_keys(c, 4), eps=1e-5, theta=500000.0),
-    "smollm3": Form("smollm3", permuted=True),
-    "starcoder2": Form("starcoder2", STARCODER2, **LAYER),
+    "bailing_moe_v2": Form("bailingmoe2", keys=bailing2_keys, theta=600000.0, context=32768),
+    "granite_moe": Form("granitemoe", keys=lambda c: granite_keys(c) | expert_keys(c)),
+    "olmo": Form("olmo", **LAYER),
+    "olmo2": Form("olmo2", eps=1e-5),
+    "olmo3": Form("olmo2", keys=lambda c: window_keys(c, 4), eps=1e-5, theta=500000.0),
+    "smollm3": Form("smollm3"),
+    "starcoder2": Form("starcoder2", **LAYER),
     "cohere": Form("command-r", keys=lambda c: {"logit_scale": c.get("logit_scale", 0.0625)}, theta=500000.0, context=8192, **LAYER),
-    "cohere2": Form(
-        "cohere2", keys=lambda c: {"logit_scale": c.get("logit_scale", 0.0625)} | one_window(c), context=8192, **LAYER
-    ),
-    "glm": Form("chatglm", LLAMA | GATE_UP, partial=0.5),
-    "glm4": Form("glm4", GLM4, partial=0.5),
-    "gpt2": Form("gpt2", GPT2, rope=False, context=1024, transposed=("c_attn", "c_proj", "c_fc"), **LAYER),
-    "gpt_bigcode": Form("starcoder", GPT2, kv_heads=lambda c: 1, rope=False, context=1024, **LAYER),
-    "gpt_neox": Form(
-        "gptneox", NEOX, lambda c: {"use_parallel_residual": c.get("use_parallel_residual", True)}, partial=0.25, qkv="sorted", **LAYER
-    ),
+    "cohere2": Form("cohere2", keys=lambda c: {"logit_scale": c.get("logit_scale", 0.0625)} | one_window(c), context=8192, **LAYER),
+    "glm": Form("chatglm", partial=0.5),
+    "glm4": Form("glm4", partial=0.5),
+    "gpt2": Form("gpt2", rope=False, context=1024, **LAYER),
+    "gpt_bigcode": Form("starcoder", kv_heads=lambda c: 1, rope=False, context=1024, **LAYER),
+    "gpt_neox": Form("gptneox", keys=lambda c: {"use_parallel_residual": c.get("use_parallel_residual", True)}, partial=0.25, **LAYER),
     "stablelm": Form("stablelm", keys=lambda c: {"use_parallel_residual": True}, partial=0.25, **LAYER),
-    "falcon": Form(
-        "falcon", FALCON, qkv="sorted", **LAYER,
-        kv_heads=lambda c: c["num_kv_heads"] if c.get("new_decoder_architecture") else 1,
-    ),
-    "bloom": Form("bloom", BLOOM, rope=False, qkv="sorted", **LAYER),
+    "falcon": Form("falcon", **LAYER, kv_heads=lambda c: c["num_kv_heads"] if c.get("new_decoder_architecture") else 1),
+    "bloom": Form("bloom", rope=False, **LAYER),
     "mpt": Form(
-        "mpt", MPT, lambda c: {"attention.max_alibi_bias": float(c["attn_config"].get("alibi_bias_max", 8))}, rope=False, **LAYER
+        "mpt", keys=lambda c: {"attention.max_alibi_bias": float(c["attn_config"].get("alibi_bias_max", 8))}, rope=False, **LAYER,
     ),
-    "nemotron": Form("nemotron", partial=0.5, offset=True, context=4096, **LAYER),
-    "arcee": Form("arcee", permuted=True, eps=1e-5, context=4096),
-    "apertus": Form("apertus", APERTUS, theta=12e6, eps=1e-5, inexact=RAMP),
-    "internlm2": Form("internlm2", INTERNLM2, qkv="split", permuted=True),
-    "minicpm": Form("minicpm", keys=minicpm_keys, permuted=True),
-    "minicpm3": Form("minicpm3", MINICPM3, minicpm3_keys, eps=1e-5, context=32768, inexact=LONGROPE),
-    "youtu": Form("deepseek2", LLAMA | LATENT, latent_keys, context=131072),
-    "deepseek_v2": Form("deepseek2", DEEPSEEK, latent_keys, change=bias_of_choice),
-    "deepseek_v3": Form("deepseek2", DEEPSEEK, latent_keys, context=4096, change=bias_of_choice),
-    "glm4_moe_lite": Form("deepseek2", DEEPSEEK, latent_keys, context=202752, eps=1e-5, change=bias_of_choice),
-    "hunyuan": Form("hunyuan-dense", HUNYUAN, hunyuan_keys, eps=1e-5, inexact=STRETCHED),
-    "nanbeige": Form(
-        "nanbeige",
-        keys=lambda c: {name: c[name] for name in ("num_loops", "skip_loop_final_norm") if name in c},
-        permuted=True,
-    ),
-    "maincoder": Form("maincoder", MAINCODER, lambda c: {"feed_forward_length": c["intermediate_size_mlp"]}, theta=1e6, eps=1e-5),
-    "exaone": Form("exaone", EXAONE, theta=500000.0, eps=1e-5, context=4096),
-    "exaone4": Form("exaone4", LLAMA | BRANCH_NORMS, lambda c: window_keys(c, 4), eps=1e-5),
+    "nemotron": Form("nemotron", partial=0.5, context=4096, **LAYER),
+    "arcee": Form("arcee", eps=1e-5, context=4096),
+    "apertus": Form("apertus", theta=12e6, eps=1e-5, inexact=RAMP),
+    "internlm2": Form("internlm2"),
+    "minicpm": Form("minicpm", keys=minicpm_keys),
+    "minicpm3": Form("minicpm3", keys=minicpm3_keys, eps=1e-5, context=32768, inexact=LONGROPE),
+    "youtu": Form("deepseek2", keys=latent_keys, context=131072),
+    "deepseek_v2": Form("deepseek2", keys=latent_keys),
+    "deepseek_v3": Form("deepseek2", keys=latent_keys, context=4096),
+    "glm4_moe_lite": Form("deepseek2", keys=latent_keys, context=202752, eps=1e-5),
+    "hunyuan": Form("hunyuan-dense", keys=hunyuan_keys, eps=1e-5, inexact=STRETCHED),
+    "nanbeige": Form("nanbeige", keys=lambda c: {name: c[name] for name in ("num_loops", "skip_loop_final_norm") if name in c}),
+    "maincoder": Form("maincoder", keys=lambda c: {"feed_forward_length": c["intermediate_size_mlp"]}, theta=1e6, eps=1e-5),
+    "exaone": Form("exaone", theta=500000.0, eps=1e-5, context=4096),
+    "exaone4": Form("exaone4", keys=lambda c: window_keys(c, 4), eps=1e-5),
     "ernie4_5": Form("ernie4_5", theta=500000.0, eps=1e-5, kv_heads=lambda c: c.get("num_key_value_heads", 2)),
-    "bert": Form("bert", BERT, rope=False, prefix="bert.", dropped="pooler.", **LAYER, causal=False),
-    "roberta": Form("bert", BERT, rope=False, prefix="roberta.", dropped="pooler.", positions=2, **LAYER, causal=False),
-    "camembert": Form("bert", BERT, rope=False, prefix="roberta.", dropped="pooler.", positions=2, **LAYER, causal=False),
-    "xlm_roberta": Form("bert", BERT, rope=False, prefix="roberta.", dropped="pooler.", positions=2, **LAYER, causal=False),
-    "distilbert": Form("bert", DISTILBERT, rope=False, prefix="distilbert.", rms=False, eps=1e-12, causal=False),
-    "nomic_bert": Form("nomic-bert", NOMIC, prefix="nomic_bert.", dropped="pooler.", theta=1000.0, rms=False, eps=1e-12, causal=False),
+    "bert": Form("bert", rope=False, **LAYER, causal=False),
+    "roberta": Form("bert", rope=False, positions=2, **LAYER, causal=False),
+    "camembert": Form("bert", rope=False, positions=2, **LAYER, causal=False),
+    "xlm_roberta": Form("bert", rope=False, positions=2, **LAYER, causal=False),
+    "distilbert": Form("bert", rope=False, rms=False, eps=1e-12, causal=False),
+    "nomic_bert": Form("nomic-bert", theta=1000.0, rms=False, eps=1e-12, causal=False),
     "nomic_bert_moe": Form(
-        "nomic-bert-moe", NOMIC_MOE,
-        lambda c: {"moe_every_n_layers": c["moe_every_n_layers"], "expert_count": c["num_experts"], "expert_used_count": c["moe_top_k"]},
-        dropped="dropped", folded=("Mixture::sum_bias",), change=nomic_moe_tensor, **LAYER, causal=False,
+        "nomic-bert-moe",
+        keys=lambda c: {
+            "moe_every_n_layers": c["moe_every_n_layers"], "expert_count": c["num_experts"], "expert_used_count": c["moe_top_k"]
+        },
+        folded=("Mixture::sum_bias",), **LAYER, causal=False,
     ),
-    "modernbert": Form("modern-bert", MODERN, modern_keys, prefix="model.", theta=160000.0, **LAYER, causal=False),
-    "eurobert": Form("eurobert", EUROBERT, theta=250000.0, eps=1e-5, causal=False),
+    "modernbert": Form("modern-bert", keys=modern_keys, theta=160000.0, **LAYER, causal=False),
+    "eurobert": Form("eurobert", theta=250000.0, eps=1e-5, causal=False),
     "neobert": Form(
-        "neo-bert", NEOBERT, lambda c: {"feed_forward_length": int(2 * c["intermediate_size"] / 3), "context_length": c["max_length"]},
-        prefix="model.", causal=False,
-    ),
-    "jina_v2": Form("jina-bert-v2", JINA2, rope=False, rms=False, eps=1e-12, causal=False),
-    "jina_v3": Form("jina-bert-v3", JINA3, prefix="roberta.", dropped="pooler.", theta=20000.0, **LAYER, causal=False),
-    "embeddinggemma": Form("gemma-embedding", GEMMA, one_window, offset=True, causal=False),
-    "t5": Form(
-        "t5encoder", T5, lambda c: {"attention.relative_buckets_count": c["relative_attention_num_buckets"]}, rope=False, context=512,
+        "neo-bert",
+        keys=lambda c: {"feed_forward_length": int(2 * c["intermediate_size"] / 3), "context_length": c["max_length"]},
         causal=False,
     ),
-    "lfm2": Form("lfm2", LFM2, lfm2_keys, theta=1e6, eps=1e-5),
-    "lfm2_moe": Form("lfm2moe", LFM2_MOE, lfm2_moe_keys, theta=1e6, eps=1e-5, change=bias_of_choice),
+    "jina_v2": Form("jina-bert-v2", rope=False, rms=False, eps=1e-12, causal=False),
+    "jina_v3": Form("jina-bert-v3", theta=20000.0, **LAYER, causal=False),
+    "embeddinggemma": Form("gemma-embedding", keys=one_window, causal=False),
+    "t5": Form(
+        "t5encoder", keys=lambda c: {"attention.relative_buckets_count": c["relative_attention_num_buckets"]}, rope=False,
+        context=512, causal=False,
+    ),
+    "lfm2": Form("lfm2", keys=lfm2_keys, theta=1e6, eps=1e-5),
+    "lfm2_moe": Form("lfm2moe", keys=lfm2_moe_keys, theta=1e6, eps=1e-5),
     "qwen3_5": Form(
-        "qwen35", QWEN35, qwen35_keys, partial=0.25, context=32768, offset=True, change=qwen35_tensor,
-        kv_heads=lambda c: c.get("num_key_value_heads", 4),
+        "qwen35", keys=qwen35_keys, partial=0.25, context=32768, kv_heads=lambda c: c.get("num_key_value_heads", 4),
         folded=("Recurrent::tiled",), inexact="the columns of a head's outputs are summed in another order",
     ),
     "qwen3_5_moe": Form(
-        "qwen35moe", QWEN35_MOE, qwen35_moe_keys, partial=0.25, context=32768, offset=True, change=qwen35_tensor,
-        kv_heads=lambda c: c.get("num_key_value_heads", 2),
+        "qwen35moe", keys=qwen35_moe_keys, partial=0.25, context=32768, kv_heads=lambda c: c.get("num_key_value_heads", 2),
         folded=("Recurrent::tiled",), inexact="the columns of a head's outputs are summed in another order",
     ),
     "qwen3_next": Form(
-        "qwen3next", QWEN3_NEXT, qwen3_next_keys, partial=0.25, context=32768, offset=True, change=qwen3_next_tensor,
-        parted=qwen3_next_parts, kv_heads=lambda c: c.get("num_key_value_heads", 2),
+        "qwen3next", keys=qwen3_next_keys, partial=0.25, context=32768, kv_heads=lambda c: c.get("num_key_value_heads", 2),
     ),
-    "granite_hybrid": Form("granitehybrid", GRANITE_HYBRID, granite_hybrid_keys, permuted=True, change=granite_hybrid_tensor),
-    "granite_moe_swa": Form(
-        "granite_swa", GRANITE_MOE_SWA, lambda c: granite_swa_keys(c) | expert_keys(c), permuted=True,
-        change=lambda name, tensor, config: (name + ".weight" if ".experts." in name else name, tensor),
-    ),
-    "mamba2": Form("mamba2", MAMBA2, mamba2_keys, rope=False, context=1 << 20, eps=1e-5, change=ssm_tensor),
+    "granite_hybrid": Form("granitehybrid", keys=granite_hybrid_keys),
+    "granite_moe_swa": Form("granite_swa", keys=lambda c: granite_swa_keys(c) | expert_keys(c)),
+    "mamba2": Form("mamba2", keys=mamba2_keys, rope=False, context=1 << 20, eps=1e-5),
     "falcon_h1": Form(
-        "falcon-h1", FALCON_H1, hybrid_ssm_keys, context=8192, eps=1e-5, change=falcon_h1_tensor,
+        "falcon-h1", keys=hybrid_ssm_keys, context=8192, eps=1e-5, values=multiplied,
         folded=(
             "Attention::scale", "Attention::multipliers", "Recurrent::factors", "Recurrent::multipliers", "FeedForward::multipliers",
             "Config::embedding_scale", "Config::logit_scale",
         ),
         inexact="the converter multiplies matrices by the multipliers",
     ),
-    "nemotron_h": Form(
-        "nemotron_h", NEMOTRON_H, nemotron_h_keys, rope=False, context=4096, **LAYER,
-        change=lambda name, tensor, config: ssm_tensor(*bias_of_choice(name, tensor, config), config),
-    ),
-    "seed_oss": Form(
-        "seed_oss", LLAMA | {"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, context=524288,
-        kv_heads=lambda c: c.get("num_key_value_heads", 8),
-    ),
+    "nemotron_h": Form("nemotron_h", keys=nemotron_h_keys, rope=False, context=4096, **LAYER),
+    "seed_oss": Form("seed_oss", context=524288, kv_heads=lambda c: c.get("num_key_value_heads", 8)),
 }  # fmt: skip
 
 # The model_type of families for which llama.cpp has no architecture. Source: MODEL_ARCH_NAMES of gguf-py 0.19; gptj is there, and llama.cpp
@@ -560,11 +383,3 @@ def model_keys(config: Config, form: Form) -> dict[str, Any]:
         architecture += "_moe"
     said = metadata(config, form) | ({"attention.causal": False} if both_ways(config, form) else {})
     return {"general.architecture": architecture} | {f"{architecture}.{key}": value for key, value in said.items()}
-
-
-def parts_of(name: str, tensor: Array, form: Form, config: Config) -> dict[str, Array]:
-    """Returns the GGUF tensors that one tensor of the folder becomes. The experts of a layer are one tensor, [experts, rows, columns]."""
-    found: dict[str, Array] = {}
-    for part, values in form.parted({name: tensor}, config).items():
-        found |= dict(converted(part, values, form, config))
-    return found

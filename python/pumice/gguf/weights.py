@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import ModelFormatError, UnsupportedModelError
-from .changes import Array
+from .changes import Array, moves_columns, part_of
 from .container import IDS, Tensor
-from .forms import Form, parts_of
+from .forms import Form
 from .keys import Config
 from .packing import PLAIN, Float32, fits, pack_rows, q5_0_of_a4, unpack_rows
 
@@ -27,6 +27,8 @@ _DTYPES = {"F32": np.float32, "F16": np.uint16, "BF16": np.uint16}
 _OTHER_PARTS = re.compile(
     r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|audio_tower|embed_vision|embed_audio|vision_embedder)\."
 )
+# Tensors that the converter leaves out, whether or not GGUF files of the family have a name for them.
+_LEFT_OUT = re.compile(r"(^|\.)pooler\.|\.experts\.bias$")
 _EXPERT = re.compile(r"(?<=\.experts)\.(\d+)(?=\.)")
 
 
@@ -113,7 +115,13 @@ class Folder:
 
     def __init__(self, file: _core.ModelFile, form: Form, config: Config, choose: Choose) -> None:
         self._file, self._form, self._config, self._choose = _Tensors(file), form, config, choose
+        self._parts = _core.gguf_parts(file)
         self._formats = {name: kind for name, kind, _ in self._file.tensors}
+
+    @property
+    def pairs(self) -> bool:
+        """Whether rows of queries and keys are sorted for a rope that turns neighbouring columns."""
+        return any(part["pairs"] for parts in self._parts.values() for part in parts)
 
     def units(self) -> Iterator[Unit]:
         """Yields the units of all tensors that the GGUF form has. Raises ModelFormatError for a tensor that has no name in GGUF, and
@@ -133,12 +141,20 @@ class Folder:
             return bool(self._read(source.name, source.shape, raw=False).any())
         return "pooler." in source.name and any("Classification" in name for name in self._config.get("architectures") or ())
 
-    def _changed(self, name: str, values: Array) -> dict[str, Array]:
+    def _changed(self, source: _Source, values: Array) -> dict[str, Array]:
+        """Returns the GGUF tensors that a tensor of the folder becomes, or a matrix of its stack."""
+        if _LEFT_OUT.search(source.name):
+            return {}
         try:
-            return parts_of(name.replace("language_model.", "", 1), values, self._form, self._config)
-        except (AssertionError, ValueError, IndexError) as error:
+            if source.files[0] not in self._parts:
+                raise ValueError(f"{source.name} has no name in GGUF")
+            values = self._form.values(source.name, values, self._config)
+            return {part["name"]: part_of(values, part) for part in self._parts[source.files[0]]}
+        except (ValueError, IndexError) as error:
             raise ModelFormatError(
-                f"{self._file.path}: the tensor {name} {list(values.shape)} has no GGUF form: {error}", file=self._file.path, field=name
+                f"{self._file.path}: the tensor {source.name} {list(values.shape)} has no GGUF form: {error}",
+                file=self._file.path,
+                field=source.name,
             ) from None
 
     def _unit(self, source: _Source) -> Unit:
@@ -151,7 +167,7 @@ class Folder:
         count = len(source.files) if source.experts else source.shape[0] if source.stacked else 1
         # An array without memory of its own shows names and shapes, and which tensors keep their bytes.
         given = np.broadcast_to(np.float32(0), one)
-        parts = self._changed(source.name, given)
+        parts = self._changed(source, given)
         tensors = []
         for name, values in parts.items():
             shape = (values.shape[0] * count, *values.shape[1:]) if source.experts or source.stacked else values.shape
@@ -166,8 +182,10 @@ class Folder:
         """Returns whether all tensors have the source's format, and its values are only moved: then their bytes are moved, too."""
         if any(tensor.format != source.format for tensor in tensors) or any(self._formats[name] != source.format for name in source.files):
             return False
+        if source.format not in PLAIN and any(map(moves_columns, self._parts[source.files[0]])):
+            return False
         try:
-            found = self._changed(source.name, np.broadcast_to(self._raw_dtype(source.format)(0), self._raw_shape(source.format, shape)))
+            found = self._changed(source, np.broadcast_to(self._raw_dtype(source.format)(0), self._raw_shape(source.format, shape)))
         except ModelFormatError:
             return False  # bytes of blocks cannot be moved as the columns are
         return all(
@@ -217,7 +235,7 @@ class Folder:
                 values = self._read(source.name, one, raw, piece * width, width)
             else:
                 values = self._read(source.name, one, raw)
-            for index, (tensor, changed) in enumerate(zip(tensors, self._changed(source.name, values).values(), strict=True)):
+            for index, (tensor, changed) in enumerate(zip(tensors, self._changed(source, values).values(), strict=True)):
                 yield Part(index, piece * (tensor.bytes // count), self._bytes(tensor, changed, raw))
 
         return Unit(tensors, count, make, raw)

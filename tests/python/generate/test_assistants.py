@@ -3,7 +3,6 @@ test_guessed_tokens.py."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pickle
 from collections.abc import Iterator
@@ -19,7 +18,9 @@ from guesses import DEVICE, EXACT, NEW, PLACES, WAYS, load, prompts, start
 from op_cases import kept_open
 
 import pumice
+from pumice import _core
 from pumice.gguf import forms
+from pumice.gguf.changes import part_of
 
 CPU = PLACES["cpu"]
 
@@ -62,22 +63,21 @@ def test_some_guesses_are_right_and_some_wrong(name: str) -> None:
         assert 0.03 * guessed < right < 0.95 * guessed
 
 
-def gguf_parts(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def gguf_parts(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the keys and tensors of an assistant's GGUF file, as llama.cpp's converter writes them."""
     known = assistants.golden(name)
     config, form = known["config"]["text_config"], random_gguf.FORMS["gemma4"]
-    form = dataclasses.replace(form, names=form.names | {f"{end}_projection": f"nextn.{end}_projection" for end in ("pre", "post")})
     keys = {f"gemma4-assistant.{key}": value for key, value in forms.metadata(config, form).items()}
     keys |= {"general.architecture": "gemma4-assistant", "gemma4-assistant.embedding_length_out": known["config"]["backbone_hidden_size"]}
     keys["gemma4-assistant.nextn_predict_layers"] = config["num_hidden_layers"]
-    parts: dict[str, np.ndarray] = {}
-    for tensor, values in assistants.assistant_tensors(name, known["shapes"]).items():
-        parts |= dict(forms.converted(tensor, values, form, config))
+    tensors = assistants.assistant_tensors(name, known["shapes"])
+    becomes = _core.gguf_parts(_core.open_file(str(assistants.write_assistant(name, folder, tensors))))
+    parts = {part["name"]: part_of(values, part) for tensor, values in tensors.items() for part in becomes[tensor]}
     return keys, parts | form.more(config)
 
 
 def test_guesses_of_a_gguf_file(folder: Path, name: str, tmp_path: Path) -> None:
-    path = random_gguf.write(tmp_path / "assistant.gguf", *gguf_parts(name))
+    path = random_gguf.write(tmp_path / "assistant.gguf", *gguf_parts(name, tmp_path / "assistant"))
     with load(folder, mtp=path, **CPU) as model:
         check_counts(model, name)
 
@@ -220,7 +220,7 @@ def test_broken_files(tmp_path: Path) -> None:
     """A file that ends early, or with other bytes in its head, is an error and nothing else."""
     name = "gemma4_31b"
     folder = assistants.write_folder(name, tmp_path)
-    whole = random_gguf.write(tmp_path / "assistant.gguf", *gguf_parts(name)).read_bytes()
+    whole = random_gguf.write(tmp_path / "assistant.gguf", *gguf_parts(name, tmp_path / "assistant")).read_bytes()
     rng = np.random.default_rng(3)
     broken = tmp_path / "broken.gguf"
     for size in rng.integers(0, len(whole), 12):

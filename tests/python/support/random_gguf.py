@@ -1,5 +1,4 @@
-"""Writes the small models of random_models.py as GGUF files in F32, with the changes that llama.cpp's converter makes for each family
-(pumice.gguf.forms)."""
+"""The small models of random_models.py as GGUF files in F32, as convert() writes them."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import dataclasses
 import json
 import re
 import struct
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import random_models
 
+import pumice
+from pumice import _core
 from pumice.gguf.container import text, value_bytes
-from pumice.gguf.forms import FORMS, model_keys, parts_of, rope_tensors, xielu_keys
+from pumice.gguf.forms import FORMS
 
 Array = npt.NDArray[np.float32]
 
@@ -171,21 +173,22 @@ def gates_and_ups_joined(tensors: dict[str, Array]) -> dict[str, Array]:
     return joined
 
 
-def gguf_parts(
-    name: str, names: Mapping[str, str] | None = None, tensors: dict[str, Array] | None = None, **changes: Any
-) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Returns the keys and tensors of the small model `name` (of random_models.VARIANTS) as GGUF, without a tokenizer. `names` are added to
-    the names of the form. tensors: those of the model's folder, if they are not its golden's.  changes: other values in config.json."""
-    config = json.loads(random_models.golden_file(name, "config.json").read_text()) | changes
-    form = FORMS[random_models.VARIANTS[name].family]
-    form = dataclasses.replace(form, names={**form.names, **(names or {})})
-    tensors = random_models.tensors(name) if tensors is None else tensors
-    keys = model_keys(config, form) | xielu_keys(tensors)
-    out: dict[str, Array] = {}
-    for each, tensor in sorted(stacked(tensors).items()):
-        if ".act_fn." not in each:
-            out |= parts_of(each, tensor, form, config)
-    return keys, out | rope_tensors(config, form) | form.more(config)
+def gguf_parts(name: str, tensors: dict[str, Array] | None = None, **changes: Any) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Returns the keys and tensors that convert() writes for the small model `name` (of random_models.VARIANTS), without those that do not
+    describe the model. tensors: those of the model's folder, if they are not its golden's.  changes: other values in config.json."""
+    with tempfile.TemporaryDirectory() as target:
+        folder, path = random_models.make_folder(name, Path(target)), Path(target) / "m.gguf"
+        if tensors is not None:
+            random_models.write_safetensors(folder / "model.safetensors", tensors)
+        config = folder / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+        pumice.convert(folder, path, to="f32", tokenizer="none", progress=False)
+        file = _core.open_file(str(path))
+        said = {key: value for key, value in file.metadata().items() if not key.startswith("general.") and not key.endswith(".vocab_size")}
+        keys = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in said.items()}
+        keys["general.architecture"] = file.architecture
+        found = {each: np.frombuffer(file.read(each), np.float32).reshape(shape).copy() for each, _, shape, _ in file.tensors}
+    return keys, found
 
 
 def make_gguf(name: str, target: Path) -> Path:

@@ -1,0 +1,204 @@
+#include "model/gguf_form.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+#include "model/description.h"
+#include "model/reader.h"
+#include "model/tensor_names.h"
+
+namespace pumice::model {
+namespace {
+
+// Returns the row of the folder that is row `row` of the GGUF file if the converter sorts the rows of each head (of `size` rows) for a rope
+// that turns neighbouring columns: 0, size/2, 1, size/2 + 1, ...
+std::int64_t of_pairs(std::int64_t row, std::int64_t size) {
+  const std::int64_t in_head = row % size;
+  return row - in_head + in_head / 2 + (in_head % 2) * (size / 2);
+}
+
+// The same if the file has the heads of values in the order of Scan's `tiled`: heads that share a head of keys are not neighbours.
+std::int64_t of_tiles(std::int64_t row, std::int64_t size, const Recurrent& r) {
+  const std::int64_t each = r.heads / r.key_heads, head = row / size;
+  return (head % r.key_heads * each + head / r.key_heads) * size + row % size;
+}
+
+bool is_taps(Role role) {
+  return role == Role::scan_q_taps || role == Role::scan_k_taps || role == Role::scan_v_taps || role == Role::conv_taps;
+}
+
+class Form {
+ public:
+  explicit Form(const files::ModelFile& folder)
+      : file_(folder),
+        d_{.config = read_config(folder, find_assistant(Reader(folder).text("model_type"), false) != nullptr)},
+        names_(folder, d_.config) {}
+
+  std::map<std::string, std::vector<GgufPart>> parts() {
+    add_roles(true);
+    for (const OfFile& part : parts_) asked_for_.insert(part.tensor);
+    add_roles(false);
+    std::map<std::string, std::vector<GgufPart>> found;
+    for (OfFile& of_file : parts_) {
+      sort_rows(of_file);
+      found[of_file.tensor->name].push_back(std::move(of_file.part));
+    }
+    return found;
+  }
+
+ private:
+  struct OfFile {
+    const files::TensorInfo* tensor = nullptr;  // of the folder
+    GgufPart part;
+    std::vector<std::pair<std::int64_t, std::int64_t>> rows;  // the row in the file, and the row of the folder that it is
+  };
+
+  // Number of layers behind the model's that predict draft tokens. GGUF files have them as further layers.
+  std::size_t more_layers() const {
+    if (d_.config.draft) return 1;
+    const Reader read(Reader(file_), d_.config.family->keys);
+    return static_cast<std::size_t>(
+        read.in_range(read.integer("", "num_nextn_predict_layers").value_or(0), 0, kMaxLayers, read.key("", "num_nextn_predict_layers")));
+  }
+
+  // Adds the tensors of the roles that the model asks for, or of the others: layers of Gemma 4 that share keys and values have tensors that
+  // nobody reads. What a tensor is that two roles call by the same name, the role that is asked for says.
+  void add_roles(bool asked_for) {
+    const std::size_t all = d_.config.layers.size() / d_.config.loops + more_layers();
+    for (std::size_t i = 0; i < kRoles; ++i) {
+      const auto role = static_cast<Role>(i);
+      const std::size_t layers = !of_layer(role) || names_.shared(role) ? 1 : all;
+      for (std::size_t layer = 0; layer < layers; ++layer) {
+        if ((ask(role, layer).need != Need::never) != asked_for) continue;
+        add(role, layer, names_.weight(role, layer), "weight");
+        add(role, layer, names_.bias(role, layer), "bias");
+      }
+    }
+  }
+  // Returns what the model asks of a role. It asks nothing of layers behind its own.
+  Asked ask(Role role, std::size_t layer) const {
+    return of_layer(role) && layer >= d_.config.all_layers() ? Asked{} : asked(d_, role, layer);
+  }
+
+  const Layer& like(std::size_t layer) const {
+    return layer < d_.config.layers.size() || d_.config.draft ? d_.config.layer(layer) : d_.config.layers.back();
+  }
+
+  void add(Role role, std::size_t layer, const TensorNames::Found& found, const char* suffix) {
+    if (!found.tensor || asked_for_.contains(found.tensor)) return;
+    const auto name = names_.in_gguf(role, found.name);
+    if (!name) return;
+    const bool weight = std::string_view(suffix) == "weight";
+    const bool as_is = name->bare == Bare::both;
+    const std::size_t hole = name->gguf.find("{}");
+    const std::string begin =
+        hole == std::string_view::npos ? std::string(name->gguf) : str(name->gguf.substr(0, hole), layer, name->gguf.substr(hole + 2));
+    const std::string full = as_is ? (weight ? begin : str(begin, "_", suffix)) : str(begin, ".", suffix);
+    const auto [known, is_new] = index_.try_emplace(full, parts_.size());
+    if (is_new) parts_.emplace_back();
+    OfFile& to = parts_[known->second];
+    if (to.tensor && to.tensor != found.tensor)
+      fail(ErrorKind::unsupported_model, file_.path(), ": GGUF files of this family have ", to.tensor->name, " and ", found.tensor->name,
+           " in one tensor, ", full, ", which is not written");
+    to.tensor = found.tensor;
+    GgufPart& part = to.part;
+    part.name = full;
+    if (weight) {
+      part.transposed = found.name.transposed;
+      part.taps = is_taps(role);
+    }
+    describe(part, role, layer, found, *name, weight);
+    place_rows(to, role, layer, found, names_.layout(*name, role, layer), weight);
+  }
+
+  // Sets what depends on the role alone.
+  void describe(GgufPart& part, Role role, std::size_t layer, const TensorNames::Found& found, const TensorName& name, bool weight) const {
+    const Layer& l = like(layer);
+    const Recurrent* r = of_layer(role) ? l.if_recurrent() : nullptr;
+    const Use use = ask(role, layer).use;
+    const bool is_vector = found.tensor->shape.size() == 1;
+    part.plus_one = weight && d_.config.norm_offset && is_vector && !has(use, Use::as_is);
+    part.minus_exp = role == Role::scan_rate;
+    if (has(use, Use::folded) && r && r->rule == ScanRule::ssd) part.width = role == Role::scan_norm && r->norm ? r->norm->group : 1;
+    if (role == Role::router_choice_bias) part.width = 0;
+    if (found.name.fused == Fused::latent_up && name.fused == Fused::no) {
+      part.matrices = l.if_latent_attention()->heads;
+      part.turned = role == Role::latent_key;
+    }
+    // nomic-embed v2 has the rows of all experts in a matrix.
+    const Mixture* mixture = of_layer(role) ? l.if_mixture() : nullptr;
+    const bool stack = role == Role::expert_gate || role == Role::expert_up || role == Role::expert_down;
+    if (weight && stack && mixture && found.tensor->shape.size() == 2 &&
+        found.name.safetensors.find("{expert}") == std::string_view::npos) {
+      part.matrices = mixture->router.experts;
+      part.turned = std::exchange(part.transposed, false);
+    }
+  }
+
+  // Notes which rows of the file are the role's, and where the folder has them.
+  void place_rows(OfFile& to, Role role, std::size_t layer, const TensorNames::Found& found, const Part& there, bool weight) const {
+    const std::vector<std::int64_t>& shape = found.tensor->shape;
+    const Layer& l = like(layer);
+    const Attention* a = of_layer(role) ? l.if_attention() : nullptr;
+    const Recurrent* r = of_layer(role) ? l.if_recurrent() : nullptr;
+    const bool pairs = d_.config.family->pairs_in_gguf && a && (role == Role::q || role == Role::k);
+    const bool tiles = d_.config.family->tiled_in_gguf && r && (rows_by_value(role) || by_head(role) || role == Role::scan_out);
+    const Part here = found.part;
+    const bool fused = (found.name.fused != Fused::no || there.whole > 0) && here.whole > 0;
+    if (shape.empty() || (!fused && !pairs && !tiles && here.first == 0)) return;
+    if (tiles && role == Role::scan_out) {
+      require(to, shape.back(), r->value_width(), "columns");
+      for (std::int64_t i = 0; i < r->value_width(); ++i) to.part.columns.push_back(of_tiles(i, r->value_dim, *r));
+      return;
+    }
+    const std::int64_t sorted = pairs   ? (role == Role::q ? a->q_width() : a->kv_width())
+                                : tiles ? (rows_by_value(role) ? r->value_width() : r->heads)
+                                        : 0;
+    const std::size_t axis =
+        !weight ? shape.size() - 1 : (to.part.transposed && shape.size() > 1 ? 1 : 0) + (shape.size() > 2 && !to.part.taps ? 1 : 0);
+    const std::int64_t all = shape[axis], needed = fused ? here.whole : sorted > 0 ? sorted : std::max(all, here.first + 1);
+    require(to, all, needed, "rows");
+    const std::int64_t rows = fused ? here.whole / here.stride * here.run : needed - here.first;
+    const std::int64_t head = pairs ? a->head_dim : tiles && rows_by_value(role) ? r->value_dim : 1;
+    to.part.pairs = pairs;
+    to.part.whole = all;
+    const Part from = here.of_rows(rows), into = there.of_rows(rows);
+    for (std::int64_t i = 0; i < rows; ++i)
+      to.rows.emplace_back(into.of(i), from.of(pairs ? of_pairs(i, head) : tiles ? of_tiles(i, head, *r) : i));
+  }
+  void require(const OfFile& part, std::int64_t found, std::int64_t needed, const char* what) const {
+    if (found != needed) wrong_shape(file_, *part.tensor, str(needed, " ", what));
+  }
+  static bool rows_by_value(Role role) { return role == Role::scan_v || role == Role::scan_gate || role == Role::scan_v_taps; }
+  static bool by_head(Role role) {
+    return role == Role::scan_step || role == Role::scan_beta || role == Role::scan_rate || role == Role::scan_step_bias;
+  }
+
+  void sort_rows(OfFile& of_file) const {
+    auto& rows = of_file.rows;
+    std::ranges::sort(rows);
+    bool same = static_cast<std::int64_t>(rows.size()) == of_file.part.whole;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].first != static_cast<std::int64_t>(i))
+        fail(ErrorKind::unsupported_model, file_.path(), ": ", of_file.tensor->name, " does not have all rows of ", of_file.part.name);
+      same = same && rows[i].second == rows[i].first;
+    }
+    if (same) return;
+    for (const auto& [to, from] : rows) of_file.part.rows.push_back(from);
+  }
+
+  const files::ModelFile& file_;
+  Description d_;  // without weights
+  TensorNames names_;
+  std::vector<OfFile> parts_;
+  std::map<std::string, std::size_t> index_;  // of parts_, by the name in GGUF
+  std::set<const files::TensorInfo*> asked_for_;
+};
+
+}  // namespace
+
+std::map<std::string, std::vector<GgufPart>> gguf_parts(const files::ModelFile& folder) { return Form(folder).parts(); }
+
+}  // namespace pumice::model
