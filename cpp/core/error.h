@@ -5,11 +5,11 @@
 #include <concepts>
 #include <cstdint>
 #include <exception>
-#include <ios>
+#include <initializer_list>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace pumice {
@@ -66,48 +66,64 @@ class Error : public std::exception {
   std::optional<std::uint64_t> offset_;
 };
 
-// True for text and whole numbers. str() appends such parts without a stream, because a stream writes the same text 20 times slower and
-// str() builds the name of every tensor.
-template <class T>
-concept PlainPart =
-    std::convertible_to<const T&, std::string_view> || std::same_as<T, char> ||
-    (std::integral<T> && sizeof(T) > 1 && !std::same_as<T, wchar_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t>);
-
-template <PlainPart T>
-void append_part(std::string& text, const T& part) {
-  if constexpr (std::convertible_to<const T&, std::string_view>) {
-    text += std::string_view(part);
-  } else if constexpr (std::same_as<T, char>) {
-    text += part;
-  } else {
-    text += std::to_string(part);
+// A part of a text: a text, a character, or a number. Parts only refer to their text, so a TextPart must not outlive it. Functions that
+// take any parts are thin templates over a function that takes a list of them: their bodies are compiled once, and not once for each
+// combination of types.
+class TextPart {
+ public:
+  template <class T>
+    requires std::convertible_to<const T&, std::string_view>
+  TextPart(const T& text) : kind_(Kind::text), text_(text) {}
+  TextPart(char character) : kind_(Kind::character), character_(character) {}
+  TextPart(double number) : kind_(Kind::real), real_(number) {}
+  template <std::integral T>
+    requires(std::same_as<T, bool> ||
+             (sizeof(T) > 1 && !std::same_as<T, wchar_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t>))
+  TextPart(T number) : kind_(std::is_signed_v<T> ? Kind::whole : Kind::natural) {
+    if constexpr (std::is_signed_v<T>) {
+      whole_ = number;
+    } else {
+      natural_ = number;
+    }
   }
-}
+
+  void append_to(std::string& text) const;
+
+ private:
+  enum class Kind : std::uint8_t { text, character, whole, natural, real };
+  Kind kind_;
+  union {
+    std::string_view text_;
+    char character_;
+    std::int64_t whole_;
+    std::uint64_t natural_;
+    double real_;  // written with six digits at most, as by a stream
+  };
+};
+
+// Joins parts to one text.
+std::string joined(std::initializer_list<TextPart> parts);
+// Throws an Error whose text is the joined parts.
+[[noreturn]] void fail_with(ErrorKind kind, std::initializer_list<TextPart> parts);
 
 // Builds a text from parts: str("tensor ", name, " has ", n, " rows"). All error messages are built with it.
 template <class... Parts>
 std::string str(const Parts&... parts) {
-  if constexpr ((PlainPart<Parts> && ...)) {
-    std::string text;
-    (append_part(text, parts), ...);
-    return text;
-  } else {
-    std::ostringstream out;
-    out.exceptions(std::ios::badbit);  // without memory it throws std::bad_alloc; otherwise it would leave text out in silence
-    (out << ... << parts);
-    return std::move(out).str();
-  }
+  return joined({TextPart(parts)...});
 }
+
+// Returns a number in a base of 2 to 16, with leading zeros if it has fewer digits than `digits`.
+std::string in_base(std::uint64_t number, int base, std::size_t digits = 1);
 
 template <class... Parts>
 [[noreturn]] void fail(ErrorKind kind, const Parts&... parts) {
-  throw Error(kind, str(parts...));
+  fail_with(kind, {TextPart(parts)...});
 }
 
 // Throws ErrorKind::invalid_argument unless `condition` holds, in release builds too. Used to check the arguments of public calls.
 template <class... Parts>
 void require(bool condition, const Parts&... parts) {
-  if (!condition) fail(ErrorKind::invalid_argument, parts...);
+  if (!condition) fail_with(ErrorKind::invalid_argument, {TextPart(parts)...});
 }
 
 }  // namespace pumice

@@ -19,9 +19,12 @@ class ProgramChecker {
  protected:
   ProgramChecker(const Program& program, const WeightShapes& weights) : program_(program), weights_(weights) {}
 
+  [[noreturn]] void refuse_with(std::initializer_list<TextPart> parts) const {
+    fail(ErrorKind::unsupported_model, "program '", program_.name, "', operation ", op_, " (", kind_, "): ", joined(parts));
+  }
   template <class... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const {
-    fail(ErrorKind::unsupported_model, "program '", program_.name, "', operation ", op_, " (", kind_, "): ", str(parts...));
+    refuse_with({TextPart(parts)...});
   }
   template <class... Parts>
   void check(bool holds, const Parts&... parts) const {

@@ -452,7 +452,7 @@ std::string Model::what_made_it(const LoadOptions& options) const {
                          options.compute == Compute::float32 ? "float32" : "auto");
   if (options.quantize) text += str(", quantize ", name(*options.quantize));
   if (!options.task.empty()) text += str(", task ", options.task);
-  if (!options.lora.empty()) text += str(", adapters ", std::hex, engine::fingerprint(options.lora));
+  if (!options.lora.empty()) text += str(", adapters ", in_base(engine::fingerprint(options.lora), 16));
   if (description_.config.draft) text += ", mtp";  // pages have its keys and values, too
   // Pages have copies of the keys and values that an assistant reads, if they are not those of a layer of the last stage.
   const std::size_t first = placement_.stages.back().first, layers = description_.config.layers.size();

@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <iomanip>
 #include <map>
 #include <numeric>
 #include <set>
@@ -227,7 +226,7 @@ ModelFile::Contents ModelFile::open_gguf(const std::string& path, File file) {
   const Folder folder(folder_path);
   std::int64_t announced = 0;
   for (std::int64_t part = 1; part <= parts; ++part) {
-    const auto digits = [](std::int64_t n) { return str(std::setw(5), std::setfill('0'), n); };
+    const auto digits = [](std::int64_t n) { return in_base(static_cast<std::uint64_t>(n), 10, 5); };
     File part_file = part == named->number ? std::move(file)  // NOLINT(bugprone-use-after-move): one part has this number
                                            : folder.open(str(named->stem, "-", digits(part), "-of-", digits(parts), kGguf));
     GgufHeader part_header = read_gguf_header(part_file, static_cast<std::uint32_t>(part - 1));

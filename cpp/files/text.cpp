@@ -48,4 +48,12 @@ std::string printable(std::string_view text, std::size_t limit) {
 
 std::string quote(std::string_view text) { return "'" + printable(text, 80) + "'"; }
 
+void fail_with_at(ErrorKind kind, const std::string& file, const std::string& field, std::optional<std::uint64_t> offset,
+                  std::initializer_list<TextPart> parts) {
+  const std::string what = str(printable(file), ": ", printable(field, 200), field.empty() ? "" : ": ", joined(parts));
+  Error error = Error(kind, offset ? str(what, " (at byte ", *offset, ")") : what).in_file(printable(file)).at_field(printable(field));
+  if (offset) throw std::move(error).at_offset(*offset);
+  throw error;
+}
+
 }  // namespace pumice::files

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,14 +19,13 @@ bool valid_utf8(std::string_view text);
 std::string printable(std::string_view text, std::size_t limit = 4096);
 std::string quote(std::string_view text);  // returns 'text', printable and cut at 80 bytes
 
+[[noreturn]] void fail_with_at(ErrorKind kind, const std::string& file, const std::string& field, std::optional<std::uint64_t> offset,
+                               std::initializer_list<TextPart> parts);
 // Throws an Error about a file, with a message such as "model.gguf: general.alignment: is 3 (at byte 64)".
 template <class... Parts>
 [[noreturn]] void fail_at(ErrorKind kind, const std::string& file, const std::string& field, std::optional<std::uint64_t> offset,
                           const Parts&... parts) {
-  const std::string what = str(printable(file), ": ", printable(field, 200), field.empty() ? "" : ": ", parts...);
-  Error error = Error(kind, offset ? str(what, " (at byte ", *offset, ")") : what).in_file(printable(file)).at_field(printable(field));
-  if (offset) throw std::move(error).at_offset(*offset);
-  throw error;
+  fail_with_at(kind, file, field, offset, {TextPart(parts)...});
 }
 
 }  // namespace pumice::files

@@ -86,6 +86,16 @@ void Reader::missing(const std::string& where) const {
       .at_field(where);
 }
 
+void Reader::bad(const std::string& where, TextPart value, std::int64_t low, std::int64_t high) const {
+  throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", value, "; it must lie between ", low, " and ", high))
+      .in_file(file_.path())
+      .at_field(where);
+}
+
+void Reader::unsupported_with(std::initializer_list<TextPart> parts) const {
+  throw Error(ErrorKind::unsupported_model, str(file_.path(), ": ", joined(parts))).in_file(file_.path());
+}
+
 void Reader::bad_number(const std::string& where, double value, const char* needed) const {
   throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", value, "; ", needed, " is needed"))
       .in_file(file_.path())

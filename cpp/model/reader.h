@@ -72,21 +72,17 @@ class Reader {
   double positive(std::string_view gguf_key, std::string_view json_key, std::optional<double> otherwise = {}) const;
 
   [[noreturn]] void missing(const std::string& where) const;
-  template <class T>
-  [[noreturn]] void bad(const std::string& where, const T& value, std::int64_t low, std::int64_t high) const {
-    throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", value, "; it must lie between ", low, " and ", high))
-        .in_file(file_.path())
-        .at_field(where);
-  }
+  [[noreturn]] void bad(const std::string& where, TextPart value, std::int64_t low, std::int64_t high) const;
   [[noreturn]] void bad_number(const std::string& where, double value, const char* needed) const;
   template <class... Parts>
   [[noreturn]] void unsupported(const Parts&... parts) const {
-    throw Error(ErrorKind::unsupported_model, str(file_.path(), ": ", parts...)).in_file(file_.path());
+    unsupported_with({TextPart(parts)...});
   }
   std::string text(const std::string& where) const;
   const files::ModelFile& file() const { return file_; }
 
  private:
+  [[noreturn]] void unsupported_with(std::initializer_list<TextPart> parts) const;
   bool asked(const std::string& where) const { return where != prefix_; }  // false if this kind of file has no such key (it is empty)
 
   const files::ModelFile& file_;

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <ios>
 #include <span>
 #include <string>
 
@@ -147,8 +146,8 @@ std::string Pipelines::file() const {
   if (folder.empty()) return {};
   const PhysicalDevice& d = device_.physical();
   std::string uuid;
-  for (const std::uint8_t byte : d.uuid) uuid += str(std::hex, byte >> 4, byte & 15);
-  return str(folder, "/vulkan-", std::hex, d.vendor, '-', d.device, '-', d.driver_version, '-', uuid, ".bin");
+  for (const std::uint8_t byte : d.uuid) uuid += in_base(byte, 16, 2);
+  return str(folder, "/vulkan-", in_base(d.vendor, 16), '-', in_base(d.device, 16), '-', in_base(d.driver_version, 16), '-', uuid, ".bin");
 }
 
 VkPipelineCache Pipelines::cache() {
