@@ -227,20 +227,31 @@ def longest_hold_of_the_gil(work: Callable[[], object]) -> float:
 def test_load() -> None:
     rng = random.Random(4)
 
-    def load(path: Path) -> list[float]:
+    def load(path: Path) -> list[tuple[float, float]]:
+        """Returns for each of six loads the seconds from Ctrl-C to KeyboardInterrupt, and the longest time in the same load for which no
+        other Python thread could run."""
         begin = time.perf_counter()
         pumice.load(path, device="cpu").close()
         whole = time.perf_counter() - begin
-        return [interrupted_after(rng.uniform(0.02, 0.8) * whole, lambda: pumice.load(path, device="cpu")) for _ in range(6)]
+        found = []
+        for _ in range(6):
+            latencies: list[float] = []
+            point = rng.uniform(0.02, 0.8) * whole
 
-    report("load of SmolLM2", load(samples.smollm2()))
+            def interrupted(point: float = point, latencies: list[float] = latencies) -> None:
+                latencies.append(interrupted_after(point, lambda: pumice.load(path, device="cpu")))
+
+            held = longest_hold_of_the_gil(interrupted)
+            found.append((latencies[0], held))
+        return found
+
+    report("load of SmolLM2", [latency for latency, _ in load(samples.smollm2())])
     # `tokenizers` builds Gemma's vocabulary of 262,144 words in one call that holds the GIL for 0.3 s or more. Ctrl-C takes effect only
-    # after that call, so the limit is longer here.
-    path = samples.gemma3()
-    held = longest_hold_of_the_gil(lambda: pumice.load(path, device="cpu").close())
-    latencies = load(path)
-    print(f"load of Gemma 3: worst {max(latencies) * 1000:.0f} ms, with the GIL held by `tokenizers` for {held * 1000:.0f} ms at once")
-    assert max(latencies) <= ASSERTED + held
+    # after that call, so it is taken off: as measured in the same load, because another load may take twice the time on a busy machine.
+    found = load(samples.gemma3())
+    worst, held = max(latency for latency, _ in found), max(held for _, held in found)
+    print(f"load of Gemma 3: worst {worst * 1000:.0f} ms, with the GIL held by `tokenizers` for {held * 1000:.0f} ms at once")
+    assert max(latency - held for latency, held in found) <= ASSERTED
 
 
 @pytest.mark.parametrize("slow", ["tokenizer", "piece", "disk", "end"])
