@@ -154,7 +154,8 @@ py::dict gguf_parts(const files::ModelFile& folder) {
     for (const model::GgufPart& part : parts)
       list.append(py::dict("name"_a = part.name, "taps"_a = part.taps, "transposed"_a = part.transposed, "whole"_a = part.whole,
                            "rows"_a = indices(part.rows), "columns"_a = indices(part.columns), "matrices"_a = part.matrices,
-                           "turned"_a = part.turned, "width"_a = part.width, "plus_one"_a = part.plus_one, "pairs"_a = part.pairs, "minus_exp"_a = part.minus_exp));
+                           "turned"_a = part.turned, "width"_a = part.width, "plus_one"_a = part.plus_one, "pairs"_a = part.pairs,
+                           "minus_exp"_a = part.minus_exp));
     out[py::str(name)] = list;
   }
   return out;
