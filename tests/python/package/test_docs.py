@@ -12,8 +12,8 @@ from paths import ROOT
 
 PAGE_FOLDERS = (".", "bench", "docs", "docs/from", "docs/python", "docs/results", "tests")
 PAGES = sorted(str(path.relative_to(ROOT)) for folder in PAGE_FOLDERS for path in (ROOT / folder).glob("*.md"))
-FOLDERS = ("cpp", "python", "tests", "bench", "cmake", "shaders", "examples", "docs", "packaging", ".ci", ".github")
-CODE = ("h", "cpp", "def", "py", "pyi", "glsl", "comp", "cmake", "sh", "S", "txt", "toml")
+FOLDERS = ("cpp", "python", "tests", "bench", "cmake", "shaders", "examples", "docs", "packaging", "make", ".ci", ".github")
+CODE = ("h", "cpp", "def", "py", "pyi", "glsl", "comp", "cmake", "sh", "S", "txt", "toml", "mk")
 # Matches files that pages name by the end of their path, such as `core/ops.h` or `grammar.py`.
 NAMED_FILE = re.compile(r"(?<![\w/.<>:@~*-])(?:[\w{},.*-]+/)*[\w{},*-]+\.(?:h|cpp|def|py|pyi|glsl|comp|cmake|sh|md)(?![\w*/(])")
 # Names on a page that do not come from this repository.
