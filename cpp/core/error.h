@@ -73,13 +73,13 @@ class TextPart {
  public:
   template <class T>
     requires std::convertible_to<const T&, std::string_view>
-  TextPart(const T& text) : kind_(Kind::text), text_(text) {}
-  TextPart(char character) : kind_(Kind::character), character_(character) {}
-  TextPart(double number) : kind_(Kind::real), real_(number) {}
+  explicit TextPart(const T& text) : kind_(Kind::text), text_(text) {}
+  explicit TextPart(char character) : kind_(Kind::character), character_(character) {}
+  explicit TextPart(double number) : kind_(Kind::real), real_(number) {}
   template <std::integral T>
     requires(std::same_as<T, bool> ||
              (sizeof(T) > 1 && !std::same_as<T, wchar_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t>))
-  TextPart(T number) : kind_(std::is_signed_v<T> ? Kind::whole : Kind::natural) {
+  explicit TextPart(T number) : kind_(std::is_signed_v<T> ? Kind::whole : Kind::natural) {
     if constexpr (std::is_signed_v<T>) {
       whole_ = number;
     } else {

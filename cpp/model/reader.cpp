@@ -86,7 +86,7 @@ void Reader::missing(const std::string& where) const {
       .at_field(where);
 }
 
-void Reader::bad(const std::string& where, TextPart value, std::int64_t low, std::int64_t high) const {
+void Reader::bad_value(const std::string& where, TextPart value, std::int64_t low, std::int64_t high) const {
   throw Error(ErrorKind::model_format, str(file_.path(), ": ", where, " is ", value, "; it must lie between ", low, " and ", high))
       .in_file(file_.path())
       .at_field(where);

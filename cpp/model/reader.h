@@ -72,7 +72,10 @@ class Reader {
   double positive(std::string_view gguf_key, std::string_view json_key, std::optional<double> otherwise = {}) const;
 
   [[noreturn]] void missing(const std::string& where) const;
-  [[noreturn]] void bad(const std::string& where, TextPart value, std::int64_t low, std::int64_t high) const;
+  template <class T>
+  [[noreturn]] void bad(const std::string& where, const T& value, std::int64_t low, std::int64_t high) const {
+    bad_value(where, TextPart(value), low, high);
+  }
   [[noreturn]] void bad_number(const std::string& where, double value, const char* needed) const;
   template <class... Parts>
   [[noreturn]] void unsupported(const Parts&... parts) const {
@@ -82,6 +85,7 @@ class Reader {
   const files::ModelFile& file() const { return file_; }
 
  private:
+  [[noreturn]] void bad_value(const std::string& where, TextPart value, std::int64_t low, std::int64_t high) const;
   [[noreturn]] void unsupported_with(std::initializer_list<TextPart> parts) const;
   bool asked(const std::string& where) const { return where != prefix_; }  // false if this kind of file has no such key (it is empty)
 
