@@ -27,7 +27,7 @@ exclude_patterns = ["docs/requirements.txt", "docs/site", "build", "dist", ".*",
 # The navigation: the caption of a group, and its pages in order. A page that is in no group fails the build.
 NAVIGATION = {
     "Tasks": [
-        "docs/python/load", "docs/sizes", "docs/python/encode", "docs/python/sparse", "docs/python/rank", "docs/python/labels",
+        "docs/tour", "docs/python/load", "docs/sizes", "docs/python/encode", "docs/python/sparse", "docs/python/rank", "docs/python/labels",
         "docs/python/generate", "docs/python/structured", "docs/python/tools", "docs/python/event-loops", "docs/python/threads",
         "docs/python/arrow", "docs/python/gguf",
         "docs/python/command-line", "docs/serving", "docs/scale-out",
@@ -39,7 +39,7 @@ NAVIGATION = {
         "docs/python/tokens", "docs/python/model", "docs/python/plan", "docs/python/notebooks", "docs/python/environment", "docs/vulkan",
     ],
     "Look up": [
-        "docs/python", "docs/python/errors", "docs/reference/functions", "docs/reference/model", "docs/reference/results",
+        "docs/python", "docs/models", "docs/limits", "docs/python/errors", "docs/reference/functions", "docs/reference/model", "docs/reference/results",
         "docs/reference/errors",
     ],
     "Evidence": [

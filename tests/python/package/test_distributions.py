@@ -1,4 +1,4 @@
-"""What a release is made of: pyproject.toml, the workflow and README.md must name the same platforms, the workflow must publish nothing
+"""What a release is made of: pyproject.toml, the workflow and docs/platforms.md must name the same platforms, the workflow must publish nothing
 that was not tested, and packaging/distributions.py must find what is wrong with an sdist or a wheel."""
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def test_workflow_tests_the_versions_of_python_that_have_wheels() -> None:
     assert PROJECT["project"]["requires-python"] == f">={versions[0]}"
 
 
-def test_readme_has_the_wheels_of_pyproject() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\|([^|]*)\|([^|]*)\|", readme.partition("## Platforms\n")[2].partition("\n\n")[0], re.MULTILINE)
+def test_platforms_page_has_the_wheels_of_pyproject() -> None:
+    page = (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|([^|]*)\|([^|]*)\|", page.partition("## What each is worth\n")[2].partition("\n\n")[0], re.MULTILINE)
     found = {wheel.strip(): platform.strip() for platform, wheel in rows[2:]}  # below the heading and its rule
     assert [wheel for wheel in found if wheel] == distributions.platforms(WHEELS)
     for wheel, platform in found.items():

@@ -15,6 +15,7 @@ from paths import API_PAGES, ROOT
 import pumice
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+MODELS = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
 API = [str(path.relative_to(ROOT)) for path in API_PAGES]
 FROM = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs" / "from").glob("*.md"))]
 ANY = "…"
@@ -55,7 +56,7 @@ def has_examples(page: str) -> bool:
     return "```python\n" in (ROOT / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", ["README.md", *filter(has_examples, API), *FROM, "docs/recipes.md", "docs/sizes.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tour.md", *filter(has_examples, API), *FROM, "docs/recipes.md", "docs/sizes.md"])
 def test_examples_print_what_the_page_says(page: str) -> None:
     names: dict[str, Any] = {"__name__": "tour", "__file__": str(ROOT / page)}
     found = blocks((ROOT / page).read_text(encoding="utf-8"))
@@ -67,13 +68,16 @@ def test_examples_print_what_the_page_says(page: str) -> None:
         assert len(expected) >= 20 * expected.count(ANY), "too little of the output is compared"
 
 
-def test_the_tour_is_short() -> None:
-    assert 18 <= len(blocks(README)[0][0].splitlines()) <= 26
+def test_the_first_pages_are_short() -> None:
+    """README.md is for somebody who has two minutes."""
+    assert len(README.encode()) <= 10_240
+    assert len(blocks(README)[0][0].splitlines()) <= 8
+    assert 18 <= len(blocks((ROOT / "docs" / "tour.md").read_text(encoding="utf-8"))[0][0].splitlines()) <= 26
 
 
 def test_table_of_architectures() -> None:
     families = pumice.build_info()["architectures"]
-    rows = table(README, "architecture")
+    rows = table(MODELS, "architecture")
     assert [row[0] for row in rows] == list(families)
     for name, _, gguf, model_types in rows:
         said = {"gguf": gguf, "model_type": model_types}
@@ -82,7 +86,7 @@ def test_table_of_architectures() -> None:
 
 
 def test_table_of_formats() -> None:
-    rows = table(README, "format")
+    rows = table(MODELS, "format")
     assert [row[0] for row in rows] == pumice.build_info()["formats"]
     listed = (ROOT / "cpp" / "core" / "formats.def").read_text(encoding="utf-8")
     blocks_of = {
