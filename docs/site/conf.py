@@ -48,7 +48,8 @@ NAVIGATION = {
         "docs/results/xeon-sapphire-rapids",
     ],
     "Developers": [
-        "docs/architecture", "docs/adding", "tests/README", "bench/README", "CONTRIBUTING", "docs/releasing", "SECURITY", "CHANGELOG",
+        "docs/architecture", "docs/rooms/programs", "docs/rooms/model", "docs/rooms/engine", "docs/rooms/backends", "docs/rooms/python",
+        "docs/rooms/decisions", "docs/rooms/words", "docs/adding", "tests/README", "bench/README", "CONTRIBUTING", "docs/releasing", "SECURITY", "CHANGELOG",
     ],
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
-PAGE_FOLDERS = (".", "bench", "docs", "docs/from", "docs/python", "docs/results", "tests")
+PAGE_FOLDERS = (".", "bench", "docs", "docs/from", "docs/python", "docs/results", "docs/rooms", "tests")
 PAGES = sorted(str(path.relative_to(ROOT)) for folder in PAGE_FOLDERS for path in (ROOT / folder).glob("*.md"))
 FOLDERS = ("cpp", "python", "tests", "bench", "cmake", "shaders", "examples", "docs", "packaging", "make", ".ci", ".github")
 CODE = ("h", "cpp", "def", "py", "pyi", "glsl", "comp", "cmake", "sh", "S", "txt", "toml", "mk")
@@ -21,7 +21,7 @@ ELSEWHERE = {
     "CHANGELOG.md": {"DeprecationWarning"},  # of Python
     "SECURITY.md": {"trust_remote_code"},  # of transformers
     "docs/adding.md": {"tensor_mapping.py"},  # of gguf-py
-    "docs/architecture.md": {"Route", "ExpertLinear"},  # planned, as the page says
+    "docs/rooms/programs.md": {"Route", "ExpertLinear"},  # planned, as the page says
     "docs/python/adapters.md": {"convert_lora_to_gguf.py"},  # of llama.cpp
     "docs/python/threads.md": {"stack_size"},  # of Python's threading
     "docs/serving.md": {
@@ -182,9 +182,9 @@ def test_code_is_in_the_file_that_is_named_with_it(page: str) -> None:
     assert not missing, f"{page} names {missing}"
 
 
-def test_blocks_of_architecture_name_what_is_there() -> None:
-    """The types, operations and functions in the C++ blocks of docs/architecture.md must exist."""
-    page = "docs/architecture.md"
+def test_blocks_of_programs_name_what_is_there() -> None:
+    """The types, operations and functions in the C++ blocks of docs/rooms/programs.md must exist."""
+    page = "docs/rooms/programs.md"
     blocks = "\n".join(re.findall(r"^```cpp\n(.*?)^```$", text_of(page), re.MULTILINE | re.DOTALL))
     names = {
         name
