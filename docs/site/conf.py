@@ -39,7 +39,8 @@ NAVIGATION = {
         "docs/python/tokens", "docs/python/model", "docs/python/plan", "docs/python/notebooks", "docs/python/environment", "docs/vulkan",
     ],
     "Look up": [
-        "docs/python", "docs/models", "docs/limits", "docs/python/errors", "docs/reference/functions", "docs/reference/model", "docs/reference/results",
+        "docs/python", "docs/models", "docs/limits", "docs/python/errors", "docs/reference/functions",
+        "docs/reference/model", "docs/reference/results",
         "docs/reference/errors",
     ],
     "Evidence": [
@@ -49,7 +50,8 @@ NAVIGATION = {
     ],
     "Developers": [
         "docs/architecture", "docs/rooms/programs", "docs/rooms/model", "docs/rooms/engine", "docs/rooms/backends", "docs/rooms/python",
-        "docs/rooms/decisions", "docs/rooms/words", "docs/adding", "tests/README", "bench/README", "CONTRIBUTING", "docs/releasing", "SECURITY", "CHANGELOG",
+        "docs/rooms/decisions", "docs/rooms/words", "docs/adding", "tests/README", "bench/README",
+        "CONTRIBUTING", "docs/releasing", "SECURITY", "CHANGELOG",
     ],
 }  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""What a release is made of: pyproject.toml, the workflow and docs/platforms.md must name the same platforms, the workflow must publish nothing
-that was not tested, and packaging/distributions.py must find what is wrong with an sdist or a wheel."""
+"""What a release is made of: pyproject.toml, the workflow and docs/platforms.md must name the same platforms, the workflow must
+publish nothing that was not tested, and packaging/distributions.py must find what is wrong with an sdist or a wheel."""
 
 from __future__ import annotations
 
