@@ -33,7 +33,7 @@ class FloatMode {
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
-  std::uint64_t saved_;  // the thread's control register before
+  std::uint64_t saved_;  // the control register's value before the constructor
 };
 
 }  // namespace pumice::cpu

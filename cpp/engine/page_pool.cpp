@@ -251,7 +251,7 @@ PagePool::Found PagePool::find(std::span<const std::int32_t> ids, std::uint64_t 
   return found;
 }
 
-// Reduces `found` to the last page that the text holds wholly and that has a state.
+// Reduces `found` to the last page that has a state and whose positions all belong to the text.
 void PagePool::find_state(Found& found, std::span<const std::int32_t> ids, std::uint64_t root) const {
   found.partial = -1;
   found.partial_tokens = 0;

@@ -99,7 +99,7 @@ void read_groups(const Reader& read, Router& router, const MixtureDefaults& defa
                      ") must have as many, with ", each, " in each");
 }
 
-// Returns a factor of config.json or a GGUF file that may be 0, which means 1 in GGUF files.
+// Returns the factor that config.json or a GGUF file has. In GGUF files 0 means 1.
 float read_scale(const Reader& read, const MixtureDefaults& defaults) {
   if (!defaults.scale) return 1;
   const double said = read.number("expert_weights_scale", defaults.scale_key).value_or(read.gguf() ? 1 : *defaults.scale);

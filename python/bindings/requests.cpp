@@ -134,8 +134,8 @@ class RequestHandle {
   bool logprobs_ = false;
 };
 
-// Waits for events of those requests of a model that were started with start(). It keeps the model alive, so Python drops the Pump when no
-// started request is left.
+// Waits for events of those requests of a model that were started with start(). The Pump owns the model. Python deletes it when no started
+// request is left.
 class Pump {
  public:
   explicit Pump(const ModelHandle& handle) : model_(handle.get()) { model_->scheduler(); }

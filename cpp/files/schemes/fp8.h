@@ -12,7 +12,7 @@ namespace pumice::files::schemes {
 
 struct Fp8 {
   std::string module;
-  std::string library;                          // that packed it, for messages
+  std::string library;                          // the library that packed the matrix; for texts of errors
   const TensorInfo* weight = nullptr;           // F8_E4M3 [rows, columns]
   const TensorInfo* scales = nullptr;           // a weight is scale * value
   std::int64_t block_rows = 0, block_cols = 0;  // of a block, which may be partial at the end of rows and columns; 0: all of them
