@@ -2,7 +2,7 @@
 .PHONY: nightly
 
 # Sanitizers, a minute of each fuzz target, each product file compiled alone, and builds for 64-bit ARM and macOS. Goes on after a part
-# that fails, and fails at the end. Takes about 1.5 hours on two processors.
+# that fails, and fails at the end.
 NIGHTLY := sanitize fuzz check-alone check-arm check-macos
 nightly:
 	@failed=; for part in $(NIGHTLY); do $(MAKE) $$part || failed="$$failed $$part"; done; \
