@@ -39,7 +39,6 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("codegen", "activation_function", "relu"),
     ("codegen", "layer_norm_epsilon", 0.1),
     ("codegen_whole_heads", "n_head", 4),
-    ("maincoder", "use_qk_norm", False),
     ("nanbeige", "num_loops", 2),
     ("nanbeige", "skip_loop_final_norm", True),
     ("nanbeige", "rope_theta", 100.0),
@@ -64,12 +63,10 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("gpt_neox", "layer_norm_eps", 0.1),
     ("gpt_neox_sequential", "rotary_pct", 0.5),
     ("gpt_neox_sequential", "rotary_emb_base", 100),
-    ("stablelm", "use_parallel_residual", True),
     ("stablelm", "rope_parameters.partial_rotary_factor", 1.0),
     ("stablelm", "rope_parameters.rope_theta", 100.0),
     ("stablelm", "layer_norm_eps", 0.1),
     ("stablelm", "hidden_act", "gelu"),
-    ("falcon_sequential", "parallel_attn", True),
     ("falcon_rw", "alibi", False),
     ("falcon_7b", "rope_theta", 100.0),
     ("falcon_7b", "activation", "relu"),
@@ -248,7 +245,6 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("lfm2_moe", "norm_eps", 0.1),
     ("lfm2_moe", "norm_topk_prob", False),
     ("lfm2_moe", "routed_scaling_factor", 2.0),
-    ("lfm2_moe", "use_expert_bias", False),
     ("lfm2_moe", "num_experts_per_tok", 3),
     ("nemotron_h_experts", "norm_topk_prob", False),
     ("nemotron_h_experts", "routed_scaling_factor", 1.0),
@@ -356,6 +352,13 @@ SWITCHES: list[tuple[str, str, Any]] = [
     ("llama4_chunks", "floor_scale", 3),
     ("llama4_chunks", "attn_scale", 0.1),
     ("llama4_chunks", "attn_temperature_tuning", False),
+]
+# Switches by which the model no longer reads some tensors of its layers: loading is an error unless the caller allows it.
+LEAVES_TENSORS: list[tuple[str, str, Any]] = [
+    ("maincoder", "use_qk_norm", False),
+    ("stablelm", "use_parallel_residual", True),
+    ("falcon_sequential", "parallel_attn", True),
+    ("lfm2_moe", "use_expert_bias", False),
 ]
 
 # (variant, key, other value, what the error must name). The other value asks for arithmetic that pumice does not run, or is the default of
@@ -999,8 +1002,8 @@ def changed(name: str, key: str, value: Any, target: Path) -> Path:
     return folder
 
 
-def first_logits(folder: Path, ids: np.ndarray) -> np.ndarray:
-    with pumice.load(folder, device="cpu", compute="float32", progress=False) as model:
+def first_logits(folder: Path, ids: np.ndarray, **options: Any) -> np.ndarray:
+    with pumice.load(folder, device="cpu", compute="float32", progress=False, **options) as model:
         return model.logits(ids, positions="all")
 
 
@@ -1008,6 +1011,17 @@ def first_logits(folder: Path, ids: np.ndarray) -> np.ndarray:
 def test_a_switch_changes_the_logits(name: str, key: str, value: Any, tmp_path: Path) -> None:
     golden = random_models.golden(name)
     found = first_logits(changed(name, key, value, tmp_path), golden["ids"])
+    assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("name", "key", "value"), LEAVES_TENSORS)
+def test_a_switch_leaves_tensors_unread(name: str, key: str, value: Any, tmp_path: Path) -> None:
+    golden = random_models.golden(name)
+    folder = changed(name, key, value, tmp_path)
+    with pytest.raises(pumice.ModelFormatError, match="this version does not read"):
+        first_logits(folder, golden["ids"])
+    with pytest.warns(pumice.IncompleteModelWarning, match="does not read"):
+        found = first_logits(folder, golden["ids"], unread_tensors="warn")
     assert np.abs(found[:, :: int(golden["stride"])] - golden["logits"]).max() > 1e-3
 
 

@@ -22,7 +22,7 @@ import pumice
 from pumice import _core
 
 # (kind, pattern of the file's name, what pumice does, what the package does) -> the reason. "loads other values" stands for two readers
-# that load different contents. Files on which the package spends more than 0.3 s of processor time count as refused.
+# that load different contents. A file for which the package calls more than reference_readers.CALLS functions counts as refused.
 DIFFERENCES: dict[tuple[str, str, str, str], str] = {
     ("gguf", r"format (16|17|18|19|21|22|29|34|35)", "loads", "loads other values"): (
         "these formats have no kernels: read() gives their rows in another format, which test_gguf_formats.py compares"
