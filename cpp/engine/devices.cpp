@@ -73,6 +73,26 @@ bool is_vulkan(std::string_view id) {
   return id.empty() || (id.size() > 1 && id[0] == ':' && id.find_first_not_of(kDigits, 1) == std::string_view::npos);
 }
 
+// Returns the parts of a text between its "+".
+std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == '+') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+// Returns the digits of "vulkan:07" without zeros before them.
+std::string_view number_of(std::string_view id) {
+  id.remove_prefix(std::min(id.size(), std::string_view("vulkan:").size()));
+  while (id.size() > 1 && id[0] == '0') id.remove_prefix(1);
+  return id;
+}
+
 // Returns the index of the best usable device. Discrete GPUs come first, then other hardware, then devices emulated in software if
 // `software` allows them.
 std::optional<std::size_t> best(const std::vector<DeviceInfo>& list, bool software) {
@@ -127,24 +147,52 @@ std::vector<DeviceInfo> devices(const GpuRoom& gpus) {
   return all;
 }
 
+std::optional<std::int64_t> LoadOptions::asked_layers() const {
+  if (gpu_layers_each.empty()) return gpu_layers;
+  std::int64_t sum = 0;
+  for (const std::int64_t each : gpu_layers_each) sum += std::clamp<std::int64_t>(each, 0, INT32_MAX);
+  return sum;
+}
+
+std::string LoadOptions::layers_text() const {
+  if (gpu_layers_each.empty()) return gpu_layers == kAllLayers ? "\"all\"" : str(gpu_layers.value_or(0));
+  std::string text;
+  for (const std::int64_t each : gpu_layers_each) text += str(text.empty() ? "[" : ", ", each);
+  return text + "]";
+}
+
 Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
   const std::string& id = options.device;
-  const bool wants_gpu = options.gpu_layers.value_or(0) != 0;
-  const std::string asked = options.gpu_layers == kAllLayers ? "\"all\"" : str(options.gpu_layers.value_or(0));
+  const bool wants_gpu = options.asked_layers().value_or(0) != 0;
+  const std::string asked = options.layers_text();
   require(options.gpu_layers.value_or(0) >= kAllLayers, "gpu_layers=", asked, ": it must be \"auto\", \"all\" or a number from 0 on");
+  require(std::ranges::all_of(options.gpu_layers_each, [](std::int64_t n) { return n >= 0 && n <= INT32_MAX; }), "gpu_layers=", asked,
+          ": each number must be from 0 on");
   Devices devices{.cpu = cpu(options.threads)};
   if (id == "cpu") {
     require(!wants_gpu, "gpu_layers=", asked, " with device=\"cpu\": leave one of them out");
     return devices;
   }
-  if (is_vulkan(id)) {
-    devices.gpu = open_named(id, gpus);
+  const std::vector<std::string> named = parts_of(id);
+  if (std::ranges::all_of(named, is_vulkan)) {
+    for (const std::string& each : named) {
+      require(named.size() == 1 || each != "vulkan", "device \"", id, "\": in a list each GPU needs its number, as in \"vulkan:0\"");
+      require(std::ranges::count_if(named, [&](const std::string& other) { return number_of(other) == number_of(each); }) == 1, "device \"",
+              id, "\": \"", each, "\" is named twice");
+    }
+    for (const std::string& each : named) devices.gpus.push_back(open_named(each, gpus));
     devices.gpu_named = true;
     return devices;
   }
+  if (named.size() > 1) {
+    require(std::ranges::find(named, "cpu") == named.end(), "device \"", id,
+            "\": name the GPUs alone; the CPU runs the layers for which they have no room, or gpu_layers= says how many they get");
+    for (const std::string& each : named)
+      require(is_vulkan(each), "device \"", id, "\": \"", each, "\" is no GPU; GPUs are joined by \"+\", as in \"vulkan:0+vulkan:1\"");
+  }
   if (id != "auto")
     fail(ErrorKind::device_not_found, "device \"", id, "\" is not known; there are \"auto\", \"vulkan\", ", ids(gpus.list()));
-  if (options.gpu_layers == 0) return devices;
+  if (options.asked_layers() == 0) return devices;
 
   const std::vector<DeviceInfo> list = gpus.list();
   const auto index = best(list, false);
@@ -160,7 +208,7 @@ Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
     return devices;
   }
   try {
-    devices.gpu = gpus.open(*index);
+    devices.gpus = {gpus.open(*index)};
   } catch (const Error& error) {
     if (wants_gpu) throw;
     devices.fallback = str(list[*index].id, " is not used, the model runs on the CPU: ", error.what());

@@ -33,15 +33,16 @@ int processors();
 // the cores.
 struct Devices {
   std::shared_ptr<Backend> cpu;
-  std::shared_ptr<Backend> gpu;    // null if no GPU takes part
-  bool gpu_named = false;          // the caller named this GPU, so the CPU must not replace it
-  std::vector<std::string> notes;  // one text per GPU that cannot be used, with the reason
-  std::string fallback;            // why the GPU that "auto" chose could not be opened, so that the CPU is used; else empty
+  std::vector<std::shared_ptr<Backend>> gpus;  // those that take part, in the order in which they run layers
+  bool gpu_named = false;                      // the caller named the GPUs, so the CPU must not replace them
+  std::vector<std::string> notes;              // one text per GPU that cannot be used, with the reason
+  std::string fallback;                        // why the GPU that "auto" chose could not be opened, so that the CPU is used; else empty
 };
 
-// Opens the devices that `options` asks for. options.device is "cpu", "vulkan", "vulkan:N" or "auto". "auto" takes the first discrete GPU.
-// If there is none, it takes the first other GPU that is not emulated in software, and without such a GPU the CPU alone. Throws
-// device_not_found if a named device cannot be opened. The message says why, and which devices there are.
+// Opens the devices that `options` asks for. options.device is "cpu", "vulkan", "vulkan:N", several such GPUs joined by "+", or "auto".
+// "auto" takes the first discrete GPU. If there is none, it takes the first other GPU that is not emulated in software, and without such a
+// GPU the CPU alone. Throws device_not_found if a named device cannot be opened, and invalid_argument if one is named twice. The message
+// says why, and which devices there are.
 Devices open_devices(const LoadOptions& options, const GpuRoom& gpus = gpu_room());
 
 }  // namespace pumice::engine

@@ -17,7 +17,9 @@ inline constexpr std::int64_t kAllLayers = -1;
 // The fields are named as in pumice.load(). An empty optional means that the value is chosen automatically.
 struct LoadOptions {
   std::string device = "auto";
-  std::optional<std::int64_t> gpu_layers;  // number of layers on the GPU; kAllLayers: all of them
+  std::optional<std::int64_t> gpu_layers;  // number of layers on all GPUs together; kAllLayers: all of them
+  // In place of gpu_layers, the number of layers of each GPU, in the order of `device`; empty: not given.
+  std::vector<std::int64_t> gpu_layers_each;
   // Number of layers whose experts are on the GPU, counted from the last layer; kAllLayers: all layers that are on the GPU.
   std::optional<std::int64_t> gpu_experts;
   std::optional<Format> quantize;
@@ -43,6 +45,10 @@ struct LoadOptions {
   bool sketch = true;         // whether a CPU makes a sketch of the head where that makes decoding faster (cpu/sketch.h)
   bool mtp = true;            // whether the model's draft head is loaded, if the file has one (model::Config::draft)
   bool allow_unread = false;  // as in model::DescribeOptions
+
+  // The layers that gpu_layers and gpu_layers_each ask for in all; kAllLayers: all of them.
+  std::optional<std::int64_t> asked_layers() const;
+  std::string layers_text() const;  // what was asked, as in Python: "all", 3 or [2, 1]
 };
 
 }  // namespace pumice::engine

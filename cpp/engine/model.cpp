@@ -263,7 +263,7 @@ Pipeline Model::build_pipeline(Output output, const Cancel& cancel) const {
     build_stages(body, plan.device, programs_.body(plan.first, plan.last, output), cancel);
   }
   Pipeline::Stage head{}, log_probs{}, top{};
-  Pipeline::Draft draft;
+  Pipeline::Draft draft{};
   if (output == Output::selected) {
     const std::size_t last = placement_.stages.back().device;
     head = build_stage(last, programs_.head(), cancel);

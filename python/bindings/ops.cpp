@@ -281,7 +281,7 @@ class Runner {
     for (const auto& values : vectors) weights.vectors.push_back({.name = str("vector ", weights.vectors.size()), .values = values});
     interruptible([&](const Cancel& cancel) {
       const engine::Devices devices = engine::open_devices({.device = device, .threads = threads});
-      backend_ = devices.gpu ? devices.gpu : devices.cpu;
+      backend_ = devices.gpus.empty() ? devices.cpu : devices.gpus.front();
       caches_ = backend_->make_caches(p, kv_format(kv_dtype));
       if (pages > 0) caches_->reserve(pages);
       if (states > 0) caches_->reserve_states(states);

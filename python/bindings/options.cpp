@@ -87,7 +87,8 @@ model::MlmUse mlm_use(const std::string& name) {
   fail(ErrorKind::invalid_argument, "mlm_head=\"", name, "\" is not known; there are \"never\", \"maybe\" and \"always\"");
 }
 
-LoadOptions make_options(const std::string& device, std::optional<std::int64_t> gpu_layers, std::optional<std::int64_t> gpu_experts,
+LoadOptions make_options(const std::string& device, std::optional<std::int64_t> gpu_layers,
+                         const std::vector<std::int64_t>& gpu_layers_each, std::optional<std::int64_t> gpu_experts,
                          const std::optional<std::string>& quantize, std::optional<std::int64_t> n_ctx, const std::string& kv_dtype,
                          std::optional<std::int64_t> kv_budget, std::optional<std::int64_t> expert_cache, const std::string& compute,
                          std::optional<std::int64_t> threads, const std::vector<std::string>& pooling, const std::vector<py::dict>& modules,
@@ -97,6 +98,7 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
   LoadOptions options;
   options.device = device;
   options.gpu_layers = gpu_layers;
+  options.gpu_layers_each = gpu_layers_each;
   require(gpu_experts.value_or(0) >= engine::kAllLayers, "gpu_experts is ", gpu_experts.value_or(0), "; it must be a number of layers");
   options.gpu_experts = gpu_experts;
   if (quantize) options.quantize = weight_format(*quantize);
@@ -132,12 +134,12 @@ LoadOptions make_options(const std::string& device, std::optional<std::int64_t> 
 
 void bind_options(py::module_& module) {
   py::class_<LoadOptions>(module, "LoadOptions")
-      .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(), "gpu_experts"_a = py::none(),
-           "quantize"_a = py::none(), "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(),
-           "expert_cache"_a = py::none(), "compute"_a = "auto", "threads"_a = py::none(), "pooling"_a = std::vector<std::string>{},
-           "modules"_a = std::vector<py::dict>{}, "score_ids"_a = std::vector<std::int32_t>{}, "task"_a = py::none(),
-           "lora"_a = std::vector<py::dict>{}, "sketch"_a = true, "mtp"_a = true, "assistant"_a = py::none(), "mlm_head"_a = "maybe",
-           "allow_unread"_a = false);
+      .def(py::init(&make_options), py::kw_only(), "device"_a = "auto", "gpu_layers"_a = py::none(),
+           "gpu_layers_each"_a = std::vector<std::int64_t>{}, "gpu_experts"_a = py::none(), "quantize"_a = py::none(),
+           "n_ctx"_a = py::none(), "kv_dtype"_a = "f16", "kv_budget"_a = py::none(), "expert_cache"_a = py::none(), "compute"_a = "auto",
+           "threads"_a = py::none(), "pooling"_a = std::vector<std::string>{}, "modules"_a = std::vector<py::dict>{},
+           "score_ids"_a = std::vector<std::int32_t>{}, "task"_a = py::none(), "lora"_a = std::vector<py::dict>{}, "sketch"_a = true,
+           "mtp"_a = true, "assistant"_a = py::none(), "mlm_head"_a = "maybe", "allow_unread"_a = false);
 }
 
 }  // namespace pumice::bindings

@@ -64,14 +64,16 @@ def _count(text: str) -> int:
     return number
 
 
-def _layers(text: str) -> int | str:
+def _layers(text: str) -> int | str | list[int]:
+    if re.fullmatch(r"\d{1,15}(,\d{1,15})+", text):
+        return [int(part) for part in text.split(",")]
     return int(text) if re.fullmatch(r"-?\d{1,15}", text) else text
 
 
 # The options of loading, keywords of load(): how their values are read, and what they are.
 LOADING: dict[str, tuple[Any, str | None]] = {
-    "device": (str, '"auto", "cpu", "vulkan", "vulkan:1"'),
-    "gpu_layers": (_layers, '"auto", "all" or how many'),
+    "device": (str, '"auto", "cpu", "vulkan", "vulkan:1", "vulkan:0+vulkan:1"'),
+    "gpu_layers": (_layers, '"auto", "all" or how many; "10,22": of each GPU'),
     "gpu_experts": (_layers, 'layers whose experts are on the GPU: "auto", "all" or how many'),
     "expert_cache": (int, "bytes of memory for experts on the CPU"),
     "threads": (_count, None),

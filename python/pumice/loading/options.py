@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class LoadKeywords(TypedDict, total=False):
     """The keywords of load() and plan()."""
 
-    device: str
-    gpu_layers: int | str
+    device: str | Sequence[str]
+    gpu_layers: int | str | Sequence[int]
     gpu_experts: int | str
     quantize: str | None
     n_ctx: int | None
@@ -73,6 +73,35 @@ def _whole_path(given: str | os.PathLike[str]) -> str | os.PathLike[str]:
 GPUS_ELSEWHERE = ("gpu", "cuda", "hip", "rocm", "mps", "metal", "xpu", "sycl", "opencl", "vk")
 
 
+def check_device(device: Any) -> str:
+    """Checks the argument device= and returns it as a string, in which several GPUs are joined by "+"."""
+    several = isinstance(device, Sequence) and not isinstance(device, (str, bytes))
+    names = listed(device) if several else [device]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"device must be a string, or a list of strings, not {shown(device)}")
+    if any(name.partition(":")[0].lower() in GPUS_ELSEWHERE for text in names for name in text.split("+")):
+        raise ValueError(f'device={shown(device)}: GPUs are "vulkan", "vulkan:0", "vulkan:1", ... here; pumice.devices() lists them')
+    text = "+".join(name.strip() for text in names for name in text.split("+"))
+    if not re.fullmatch(r"vulkan:\d{1,4}", text) and "+" not in text:
+        choice("device", text, ("auto", "cpu", "vulkan", "vulkan:0"))
+    elif wrong := [name for name in text.split("+") if not re.fullmatch(r"vulkan:\d{1,4}", name)]:
+        raise ValueError(
+            f"device={shown(device)}: {shown(wrong[0])} cannot be one of several devices, which are GPUs with their numbers, as in "
+            '"vulkan:0+vulkan:1". The CPU runs the layers for which they have no room'
+        )
+    return text
+
+
+def check_layers_each(counts: Sequence[Any], device: str) -> tuple[int, ...]:
+    """Checks a list gpu_layers=, which has the number of layers of each GPU in `device`."""
+    gpus = len(device.split("+")) if device.startswith("vulkan") else 0
+    if len(counts) != gpus:
+        raise ValueError(
+            f"gpu_layers={shown(counts)}: a list has a number for each GPU that device= names, which are {gpus} in device={shown(device)}"
+        )
+    return tuple(integer("gpu_layers", count, 0, 2**31 - 1) for count in listed(counts))
+
+
 def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Checks the given options and returns all options of load(), with defaults for the others. Raises TypeError or ValueError; the message
     names the option."""
@@ -80,14 +109,12 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
         if name not in LOAD_DEFAULTS:
             raise unknown_keyword(function, name, LOAD_DEFAULTS)
     o = LOAD_DEFAULTS | dict(given)
-    device = o["device"]
-    if not isinstance(device, str):
-        raise TypeError(f"device must be a string, not {type(device).__name__}")
-    if device.partition(":")[0].lower() in GPUS_ELSEWHERE:
-        raise ValueError(f'device={shown(device)}: GPUs are "vulkan", "vulkan:0", "vulkan:1", ... here; pumice.devices() lists them')
-    if not re.fullmatch(r"vulkan:\d{1,4}", device):
-        choice("device", device, ("auto", "cpu", "vulkan", "vulkan:0"))
+    o["device"] = check_device(o["device"])
+    if isinstance(o["gpu_layers"], Sequence) and not isinstance(o["gpu_layers"], str):
+        o["gpu_layers"] = check_layers_each(o["gpu_layers"], o["device"])
     for name in ("gpu_layers", "gpu_experts"):
+        if isinstance(o[name], tuple):
+            continue
         if isinstance(o[name], int) and o[name] == -1:  # what llama.cpp calls all
             raise ValueError(f'{name}=-1 is out of range: for all layers it is "all"')
         o[name] = choice_or_integer(name, o[name], ("auto", "all"), 0, 2**31 - 1)
@@ -139,10 +166,12 @@ def check_pooling(given: Any) -> tuple[str, ...] | None:
 
 def engine_options(file: _core.ModelFile, options: Mapping[str, Any], config: SentenceConfig) -> _core.LoadOptions:
     """Converts the checked options of load() to the engine's options for a model file."""
+    each = options["gpu_layers"] if isinstance(options["gpu_layers"], tuple) else ()
     gpu_layers, gpu_experts = ({"auto": None, "all": -1}.get(options[name], options[name]) for name in ("gpu_layers", "gpu_experts"))
     return _core.LoadOptions(
         device=options["device"],
-        gpu_layers=gpu_layers,
+        gpu_layers=None if each else gpu_layers,
+        gpu_layers_each=list(each),
         gpu_experts=gpu_experts,
         quantize=options["quantize"],
         n_ctx=options["n_ctx"],

@@ -44,9 +44,11 @@ def load(source: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Mod
     source: a .gguf file (the first one if the model is split), a folder with config.json and safetensors (also sharded), or a hub id
         "org/name[:file or quantization]". A hub id needs the package huggingface_hub; a local path never touches the network.
     device: "auto" (a GPU if there is one that is not emulated in software, else the CPU), "cpu", "vulkan" or "vulkan:1". A named device
-        never falls back to another one.
-    gpu_layers: number of layers on the GPU. These are the last layers, and the output head goes with them. If all layers are on the GPU,
-        the embedding is too. "all" means all layers. "auto" means as many as fit into the GPU's free memory with their keys and values.
+        never falls back to another one. "vulkan:0+vulkan:1" or ["vulkan:0", "vulkan:1"] divides the layers among several GPUs, in this
+        order, so that each is filled to the same fraction of its memory.
+    gpu_layers: number of layers on the GPU, or on all GPUs together. These are the last layers, and the output head goes with them. If all
+        layers are on the GPU, the embedding is too. "all" means all layers. "auto" means as many as fit into the GPU's free memory with
+        their keys and values. [10, 22] gives the number for each GPU of device=.
     gpu_experts: for a mixture, number of layers whose experts are on the GPU, counted from the last layer with experts. The experts of the
         other layers on the GPU stay on the CPU, and the rest of these layers is computed on the GPU. "all" means that all layers on the GPU
         have their experts there. "auto" puts as many experts on the GPU as fit beside the other parts of all layers.

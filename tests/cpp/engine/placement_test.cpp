@@ -60,7 +60,7 @@ class Fake : public reference::ReferenceBackend {
 
 Devices devices(std::uint64_t cpu, std::uint64_t gpu, DeviceType type = DeviceType::discrete, bool named = false) {
   return {.cpu = std::make_shared<Fake>("cpu", DeviceType::cpu, cpu, 2, 144),
-          .gpu = std::make_shared<Fake>("vulkan:0", type, gpu),
+          .gpus = {std::make_shared<Fake>("vulkan:0", type, gpu)},
           .gpu_named = named};
 }
 
@@ -467,8 +467,8 @@ TEST(Placement, ScratchIsThatOfTheHeadsLargestProgram) {
   const std::string head = model::head_program(d).name, log_probs = model::log_prob_program(d).name, top = model::top_program(d).name;
   const auto scratch = [&](bool slow, std::uint64_t of_head, std::uint64_t of_log_probs, std::uint64_t of_top) {
     const Devices devices{.cpu = std::make_shared<Fake>("cpu", DeviceType::cpu, kGiB),
-                          .gpu = std::make_shared<Ranking>(
-                              slow, std::map<std::string, std::uint64_t>{{head, of_head}, {log_probs, of_log_probs}, {top, of_top}})};
+                          .gpus = {std::make_shared<Ranking>(
+                              slow, std::map<std::string, std::uint64_t>{{head, of_head}, {log_probs, of_log_probs}, {top, of_top}})}};
     const Placement p = place(d, devices, {.gpu_layers = kAllLayers});
     EXPECT_FALSE(p.problem);
     return p.devices.at(0).scratch;
@@ -500,7 +500,7 @@ TEST(Placement, ASketchOfTheHeadHasARowAndCanBeLeftOut) {
     SCOPED_TRACE(name);
     const model::Description d = described(name, 3);
     const auto cpu = std::make_shared<Sketching>();
-    const Placement with = place(d, {.cpu = cpu, .gpu = nullptr}, {}), without = place(d, {.cpu = cpu, .gpu = nullptr}, {.sketch = false});
+    const Placement with = place(d, {.cpu = cpu, .gpus = {}}, {}), without = place(d, {.cpu = cpu, .gpus = {}}, {.sketch = false});
     EXPECT_EQ(with.ranks, 3);
     EXPECT_EQ(without.ranks, 0);
     EXPECT_EQ(with.rows.size(), without.rows.size() + 1);
@@ -515,7 +515,7 @@ TEST(Placement, ASketchIsComparedWithWhatAStepReads) {
   const model::Description llama = described("llama", 3), gemma = described("gemma3", 3);
   for (const model::Description* d : {&llama, &gemma, &thirty()}) {
     const auto cpu = std::make_shared<Sketching>();
-    place(*d, {.cpu = cpu, .gpu = nullptr}, {});
+    place(*d, {.cpu = cpu, .gpus = {}}, {});
     const MatrixId table = d->global(model::Role::token_embedding).matrix, head = d->global(model::Role::head).matrix;
     std::uint64_t read = 0;
     for (std::size_t m = 0; m < d->weights.matrices.size(); ++m) {
@@ -548,6 +548,139 @@ TEST(Placement, EncodersHaveTheirClassifierWithTheLastLayer) {
     EXPECT_GE(p.rows.back().weights, static_cast<std::uint64_t>(tiny::kHidden * tiny::kHidden) * 4);  // includes the pooler
     EXPECT_EQ(p.kv_budget, 0u);
   }
+}
+
+// ---------------------------------------------------------------- several GPUs
+Devices several(std::uint64_t cpu, const std::vector<std::uint64_t>& gpus, DeviceType type = DeviceType::discrete) {
+  Devices d{.cpu = std::make_shared<Fake>("cpu", DeviceType::cpu, cpu, 2, 144), .gpus = {}, .gpu_named = true};
+  for (std::size_t i = 0; i < gpus.size(); ++i) d.gpus.push_back(std::make_shared<Fake>(str("vulkan:", i), type, gpus[i]));
+  return d;
+}
+std::string layers_of(const Placement& p) {
+  std::string text;
+  for (const StagePlan& stage : p.stages)
+    text += str(text.empty() ? "" : ", ", p.devices[stage.device].id, " ", stage.first, "-", stage.last);
+  return text;
+}
+bool noted(const Placement& p, const std::string& part) {
+  return std::ranges::any_of(p.notes, [&](const std::string& note) { return note.find(part) != std::string::npos; });
+}
+
+TEST(SeveralGpus, EachIsFilledToTheSameShareOfItsMemory) {
+  const Placement p = place(seventy(), several(64 * kGiB, {48 * kGiB, 24 * kGiB}), {});
+  ASSERT_FALSE(p.problem);
+  ASSERT_EQ(p.devices.size(), 2u);
+  EXPECT_EQ(layers_of(p), str("vulkan:0 0-", p.stages[1].first, ", vulkan:1 ", p.stages[1].first, "-80"));
+  const auto share = [&](std::size_t i) {
+    return static_cast<double>(used(p.devices[i], p)) / static_cast<double>(p.devices[i].memory_free);
+  };
+  EXPECT_NEAR(share(0), share(1), 0.04);  // a layer with its keys and values takes up to 2 % of the smaller one
+  EXPECT_EQ(p.rows.front().device, "vulkan:0");
+  EXPECT_EQ(p.rows.back().device, "vulkan:1");
+  EXPECT_EQ(p.memory_free, 72 * kGiB);
+  for (const PlacementRow& row : p.rows) EXPECT_EQ(row.why, "");
+  // The order in which they are named is the order of the layers.
+  const Placement turned = place(seventy(), several(64 * kGiB, {24 * kGiB, 48 * kGiB}), {});
+  EXPECT_LT(turned.stages[0].last, 40u);
+  EXPECT_GT(p.stages[0].last, 40u);
+}
+
+TEST(SeveralGpus, TogetherTheyHoldWhatNoneHoldsAlone) {
+  const std::size_t one = layers_on(place(seventy(), several(64 * kGiB, {24 * kGiB}), {}), "vulkan:0");
+  const Placement p = place(seventy(), several(64 * kGiB, {8 * kGiB, 24 * kGiB, 4 * kGiB}), {});
+  ASSERT_FALSE(p.problem);
+  ASSERT_EQ(p.stages.size(), 4u);
+  EXPECT_EQ(p.devices[0].id, "cpu");
+  for (std::size_t i = 1; i < 4; ++i) {
+    EXPECT_LE(used(p.devices[i], p), p.devices[i].memory_free);
+    EXPECT_GT(used(p.devices[i], p) + 1100 * (kGiB >> 10), p.devices[i].memory_free);  // one layer more, and what is left to the driver
+  }
+  const std::size_t count = 80 - p.stages[1].first;
+  EXPECT_GT(count, one + 15);
+  EXPECT_TRUE(noted(p, str(count, " of 80 layers are on vulkan:0, vulkan:1 and vulkan:2: with layer ", 79 - count, " vulkan:")));
+  EXPECT_NE(p.rows[1].why.find("too much for vulkan:0, vulkan:1 and vulkan:2"), std::string::npos);
+  // What is asked for and does not fit is said of each device.
+  const Placement all = place(seventy(), several(64 * kGiB, {8 * kGiB, 24 * kGiB}), {.gpu_layers = kAllLayers});
+  EXPECT_EQ(problem_of(all, {"80 of 80 layers need", "on vulkan:0, where 7680 MiB may be used, and ", "on vulkan:1, where 24064 MiB",
+                             "would fit"}),
+            ErrorKind::out_of_device_memory);
+  EXPECT_EQ(
+      problem_of(place(seventy(), several(64 * kGiB, {kGiB, kGiB}), {}), {"vulkan:0 + vulkan:1 hold not one", "may be used on vulkan:"}),
+      ErrorKind::out_of_device_memory);
+}
+
+TEST(SeveralGpus, OneThatIsTooSmallIsIdle) {
+  const Placement p = place(seventy(), several(64 * kGiB, {60 * kGiB, kGiB / 2}), {});
+  ASSERT_FALSE(p.problem);
+  EXPECT_EQ(layers_of(p), "vulkan:0 0-80");
+  EXPECT_TRUE(noted(p, "vulkan:1 is idle"));
+  const Placement none = place(seventy(), several(64 * kGiB, {48 * kGiB, 24 * kGiB}), {.gpu_layers = 0});
+  EXPECT_EQ(layers_of(none), "cpu 0-80");
+  EXPECT_TRUE(noted(none, "vulkan:0 is idle: gpu_layers=0"));
+  EXPECT_TRUE(noted(none, "vulkan:1 is idle: gpu_layers=0"));
+  EXPECT_EQ(layers_of(place(described("llama", 2), several(kGiB, {kGiB, kGiB, kGiB}), {.gpu_layers = kAllLayers})),
+            "vulkan:1 0-1, vulkan:2 1-2");
+}
+
+TEST(SeveralGpus, NumbersOfLayersMayBeGivenForEach) {
+  const model::Description d = described("llama", 5);
+  const auto placed = [&](std::vector<std::int64_t> each) {
+    return place(d, several(kGiB, {kGiB, kGiB}), {.gpu_layers_each = std::move(each)});
+  };
+  EXPECT_EQ(layers_of(placed({3, 2})), "vulkan:0 0-3, vulkan:1 3-5");
+  EXPECT_EQ(layers_of(placed({1, 2})), "cpu 0-2, vulkan:0 2-3, vulkan:1 3-5");
+  EXPECT_EQ(placed({1, 2}).rows.front().why, "gpu_layers=[1, 2]");
+  EXPECT_EQ(layers_of(placed({2, 0})), "cpu 0-3, vulkan:0 3-5");
+  EXPECT_TRUE(noted(placed({2, 0}), "vulkan:1 is idle"));
+  EXPECT_EQ(layers_of(placed({0, 0})), "cpu 0-5");
+  std::string message;
+  for (const auto& each : std::vector<std::vector<std::int64_t>>{{1}, {1, 1, 1}, {3, 3}}) {
+    EXPECT_EQ(toy::error_of([&] { placed(each); }, &message), ErrorKind::invalid_argument);
+    EXPECT_NE(message.find("gpu_layers=["), std::string::npos) << message;
+  }
+  const Placement tight = place(seventy(), several(64 * kGiB, {8 * kGiB, 48 * kGiB}), {.gpu_layers_each = {40, 40}});
+  EXPECT_EQ(problem_of(tight, {"on vulkan:0, where 7680 MiB may be used"}), ErrorKind::out_of_device_memory);
+}
+
+TEST(SeveralGpus, ExpertsOfAnyOfThemMayStayOnTheCpu) {
+  const Placement p = place(thirty(), several(64 * kGiB, {3 * kGiB, 6 * kGiB}), {});
+  ASSERT_FALSE(p.problem);
+  ASSERT_EQ(p.stages.size(), 2u);
+  EXPECT_EQ(p.experts_device, 0u);
+  EXPECT_EQ(p.devices[0].id, "cpu");
+  std::size_t away = 0;
+  for (const StagePlan& stage : p.stages) {
+    EXPECT_TRUE(fits(p.devices[stage.device], p, p.devices[stage.device].memory_free));
+    EXPECT_GT(stage.away, 0u);
+    EXPECT_LT(stage.away, stage.last - stage.first);  // the room is used for some
+    away += stage.away;
+  }
+  EXPECT_TRUE(noted(p, str("the experts of ", away, " of 48 layers stay on the CPU: with those of layer ")));
+  const auto rows = std::ranges::count_if(p.rows, [](const PlacementRow& row) { return row.name.starts_with("experts of layer "); });
+  EXPECT_EQ(static_cast<std::size_t>(rows), away);
+  std::uint64_t weights = 0;
+  for (const PlacementRow& row : p.rows) weights += row.weights;
+  EXPECT_EQ(weights, p.weights);
+  LoadOptions asked;
+  asked.gpu_experts = 30;
+  asked.gpu_layers_each = {24, 24};
+  const Placement thirty_there = place(thirty(), several(64 * kGiB, {48 * kGiB, 48 * kGiB}), asked);
+  ASSERT_EQ(thirty_there.stages.size(), 2u);
+  EXPECT_EQ(thirty_there.stages[0].away, 18u);
+  EXPECT_EQ(thirty_there.stages[1].away, 0u);
+}
+
+TEST(SeveralGpus, ThoseInTheMachinesMemoryShareIt) {
+  // Each claims all of the machine's memory, and together they must not take more than that.
+  const Placement p = place(seventy(), several(30 * kGiB, {30 * kGiB, 30 * kGiB}, DeviceType::software), {.gpu_layers = 40});
+  ASSERT_FALSE(p.problem && p.problem->kind() == ErrorKind::out_of_device_memory);
+  const Placement all = place(seventy(), several(30 * kGiB, {30 * kGiB, 30 * kGiB}, DeviceType::software), {.gpu_layers = kAllLayers});
+  EXPECT_EQ(problem_of(all, {"80 of 80 layers need"}), ErrorKind::out_of_device_memory);
+  const Placement roomy = place(seventy(), several(64 * kGiB, {64 * kGiB, 64 * kGiB}, DeviceType::software), {});
+  ASSERT_FALSE(roomy.problem);
+  EXPECT_EQ(roomy.stages.size(), 2u);
+  EXPECT_EQ(roomy.memory_free, 64 * kGiB);
+  EXPECT_LE(used(roomy.devices[0], roomy) + used(roomy.devices[1], roomy), 64 * kGiB);
 }
 
 // ---------------------------------------------------------------- which device
@@ -585,7 +718,7 @@ int opened(Cards cards, LoadOptions options) {
   Room room(std::move(cards));
   const Devices d = open_devices(options, room.room);
   EXPECT_NE(d.cpu, nullptr);
-  EXPECT_EQ(d.gpu != nullptr, room.opened >= 0);
+  EXPECT_EQ(!d.gpus.empty(), room.opened >= 0);
   EXPECT_EQ(d.gpu_named, options.device.starts_with("vulkan"));
   return room.opened;
 }
@@ -612,7 +745,7 @@ TEST(Devices, AutoTakesARealGpuElseTheCpu) {
 TEST(Devices, AutoSaysWhyACardIsLeftOut) {
   Room broken(Cards{{DeviceType::discrete, "", false}});
   Devices d = open_devices({}, broken.room);
-  EXPECT_EQ(d.gpu, nullptr);
+  EXPECT_TRUE(d.gpus.empty());
   EXPECT_EQ(d.fallback, "vulkan:0 is not used, the model runs on the CPU: the driver says no");
   const model::Description llama = described("llama", 2);
   const Placement p = place(llama, d, {});
@@ -649,6 +782,25 @@ TEST(Devices, ANamedDeviceIsTakenOrRefused) {
   std::string message;
   EXPECT_EQ(toy::error_of([&] { open_devices({.device = "vulkan:0"}, none); }, &message), missing);
   EXPECT_NE(message.find("built without Vulkan"), std::string::npos);
+}
+
+TEST(Devices, SeveralAreOpenedInTheirOrder) {
+  Room room(Cards{{DeviceType::discrete}, {DeviceType::software}, {DeviceType::discrete}});
+  const Devices d = open_devices({.device = "vulkan:2+vulkan:0"}, room.room);
+  ASSERT_EQ(d.gpus.size(), 2u);
+  EXPECT_EQ(d.gpus[0]->info().id, "vulkan:2");
+  EXPECT_EQ(d.gpus[1]->info().id, "vulkan:0");
+  EXPECT_TRUE(d.gpu_named);
+  const Cards cards = {{DeviceType::discrete}, {DeviceType::discrete, "Vulkan 1.1"}};
+  const auto wrong = ErrorKind::invalid_argument;
+  refused(cards, {.device = "vulkan:0+vulkan:0"}, wrong, {"\"vulkan:0\" is named twice"});
+  refused(cards, {.device = "vulkan:0+vulkan:00"}, wrong, {"named twice"});
+  refused(cards, {.device = "vulkan+vulkan:0"}, wrong, {"needs its number"});
+  refused(cards, {.device = "vulkan:0+cpu"}, wrong, {"name the GPUs alone"});
+  refused(cards, {.device = "vulkan:0+"}, wrong, {"\"\" is no GPU"});
+  refused(cards, {.device = "vulkan:0+auto"}, wrong, {"\"auto\" is no GPU"});
+  refused(cards, {.device = "vulkan:0+vulkan:1"}, ErrorKind::device_not_found, {"Vulkan 1.1"});
+  refused(cards, {.device = "vulkan:0+vulkan:7"}, ErrorKind::device_not_found, {"\"vulkan:7\""});
 }
 
 TEST(Devices, LayersThatCannotBePlacedAreRefused) {
@@ -725,7 +877,7 @@ TEST(Placement, EncodersRunWithAnyNumberOfLayersOnTheGpu) {
     for (const int spaces : {1, 3}) {
       tiny::TempFolder folder;
       Cancel cancel;
-      const Devices d{.cpu = real_cpu(), .gpu = std::make_shared<Fake>("vulkan:0", DeviceType::discrete, 4 * kGiB, spaces, 256)};
+      const Devices d{.cpu = real_cpu(), .gpus = {std::make_shared<Fake>("vulkan:0", DeviceType::discrete, 4 * kGiB, spaces, 256)}};
       const auto m =
           Model::load_on(d, tiny::open(tiny::make("bert", 3), folder), {.gpu_layers = count, .compute = Compute::float32}, {}, cancel);
       std::vector<float> found(40 * tiny::kHidden), classes(40 * tiny::kLabels);

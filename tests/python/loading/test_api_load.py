@@ -57,6 +57,7 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
         assert options == {
             "device": "auto",
             "gpu_layers": None,
+            "gpu_layers_each": [],
             "gpu_experts": None,
             "quantize": None,
             "n_ctx": None,

@@ -1,0 +1,260 @@
+#include "engine/placement/costs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/checked.h"
+#include "core/program_cut.h"
+#include "engine/runtime.h"
+
+namespace pumice::engine {
+
+using model::ModelProgram;
+using model::Output;
+using model::Role;
+
+namespace {
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+std::uint64_t usable(const Place& place) {
+  const std::uint64_t free = place.info.memory_free;
+  return place.in_host_memory ? free : free - std::min(free / 16, 512 * kMiB);
+}
+
+}  // namespace
+
+std::uint64_t add(std::uint64_t a, std::uint64_t b) {
+  const auto sum = checked_add(a, b);
+  if (!sum) fail(ErrorKind::out_of_memory, "the model takes more bytes than can be addressed");
+  return *sum;
+}
+
+Cost both(const Cost& a, const Cost& b) {
+  return {.weights = add(a.weights, b.weights),
+          .page = add(a.page, b.page),
+          .state = add(a.state, b.state),
+          .scratch = std::max(a.scratch, b.scratch),
+          .experts = add(a.experts, b.experts),
+          .experts_least = std::max(a.experts_least, b.experts_least)};
+}
+
+std::uint64_t pages_for(std::int64_t positions) { return static_cast<std::uint64_t>(ceil_div(positions, kPageTokens)); }
+
+std::string mib(std::uint64_t bytes) {
+  return bytes < 10 * kMiB ? str((bytes + 1023) / 1024, " KiB") : str((bytes + kMiB - 1) / kMiB, " MiB");
+}
+
+Place::Place(std::shared_ptr<Backend> device)
+    : backend(std::move(device)),
+      info(backend->info()),
+      is_cpu(info.type == DeviceType::cpu),
+      in_host_memory(is_cpu || info.type == DeviceType::integrated || info.type == DeviceType::software),
+      free(usable(*this)) {}
+
+Costs::Costs(const model::ModelPrograms& programs, const LoadOptions& options, const std::vector<std::shared_ptr<Backend>>& devices)
+    : programs_(programs),
+      d_(programs.description()),
+      options_(options),
+      layers_(d_.config.layers.size()),
+      generates_(d_.config.has_head),
+      tied_(generates_ && d_.global(Role::head).matrix == d_.global(Role::token_embedding).matrix),
+      encodes_first_(!generates_ || !options.pooling.empty() || d_.config.pooling),
+      places_(devices.begin(), devices.end()),
+      rows_(kPlannedRows) {
+  // encode() makes its batches as large as the device that wants the most rows asks for, even if other devices run some of the layers.
+  for (const Place& place : places_)
+    if (encodes_first_) rows_ = std::max(rows_, place.backend->batch_rows());
+  shares_.assign(layers_, std::vector<bool>(layers_));
+  for (std::size_t layer = 0; layer < layers_; ++layer) {
+    const std::vector<bool>& mine = program(layer).matrices;
+    for (std::size_t other = 0; other < layer; ++other) {
+      const std::vector<bool>& others = program(other).matrices;
+      bool all = true;
+      for (std::size_t m = 0; all && m < mine.size(); ++m) all = !mine[m] || others[m];
+      shares_[layer][other] = all;
+    }
+  }
+  for (const Place& place : places_) measured_.push_back(measure(place));
+}
+
+bool Costs::has_experts() const {
+  return std::ranges::any_of(d_.config.layers, [](const model::Layer& layer) { return layer.if_mixture() != nullptr; });
+}
+
+bool Costs::can_part_experts() const {
+  return std::ranges::none_of(measured_, [](const Measured& m) { return m.experts.empty(); });
+}
+
+Costs::Measured Costs::measure(const Place& place) const {
+  Measured m;
+  const auto cost = [&](const ModelProgram& p) { return place.backend->cost(p.program, programs_.shapes(), options_.kv_format, rows_); };
+  m.embedding = cost(embedding());
+  for (std::size_t l = 0; l < layers_; ++l) m.layers.push_back(cost(program(l)));
+  const auto behind_layers = [&](Output output) {
+    Cost end = cost(this->end(output));
+    end.weights = less(end.weights, m.layers.back().weights);
+    end.page = end.state = 0;
+    return end;
+  };
+  if (has_modules()) m.modules = behind_layers(Output::pooled);
+  if (d_.labels > 0) m.classifier = behind_layers(Output::classes);
+  if (d_.gives_sparse()) {
+    m.sparse = behind_layers(Output::sparse);
+    m.sparse.scratch = add(m.sparse.scratch, kMostPooled * sizeof(float));  // cost() counts the row of one text
+  }
+  if (has_experts()) measure_experts(place, m);
+  // The program of layer 0 includes the embedding, which counts as a part of its own.
+  for (std::vector<Cost>* layers : {&m.layers, &m.others})
+    if (!layers->empty()) layers->front().weights = less(layers->front().weights, m.embedding.weights);
+  if (generates_) measure_head(place, m);
+  if (d_.drafts()) m.draft = measure_draft(place, m);
+  return m;
+}
+
+void Costs::measure_experts(const Place& place, Measured& m) const {
+  m.experts.resize(layers_);
+  m.others.resize(layers_);
+  const auto is_experts = [](const Op& op) { return std::holds_alternative<Experts>(op); };
+  try {
+    cut_program(programs_.body(0, layers_, Output::hidden).program, programs_.shapes(),
+                is_experts);  // throws if two layers share a cache
+    for (std::size_t l = 0; l < layers_; ++l) {
+      for (const ProgramPart& part : cut_program(program(l).program, programs_.shapes(), is_experts)) {
+        Cost& sum = (part.apart ? m.experts : m.others)[l];
+        sum = both(sum, place.backend->cost(part.program, programs_.shapes(), options_.kv_format, rows_));
+      }
+    }
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::unsupported_model) throw;
+    m.experts.clear();
+    m.others.clear();
+  }
+}
+
+// The head's programs share weights and one workspace, so scratch is that of the program that needs the most.
+void Costs::measure_head(const Place& place, Measured& m) const {
+  const auto cost = [&](const ModelProgram& p) {
+    return place.backend->cost(p.program, programs_.shapes(), options_.kv_format, head_rows(d_.vocab_size));
+  };
+  m.head = cost(programs_.head());
+  m.head.scratch = std::max(m.head.scratch, cost(programs_.log_probs()).scratch);
+  if (!options_.sketch && place.is_cpu) return;
+  const MatrixShape& head = programs_.shapes().matrices[static_cast<std::size_t>(d_.global(Role::head).matrix)];
+  m.ranks = std::min(place.backend->ranks(head, step_bytes()), model::kTopLogits);
+  if (m.ranks == 0) return;
+  const Cost top = cost(programs_.top());
+  m.sketch.weights = less(top.weights, m.head.weights);
+  m.head.scratch = std::max(m.head.scratch, top.scratch);
+}
+
+// Returns how many bytes of weights, as in the file, a step of one row reads: of a mixture, the experts of one row.
+std::uint64_t Costs::step_bytes() const {
+  const ModelProgram& body = programs_.body(0, layers_, Output::selected);
+  std::vector<bool> read = body.matrices;
+  std::vector<std::int32_t> chosen(read.size());
+  for (const Op& op : body.program.ops) {
+    const auto each = [](std::initializer_list<MatrixId> ids, const auto& set) {
+      for (const MatrixId id : ids)
+        if (id != MatrixId::none) set(static_cast<std::size_t>(id));
+    };
+    if (const auto* embed = std::get_if<Embed>(&op))
+      each({embed->tokens, embed->positions, embed->types}, [&](std::size_t id) { read[id] = false; });
+    if (const auto* experts = std::get_if<Experts>(&op))
+      each({experts->gate, experts->up, experts->down}, [&](std::size_t id) { chosen[id] = experts->route.width / 2; });
+  }
+  read[static_cast<std::size_t>(d_.global(Role::head).matrix)] = true;
+  std::uint64_t sum = 0;
+  for (std::size_t m = 0; m < read.size(); ++m) {
+    const MatrixShape& matrix = programs_.shapes().matrices[m];
+    const std::int64_t rows = chosen[m] > 0 ? matrix.rows_each() * chosen[m] : matrix.rows;
+    if (read[m])
+      sum = add(sum, mul_or_fail<std::uint64_t>(static_cast<std::uint64_t>(rows),
+                                                static_cast<std::uint64_t>(row_bytes(matrix.format, matrix.cols)), "a step's weights"));
+  }
+  return sum;
+}
+
+// Returns the cost of the draft head, whose layer the body's last stage computes a part of, for the keys and values of all rows. For an
+// assistant, the pages are those of earlier layers' keys and values, which the last stage also keeps.
+Cost Costs::measure_draft(const Place& place, const Measured& m) const {
+  const auto cost = [&](const ModelProgram& p, std::int64_t rows) {
+    return place.backend->cost(p.program, programs_.shapes(), options_.kv_format, rows);
+  };
+  const Cost last = cost(end(Output::selected), rows_);
+  Cost draft = cost(programs_.draft(layers_ - 1, false), kGuessedRows);  // it has all matrices of the program for first guesses
+  const Cost first = cost(programs_.draft(layers_ - 1, true), kGuessedRows);
+  const Cost logits = cost(programs_.draft_logits(), head_rows(d_.vocab_size));
+  draft.scratch = std::max({draft.scratch, first.scratch, last.scratch, logits.scratch});
+  if (d_.assistant) draft.weights = add(draft.weights, logits.weights);
+  draft.page = less(last.page, m.layers.back().page);
+  draft.state = less(last.state, m.layers.back().state);
+  return draft;
+}
+
+// Returns the cost of the draft head or the assistant in a stage that begins with layer `first`. It needs a second copy of the embedding's
+// matrix if neither the embedding nor a head that shares this matrix is there. The keys and values that an assistant attends to cost
+// nothing if layers of the stage have them anyway.
+Cost Costs::draft(std::size_t place, std::size_t first) const {
+  const Measured& m = measured_[place];
+  Cost draft = m.draft;
+  if (tied_ || first == 0) draft.weights = less(draft.weights, m.embedding.weights);
+  for (const std::size_t source : d_.config.read_by_assistant) {
+    if (d_.config.cache_of(layers_ - 1) == source) continue;
+    for (std::size_t l = first; l + 1 < layers_; ++l) {
+      if (d_.config.cache_of(l) != source) continue;
+      draft.page = less(draft.page, m.layers[source].page);
+      break;
+    }
+  }
+  return draft;
+}
+
+std::vector<bool> Costs::draft_matrices() const {
+  std::vector<bool> used = programs_.draft(layers_ - 1, false).matrices;
+  const std::vector<bool>& of_logits = programs_.draft_logits().matrices;
+  for (std::size_t m = 0; d_.assistant && m < used.size(); ++m) used[m] = used[m] || of_logits[m];
+  return used;
+}
+
+// measure() counted a cache for each layer that reads the keys and values of one layer, but a stage has that cache only once, so the first
+// of these layers in the stage counts it.
+Cost Costs::layer(std::size_t place, std::size_t first, std::size_t layer, std::size_t away) const {
+  const Measured& m = measured_[place];
+  Cost cost = layer < first + away ? m.others[layer] : m.layers[layer];
+  const std::size_t loop = layers_ / d_.config.loops;  // the number of layers after which the same weights are used again
+  if (layer > first && (shares_[layer][first] || layer >= first + loop)) cost.weights = 0;
+  for (std::size_t l = first; l < layer; ++l) {
+    if (d_.config.cache_of(l) == d_.config.cache_of(layer)) cost.page = 0;
+  }
+  return cost;
+}
+
+const Cost& Costs::stage(std::size_t place, std::size_t first, std::size_t last, std::size_t away) const {
+  const auto [known, is_new] = stages_.try_emplace({place, first, last, away});
+  Cost& sum = known->second;
+  if (!is_new || first == last) return sum;
+  if (first == 0) sum = measured_[place].embedding;
+  for (std::size_t l = first; l < last; ++l) sum = both(sum, layer(place, first, l, away));
+  if (last == layers_)
+    for (const End& end : ends(place, first, away)) sum = both(sum, end.cost);
+  return sum;
+}
+
+std::vector<End> Costs::ends(std::size_t place, std::size_t first, std::size_t away) const {
+  const Measured& m = measured_[place];
+  std::vector<End> ends;
+  if (generates_) {
+    Cost head = m.head;
+    if (tied_ && first == 0) head.weights = less(head.weights, m.embedding.weights);
+    ends.push_back({tied_ ? "head (the embedding)" : "head", head, programs_.head().matrices});
+  }
+  if (m.sketch.weights > 0) ends.push_back({"sketch of the head", m.sketch, {}});
+  if (drafts(away)) ends.push_back({d_.assistant ? "assistant" : "draft head", draft(place, first), draft_matrices()});
+  if (has_modules()) ends.push_back({d_.modules.empty() ? "projection" : "modules", m.modules, end(Output::pooled).matrices});
+  if (d_.labels > 0) ends.push_back({"classifier", m.classifier, end(Output::classes).matrices});
+  if (d_.gives_sparse()) ends.push_back({"MLM head", m.sparse, end(Output::sparse).matrices});
+  return ends;
+}
+
+}  // namespace pumice::engine

@@ -1,0 +1,117 @@
+// What each part of a model costs on each place: bytes of weights, of keys and values, of states and of scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/error.h"
+#include "engine/cache_budget.h"
+#include "engine/load_options.h"
+#include "model/model_programs.h"
+
+namespace pumice::engine {
+
+// Arithmetic on bytes. A sum that does not fit into 64 bits is the error out_of_memory.
+std::uint64_t add(std::uint64_t a, std::uint64_t b);
+inline std::uint64_t less(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
+// Returns the cost of two parts on one place. They use the same workspace, so scratch is that of the part that needs the most.
+Cost both(const Cost& a, const Cost& b);
+inline CacheUnits units(const Cost& cost) { return {cost.page, cost.state}; }
+inline bool keeps_past(const Cost& cost) { return cost.page > 0 || cost.state > 0; }
+inline const char* kept(const Cost& cost) {  // what a sequence's past takes, in words
+  return cost.state == 0 ? "keys and values" : cost.page == 0 ? "states" : "keys, values and states";
+}
+std::uint64_t pages_for(std::int64_t positions);
+std::string mib(std::uint64_t bytes);  // "12 MiB"; below 10 MiB in KiB, so that two sizes that differ by less than a MiB do not look equal
+
+// A device on which parts of a model may be placed.
+struct Place {
+  explicit Place(std::shared_ptr<Backend> device);
+  std::shared_ptr<Backend> backend;
+  DeviceInfo info;
+  bool is_cpu, in_host_memory;  // in_host_memory: the device uses the machine's memory, which other devices may use too
+  // Bytes that a model may take. On a device with memory of its own, a sixteenth of the free memory (at most 512 MiB) is left for a second
+  // workspace, upload buffers, pipelines, and the driver's rounding of sizes.
+  std::uint64_t free;
+};
+
+// A part of a model that follows its last layer, on the same place.
+struct End {
+  std::string name;  // as in PlacementRow::name
+  Cost cost;
+  std::vector<bool> matrices;  // [MatrixId]: whether the part uses the matrix
+};
+
+class Costs {
+ public:
+  // The programs and the options must outlive this object.
+  Costs(const model::ModelPrograms& programs, const LoadOptions& options, const std::vector<std::shared_ptr<Backend>>& devices);
+
+  const std::vector<Place>& places() const { return places_; }
+  std::size_t layers() const { return layers_; }
+  const model::Description& description() const { return d_; }
+  bool encodes_first() const { return encodes_first_; }  // Placement::encodes_first
+  bool has_experts() const;
+  bool is_mixture(std::size_t layer) const { return d_.config.layers[layer].if_mixture() != nullptr; }
+  bool can_part_experts() const;  // whether the layers can be cut around their experts, on every place
+
+  // Each of the following is the cost on the place with this index. `first` is the first layer of the place's stage, and `away` says of how
+  // many layers, from `first` on, the experts are on another place.
+  Cost embedding(std::size_t place) const { return measured_[place].embedding; }
+  // Weights that layers of a stage share are counted once, and so are keys and values that several layers read.
+  Cost layer(std::size_t place, std::size_t first, std::size_t layer, std::size_t away) const;
+  // The whole stage of layers [first, last): the embedding if first is 0, the layers, and the ends if last is the number of layers.
+  const Cost& stage(std::size_t place, std::size_t first, std::size_t last, std::size_t away) const;
+  Cost experts(std::size_t place, std::size_t layer) const { return measured_[place].experts[layer]; }
+  std::uint64_t least_experts(std::size_t place, std::size_t layer) const { return measured_[place].layers[layer].experts_least; }
+  // The ends of the model, in the order of Placement::rows.
+  std::vector<End> ends(std::size_t place, std::size_t first, std::size_t away) const;
+  // Whether a stage with the last layer has the draft head or the assistant. An assistant needs the keys and values of several layers,
+  // which a stage whose experts are elsewhere keeps in parts. A draft head needs only its own.
+  bool drafts(std::size_t away) const { return d_.drafts() && (away == 0 || !d_.assistant); }
+  std::int32_t ranks(std::size_t place) const { return measured_[place].ranks; }  // Placement::ranks, if the head is there
+
+  const std::vector<bool>& embedding_matrices() const { return embedding().matrices; }
+  const std::vector<bool>& layer_matrices(std::size_t layer) const { return program(layer).matrices; }
+
+ private:
+  // The cost of each part on one place.
+  struct Measured {
+    Cost embedding, head, modules, classifier, sparse, draft;
+    Cost sketch;  // what the program of Top needs beside the head
+    std::int32_t ranks = 0;
+    std::vector<Cost> layers;
+    // By layer: the cost of its operations Experts, and of all others. Empty if the model has no experts, or cannot be cut around them.
+    std::vector<Cost> experts, others;
+  };
+  const model::ModelProgram& embedding() const { return programs_.body(0, 0, model::Output::hidden); }
+  const model::ModelProgram& program(std::size_t layer) const { return programs_.body(layer, layer + 1, model::Output::hidden); }
+  const model::ModelProgram& end(model::Output output) const { return programs_.body(layers_ - 1, layers_, output); }
+  bool has_modules() const { return !d_.modules.empty() || d_.global(model::Role::projection).present(); }
+  Measured measure(const Place& place) const;
+  void measure_experts(const Place& place, Measured& m) const;
+  void measure_head(const Place& place, Measured& m) const;
+  std::uint64_t step_bytes() const;
+  Cost measure_draft(const Place& place, const Measured& m) const;
+  Cost draft(std::size_t place, std::size_t first) const;
+  std::vector<bool> draft_matrices() const;
+
+  const model::ModelPrograms& programs_;
+  const model::Description& d_;
+  const LoadOptions& options_;
+  const std::size_t layers_;
+  bool generates_, tied_, encodes_first_;
+  std::vector<Place> places_;
+  std::int64_t rows_;                      // that scratch is planned for
+  std::vector<std::vector<bool>> shares_;  // [layer][other]: whether `other` uses all matrices that `layer` uses, as in ALBERT
+  std::vector<Measured> measured_;         // by place
+  mutable std::map<std::tuple<std::size_t, std::size_t, std::size_t, std::size_t>, Cost> stages_;  // what stage() has computed
+};
+
+}  // namespace pumice::engine
