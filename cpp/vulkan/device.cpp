@@ -9,9 +9,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <thread>
 
 #include "vulkan/pipelines.h"
+#include "vulkan/recorder.h"
 #include "vulkan/variants.h"
 
 namespace pumice::vulkan {
@@ -449,6 +451,8 @@ Device::~Device() {
   if (Instance::forked()) static_cast<void>(pipelines_.release());  // not destroyed, because the pipelines belong to the parent
   if (handle_ == VK_NULL_HANDLE || Instance::forked()) return;
   if (api_.vkDeviceWaitIdle) api_.vkDeviceWaitIdle(handle_);
+  left_.clear();
+  for (const Memory& memory : left_memory_) release(memory);
   pipelines_.reset();
   if (api_.vkDestroyDevice) api_.vkDestroyDevice(handle_, nullptr);
 }
@@ -492,7 +496,46 @@ void Device::fail_call(VkResult result, const std::string& what) const {
 std::unique_lock<std::timed_mutex> Device::take_turn(const Cancel& cancel) {
   std::unique_lock turn(turn_, std::defer_lock);
   while (!turn.try_lock_for(std::chrono::milliseconds(20))) cancel.check();
+  settle(cancel);
   return turn;
+}
+
+void Device::leave(std::shared_ptr<Recording> recording) {
+  const std::lock_guard lock(left_mutex_);
+  left_.push_back(std::move(recording));
+  any_left_.store(true);
+}
+
+void Device::free_left() noexcept {
+  std::vector<Memory> free;
+  {
+    const std::lock_guard lock(left_mutex_);
+    std::erase_if(left_, [](const auto& recording) { return !recording->left(); });
+    if (!left_.empty()) return;
+    any_left_.store(false);
+    free.swap(left_memory_);
+  }
+  for (const Memory& memory : free) release(memory);
+}
+
+void Device::settle(const Cancel& cancel) {
+  for (;;) {
+    if (!any_left_.load()) return;
+    free_left();
+    std::shared_ptr<Recording> first;
+    {
+      const std::lock_guard lock(left_mutex_);
+      if (!left_.empty()) first = left_.front();
+    }
+    if (first) first->wait_a_little();
+    cancel.check();
+  }
+}
+
+void Device::release(const Memory& memory) noexcept {
+  if (memory.buffer != VK_NULL_HANDLE) api_.vkDestroyBuffer(handle_, memory.buffer, nullptr);
+  if (memory.memory != VK_NULL_HANDLE) api_.vkFreeMemory(handle_, memory.memory, nullptr);
+  allocated_.fetch_sub(memory.bytes);
 }
 
 VkResult Device::wait_idle() {
@@ -575,10 +618,21 @@ Buffer::~Buffer() { release(); }
 
 void Buffer::release() noexcept {
   if (Instance::forked()) return;  // the memory belongs to the parent
-  const DeviceApi& api = device_->api();
-  if (buffer_ != VK_NULL_HANDLE) api.vkDestroyBuffer(device_->handle(), buffer_, nullptr);
-  if (memory_ != VK_NULL_HANDLE) api.vkFreeMemory(device_->handle(), memory_, nullptr);
-  device_->allocated_.fetch_sub(allocated_);
+  const Device::Memory memory{buffer_, memory_, allocated_};
+  if (device_->any_left_.load()) {
+    device_->free_left();
+    const std::lock_guard lock(device_->left_mutex_);
+    if (!device_->left_.empty()) {
+      try {
+        device_->left_memory_.push_back(memory);
+        return;
+      } catch (...) {  // no memory for the list: wait
+        while (std::ranges::any_of(device_->left_, [](const auto& recording) { return recording->left(); }))
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    }
+  }
+  device_->release(memory);
 }
 
 }  // namespace pumice::vulkan

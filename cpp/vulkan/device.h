@@ -116,11 +116,12 @@ class Buffer {
   const std::uint64_t bytes_;
   VkBuffer buffer_ = VK_NULL_HANDLE;
   VkDeviceMemory memory_ = VK_NULL_HANDLE;
-  std::uint64_t allocated_ = 0;
+  std::uint64_t allocated_ = 0;  // bytes of memory_
   std::uint8_t* mapped_ = nullptr;
 };
 
 class Pipelines;
+class Recording;
 class VariantTests;
 
 class Device : public std::enable_shared_from_this<Device> {
@@ -149,6 +150,9 @@ class Device : public std::enable_shared_from_this<Device> {
   // because the queue can execute them between two submissions of a run.
   std::timed_mutex& turn() { return turn_; }
   std::unique_lock<std::timed_mutex> take_turn(const Cancel& cancel);
+  // Keeps a recording that the device still executes and for which nobody waits (Recording::left), until it is done. take_turn() waits for
+  // such recordings. The memory of buffers that are destroyed meanwhile is kept too, because the recordings may use them.
+  void leave(std::shared_ptr<Recording> recording);
   void submit(VkCommandBuffer commands, VkFence fence);
   VkResult wait_idle();  // waits until the device has finished all submitted work
   // Throws the error that belongs to `result` if it is a failure. If the error is device_lost, check_alive() throws from then on.
@@ -173,6 +177,14 @@ class Device : public std::enable_shared_from_this<Device> {
 
  private:
   friend class Buffer;
+  struct Memory {  // of a buffer
+    VkBuffer buffer = VK_NULL_HANDLE;
+    VkDeviceMemory memory = VK_NULL_HANDLE;
+    std::uint64_t bytes = 0;
+  };
+  void settle(const Cancel& cancel);  // waits until no recording is left; the caller has the turn
+  void free_left() noexcept;          // frees recordings that are done and, if no other is left, the buffers of left_memory_
+  void release(const Memory& memory) noexcept;
   explicit Device(const PhysicalDevice& physical);
   void create();
   std::uint32_t memory_type(std::uint32_t allowed, Place place) const;
@@ -187,6 +199,10 @@ class Device : public std::enable_shared_from_this<Device> {
   std::unique_ptr<VariantTests> variant_tests_;
   std::timed_mutex turn_;
   std::mutex queue_mutex_;
+  std::mutex left_mutex_;
+  std::vector<std::shared_ptr<Recording>> left_;  // what leave() was given
+  std::vector<Memory> left_memory_;               // of buffers that were destroyed while recordings were left
+  std::atomic<bool> any_left_{false};             // false if left_ is empty
   std::atomic<std::uint64_t> allocated_{0};
   mutable std::atomic<bool> lost_{false};
   std::atomic<double> pace_{1.0};

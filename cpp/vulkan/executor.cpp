@@ -166,17 +166,17 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
                   .pages = *pages,
                   .states = *states,
                   .format = store != nullptr ? store->format() : KvFormat::f32},
-                 device_->pipelines());
+                 device_->pipelines(), cancel);
   };
   Recording* recording = nullptr;
   std::unique_ptr<Recording> timed;
   if (timings != nullptr) {
-    timed = std::make_unique<Recording>(device_, commands(), true);
+    timed = std::make_unique<Recording>(*device_, commands(), true);
     recording = timed.get();
   } else {
     auto known = std::find_if(space.recorded.begin(), space.recorded.end(), [&](const auto& r) { return r.shape == shape; });
     if (known == space.recorded.end()) {
-      auto made = std::make_unique<Recording>(device_, commands());
+      auto made = std::make_unique<Recording>(*device_, commands());
       space.recorded.push_front({std::move(shape), std::move(made)});
       const auto own = [&](const auto& r) { return r.shape.front() == id_; };
       if (std::ranges::count_if(space.recorded, own) > kMostRecordings)
@@ -194,7 +194,10 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   try {
     recording->run(cancel);
   } catch (...) {
-    if (timed == nullptr) space.recorded.pop_front();
+    if (timed == nullptr) {
+      if (recording->left()) device_->leave(std::move(space.recorded.front().recording));
+      space.recorded.pop_front();
+    }
     throw;
   }
   each_row(plan_.program, plan_.program.output, counts, [&](std::int64_t tight, std::int64_t spaced, std::size_t floats) {

@@ -87,14 +87,14 @@ void GpuLowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host)
 }
 
 // ---------------------------------------------------------------- commands and pipelines of a run
-std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines) {
+std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines, const Cancel& cancel) {
   std::vector<Command> commands;
   for (Work& work : GpuLowering(run).work()) {
     if (auto* copy = std::get_if<Copy>(&work)) {
       commands.emplace_back(std::move(*copy));
     } else {
       auto& dispatch = std::get<KeyedDispatch>(work);
-      dispatch.pipeline = &pipelines.get(dispatch.key);
+      dispatch.pipeline = &pipelines.get(dispatch.key, cancel);
       commands.emplace_back(static_cast<const Dispatch&>(dispatch));
     }
   }

@@ -34,7 +34,7 @@ struct GpuRun {
 };
 
 // Returns the commands of a run in their order.
-std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines);
+std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines, const Cancel& cancel);
 
 // Returns the pipelines that a program needs for batches of few rows and of many rows.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format);

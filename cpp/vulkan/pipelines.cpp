@@ -1,18 +1,20 @@
 #include "vulkan/pipelines.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <system_error>
 
 #include "core/error.h"
 #include "files/file.h"
 #include "files/new_file.h"
+#include "os/limits.h"
 #include "vulkan/shaders.h"
-#include "vulkan/workers.h"
 
 namespace pumice::vulkan {
 
@@ -198,6 +200,11 @@ void Pipelines::save() noexcept {
 }
 
 Pipelines::~Pipelines() {
+  {
+    const std::lock_guard lock(mutex_);
+    waiting_.clear();
+  }
+  threads_.clear();
   save();
   made_.clear();
   if (cache_ != VK_NULL_HANDLE) device_.api().vkDestroyPipelineCache(device_.handle(), cache_, nullptr);
@@ -214,31 +221,99 @@ std::size_t Pipelines::size() const {
   return made_.size();
 }
 
-const ComputePipeline& Pipelines::get(const PipelineKey& key) {
-  std::unique_lock lock(mutex_);
-  for (;;) {
+// ---------------------------------------------------------------- making them
+const ComputePipeline& Pipelines::get(const PipelineKey& key, const Cancel& cancel) {
+  {
+    const std::lock_guard lock(mutex_);
     if (const auto known = made_.find(key); known != made_.end()) return *known->second;
-    if (in_work_.insert(key).second) break;
-    one_is_done_.wait(lock);
   }
-  std::unique_ptr<ComputePipeline> made;
-  lock.unlock();  // several threads compile at once, but each pipeline is compiled once
-  try {
-    made = std::make_unique<ComputePipeline>(device_, key, cache());
-  } catch (...) {
-    lock.lock();
-    in_work_.erase(key);
-    one_is_done_.notify_all();
-    throw;
-  }
-  lock.lock();
-  in_work_.erase(key);
-  one_is_done_.notify_all();
-  return *made_.try_emplace(key, std::move(made)).first->second;
+  prepare({&key, 1}, cancel);
+  const std::lock_guard lock(mutex_);
+  return *made_.at(key);
 }
 
 void Pipelines::prepare(std::span<const PipelineKey> keys, const Cancel& cancel) {
-  parallel(static_cast<std::int64_t>(keys.size()), [&](std::int64_t i) { get(keys[static_cast<std::size_t>(i)]); }, cancel);
+  std::unique_lock lock(mutex_);
+  std::vector<const PipelineKey*> mine;
+  mine.reserve(keys.size());
+  try {
+    for (const PipelineKey& key : keys) {
+      if (made_.contains(key)) continue;
+      const auto [job, is_new] = jobs_.try_emplace(key);
+      ++job->second.callers;
+      mine.push_back(&job->first);
+      if (is_new) waiting_.push_back(key);
+    }
+    start_threads();
+    for (const PipelineKey* key : mine) {
+      const Job& job = jobs_.at(*key);
+      while (job.state != Job::State::done) {
+        cancel.check();
+        if (running_ == 0) {
+          work(lock);  // no thread can be started
+        } else {
+          one_is_done_.wait_for(lock, std::chrono::milliseconds(20));
+        }
+      }
+      if (job.error) std::rethrow_exception(job.error);
+    }
+  } catch (...) {
+    leave(mine);
+    throw;
+  }
+  leave(mine);
+}
+
+void Pipelines::leave(std::span<const PipelineKey* const> keys) noexcept {
+  for (const PipelineKey* key : keys) {
+    const auto job = jobs_.find(*key);
+    if (--job->second.callers == 0 && job->second.state != Job::State::begun) jobs_.erase(job);
+  }
+}
+
+void Pipelines::start_threads() {
+  const std::size_t most = std::min<std::size_t>({waiting_.size(), 16, static_cast<std::size_t>(std::max(1, os::usable_cpus()))});
+  if (running_ == 0) threads_.clear();  // they have ended
+  try {
+    for (; running_ < most; ++running_) {
+      threads_.emplace_back([this] {
+        os::name_this_thread("pumice-compile");
+        std::unique_lock lock(mutex_);
+        work(lock);
+        --running_;
+        one_is_done_.notify_all();
+      });
+    }
+  } catch (const std::system_error&) {  // those that run do all of the work
+  }
+}
+
+void Pipelines::work(std::unique_lock<std::mutex>& lock) {
+  while (!waiting_.empty()) {
+    const PipelineKey key = std::move(waiting_.front());
+    waiting_.pop_front();
+    const auto job = jobs_.find(key);
+    if (job == jobs_.end() || job->second.state != Job::State::waiting) continue;
+    job->second.state = Job::State::begun;
+    lock.unlock();
+    std::unique_ptr<ComputePipeline> made;
+    std::exception_ptr error;
+    try {
+      made = std::make_unique<ComputePipeline>(device_, key, cache());
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    try {
+      if (made) made_.try_emplace(key, std::move(made));
+    } catch (...) {
+      error = std::current_exception();
+    }
+    job->second.state = Job::State::done;
+    job->second.error = error;
+    if (job->second.callers == 0) jobs_.erase(job);
+    one_is_done_.notify_all();
+  }
 }
 
 }  // namespace pumice::vulkan

@@ -1,19 +1,22 @@
 // Compute pipelines of one device. A pipeline is a shader with values for its specialisation constants. It is made when it is first needed,
-// and kept as long as the device.
+// and kept as long as the device. A driver may compile one for seconds and cannot be interrupted, so threads of this object make pipelines,
+// and a caller whose Cancel is requested leaves at once.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/cancel.h"
+#include "os/threads.h"
 #include "vulkan/device.h"
 
 namespace pumice::vulkan {
@@ -62,22 +65,36 @@ class Pipelines {
   Pipelines(const Pipelines&) = delete;
   Pipelines& operator=(const Pipelines&) = delete;
 
-  const ComputePipeline& get(const PipelineKey& key);
-  // Makes the pipelines of `keys` that do not exist yet, several at the same time.
+  const ComputePipeline& get(const PipelineKey& key, const Cancel& cancel);
+  // Makes the pipelines of `keys` that do not exist yet, several at the same time. After a Cancel, those that no other caller wants and
+  // that are not begun are not made.
   void prepare(std::span<const PipelineKey> keys, const Cancel& cancel);
   std::size_t size() const;             // number of pipelines
   std::size_t taken_from_disk() const;  // bytes of the cache file that were given to the driver
   void save() noexcept;                 // writes the compiled pipelines to the cache file, for the next process
 
  private:
+  // A pipeline that is being made, or that a caller wants.
+  struct Job {
+    enum class State : std::uint8_t { waiting, begun, done };
+    State state = State::waiting;
+    int callers = 0;           // that wait for it; the last one removes the job, unless a thread works on it
+    std::exception_ptr error;  // why it could not be made
+  };
   VkPipelineCache cache();
   std::string file() const;
+  void start_threads();
+  void work(std::unique_lock<std::mutex>& lock);  // makes what is waiting
+  void leave(std::span<const PipelineKey* const> keys) noexcept;
 
   const Device& device_;
   mutable std::mutex mutex_;
   std::map<PipelineKey, std::unique_ptr<ComputePipeline>> made_;
-  std::set<PipelineKey> in_work_;        // that a thread is compiling
-  std::condition_variable one_is_done_;  // a key has left in_work_
+  std::map<PipelineKey, Job> jobs_;
+  std::deque<PipelineKey> waiting_;      // keys of jobs to be made, in order; a key without a waiting job was given up
+  std::condition_variable one_is_done_;  // a job has ended
+  std::vector<os::Thread> threads_;      // that make pipelines; each ends when waiting_ is empty
+  std::size_t running_ = 0;              // number of those that have not ended
   VkPipelineCache cache_ = VK_NULL_HANDLE;
   std::size_t taken_ = 0;  // bytes of the cache file that the driver accepted
   std::size_t saved_ = 0;  // number of pipelines when the cache file was last written

@@ -26,9 +26,9 @@ bool Recording::Range::overlaps(const Range& other, bool columns) const {
   return !apart;
 }
 
-Recording::Recording(std::shared_ptr<Device> device, std::vector<Command> commands, bool timed)
-    : device_(std::move(device)), timed_(timed), left_(std::move(commands)) {
-  device_->check_alive();
+Recording::Recording(Device& device, std::vector<Command> commands, bool timed)
+    : device_(device), timed_(timed), left_(std::move(commands)) {
+  device_.check_alive();
   try {
     make_pools();
   } catch (...) {
@@ -41,17 +41,18 @@ Recording::~Recording() { release(); }
 
 void Recording::release() noexcept {
   if (Instance::forked()) return;
-  const DeviceApi& api = device_->api();
+  while (left()) wait_a_little();
+  const DeviceApi& api = device_.api();
   for (VkFence fence : fences_) {
-    if (fence != VK_NULL_HANDLE) api.vkDestroyFence(device_->handle(), fence, nullptr);
+    if (fence != VK_NULL_HANDLE) api.vkDestroyFence(device_.handle(), fence, nullptr);
   }
-  if (queries_ != VK_NULL_HANDLE) api.vkDestroyQueryPool(device_->handle(), queries_, nullptr);
-  if (sets_ != VK_NULL_HANDLE) api.vkDestroyDescriptorPool(device_->handle(), sets_, nullptr);
-  if (commands_ != VK_NULL_HANDLE) api.vkDestroyCommandPool(device_->handle(), commands_, nullptr);
+  if (queries_ != VK_NULL_HANDLE) api.vkDestroyQueryPool(device_.handle(), queries_, nullptr);
+  if (sets_ != VK_NULL_HANDLE) api.vkDestroyDescriptorPool(device_.handle(), sets_, nullptr);
+  if (commands_ != VK_NULL_HANDLE) api.vkDestroyCommandPool(device_.handle(), commands_, nullptr);
 }
 
 void Recording::make_pools() {
-  const DeviceApi& api = device_->api();
+  const DeviceApi& api = device_.api();
   std::uint32_t sets = 0, buffers = 0;
   for (const Command& command : left_) {
     if (const auto* dispatch = std::get_if<Dispatch>(&command)) {
@@ -60,21 +61,21 @@ void Recording::make_pools() {
     }
   }
   const VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                     .queueFamilyIndex = device_->physical().queue_family};
-  device_->check(api.vkCreateCommandPool(device_->handle(), &pool, nullptr, &commands_), "vkCreateCommandPool");
+                                     .queueFamilyIndex = device_.physical().queue_family};
+  device_.check(api.vkCreateCommandPool(device_.handle(), &pool, nullptr, &commands_), "vkCreateCommandPool");
   const VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, std::max(1u, buffers)};
   const VkDescriptorPoolCreateInfo set_pool{
       .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO, .maxSets = std::max(1u, sets), .poolSizeCount = 1, .pPoolSizes = &size};
-  device_->check(api.vkCreateDescriptorPool(device_->handle(), &set_pool, nullptr, &sets_), "vkCreateDescriptorPool");
+  device_.check(api.vkCreateDescriptorPool(device_.handle(), &set_pool, nullptr, &sets_), "vkCreateDescriptorPool");
   for (VkFence& fence : fences_) {
     const VkFenceCreateInfo info{.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
-    device_->check(api.vkCreateFence(device_->handle(), &info, nullptr, &fence), "vkCreateFence");
+    device_.check(api.vkCreateFence(device_.handle(), &info, nullptr, &fence), "vkCreateFence");
   }
   if (timed_) {
     const VkQueryPoolCreateInfo info{.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
                                      .queryType = VK_QUERY_TYPE_TIMESTAMP,
                                      .queryCount = 2 * static_cast<std::uint32_t>(std::max<std::size_t>(1, left_.size()))};
-    device_->check(api.vkCreateQueryPool(device_->handle(), &info, nullptr, &queries_), "vkCreateQueryPool");
+    device_.check(api.vkCreateQueryPool(device_.handle(), &info, nullptr, &queries_), "vkCreateQueryPool");
   }
 }
 
@@ -88,27 +89,27 @@ void Recording::record_piece() {
 }
 
 void Recording::begin_piece() {
-  const DeviceApi& api = device_->api();
+  const DeviceApi& api = device_.api();
   Piece piece;
   const VkCommandBufferAllocateInfo info{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                          .commandPool = commands_,
                                          .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
                                          .commandBufferCount = 1};
-  device_->check(api.vkAllocateCommandBuffers(device_->handle(), &info, &piece.commands), "vkAllocateCommandBuffers");
+  device_.check(api.vkAllocateCommandBuffers(device_.handle(), &info, &piece.commands), "vkAllocateCommandBuffers");
   const VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
-  device_->check(api.vkBeginCommandBuffer(piece.commands, &begin), "vkBeginCommandBuffer");
+  device_.check(api.vkBeginCommandBuffer(piece.commands, &begin), "vkBeginCommandBuffer");
   pieces_.push_back(piece);
   barrier(kStages, kReads | kWrites);  // waits for the reads and writes of earlier submissions
 }
 
 void Recording::end_piece(bool last) {
   if (last) barrier(VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
-  device_->check(device_->api().vkEndCommandBuffer(pieces_.back().commands), "vkEndCommandBuffer");
+  device_.check(device_.api().vkEndCommandBuffer(pieces_.back().commands), "vkEndCommandBuffer");
 }
 
 void Recording::barrier(VkPipelineStageFlags to_stage, VkAccessFlags to_access) {
   const VkMemoryBarrier memory{.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = kWrites, .dstAccessMask = to_access};
-  device_->api().vkCmdPipelineBarrier(pieces_.back().commands, kStages, to_stage, 0, 1, &memory, 0, nullptr, 0, nullptr);
+  device_.api().vkCmdPipelineBarrier(pieces_.back().commands, kStages, to_stage, 0, 1, &memory, 0, nullptr, 0, nullptr);
   ++barriers_;
   read_.clear();
   written_.clear();
@@ -145,22 +146,22 @@ bool Recording::record(const Copy& copy) {
   writes.push_back({copy.to, to, to_end, -1, 0, 0});
   order(reads, writes);
   begin_time(timed_);
-  device_->api().vkCmdCopyBuffer(pieces_.back().commands, copy.from->handle(), copy.to->handle(),
-                                 static_cast<std::uint32_t>(copy.regions.size()), copy.regions.data());
+  device_.api().vkCmdCopyBuffer(pieces_.back().commands, copy.from->handle(), copy.to->handle(),
+                                static_cast<std::uint32_t>(copy.regions.size()), copy.regions.data());
   end_time(timed_, {"copy", 0, bytes, 0});
-  pieces_.back().work += device_->work(0, bytes);
+  pieces_.back().work += device_.work(0, bytes);
   return true;
 }
 
 void Recording::describe(const Dispatch& dispatch) {
-  const DeviceApi& api = device_->api();
+  const DeviceApi& api = device_.api();
   const ComputePipeline& pipeline = *dispatch.pipeline;
   require(dispatch.binding_count <= pipeline.bindings() && dispatch.binding_count > 0 && dispatch.push_bytes >= 8, "a dispatch of ",
           dispatch.what, " binds ", dispatch.binding_count, " of ", pipeline.bindings(), " buffers");
   const VkDescriptorSetLayout layout = pipeline.set_layout();
   const VkDescriptorSetAllocateInfo info{
       .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO, .descriptorPool = sets_, .descriptorSetCount = 1, .pSetLayouts = &layout};
-  device_->check(api.vkAllocateDescriptorSets(device_->handle(), &info, &set_), "vkAllocateDescriptorSets");
+  device_.check(api.vkAllocateDescriptorSets(device_.handle(), &info, &set_), "vkAllocateDescriptorSets");
   VkDescriptorBufferInfo buffers[8];
   VkWriteDescriptorSet writes[8];
   reads_.clear();
@@ -169,9 +170,9 @@ void Recording::describe(const Dispatch& dispatch) {
     // Every binding needs a buffer. A binding that this dispatch does not use gets the dispatch's first buffer.
     const bool given = b < dispatch.binding_count && dispatch.bindings[b].buffer != nullptr;
     const Binding& binding = dispatch.bindings[given ? b : 0];
-    if (binding.bytes > device_->limits().range || binding.offset % 256 != 0 || binding.offset + binding.bytes > binding.buffer->bytes()) {
+    if (binding.bytes > device_.limits().range || binding.offset % 256 != 0 || binding.offset + binding.bytes > binding.buffer->bytes()) {
       fail(ErrorKind::device, dispatch.what, ": binding ", b, " of ", binding.bytes, " bytes at ", binding.offset, " of ",
-           binding.buffer->bytes(), " does not fit the device's range of ", device_->limits().range);
+           binding.buffer->bytes(), " does not fit the device's range of ", device_.limits().range);
     }
     buffers[b] = {.buffer = binding.buffer->handle(), .offset = binding.offset, .range = binding.bytes};
     writes[b] = {.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
@@ -185,7 +186,7 @@ void Recording::describe(const Dispatch& dispatch) {
           .push_back({binding.buffer, binding.offset, binding.offset + binding.bytes, binding.slot, binding.col, binding.width});
     }
   }
-  api.vkUpdateDescriptorSets(device_->handle(), pipeline.bindings(), writes, 0, nullptr);
+  api.vkUpdateDescriptorSets(device_.handle(), pipeline.bindings(), writes, 0, nullptr);
 }
 
 // Records groups until the time budget of the submission is used up. The next submission goes on with the remaining groups, so a long
@@ -195,10 +196,10 @@ bool Recording::record(const Dispatch& dispatch) {
   const ComputePipeline& pipeline = *dispatch.pipeline;
   if (set_ == VK_NULL_HANDLE) describe(dispatch);
   Piece& piece = pieces_.back();
-  const double budget = static_cast<double>(device_->limits().submit_ms) * 1e-3, pace = device_->pace();
-  const double work = device_->work(dispatch.flops, dispatch.bytes);
+  const double budget = static_cast<double>(device_.limits().submit_ms) * 1e-3, pace = device_.pace();
+  const double work = device_.work(dispatch.flops, dispatch.bytes);
   const auto cuts = static_cast<std::uint64_t>(std::clamp(std::ceil(work * pace / budget), 1.0, static_cast<double>(dispatch.groups)));
-  const std::uint64_t grid = device_->limits().groups_x * device_->limits().groups_y;
+  const std::uint64_t grid = device_.limits().groups_x * device_.limits().groups_y;
   const std::uint64_t step = std::min((dispatch.groups + cuts - 1) / cuts, grid);
   for (bool bound = false; group_ < dispatch.groups; bound = true) {
     const std::uint64_t count = std::min(step, dispatch.groups - group_);
@@ -208,8 +209,8 @@ bool Recording::record(const Dispatch& dispatch) {
     // get barriers, too. There are few such parts.
     order(reads_, writes_);
     if (!bound) {
-      device_->api().vkCmdBindPipeline(piece.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
-      device_->api().vkCmdBindDescriptorSets(piece.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout(), 0, 1, &set_, 0, nullptr);
+      device_.api().vkCmdBindPipeline(piece.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.handle());
+      device_.api().vkCmdBindDescriptorSets(piece.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout(), 0, 1, &set_, 0, nullptr);
       piece.compiles |= pipeline.runs_first();
     }
     groups(dispatch, group_, count);
@@ -222,13 +223,13 @@ bool Recording::record(const Dispatch& dispatch) {
 }
 
 void Recording::groups(const Dispatch& dispatch, std::uint64_t first, std::uint64_t count) {
-  const DeviceApi& api = device_->api();
+  const DeviceApi& api = device_.api();
   const VkCommandBuffer commands = pieces_.back().commands;
   auto push = dispatch.push;
   push[0] = static_cast<std::uint32_t>(first);
   push[1] = static_cast<std::uint32_t>(first + count);
   api.vkCmdPushConstants(commands, dispatch.pipeline->layout(), VK_SHADER_STAGE_COMPUTE_BIT, 0, dispatch.push_bytes, push.data());
-  const std::uint64_t x = std::min(count, device_->limits().groups_x), y = (count + x - 1) / x;
+  const std::uint64_t x = std::min(count, device_.limits().groups_x), y = (count + x - 1) / x;
   const double share = static_cast<double>(count) / static_cast<double>(dispatch.groups);
   begin_time(timed_ && first == 0);
   api.vkCmdDispatch(commands, static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(y), 1);
@@ -240,13 +241,13 @@ void Recording::groups(const Dispatch& dispatch, std::uint64_t first, std::uint6
 void Recording::begin_time(bool timed) {
   if (!timed) return;
   const auto query = static_cast<std::uint32_t>(2 * timings_.size());
-  device_->api().vkCmdResetQueryPool(pieces_.back().commands, queries_, query, 2);
-  device_->api().vkCmdWriteTimestamp(pieces_.back().commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, query);
+  device_.api().vkCmdResetQueryPool(pieces_.back().commands, queries_, query, 2);
+  device_.api().vkCmdWriteTimestamp(pieces_.back().commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, query);
 }
 void Recording::end_time(bool timed, const Timing& timing) {
   if (!timed) return;
   const auto query = static_cast<std::uint32_t>(2 * timings_.size() + 1);
-  device_->api().vkCmdWriteTimestamp(pieces_.back().commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, query);
+  device_.api().vkCmdWriteTimestamp(pieces_.back().commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, query);
   timings_.push_back(timing);
 }
 
@@ -255,25 +256,26 @@ void Recording::end_time(bool timed, const Timing& timing) {
 // of 10 ms. If submissions take longer than estimated (because the machine is busy, or the device has not been measured yet), fewer are in
 // flight, but at least one.
 void Recording::run(const Cancel& cancel) {
-  device_->check_alive();
+  device_.check_alive();
   cancel.check();
-  const DeviceApi& api = device_->api();
-  const double most = static_cast<double>(device_->limits().submit_ms) * 1e-3 * static_cast<double>(kMostInFlight);
+  const DeviceApi& api = device_.api();
+  const double most = static_cast<double>(device_.limits().submit_ms) * 1e-3 * static_cast<double>(kMostInFlight);
   std::size_t submitted = 0, finished = 0;
   double in_flight = 0;  // estimated work of the submissions in flight
   Clock::time_point begun[kMostInFlight], last_end = Clock::now();
   const auto finish_one = [&] {
-    wait(finished);
+    if (!wait(finished, cancel)) return false;
     Piece& piece = pieces_[finished];
     const Clock::time_point now = Clock::now(), begin = std::max(begun[finished % kMostInFlight], last_end);
-    if (!std::exchange(piece.compiles, false)) device_->measured(piece.work, std::chrono::duration<double>(now - begin).count());
+    if (!std::exchange(piece.compiles, false)) device_.measured(piece.work, std::chrono::duration<double>(now - begin).count());
     in_flight -= piece.work;
     last_end = now;
     ++finished;
+    return true;
   };
   const auto fits = [&] {
     return submitted == finished ||
-           (submitted < finished + kMostInFlight && (in_flight + pieces_[submitted].work) * device_->pace() <= most);
+           (submitted < finished + kMostInFlight && (in_flight + pieces_[submitted].work) * device_.pace() <= most);
   };
   try {
     while (finished < pieces_.size() || !complete_) {
@@ -281,51 +283,87 @@ void Recording::run(const Cancel& cancel) {
         if (submitted == pieces_.size() && !complete_) record_piece();
         if (submitted < pieces_.size() && fits()) {
           VkFence& fence = fences_[submitted % kMostInFlight];
-          device_->check(api.vkResetFences(device_->handle(), 1, &fence), "vkResetFences");
+          device_.check(api.vkResetFences(device_.handle(), 1, &fence), "vkResetFences");
           begun[submitted % kMostInFlight] = Clock::now();
-          device_->submit(pieces_[submitted].commands, fence);
+          device_.submit(pieces_[submitted].commands, fence);
           in_flight += pieces_[submitted].work;
           ++submitted;
           continue;
         }
       }
-      if (finished == submitted) break;  // the run is cancelled, and nothing is in flight any more
-      finish_one();
+      if (finished == submitted || !finish_one()) break;  // the run is cancelled
     }
   } catch (...) {
     wait_idle();  // so that nothing is freed while the device still uses it
     throw;
   }
+  left_piece_ = finished;
+  left_end_ = submitted;
   cancel.check();
 }
 
-void Recording::wait(std::size_t piece) {
-  constexpr std::uint64_t kSecond = 1'000'000'000;
-  for (;;) {
-    const VkResult result = device_->api().vkWaitForFences(device_->handle(), 1, &fences_[piece % kMostInFlight], VK_TRUE, kSecond);
-    device_->check(result, "vkWaitForFences");
-    if (result == VK_SUCCESS) return;
+bool Recording::is_done(std::size_t piece, std::chrono::nanoseconds patience) {
+  const VkResult result = device_.api().vkWaitForFences(device_.handle(), 1, &fences_[piece % kMostInFlight], VK_TRUE,
+                                                        static_cast<std::uint64_t>(patience.count()));
+  device_.check(result, "vkWaitForFences");
+  return result == VK_SUCCESS;
+}
+
+bool Recording::wait(std::size_t piece, const Cancel& cancel) {
+  for (std::chrono::milliseconds waited{0}; waited < kPatience;) {
+    if (is_done(piece, kLook)) return true;
+    if (cancel.requested()) waited += kLook;
   }
+  return false;
+}
+
+void Recording::run_briefly() {
+  device_.check_alive();
+  record_piece();
+  require(complete_, "a recording of copies has more than one submission");
+  try {
+    device_.submit(pieces_[0].commands, fences_[0]);
+    left_end_ = is_done(0, kPatience) ? 0 : 1;
+  } catch (...) {
+    wait_idle();
+    throw;
+  }
+}
+
+void Recording::wait_a_little() noexcept {
+  try {
+    if (left_piece_ < left_end_) is_done(left_piece_, kLook);
+  } catch (...) {  // left() says what follows from it
+  }
+}
+
+bool Recording::left() noexcept {
+  try {
+    while (left_piece_ < left_end_ && is_done(left_piece_, std::chrono::nanoseconds{0})) ++left_piece_;
+  } catch (...) {  // a lost device executes nothing any more
+    left_piece_ = left_end_;
+  }
+  return left_piece_ < left_end_;
 }
 
 void Recording::wait_idle() noexcept {
   for (int attempt = 0; attempt < 100; ++attempt) {
-    const VkResult result = device_->wait_idle();
+    const VkResult result = device_.wait_idle();
     if (result == VK_SUCCESS) return;
     if (result == VK_ERROR_DEVICE_LOST) break;  // a lost device executes nothing any more
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  device_->mark_lost();
+  device_.mark_lost();
 }
 
 std::vector<Timing> Recording::timings() const {
   std::vector<Timing> result = timings_;
   for (std::size_t i = 0; i < result.size(); ++i) {
     std::uint64_t ticks[2] = {};
-    device_->check(device_->api().vkGetQueryPoolResults(device_->handle(), queries_, static_cast<std::uint32_t>(2 * i), 2, sizeof ticks,
-                                                        ticks, sizeof(std::uint64_t), VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
-                   "vkGetQueryPoolResults");
-    result[i].seconds = static_cast<double>(ticks[1] - ticks[0]) * static_cast<double>(device_->physical().timestamp_ns) * 1e-9;
+    device_.check(device_.api().vkGetQueryPoolResults(device_.handle(), queries_, static_cast<std::uint32_t>(2 * i), 2, sizeof ticks, ticks,
+                                                      sizeof(std::uint64_t), VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT),
+                  "vkGetQueryPoolResults");
+    result[i].seconds = static_cast<double>(ticks[1] - ticks[0]) * static_cast<double>(device_.physical().timestamp_ns) * 1e-9;
   }
   return result;
 }

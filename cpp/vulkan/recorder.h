@@ -4,6 +4,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -61,16 +63,24 @@ struct Timing {
 
 class Recording {
  public:
-  // If `timed` is true, each command is measured with GPU timestamps (for bench).
-  Recording(std::shared_ptr<Device> device, std::vector<Command> commands, bool timed = false);
+  // The device must outlive this object. If `timed` is true, each command is measured with GPU timestamps (for bench).
+  Recording(Device& device, std::vector<Command> commands, bool timed = false);
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // Submits the work and waits until it is done. A Cancel takes effect between submissions. The first run records a submission while the
-  // device executes earlier submissions, and uses the times of those to decide where this submission ends. After an error or a Cancel,
-  // run() must not be called again.
+  // Submits the work and waits until it is done. The first run records a submission while the device executes earlier submissions, and uses
+  // the times of those to decide where this submission ends. After an error or a Cancel, run() must not be called again.
+  //
+  // A Cancel takes effect between submissions. If one takes longer than kPatience, because the driver compiles a pipeline at its first run
+  // (lavapipe, up to seconds) or because the machine is busy, run() does not wait for its end. The device then still uses the buffers of
+  // the commands, left() is true, and the recording must be given to Device::leave().
   void run(const Cancel& cancel);
+  // Runs copies that have no Cancel: waits for their end only for kPatience, because they may lie behind a submission of seconds. If left()
+  // is true afterwards, the recording must be given to Device::leave().
+  void run_briefly();
+  bool left() noexcept;           // whether the device still executes work for which nobody waits
+  void wait_a_little() noexcept;  // waits up to kLook for the end of such work
   std::size_t submissions() const { return pieces_.size(); }
   std::size_t dispatches() const { return dispatches_; }
   std::size_t barriers() const { return barriers_; }
@@ -78,7 +88,9 @@ class Recording {
 
  private:
   static constexpr std::size_t kMostInFlight = 4;
-  struct Piece {  // one submission
+  static constexpr std::chrono::milliseconds kLook{20};      // how often a Cancel is looked at
+  static constexpr std::chrono::milliseconds kPatience{40};  // how long a cancelled run waits for the submission that is being executed
+  struct Piece {                                             // one submission
     VkCommandBuffer commands = VK_NULL_HANDLE;
     double work = 0;        // estimate of Device::work()
     bool compiles = false;  // true if one of its pipelines runs for the first time, so its time may include compiling
@@ -102,11 +114,12 @@ class Recording {
   void groups(const Dispatch& dispatch, std::uint64_t first, std::uint64_t count);
   void begin_time(bool timed);
   void end_time(bool timed, const Timing& timing);
-  void wait(std::size_t piece);
+  bool is_done(std::size_t piece, std::chrono::nanoseconds patience);  // waits so long for the submission
+  bool wait(std::size_t piece, const Cancel& cancel);                  // returns false if it was cancelled and the submission is not done
   void wait_idle() noexcept;
   void release() noexcept;
 
-  const std::shared_ptr<Device> device_;
+  Device& device_;
   const bool timed_;
   // The commands from index next_ on are not recorded yet, or not completely: if command next_ is a dispatch whose first groups are
   // recorded already, set_ is its descriptor set, and group_ is its first group that is not recorded.
@@ -124,6 +137,10 @@ class Recording {
   std::vector<Timing> timings_;
   std::vector<Range> read_, written_;  // the ranges that were read and written since the last barrier
   std::size_t dispatches_ = 0, barriers_ = 0;
+  // Nobody waits for the submissions [left_piece_, left_end_), which may not be done. left_piece_ is atomic, because wait_a_little() may
+  // read it while another thread is in left().
+  std::atomic<std::size_t> left_piece_{0};
+  std::size_t left_end_ = 0;
 };
 
 }  // namespace pumice::vulkan

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "core/checked.h"
@@ -94,7 +95,7 @@ bool Slabs::move_plane(std::span<Slab> slabs, std::size_t p, std::int32_t units)
         .srcOffset = old.offset, .dstOffset = offset(slab), .size = static_cast<std::uint64_t>(slab.units) * plane_bytes_[p]};
     commands.emplace_back(Copy{old.buffer.get(), larger.buffer.get(), {region}});
   }
-  Recording(device_, std::move(commands)).run(Cancel{});
+  Recording(*device_, std::move(commands)).run(Cancel{});
   for (Slab& slab : slabs) slab.planes[p] = {larger.buffer, offset(slab)};
   return true;
 }
@@ -131,7 +132,9 @@ void Slabs::copy(std::int32_t from, std::int32_t to) {
                                target.planes[p].buffer.get(),
                                {{.srcOffset = at(source, from), .dstOffset = at(target, to), .size = plane_bytes_[p]}}});
   }
-  Recording(device_, std::move(commands)).run(Cancel{});
+  auto recording = std::make_unique<Recording>(*device_, std::move(commands));
+  recording->run_briefly();
+  if (recording->left()) device_->leave(std::move(recording));  // later runs follow the copy in the device's queue
 }
 
 // Divides the parts of all units into lists that fit into a staging buffer of 32 MiB, one after another, and calls each() for every list.
@@ -180,7 +183,7 @@ std::vector<Command> Slabs::copies(const Buffer& staging, std::span<const Part> 
 
 void Slabs::read(std::span<const std::int32_t> ids, std::uint8_t* out, std::uint64_t stride) const {
   through_staging(ids, stride, Place::readback, [&](const Buffer& staging, std::span<const Part> parts) {
-    Recording(device_, copies(staging, parts, true)).run(Cancel{});
+    Recording(*device_, copies(staging, parts, true)).run(Cancel{});
     const std::uint8_t* from = staging.mapped();
     for (const Part& part : parts) {
       std::memcpy(out + part.host, from, part.bytes);
@@ -196,7 +199,7 @@ void Slabs::write(std::span<const std::int32_t> ids, const std::uint8_t* in, std
       std::memcpy(to, in + part.host, part.bytes);
       to += part.bytes;
     }
-    Recording(device_, copies(staging, parts, false)).run(Cancel{});
+    Recording(*device_, copies(staging, parts, false)).run(Cancel{});
   });
 }
 

@@ -225,7 +225,7 @@ void GpuWeights::upload(const Weights& weights, const Progress& progress, const 
       if (copying.valid()) copying.get();
       const auto copy = [this, stage, copies = std::move(copies), &cancel] {
         const auto my_turn = device_->take_turn(cancel);
-        Recording(device_, copies).run(cancel);
+        Recording(*device_, copies).run(cancel);
       };
       try {
         copying = std::async(std::launch::async, copy);

@@ -1,4 +1,4 @@
-// Runs jobs on short-lived host threads. It is used to pack weights and to compile pipelines.
+// Runs jobs on short-lived host threads. It is used to pack weights.
 #pragma once
 
 #include <cstdint>

@@ -447,6 +447,46 @@ TEST(Submissions, AreCutAndCancelIsSeenBetweenThem) {
   EXPECT_EQ(std::vector(out.begin(), out.begin() + 64 * kTall), whole.out);
 }
 
+// A driver may compile a pipeline at its first run, for seconds. A cancelled run does not wait for that. The device then keeps what the
+// submission uses, until it is done, and the next run waits for it.
+TEST(Submissions, ACancelledRunIsLeftToTheDevice) {
+  PhysicalDevice endless = physical();
+  endless.limits.submit_ms = 100000;  // one submission
+  const auto device = Device::open(endless);
+  const auto backend = make_backend(device, 0);
+  const Case c = long_work(64);
+  const auto executable = backend->prepare(c.program, backend->pack(c.weights, {}, {}, Cancel{}), Compute::float32);
+  auto workspace = backend->make_workspace(Crew::team);
+  std::vector<float> out(c.out);
+  const auto go = [&](const Cancel& cancel) {
+    const Segment segment{0, 64, 0, {}};
+    executable->run(*workspace, nullptr, {.rows = 64, .ids = c.ids, .segments = {&segment, 1}}, {.out = out}, cancel);
+  };
+  go(Cancel{});
+  const std::vector<float> right = out;
+  faults().arm(2, std::int64_t{1} << 60, VK_TIMEOUT);  // after vkResetFences and vkQueueSubmit: the fence is not signalled
+  const auto cancelled = [&] {
+    Cancel cancel;
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      cancel.request();
+    });
+    message_of(ErrorKind::cancelled, [&] { go(cancel); });
+    other.join();
+  };
+  cancelled();  // does not wait for the submission
+  cancelled();  // waits for its turn
+  const std::uint64_t held = device->allocated();
+  workspace.reset();
+  EXPECT_EQ(device->allocated(), held);  // the device may still use the workspace's buffers
+  faults().disarm();
+  workspace = backend->make_workspace(Crew::team);
+  std::ranges::fill(out, 0.0f);
+  go(Cancel{});
+  EXPECT_EQ(out, right);
+  EXPECT_EQ(device->allocated(), held);  // those of the old workspace are free, those of the new one are as large
+}
+
 TEST(Submissions, FollowWhatIsMeasured) {
   const auto device = limited("");
   EXPECT_EQ(device->pace(), 1);
