@@ -159,7 +159,7 @@ def metadata(config: Config, form: Form) -> dict[str, Any]:
 def xielu_keys(tensors: dict[str, Array]) -> dict[str, Any]:
     """Returns the parameters of xIELU, each as a list with one number per layer."""
     found = {}
-    for short in ("alpha_p", "alpha_n", "beta", "eps"):
+    for short in ("alpha_n", "alpha_p", "beta", "eps"):
         values = [float(tensor.item()) for name, tensor in tensors.items() if name.endswith(f".act_fn.{short}")]
         if values:
             found[f"xielu.{short}"] = values
@@ -375,11 +375,11 @@ def both_ways(config: Config, form: Form) -> bool:
 
 
 def model_keys(config: Config, form: Form) -> dict[str, Any]:
-    """Returns general.architecture, and the keys that describe the model."""
+    """Returns general.architecture, and the keys that describe the model, in the order of their names."""
     architecture = form.architecture
     if config["model_type"] == "llama_bidirec":
         architecture = "llama-embed"
     if "moe" in (config.get("layers_block_type") or []):
         architecture += "_moe"
     said = metadata(config, form) | ({"attention.causal": False} if both_ways(config, form) else {})
-    return {"general.architecture": architecture} | {f"{architecture}.{key}": value for key, value in said.items()}
+    return {"general.architecture": architecture} | {f"{architecture}.{key}": value for key, value in sorted(said.items())}
