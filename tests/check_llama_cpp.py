@@ -25,7 +25,7 @@ import llama_cpp  # noqa: E402
 import make_mix_table  # noqa: E402, F401  (it turns off packed weights, with which small matrices crash)
 import random_gguf  # noqa: E402
 import random_models  # noqa: E402
-from random_gguf import FORMS, WITHOUT  # noqa: E402
+from random_gguf import WITHOUT, WRITTEN  # noqa: E402
 from random_models import VARIANTS, Variant  # noqa: E402
 
 import pumice  # noqa: E402
@@ -35,7 +35,7 @@ from pumice.gguf.container import raw_metadata  # noqa: E402
 LIMIT = 1e-3
 LENGTH = 48  # ids
 LOADED = [
-    v for v in VARIANTS.values() if not v.pending and v.family in FORMS and v.name not in WITHOUT and v.kind in ("decoder", "encoder")
+    v for v in VARIANTS.values() if not v.pending and v.family in WRITTEN and v.name not in WITHOUT and v.kind in ("decoder", "encoder")
 ]
 
 

@@ -75,7 +75,7 @@ def row(name: str, target: Path) -> str:
         family = model.info["architecture"]
     same = text == golden["greedy"][: len(text)].tolist()
     gguf = ""
-    if VARIANTS[name].family in random_gguf.FORMS and name not in random_gguf.WITHOUT:
+    if VARIANTS[name].family in random_gguf.WRITTEN and name not in random_gguf.WITHOUT:
         found = logits(random_gguf.make_gguf(name, target), folder, ids, device="cpu")
         gguf = "same bits" if np.array_equal(found, expected) else f"{np.abs(found - expected).max():.0e}"
     first = ids[: random_models.beginning(name)]
@@ -127,7 +127,7 @@ def encoder_row(name: str, target: Path) -> str:
 
     family, found = numbers(folder, golden)
     gguf = ""
-    if VARIANTS[name].family in random_gguf.FORMS and name not in random_gguf.WITHOUT:
+    if VARIANTS[name].family in random_gguf.WRITTEN and name not in random_gguf.WITHOUT:
         known = {key: value for key, value in golden.items() if key != "sparse"}  # GGUF files give no sparse vectors, which come last here
         pairs = list(zip(numbers(random_gguf.make_gguf(name, target), known)[1], found, strict="sparse" not in golden))
         same = all(np.array_equal(a, b) for a, b in pairs)

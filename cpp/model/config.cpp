@@ -132,18 +132,19 @@ std::size_t Config::cache_of(std::size_t layer) const {
   return a && a->kv_from ? a->kv_from->layer : layer;
 }
 
-Config read_config(const files::ModelFile& file, bool assistant) {
-  const Reader plain(file);
+Config read_config(const files::ModelFile& file, bool assistant, GgufNotes* notes) {
+  const Reader plain(file, notes);
   Config c;
-  c.family = &family_of(plain, assistant);
+  c.family = &family_of(plain.quiet(), assistant);
   c.gguf = plain.gguf();
   const Reader read(plain, c.family->keys);
   refuse_other_quantization(read, *c.family);
   c.family->configure(read, c);
   refuse_experts(read, c);
   refuse_other_positions(read, c);
-  read_mask(read, c);
+  read_mask(read.quiet(), c);
   refuse_unread_mask(read, c);
+  if (!c.causal()) read.gguf_says("attention.causal", false);
   // The classifier that a decoder may have, unless its family says otherwise.
   if (c.has_head && !c.head_transform) c.classifier = {.pooling = PoolKind::last, .bias = false, .difference = is_reranker(read)};
   read_token_classifier(read, c.classifier);

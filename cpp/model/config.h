@@ -17,6 +17,7 @@ class ModelFile;
 namespace pumice::model {
 
 struct Family;
+struct GgufNotes;
 
 // A classifier: logits = classifier(norm(activation(dense(row)))). A classifier of texts pools the rows of a text's tokens to one row
 // first. If `late` is true, every token's row is classified and the logits are pooled. A classifier of tokens gives the logits of each row.
@@ -140,7 +141,8 @@ struct Config {
 
 // Throws ErrorKind::unsupported_model for families and features that pumice does not run, and ErrorKind::model_format for numbers that are
 // out of range. The configuration of an assistant is read only if `assistant` is true, and then no other one.
-Config read_config(const files::ModelFile& file, bool assistant = false);
+// If `notes` is not null, it gets what the GGUF file of a folder says (model/reader.h).
+Config read_config(const files::ModelFile& file, bool assistant = false, GgufNotes* notes = nullptr);
 
 PoolKind pooling_from_name(const std::string& name);
 std::string_view name(PoolKind kind);

@@ -78,7 +78,9 @@ struct Family {
   bool (*claims)(const Reader& read) = nullptr;
   // The converter to GGUF sorts the rows of q and k for a rope that turns neighbouring columns (RopeDefaults::interleaved).
   bool pairs_in_gguf = false;
-  bool tiled_in_gguf = false;     // the converter sorts the heads of a recurrence's values as Recurrent::tiled says
+  bool tiled_in_gguf = false;  // the converter sorts the heads of a recurrence's values as Recurrent::tiled says
+  // Fields of Config, as config_difference.h names them, that differ in GGUF files because the values of tensors have taken them over.
+  std::span<const std::string_view> folded_in_gguf = {};
   std::string_view assists = {};  // for an assistant (model/assistant.h): the name of the family of its models
 };
 

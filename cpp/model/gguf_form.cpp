@@ -29,12 +29,13 @@ bool is_taps(Role role) {
   return role == Role::scan_q_taps || role == Role::scan_k_taps || role == Role::scan_v_taps || role == Role::conv_taps;
 }
 
+Config read_folder(const files::ModelFile& folder, GgufNotes* notes = nullptr) {
+  return read_config(folder, find_assistant(Reader(folder).text("model_type"), false) != nullptr, notes);
+}
+
 class Form {
  public:
-  explicit Form(const files::ModelFile& folder)
-      : file_(folder),
-        d_{.config = read_config(folder, find_assistant(Reader(folder).text("model_type"), false) != nullptr)},
-        names_(folder, d_.config) {}
+  explicit Form(const files::ModelFile& folder) : file_(folder), d_{.config = read_folder(folder)}, names_(folder, d_.config) {}
 
   std::map<std::string, std::vector<GgufPart>> parts() {
     add_roles(true);
@@ -200,5 +201,17 @@ class Form {
 }  // namespace
 
 std::map<std::string, std::vector<GgufPart>> gguf_parts(const files::ModelFile& folder) { return Form(folder).parts(); }
+
+GgufHead gguf_head(const files::ModelFile& folder) {
+  GgufNotes notes;
+  const Config config = read_folder(folder, &notes);
+  GgufHead head{.family = std::string(config.family->name), .tensors = std::move(notes.tensors), .generates = config.has_head};
+  if (!config.family->gguf_names.empty()) head.architecture = config.family->gguf_names.front();
+  if (const auto said = notes.keys.extract(std::string(kArchitecture))) head.architecture = std::get<std::string>(said.mapped());
+  for (auto& [key, value] : notes.keys)
+    head.keys.insert_or_assign(key.starts_with("xielu.") ? key : str(head.architecture, ".", key), std::move(value));
+  for (const std::string_view field : config.family->folded_in_gguf) head.folded.emplace_back(field);
+  return head;
+}
 
 }  // namespace pumice::model

@@ -10,6 +10,7 @@
 
 #include "files/model_file.h"
 #include "model/config.h"
+#include "model/reader.h"
 
 namespace pumice::model {
 
@@ -34,5 +35,15 @@ struct GgufPart {
 // Returns the tensors of the GGUF file that each tensor of a folder becomes, by its name. Of the matrices of a layer's experts, only the
 // first one has an entry. A tensor without an entry has no place in GGUF files of the family.
 std::map<std::string, std::vector<GgufPart>> gguf_parts(const files::ModelFile& folder);
+
+// What the GGUF file says about the model, and which fields of Config its tensors have taken over.
+struct GgufHead {
+  std::string family, architecture;  // architecture: general.architecture; empty: llama.cpp has none for this model
+  std::map<std::string, files::Value, std::less<>> keys;
+  std::map<std::string, std::vector<float>> tensors;
+  std::vector<std::string> folded;
+  bool generates = false;  // the family has a head
+};
+GgufHead gguf_head(const files::ModelFile& folder);
 
 }  // namespace pumice::model

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "model/rope.h"
 
@@ -25,6 +26,8 @@ LatentAttention read_attention(const Reader& read, const Config& c, const Latent
   // null means that one matrix makes the queries; so does a GGUF file without the key.
   const bool low = read.has("attention.q_lora_rank", "q_lora_rank") ? read.integer("attention.q_lora_rank", "q_lora_rank").has_value()
                                                                     : !c.gguf && defaults.q_rank > 0;
+  read.gguf_says(defaults.key_length, std::int64_t{t.plain_dim} + t.rope_dim);
+  read.gguf_says(defaults.value_length, std::int64_t{t.value_dim});
   if (low) t.q_rank = read.size("attention.q_lora_rank", "q_lora_rank", kMaxWidth, otherwise(defaults.q_rank));
   const auto check = [&](const char* name, std::int32_t dim) { check_head_dim(read, dim, read.key("", name)); };
   check("kv_lora_rank", t.latent_dim), check("qk_nope_head_dim", t.plain_dim), check("qk_rope_head_dim", t.rope_dim);
@@ -40,6 +43,13 @@ void read_latent_sizes(const Reader& read, Config& c, const LatentDefaults& defa
   read_networks(read, c, defaults.sizes);
   const LatentAttention attention = read_attention(read, c, defaults);
   for (Layer& layer : c.layers) layer.mixer = attention;
+  if (std::string_view(defaults.key_length) == "attention.key_length") {
+    read.gguf_says("attention.head_count_kv", read.integer("", "num_key_value_heads").value_or(attention.heads));
+  } else {  // llama.cpp has one head of keys, whose values are its first columns
+    read.gguf_says("attention.head_count_kv", std::int64_t{1});
+    read.gguf_says("attention.key_length", std::int64_t{attention.key_dim()});
+    read.gguf_says("attention.value_length", std::int64_t{attention.latent_dim});
+  }
   const bool interleaved = read.flag("", "rope_interleave", defaults.interleaved);
   read_ropes(read, c, {.interleaved = interleaved, .magnitude_in_scores = true});
   const double factor = score_magnitude(read, c), columns = attention.plain_dim + attention.rope_dim;

@@ -63,6 +63,7 @@ RouteScore read_score(const Reader& read, const ScoreDefaults& defaults) {
     if (*said == "sigmoid" || *said == "noaux_tc") score = RouteScore::sigmoid;
     if (!score || (*score != defaults.score && !defaults.either)) needs(str('"', *said, '"'));
   }
+  if (score.value_or(defaults.score) == RouteScore::sigmoid) read.gguf_says("expert_gating_func", std::int64_t{2});
   return score.value_or(defaults.score);
 }
 
@@ -74,7 +75,9 @@ std::int32_t read_chosen(const Reader& read, const Config& c, std::int32_t exper
   if (list.empty() && (read.gguf() || defaults.chosen == 0)) read.missing(where);
   if (std::ranges::adjacent_find(list, std::not_equal_to()) != list.end())
     read.unsupported(where, " differs between layers; the same number in all layers is needed");
-  return static_cast<std::int32_t>(read.in_range(list.empty() ? defaults.chosen : list.front(), 1, most, where));
+  const std::int64_t chosen = read.in_range(list.empty() ? defaults.chosen : list.front(), 1, most, where);
+  read.gguf_says("expert_used_count", chosen);
+  return static_cast<std::int32_t>(chosen);
 }
 
 // Reads the number of groups and how many are kept, and checks what Route needs.
@@ -83,6 +86,7 @@ void read_groups(const Reader& read, Router& router, const MixtureDefaults& defa
   const bool silent = read.gguf();
   router.groups = read.size("expert_group_count", "n_group", kMaxExperts, silent ? 1 : defaults.groups);
   router.kept = read.size("expert_group_used_count", "topk_group", kMaxExperts, silent ? 1 : defaults.kept);
+  if (router.groups == 1 && !read.has("", "n_group")) read.gguf_lacks({"expert_group_count", "expert_group_used_count"});
   const std::string groups = read.key("expert_group_count", "n_group"), kept = read.key("expert_group_used_count", "topk_group");
   if (router.kept > router.groups)
     read.unsupported(kept, " is ", router.kept, "; it must not be above ", router.groups, ", the number of groups (", groups, ")");
@@ -104,6 +108,7 @@ float read_scale(const Reader& read, const MixtureDefaults& defaults) {
   if (!defaults.scale) return 1;
   const double said = read.number("expert_weights_scale", defaults.scale_key).value_or(read.gguf() ? 1 : *defaults.scale);
   if (read.gguf() && said == 0) return 1;
+  read.gguf_says("expert_weights_scale", said);
   if (!(said > 0 && said < 1e30)) read.bad_number(read.key("expert_weights_scale", defaults.scale_key), said, "a positive number");
   return static_cast<float>(said);
 }
@@ -130,6 +135,7 @@ std::optional<SharedExpert> read_shared(const Reader& read, const Mixture& mixtu
   const std::string where = read.key("expert_shared_count", defaults.key);
   const std::int64_t silent = read.gguf() ? 0 : defaults.count;
   const std::int64_t count = read.in_range(read.integer("expert_shared_count", defaults.key).value_or(silent), 0, kMaxExperts, where);
+  if (count > 0) read.gguf_says("expert_shared_count", count);
   return count == 0 ? std::nullopt : std::optional(one(count * mixture.width, where));
 }
 
@@ -147,6 +153,7 @@ Mixture read_mixture(const Reader& read, const Config& c, const MixtureDefaults&
   // GGUF files of some families have the experts' width in feed_forward_length only.
   const std::int32_t silent = read.gguf() || defaults.width == 0 ? network.width : defaults.width;
   x.width = read.size("expert_feed_forward_length", defaults.width_key, kMaxWidth, silent);
+  read.gguf_says("expert_feed_forward_length", std::int64_t{x.width});
   if (defaults.normalised)
     router.normalised =
         read.flag("expert_weights_norm", defaults.normalised_key, read.gguf() ? defaults.gguf_normalised : *defaults.normalised);
@@ -192,6 +199,8 @@ std::vector<bool> read_dense_layers(const Reader& read, const Config& c, const D
       read.unsupported(defaults.types_key, ": layer type \"", type, "\" is not known; there are dense and sparse");
     dense.back() = type == "dense";
   }
+  if (!defaults.first_key.empty())
+    read.gguf_says("leading_dense_block_count", types ? static_cast<std::int64_t>(std::ranges::find(dense, false) - dense.begin()) : first);
   return dense;
 }
 
@@ -209,6 +218,15 @@ void set_sparse_layers(const Reader& read, Config& c, const Mixture& mixture) {
   set_mixtures(c, mixture, [&](std::size_t layer) {
     return (layer + 1) % step == 0 && std::ranges::find(dense, static_cast<std::int64_t>(layer)) == dense.end();
   });
+}
+
+void say_shared_width(const Reader& read, const Config& c) {
+  const auto found = std::ranges::find_if(c.layers, [](const Layer& layer) { return layer.if_mixture() != nullptr; });
+  const Mixture* mixture = found == c.layers.end() ? nullptr : found->if_mixture();
+  if (mixture && mixture->shared)
+    read.gguf_says("expert_shared_feed_forward_length", std::int64_t{mixture->shared->network.width});
+  else
+    read.gguf_lacks({"expert_shared_count"});
 }
 
 void set_mixtures(Config& c, const Mixture& mixture, const std::function<bool(std::size_t layer)>& has) {

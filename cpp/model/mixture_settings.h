@@ -89,6 +89,10 @@ SharedExpert read_opened_expert(const Reader& read, const Mixture& mixture, std:
 // decoder_sparse_step, and which mlp_only_layers does not list (counted from 0). In GGUF files all layers have experts.
 void set_sparse_layers(const Reader& read, Config& c, const Mixture& mixture);
 
+// Notes the width of the shared expert for GGUF files that have it beside the number of shared experts. Without a shared expert they have
+// neither.
+void say_shared_width(const Reader& read, const Config& c);
+
 // Gives `mixture` to each layer for whose number has() returns true.
 void set_mixtures(Config& c, const Mixture& mixture, const std::function<bool(std::size_t layer)>& has);
 // Reads a mixture, and gives it to each layer that has experts according to defaults.dense.

@@ -1,13 +1,28 @@
 #include "model/reader.h"
 
+#include <algorithm>
+
 namespace pumice::model {
 
-Reader::Reader(const files::ModelFile& file) : file_(file), gguf_(file.kind() == files::Kind::gguf) {
+Reader::Reader(const files::ModelFile& file, GgufNotes* notes)
+    : file_(file), notes_(file.kind() == files::Kind::gguf ? nullptr : notes), gguf_(file.kind() == files::Kind::gguf) {
   if (gguf_) {
     prefix_ = text("general.architecture") + ".";
   } else if (file.has("text_config.hidden_size")) {
     prefix_ = "text_config.";  // the language model of a multimodal model
   }
+}
+
+void Reader::gguf_says_by_layer(std::string_view gguf_key, const std::vector<std::int64_t>& values) const {
+  if (std::ranges::adjacent_find(values, std::not_equal_to()) != values.end())
+    gguf_says(gguf_key, values);
+  else
+    gguf_says(gguf_key, values.front());
+}
+
+void Reader::gguf_lacks(std::initializer_list<std::string_view> gguf_keys) const {
+  for (const std::string_view key : gguf_keys)
+    if (notes_) notes_->keys.erase(std::string(key));
 }
 
 std::string Reader::key(std::string_view gguf_key, std::string_view json_key) const {
@@ -30,7 +45,7 @@ std::string_view Reader::own_name(std::string_view json_key) const {
 
 bool Reader::flag(std::string_view gguf_key, std::string_view json_key, bool otherwise) const {
   const std::string where = key(gguf_key, json_key);
-  return asked(where) ? file_.boolean(where).value_or(otherwise) : otherwise;
+  return *noted(gguf_key, json_key, std::optional(asked(where) ? file_.boolean(where).value_or(otherwise) : otherwise));
 }
 
 std::vector<std::int64_t> Reader::per_layer(std::string_view gguf_key, std::string_view json_key, std::size_t count, std::int64_t low,
@@ -65,7 +80,7 @@ std::int32_t Reader::size(std::string_view gguf_key, std::string_view json_key, 
   auto value = integer(gguf_key, json_key);
   if (!value) value = otherwise;
   if (!value) missing(key(gguf_key, json_key));
-  return static_cast<std::int32_t>(in_range(*value, 1, high, key(gguf_key, json_key)));
+  return static_cast<std::int32_t>(*noted(gguf_key, json_key, std::optional(in_range(*value, 1, high, key(gguf_key, json_key)))));
 }
 
 double Reader::positive(std::string_view gguf_key, std::string_view json_key, std::optional<double> otherwise) const {
@@ -73,7 +88,7 @@ double Reader::positive(std::string_view gguf_key, std::string_view json_key, st
   if (!value) value = otherwise;
   if (!value) missing(key(gguf_key, json_key));
   if (!(*value > 0) || !(*value < 1e30)) bad_number(key(gguf_key, json_key), *value, "a positive number below 1e30");
-  return *value;
+  return *noted(gguf_key, json_key, value);
 }
 
 void Reader::missing(const std::string& where) const {

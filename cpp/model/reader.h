@@ -1,12 +1,14 @@
 // Reads hyperparameters by their GGUF key ("block_count", without the name of the architecture before it) or by their config.json key, and
-// checks the range of each.
+// checks the range of each. For convert(), it also notes what the GGUF file of a folder says under these keys.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -17,12 +19,44 @@ namespace pumice::model {
 
 inline constexpr std::int64_t kMaxLayers = 4096, kMaxWidth = 1 << 20, kMaxHeads = 65536, kMaxContext = std::int64_t{1} << 30;
 
+// The key of a model's name in GGUF files. It is noted where this is not the first of Family::gguf_names; "" means that llama.cpp has no
+// architecture for the model.
+inline constexpr std::string_view kArchitecture = "general.architecture";
+
+// What the GGUF file of a folder says about the model. Keys stand without the name of the architecture, which all of them have in front but
+// kArchitecture and those that begin with "xielu.".
+struct GgufNotes {
+  std::map<std::string, files::Value, std::less<>> keys;
+  std::map<std::string, std::vector<float>> tensors;  // that come from no tensor of the folder: divisors of rope frequencies
+};
+
 class Reader {
  public:
-  explicit Reader(const files::ModelFile& file);
+  // `notes` may be null. If it is not, and the file is a folder, the Reader notes there what the folder's GGUF file says: for each pair of
+  // a GGUF key and a config.json key that a function below is asked for, what config.json has, or the default where the function gets one.
+  // What does not follow from that, gguf_says() and gguf_lacks() add and take away.
+  explicit Reader(const files::ModelFile& file, GgufNotes* notes = nullptr);
   // Copies `plain` for a family whose config.json has other names for some keys.
-  Reader(const Reader& plain, std::span<const KeyName> names)
-      : file_(plain.file_), gguf_(plain.gguf_), prefix_(plain.prefix_), names_(names) {}
+  Reader(const Reader& plain, std::span<const KeyName> names) : Reader(plain) { names_ = names; }
+  // Returns a copy that notes nothing.
+  Reader quiet() const {
+    Reader copy = *this;
+    copy.notes_ = nullptr;
+    return copy;
+  }
+
+  // Notes a value that config.json does not have in this form.
+  void gguf_says(std::string_view gguf_key, files::Value value) const {
+    if (notes_) notes_->keys.insert_or_assign(std::string(gguf_key), std::move(value));
+  }
+  // The same for the number of a layer, or for a list with one number per layer if these differ.
+  void gguf_says_by_layer(std::string_view gguf_key, const std::vector<std::int64_t>& values) const;
+  // The same for a tensor.
+  void gguf_has(const std::string& name, std::vector<float> values) const {
+    if (notes_) notes_->tensors.insert_or_assign(name, std::move(values));
+  }
+  // Notes that llama.cpp's converter writes none of these keys, whatever config.json has.
+  void gguf_lacks(std::initializer_list<std::string_view> gguf_keys) const;
 
   bool gguf() const { return gguf_; }
   std::string key(std::string_view gguf_key, std::string_view json_key) const;
@@ -31,15 +65,15 @@ class Reader {
 
   std::optional<std::int64_t> integer(std::string_view gguf_key, std::string_view json_key) const {
     const std::string where = key(gguf_key, json_key);
-    return asked(where) ? file_.integer(where) : std::nullopt;
+    return noted(gguf_key, json_key, asked(where) ? file_.integer(where) : std::nullopt);
   }
   std::optional<double> number(std::string_view gguf_key, std::string_view json_key) const {
     const std::string where = key(gguf_key, json_key);
-    return asked(where) ? file_.number(where) : std::nullopt;
+    return noted(gguf_key, json_key, asked(where) ? file_.number(where) : std::nullopt);
   }
   std::optional<std::string> string(std::string_view gguf_key, std::string_view json_key) const {
     const std::string where = key(gguf_key, json_key);
-    return asked(where) ? file_.string(where) : std::nullopt;
+    return noted(gguf_key, json_key, asked(where) ? file_.string(where) : std::nullopt);
   }
   // Returns whether the file has the key, even if its value is null. A null and an absent key may mean different things (Mistral's
   // sliding_window).
@@ -87,9 +121,15 @@ class Reader {
  private:
   [[noreturn]] void bad_value(const std::string& where, TextPart value, std::int64_t low, std::int64_t high) const;
   [[noreturn]] void unsupported_with(std::initializer_list<TextPart> parts) const;
+  template <class T>
+  std::optional<T> noted(std::string_view gguf_key, std::string_view json_key, std::optional<T> value) const {
+    if (value && !gguf_key.empty() && !json_key.empty()) gguf_says(gguf_key, *value);
+    return value;
+  }
   bool asked(const std::string& where) const { return where != prefix_; }  // false if this kind of file has no such key (it is empty)
 
   const files::ModelFile& file_;
+  GgufNotes* notes_;  // null: nothing is noted
   bool gguf_;
   std::string prefix_;
   std::span<const KeyName> names_;

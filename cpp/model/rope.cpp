@@ -6,6 +6,8 @@
 namespace pumice::model {
 namespace {
 
+constexpr double kTwoPi = 2 * 3.14159265358979323846;
+
 struct RopeScaling {
   // `where` is the key that gives the type, for error messages.
   std::string type = "default", where;
@@ -34,7 +36,6 @@ std::vector<float> divided(const Reader& read, double theta, std::int32_t dims, 
 
 // Computes inv_freq[j] = theta^(-2j/dims), rounded to float32 at the same steps as in transformers, and then applies the scaling `s`.
 RopeTable scaled_rope(const Reader& read, double theta, std::int32_t dims, const RopeScaling& s, bool interleaved) {
-  constexpr double kTwoPi = 2 * 3.14159265358979323846;
   RopeTable rope{.inv_freq = std::vector<float>(static_cast<std::size_t>(dims / 2)), .interleaved = interleaved};
   for (std::int32_t j = 0; j < dims / 2; ++j) {
     const float exponent = static_cast<float>(2 * j) / static_cast<float>(dims);
@@ -115,7 +116,8 @@ RopeTable make_rope(const Reader& read, double theta, std::int32_t dims, const R
 
 // Reads the scaling of a rope. `at` is the object of config.json that has it: "rope_parameters" or "rope_parameters.sliding_attention"
 // (transformers 5), or "rope_scaling" (transformers 4).
-RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) {
+RopeScaling scaling_at(const Reader& noting, const std::string& at, double n_ctx) {
+  const Reader read = noting.quiet();  // say_scaling() notes what GGUF files have
   RopeScaling s;
   const bool gguf = read.gguf();
   auto type = read.string("rope.scaling.type", at + ".rope_type");
@@ -183,6 +185,39 @@ RopeScaling scaling_at(const Reader& read, const std::string& at, double n_ctx) 
   return s;
 }
 
+std::int32_t columns_of(const RopeTable& rope) { return static_cast<std::int32_t>(2 * rope.inv_freq.size()); }
+
+// Notes what GGUF files say of a scaling: keys, and tensors with a divisor for each frequency. `dims` is the number of rotated columns.
+void say_scaling(const Reader& read, const std::string& at, const RopeScaling& s, const RopeDefaults& defaults, double theta,
+                 std::int32_t dims) {
+  if (s.type == "linear" || s.type == "yarn" || s.type == "longrope") read.gguf_says("rope.scaling.type", s.type);
+  if (s.type == "linear" || s.type == "yarn") read.gguf_says("rope.scaling.factor", s.factor);
+  const bool says_original = read.has("", at + ".original_max_position_embeddings") || read.has("", "original_max_position_embeddings");
+  if ((s.type == "yarn" && says_original) || s.type == "longrope")
+    read.gguf_says("rope.scaling.original_context_length", static_cast<std::int64_t>(std::min(s.original_context, 1e15)));
+  if (s.type == "yarn" && defaults.gguf_ramp) {
+    read.gguf_says("rope.scaling.yarn_beta_fast", s.beta_fast);
+    read.gguf_says("rope.scaling.yarn_beta_slow", s.beta_slow);
+  }
+  const auto all = read.number("", at + ".mscale_all_dim");
+  if (defaults.magnitude_in_scores && all) read.gguf_says("rope.scaling.yarn_log_multiplier", 0.1 * *all);
+  const auto divisors = [](const std::vector<double>& factors) { return std::vector<float>(factors.begin(), factors.end()); };
+  if (s.type == "longrope") {
+    read.gguf_says("rope.scaling.attn_factor", s.magnitude);
+    read.gguf_has("rope_factors_long.weight", divisors(s.long_factors));
+    read.gguf_has("rope_factors_short.weight", divisors(s.short_factors));
+  }
+  if (s.type != "llama3") return;
+  std::vector<double> ramp;
+  for (std::int32_t j = 0; j < dims; j += 2) {
+    const double wavelength = kTwoPi * std::pow(theta, static_cast<double>(j) / dims);
+    const double turns = s.original_context / wavelength;
+    const double smooth = std::clamp((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0.0, 1.0);
+    ramp.push_back(1 / ((1 - smooth) / s.factor + smooth));
+  }
+  read.gguf_has("rope_freqs.weight", divisors(ramp));
+}
+
 // Returns how many columns of a head are rotated. `otherwise` is the fraction of a head to rotate if the file does not give one. If
 // `otherwise` is 0, all columns are rotated, even if config.json has partial_rotary_factor, because transformers ignores this key in such
 // families (Llama).
@@ -217,6 +252,7 @@ struct RopePlace {
 RopeTable rope_at(const Reader& read, const RopePlace& place, double theta, const RopeScaling& s, const RopeDefaults& defaults) {
   const double partial = s.type == "proportional" && defaults.partial == 0 ? 1 : defaults.partial;
   const std::int32_t dims = rotary_dims(read, place.gguf_key, place.at, place.head_dim, partial);
+  read.gguf_says(place.gguf_key, std::int64_t{dims});
   if (s.type != "proportional") return make_rope(read, theta, dims, s, defaults.interleaved);
   RopeScaling linear{.where = s.where};
   if (s.factor != 1) linear.type = "linear", linear.factor = s.factor;
@@ -260,6 +296,14 @@ std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx) {
   return static_cast<std::int64_t>(std::min(static_cast<double>(n_ctx) * s.factor, static_cast<double>(kMaxContext)));
 }
 
+void say_sections(const Reader& read, const std::vector<std::int64_t>& otherwise) {
+  if (read.gguf()) return;
+  auto sections = read.file().integer_list(read.key("", rope_object(read) + ".mrope_section")).value_or(otherwise);
+  if (sections.empty()) return;
+  sections.push_back(0);
+  read.gguf_says("rope.dimension_sections", std::move(sections));
+}
+
 double score_magnitude(const Reader& read, const Config& c) {
   const std::string at = rope_object(read);
   const RopeScaling s = scaling_at(read, at, static_cast<double>(c.n_ctx));
@@ -289,7 +333,10 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& of_family) {
     scaling.type = "proportional";
     of_full.partial = defaults.proportional;
   }
-  c.ropes = {rope_at(read, {"rope.dimension_count", full, head_dim}, theta * defaults.stretch, scaling, of_full)};
+  const double stretched = theta * defaults.stretch;
+  c.ropes = {rope_at(read, {"rope.dimension_count", full, head_dim}, stretched, scaling, of_full)};
+  read.gguf_says("rope.freq_base", stretched);
+  say_scaling(read, full, scaling, defaults, stretched, columns_of(c.ropes.front()));
   for (Layer& layer : c.layers) {
     if (Attention* a = layer.if_attention()) a->rope = 0;
     if (LatentAttention* t = layer.if_latent_attention()) t->rope = 0;
@@ -304,7 +351,7 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& of_family) {
   RopeDefaults of_window = defaults;
   if (defaults.window_partial > 0) of_window.partial = defaults.window_partial;
   c.ropes.push_back(
-      rope_at(read, {columns, local, of_windowed}, base, per_type ? scaling_at(read, local, said) : RopeScaling{}, of_window));
+      rope_at(read.quiet(), {columns, local, of_windowed}, base, per_type ? scaling_at(read, local, said) : RopeScaling{}, of_window));
   for (Layer& layer : c.layers) {
     if (Attention* a = layer.if_attention()) a->rope = a->window > 0 || layer.windowed ? 1 : 0;
   }
@@ -324,6 +371,7 @@ void read_layer_ropes(const Reader& read, Config& c, const RopeDefaults& of_fami
     bases.push_back(thetas[i]);
     c.ropes.push_back(rope_at(read, place, thetas[i], scaling, defaults));
   }
+  if (!bases.empty()) say_scaling(read, full, scaling, defaults, bases.front(), columns_of(c.ropes.front()));
   c.n_ctx = stretched_context(read, c.n_ctx);
 }
 

@@ -27,6 +27,7 @@ struct RopeDefaults {
   // Used if config.json has no settings of ropes at all. This fraction of a head is rotated, with the frequencies that it would have if the
   // whole head were rotated (Gemma 4, layers without a window). 0: `partial` is used.
   double proportional = 0;
+  bool gguf_ramp = false;  // llama.cpp's converter writes where YaRN's ramp begins and ends
   // config.json has bases for each kind of layer in rope_parameters alone. Without that object the bases are the defaults, and a rope_theta
   // or rope_local_base_freq in its place is ignored, as transformers does (Gemma 4, EmbeddingGemma 2, Laguna, LFM3,
   // Mellum).
@@ -40,6 +41,10 @@ std::int64_t stretched_context(const Reader& read, std::int64_t n_ctx);
 // Sets Config::ropes and Attention::rope, unless no layer has attention, and replaces Config::n_ctx by stretched_context(). Must be called
 // after read_sizes() and read_windows().
 void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults);
+
+// Notes for GGUF files how many pairs of columns turn by the place in time, height and width: mrope_section of config.json, or `otherwise`.
+// For text the three places are equal.
+void say_sections(const Reader& read, const std::vector<std::int64_t>& otherwise);
 
 // Returns the number whose square multiplies the scale of scores in models with latent attention: the magnitude for mscale_all_dim, if the
 // file has this setting of YaRN (Peng et al. 2023, section 3.4), or else 1.

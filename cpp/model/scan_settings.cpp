@@ -77,6 +77,7 @@ Recurrent read_delta(const Reader& read, const Config& c, const ScanDefaults& de
   r.key_dim = read.size_in_gguf("ssm.state_size", "linear_key_head_dim", kMaxStateDim, defaults.key_dim);
   r.value_dim = value_dim(read, "linear_value_head_dim", r.heads, defaults.value_dim);
   r.taps = read.size_in_gguf("ssm.conv_kernel", "linear_conv_kernel_dim", kMaxTaps, defaults.taps);
+  read.gguf_says("ssm.inner_size", std::int64_t{r.value_width()});
   check_heads(read, r, kHeads, kKeyHeads);
   r.norm = {.group = r.value_dim, .before_gate = true, .eps = c.eps};
   return r;
@@ -90,6 +91,7 @@ Recurrent read_ssd(const Reader& read, const Config& c, const ScanDefaults& defa
   r.key_dim = read.size_in_gguf("ssm.state_size", "mamba_d_state", kMaxStateDim, defaults.key_dim);
   r.value_dim = ssd_value_dim(read, r.heads, defaults);
   r.taps = read.size_in_gguf("ssm.conv_kernel", "mamba_d_conv", kMaxTaps, defaults.taps);
+  read.gguf_says("ssm.inner_size", std::int64_t{r.value_width()});
   check_heads(read, r, kHeads, kGroups);
   refuse_step_limit(read);
   r.in_bias = r.out_bias = read.flag("", "mamba_proj_bias", false);

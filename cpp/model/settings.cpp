@@ -13,6 +13,7 @@ float softcap(const Reader& read, const char* key, double otherwise) {
   if (otherwise == kNoSuchKey) return 0;
   const double cap = read.has(key, key) ? read.number(key, key).value_or(0) : otherwise;  // null: no limit
   if (!(cap >= 0 && cap < 1e30)) read.bad_number(read.key(key, key), cap, "0 (none) or a positive number");
+  if (cap > 0) read.gguf_says(key, cap);
   return static_cast<float>(cap);
 }
 
@@ -25,6 +26,11 @@ Attention read_attention(const Reader& read, const Config& c, std::int64_t heads
   if (read.size("attention.value_length", "", kMaxValueDim, a.head_dim) != a.head_dim)
     read.unsupported(read.key("attention.key_length", ""), " is ", a.head_dim,
                      ": heads of keys and of values differ in size, and must not");
+  // llama.cpp's converter writes only what does not follow from the other sizes.
+  if (a.head_dim * a.heads == c.hidden_size)
+    read.gguf_lacks({"attention.key_length"});
+  else
+    read.gguf_says("attention.value_length", std::int64_t{a.head_dim});
   const bool stated = read.has("attention.key_length", "head_dim") || head_dim == defaults.head_dim;
   check_head_dim(read, a.head_dim, stated ? "head_dim" : "head_dim (hidden_size / num_attention_heads)");
   const double pre_attention = defaults.query_pre_attn_scalar > 0 && !c.gguf
@@ -97,7 +103,9 @@ LayerCount layers_of_file(const Reader& read) {
   const std::string list = read.key("", "layers_block_type");
   if (!read.gguf() && !read.has("", "num_hidden_layers") && read.has("", "layers_block_type")) {
     const auto types = read.file().strings(list).value_or(std::vector<std::string>{});
-    return {list, read.in_range(static_cast<std::int64_t>(types.size()), 1, kMaxLayers, str("the number of entries of ", list))};
+    const auto count = static_cast<std::int64_t>(types.size());
+    read.gguf_says("block_count", count);
+    return {list, read.in_range(count, 1, kMaxLayers, str("the number of entries of ", list))};
   }
   return {read.key("block_count", "num_hidden_layers"), read.size("block_count", "num_hidden_layers", kMaxLayers)};
 }
@@ -140,6 +148,7 @@ void read_body(const Reader& read, Config& c, const SizeDefaults& defaults) {
   c.layers.resize(defaults.all_predict ? static_cast<std::size_t>(layers_of_file(read).count) : layer_count(read));
   c.n_ctx = read.in_range(read.integer("context_length", "max_position_embeddings").value_or(defaults.n_ctx), 1, kMaxContext,
                           read.key("context_length", "max_position_embeddings"));
+  read.gguf_says("context_length", c.n_ctx - c.position_offset);  // the converter removes the positions that no text has
   c.eps = static_cast<float>(c.norm == NormKind::rms ? read.positive("attention.layer_norm_rms_epsilon", "rms_norm_eps", defaults.eps)
                                                      : read.positive("attention.layer_norm_epsilon", "layer_norm_eps", defaults.eps));
   c.logit_softcap = softcap(read, "final_logit_softcapping", defaults.logit_softcap);
@@ -159,6 +168,8 @@ void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
   const char* const heads_key = defaults.own_heads && read.has("", kOwnHeads) ? kOwnHeads : "num_attention_heads";
   const Attention attention = read_attention(read, c, heads.front(), defaults);
   const auto kv_heads = read_kv_heads(read, c, layers, attention.heads, defaults);
+  read.gguf_says_by_layer("attention.head_count", heads);
+  read.gguf_says_by_layer("attention.head_count_kv", kv_heads);
   read_networks(read, c, defaults);
   for (std::size_t i = 0; i < layers; ++i) {
     if (kv_heads[i] == 0) continue;
@@ -167,6 +178,28 @@ void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults) {
     a.kv_heads = static_cast<std::int32_t>(kv_heads[i]);
     check_kv_heads(read, a, read.key("attention.head_count_kv", "num_key_value_heads"), heads_key);
   }
+}
+
+void say_kv_heads(const Reader& read, const Config& c) {
+  std::vector<std::int64_t> heads;
+  for (const Layer& layer : c.layers) heads.push_back(layer.if_attention() ? layer.if_attention()->kv_heads : 0);
+  read.gguf_says_by_layer("attention.head_count_kv", heads);
+}
+
+void say_widths(const Reader& read, const Config& c) {
+  std::vector<std::int64_t> widths;
+  for (const Layer& layer : c.layers) {
+    const Mixture* mixture = layer.if_mixture();
+    const FeedForward* network = layer.if_feed_forward();
+    widths.push_back(mixture ? mixture->width : network ? network->width : 0);
+  }
+  read.gguf_says_by_layer("feed_forward_length", widths);
+}
+
+void say_draft_layers(const Reader& read, const Config& c, std::int64_t count) {
+  if (count < 0 || count > kMaxLayers) return;  // gguf_parts() refuses it
+  read.gguf_says("block_count", static_cast<std::int64_t>(c.layers.size()) + count);
+  read.gguf_says("nextn_predict_layers", count);
 }
 
 void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults) {
@@ -179,6 +212,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
   if (defaults.symmetric && (window > 0 || read.integer("attention.sliding_window", "sliding_window"))) {
     window = read.in_range(window, 2, kMaxContext, read.key("attention.sliding_window", "sliding_window")) / 2;
   }
+  if (defaults.gguf == GgufWindows::none) read.gguf_lacks({"attention.sliding_window"});
   if (window >= stretched_context(read, c.n_ctx)) window = 0;  // the window covers the whole context
   std::int64_t full_every = defaults.full_every;
   const std::int64_t first = defaults.first > 0 ? read.integer("", "max_window_layers").value_or(defaults.first) : 0;
@@ -210,6 +244,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
   if (said && said->size() != count)
     read.unsupported("layer_types has ", said->size(), " entries for ", count, " layers; one for each layer is needed");
   const auto types = said.value_or(std::vector<std::string>{});
+  std::vector<bool> flags;
   for (std::size_t i = 0; i < count; ++i) {
     const auto at = static_cast<std::int64_t>(i);
     const bool leads = at < defaults.lead;
@@ -224,7 +259,10 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
     }
     c.layers[i].windowed = here;
     c.layers[i].attention().window = here ? static_cast<std::int32_t>(window) : 0;
+    flags.push_back(here);
   }
+  if (defaults.gguf == GgufWindows::by_layer && read.integer("attention.sliding_window", "sliding_window"))
+    read.gguf_says("attention.sliding_window_pattern", flags);
 }
 
 void read_position_buckets(const Reader& read, Config& c, const PositionBuckets& defaults) {

@@ -41,6 +41,12 @@ void read_body(const Reader& read, Config& c, const SizeDefaults& defaults = {})
 // in a GGUF file. The family must set Config::norm first, because it decides which key has eps.
 void read_sizes(const Reader& read, Config& c, const SizeDefaults& defaults = {});
 
+// Note for GGUF files, which read_sizes() and read_mixture() do for layers that are alike: the number of heads of keys of each layer (0: no
+// attention), the width of each layer's network (0: no network), and the number of layers that predict draft tokens.
+void say_kv_heads(const Reader& read, const Config& c);
+void say_widths(const Reader& read, const Config& c);
+void say_draft_layers(const Reader& read, const Config& c, std::int64_t count);
+
 // Gives each layer its feed-forward network. read_sizes() does this, too.
 void read_networks(const Reader& read, Config& c, const SizeDefaults& defaults = {});
 
@@ -75,6 +81,9 @@ void check_kv_heads(const Reader& read, const Attention& attention, const std::s
 // must have set Config::embedding_map first. GGUF files have no names for such a head.
 void add_mlm_head(Config& c, Activation activation = Activation::gelu);
 
+// What llama.cpp's converter writes of windows: nothing, their size, or the size and a flag for each layer.
+enum class GgufWindows : std::uint8_t { none, size, by_layer };
+
 struct WindowDefaults {
   std::int64_t window = 0;      // the window if the file has no key for it
   std::int32_t full_every = 0;  // n: layers n, 2n, ... (counted from 1) have no window; 0: all layers have one
@@ -85,6 +94,7 @@ struct WindowDefaults {
   // they were the first (Command A+).
   std::int64_t lead = 0, lead_full_every = 0;
   bool symmetric = false;  // the file's number is the full width of the window, half of it on each side
+  GgufWindows gguf = GgufWindows::none;
 };
 
 // Sets Attention::window and Layer::windowed of each layer.

@@ -94,15 +94,21 @@ struct ToPython {
   }
 };
 
+}  // namespace
+
+py::object to_python(const files::Value& value) { return std::visit(ToPython{}, value); }
+
+namespace {
+
 py::object get(const ModelFile& file, const std::string& key) {
   const files::Value* value = file.value(key);
-  return value ? std::visit(ToPython{}, *value) : py::object(py::none());
+  return value ? to_python(*value) : py::object(py::none());
 }
 
 py::object metadata(const ModelFile& file) {
   if (file.kind() == files::Kind::safetensors) return call(import_module("json").attr("loads"), py::make_tuple(to_str(file.json_text())));
   py::dict out;
-  for (const auto& [key, value] : file.metadata().entries()) out[to_str(key)] = std::visit(ToPython{}, value);
+  for (const auto& [key, value] : file.metadata().entries()) out[to_str(key)] = to_python(value);
   return out;
 }
 

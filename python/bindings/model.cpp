@@ -16,6 +16,7 @@
 #include "counter.h"
 #include "engine/diagnostics.h"
 #include "engine/scorer.h"
+#include "file.h"
 #include "model/config_difference.h"
 #include "model/gguf_form.h"
 
@@ -161,6 +162,16 @@ py::dict gguf_parts(const files::ModelFile& folder) {
   return out;
 }
 
+py::dict gguf_head(const files::ModelFile& folder) {
+  const model::GgufHead head = model::gguf_head(folder);
+  py::dict keys, tensors;
+  for (const auto& [key, value] : head.keys) keys[py::str(key)] = to_python(value);
+  for (const auto& [name, values] : head.tensors)
+    tensors[py::str(name)] = py::array_t<float>(static_cast<py::ssize_t>(values.size()), values.data());
+  return py::dict("family"_a = head.family, "architecture"_a = head.architecture, "keys"_a = keys, "tensors"_a = tensors,
+                  "folded"_a = head.folded, "generates"_a = head.generates);
+}
+
 py::dict plan(std::shared_ptr<files::ModelFile> file, const LoadOptions& options) {
   engine::Placement placement;
   interruptible([&](const Cancel&) { placement = engine::plan(file, options); });
@@ -254,6 +265,7 @@ void bind_model(py::module_& module, py::class_<ModelHandle>& model) {
   module.def("plan", &plan, "file"_a, "options"_a);
   module.def("config_differences", &config_differences, "file"_a, "other"_a);
   module.def("gguf_parts", &gguf_parts, "folder"_a);
+  module.def("gguf_head", &gguf_head, "folder"_a);
   module.def("load", &load, "file"_a, "options"_a, "progress"_a = py::none(), "stop"_a = py::none());
 }
 

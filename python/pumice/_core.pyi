@@ -216,6 +216,14 @@ def gguf_parts(folder: ModelFile) -> dict[str, list[dict[str, Any]]]:
     Each dict has the fields of GgufPart in cpp/model/gguf_form.h: name, taps, transposed, whole, rows, columns, matrices, turned, width,
     plus_one, pairs, minus_exp. rows and columns are arrays of indices, or None."""
 
+def gguf_head(folder: ModelFile) -> dict[str, Any]:
+    """Returns what the GGUF file of a folder says about the model. Reads only metadata, and tensors of one number (xIELU).
+
+    family: str.  architecture: general.architecture, or "" if llama.cpp has none for this model.
+    keys: the metadata that describe the model, by key.  tensors: arrays that come from no tensor of the folder, by name.
+    folded: a list of fields, as config_differences() names them, that the values of the file's tensors have taken over.
+    generates: whether the family has a head."""
+
 def load(file: ModelFile, options: LoadOptions, progress: Callable[[int, int], None] | None = None, stop: Cancel | None = None) -> Model:
     """Loads a model. progress(bytes_done, bytes_total) is called in the calling thread, about ten times per second. If `stop` is requested,
     the call raises KeyboardInterrupt after 20 ms at most."""

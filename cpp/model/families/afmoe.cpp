@@ -26,7 +26,7 @@ constexpr KeyName kKeys[] = {{"sliding_window_pattern", "global_attn_every_n_lay
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .head_dim = 128, .n_ctx = 16384, .eps = 1e-5});
-  read_windows(read, c, {.window = c.gguf ? 0 : 1024, .full_every = 4});
+  read_windows(read, c, {.window = c.gguf ? 0 : 1024, .full_every = 4, .gguf = GgufWindows::size});
   read_ropes(read, c, {});
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) {

@@ -57,6 +57,7 @@ std::vector<double> learned(const Reader& read, const Config& c, const std::stri
       read.unsupported(tensor->name, " has more than one number; one is needed");
     values.push_back(read.file().read_floats(*tensor).front());
   }
+  read.gguf_says("xielu." + name, values);
   return values;
 }
 

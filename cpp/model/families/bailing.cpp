@@ -11,6 +11,7 @@ namespace {
 
 using enum Role;
 
+constexpr std::string_view kFolded[] = {"Config::normalised_head"};
 constexpr std::string_view kGguf[] = {"bailingmoe"}, kGguf2[] = {"bailingmoe2"};
 constexpr std::string_view kTypes[] = {"bailing_moe"}, kTypes2[] = {"bailing_moe", "bailing_moe_v2"};
 constexpr TensorName kApart[] = {{q, "blk.{}.attn_q", ""}, {k, "blk.{}.attn_k", ""}, {v, "blk.{}.attn_v", ""}};  // version 1 in GGUF
@@ -59,6 +60,7 @@ void configure(const Reader& read, Config& c) {
                 .gguf_normalised = false,
                 .shared = SharedDefaults{.key = "num_shared_experts"},
                 .dense = DenseDefaults{.first_key = "first_k_dense_replace"}});
+  read.gguf_says("expert_weights_scale", 1.0);
 }
 
 bool has_in_a_layer(const Reader& read, const Config& c, std::string_view end) {
@@ -93,6 +95,8 @@ void configure2(const Reader& read, Config& c) {
                 .floor = 1e-20f,
                 .shared = SharedDefaults{.key = "num_shared_experts", .count = 1},
                 .dense = DenseDefaults{.first_key = "first_k_dense_replace", .first = 1}});
+  say_draft_layers(read, c, read.integer("", "num_nextn_predict_layers").value_or(0));
+  say_shared_width(read, c);
 }
 
 // Only version 2 has groups of experts, and norms of q and k.
@@ -112,7 +116,8 @@ const Family bailing_moe{.name = "bailing_moe",
                          .names = kNames,
                          .more_names = names::kLlama,
                          .configure = configure,
-                         .pairs_in_gguf = true};
+                         .pairs_in_gguf = true,
+                         .folded_in_gguf = kFolded};
 
 const Family bailing_moe_v2{.name = "bailing_moe_v2",
                             .gguf_names = kGguf2,

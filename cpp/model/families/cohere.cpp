@@ -37,7 +37,7 @@ void configure1(const Reader& read, Config& c) {
 void configure2(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   read_common(read, c);
-  read_windows(read, c, {.window = 4096, .full_every = 4});
+  read_windows(read, c, {.window = 4096, .full_every = 4, .gguf = GgufWindows::size});
   read_ropes(read, c, {.interleaved = true});
   for (Layer& layer : c.layers) {
     if (!layer.windowed) layer.attention().rope = -1;
@@ -61,7 +61,13 @@ void configure_moe(const Reader& read, Config& c) {
   const DenseDefaults dense{.first_key = "first_k_dense_replace", .types_key = "mlp_layer_types"};
   const std::int64_t lead = c.gguf ? 0 : read.integer("", "first_k_dense_replace").value_or(0);
   const std::int32_t lead_full_every = read.size("", "prefix_dense_sliding_window_pattern", kMaxLayers, 1);
-  read_windows(read, c, {.window = 4096, .full_every = 4, .full_first = c.gguf, .lead = lead, .lead_full_every = lead_full_every});
+  read_windows(read, c,
+               {.window = 4096,
+                .full_every = 4,
+                .full_first = c.gguf,
+                .lead = lead,
+                .lead_full_every = lead_full_every,
+                .gguf = GgufWindows::by_layer});
   read_ropes(read, c, {.interleaved = true});
   const std::int32_t width = c.layers.front().feed_forward().width;
   read_mixtures(read, c,
@@ -74,6 +80,11 @@ void configure_moe(const Reader& read, Config& c) {
                  .scale = c.gguf ? std::optional(1.0) : std::nullopt,
                  .shared = SharedDefaults{.key = "num_shared_experts"},
                  .dense = dense});
+  const std::int32_t dense_width = c.gguf ? width : read.size("", "prefix_dense_intermediate_size", kMaxWidth * 4, width);
+  read.gguf_says("feed_forward_length", std::int64_t{dense_width});
+  read.gguf_says("rope.scaling.type", "none");
+  read.gguf_lacks({"expert_gating_func"});
+  say_shared_width(read, c);
   const bool averaged = averages(read);
   for (Layer& layer : c.layers) {
     if (Mixture* mixture = layer.if_mixture()) {
@@ -82,7 +93,7 @@ void configure_moe(const Reader& read, Config& c) {
       if (mixture->shared) mixture->shared->averaged = averaged;
     }
     FeedForward* network = layer.if_feed_forward();
-    if (network && !c.gguf) network->width = read.size("", "prefix_dense_intermediate_size", kMaxWidth * 4, width);
+    if (network && !c.gguf) network->width = dense_width;
     if (!layer.windowed && !(network && lead_full_every == 1)) layer.attention().rope = -1;
   }
 }

@@ -59,6 +59,15 @@ void configure2(const Reader& read, Config& c) {
                  .scale = 1,
                  .shared = SharedDefaults{.count = 2},
                  .dense = DenseDefaults{.first_key = "first_k_dense_replace"}});
+  read.gguf_says("expert_gating_func", std::int64_t{1});
+  if (const auto groups = read.integer("", "n_group")) read.gguf_says("expert_group_count", *groups);
+  if (const auto kept = read.integer("", "topk_group")) read.gguf_says("expert_group_used_count", *kept);
+  read.gguf_lacks({"expert_weights_norm"});
+}
+
+// GGUF files say only that weights are divided by their sum, and not that they are not.
+void say_norm(const Reader& read) {
+  if (!read.flag("", "norm_topk_prob", true)) read.gguf_lacks({"expert_weights_norm"});
 }
 
 void configure3(const Reader& read, Config& c) {
@@ -80,6 +89,7 @@ void configure3(const Reader& read, Config& c) {
                  .floor = 1e-20f,
                  .shared = SharedDefaults{.count = 1},
                  .dense = DenseDefaults{.first_key = "first_k_dense_replace", .first = 3}});
+  say_norm(read);
 }
 
 void configure_glm(const Reader& read, Config& c) {
@@ -99,11 +109,16 @@ void configure_glm(const Reader& read, Config& c) {
                  .floor = 1e-20f,
                  .shared = SharedDefaults{.count = 1},
                  .dense = DenseDefaults{.first_key = "first_k_dense_replace", .first = 1, .types_key = "mlp_layer_types"}});
+  read.gguf_says(kArchitecture, std::string(kGguf[0]));
+  say_norm(read);
 }
 
 void configure_youtu(const Reader& read, Config& c) {
   check_file(read);
   read_latent_sizes(read, c, {.sizes = {.heads = 16, .n_ctx = 131072}});
+  read.gguf_says("leading_dense_block_count", static_cast<std::int64_t>(c.layers.size()));
+  read.gguf_says("expert_shared_count", std::int64_t{0});
+  read.gguf_says("expert_feed_forward_length", std::int64_t{c.layers.front().feed_forward().width});
 }
 
 // All these models have the same name in GGUF files: Youtu has no experts, and V2 has experts without a bias of the choice. The files of V3

@@ -41,6 +41,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   c.eps = 1e-12f;  // config.json has no key for it
   make_bert_layers(c);
+  read.gguf_says(kArchitecture, "bert");
   add_mlm_head(c, c.layers.front().feed_forward().activation);
 }
 

@@ -48,6 +48,9 @@ void configure_moe(const Reader& read, Config& c) {
                                   .shared = SharedDefaults{.key = "moe_num_shared_experts", .count = 2},
                                   .dense = places});
   if (mixture.shared) mixture.shared->network.bias = bias;
+  // This is what llama.cpp's converter writes; llama.cpp reads the width of the tensors.
+  const Layer& first = c.layers.front();
+  read.gguf_says("expert_shared_feed_forward_length", std::int64_t{first.feed_forward().width / first.attention().kv_heads});
   const std::vector<bool> dense = read_dense_layers(read, c, places);
   const auto last = static_cast<std::int64_t>(dense.size()) - 1;
   std::int64_t end = read.in_range(read.integer("", "moe_layer_end_index").value_or(-1), -1, kMaxLayers, "moe_layer_end_index");

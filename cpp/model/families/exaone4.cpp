@@ -18,7 +18,7 @@ constexpr TensorName kNames[] = {
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 32, .eps = 1e-5});
   const std::int64_t otherwise = c.gguf ? 0 : 4096;
-  read_windows(read, c, {.window = otherwise, .full_every = 4});
+  read_windows(read, c, {.window = otherwise, .full_every = 4, .gguf = GgufWindows::by_layer});
   read_ropes(read, c, {});
   const bool says = read.has("attention.sliding_window", "sliding_window");  // null: no windows, and rope in all layers
   const bool windows = (says ? read.integer("attention.sliding_window", "sliding_window").value_or(0) : otherwise) > 0;

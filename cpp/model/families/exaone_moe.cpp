@@ -17,7 +17,7 @@ constexpr auto kNames = names::joined(kOwnNames, names::kExpertsAndShared);
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 32, .kv_heads = 32, .eps = 1e-5});
-  read_windows(read, c, {.window = c.gguf ? 0 : 4096, .full_every = 4});
+  read_windows(read, c, {.window = c.gguf ? 0 : 4096, .full_every = 4, .gguf = GgufWindows::by_layer});
   read_ropes(read, c, {});
   const bool says = read.has("attention.sliding_window", "sliding_window");  // null: no windows, and rope in all layers
   const bool windows = says ? read.integer("attention.sliding_window", "sliding_window").value_or(0) > 0 : !c.gguf;
@@ -38,6 +38,7 @@ void configure(const Reader& read, Config& c) {
                  .floor = 1e-20f,
                  .shared = SharedDefaults{.key = "num_shared_experts", .count = 1},
                  .dense = DenseDefaults{.first_key = "first_k_dense_replace", .first = 1, .types_key = "mlp_layer_types"}});
+  say_shared_width(read, c);
 }
 
 }  // namespace

@@ -72,6 +72,7 @@ void configure(const Reader& read, Config& c) {
   } else {
     read_ropes(read, c, {});
   }
+  if (kind.kv_heads > 0) read.gguf_says("attention.head_count_kv", std::int64_t{kind.kv_heads});
   for (Layer& layer : c.layers) {
     if (kind.alibi) layer.attention().position_bias = PositionBias::alibi;
     if (kind.kv_heads > 0) layer.attention().kv_heads = kind.kv_heads;

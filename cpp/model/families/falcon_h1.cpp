@@ -12,6 +12,9 @@ namespace {
 
 using enum Role;
 
+constexpr std::string_view kFolded[] = {"Attention::scale",       "Attention::multipliers",   "Recurrent::factors",
+                                        "Recurrent::multipliers", "FeedForward::multipliers", "Config::embedding_scale",
+                                        "Config::logit_scale"};
 constexpr std::string_view kGguf[] = {"falcon-h1"}, kTypes[] = {"falcon_h1"};
 constexpr TensorName kOwnNames[] = {
     {ffn_norm, "blk.{}.ffn_norm", "", Fused::no, false, Bare::both},  // llama.cpp's converter leaves out ".weight"
@@ -104,6 +107,7 @@ const Family falcon_h1{.name = "falcon_h1",
                        .prefixes = names::kDecoderPrefixes,
                        .names = kNames,
                        .more_names = names::kLlama,
-                       .configure = configure};
+                       .configure = configure,
+                       .folded_in_gguf = kFolded};
 
 }  // namespace pumice::model::families_in_files::falcon_h1

@@ -56,7 +56,7 @@ void configure2(const Reader& read, Config& c) {
                .activation = Activation::gelu_tanh,
                .attention_softcap = 50,
                .logit_softcap = 30});
-  read_windows(read, c, {.window = 4096, .full_every = 2});
+  read_windows(read, c, {.window = 4096, .full_every = 2, .gguf = GgufWindows::size});
   read_ropes(read, c, {});
   scale_of_27b(c, 46);
   for (Layer& layer : c.layers) layer.mixer_norms.branch = layer.network_norms.branch = true;
@@ -97,8 +97,13 @@ void configure3(const Reader& read, Config& c) {
                .n_ctx = 131072,
                .activation = Activation::gelu_tanh,
                .logit_softcap = 0});
-  read_windows(read, c, {.window = 4096, .full_every = 6, .symmetric = both_ways});
+  read_windows(read, c, {.window = 4096, .full_every = 6, .symmetric = both_ways, .gguf = GgufWindows::size});
   read_ropes(read, c, {.theta = 1e6, .window_theta = 10000});
+  read.gguf_lacks({"final_logit_softcapping"});
+  if (both_ways) {
+    read.gguf_says(kArchitecture, std::string(kGguf3[1]));
+    read.gguf_lacks({"rope.freq_base_swa"});
+  }
   scale_of_27b(c, 62);
   for (Layer& layer : c.layers) {
     layer.attention().causal = !both_ways;

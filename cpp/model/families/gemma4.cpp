@@ -140,16 +140,25 @@ void read_windowed_heads(const Reader& read, Config& c) {
 }
 
 void read_layer_kinds(const Reader& read, Config& c, std::int64_t window) {
-  read_windows(read, c, {.window = window, .full_every = 6});
+  read_windows(read, c, {.window = window, .full_every = 6, .gguf = GgufWindows::size});
   if (c.gguf) return;
   c.layers.back().windowed = false;  // even if layer_types says otherwise
   c.layers.back().attention().window = 0;
+  std::vector<bool> flags;
+  for (const Layer& layer : c.layers) flags.push_back(layer.windowed);
+  read.gguf_says("attention.sliding_window_pattern", std::move(flags));
 }
 
 void read_heads(const Reader& read, Config& c) {
   if (c.gguf) return read_windowed_heads(read, c);
   const bool shared = read.flag("", "attention_k_eq_v", false);
+  const std::int64_t narrow = c.layers.front().attention().head_dim;
   read_full_heads(read, c, shared ? read.integer("", "num_global_key_value_heads") : std::nullopt);
+  const std::int64_t wide = c.layers.back().attention().head_dim;
+  for (const char* key : {"attention.key_length", "attention.value_length"}) read.gguf_says(key, wide);
+  for (const char* key : {"attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"})
+    read.gguf_says(key, narrow);
+  say_kv_heads(read, c);
 }
 
 // Reads which layers have no keys and values of their own. These are the last layers of the model. Each attends to the keys and values of
@@ -158,6 +167,7 @@ void read_shared_layers(const Reader& read, Config& c) {
   const std::string where = read.key("attention.shared_kv_layers", "num_kv_shared_layers");
   const auto count = static_cast<std::int64_t>(c.layers.size());
   const auto shared = read.in_range(read.integer("attention.shared_kv_layers", "num_kv_shared_layers").value_or(0), 0, count - 1, where);
+  read.gguf_says("attention.shared_kv_layers", shared);
   const auto first = static_cast<std::size_t>(count - shared);
   std::int32_t last[] = {-1, -1};  // the last layer without a window, and the last layer with one
   for (std::size_t i = 0; i < first; ++i) last[c.layers[i].windowed] = static_cast<std::int32_t>(i);
@@ -176,6 +186,17 @@ void read_shared_layers(const Reader& read, Config& c) {
                        from.kv_heads, " of ", from.head_dim, "; they must be the same");
     if (twice_as_wide) layer.feed_forward().width *= 2;
   }
+  say_widths(read, c);
+}
+
+void read_both_ropes(const Reader& read, Config& c) {
+  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25, .by_kind = true});
+  if (c.gguf && !read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");  // needed: says which pairs rotate
+  // In GGUF files all columns are rotated, and a divisor makes the frequency almost 0 where config.json's rope does not rotate.
+  read.gguf_says("rope.dimension_count", std::int64_t{c.layers.back().attention().head_dim});
+  std::vector<float> divisors;
+  for (const float frequency : c.ropes.front().inv_freq) divisors.push_back(frequency > 0 ? 1 : 1e30f);
+  read.gguf_has("rope_freqs.weight", std::move(divisors));
 }
 
 bool has_layer_inputs(const Reader& read) {
@@ -195,6 +216,7 @@ void read_layer_inputs(const Reader& read, Config& c) {
                              : read.has("", "hidden_size_per_layer_input") ? read.integer("", "hidden_size_per_layer_input").value_or(0)
                              : there                                       ? 256
                                                                            : 0;
+  read.gguf_says("embedding_length_per_layer_input", width);
   if (read.in_range(width, there ? 1 : 0, most_inputs(c), where) == 0) return;
   c.layer_inputs = {.width = static_cast<std::int32_t>(width),
                     .embedding_scale = std::sqrt(static_cast<float>(width)),
@@ -242,8 +264,7 @@ void configure(const Reader& read, Config& c) {
   }
   read_layer_kinds(read, c, unified ? 1024 : 512);
   read_heads(read, c);
-  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25, .by_kind = true});
-  if (c.gguf && !read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");  // needed: says which pairs rotate
+  read_both_ropes(read, c);
   read_shared_layers(read, c);
   read_layer_inputs(read, c);
   read_attention_bias(read, c);
@@ -275,14 +296,15 @@ void configure_assistant(const Reader& read, Config& c) {
   const auto backbone = c.gguf ? read.file().integer(width) : read.file().integer(width).value_or(1536);
   if (!backbone) read.missing(width);
   c.backbone_size = static_cast<std::int32_t>(read.in_range(*backbone, 1, kMaxWidth, width));
+  read.gguf_says("embedding_length_out", *backbone);
+  read.gguf_says("nextn_predict_layers", static_cast<std::int64_t>(c.layers.size()));
   if (c.gguf) {
     said(read, "attention.sliding_window"), said(read, "attention.key_length");
     if (!read.has("attention.sliding_window_pattern", "")) read.missing(read.key("attention.sliding_window_pattern", ""));
-    if (!read.file().find("rope_freqs.weight")) missing(read.file(), "rope_freqs.weight");
   }
   read_layer_kinds(read, c, unified ? 1024 : 512);
   read_heads(read, c);
-  read_ropes(read, c, {.theta = 1e6, .window_theta = 10000, .proportional = 0.25, .by_kind = true});
+  read_both_ropes(read, c);
   const std::string shared = read.key("attention.shared_kv_layers", "num_kv_shared_layers");
   const std::int64_t count = read.integer("attention.shared_kv_layers", "num_kv_shared_layers").value_or(0);
   if (count != 0 && count != static_cast<std::int64_t>(c.layers.size()))

@@ -51,7 +51,7 @@ void configure(const Reader& read, Config& c) {
 
 void configure_solar(const Reader& read, Config& c) {
   // transformers' class does not have the first two of these settings of GLM, and cannot rotate a part of each head.
-  if (const auto dense = read.integer("", "first_k_dense_replace").value_or(0); dense != 0)
+  if (const auto dense = read.integer("leading_dense_block_count", "first_k_dense_replace").value_or(0); dense != 0)
     read.unsupported(read.key("", "first_k_dense_replace"), " is ", dense, "; 0 (all layers have experts) is needed");
   if (read.flag("", "use_qk_norm", false)) read.unsupported(read.key("", "use_qk_norm"), " is true; false is needed");
   for (const char* key : {"partial_rotary_factor", "rope_parameters.partial_rotary_factor"})
@@ -59,6 +59,8 @@ void configure_solar(const Reader& read, Config& c) {
   // There are no dense layers, and transformers writes no width of them.
   read_layers(read, c, {.heads = 64, .kv_heads = 8, .head_dim = 128, .ffn_factor = 1, .n_ctx = 131072, .eps = 1e-5}, {.theta = 1e6}, 1280,
               {});
+  read.gguf_says(kArchitecture, std::string(kGguf[0]));
+  if (!read.has("", "intermediate_size")) read.gguf_lacks({"feed_forward_length"});
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ void read_experts(const Reader& read, Config& c) {
 
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 64, .kv_heads = 8, .head_dim = 64, .n_ctx = 131072, .eps = 1e-5});
-  read_windows(read, c, {.window = 128, .full_every = 2});
+  read_windows(read, c, {.window = 128, .full_every = 2, .gguf = GgufWindows::size});
   read_attention(read, c, {.theta = 150000, .gguf_truncates = false});
   read_experts(read, c);
 }

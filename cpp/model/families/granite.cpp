@@ -82,6 +82,7 @@ void read_mixers(const Reader& read, Config& c) {
     const bool attends = c.gguf ? c.layers[i].if_attention() != nullptr : !types.empty() && types[i] == "attention";
     if (!attends) c.layers[i].mixer = ssd;
   }
+  say_kv_heads(read, c);
 }
 
 // Gives all layers experts of the width that read_sizes() read, unless `defaults` names a key for it, and a shared expert if `shared` is
@@ -90,6 +91,7 @@ void add_experts(const Reader& read, Config& c, const MixtureDefaults& defaults,
   Mixture mixture = read_mixture(read, c, defaults);
   if (shared > 0) mixture.shared = shared_expert(mixture, static_cast<std::int32_t>(shared));
   set_mixtures(c, mixture, [](std::size_t) { return true; });
+  read.gguf_lacks({"expert_feed_forward_length"});  // feed_forward_length has it
 }
 
 constexpr const char *kSharedGguf = "expert_shared_feed_forward_length", *kShared = "shared_intermediate_size";
@@ -113,6 +115,15 @@ void read_mixture_or_network(const Reader& read, Config& c) {
   if (!has_experts(read) || read.in_range(read.integer("", "num_local_experts").value_or(kSilent), 0, kMaxExperts, where) == 0) return;
   const std::int64_t shared = c.gguf ? shared_width(read) : c.layers.front().feed_forward().width;
   add_experts(read, c, {.experts_key = "num_local_experts", .experts = kSilent, .chosen = 2, .width = 11008}, shared);
+  read.gguf_says("feed_forward_length", std::int64_t{c.layers.front().if_mixture()->width});
+  read.gguf_says(kSharedGguf, shared);
+}
+
+// llama.cpp's converter writes the settings of the rope although no layer has one.
+void say_unused_rope(const Reader& read, const Attention& a) {
+  const double theta = read.number("", "rope_parameters.rope_theta").value_or(read.number("", "rope_theta").value_or(10000));
+  read.gguf_says("rope.freq_base", theta);
+  read.gguf_says("rope.dimension_count", std::int64_t{a.head_dim});
 }
 
 void configure_hybrid(const Reader& read, Config& c) {
@@ -121,7 +132,11 @@ void configure_hybrid(const Reader& read, Config& c) {
   read_mixers(read, c);
   // llama.cpp's converter says in this key whether layers with attention have rope.
   const bool turned = c.gguf ? read.flag("rope.scaling.finetuned", "", true) : read.string("", "position_embedding_type") == "rope";
-  if (turned) read_ropes(read, c, {});
+  if (turned)
+    read_ropes(read, c, {});
+  else if (const Attention* a = c.first_attention())
+    say_unused_rope(read, *a);
+  read.gguf_says("rope.scaling.finetuned", false);
   read_multipliers(read, c, 1.0);
   read_attention_bias(read, c);
 }
@@ -171,7 +186,7 @@ std::vector<double> read_bases(const Reader& read, const Config& c) {
 
 void read_swa(const Reader& read, Config& c, const SizeDefaults& defaults) {
   read_sizes(read, c, defaults);
-  read_windows(read, c, {.window = 128, .full_every = 4, .full_first = true});
+  read_windows(read, c, {.window = 128, .full_every = 4, .full_first = true, .gguf = GgufWindows::by_layer});
   read_layer_ropes(read, c, {}, read_bases(read, c));
   read_attention_bias(read, c);
   read_multipliers(read, c, c.gguf ? std::nullopt : std::optional(1.0));

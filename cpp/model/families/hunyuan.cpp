@@ -33,6 +33,8 @@ double stretch(const Reader& read, std::int32_t head_dim) {
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.eps = 1e-5});
   read_ropes(read, c, {.stretch = stretch(read, c.layers.front().attention().head_dim)});
+  read.gguf_says("rope.scaling.type", "none");  // the base is stretched
+  read.gguf_says("rope.scaling.factor", 1.0);
   if (read.flag("", "use_cla", false)) read.unsupported("use_cla (keys and values of another layer) is not run");
   if (!read.flag("", "use_qk_norm", true)) read.unsupported("use_qk_norm false is not run");
   read_attention_bias(read, c);
@@ -71,6 +73,7 @@ void configure_moe(const Reader& read, Config& c) {
   if (read.flag("", "moe_drop_tokens", false))
     read.unsupported("moe_drop_tokens (experts that take a limited number of tokens) is not run");
   read_mixtures(read, c, {.chosen_key = "moe_topk", .width_key = "", .chosen = 1, .shared = SharedDefaults{.key = "", .count = 1}});
+  read.gguf_says("expert_shared_feed_forward_length", std::int64_t{width});
 }
 
 }  // namespace

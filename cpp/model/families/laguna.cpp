@@ -62,7 +62,23 @@ RopeDefaults rope_defaults(const Reader& read, const Config& c) {
     const std::string where = read.key("", std::string("rope_parameters.") + kind);
     if (said && used && !read.object(where)) read.missing(where);
   }
-  return {.theta = 500000, .partial = said ? 1 : 0.5, .window_partial = 1, .window_theta = 10000, .by_kind = true};
+  return {.theta = 500000, .partial = said ? 1 : 0.5, .window_partial = 1, .window_theta = 10000, .gguf_ramp = true, .by_kind = true};
+}
+
+// Notes what llama.cpp's converter always writes, or never.
+void say_all(const Reader& read, const Config& c) {
+  std::vector<std::int64_t> heads;
+  for (const Layer& layer : c.layers) heads.push_back(layer.attention().heads);
+  read.gguf_says("attention.head_count", std::move(heads));
+  const std::int64_t columns = c.layers.front().attention().head_dim;
+  for (const char* key : {"attention.key_length", "attention.value_length"}) read.gguf_says(key, columns);
+  read.gguf_says("expert_weights_norm", true);
+  read.gguf_lacks({"router_logit_softcapping"});
+  if (read.integer("", "sliding_window").value_or(0) == 0) read.gguf_lacks({"attention.sliding_window"});
+  if (!read.gguf() && read.object(read.key("", "rope_parameters.sliding_attention")))
+    read.gguf_says("rope.dimension_count_swa", static_cast<std::int64_t>(2 * c.ropes.back().inv_freq.size()));
+  else
+    read.gguf_lacks({"rope.freq_base_swa"});
 }
 
 void configure(const Reader& read, Config& c) {
@@ -70,7 +86,7 @@ void configure(const Reader& read, Config& c) {
   // In GGUF files with a window and without a list, three of four layers have it (llama.cpp). config.json without a list means that none
   // has.
   const bool pattern = c.gguf && read.integer("attention.sliding_window", "").value_or(0) != 0;
-  read_windows(read, c, {.window = c.gguf ? 0 : 512, .full_every = pattern ? 4 : 1, .full_first = c.gguf});
+  read_windows(read, c, {.window = c.gguf ? 0 : 512, .full_every = pattern ? 4 : 1, .full_first = c.gguf, .gguf = GgufWindows::size});
   read_ropes(read, c, rope_defaults(read, c));
   read_attention_bias(read, c);
   const bool by_head = gates_heads(read, c);
@@ -93,6 +109,7 @@ void configure(const Reader& read, Config& c) {
                  .scale = 1,
                  .shared = SharedDefaults{.width_key = "shared_expert_intermediate_size", .width = 512},
                  .dense = DenseDefaults{.first_key = "first_k_dense_replace", .first = 1, .types_key = "mlp_layer_types"}});
+  say_all(read, c);
 }
 
 }  // namespace

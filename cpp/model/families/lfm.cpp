@@ -96,6 +96,7 @@ void read_mixers(const Reader& read, Config& c) {
     if (attends) here = std::ranges::find(*attends, static_cast<std::int64_t>(i)) != attends->end();
     if (!here) c.layers[i].mixer = conv;
   }
+  say_kv_heads(read, c);
 }
 
 // Returns whether the model is an embedder with attention in both directions and centred convolutions (LFM2.5-Embedding, LFM2.5-ColBERT).
@@ -135,11 +136,13 @@ void configure_moe(const Reader& read, Config& c) {
                  .scale = 1,
                  .floor = 1e-6f,
                  .dense = DenseDefaults{.first_key = "num_dense_layers", .first = 2}});
+  read.gguf_lacks({"expert_weights_norm", "expert_weights_scale"});
 }
 
 void configure2(const Reader& read, Config& c) {
   read_layers2(read, c);
   for (Layer& layer : c.layers) layer.feed_forward().width = adjusted_width(read, layer.feed_forward().width);
+  read.gguf_says("feed_forward_length", std::int64_t{c.layers.front().feed_forward().width});
   if (!sees_both_ways(read)) return;
   c.has_head = false;
   for (Layer& layer : c.layers) {

@@ -12,6 +12,7 @@ constexpr std::string_view kGguf[] = {"llama", "llama-embed"}, kTypes[] = {"llam
 // Sets up Llama-Embed-Nemotron (2025), a Llama 3.1 with attention in both directions. Its config.json says how its rows are pooled.
 void see_both_ways(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.attention().causal = false;
+  read.gguf_says(kArchitecture, std::string(kGguf[1]));
   constexpr std::pair<std::string_view, PoolKind> kinds[] = {{"avg", PoolKind::mean}, {"cls", PoolKind::cls}, {"last", PoolKind::last}};
   const auto said = read.string("", "pooling");
   if (!said) return;

@@ -112,14 +112,12 @@ void read_attention(const Reader& read, Config& c) {
 // Returns for each layer whether it has experts. A list in config.json wins over the interval.
 std::vector<bool> layers_with_experts(const Reader& read, const Config& c, const DenseDefaults& dense) {
   const auto listed = c.gguf ? std::nullopt : read.file().integer_list(read.key("", "moe_layers"));
-  std::vector<bool> with(c.layers.size());
-  if (listed) {
-    const auto last = static_cast<std::int64_t>(with.size()) - 1;
-    for (const std::int64_t layer : *listed) with[static_cast<std::size_t>(read.in_range(layer, 0, last, "moe_layers"))] = true;
-    return with;
-  }
-  with = read_dense_layers(read, c, dense);
+  std::vector<bool> with = read_dense_layers(read, c, dense);
   with.flip();
+  if (!listed) return with;
+  const auto last = static_cast<std::int64_t>(with.size()) - 1;
+  with.assign(with.size(), false);
+  for (const std::int64_t layer : *listed) with[static_cast<std::size_t>(read.in_range(layer, 0, last, "moe_layers"))] = true;
   return with;
 }
 
@@ -147,6 +145,8 @@ void configure(const Reader& read, Config& c) {
   // config.json's intermediate_size is the width of experts, and GGUF's feed_forward_length that of layers without experts.
   if (c.gguf) return;
   const std::int32_t width = read.size("", "intermediate_size_mlp", kMaxWidth * 4, 16384);
+  read.gguf_says("feed_forward_length", std::int64_t{width});
+  read.gguf_lacks({"expert_gating_func"});
   for (Layer& layer : c.layers)
     if (FeedForward* network = layer.if_feed_forward()) network->width = width;
 }

@@ -62,6 +62,9 @@ void configure(const Reader& read, Config& c) {
   read_body(read, c, {.n_ctx = kContext, .eps = 1e-5});
   const Recurrent ssd = read_ssd(read, c, {.heads = 128, .key_heads = 8, .key_dim = 128, .value_dim = 64});
   for (Layer& layer : c.layers) layer.mixer = ssd;
+  for (const char* key : {"attention.head_count", "attention.head_count_kv", "feed_forward_length"}) read.gguf_says(key, std::int64_t{0});
+  if (ssd.value_width() != c.hidden_size)  // what the converter takes for heads of attention
+    for (const char* key : {"attention.key_length", "attention.value_length"}) read.gguf_says(key, std::int64_t{ssd.value_dim});
 }
 
 constexpr KeyName kKeysHybrid[] = {
@@ -103,7 +106,7 @@ std::vector<std::string_view> read_branches(const Reader& read, std::size_t coun
 }
 
 Mixture read_experts(const Reader& read, const Config& c) {
-  if (read.integer("moe_latent_size", "moe_latent_size").value_or(0) != 0)
+  if (read.quiet().integer("moe_latent_size", "moe_latent_size").value_or(0) != 0)
     read.unsupported(read.key("moe_latent_size", "moe_latent_size"), " (experts that read a narrower row) is not run");
   Mixture mixture = read_mixture(read, c,
                                  {.experts_key = "n_routed_experts",
@@ -118,6 +121,9 @@ Mixture read_experts(const Reader& read, const Config& c) {
                                   .floor = 1e-20f,
                                   .shared = SharedDefaults{.count = 1, .width_key = "moe_shared_expert_intermediate_size", .width = 7688}});
   if (mixture.shared) mixture.shared->network.bias = read.flag("", "mlp_bias", false);
+  read.gguf_says("expert_shared_count", read.integer("", "n_shared_experts").value_or(1));
+  read.gguf_lacks({"expert_gating_func", "expert_group_used_count"});
+  read.gguf_says(kArchitecture, std::string(kGgufHybrid[1]));
   return mixture;
 }
 
@@ -127,6 +133,8 @@ void configure_hybrid(const Reader& read, Config& c) {
   // GGUF files have the epsilon of these rms norms under one of two keys (llama.cpp).
   if (c.gguf && !read.has("attention.layer_norm_rms_epsilon", ""))
     c.eps = static_cast<float>(read.positive("attention.layer_norm_epsilon", "", 1e-5));
+  read.gguf_lacks({"attention.layer_norm_rms_epsilon"});
+  read.gguf_says("attention.layer_norm_epsilon", c.eps);
   const Recurrent ssd = read_ssd(read, c, {.heads = 128, .key_heads = 8, .key_dim = 128, .value_dim = 64});
   const auto branches = c.gguf ? std::vector<std::string_view>{} : read_branches(read, c.layers.size());
   const auto name = read.string("", "mlp_hidden_act");
@@ -157,6 +165,8 @@ void configure_hybrid(const Reader& read, Config& c) {
       layer.mixer = ssd;
     }
   }
+  say_kv_heads(read, c);
+  say_widths(read, c);
 }
 
 }  // namespace

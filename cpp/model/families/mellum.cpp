@@ -12,7 +12,7 @@ constexpr std::string_view kGguf[] = {"mellum"}, kTypes[] = {"mellum"};
 void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 32, .kv_heads = 4, .head_dim = c.gguf ? 0 : 128, .n_ctx = 131072});
   // In GGUF files, three of four layers have windows if there is no list (llama.cpp). config.json without a list means that none has.
-  read_windows(read, c, {.window = c.gguf ? 0 : 1024, .full_every = c.gguf ? 4 : 1});
+  read_windows(read, c, {.window = c.gguf ? 0 : 1024, .full_every = c.gguf ? 4 : 1, .gguf = GgufWindows::by_layer});
   // llama.cpp gives layers with windows the base of the others if a GGUF file has none for them.
   const double base = c.gguf ? read.positive("rope.freq_base", "", 10000.0) : 10000;
   read_ropes(read, c, {.theta = c.gguf ? 10000.0 : 500000, .partial = c.gguf ? 0.0 : 1, .window_theta = base, .by_kind = true});
@@ -20,6 +20,7 @@ void configure(const Reader& read, Config& c) {
   for (Layer& layer : c.layers) layer.attention().qk_norm = QkNorm::head;
   read_mixtures(read, c,
                 {.experts = 64, .chosen = 8, .width = 896, .normalised = true, .dense = DenseDefaults{.types_key = "mlp_layer_types"}});
+  read.gguf_lacks({"expert_weights_norm", "rope.freq_base_swa"});
 }
 
 }  // namespace

@@ -32,6 +32,9 @@ void configure(const Reader& read, Config& c) {
     branch = read.positive("", "scale_depth") / root;
     logits = read.positive("", "dim_model_base") / hidden;
   }
+  read.gguf_says("embedding_scale", c.embedding_scale);
+  read.gguf_says("residual_scale", branch);
+  read.gguf_says("logit_scale", 1 / logits);
   c.logit_scale = static_cast<float>(logits);
   for (Layer& layer : c.layers) layer.join.scale = static_cast<float>(branch);
 }

@@ -15,12 +15,14 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 8, .n_ctx = 131072});
   read_windows(read, c, {.window = 4096});
   read_ropes(read, c, {});
+  read.gguf_says(kArchitecture, "llama");
 }
 
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = 8, .head_dim = 128, .n_ctx = 262144, .eps = 1e-5});
   read_windows(read, c);
-  read_ropes(read, c, {.theta = 1e6});
+  read_ropes(read, c, {.theta = 1e6, .gguf_ramp = true});
+  if (const auto all = read.number("", "rope_parameters.mscale_all_dim")) read.gguf_says("rope.scaling.yarn_log_multiplier", *all);
   const double growth = read.number("attention.temperature_scale", "rope_parameters.llama_4_scaling_beta").value_or(0);
   if (growth == 0) return;
   if (!(growth > 0 && growth < 1e3))

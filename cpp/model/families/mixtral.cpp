@@ -28,6 +28,7 @@ void configure(const Reader& read, Config& c) {
   read_ropes(read, c, {.theta = c.gguf ? 1e4 : 1e6});
   set_mixtures(c, read_mixture(read, c, {.experts_key = "num_local_experts", .width_key = "", .experts = 8, .chosen = 2}),
                [](std::size_t) { return true; });
+  read.gguf_lacks({"expert_feed_forward_length"});
 }
 
 // A GGUF file of "llama" has experts if it says how many, or if its first layer has a router.

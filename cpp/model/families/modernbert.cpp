@@ -69,7 +69,7 @@ void read_layers(const Reader& read, Config& c) {
   c.embedding_norm = true;
   c.norm_bias = read.flag("", "norm_bias", false);
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 8192, .eps = 1e-5, .activation = Activation::gelu});
-  read_windows(read, c, {.window = 128, .full_every = 3, .full_first = true, .symmetric = true});
+  read_windows(read, c, {.window = 128, .full_every = 3, .full_first = true, .symmetric = true, .gguf = GgufWindows::size});
   if (!c.gguf && read.object("rope_scaling")) read.unsupported("rope_scaling is not run for ModernBERT");
   read_ropes(read, c, {.theta = 160000, .window_theta = 10000});
   read_attention_bias(read, c);
@@ -86,6 +86,8 @@ void configure(const Reader& read, Config& c) {
     c.mlm_head->dense_bias = c.classifier.dense_bias;
     c.mlm_head->bias = read.flag("", "decoder_bias", true);
   }
+  if (const auto every = read.integer("", "global_attn_every_n_layers")) read.gguf_says("attention.sliding_window_pattern", *every);
+  if (const auto name = read.string("", "hidden_activation")) read.gguf_says("hidden_activation", *name);
   const auto said = read.string("hidden_activation", "");  // GGUF only; read_sizes() has read config.json's activation
   for (Layer& layer : c.layers) {
     layer.attention().causal = false;

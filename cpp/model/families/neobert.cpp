@@ -48,6 +48,7 @@ void configure(const Reader& read, Config& c) {
     // The width is 2/3 of intermediate_size, rounded up to a multiple of 8. GGUF files have the 2/3, without the rounding.
     if (!c.gguf)
       width = static_cast<std::int32_t>(read.in_range(std::int64_t{2} * width / 3, 1, kMaxWidth * 4, "2/3 of intermediate_size"));
+    read.gguf_says("feed_forward_length", std::int64_t{width});
     width = (width + 7) / 8 * 8;
   }
 }

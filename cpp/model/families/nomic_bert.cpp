@@ -101,7 +101,7 @@ constexpr TensorName kMoeOwnNames[] = {
     {expert_down, "blk.{}.ffn_down_exps", "encoder.layers.{}.mlp.experts.mlp.w2", Fused::no, true, Bare::safetensors},
     {expert_sum_bias, "", "encoder.layers.{}.mlp.experts.bias", Fused::no, false, Bare::safetensors},
 };
-constexpr std::string_view kMoeGguf[] = {"nomic-bert-moe"};
+constexpr std::string_view kMoeGguf[] = {"nomic-bert-moe"}, kFolded[] = {"Mixture::sum_bias"};
 
 // Refuses settings of the training code that the released model does not use.
 void refuse_other_experts(const Reader& read) {
@@ -136,6 +136,7 @@ void configure_moe(const Reader& read, Config& c) {
                  .normalised = false,
                  .gguf_normalised = false,
                  .dense = DenseDefaults{.every_key = "moe_every_n_layers"}});
+  read.gguf_lacks({"expert_feed_forward_length"});
   for (Layer& layer : c.layers)
     if (Mixture* mixture = layer.if_mixture()) mixture->sum_bias = !c.gguf;
   if (c.gguf)
@@ -162,6 +163,7 @@ const Family nomic_bert_moe{.name = "nomic_bert_moe",
                             .more_names = kNames,
                             .keys = kKeys,
                             .configure = configure_moe,
-                            .claims = has_experts};
+                            .claims = has_experts,
+                            .folded_in_gguf = kFolded};
 
 }  // namespace pumice::model::families_in_files::nomic_bert

@@ -28,7 +28,7 @@ void configure1(const Reader& read, Config& c) {
   c.norm_weight = false;
   read_sizes(read, c, {.eps = 1e-5});
   read_ropes(read, c, {});
-  if (read.number("attention.clamp_kqv", "clip_qkv").value_or(0) > 0)
+  if (read.quiet().number("attention.clamp_kqv", "clip_qkv").value_or(0) > 0)
     read.unsupported("clip_qkv (clamped queries, keys and values) is not run");
   read_attention_bias(read, c);
 }
@@ -44,10 +44,12 @@ void read_second(const Reader& read, Config& c) {
 // For OLMo 3. Its GGUF files say "olmo2" and are recognized by their window.
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.eps = 1e-5});
-  read_windows(read, c, {.window = 4096, .full_every = 4});
+  read_windows(read, c, {.window = 4096, .full_every = 4, .gguf = GgufWindows::by_layer});
   const double theta = read.positive("rope.freq_base", "rope_theta", 500000);
   read_ropes(read, c, {.theta = theta, .window_theta = theta});
   read_second(read, c);
+  read.gguf_says(kArchitecture, "olmo2");
+  read.gguf_lacks({"rope.freq_base_swa"});
 }
 
 void configure2(const Reader& read, Config& c) {

@@ -25,10 +25,11 @@ void read_both(const Reader& read, Config& c, const SizeDefaults& sizes, double 
 }
 
 void configure(const Reader& read, Config& c) {
-  if (read.number("attention.clamp_kqv", "clip_qkv").value_or(0) > 0)
+  if (read.quiet().number("attention.clamp_kqv", "clip_qkv").value_or(0) > 0)
     read.unsupported("clip_qkv (clamped queries, keys and values) is not run");
   read_both(read, c, {.n_ctx = 4096, .eps = 1e-5}, 1e4,
             {.width_key = "", .experts = 64, .chosen = 8, .normalised = false, .gguf_normalised = false});
+  read.gguf_lacks({"expert_feed_forward_length", "expert_weights_norm"});
 }
 
 void configure_flex(const Reader& read, Config& c) {

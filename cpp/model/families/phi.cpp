@@ -43,8 +43,9 @@ constexpr TensorName kNames3[] = {
 // Phi-3-mini-4k has a window of 2,047, which is used as in transformers (llama.cpp switched it off: ggml-org/llama.cpp#13676).
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.n_ctx = 4096, .eps = 1e-5});
-  read_windows(read, c);
+  read_windows(read, c, {.gguf = GgufWindows::size});
   read_ropes(read, c, {.partial = 1});
+  read.gguf_lacks({"rope.scaling.type"});  // the tensors of longrope show it
 }
 
 }  // namespace

@@ -30,6 +30,10 @@ void configure2(const Reader& read, Config& c) {
   else
     read_common(read, c, {.kv_heads = 32}, kWindows, 10000);
   for (Layer& layer : c.layers) layer.attention().qkv_bias = true;
+  if (!c.gguf && read.text("model_type") != kTypes2[0]) {
+    read.gguf_says(kArchitecture, "qwen2vl");
+    say_sections(read, {});
+  }
 }
 
 // Lets tokens attend in both directions, as in embedders that were trained so (voyage-4-nano, pplx-embed).
@@ -47,7 +51,15 @@ void configure3(const Reader& read, Config& c) {
   read_common(read, c, {.kv_heads = 32, .head_dim = 128}, kWindows, 10000);
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) layer.attention().qk_norm = QkNorm::head;
-  const bool pplx = !c.gguf && read.text("model_type") == kTypes3[3];
+  const std::string type = c.gguf ? "" : read.text("model_type");
+  const bool pplx = type == kTypes3[3];
+  if (pplx) read.gguf_says(kArchitecture, "");  // the converter does not know it
+  if (type.starts_with("qwen3_vl")) {
+    read.gguf_says(kArchitecture, "qwen3vl");
+    say_sections(read, {});
+    const auto deep = read.file().integer_list("vision_config.deepstack_visual_indexes").value_or(std::vector<std::int64_t>{});
+    read.gguf_says("n_deepstack_layers", static_cast<std::int64_t>(deep.size()));
+  }
   if (pplx || read.flag("", "use_bidirectional_attention", false)) see_both_ways(read, c);
 }
 

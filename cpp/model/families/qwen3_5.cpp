@@ -14,6 +14,7 @@ namespace {
 using enum Role;
 
 constexpr std::string_view kGguf[] = {"qwen35"}, kTypes[] = {"qwen3_5_text", "qwen3_5"};
+constexpr std::string_view kFolded[] = {"Recurrent::tiled"};
 constexpr std::string_view kGgufMoe[] = {"qwen35moe"}, kTypesMoe[] = {"qwen3_5_moe_text", "qwen3_5_moe"};
 constexpr std::string_view kGgufNext[] = {"qwen3next"}, kTypesNext[] = {"qwen3_next"};
 constexpr TensorName kCommonNames[] = {
@@ -60,8 +61,10 @@ constexpr TypeName kLayerTypes[] = {{"linear_attention", "linear_attention"}, {"
 
 // Returns for each layer whether it is recurrent. A file has a list, or says that every n-th layer has attention.
 std::vector<bool> recurrent_layers(const Reader& read, std::size_t count) {
+  read.gguf_says("full_attention_interval", read.integer("", "full_attention_interval").value_or(4));
   std::vector<bool> recurrent;
   for (const std::string_view type : read_layer_types(read, count, kLayerTypes)) recurrent.push_back(type == "linear_attention");
+  if (!recurrent.empty()) read.gguf_says("attention.recurrent_layers", recurrent);
   const std::string where = read.key("attention.recurrent_layers", "");
   if (read.gguf() && read.file().has(where)) {
     const auto* flags = std::get_if<std::vector<bool>>(read.file().value(where));
@@ -92,6 +95,7 @@ void read_layers(const Reader& read, Config& c, const SizeDefaults& defaults) {
     a.gate = OutputGate{};
   }
   read_ropes(read, c, {.partial = 0.25});
+  if (const std::int64_t draft = read.integer("", "mtp_num_hidden_layers").value_or(0); draft != 0) say_draft_layers(read, c, draft);
   read_attention_bias(read, c);
   for (Layer& layer : c.layers)
     if (Attention* a = layer.if_attention()) a->gate->bias = a->qkv_bias;  // the rows of q_proj are those of q and of the gate
@@ -101,6 +105,7 @@ void read_layers_3_5(const Reader& read, Config& c, const SizeDefaults& defaults
   if (!read.flag("", "attn_output_gate", true))
     read.unsupported(read.key("", "attn_output_gate"), " false (attention without a gate) is not run");
   read_layers(read, c, defaults);
+  say_sections(read, {11, 11, 10});
   for (Layer& layer : c.layers)
     if (Recurrent* delta = layer.if_recurrent()) delta->tiled = c.gguf && c.family->tiled_in_gguf;
 }
@@ -115,6 +120,7 @@ void configure_moe(const Reader& read, Config& c) {
   read_layers_3_5(read, c, {.heads = 16, .kv_heads = 2, .head_dim = 256, .ffn_factor = 1, .n_ctx = 32768});
   Mixture mixture = read_mixture(read, c, {.experts = 256, .chosen = 8, .width = 512});
   mixture.shared = read_opened_expert(read, mixture, 512);
+  read.gguf_lacks({"feed_forward_length"});
   set_mixtures(c, mixture, [](std::size_t) { return true; });
   read_draft(read, c);
 }
@@ -123,6 +129,7 @@ void configure_next(const Reader& read, Config& c) {
   read_layers(read, c, {.heads = 16, .kv_heads = 2, .head_dim = 256, .n_ctx = 32768});
   Mixture mixture = read_mixture(read, c, {.experts = 512, .chosen = 10, .width = 512, .normalised = true});
   mixture.shared = read_opened_expert(read, mixture, 512);
+  read.gguf_lacks({"expert_weights_norm"});
   set_sparse_layers(read, c, mixture);
   read_draft(read, c);
 }
@@ -136,7 +143,8 @@ const Family qwen3_5{.name = "qwen3_5",
                      .names = kNames,
                      .more_names = names::kLlama,
                      .configure = configure,
-                     .tiled_in_gguf = true};
+                     .tiled_in_gguf = true,
+                     .folded_in_gguf = kFolded};
 
 const Family qwen3_5_moe{.name = "qwen3_5_moe",
                          .gguf_names = kGgufMoe,
@@ -145,7 +153,8 @@ const Family qwen3_5_moe{.name = "qwen3_5_moe",
                          .names = kNamesMoe,
                          .more_names = names::kLlama,
                          .configure = configure_moe,
-                         .tiled_in_gguf = true};
+                         .tiled_in_gguf = true,
+                         .folded_in_gguf = kFolded};
 
 const Family qwen3_next{.name = "qwen3_next",
                         .gguf_names = kGgufNext,

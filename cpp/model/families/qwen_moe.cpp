@@ -33,6 +33,7 @@ void configure2(const Reader& read, Config& c) {
   Mixture mixture = read_mixture(read, c, {.experts = 60, .chosen = 4, .width = 1408, .normalised = false, .gguf_normalised = false});
   mixture.shared = read_opened_expert(read, mixture, 5632);
   set_sparse_layers(read, c, mixture);
+  read.gguf_lacks({"expert_weights_norm"});
 }
 
 void configure3(const Reader& read, Config& c) {
@@ -42,6 +43,7 @@ void configure3(const Reader& read, Config& c) {
   read_attention_bias(read, c);
   for (Layer& layer : c.layers) layer.attention().qk_norm = QkNorm::head;
   set_sparse_layers(read, c, read_mixture(read, c, {.experts = 128, .chosen = 8, .width = 768, .normalised = false}));
+  read.gguf_lacks({"expert_weights_norm"});
 }
 
 }  // namespace

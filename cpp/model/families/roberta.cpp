@@ -16,6 +16,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   refuse_decoders(read);
   make_bert_layers(c);
+  read.gguf_says(kArchitecture, "bert");
   add_mlm_head(c);
 }
 

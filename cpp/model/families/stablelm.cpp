@@ -26,6 +26,7 @@ void configure(const Reader& read, Config& c) {
     parallel = true;
     for (std::size_t layer = 0; layer < c.layers.size(); ++layer) parallel = parallel && without_norm(layer);
   }
+  read.gguf_says("use_parallel_residual", true);
   for (Layer& layer : c.layers) {
     layer.join.parallel = parallel;
     layer.network_norms.before = !parallel;

@@ -6,15 +6,14 @@ without being converted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .keys import Config, gemma4_full_heads
-
 Array = npt.NDArray[Any]
+Config = dict[str, Any]  # config.json
 
 
 def part_of(x: Array, part: Mapping[str, Any]) -> Array:
@@ -58,12 +57,6 @@ def moves_columns(part: Mapping[str, Any]) -> bool:
     return bool(part["transposed"] or part["turned"] or part["columns"] is not None)
 
 
-def gemma4_rope(config: Config) -> dict[str, Array]:
-    """Returns factors that keep the first quarter of the frequencies and make the others almost 0."""
-    pairs = gemma4_full_heads(config)[0] // 2
-    return {"rope_freqs.weight": np.array([1.0] * (pairs // 4) + [1e30] * (pairs - pairs // 4), np.float32)}
-
-
 def multiplied(name: str, tensor: Array, config: Config) -> Array:
     """Falcon-H1: the converter multiplies matrices by the model's multipliers."""
     groups, state, inner = config["mamba_n_groups"], config["mamba_d_state"], config["mamba_n_heads"] * config["mamba_d_head"]
@@ -91,3 +84,7 @@ def normalised_head(name: str, tensor: Array, config: Config) -> Array:
         return tensor
     normalised: Array = tensor / (np.linalg.norm(tensor, axis=0) + np.float32(1e-7))
     return normalised
+
+
+# Families whose values the converter changes. Each function gets the name of a tensor of the folder, its values, and config.json.
+VALUES: dict[str, Callable[[str, Array, Config], Array]] = {"bailing_moe": normalised_head, "falcon_h1": multiplied}

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from .. import _core
 from ..chats.chat_templates import find_template
 from ..common.arguments import argument, checked_keywords, choice, flag, shown, shown_path
@@ -19,13 +21,12 @@ from ..errors import ModelFormatError, PumiceError, UnsupportedModelError
 from ..loading.hub import resolve
 from ..tokens.tokenizer_files import load_tokenizer
 from .calibration import TOKENS, Texts, listed_texts
+from .changes import Config
 from .container import IDS, Tensor, head_bytes, padded
 from .estimates import seconds
-from .forms import FORMS, WITHOUT_ARCHITECTURE, Form, model_keys, rope_tensors, row_of, text_half, xielu_keys
 from .job import Job, refuse_existing, source_key, split_size
-from .keys import Config
 from .mixes import MIXES, Chooser, file_type, outline
-from .packing import PLAIN, unpack_rows
+from .packing import PLAIN
 from .plans import ConversionPlan, plan_of, target_path
 from .quantization import quantize
 from .sizes import bits_asked
@@ -35,6 +36,7 @@ from .weights import Choose, Folder, Unit, matrices, plain_choice, small_tensors
 TARGETS = ("auto", "f32", "f16", "q4_0", "q8_0", "bf16")
 _POOLINGS = {"mean": 1, "cls": 2, "last": 3}  # <architecture>.pooling_type (llama_pooling_type in llama.h)
 _RANK = 4  # of classifiers
+_LONGROPE_IN = ("phi3", "minicpm", "minicpm3")  # architectures for which llama.cpp reads the tensors of longrope
 # The Dense modules behind pooling, in their order, and the one architecture whose files have them (EmbeddingGemma). Source: set_vocab() and
 # modify_tensors() of EmbeddingGemma in llama.cpp's conversion/gemma.py, with --sentence-transformers-dense-modules.
 _DENSE, _DENSE_IN = ("dense_2", "dense_3"), "gemma-embedding"
@@ -151,38 +153,51 @@ def _contents(path: Path, to: str, with_tokenizer: bool) -> _Contents:
     file = _core.open_file(str(layout.source))
     if file.kind == "gguf":
         raise ValueError(f"{shown_path(path)} is a GGUF file already; quantize() changes its formats")
-    config = text_half(file.metadata())
-    form, row = _form(file, config)
+    config, head = _text_half(file.metadata()), _core.gguf_head(file)
+    architecture, family = head["architecture"], head["family"]
+    if not architecture:
+        raise UnsupportedModelError(
+            f"{shown_path(file.path)}: llama.cpp has no architecture for {shown(config.get('model_type'))}, so GGUF has no form of it. "
+            "load() reads the folder"
+        )
+    if "rope_factors_long.weight" in head["tensors"] and architecture not in _LONGROPE_IN:
+        raise UnsupportedModelError(f"{shown_path(file.path)}: the GGUF form of {family} has no longrope")
     try:
-        keys = _keys(file, path, config, form, layout.config)
-        more = rope_tensors(config, form) | form.more(config)
-        dense = _dense(file, keys["general.architecture"], layout.config)
-        if "rope_factors_long.weight" in more and form.architecture not in ("phi3", "minicpm", "minicpm3"):
-            raise UnsupportedModelError(f"{shown_path(file.path)}: the GGUF form of {row} has no longrope")
-        keys |= _dense_keys(keys["general.architecture"], dense)
+        keys = _keys(file, path, config, head, layout.config)
+        dense = _dense(file, architecture, layout.config)
+        keys |= _dense_keys(architecture, dense)
 
         pairs = False
 
         def units_of(choose: Choose) -> list[Unit]:
             nonlocal pairs
-            folder = Folder(file, form, config, choose)
+            folder = Folder(file, family, config, choose)
             pairs = folder.pairs
-            return [*folder.units(), *small_tensors(more), *matrices(dense, choose)]
+            return [*folder.units(), *small_tensors(head["tensors"]), *matrices(dense, choose)]
 
         units = units_of(plain_choice("auto" if to not in TARGETS or to == "auto" else to.upper()))
         if to not in TARGETS:
             units = units_of(_mixed(to, keys, units))
     except (KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
         what = f"config.json has no {error}" if isinstance(error, KeyError) else f"config.json: {error}"
-        raise ModelFormatError(f"{file.path}: {what}, which the GGUF form of {row} needs", file=file.path) from None
+        raise ModelFormatError(f"{file.path}: {what}, which the GGUF form of {family} needs", file=file.path) from None
     keys |= {"general.file_type": file_type(units) if to in TARGETS else MIXES[to].file_type, "general.quantization_version": 2}
     beside = [Path(weights.path) for weights, _ in dense.values()]
     source = source_key(file, beside)
     contents = _Contents(keys, units, source, lambda: source_key(file, beside) == source)
-    _check_same(file, contents, form.folded + (_OF_PAIRS if pairs else ()))
+    _check_same(file, contents, (*head["folded"], *(_OF_PAIRS if pairs else ())))
     if with_tokenizer:
-        keys |= _tokenizer(file, int(config["vocab_size"]), form.architecture)
+        keys |= _tokenizer(file, int(config["vocab_size"]), architecture)
     return contents
+
+
+def _text_half(config: Config) -> Config:
+    """Returns the settings of a model's text half: of a multimodal folder those in text_config, and what only the whole model says."""
+    half = config.get("text_config")
+    if not isinstance(half, dict):
+        return config
+    whole = {key: config[key] for key in ("architectures", "tie_word_embeddings") if key in config}
+    return {**config, **half, **whole}
 
 
 def _mixed(to: str, keys: Mapping[str, Any], units: Sequence[Unit]) -> Choose:
@@ -243,38 +258,20 @@ def _check_same(file: _core.ModelFile, contents: _Contents, changed: tuple[str, 
         )
 
 
-def _form(file: _core.ModelFile, config: Config) -> tuple[Form, str]:
-    row, kind = row_of(config), config.get("model_type")
-    if kind in WITHOUT_ARCHITECTURE:
-        raise UnsupportedModelError(
-            f"{shown_path(file.path)}: llama.cpp has no architecture for {shown(kind)}, so GGUF has no form of it. load() reads the folder"
-        )
-    if not row:
-        raise UnsupportedModelError(
-            f"{shown_path(file.path)}: convert() knows no GGUF form of {shown(kind)}. It knows those of: {', '.join(sorted(FORMS))}"
-        )
-    return FORMS[row], row
+def _keys(file: _core.ModelFile, path: Path, config: Config, head: Mapping[str, Any], sentence: SentenceConfig) -> dict[str, Any]:
+    said = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in head["keys"].items()}
+    keys = {"general.architecture": head["architecture"]} | said | {"general.type": "model", "general.name": path.resolve().name}
+    more = {"vocab_size": int(config["vocab_size"])} | _ends(file, config, head["generates"], sentence)
+    return keys | {f"{head['architecture']}.{key}": value for key, value in more.items()}
 
 
-def _keys(file: _core.ModelFile, path: Path, config: Config, form: Form, sentence: SentenceConfig) -> dict[str, Any]:
-    keys = model_keys(config, form)
-    architecture = keys["general.architecture"]
-    scalars = {
-        name: unpack_rows(kind, file.read(name), 1) for name, kind, _, _ in file.tensors if ".act_fn." in name
-    }  # of xIELU: one number each
-    keys |= xielu_keys(scalars) | {"general.type": "model", "general.name": path.resolve().name}
-    keys[f"{architecture}.vocab_size"] = int(config["vocab_size"])
-    keys |= {f"{architecture}.{key}": value for key, value in _ends(file, config, form, sentence).items()}
-    return keys
-
-
-def _ends(file: _core.ModelFile, config: Config, form: Form, sentence: SentenceConfig) -> dict[str, Any]:
-    """Returns the keys of what stands behind the layers: pooling, or the labels of a classifier."""
+def _ends(file: _core.ModelFile, config: Config, generates: bool, sentence: SentenceConfig) -> dict[str, Any]:
+    """Returns the keys of what stands behind the layers: pooling, or the labels of a classifier. generates: of a family that generates."""
     labels = config.get("id2label") if _classifies(config) else None
     if labels:
         names = {"classifier.output_labels": [str(labels[key]) for key in sorted(labels, key=int)]}
         # In a decoder's file, this pooling says that the difference of two labels is a score (Qwen 3 rerankers).
-        return names if form.causal else {"pooling_type": _RANK} | names
+        return names if generates else {"pooling_type": _RANK} | names
     if not sentence.pooling:
         return {}
     if len(sentence.pooling) > 1 or sentence.pooling[0] not in _POOLINGS:

@@ -13,10 +13,8 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import ModelFormatError, UnsupportedModelError
-from .changes import Array, moves_columns, part_of
+from .changes import VALUES, Array, Config, moves_columns, part_of
 from .container import IDS, Tensor
-from .forms import Form
-from .keys import Config
 from .packing import PLAIN, Float32, fits, pack_rows, q5_0_of_a4, unpack_rows
 
 Choose = Callable[[str, tuple[int, ...], str], str]  # (name, shape, the source's format) -> the format that is written
@@ -113,8 +111,8 @@ def _by_numbers(name: str) -> list[Any]:
 class Folder:
     """The tensors of a safetensors folder in their GGUF form."""
 
-    def __init__(self, file: _core.ModelFile, form: Form, config: Config, choose: Choose) -> None:
-        self._file, self._form, self._config, self._choose = _Tensors(file), form, config, choose
+    def __init__(self, file: _core.ModelFile, family: str, config: Config, choose: Choose) -> None:
+        self._file, self._family, self._config, self._choose = _Tensors(file), family, config, choose
         self._parts = _core.gguf_parts(file)
         self._formats = {name: kind for name, kind, _ in self._file.tensors}
 
@@ -148,7 +146,8 @@ class Folder:
         try:
             if source.files[0] not in self._parts:
                 raise ValueError(f"{source.name} has no name in GGUF")
-            values = self._form.values(source.name, values, self._config)
+            if self._family in VALUES:
+                values = VALUES[self._family](source.name, values, self._config)
             return {part["name"]: part_of(values, part) for part in self._parts[source.files[0]]}
         except (ValueError, IndexError) as error:
             raise ModelFormatError(

@@ -119,7 +119,7 @@ def first_variants(gguf: bool = False) -> dict[str, str]:
         for variant in VARIANTS.values():
             if variant.kind != kind or variant.pending:
                 continue
-            if not gguf or (variant.family in random_gguf.FORMS and variant.name not in random_gguf.WITHOUT):
+            if not gguf or (variant.family in random_gguf.WRITTEN and variant.name not in random_gguf.WITHOUT):
                 found.setdefault(variant.family, variant.name)
     return found
 

@@ -14,7 +14,7 @@ import random_gguf
 import random_models
 from mixes import COLUMNS, COMPARED, ENCODERS, ENCODERS_RATIO, ENCODERS_TITLE, MIXES, NOT_COMPARED, RATIO, SAME, WIDE, is_mixture
 from paths import ROOT
-from random_gguf import FORMS, Packed
+from random_gguf import WRITTEN, Packed
 from random_models import VARIANTS
 
 import pumice
@@ -90,13 +90,13 @@ def page_rows(part: int) -> list[list[str]]:
 
 
 def test_every_decoder_with_a_gguf_form_has_its_row() -> None:
-    decoders = {variant.family for variant in VARIANTS.values() if variant.kind == "decoder"} & set(FORMS)
+    decoders = {variant.family for variant in VARIANTS.values() if variant.kind == "decoder"} & WRITTEN
     assert {VARIANTS[name].family for name in WIDE} == decoders, "a wide model (kind mix) in tests/random_models for each"
     assert [row[1] for row in page_rows(0)] == COMPARED, "python tests/make_mix_table.py writes the page anew"
 
 
 def test_every_encoder_with_a_gguf_form_has_its_row() -> None:
-    encoders = {variant.family for variant in VARIANTS.values() if variant.kind == "encoder" and variant.family in FORMS}
+    encoders = {variant.family for variant in VARIANTS.values() if variant.kind == "encoder" and variant.family in WRITTEN}
     encoders -= {VARIANTS[name].family for name in WIDE}  # decoders that encode are in WIDE
     assert NOT_COMPARED.keys() <= encoders | set(WIDE)
     encoders -= NOT_COMPARED.keys()

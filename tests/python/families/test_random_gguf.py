@@ -10,13 +10,22 @@ import numpy as np
 import pytest
 import random_gguf
 import random_models
-from random_gguf import FORMS, WITHOUT
+from random_gguf import WITHOUT, WRITTEN
 from random_models import VARIANTS
 
 import pumice
 from pumice import _core
 
-BOTH = [v for v in VARIANTS.values() if not v.pending and v.family in FORMS and v.name not in WITHOUT]
+BOTH = [v for v in VARIANTS.values() if not v.pending and v.family in WRITTEN and v.name not in WITHOUT]
+_LONGROPE = "longrope's factors divide frequencies, instead of multiplying their base's powers"
+_RAMP = "Llama 3's ramp is rounded as a factor, not as a frequency"
+_STRETCHED = "the stretched base is rounded to float32"
+_TILES = "the columns of a head's outputs are summed in another order"
+# Families whose logits differ in some bits from the folder's, and why. The order of rows (in_pairs) is another reason.
+INEXACT = {
+    "apertus": _RAMP, "falcon_h1": "the converter multiplies matrices by the multipliers", "hunyuan": _STRETCHED,
+    "hunyuan_moe": _STRETCHED, "llama4": _RAMP, "minicpm3": _LONGROPE, "phi3": _LONGROPE, "qwen3_5": _TILES, "qwen3_5_moe": _TILES,
+}  # fmt: skip
 RUN = [v.name for v in BOTH if v.kind == "decoder"]
 ENCODERS = [v.name for v in BOTH if v.kind in random_models.ENCODERS]
 
@@ -34,11 +43,11 @@ def logits(path: Path, tokenizer: Path, ids: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", RUN)
 def test_gguf_gives_the_logits_of_the_folder(name: str, tmp_path: Path) -> None:
-    form, ids = FORMS[VARIANTS[name].family], random_models.golden(name)["ids"]
+    ids = random_models.golden(name)["ids"]
     folder = random_models.make_folder(name, tmp_path)
     expected = logits(folder, folder, ids)
     found = logits(random_gguf.make_gguf(name, tmp_path), folder, ids)
-    if in_pairs(folder) or form.inexact:
+    if in_pairs(folder) or VARIANTS[name].family in INEXACT:
         # The delta rule enlarges the differences of earlier layers (measured: 8e-5).
         assert np.abs(found - expected).max() <= (2e-4 if VARIANTS[name].family.startswith("qwen3_5") else 5e-5)
     else:
@@ -182,7 +191,4 @@ def test_old_files_of_qwen3_next(tmp_path: Path) -> None:
 
 
 def test_what_has_no_gguf_form_is_a_variant_of_a_family_that_has() -> None:
-    assert all(VARIANTS[name].family in FORMS for name in WITHOUT)
-    architectures = pumice.build_info()["architectures"]
-    known = {name for family in architectures.values() for name in family["gguf"]}
-    assert {form.architecture for form in FORMS.values()} <= known
+    assert all(VARIANTS[name].family in WRITTEN for name in WITHOUT)

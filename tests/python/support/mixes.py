@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import random_models
-from random_gguf import FORMS
+from random_gguf import WRITTEN
 from random_models import VARIANTS
 
 # Name of a mix -> its value in llama.cpp's enum llama_ftype.
@@ -23,8 +23,8 @@ RATIO = 1.02  # largest allowed ratio of pumice's divergence to llama.cpp's
 # other texts.
 ENCODERS_RATIO = 1.05
 
-WIDE = [variant.name for variant in VARIANTS.values() if variant.kind == "mix" and variant.family in FORMS]
-ENCODERS = [variant.name for variant in VARIANTS.values() if variant.kind == "encoder_mix" and variant.family in FORMS]
+WIDE = [variant.name for variant in VARIANTS.values() if variant.kind == "mix" and variant.family in WRITTEN]
+ENCODERS = [variant.name for variant in VARIANTS.values() if variant.kind == "encoder_mix" and variant.family in WRITTEN]
 # Families, and small models, that cannot be compared with llama.cpp, and why. They have no row on the page.
 NOT_COMPARED = {
     "deepseek_v2_wide": "llama.cpp loads a file without attention.q_lora_rank only if it has 26 or 27 layers",
