@@ -1,12 +1,14 @@
-"""Ctrl-C must raise KeyboardInterrupt within 100 ms in load, encode, generate, quantize and doctor (the tests allow 500 ms). Afterwards
-the model must give the same results as before."""
+"""Ctrl-C must raise KeyboardInterrupt within 100 ms in load, encode, generate, quantize and doctor. The tests assert 500 ms, of processor
+time (patience.py). Afterwards the model must give the same results as before."""
 
 from __future__ import annotations
 
 import _thread
+import functools
 import hashlib
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -20,14 +22,14 @@ import pytest
 import random_gguf
 import random_models
 import samples
+from patience import FACTOR, PATIENCE, WALLS, Elapsed, Watch, process_seconds, report, wait_until
 from small_files import gguf_file, gguf_keys
 
 import pumice
 from pumice import _core
 from pumice.gguf import calibration, job, weights
 
-# Seconds from Ctrl-C to KeyboardInterrupt: the goal, and the most that these tests allow.
-PROMISED, ASSERTED = 0.1, 0.5
+PROMISED = 0.1  # seconds from Ctrl-C to KeyboardInterrupt
 
 
 @pytest.fixture(autouse=True)
@@ -38,14 +40,14 @@ def ctrl_c_is_heard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def interrupted_after(delay: float, work: Callable[[], object]) -> float:
-    """Calls work() and sends SIGINT after `delay` seconds. Returns the seconds from the signal to KeyboardInterrupt."""
-    sent, failed = 0.0, False
+def interrupted(when: Callable[[], object], work: Callable[[], object], sent: list[Watch] | None = None) -> Elapsed:
+    """Calls work(), and sends SIGINT when when() returns in another thread. Returns what passed from the signal to KeyboardInterrupt. A
+    watch that was begun at the signal is added to `sent`."""
+    watches, failed = [] if sent is None else sent, False
 
     def send() -> None:
-        nonlocal sent
-        time.sleep(delay)
-        sent = time.perf_counter()
+        when()
+        watches.append(Watch())
         if not failed:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -55,19 +57,17 @@ def interrupted_after(delay: float, work: Callable[[], object]) -> float:
         _thread.start_new_thread(send, ())
         try:
             work()
-            time.sleep(5)  # if the work ends early, the signal interrupts this sleep, and the time since `sent` is still right
+            time.sleep(PATIENCE)  # if the work ends early, the signal interrupts this sleep, and the time since the signal is still right
             raise AssertionError("the work ended before it was interrupted")
         except Exception:
             failed = True
             raise
-    return time.perf_counter() - sent
+    return watches[0].elapsed()
 
 
-def report(name: str, latencies: list[float]) -> None:
-    median, late, worst = (np.percentile(latencies, share) * 1000 for share in (50, 99, 100))
-    print(f"{name}: median {median:.0f} ms, p99 {late:.0f} ms, worst {worst:.0f} ms of {len(latencies)}")
-    assert np.median(latencies) <= PROMISED * 2
-    assert max(latencies) <= ASSERTED
+def interrupted_after(delay: float, work: Callable[[], object], sent: list[Watch] | None = None) -> Elapsed:
+    """Calls work(), and sends SIGINT after `delay` seconds."""
+    return interrupted(lambda: time.sleep(delay), work, sent)
 
 
 POINTS = int(os.environ.get("PUMICE_TEST_POINTS", "60"))  # `make soak` has 2,000
@@ -105,12 +105,14 @@ def test_random_points_of_every_call(device: str, tmp_path: Path) -> None:
 
         before = answers()
         names = [name for name in works if device == "cpu" or name not in ("convert", "quantize")]
-        latencies: dict[str, list[float]] = {name: [] for name in names}
+        for name in names:  # software Vulkan compiles some pipelines when they first run, and nothing stops it (docs/vulkan.md)
+            works[name]()
+        latencies: dict[str, list[Elapsed]] = {name: [] for name in names}
         for i in range(POINTS):
             name = names[i % len(names)]
             latencies[name].append(interrupted_after(rng.uniform(0.005, 0.15), lambda name=name: forever(works[name])))
-        print({name: f"{max(found) * 1000:.0f} ms" for name, found in latencies.items()})
-        report(f"random points on {device}", [each for found in latencies.values() for each in found])
+        print({name: f"{max(each.wall for each in found) * 1000:.0f} ms" for name, found in latencies.items()})
+        report(f"random points on {device}", [each for found in latencies.values() for each in found], PROMISED)
         assert answers() == before
         assert model.cache_stats()["pages_in_use"] == talks.cache_stats()["pages_in_use"] == 0
 
@@ -119,7 +121,7 @@ def test_encode(minilm: pumice.Model) -> None:
     before = minilm.encode("stone")
     texts = [f"sentence number {i} about stones and rivers" for i in range(100_000)]
     rng = random.Random(1)
-    report("encode", [interrupted_after(rng.uniform(0.05, 1.5), lambda: minilm.encode(texts)) for _ in range(8)])
+    report("encode", [interrupted_after(rng.uniform(0.05, 1.5), lambda: minilm.encode(texts)) for _ in range(8)], PROMISED)
     assert np.array_equal(minilm.encode("stone"), before)
 
 
@@ -136,7 +138,7 @@ def test_short_texts_while_others_hold_the_device(minilm: pumice.Model) -> None:
         while True:
             assert np.array_equal(minilm.encode("stone"), before)
 
-    report("short texts", [interrupted_after(rng.uniform(0.05, 0.5), short_calls) for _ in range(6)])
+    report("short texts", [interrupted_after(rng.uniform(0.05, 0.5), short_calls) for _ in range(6)], PROMISED)
     for thread in others:
         thread.join()
     assert np.array_equal(minilm.encode("stone"), before)
@@ -152,7 +154,7 @@ def test_calibration(tmp_path: Path) -> None:
         while True:
             calibration.pack("blk.1.ffn_down.weight", "Q4_K")
 
-    report("calibration", [interrupted_after(rng.uniform(0.05, 2.0), work) for _ in range(5)])
+    report("calibration", [interrupted_after(rng.uniform(0.05, 2.0), work) for _ in range(5)], PROMISED)
 
 
 def test_generate_and_prefill(smollm2: pumice.Model) -> None:
@@ -167,91 +169,115 @@ def test_generate_and_prefill(smollm2: pumice.Model) -> None:
             )
             for _ in range(6)
         ],
+        PROMISED,
     )
-    report(
-        "prefill", [interrupted_after(rng.uniform(0.05, 1.0), lambda: smollm2.generate(long_prompt, max_new_tokens=1)) for _ in range(6)]
-    )
+    prefills = [interrupted_after(rng.uniform(0.05, 1.0), lambda: smollm2.generate(long_prompt, max_new_tokens=1)) for _ in range(6)]
+    report("prefill", prefills, PROMISED)
     assert smollm2.generate("Stones are", max_new_tokens=12, temperature=0).ids.tolist() == before.ids.tolist()
 
 
 def test_doctor() -> None:
     """Ctrl-C must work even while a driver compiles pipelines. Software Vulkan takes seconds to compile the pipelines of one program."""
     rng = random.Random(6)
-    report("doctor", [interrupted_after(rng.uniform(0.1, 12.0), pumice.doctor) for _ in range(3)])
+
+    def doctors() -> None:
+        while True:
+            pumice.doctor()
+
+    report("doctor", [interrupted_after(rng.uniform(0.1, 12.0), doctors) for _ in range(3)], PROMISED)
 
 
 def test_the_command_doctor_ends_at_once(tmp_path: Path) -> None:
     """The command must end at once on Ctrl-C, even while a Vulkan driver compiles shaders. (Its shader cache is switched off here.)"""
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "MESA_SHADER_CACHE_DISABLE": "1"}
     for seconds in (2.0, 6.0):
+        ended = children_seconds()
         child = subprocess.Popen([sys.executable, "-m", "pumice", "doctor"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         time.sleep(seconds)
+        used = process_seconds(child.pid)
         sent = time.perf_counter()
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=PATIENCE)
+        wall = time.perf_counter() - sent
         assert (child.returncode, out, err) == (1, b"", b"pumice: interrupted\n")
-        assert time.perf_counter() - sent < 2 * ASSERTED
+        work = children_seconds() - ended - used  # of all its threads
+        print(f"the command doctor ended after {work * 1e3:.0f} ms of processor time, {wall * 1e3:.0f} ms")
+        assert work < 2 * FACTOR * PROMISED * len(os.sched_getaffinity(0))
+        assert not WALLS or wall < 2 * FACTOR * PROMISED
+
+
+def children_seconds() -> float:
+    """Returns the processor seconds of all processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_partial_result_is_kept(smollm2: pumice.Model) -> None:
-    timer = threading.Timer(1.0, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
+    before = smollm2.stats()["decoded_tokens"]
+
+    def send() -> None:
+        wait_until(lambda: smollm2.stats()["decoded_tokens"] >= before + 20)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
     with pytest.raises(KeyboardInterrupt) as caught:
-        timer.start()
-        smollm2.generate("Once upon a time", max_new_tokens=8000, temperature=1.2, seed=3)
-    timer.cancel()
+        _thread.start_new_thread(send, ())
+        smollm2.generate("Once upon a time", max_new_tokens=8000, temperature=1.2, seed=3, ignore_eos=True)
     partial = caught.value.partial  # type: ignore[attr-defined]
     assert partial.finish_reason == "cancelled" and len(partial.ids) > 0 and partial.text
 
 
-def longest_hold_of_the_gil(work: Callable[[], object]) -> float:
-    """Returns the longest time in seconds for which work() let no other Python thread run. No signal handler could run then, either."""
-    gaps, done = [0.0], threading.Event()
+def longest_hold_of_the_gil(work: Callable[[list[Watch]], object]) -> Elapsed:
+    """Returns the longest time, of that since a signal, for which work() let no other Python thread run. No signal handler could run then,
+    either. work() adds a watch to its argument as it sends the signal."""
+    gaps, sent, done = [Elapsed(0.0, 0.0)], list[Watch](), threading.Event()
 
     def tick() -> None:
-        last = time.perf_counter()
+        last = Elapsed(0.0, 0.0)
         while not done.wait(0.001):
-            now = time.perf_counter()
-            gaps.append(now - last)
-            last = now
+            if sent:
+                now = sent[0].elapsed()
+                gaps.append(Elapsed(now.work - last.work, now.wall - last.wall))
+                last = now
 
     thread = threading.Thread(target=tick)
     thread.start()
     try:
-        work()
+        work(sent)
     finally:
         done.set()
         thread.join()
-    return max(gaps)
+    return Elapsed(max(each.work for each in gaps), max(each.wall for each in gaps))
 
 
 def test_load() -> None:
     rng = random.Random(4)
 
-    def load(path: Path) -> list[tuple[float, float]]:
-        """Returns for each of six loads the seconds from Ctrl-C to KeyboardInterrupt, and the longest time in the same load for which no
-        other Python thread could run."""
+    def load(path: Path) -> list[tuple[Elapsed, Elapsed]]:
+        """Returns for each of six loads what passed from Ctrl-C to KeyboardInterrupt, and the longest part of it for which no other Python
+        thread could run."""
         begin = time.perf_counter()
         pumice.load(path, device="cpu").close()
         whole = time.perf_counter() - begin
         found = []
         for _ in range(6):
-            latencies: list[float] = []
+            latencies: list[Elapsed] = []
             point = rng.uniform(0.02, 0.8) * whole
 
-            def interrupted(point: float = point, latencies: list[float] = latencies) -> None:
-                latencies.append(interrupted_after(point, lambda: pumice.load(path, device="cpu")))
+            def loads(sent: list[Watch], point: float = point, latencies: list[Elapsed] = latencies) -> None:
+                latencies.append(interrupted_after(point, lambda: pumice.load(path, device="cpu"), sent))
 
-            held = longest_hold_of_the_gil(interrupted)
+            held = longest_hold_of_the_gil(loads)
             found.append((latencies[0], held))
         return found
 
-    report("load of SmolLM2", [latency for latency, _ in load(samples.smollm2())])
+    report("load of SmolLM2", [latency for latency, _ in load(samples.smollm2())], PROMISED)
     # `tokenizers` builds Gemma's vocabulary of 262,144 words in one call that holds the GIL for 0.3 s or more. Ctrl-C takes effect only
-    # after that call, so it is taken off: as measured in the same load, because another load may take twice the time on a busy machine.
+    # after that call, so what it takes from the signal on is taken off.
     found = load(samples.gemma3())
-    worst, held = max(latency for latency, _ in found), max(held for _, held in found)
-    print(f"load of Gemma 3: worst {worst * 1000:.0f} ms, with the GIL held by `tokenizers` for {held * 1000:.0f} ms at once")
-    assert max(latency - held for latency, held in found) <= ASSERTED
+    held = max((held for _, held in found), key=lambda each: each.work)
+    print(f"`tokenizers` held the GIL behind the signal for up to {held.work * 1e3:.0f} ms of processor time, {held.wall * 1e3:.0f} ms")
+    rest = [Elapsed(latency.work - held.work, latency.wall - held.wall) for latency, held in found]
+    report("load of Gemma 3 without that", rest, PROMISED)
 
 
 @pytest.mark.parametrize("slow", ["tokenizer", "piece", "disk", "end"])
@@ -268,19 +294,21 @@ def test_quantize(slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     seconds = time.thread_time() - begin
 
     def slowed(function: Callable[..., object], first: int = 0) -> Callable[..., object]:
-        """Makes calls of a function take 4 seconds or more, from call number `first` on. Signals do not interrupt hashing, as they do
-        sleep()."""
+        """Makes calls of a function take 4 seconds or more of processor time, from call number `first` on. Signals do not interrupt
+        hashing, as they do sleep()."""
         calls = iter(range(1 << 30))
 
         def call(*given: object) -> object:
             if next(calls) >= first:
+                begun.set()
                 hashlib.pbkdf2_hmac("sha256", b"", b"", int(4 / seconds * 100_000))
             return function(*given)
 
         return call
 
-    latencies = []
+    begun, latencies = threading.Event(), []
     for _ in range(3):
+        begun.clear()
         with monkeypatch.context() as patch:
             if slow == "tokenizer":
                 patch.setattr(calibration, "load_tokenizer", slowed(calibration.load_tokenizer))
@@ -290,8 +318,10 @@ def test_quantize(slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 patch.setattr(job, "_JOURNAL_SECONDS", 0.0 if slow == "disk" else 1e9)
                 begins = not (tmp_path / "q.gguf.journal").exists()  # then the first wait for the disk precedes the work
                 patch.setattr(os, "fsync", slowed(os.fsync, first=int(begins)))
-            latencies.append(interrupted_after(1.0, lambda: quantize(source, output, to="q3_k_s", texts=texts, progress=False)))
-    report(f"quantize ({slow})", latencies)
+            work = functools.partial(quantize, source, output, to="q3_k_s", texts=texts, progress=False)
+            latencies.append(interrupted(lambda: begun.wait(PATIENCE) and time.sleep(0.2), work))
+            assert begun.is_set()
+    report(f"quantize ({slow})", latencies, PROMISED)
     quantize(source, output, to="q3_k_s", texts=ids, progress=False)
     quantize(source, tmp_path / "whole.gguf", to="q3_k_s", texts=ids, progress=False)
     assert output.read_bytes() == (tmp_path / "whole.gguf").read_bytes()

@@ -70,9 +70,7 @@ for i in range(60):
 stop = True
 for thread in threads:
     thread.join()
-end = time.time() + 5
-while m.stats()["pages_in_use"] and time.time() < end:
-    time.sleep(0.01)
+wait_until(lambda: not m.stats()["pages_in_use"])
 print(came, wrong, m.stats()["pages_in_use"])
 """
     ended = run(code)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import random_models
 import samples
+from patience import PATIENCE, Watch, wait_until
 
 import pumice
 
@@ -118,7 +119,7 @@ def test_times_of_the_queue_and_of_the_first_token(tmp_path: Path) -> None:
                 if model.stats()["waiting"] == wanted:
                     return time.perf_counter() if wanted else last
                 last = now
-                assert last < begin + 60
+                assert last < begin + PATIENCE
                 time.sleep(0.001)
 
         model.set_limits(running=1)
@@ -148,16 +149,16 @@ def test_generate_goes_on_during_a_long_encode(minilm: pumice.Model, smollm2: pu
 
     worker = threading.Thread(target=encode)
     worker.start()
-    time.sleep(0.5)
-    begin = time.perf_counter()
+    wait_until(lambda: minilm.stats()["runs"])
+    runs, watch = minilm.stats()["runs"], Watch()
     smollm2.generate("Stones", max_new_tokens=8, temperature=0)
-    seconds = time.perf_counter() - begin
+    runs, took = minilm.stats()["runs"] - runs, watch.elapsed()
     assert worker.is_alive(), "the encode ended before the generation: nothing was shown"
     stop.set()
     worker.join()
     assert progress == ["done"]
-    print(f"8 tokens during an encode of 100,000 texts: {seconds:.2f} s")
-    assert seconds < 5
+    print(f"8 tokens during an encode of 100,000 texts: {runs} runs of the encoder, {took}")
+    assert runs < 5 * 8
 
 
 def test_four_chats_in_turns_reuse_their_own_prefix(smollm2: pumice.Model) -> None:
@@ -250,15 +251,17 @@ def test_chunk_seconds(smollm2: pumice.Model) -> None:
 def test_max_seconds(smollm2: pumice.Model) -> None:
     """The engine must end a call at its deadline and return the tokens so far, even while no thread reads the stream of the call."""
     given = {"max_new_tokens": 4000, "ignore_eos": True, "temperature": 0}
-    answer = smollm2.generate("Rivers", **given, max_seconds=0.5)
-    assert answer.finish_reason == "cancelled" and 0 < len(answer.ids) < 4000 and answer.params.max_seconds == 0.5
+    for seconds in (0.5, 2.0, 8.0, 32.0):  # on a busy machine, no token may come for long
+        answer = smollm2.generate("Rivers", **given, max_seconds=seconds)
+        assert answer.finish_reason == "cancelled" and answer.params.max_seconds == seconds
+        if answer.ids.size:
+            break
+    assert 0 < len(answer.ids) < 4000
     assert answer.ids.tolist() == smollm2.generate("Rivers", **{**given, "max_new_tokens": len(answer.ids)}, max_seconds=1e6).ids.tolist()
-    stream = smollm2.stream("Rivers", **given, max_seconds=0.5)
+    stream = smollm2.stream("Rivers", **given, max_seconds=seconds)
     first = next(stream)
-    end = time.monotonic() + 10
-    while smollm2.stats()["running"] + smollm2.stats()["lagging"] and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: not smollm2.stats()["running"] + smollm2.stats()["lagging"])
     ids = [*first.ids.tolist(), *(i for chunk in stream for i in chunk.ids.tolist())]
-    assert stream.result.finish_reason == "cancelled" and 0 < len(ids) <= 4000
+    assert stream.result.finish_reason == "cancelled" and len(ids) < 4000
     with pytest.raises(ValueError, match="max_seconds"):
         smollm2.generate("Rivers", max_seconds=-1)

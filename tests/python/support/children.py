@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paths import ROOT, SUPPORT
+from patience import PATIENCE
 
 HEAD = """
 import os, sys, threading, time
 import samples, pumice
+from patience import PATIENCE, wait_until
 def forever(work):
     while True:
         work()
@@ -28,8 +30,8 @@ def in_children(work, times):
         pid = os.fork()
         if pid == 0:
             os._exit(0 if work() else 3)
-        end = time.time() + 30
-        while (done := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.time() < end:
+        end = time.monotonic() + PATIENCE
+        while (done := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
             time.sleep(0.01)
         if done == (0, 0):
             os.kill(pid, 9)
@@ -41,7 +43,7 @@ def in_children(work, times):
 """
 
 
-def run(code: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def run(code: str, timeout: float = 5 * PATIENCE) -> subprocess.CompletedProcess[str]:
     """Runs code to its end."""
     return subprocess.run([sys.executable, "-c", HEAD + code], env=_environment(), capture_output=True, text=True, timeout=timeout)
 
@@ -72,5 +74,5 @@ def begun(code: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _environment() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(ROOT / "examples"), str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
     return {**os.environ, "PYTHONPATH": path}

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from patience import PATIENCE
+
 SUPPORT = Path(__file__).parent
 OPEN, READ, WRITE, NAME, SYNC = 1, 2, 4, 8, 16  # kinds of calls, as in file_faults.c
 ACTIONS = {
@@ -38,7 +40,6 @@ CHANGES = ("cut", "removed", "replaced", "rewritten")  # of the file that is rea
 ERRNO = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO}
 MOST = 20  # calls of a reader that fail, in a sample; a writer of so few calls has all of them fail
 KILLS = 100  # points at which a writer is killed, if all are tried
-SECONDS = 60  # a child that takes longer hangs
 
 
 def library(folder: Path) -> Path:
@@ -88,7 +89,7 @@ def forked(work: Callable[[], str]) -> str:
         os.write(sends, said.encode("utf-8", "replace"))
         os._exit(0)
     os.close(sends)
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + PATIENCE
     status = None
     while status is None and time.monotonic() < end:
         found, ended = os.waitpid(child, os.WNOHANG)
@@ -99,7 +100,7 @@ def forked(work: Callable[[], str]) -> str:
     with open(receives, "rb") as file:
         said = file.read().decode()
     if status is None:
-        return f"!it hangs: no result in {SECONDS} s"
+        return f"!it hangs: no result in {PATIENCE} s"
     if os.WIFSIGNALED(status):
         return "killed" if os.WTERMSIG(status) == signal.SIGKILL else f"!died of signal {os.WTERMSIG(status)}"
     return said

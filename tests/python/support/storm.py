@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import random_gguf
 import random_models
+from patience import PATIENCE
 from small_files import gguf_keys
 
 import pumice
@@ -188,8 +189,8 @@ class Storm:
             self.check(prompt, given, answer)
 
     def held(self) -> str:
-        """Waits at most 10 s until the model has no request and holds no page. Returns what is left as a text, or "" if nothing is."""
-        end = time.monotonic() + 10
+        """Waits until the model has no request and holds no page. Returns what is left as a text, or "" if nothing is."""
+        end = time.monotonic() + PATIENCE
         while True:
             stats = self.model.stats()
             left = {name: stats[name] for name in ("running", "waiting", "lagging", "pages_in_use") if stats[name]}
