@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
 from asgi import Answer, Client, with_server
+from patience import until
 
 import pumice
 
@@ -167,9 +167,7 @@ def test_a_client_that_leaves_frees_its_pages(smollm2: pumice.Model) -> None:
             await asyncio.sleep(0.01)
         leave.set()
         assert not (await waits).whole
-        until = time.monotonic() + 60
-        while smollm2.stats()["running"] and time.monotonic() < until:
-            await asyncio.sleep(0.01)
+        await until(lambda: not smollm2.stats()["running"])
         return before, smollm2.stats()["running"]
 
     assert with_server({"chat": smollm2}, work) == (0, 0)

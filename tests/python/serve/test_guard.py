@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from servers import Here, request_bytes, serving, until
+from patience import wait_until
+from servers import Here, request_bytes, serving
 
 import pumice
 from pumice.serve.calls import Call
@@ -193,7 +194,7 @@ def test_the_log_has_the_traceback_of_a_500_under_the_clients_id(plain: Here, ca
             sent = {**body, "stream": where == "streamed"}
             told = {"x-request-id": "mine-1"}
             reply = plain.get(path, told) if where == "ended" else plain.post(path, sent, told)
-            until(lambda: not plain.served.calls and logged())  # an answer may be sent before what fails behind it is logged
+            wait_until(lambda: not plain.served.calls and logged())  # an answer may be sent before what fails behind it is logged
         lines = logged()
         assert len(lines) == 1 and lines[0].exc_info is not None and "broken" in str(lines[0].exc_info[1]), where
         if where == "parsed":

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import samples
 from asgi import Client, running
-from servers import LOOPS, Command, Here, Reply, read_all, reply_of, request_bytes, serving, until
+from patience import PATIENCE, Watch, thread_seconds, until, wait_until
+from servers import LOOPS, Command, Here, Reply, read_all, reply_of, request_bytes, serving
 
 import pumice
 from pumice.serve import app, connections
@@ -27,18 +28,19 @@ HI = [{"role": "user", "content": "Hi"}]
 
 @pytest.fixture(scope="module")
 def here(smollm2: pumice.Model, minilm: pumice.Model) -> Iterator[Here]:
-    """A server whose clocks are short."""
-    with serving(
-        {"chat": smollm2, "embed": minilm},
-        header_seconds=0.6,
-        body_seconds=0.6,
-        write_seconds=1.0,
-        max_body=1 << 20,
-        max_bodies=2 << 20,
-        connections=40,
-    ) as found:
+    with serving({"chat": smollm2, "embed": minilm}, max_body=1 << 20, max_bodies=2 << 20, connections=40) as found:
         yield found
-        until(lambda: not found.served.calls and found.served.held_bytes == 0)  # a client has its answer before the server has tidied up
+        # A client has its answer before the server has tidied up.
+        wait_until(lambda: not found.served.calls and found.served.held_bytes == 0)
+
+
+@pytest.fixture(scope="module")
+def hasty(smollm2: pumice.Model, minilm: pumice.Model) -> Iterator[Here]:
+    """A server whose clocks are short."""
+    clocks = {"header_seconds": 2.0, "body_seconds": 2.0, "write_seconds": 1.0}
+    with serving({"chat": smollm2, "embed": minilm}, **clocks) as found:
+        yield found
+        wait_until(lambda: not found.served.calls and found.served.held_bytes == 0)
 
 
 def is_well(here: Here) -> bool:
@@ -57,24 +59,22 @@ def test_large_headers(here: Here) -> None:
     assert is_well(here)
 
 
-def test_headers_that_do_not_end(here: Here) -> None:
-    with here.connect() as half, here.connect() as silent, here.connect() as slow:
-        begun = time.monotonic()
+def test_headers_that_do_not_end(hasty: Here) -> None:
+    with hasty.connect() as half, hasty.connect() as silent, hasty.connect() as slow:
         half.sendall(b"GET /health HTTP/1.1\r\nHost: loc")
         for _ in range(4):  # a byte now and then does not help
             slow.sendall(b"G")
             time.sleep(0.1)
         reply = reply_of(read_all(half))
-        assert reply.status == 408 and "0.6 s" in reply.error["message"]
+        assert reply.status == 408 and "2 s" in reply.error["message"]
         assert reply_of(read_all(slow)).status == 408
         assert read_all(silent) == b""  # browsers open connections that they may not use: there is no request to answer
-        assert time.monotonic() - begun < 10
 
 
-def test_a_connection_is_kept_between_requests_and_its_next_headers_have_a_clock(here: Here) -> None:
+def test_a_connection_is_kept_between_requests_and_its_next_headers_have_a_clock(hasty: Here) -> None:
     request = request_bytes("GET", "/health", headers={"Connection": "keep-alive"})
-    with here.connect() as connection:
-        for pause in (0.0, 1.5):  # longer than the clock for headers, which does not run between requests
+    with hasty.connect() as connection:
+        for pause in (0.0, 3.0):  # longer than the clock for headers, which does not run between requests
             time.sleep(pause)
             connection.sendall(request)
             answer = b""
@@ -91,7 +91,7 @@ def test_too_many_connections(minilm: pumice.Model) -> None:
     with serving({"embed": minilm}, connections=10) as here:
         opened = [here.connect() for _ in range(30)]
         try:
-            until(lambda: len(here.process.server_state.connections) == 10)
+            wait_until(lambda: len(here.process.server_state.connections) == 10)
             for each in opened[10:]:
                 refused = reply_of(read_all(each))
                 assert refused.status == 503 and refused.headers["retry-after"] == "1" and "10 connections" in refused.error["message"]
@@ -100,7 +100,7 @@ def test_too_many_connections(minilm: pumice.Model) -> None:
         finally:
             for each in opened:
                 each.close()
-        until(lambda: not here.process.server_state.connections)
+        wait_until(lambda: not here.process.server_state.connections)
         assert here.get("/health").status == 200
 
 
@@ -123,17 +123,17 @@ def test_ten_thousand_connections() -> None:
             assert reply_of(read_all(each)).status == 200
         for each in kept:
             each.close()
-        until(lambda: server.get("/health").status == 200)
+        wait_until(lambda: server.get("/health").status == 200)
         server.tell()
         assert server.end() == 0
 
 
 # ---------------------------------------------------------------- bodies
-def test_a_body_that_does_not_arrive(here: Here) -> None:
+def test_a_body_that_does_not_arrive(hasty: Here) -> None:
     for head in ("Content-Length: 100", "Transfer-Encoding: chunked"):
         sent = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode()
-        reply = reply_of(here.raw(sent))
-        assert reply.status == 408 and "0.6 s" in reply.error["message"]
+        reply = reply_of(hasty.raw(sent))
+        assert reply.status == 408 and "2 s" in reply.error["message"]
 
 
 def test_a_large_body(here: Here) -> None:
@@ -145,9 +145,9 @@ def test_a_large_body(here: Here) -> None:
     endless = here.connect()
     try:  # the rest of a refused body is read for some seconds, so that the client can read why, and then the connection ends
         endless.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
-        begun = time.monotonic()
-        with pytest.raises(OSError):
-            while time.monotonic() - begun < 30:
+        end = time.monotonic() + PATIENCE
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            while time.monotonic() < end:
                 endless.sendall(chunk)
     finally:
         endless.close()
@@ -164,8 +164,8 @@ def test_an_answer_to_a_request_that_is_still_sent_is_read(minilm: pumice.Model,
         408: b"GET /health HTTP/1.1\r\nHost: loc",
         503: request_bytes("GET", "/health"),
     }
-    with serving({"embed": minilm}, loop, connections=10, max_body=1 << 20, header_seconds=2.0) as here, ExitStack() as opened:
-        monkeypatch.setattr(connections, "REST_SECONDS", 60.0)
+    with serving({"embed": minilm}, loop, connections=10, max_body=1 << 20, header_seconds=4.0) as here, ExitStack() as opened:
+        monkeypatch.setattr(connections, "REST_SECONDS", 600.0)
         for status, request in requests.items():
             if status == 503:
                 for _ in range(10):
@@ -185,16 +185,16 @@ def test_an_answer_to_a_request_that_is_still_sent_is_read(minilm: pumice.Model,
                 assert client.recv(1) == b""
         monkeypatch.setattr(connections, "REST_SECONDS", 0.3)
         with here.connect() as client, pytest.raises((ConnectionResetError, BrokenPipeError)):
-            begun = time.monotonic()
+            end = time.monotonic() + PATIENCE
             client.sendall(requests[503])
-            while time.monotonic() - begun < 30:
+            while time.monotonic() < end:
                 client.sendall(b"a" * 10000)
                 time.sleep(0.01)
-        until(lambda: len(here.process.server_state.connections) == 10)
+        wait_until(lambda: len(here.process.server_state.connections) == 10)
 
 
 def test_connections_that_wait_for_their_clients_are_bounded(minilm: pumice.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REST_SECONDS", 60.0)
+    monkeypatch.setattr(connections, "REST_SECONDS", 600.0)
     monkeypatch.setattr(connections, "LINGERING", 5)
     with serving({"embed": minilm}, connections=4, header_seconds=300.0) as here, ExitStack() as opened:
 
@@ -205,21 +205,19 @@ def test_connections_that_wait_for_their_clients_are_bounded(minilm: pumice.Mode
             return len(here.process.server_state.connections)
 
         kept = some(4)
-        until(lambda: are_open() == 4)
+        wait_until(lambda: are_open() == 4)
         refused = some(20)
         assert all(reply_of(read_all(each)).status == 503 for each in refused)
-        until(lambda: are_open() == 9)
+        wait_until(lambda: are_open() == 9)
         kept[0].sendall(request_bytes("GET", "/health"))
         assert reply_of(read_all(kept[0])).status == 200
         kept[0].close()
-        until(lambda: are_open() == 8)
+        wait_until(lambda: are_open() == 8)
         assert here.get("/health").status == 200  # those that wait hold no place
         refused[0].close()
-        until(lambda: are_open() == 7)
-        begun = time.monotonic()
+        wait_until(lambda: are_open() == 7)
         here.process.stop()
-        until(lambda: not are_open())
-        assert time.monotonic() - begun < 15  # a stop does not wait for them
+        wait_until(lambda: not are_open())  # a stop does not wait for them
 
 
 def test_an_error_of_head_has_no_body(here: Here, caplog: pytest.LogCaptureFixture) -> None:
@@ -232,13 +230,18 @@ def test_an_error_of_head_has_no_body(here: Here, caplog: pytest.LogCaptureFixtu
 
 def test_bodies_of_all_requests_together(minilm: pumice.Model) -> None:
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {1 << 20}\r\n\r\n".encode()
-    with serving({"embed": minilm}, body_seconds=3.0, max_body=1 << 20, max_bodies=2 << 20) as here:
-        opened = [here.connect() for _ in range(4)]
-        for each in opened:
-            each.sendall(head + b" " * 900000)
-        statuses = sorted(reply_of(read_all(each)).status for each in opened)
-        assert 503 in statuses and set(statuses) <= {503, 408}  # the others wait for their last bytes
-        until(lambda: here.served.held_bytes == 0)
+    with serving({"embed": minilm}, body_seconds=300.0, max_body=1 << 20, max_bodies=2 << 20) as here, ExitStack() as opened:
+        waits = [opened.enter_context(here.connect()) for _ in range(2)]
+        for each in waits:
+            each.sendall(head + b" " * 900_000)
+        wait_until(lambda: here.served.held_bytes >= 1_800_000)
+        refused = [opened.enter_context(here.connect()) for _ in range(2)]
+        for each in refused:
+            each.sendall(head + b" " * 900_000)
+        assert [reply_of(read_all(each)).status for each in refused] == [503, 503]
+        for each in waits:  # the others wait for their last bytes
+            each.close()
+        wait_until(lambda: here.served.held_bytes == 0)
 
 
 @pytest.mark.parametrize(
@@ -315,20 +318,21 @@ def test_the_most_of_each_field(here: Here, path: str, change: dict[str, Any], p
 
 # ---------------------------------------------------------------- requests that take long
 def served_meanwhile(chat: pumice.Model, body: dict[str, Any]) -> tuple[Reply, int]:
-    """Sends a request, and others until it is answered. Returns its answer, and how many others were answered meanwhile. None of these may
-    take more than a second and more than half of the time."""
+    """Sends a request, and others until it is answered. Returns its answer, and how many others were answered meanwhile. The event loop
+    must have little to do for each of them: it does none of the work of the request."""
     with serving({"chat": chat}) as here, here.begun(CHAT, body) as slow:
         slow.setblocking(False)
-        data, times = b"", []
+        begun, data, others = thread_seconds(here.thread), b"", 0
         while not data:
-            begun = time.monotonic()
             assert here.get("/health").status == 200
-            times.append(time.monotonic() - begun)
+            others += 1
             with suppress(BlockingIOError):
                 data = slow.recv(65536)
         slow.setblocking(True)
-        assert max(times) < max(1, sum(times) / 2), "the event loop was busy"
-        return reply_of(data + read_all(slow)), len(times)
+        each = (thread_seconds(here.thread) - begun) / others
+        print(f"{others} requests meanwhile, {each * 1e3:.1f} ms of the event loop's processor time for each")
+        assert each < 0.1, "the event loop was busy"
+        return reply_of(data + read_all(slow)), others
 
 
 def test_a_chat_template_that_works_for_long() -> None:
@@ -336,10 +340,10 @@ def test_a_chat_template_that_works_for_long() -> None:
     template = "{% for i in range(count) %}{% for k in range(count) %}{% endfor %}{% endfor %}{{ messages[0].content }}"
     with pumice.load(samples.smollm2(), chat_template=template, device="cpu") as chat:
         body = {"model": "chat", "messages": HI, "max_tokens": 1, "chat_template_kwargs": {"count": 100_000}}
-        begun = time.monotonic()
+        watch = Watch()
         reply, others = served_meanwhile(chat, body)
     assert reply.status == 400 and "template" in reply.error["message"] and reply.error["param"] == "messages", reply.body
-    assert time.monotonic() - begun < 5 * 2  # a template is stopped after a second, and this may be the first that the process renders
+    assert watch.elapsed().work < 5 * 2  # a template is stopped after a second, and this may be the first that the process renders
     assert others > 3
 
 
@@ -369,10 +373,10 @@ def test_a_schema_that_takes_long(smollm2: pumice.Model) -> None:
     kinds = [{"anyOf": [{"properties": {f"p{i}{k}": {"type": "integer"}}} for k in range(4)]} for i in range(12)]
     schema = {"name": "a", "schema": {"allOf": kinds}}
     body = {"model": "chat", "messages": HI, "max_tokens": 1, "response_format": {"type": "json_schema", "json_schema": schema}}
-    begun = time.monotonic()
+    watch = Watch()
     reply, others = served_meanwhile(smollm2, body)
     assert reply.status == 400 and reply.error["param"] == "response_format", reply.body
-    assert time.monotonic() - begun < 5 * 5
+    assert watch.elapsed().work < 5 * 5
     assert others > 3
 
 
@@ -484,17 +488,17 @@ def test_other_methods(here: Here) -> None:
 
 
 # ---------------------------------------------------------------- clients that do not read
-def test_a_client_that_reads_nothing(here: Here) -> None:
+def test_a_client_that_reads_nothing(hasty: Here) -> None:
     """The connection must be closed, and its request must end."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.connect(("127.0.0.1", here.port))
+    connection.connect(("127.0.0.1", hasty.port))
     body = {"model": "embed", "input": ["a b c"] * 2048, "encoding_format": "float"}
     connection.sendall(request_bytes("POST", "/v1/embeddings", json.dumps(body).encode()))
-    until(lambda: here.served.calls)
-    until(lambda: not here.process.server_state.connections and not here.served.calls, 80)
+    wait_until(lambda: hasty.served.calls)
+    wait_until(lambda: not hasty.process.server_state.connections and not hasty.served.calls)
     connection.close()
-    assert is_well(here)
+    assert is_well(hasty)
 
 
 def test_a_client_that_reads_slowly(smollm2: pumice.Model) -> None:
@@ -514,10 +518,7 @@ def test_a_client_that_reads_slowly(smollm2: pumice.Model) -> None:
     async def main() -> str:
         async with running(application) as others:
             slow = asyncio.create_task(Client(slowly).post(CHAT, body))
-            begun = time.monotonic()
-            while not smollm2.stats()["lagging"]:
-                assert time.monotonic() - begun < 60
-                await asyncio.sleep(0.01)
+            await until(lambda: smollm2.stats()["lagging"])
             for _ in range(3):
                 assert (await others.post(CHAT, {"messages": HI, "max_tokens": 4})).status == 200
             assert smollm2.stats()["lagging"] == 1 and not slow.done()
@@ -553,14 +554,14 @@ def test_a_stream_that_nobody_reads(smollm2: pumice.Model, silent: bool) -> None
 
     asyncio.run(main())
     assert (b": ping\n\n" in sent) == silent
-    until(lambda: not smollm2.stats()["running"])
+    wait_until(lambda: not smollm2.stats()["running"])
 
 
 def test_a_stream_that_ends_as_a_ping_was_sent() -> None:
     """On Python 3.10 and 3.11, the watch of the stream went on for ever: its cancellation was lost."""
     sent: list[bytes] = []
 
-    async def main() -> int:
+    async def main() -> None:
         pinged = asyncio.Event()
 
         async def send(message: Any) -> None:
@@ -572,8 +573,7 @@ def test_a_stream_that_ends_as_a_ping_was_sent() -> None:
         call: Any = SimpleNamespace(server=SimpleNamespace(settings=settings), ended_by=None, named=dict, send_message=send)
         async with Events(call, lambda failure: b"", b"ping"):
             await pinged.wait()
-        await asyncio.sleep(0.3)
-        return len(asyncio.all_tasks())
+        await until(lambda: len(asyncio.all_tasks()) == 1)
 
-    assert asyncio.run(main()) == 1
+    asyncio.run(main())
     assert sent == [b"", b"ping", b""]

@@ -13,13 +13,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paths import ROOT
+from patience import PATIENCE, wait_until
 
 from pumice.serve import app
 from pumice.serve.process import Process, listen
@@ -74,10 +74,10 @@ class At:
 
     port: int
 
-    def connect(self, timeout: float = 60.0) -> socket.socket:
+    def connect(self, timeout: float = PATIENCE) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
 
-    def raw(self, data: bytes, timeout: float = 60.0) -> bytes:
+    def raw(self, data: bytes, timeout: float = PATIENCE) -> bytes:
         """Sends bytes, and returns all bytes that come until the server closes the connection."""
         with self.connect(timeout) as connection:
             with contextlib.suppress(OSError):  # the server may close before it has read all
@@ -110,21 +110,13 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def until(true: Callable[[], Any], seconds: float = 60.0) -> float:
-    """Waits until something is true. Returns how long that took."""
-    begun = time.monotonic()
-    while not true():
-        assert time.monotonic() - begun < seconds, "it did not become true in time"
-        time.sleep(0.002)
-    return time.monotonic() - begun
-
-
 class Here(At):
     """A client of a server in a thread of this process, and the server."""
 
-    def __init__(self, process: Process, port: int) -> None:
+    def __init__(self, process: Process, port: int, thread: int) -> None:
+        """thread: the number in the kernel of the thread that runs the event loop."""
         super().__init__(port)
-        self.process, self.served = process, process.served
+        self.process, self.served, self.thread = process, process.served, thread
 
 
 @contextlib.contextmanager
@@ -135,14 +127,14 @@ def serving(models: Mapping[str, Any], loop: str = "asyncio", ready: bool = True
     thread = threading.Thread(target=process.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
-        here = Here(process, listening.getsockname()[1])
-        until(lambda: (process.served.not_ready is None if ready else process.started) or not thread.is_alive())
+        here = Here(process, listening.getsockname()[1], thread.native_id or 0)
+        wait_until(lambda: (process.served.not_ready is None if ready else process.started) or not thread.is_alive())
         assert thread.is_alive(), "the server has ended"
         yield here
     finally:
         if not process.stops:
             process.stop()
-        thread.join(60)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -176,9 +168,9 @@ class Command(At):
         with open(f"/proc/self/fd/{file.fileno()}") as again:  # with a position of its own
             return again.read()
 
-    def wait_ready(self, seconds: float = 120.0) -> Command:
+    def wait_ready(self) -> Command:
         """Waits for the line that says that the server is ready, and learns its port."""
-        until(lambda: "serves" in self.out or self.process.poll() is not None, seconds)
+        wait_until(lambda: "serves" in self.out or self.process.poll() is not None)
         found = re.search(r"http://[^ ]*:(\d+)", self.out)
         assert "serves" in self.out, (self.out, self.errors)
         self.port = int(found[1]) if found else 0
@@ -187,9 +179,9 @@ class Command(At):
     def tell(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
-    def end(self, seconds: float = 60.0) -> int:
+    def end(self) -> int:
         """Waits for the end. Returns the exit code."""
-        return self.process.wait(seconds)
+        return self.process.wait(PATIENCE)
 
     def __enter__(self) -> Command:
         return self
