@@ -44,7 +44,7 @@ def environment(folder: Path, name: str) -> Path:
 def ready(url: str) -> bool:
     """Returns whether the server has loaded its models."""
     try:
-        with urllib.request.urlopen(f"{url}/ready", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/ready", timeout=60) as answer:
             return bool(answer.status == 200)
     except urllib.error.URLError:
         return False

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+sys.path.append(str(Path(__file__).parents[1] / "python" / "support"))  # patience.py
 pytest.register_assert_rewrite("looks")  # so that its assertions say what they compared
 from looks import EACH_LOOK, Look, Server  # noqa: E402
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
+from patience import PATIENCE
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 SIZES = {"narrow": (320, 640), "wide": (1280, 800)}
 EACH_LOOK = [(scheme, size) for scheme in ("light", "dark") for size in SIZES]
-expect.set_options(timeout=20_000)  # ms; a machine may be busy
+expect.set_options(timeout=PATIENCE * 1000)
 # Chromium logs these for answers that are errors, and for a server that is down. The page shows both to the user.
 EXPECTED = re.compile(r"Failed to load resource: (the server responded with a status of (400|401|404|429|503)|net::ERR_)")
 WATCH = """
@@ -30,7 +31,6 @@ class Server:
     """A server of the page as a process, which can be killed and started again on its port."""
 
     READY = "health"  # the path that answers 200 once the page can be used
-    START_SECONDS = 30
 
     def __init__(self) -> None:
         with socket.socket() as free:
@@ -46,14 +46,14 @@ class Server:
 
     def start(self) -> None:
         self.process = subprocess.Popen(self.command())
-        end = time.monotonic() + self.START_SECONDS
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end and self.process.poll() is None:
             try:
                 self.read(self.READY)
                 return
             except OSError:
                 time.sleep(0.05)
-        raise TimeoutError(f"the server did not start within {self.START_SECONDS} s: {self.command()}")
+        raise TimeoutError(f"the server did not start within {PATIENCE} s: {self.command()}")
 
     def kill(self) -> None:
         assert self.process
@@ -61,7 +61,7 @@ class Server:
         self.process.wait()
 
     def read(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=PATIENCE) as answer:
             return str(answer.read(), "utf-8")
 
     def get(self, path: str) -> Any:
@@ -78,7 +78,7 @@ class Look:
         self.context: BrowserContext = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **more)  # type: ignore[arg-type]
         self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=server.url)
         self.context.add_init_script(WATCH)
-        self.context.set_default_timeout(60_000)
+        self.context.set_default_timeout(PATIENCE * 1000)
         self.wrong: list[str] = []
         self.pages: list[Page] = []
 

@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from looks import Look, Server, ask, button, check, ended, last, press, reach
+from patience import PATIENCE, wait_until
 from playwright.sync_api import Browser, Page, expect
 
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ class StandIn(Server):
 
     def post(self, path: str, body: dict[str, Any]) -> None:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             answer.read()
 
     def log(self) -> list[dict[str, Any]]:
@@ -391,9 +391,7 @@ def test_stop_and_go_on(look: Look) -> None:
     expect(page.locator("#status")).to_have_text("Stopped.")
     text = last(page).locator(".text").inner_text()
     assert "word3" in text and "word199" not in text
-    end = time.monotonic() + 5
-    while 'pumice_running{model="chat"} 0' not in urllib.request.urlopen(look.server.url + "metrics").read().decode():
-        assert time.monotonic() < end, "the server still writes"
+    wait_until(lambda: 'pumice_running{model="chat"} 0' in look.server.read("metrics"))  # else the server still writes
     press(page, last(page).get_by_label("Go on"), back=True)
     expect(last(page)).to_contain_text("and goes on from there.")
     assert last(page).locator(".text").inner_text().startswith(text)
@@ -913,12 +911,12 @@ def test_figures(each_look: Look) -> None:
     expect(tokens.locator("polyline")).to_have_count(2)
     expect(page.locator(".chart", has_text="Requests that run.").locator(".legend li").first).to_contain_text("0")
     check(page, "figures")
-    before = len([e for e in each_look.server.log() if e["path"] == "/metrics"])
     # A counter is shown as its rate, a histogram as the mean of what came in between: each answer's first token takes 0.05 s there.
     each_look.server.post("v1/chat/completions", {"model": "chat", "messages": [{"role": "user", "content": "hello"}]})
     expect(page.locator(".chart", has_text="Time to the first token.").locator(".legend .figure")).to_have_text("0.05")
     assert float(tokens.locator(".most").inner_text()) > 0
     press(page, button(page, "Pause"))
+    before = len([e for e in each_look.server.log() if e["path"] == "/metrics"])
     page.wait_for_timeout(2500)
     assert len([e for e in each_look.server.log() if e["path"] == "/metrics"]) <= before + 1
 

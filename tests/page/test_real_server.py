@@ -9,12 +9,12 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from looks import Look, Server, ask, button, check, ended, last, press, reach
+from patience import PATIENCE, wait_until
 from playwright.sync_api import Page, expect
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -34,7 +34,6 @@ class RealServer(Server):
     """`pumice serve`."""
 
     READY = "ready"
-    START_SECONDS = 120
 
     def command(self) -> list[str]:
         return [os.environ.get("PUMICE_PYTHON", sys.executable), "-c", SERVE, str(EXAMPLES), str(self.port)]
@@ -43,7 +42,7 @@ class RealServer(Server):
         """Stops it as service managers do. It ends after its grace."""
         assert self.process
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0
+        assert self.process.wait(PATIENCE) == 0
 
     def figure(self, line: str) -> float:
         """Returns a figure of /metrics."""
@@ -80,7 +79,7 @@ def begin(page: Page, text: str) -> None:
 
 def grown(page: Page, characters: int) -> None:
     """Waits until the last answer has so many characters."""
-    expect(last(page).locator(".text")).to_have_text(re.compile(rf"^[\s\S]{{{characters},}}"), timeout=60_000)
+    expect(last(page).locator(".text")).to_have_text(re.compile(rf"^[\s\S]{{{characters},}}"), timeout=PATIENCE * 1000)
 
 
 def test_send(each_look: Look) -> None:
@@ -112,9 +111,7 @@ def test_stop_and_go_on(look: Look, server: RealServer) -> None:
     page.keyboard.press("Escape")
     ended(page)
     expect(page.locator("#status")).to_have_text("Stopped.")
-    end = time.monotonic() + 10
-    while server.figure('pumice_requests_running{model="chat"}') != 0:
-        assert time.monotonic() < end, "the server still writes"
+    wait_until(lambda: server.figure('pumice_requests_running{model="chat"}') == 0)  # else the server still writes
     before = text_of(page)
     last(page).get_by_label("Go on").click()
     grown(page, len(before) + 80)

@@ -6,7 +6,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import samples
+from patience import wait_until
 
 import pumice
 from pumice.arrow import Encode, Generate
@@ -233,10 +233,7 @@ def test_chats_end_with_an_error_of_one(smollm2: pumice.Model) -> None:
     before = smollm2.cache_stats()["pages_in_use"]
     with pytest.raises(pumice.PumiceError, match="tokens"):
         generate(pa.table({"prompt": ["stone " * 20000, "Say yes.", "Say no."]}))
-    end = time.monotonic() + 5
-    while smollm2.cache_stats()["pages_in_use"] > before and time.monotonic() < end:
-        time.sleep(0.01)
-    assert smollm2.cache_stats()["pages_in_use"] == before
+    wait_until(lambda: smollm2.cache_stats()["pages_in_use"] == before)
 
 
 def test_what_generate_does_not_take(smollm2: pumice.Model) -> None:

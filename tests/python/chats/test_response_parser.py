@@ -295,9 +295,9 @@ def test_long_calls_in_python_take_linear_time() -> None:
         "f" * 600_000,
         "f(" + "a" * 600_000,
     ):
-        start = time.monotonic()
+        start = time.thread_time()
         parse(LFM2, [f"<|tool_call_start|>[{text}]<|tool_call_end|>"])
-        assert time.monotonic() - start < 5
+        assert time.thread_time() - start < 5
 
 
 # ---- response templates of models --------------------------------------------------------------------------------

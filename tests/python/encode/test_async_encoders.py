@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from module_models import PAIRS, TEXTS, make_folder
+from patience import PATIENCE, Elapsed, Watch, report, until, wait_until
 
 import pumice
 from pumice.event_loops.waits import Waits
@@ -219,12 +220,9 @@ def test_calls_of_one_moment(name: str, tmp_path: Path) -> None:
             asyncio.run(main())
 
 
-def idle(model: pumice.Model, seconds: float) -> bool:
-    """Waits at most `seconds` until no thread encodes for an event loop. Returns whether that happened."""
-    end = time.monotonic() + seconds
+def idle(model: pumice.Model) -> bool:
+    """Returns whether no thread encodes for an event loop."""
     workers = Pools.of(model).encode
-    while workers._free < workers._threads and time.monotonic() < end:
-        time.sleep(0.005)
     return workers._free == workers._threads
 
 
@@ -248,7 +246,7 @@ def test_a_cancelled_aencode_reads_no_more_texts(name: str, tmp_path: Path) -> N
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert idle(model, 5)
+            wait_until(lambda: idle(model))
 
         asyncio.run(main())
         assert_same(model.encode("a stone", output=output), wanted)
@@ -259,19 +257,19 @@ def test_a_cancelled_arank_stops(name: str, tmp_path: Path) -> None:
     documents = [f"stone {i}" for i in range(100_000)]
     with loaded(name, tmp_path) as model:
 
-        async def main() -> float:
+        async def main() -> Elapsed:
             task = asyncio.create_task(model.arank("a stone", documents))
+            await until(lambda: not idle(model))
             await asyncio.sleep(0.3)
-            begin = time.monotonic()
-            assert not idle(model, 0)
+            watch = Watch()
+            assert not idle(model)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert idle(model, 5)
-            return time.monotonic() - begin
+            wait_until(lambda: idle(model))
+            return watch.elapsed()
 
-        took = asyncio.run(main())
-        print(f"stopped after {took:.3f} s")
+        report("a cancelled arank()", [asyncio.run(main())], 0.5)
         assert len(model.rank("a stone", documents[:3])) == 3
 
 
@@ -293,7 +291,7 @@ def test_waits_sees_calls_that_have_not_begun(minilm: pumice.Model) -> None:
 
     def job() -> None:
         begun.release()
-        over.wait(60)
+        over.wait(PATIENCE)
 
     async def main() -> None:
         with Waits() as waits:
@@ -306,10 +304,11 @@ def test_waits_sees_calls_that_have_not_begun(minilm: pumice.Model) -> None:
             for workers, threads in ((pools.together, 1), (pools.encode, 64)):
                 for _ in range(threads):
                     workers.run(job)
-                    assert begun.acquire(timeout=60)
+                    assert begun.acquire(timeout=PATIENCE)
+            start = time.monotonic()
             tasks = [asyncio.create_task(minilm.aencode(some)) for some in ("a stone", MANY)]
             await asyncio.sleep(0.2)
-            assert 0.1 < waits.longest() < 60
+            assert 0.1 < waits.longest() < time.monotonic() - start
             tasks[0].cancel()
             tasks[1].cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

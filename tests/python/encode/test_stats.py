@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import token_label_models
 from module_models import PAIRS, TEXTS, make_folder
+from patience import PATIENCE, wait_until
 
 import pumice
 
@@ -93,7 +93,7 @@ def test_small_calls_that_wait(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 
         def slow(*args: Any) -> Any:
             inside.set()
-            assert go.wait(60)
+            assert go.wait(PATIENCE)
             return prepare(*args)
 
         monkeypatch.setattr(model._encoder, "prepare", slow)
@@ -122,11 +122,9 @@ def test_a_decoder_gives_both_sets(tmp_path: Path) -> None:
         assert (model.stats()["texts"], model.stats()["tokens"], model.stats()["steps"]) == (len(TEXTS), tokens, 0)
         encoded = model.stats()["busy_seconds"]
         model.generate([1, 2, 3], max_new_tokens=3, temperature=0)
-        end = time.monotonic() + 10
-        while model.stats()["busy_seconds"] <= encoded and time.monotonic() < end:  # a step is counted after its tokens are given
-            time.sleep(0.001)
+        wait_until(lambda: model.stats()["busy_seconds"] > encoded)  # a step is counted after its tokens are given
         after = model.stats()
-        assert after["busy_seconds"] > encoded and after["steps"] > 0 and after["texts"] == len(TEXTS)
+        assert after["steps"] > 0 and after["texts"] == len(TEXTS)
 
 
 def test_a_closed_model(tmp_path: Path) -> None:

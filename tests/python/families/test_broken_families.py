@@ -321,7 +321,7 @@ def run_batch(batch: int, scratch: Path) -> None:
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_broken(batch: int, tmp_path: Path) -> None:
-    done = children.cases(__file__, batch, tmp_path, timeout=240 * SLOWER)
+    done = children.cases(__file__, batch, tmp_path, timeout=1200 * SLOWER)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     names = [line["begins"] for line in lines if "begins" in line]
     results = [line for line in lines if "ends" in line]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import until
 from random_models import make_folder
 
 import pumice
@@ -130,17 +131,14 @@ def test_a_cancelled_ascore_stops_and_the_loop_goes_on(smollm2: pumice.Model) ->
     async def main() -> float:
         ticking = asyncio.create_task(ticks())
         task = asyncio.create_task(smollm2.ascore(ids, top=3))
-        while smollm2.stats()["running"] == 0:
-            await asyncio.sleep(0.001)
+        await until(lambda: smollm2.stats()["running"])
         await asyncio.sleep(0.05)
         assert not task.done()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         begin = time.monotonic()
-        while smollm2.stats()["pages_in_use"] > 0:
-            assert time.monotonic() < begin + 30
-            await asyncio.sleep(0.001)
+        await until(lambda: not smollm2.stats()["pages_in_use"])
         ticking.cancel()
         return time.monotonic() - begin
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import random_models
+from patience import PATIENCE, wait_until
 
 import pumice
 
@@ -86,10 +86,7 @@ def test_a_smaller_model(folder: Path) -> None:
             assert [r.ids.tolist() for r in again] == [r.ids.tolist() for r in plain], way
         assert model.cache_stats()["pages_in_use"] == 0
         # The drafter's pages may come back only after the call has returned, because the locks of two models are never held at once.
-        end = time.monotonic() + 5
-        while draft.cache_stats()["pages_in_use"] and time.monotonic() < end:
-            time.sleep(0.001)
-        assert draft.cache_stats()["pages_in_use"] == 0
+        wait_until(lambda: draft.cache_stats()["pages_in_use"] == 0)
 
 
 def test_checks(folder: Path, smollm2: pumice.Model) -> None:
@@ -137,7 +134,7 @@ def test_async_calls_end(smollm2: pumice.Model, kind: str) -> None:
     else:
         given |= {"grammar": pumice.Grammar.regex("(the quick brown fox jumps over the lazy dog, and ){12}stops")}
     text = "one two three four five six seven eight nine ten " * 12
-    found = asyncio.run(asyncio.wait_for(smollm2.agenerate(text, **given), 60))
+    found = asyncio.run(asyncio.wait_for(smollm2.agenerate(text, **given), PATIENCE))
     assert found.ids.tolist() == smollm2.generate(text, **given).ids.tolist()
     assert found.timings["accepted_tokens"] > 50 or kind == "grammar"
     assert len(found.ids) > 100

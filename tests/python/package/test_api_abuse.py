@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_core import fake, fake_model, write_model  # noqa: F401
+from patience import PATIENCE, wait_until
 
 
 # ---------------------------------------------------------------- streams
@@ -31,11 +32,11 @@ class SlowReader:
         self.stream._run.advance = self._slow
         self.thread = threading.Thread(target=self._read)
         self.thread.start()
-        assert self.inside.wait(10)
+        assert self.inside.wait(PATIENCE)
 
     def _slow(self, *args: Any) -> Any:
         self.inside.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(PATIENCE)
         return self._advance(*args)
 
     def _read(self) -> None:
@@ -53,7 +54,7 @@ def test_a_stream_read_by_several_threads(model: Any) -> None:
         with pytest.raises(ValueError, match="another thread is reading this stream"):
             next(reader.stream)
     reader.go_on.set()
-    reader.thread.join()
+    reader.thread.join(PATIENCE)
     assert not reader.errors
     assert "".join(reader.chunks) == whole == reader.stream.result.text
 
@@ -64,17 +65,17 @@ def test_a_stream_is_asked_for_more_while_another_thread_closes_it(model: Any) -
 
     def slow_end() -> None:
         ending.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE)
         end()
 
     go_on = threading.Event()
     stream._end = slow_end
     closer = threading.Thread(target=stream.close)
     closer.start()
-    assert ending.wait(10)
+    assert ending.wait(PATIENCE)
     assert list(stream) == []  # the reader's loop ends without an error
     go_on.set()
-    closer.join(10)
+    closer.join(PATIENCE)
     assert not closer.is_alive()
     assert stream.result.finish_reason == "cancelled"
 
@@ -84,11 +85,10 @@ def test_a_stream_closed_by_another_thread(model: Any) -> None:
     stream = reader.stream
     closer = threading.Thread(target=stream.close)
     closer.start()
-    while not stream._closing:
-        pass
+    wait_until(lambda: stream._closing)
     reader.go_on.set()
-    reader.thread.join(10)
-    closer.join(10)
+    reader.thread.join(PATIENCE)
+    closer.join(PATIENCE)
     assert not reader.errors
     assert not reader.thread.is_alive() and not closer.is_alive()
     assert stream.result.finish_reason == "cancelled"

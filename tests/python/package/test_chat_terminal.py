@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import samples
+from patience import PATIENCE
 
 from pumice.chats.terminal import Terminal, history_path, visible
 
@@ -43,9 +44,9 @@ class Session:
         self.expect(text)
         self.expect("> ")
 
-    def expect(self, text: str, seconds: float = 60, again: str = "") -> None:
+    def expect(self, text: str, again: str = "") -> None:
         """Waits until a text appears behind the one that was expected last. again: keys to type each second until it does."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE
         while (found := self.seen.find(text, self._at)) < 0:
             assert time.monotonic() < end, f"no {text!r} in {self.seen!r}"
             if not select.select([self._master], [], [], 1.0)[0]:
@@ -70,7 +71,7 @@ def terminal(code: str, home: Path) -> Iterator[Session]:
             session.expect("> ")
             yield session
             session.type(CTRL_D)
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE) == 0
         finally:
             process.kill()
             os.close(master)
