@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "engine/toy.h"
+#include "patience.h"
 
 namespace pumice::engine {
 namespace {
@@ -67,9 +68,7 @@ TEST(EncodeQueue, CallsThatWaitRunTogetherAndGetWhatTheyGetAlone) {
   threads.emplace_back([&] { call(3); });
   while (!gate.inside) std::this_thread::yield();
   for (std::uint64_t i = 4; i < 30; ++i) threads.emplace_back([&, i] { call(i); });
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (e.m.runtime->encode_counts->stats().waiting != 26 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-  EXPECT_EQ(e.m.runtime->encode_counts->stats().waiting, 26);
+  EXPECT_TRUE(patience::wait_until([&] { return e.m.runtime->encode_counts->stats().waiting == 26; }));
   gate.open = true;
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(wrong, 0);
@@ -124,14 +123,9 @@ TEST(EncodeQueue, CountsCallsThatWaitAndWhatWasComputed) {
   EXPECT_TRUE(first.begun());
   for (std::uint64_t i = 0; i < 3; ++i) threads.emplace_back([&, i] { e.encode({toy::text(i, 7)}, later[i]); });
   threads.emplace_back([&] { EXPECT_EQ(toy::error_of([&] { e.encode({toy::text(9, 5)}, cancel); }), ErrorKind::cancelled); });
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  const auto wait_for = [&](std::int64_t waiting) {
-    while (counts.stats().waiting != waiting && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-    EXPECT_EQ(counts.stats().waiting, waiting);
-  };
-  wait_for(4);
+  EXPECT_TRUE(patience::wait_until([&] { return counts.stats().waiting == 4; }));
   cancel.request();
-  wait_for(3);
+  EXPECT_TRUE(patience::wait_until([&] { return counts.stats().waiting == 3; }));
   const EncodeCounts::Stats before = counts.stats();
   EXPECT_EQ(before.texts + before.tokens + before.runs, 0);  // the first run goes on
   EXPECT_GT(before.busy_seconds, 0);
@@ -257,7 +251,7 @@ TEST(EncodeQueue, AChildOfAForkGoesOnAlone) {
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   const pid_t pid = ::fork();
   if (pid == 0) {
-    ::alarm(20);
+    ::alarm(patience::kPatience.count());
     gate.open = true;
     ::_exit(e.encode({toy::text(3, 9)}) == e.alone({toy::text(3, 9)}) ? 0 : 3);
   }

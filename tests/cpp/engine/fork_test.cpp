@@ -25,6 +25,7 @@
 #include "engine/model.h"
 #include "engine/scheduler.h"
 #include "engine/toy.h"
+#include "patience.h"
 
 namespace pumice::engine {
 namespace {
@@ -105,7 +106,7 @@ class EveryFork : public toy::SmallModel {
   }
 
   [[noreturn]] void child(const Models* used) {
-    ::alarm(20);
+    ::alarm(patience::kPatience.count());
     int wrong = judged("a new model of the child", [&] { return life("child"); }, false);
     if (used) wrong |= judged("the model of the thread", [&] { return use(*used, "child"); }, true);
     ::_exit(wrong);

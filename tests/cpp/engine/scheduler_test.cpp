@@ -12,6 +12,7 @@
 #include <string>
 
 #include "engine/toy.h"
+#include "patience.h"
 
 namespace pumice::engine {
 namespace {
@@ -441,7 +442,7 @@ TEST(Scheduler, AChildOfAForkGoesOnAlone) {
   for (int child = 0; child < 20; ++child) {
     const pid_t pid = ::fork();
     if (pid == 0) {
-      ::alarm(20);
+      ::alarm(patience::kPatience.count());
       Ids ids = got;
       while (ids.size() < 100)
         for (const News& n : toy::advance(*stream, 1)) ids.insert(ids.end(), n.ids.begin(), n.ids.end());
@@ -646,12 +647,12 @@ TEST(Scheduler, WhatIsHeldOrClosedIsNotPumped) {
   held->start(1, 1);
   held->hold(true);
   closed->start(2, 1);
-  EXPECT_EQ(m.scheduler->pump(10000).at(0).tag, 2u);
+  EXPECT_EQ(m.scheduler->pump(patience::kPatienceMs).at(0).tag, 2u);
   closed->close();
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_TRUE(m.scheduler->pump(5).empty());
   std::thread waker([&] { m.scheduler->wake_pump(); });
-  EXPECT_TRUE(m.scheduler->pump(10000).empty());
+  EXPECT_TRUE(m.scheduler->pump(patience::kPatienceMs).empty());
   waker.join();
   EXPECT_EQ(m.scheduler->stats().lagging, 1);
   held->hold(false);
@@ -715,7 +716,7 @@ TEST(Scheduler, PrioritiesGoFirst) {
   step_us = 200;
   std::map<std::uint64_t, Ids> got;
   while (order.size() < 5)
-    for (const RequestNews& news : m.scheduler->pump(10000)) {
+    for (const RequestNews& news : m.scheduler->pump(patience::kPatienceMs)) {
       for (const News& n : news.news) got[news.tag].insert(got[news.tag].end(), n.ids.begin(), n.ids.end());
       if (news.ended && std::ranges::find(order, static_cast<int>(news.tag)) == order.end()) order.push_back(static_cast<int>(news.tag));
     }
@@ -731,10 +732,10 @@ TEST(Scheduler, WhatAParentPumpedIsAnErrorInItsChild) {
   params.read_ahead = 4;
   const auto one = m.scheduler->request({text(1, 20)}, params);
   one->start(1, 1);
-  m.scheduler->pump(10000);
+  m.scheduler->pump(patience::kPatienceMs);
   const pid_t pid = ::fork();
   if (pid == 0) {
-    ::alarm(20);
+    ::alarm(patience::kPatience.count());
     bool good = toy::error_of([&] { one->wait(1, 1000); }) == ErrorKind::forked_device;
     const auto mine = m.scheduler->request({text(2, 20)}, greedy(5));
     mine->start(9, 1);
@@ -753,7 +754,7 @@ TEST(Scheduler, WhatAParentPumpedIsAnErrorInItsChild) {
   EXPECT_EQ(m.leaked(), 0);
 }
 
-// A filter whose mask() blocks, once `armed` is set, until the test sets `go`, or for 10 s.
+// A filter whose mask() blocks, once `armed` is set, until the test sets `go`.
 struct SlowMask final : TokenFilter {
   struct State {
     std::atomic<bool> armed{false}, inside{false}, go{false};
@@ -763,7 +764,7 @@ struct SlowMask final : TokenFilter {
     std::ranges::fill(words, ~0u);
     if (!state->armed.exchange(false)) return;
     state->inside = true;
-    for (int waited = 0; !state->go && waited < 10000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    patience::wait_until([&] { return state->go.load(); });
     state->inside = state->go = false;
   }
   bool accept(std::int32_t) override { return true; }
@@ -786,7 +787,6 @@ TEST(Scheduler, AMaskOfChangedLogitsStopsNoOtherCaller) {
     state->armed = true;
     slow->answer(0, shown[0].logits);
     while (!state->inside) std::this_thread::yield();
-    const auto start = std::chrono::steady_clock::now();
     EXPECT_FALSE(other->wait(1, 1));
     // The sequence that showed its logits is parked if the engine gathered sequences before the answer came; it then counts as lagging.
     const SchedulerStats stats = m.scheduler->stats();
@@ -795,8 +795,7 @@ TEST(Scheduler, AMaskOfChangedLogitsStopsNoOtherCaller) {
     slow->answer(0, shown[0].logits);  // a second answer has no effect
     other->close();
     if (closed) slow->close();
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));  // the mask goes on after 10 s
-    EXPECT_TRUE(state->inside);
+    EXPECT_TRUE(state->inside) << "a call waited for the mask";
     state->go = true;
     if (closed) continue;
     Ids got;
@@ -817,13 +816,12 @@ TEST(NewsDesk, DeliversChunksApart) {
       std::atomic<bool> taken{false};  // whether this thread has the first token; the engine waits for that after the first step
       toy::Model m;
       m.seen->in_run = [&, first = true]() mutable {
-        const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-        while (!first && !taken && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        if (!first) patience::wait_until([&] { return taken.load(); });
         if (!first) taken = true;
         first = false;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       };
-      const auto start = std::chrono::steady_clock::now();
+      const patience::Watch watch;
       auto params = greedy(400);
       params.chunk_seconds = read_ahead > 0 ? 60 : 0.06f;
       params.read_ahead = read_ahead;
@@ -835,7 +833,7 @@ TEST(NewsDesk, DeliversChunksApart) {
       while (!request->done()) {
         std::vector<News> some;
         if (pumps) {
-          for (RequestNews& news : m.scheduler->pump(10000)) std::ranges::move(news.news, std::back_inserter(some));
+          for (RequestNews& news : m.scheduler->pump(patience::kPatienceMs)) std::ranges::move(news.news, std::back_inserter(some));
         } else if (request->wait(1, 20)) {
           some = request->take();
         }
@@ -851,8 +849,7 @@ TEST(NewsDesk, DeliversChunksApart) {
         for (const std::size_t size : sizes) EXPECT_LE(size, 16u);
       } else {
         // Not the time between two chunks: the thread may read one of them late on a busy machine, and the next one not.
-        const std::chrono::duration<double> all = std::chrono::steady_clock::now() - start;
-        EXPECT_LE(static_cast<double>(sizes.size()), all.count() / 0.06 + 2);  // the first and the last chunk wait for nothing
+        EXPECT_LE(static_cast<double>(sizes.size()), watch.wall() / 0.06 + 2);  // the first and the last chunk wait for nothing
       }
     }
   }
@@ -900,14 +897,16 @@ TEST(Deadline, EndsARequestThatRuns) {
   toy::Model m(5000, 40000);
   m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
   const Ids prompt = text(1, 30);
-  auto params = within(0.5f, 32000);
-  params.n = 2;
-  const auto start = std::chrono::steady_clock::now();
-  const auto results = run(*m.scheduler->request({prompt, text(2, 20)}, params));
-  const auto took = std::chrono::steady_clock::now() - start;
-  EXPECT_GE(took, std::chrono::milliseconds(500));
-  EXPECT_LT(took, std::chrono::seconds(10)) << "32,000 tokens take more than 32 s";
-  for (const Result& r : results) EXPECT_EQ(r.finish, Finish::deadline);
+  std::vector<Result> results;
+  for (const float seconds : {0.5f, 4.0f, 15.0f}) {  // on a busy machine, few tokens may come for long
+    auto params = within(seconds, 32000);            // which take more than 32 s
+    params.n = 2;
+    const patience::Watch watch;
+    results = run(*m.scheduler->request({prompt, text(2, 20)}, params));
+    EXPECT_GE(watch.wall(), seconds);
+    for (const Result& r : results) EXPECT_EQ(r.finish, Finish::deadline);
+    if (results[0].ids.size() > 5) break;
+  }
   EXPECT_GT(results[0].ids.size(), 5u);
   EXPECT_EQ(results[0].ids, continuation(prompt, results[0].ids.size()));
   const auto in_time = run(m, {prompt}, within(100, 5));
@@ -918,7 +917,10 @@ TEST(Deadline, EndsARequestThatRuns) {
 TEST(Deadline, EndsARequestThatQueuesOrHasNoPages) {
   for (const bool pages : {false, true}) {
     toy::Model m(pages ? 6 : 1000);
-    m.seen->in_run = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+    std::atomic<bool> seen{false};  // the deadline; until then, the 80 steps of the first request take 40 s
+    m.seen->in_run = [&] {
+      for (int waited = 0; !seen && waited < 500; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
     if (!pages) m.scheduler->set_limits({.running = 1});
     const Ids prompt = text(1, 100);
     const auto first = m.scheduler->request({prompt}, greedy(80));
@@ -928,14 +930,15 @@ TEST(Deadline, EndsARequestThatQueuesOrHasNoPages) {
     const auto queues = m.scheduler->request({text(2, 100)}, params);
     queues->start(7, 1);
     std::vector<RequestNews> news;
-    while (news.empty()) news = m.scheduler->pump(5000);
+    while (news.empty()) news = m.scheduler->pump(patience::kPatienceMs);
+    EXPECT_FALSE(first->done());
+    seen = true;
     EXPECT_TRUE(news.at(0).ended);
     ASSERT_EQ(news[0].news.size(), 3u);
     for (const News& n : news[0].news) {
       EXPECT_TRUE(n.ids.empty());
       EXPECT_EQ(n.finish, Finish::deadline);
     }
-    EXPECT_FALSE(first->done());
     EXPECT_EQ(run(*first)[0].ids, continuation(prompt, 80));
     EXPECT_EQ(m.leaked(), 0);
   }
@@ -943,16 +946,14 @@ TEST(Deadline, EndsARequestThatQueuesOrHasNoPages) {
 
 TEST(Deadline, EndsARequestThatSitsOut) {
   toy::Model m;
-  auto reads = within(0.1f), shows = within(0.1f);
+  auto reads = within(1), shows = within(1);
   reads.read_ahead = 3;
   shows.shows_logits = true;
   const auto lags = m.scheduler->request({text(1, 20)}, reads), shown = m.scheduler->request({text(2, 20)}, shows);
   lags->wait(3, 1e9);
   shown->wait(1, 1e9);
   const auto runs = m.seen->runs.load();
-  for (int waited = 0; m.scheduler->stats().lagging > 0 && waited < 2000; ++waited)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_EQ(m.scheduler->stats().lagging, 0);
+  EXPECT_TRUE(patience::wait_until([&] { return m.scheduler->stats().lagging == 0; }));
   EXPECT_EQ(m.seen->runs, runs) << "the engine slept";
   const auto results = run(*lags);
   EXPECT_EQ(results[0].ids, continuation(text(1, 20), 3));
@@ -964,8 +965,8 @@ TEST(Deadline, EndsARequestThatSitsOut) {
 
 TEST(Deadline, CountsFromTheFirstWait) {
   toy::Model m;
-  const auto request = m.scheduler->request({text(1, 20)}, within(1, 5));
-  std::this_thread::sleep_for(std::chrono::milliseconds(1050));
+  const auto request = m.scheduler->request({text(1, 20)}, within(3, 5));
+  std::this_thread::sleep_for(std::chrono::milliseconds(3050));
   EXPECT_EQ(run(*request)[0].ids, continuation(text(1, 20), 5));
   EXPECT_EQ(toy::error_of([&] { m.scheduler->request({text(1, 20)}, within(-1)); }), ErrorKind::invalid_argument);
   const std::vector<GenerateParams> two{within(1), within(2)};

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "engine/toy.h"
+#include "patience.h"
 
 namespace pumice::engine {
 namespace {
@@ -164,8 +165,8 @@ TEST(Speculation, AReaderOfSeveralStepsGetsTheTokensOfOneThatSitsOut) {
     while (!request->done()) {
       std::vector<News> some;
       if (pumps) {
-        for (RequestNews& news : m.scheduler->pump(10000)) std::ranges::move(news.news, std::back_inserter(some));
-      } else if (request->wait(8, 10000)) {
+        for (RequestNews& news : m.scheduler->pump(patience::kPatienceMs)) std::ranges::move(news.news, std::back_inserter(some));
+      } else if (request->wait(8, patience::kPatienceMs)) {
         some = request->take();
       }
       ASSERT_FALSE(some.empty()) << "after " << ids.size() << " tokens";
@@ -240,7 +241,7 @@ TEST(Speculation, ASmallerModelsOwnCallersGetItsPages) {
   const auto own = smaller->scheduler->request({text(2, 60)}, {.max_new_tokens = 10});
   EXPECT_FALSE(own->wait(1, 50)) << "guesses have all pages";
   go = true;
-  EXPECT_TRUE(own->wait(10, 5000));
+  EXPECT_TRUE(own->wait(10, patience::kPatienceMs));
   EXPECT_EQ(own->take().at(0).ids, toy::continuation(text(2, 60), 10));
   guessed->close();
   EXPECT_EQ(m.leaked(), 0);
@@ -267,8 +268,7 @@ TEST(Speculation, ASmallerModelMayEndWithItsLastRequest) {
   }
   EXPECT_FALSE(smaller.expired());
   go = true;
-  for (int waited = 0; !smaller.expired() && waited < 5000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_TRUE(smaller.expired());
+  EXPECT_TRUE(patience::wait_until([&] { return smaller.expired(); }));
   EXPECT_EQ(m.leaked(), 0);
 }
 

@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "engine/runtime.h"
 #include "engine/scheduler.h"
+#include "patience.h"
 
 namespace pumice::engine::toy {
 
@@ -293,9 +294,9 @@ class Device final : public Backend {
   std::mutex turn_;
 };
 
-// Waits until no page is in use, for 2 s at most, because a step may still run. Returns the number of pages in use.
+// Waits until no page is in use, because a step may still run. Returns the number of pages in use.
 inline std::int64_t leaked(const PagePool& pool) {
-  for (int waited = 0; pool.stats().pages_in_use > 0 && waited < 2000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  patience::wait_until([&] { return pool.stats().pages_in_use == 0; });
   pool.self_check();
   return pool.stats().pages_in_use;
 }

@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "patience.h"
+
 namespace pumice::files {
 namespace {
 
@@ -102,7 +104,7 @@ TEST(Slices, AChildMakesWhatAForkInterrupted) {
   begun.wait(false);
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(20);
+    ::alarm(patience::kPatience.count());
     ::_exit(slices.of(&tensor, 0, bytes_from(5)).get()[1] == 6 ? 0 : 1);
   }
   int status = -1;

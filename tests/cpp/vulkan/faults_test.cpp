@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "engine/devices.h"
+#include "patience.h"
 #include "vulkan/chosen_device.h"
 #include "vulkan/device.h"
 #include "vulkan/faulty_device.h"
@@ -265,7 +266,7 @@ TEST(AForkedChild, TouchesNothingAndIsToldSo) {
     const std::lock_guard turn(device->turn());
     child = ::fork();
     if (child == 0) {
-      ::alarm(30);
+      ::alarm(patience::kPatience.count());
       const std::int64_t calls = faults().calls(), others = faults().others();
       int wrong = 0, step = 0;
       const auto forked = [&](const std::function<void()>& work) {
