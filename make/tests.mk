@@ -42,10 +42,11 @@ test-storm: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 
 # Tests for hours what `make test` tests for minutes, with the same code and larger numbers. A million calls with hostile arguments, 10,000
 # interpreters that end at random moments, 2,000 points of Ctrl-C, 20,000 random batches, and memory over a million sentences, 100,000
-# generations, 9,000 loads, 9,000 more with texts, and 200,000 mixed calls. Takes about 6 hours on two cores; SOAK=0.01 does a hundredth of each.
+# generations, 9,000 loads, 9,000 more with texts, and 200,000 mixed calls. It also asserts wall times (tests/README.md, "Time in tests"), so
+# nothing else may run on the machine. Takes about 6 hours on two cores; SOAK=0.01 does a hundredth of each.
 SOAK ?= 1
 times = $(shell $(PYTHON) -c "print(max(1, int($(SOAK) * $(1))))")
-soak: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
+soak: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools build/tests/.built
 	$(BIN)/python tests/python/support/abuse.py --calls $(call times,1000000) --seed 7
 	$(BIN)/python tests/python/support/endings.py --processes $(call times,10000) --seed 7
 	$(BIN)/python tests/python/support/soak.py --what sentences --calls $(call times,10000)
@@ -54,7 +55,10 @@ soak: $(VENV)/.installed $(VENV)/.samples $(VENV)/.tools
 	$(BIN)/python tests/python/support/soak.py --what texts --calls $(call times,9000)
 	$(BIN)/python tests/python/support/soak.py --what mixed --calls $(call times,200000)
 	$(BIN)/python tests/python/support/soak.py --what vulkan --calls $(call times,1000)
-	PUMICE_TEST_POINTS=$(call times,2000) $(BIN)/python -m pytest tests/python/callers/test_interrupt.py -k random_points -s
+	PUMICE_TEST_WALLS=1 PUMICE_TEST_POINTS=$(call times,2000) $(BIN)/python -m pytest tests/python/callers/test_interrupt.py \
+	  tests/python/callers/test_aload.py tests/python/callers/test_async.py -s
+	PUMICE_TEST_WALLS=1 build/tests/tests/cpp/test_cpu --gtest_filter=Team.*:Backend.Cancel*
+	PUMICE_TEST_WALLS=1 build/tests/tests/cpp/test_vulkan --gtest_filter=Submissions.*:Waiting.*
 	PUMICE_TEST_SPLITS=$(call times,20000) $(BIN)/python -m pytest tests/python/callers/test_same_bits.py
 
 # Runs small models of every kind with each instruction set of this machine, and on an emulated Nehalem and Haswell (Debian's package
