@@ -575,11 +575,14 @@ def test_a_pause_ends_if_all_chunks_are_taken_meanwhile(tiny: pumice.Model, monk
     async def main() -> int:
         stream = await tiny.astream([3, 4], max_new_tokens=400, temperature=0, ignore_eos=True).begin()
         calls.append(stream._call)
-        tokens = 0
+        tokens, stop = 0, 40
         async for chunk in stream:
             tokens += len(chunk.ids)
-            if tokens % 100 == 40:
-                time.sleep(0.3)  # the chunks of many steps come meanwhile
+            if tokens >= stop:
+                stop += 100
+                if not seen:
+                    wait_until(lambda: seen)  # the chunks of many steps come meanwhile
+                time.sleep(0.3)
         return tokens
 
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == 400

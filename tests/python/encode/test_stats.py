@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import token_label_models
 from module_models import PAIRS, TEXTS, make_folder
-from patience import PATIENCE, wait_until
+from patience import PATIENCE, until, wait_until
 
 import pumice
 
@@ -103,8 +103,7 @@ def test_small_calls_that_wait(name: str, tmp_path: Path, monkeypatch: pytest.Mo
             while not inside.is_set():
                 await asyncio.sleep(0.001)
             tasks += [asyncio.create_task(model.aencode("a stone")) for _ in range(3)]
-            await asyncio.sleep(0.01)
-            assert model.stats()["waiting"] == 3
+            await until(lambda: model.stats()["waiting"] == 3)
             go.set()
             await asyncio.gather(*tasks)
 
