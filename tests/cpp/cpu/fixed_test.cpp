@@ -10,7 +10,7 @@
 
 #include "cpu/all_kernels.h"
 
-namespace pumice::cpu {
+namespace pumice::cpu::fixed_test {
 namespace {
 
 std::vector<float> normals(std::int64_t count, std::uint32_t seed) {
@@ -151,4 +151,4 @@ TEST(Fixed, QuantizeOfZeroTinyAndBrokenBlocks) {
 }
 
 }  // namespace
-}  // namespace pumice::cpu
+}  // namespace pumice::cpu::fixed_test

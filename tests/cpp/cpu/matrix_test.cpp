@@ -12,7 +12,7 @@
 #include "cpu/all_kernels.h"
 #include "cpu/lowering.h"
 
-namespace pumice::cpu {
+namespace pumice::cpu::matrix_test {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
@@ -454,4 +454,4 @@ INSTANTIATE_TEST_SUITE_P(AllFormats, Matrix, ::testing::ValuesIn(all_formats()),
                          [](const auto& test) { return std::string(name(test.param)); });
 
 }  // namespace
-}  // namespace pumice::cpu
+}  // namespace pumice::cpu::matrix_test

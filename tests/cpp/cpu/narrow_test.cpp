@@ -10,7 +10,7 @@
 #include "cpu/cpu_backend.h"
 #include "cpu/packed_weights.h"
 
-namespace pumice::cpu {
+namespace pumice::cpu::narrow_test {
 namespace {
 
 using cases::Random;
@@ -166,4 +166,4 @@ TEST(Narrow, TheNormBeforeAProductIsTheOneThatMadeItsRowsLast) {
 }
 
 }  // namespace
-}  // namespace pumice::cpu
+}  // namespace pumice::cpu::narrow_test

@@ -7,7 +7,7 @@
 #include "cpu/cpu_backend.h"
 #include "reference/op_cases.h"
 
-namespace pumice {
+namespace pumice::program_cut_test {
 namespace {
 
 constexpr std::int32_t kWidth = 64, kExperts = 4, kChosen = 2, kTaps = 3, kRows = 11;
@@ -140,4 +140,4 @@ TEST(ProgramCut, WhatCannotBeCutIsRefused) {
 }
 
 }  // namespace
-}  // namespace pumice
+}  // namespace pumice::program_cut_test

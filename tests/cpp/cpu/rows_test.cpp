@@ -16,7 +16,7 @@
 #include "core/ops.h"
 #include "cpu/all_kernels.h"
 
-namespace pumice::cpu {
+namespace pumice::cpu::rows_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -760,4 +760,4 @@ TEST(KernelsDeathTest, EnvironmentChooses) {
 }
 
 }  // namespace
-}  // namespace pumice::cpu
+}  // namespace pumice::cpu::rows_test

@@ -25,7 +25,7 @@
 #include "os/limits.h"
 #include "patience.h"
 
-namespace pumice::cpu {
+namespace pumice::cpu::team_test {
 namespace {
 
 // Runs `phases` phases of `tasks` tasks. Each task checks that the phase before its own is complete.
@@ -360,4 +360,4 @@ TEST(Team, TheCallersFloatModeIsNotTheTeams) {
 #endif
 
 }  // namespace
-}  // namespace pumice::cpu
+}  // namespace pumice::cpu::team_test

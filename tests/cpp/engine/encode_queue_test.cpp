@@ -11,7 +11,7 @@
 #include "engine/toy.h"
 #include "patience.h"
 
-namespace pumice::engine {
+namespace pumice::engine::encode_queue_test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
@@ -264,4 +264,4 @@ TEST(EncodeQueue, AChildOfAForkGoesOnAlone) {
 }
 
 }  // namespace
-}  // namespace pumice::engine
+}  // namespace pumice::engine::encode_queue_test

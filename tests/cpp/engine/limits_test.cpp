@@ -12,7 +12,7 @@
 #include "vulkan/vulkan_backend.h"
 #endif
 
-namespace pumice::engine {
+namespace pumice::engine::limits_test {
 namespace {
 
 #if PUMICE_VULKAN
@@ -66,4 +66,4 @@ TEST(SmallLimits, EncodersTakeAnyTokenBudget) {
 #endif
 
 }  // namespace
-}  // namespace pumice::engine
+}  // namespace pumice::engine::limits_test

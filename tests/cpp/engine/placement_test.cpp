@@ -19,7 +19,7 @@
 #include "model/tiny.h"
 #include "reference/reference_backend.h"
 
-namespace pumice::engine {
+namespace pumice::engine::placement_test {
 namespace {
 
 namespace tiny = model::tiny;
@@ -891,4 +891,4 @@ TEST(Placement, EncodersRunWithAnyNumberOfLayersOnTheGpu) {
 }
 
 }  // namespace
-}  // namespace pumice::engine
+}  // namespace pumice::engine::placement_test

@@ -9,7 +9,7 @@
 #include "engine/settings.h"
 #include "engine/toy.h"
 
-namespace pumice::engine {
+namespace pumice::engine::reasoning_budget_test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
@@ -333,4 +333,4 @@ TEST(ReasoningBudget, HoldsInAnyBatchWithGuessesAndWithoutPages) {
 }
 
 }  // namespace
-}  // namespace pumice::engine
+}  // namespace pumice::engine::reasoning_budget_test

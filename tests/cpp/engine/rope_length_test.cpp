@@ -5,7 +5,7 @@
 #include "engine/scorer.h"
 #include "engine/toy.h"
 
-namespace pumice::engine {
+namespace pumice::engine::rope_length_test {
 namespace {
 
 using toy::text;
@@ -146,4 +146,4 @@ INSTANTIATE_TEST_SUITE_P(Engine, RopeLength, testing::Values(kLongrope, kDynamic
                          [](const auto& kind) { return kind.param.long_inv_freq.empty() ? "dynamic" : "longrope"; });
 
 }  // namespace
-}  // namespace pumice::engine
+}  // namespace pumice::engine::rope_length_test

@@ -14,7 +14,7 @@
 #include "engine/toy.h"
 #include "patience.h"
 
-namespace pumice::engine {
+namespace pumice::engine::scheduler_test {
 namespace {
 
 using toy::continuation;
@@ -999,4 +999,4 @@ TEST(Scheduler, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace pumice::engine
+}  // namespace pumice::engine::scheduler_test

@@ -16,7 +16,7 @@
 #include "model/tiny.h"
 #include "reference/reference_backend.h"
 
-namespace pumice::engine {
+namespace pumice::engine::split_test {
 namespace {
 
 namespace tiny = model::tiny;
@@ -442,4 +442,4 @@ TEST(Split, EncodersToo) {
 }
 
 }  // namespace
-}  // namespace pumice::engine
+}  // namespace pumice::engine::split_test

@@ -11,7 +11,7 @@
 #include "engine/text_request.h"
 #include "engine/toy.h"
 
-namespace pumice::engine {
+namespace pumice::engine::states_test {
 namespace {
 
 using toy::continuation;
@@ -288,4 +288,4 @@ TEST(States, BudgetsHoldWhatTheySay) {
 }
 
 }  // namespace
-}  // namespace pumice::engine
+}  // namespace pumice::engine::states_test

@@ -8,7 +8,7 @@
 #include "engine/toy.h"
 #include "engine/word_filters.h"
 
-namespace pumice::engine {
+namespace pumice::engine::token_filter_test {
 namespace {
 
 using toy::text;
@@ -401,4 +401,4 @@ TEST(TokenFilters, EachPromptHasItsParameters) {
 }
 
 }  // namespace
-}  // namespace pumice::engine
+}  // namespace pumice::engine::token_filter_test

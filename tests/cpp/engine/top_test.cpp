@@ -15,7 +15,7 @@
 #include "vulkan/vulkan_backend.h"
 #endif
 
-namespace pumice::engine {
+namespace pumice::engine::top_test {
 namespace {
 
 namespace tiny = model::tiny;
@@ -166,4 +166,4 @@ TEST(Top, OnVulkanTokensAreThoseOfWholeRows) {
 #endif
 
 }  // namespace
-}  // namespace pumice::engine
+}  // namespace pumice::engine::top_test

@@ -10,7 +10,7 @@
 #include "model/positions.h"
 #include "model/tiny.h"
 
-namespace pumice::model {
+namespace pumice::model::config_test {
 namespace {
 
 using files::testing::expect_error;
@@ -620,4 +620,4 @@ TEST(Config, PoolingsHaveOneNameEach) {
 }
 
 }  // namespace
-}  // namespace pumice::model
+}  // namespace pumice::model::config_test

@@ -13,7 +13,7 @@
 #include "model/random_models.h"
 #include "model/positions.h"
 
-namespace pumice::model {
+namespace pumice::model::mutants_test {
 namespace {
 
 constexpr std::int32_t kRows = 64;  // more than twice the window of the small models
@@ -876,4 +876,4 @@ TEST(RandomModels, WeightsAreThoseOfPython) {
 }
 
 }  // namespace
-}  // namespace pumice::model
+}  // namespace pumice::model::mutants_test

@@ -8,7 +8,7 @@
 #include "core/cancel.h"
 #include "files/expect_error.h"
 
-namespace pumice::model {
+namespace pumice::model::row_sources_test {
 namespace {
 
 using files::testing::expect_error;
@@ -67,4 +67,4 @@ TEST(NormalisedColumns, ACancelStopsTheReadingOfAllRows) {
 }
 
 }  // namespace
-}  // namespace pumice::model
+}  // namespace pumice::model::row_sources_test

@@ -12,7 +12,7 @@
 #include "quantize/calibrated.h"
 #include "quantize/orders.h"
 
-namespace pumice::quantize {
+namespace pumice::quantize::products_test {
 namespace {
 
 const Cancel kNever;
@@ -145,4 +145,4 @@ TEST(CalibratedPacker, ASearchThatIsBetterStays) {
 }
 
 }  // namespace
-}  // namespace pumice::quantize
+}  // namespace pumice::quantize::products_test

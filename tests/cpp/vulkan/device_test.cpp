@@ -28,7 +28,7 @@
 #include "vulkan/tiny.h"
 #include "vulkan/vulkan_backend.h"
 
-namespace pumice::vulkan {
+namespace pumice::vulkan::device_test {
 namespace {
 
 std::shared_ptr<Device> limited(const std::string& limits) {
@@ -728,4 +728,4 @@ TEST_F(PipelineFile, FoldersThatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace pumice::vulkan
+}  // namespace pumice::vulkan::device_test

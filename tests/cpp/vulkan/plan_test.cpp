@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace pumice::vulkan {
+namespace pumice::vulkan::plan_test {
 namespace {
 
 constexpr std::int32_t kHead = 8, kKv = 2 * kHead, kWidth = 4 * kHead;
@@ -90,4 +90,4 @@ TEST(GpuPlan, ARopeThatTurnsNothingIsNoStepAndATemperatureOne) {
 }
 
 }  // namespace
-}  // namespace pumice::vulkan
+}  // namespace pumice::vulkan::plan_test

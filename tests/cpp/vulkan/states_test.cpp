@@ -16,7 +16,7 @@
 #include "vulkan/tiny.h"
 #include "vulkan/vulkan_backend.h"
 
-namespace pumice::vulkan {
+namespace pumice::vulkan::states_test {
 namespace {
 
 // Opens the device with these limits. A binding holds 128 MiB unless `limits` says less. Every Vulkan device binds that much, and the tests
@@ -425,4 +425,4 @@ TEST(Slabs, ThatStopInTheMiddleOfGrowingLoseNothing) {
 }
 
 }  // namespace
-}  // namespace pumice::vulkan
+}  // namespace pumice::vulkan::states_test

@@ -17,7 +17,7 @@
 #include "vulkan/shaders.h"
 #include "vulkan/vulkan_backend.h"
 
-namespace pumice::vulkan {
+namespace pumice::vulkan::variants_test {
 namespace {
 
 PhysicalDevice with_integer_dot() {
@@ -149,4 +149,4 @@ TEST(Variants, CooperativeProductsAreForManyRows) {
 }
 
 }  // namespace
-}  // namespace pumice::vulkan
+}  // namespace pumice::vulkan::variants_test
