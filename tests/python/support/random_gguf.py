@@ -47,6 +47,7 @@ def write(path: Path, keys: dict[str, Any], tensors: Mapping[str, Array | Packed
         head += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *reversed(dims), packed.format, offset)
         blobs.append(packed.data.ljust(-(-len(packed.data) // ALIGNMENT) * ALIGNMENT, b"\0"))
         offset += len(blobs[-1])
+    path.unlink(missing_ok=True)  # as in random_models.write_safetensors
     with path.open("wb") as file:
         file.write(head.ljust(-(-len(head) // ALIGNMENT) * ALIGNMENT, b"\0"))
         file.writelines(blobs)
