@@ -533,6 +533,7 @@ struct AttendTile {
   std::uint32_t heads, head_blocks;  // tile_heads and head_blocks of AttendParams
   std::uint32_t rows;                // maximum number of rows in a tile
   std::uint32_t queries, keys;       // QUERIES, KEYS
+  bool operator==(const AttendTile&) const = default;
 };
 constexpr AttendTile attend_tile(std::uint32_t dim, std::uint32_t heads_per_kv, std::uint32_t rows) {
   const std::uint32_t fit = kAttendLanes / (padded_dim(dim) / 8), most = 4 * (fit < 1 ? 1 : fit < 8 ? fit : 8);

@@ -94,6 +94,66 @@ std::vector<Timing> GpuExecutable::measure(Workspace& workspace, CacheStore* cac
   return timings;
 }
 
+struct GpuExecutable::Kept {
+  std::shared_ptr<const Slabs::All> pages = std::make_shared<const Slabs::All>(), states = pages;
+  KvFormat format = KvFormat::f32;
+  std::uint64_t store = 0;
+};
+
+GpuExecutable::Kept GpuExecutable::kept_for(const GpuCaches* store, const Batch& batch) const {
+  Kept kept;
+  if (store != nullptr)
+    kept = {.pages = store->pages().all(), .states = store->states().all(), .format = store->format(), .store = store->id()};
+  if (plan_.program.caches.empty() && plan_.program.states.empty()) return kept;
+  require(store != nullptr, "program '", plan_.program.name, "': needs caches");
+  check_pages(plan_.program, store->shapes(), kept.pages->units, batch);
+  check_states(plan_.program, store->state_shapes(), kept.states->units, batch);
+  return kept;
+}
+
+void GpuExecutable::build_tables(Tables& tables, const Kept& kept, const Batch& batch) const {
+  const std::uint64_t range = device_->limits().range;
+  std::vector<std::uint32_t> ranges;
+  for (const AttendShape& shape : plan_.attends) {
+    ranges.push_back(shape.cached ? static_cast<std::uint32_t>(kept.pages->slabs.size())
+                                  : kept_ranges(shape, kept_pages(batch.segments), range));
+  }
+  TableRequest request = plan_.tables();
+  request.page_ranges = ranges;
+  request.range = range;
+  request.software = device_->physical().type == DeviceType::software;
+  tables.build(request, batch);
+  if (tables.words().size_bytes() > range) {
+    fail(ErrorKind::out_of_device_memory, device_->physical().name, ": the tables of ", batch.rows, " rows take ",
+         tables.words().size_bytes(), " bytes, one binding holds ", range, ". Give fewer or shorter texts at once");
+  }
+}
+
+RunBuffers GpuExecutable::buffers_for(GpuWorkspace& space, const Areas& areas, const Counts& counts) const {
+  const Program& program = plan_.program;
+  RunBuffers buffers;
+  buffers.scratch = space.fit(space.scratch, areas.total, Place::device, "the scratch memory of a run");
+  buffers.meta = space.fit(space.meta, space.tables.words().size_bytes(), Place::upload, "the tables of a run");
+  buffers.in = space.fit(space.in, padded_bytes(program, program.input, counts), Place::upload, "the input of a run");
+  buffers.out = space.fit(space.out, padded_bytes(program, program.output, counts), Place::readback, "the output of a run");
+  buffers.meta_bytes = std::min(buffers.meta->bytes(), device_->limits().range);
+  return buffers;
+}
+
+// Returns the recording of a run, which becomes the first of space.recorded. Records it if no run has had this key.
+Recording& GpuExecutable::recorded(GpuWorkspace& space, const RecordingKey& key, const GpuRun& run, const Cancel& cancel) const {
+  std::list<GpuWorkspace::Recorded>& all = space.recorded;
+  const auto known = std::ranges::find(all, key, &GpuWorkspace::Recorded::key);
+  if (known != all.end()) {
+    all.splice(all.begin(), all, known);
+  } else {
+    all.push_front({key, std::make_unique<Recording>(*device_, lower(run, device_->pipelines(), cancel))});
+    const auto own = [&](const GpuWorkspace::Recorded& each) { return each.key.executable == id_; };
+    if (std::ranges::count_if(all, own) > kMostRecordings) all.erase(std::prev(std::find_if(all.rbegin(), all.rend(), own).base()));
+  }
+  return *all.front().recording;
+}
+
 void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch& batch, const Io& io, const Cancel& cancel,
                         std::vector<Timing>* timings) const {
   cancel.check();
@@ -103,99 +163,43 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   if (batch.rows == 0) return;
   const auto turn = device_->take_turn(cancel);
   device_->check_alive();  // the device may have been lost while this thread waited
-  const auto pages = store != nullptr ? store->pages().all() : std::make_shared<const Slabs::All>(),
-             states = store != nullptr ? store->states().all() : std::make_shared<const Slabs::All>();
-  if (!plan_.program.caches.empty() || !plan_.program.states.empty()) {
-    require(store != nullptr, "program '", plan_.program.name, "': needs caches");
-    check_pages(plan_.program, store->shapes(), pages->units, batch);
-    check_states(plan_.program, store->state_shapes(), states->units, batch);
-  }
-
-  const std::uint64_t range = device_->limits().range;
-  const bool software = device_->physical().type == DeviceType::software;
-  std::vector<std::uint32_t> ranges;
-  for (const AttendShape& shape : plan_.attends) {
-    ranges.push_back(shape.cached ? static_cast<std::uint32_t>(pages->slabs.size())
-                                  : kept_ranges(shape, kept_pages(batch.segments), range));
-  }
+  const Kept kept = kept_for(store, batch);
+  const Tables& tables = space.tables;
+  build_tables(space.tables, kept, batch);
   const Counts counts = counts_of(batch);
-  Tables& tables = space.tables;
-  TableRequest request = plan_.tables();
-  request.page_ranges = ranges;
-  request.range = range;
-  request.software = software;
-  tables.build(request, batch);
-  if (tables.words().size_bytes() > range) {
-    fail(ErrorKind::out_of_device_memory, device_->physical().name, ": the tables of ", batch.rows, " rows take ",
-         tables.words().size_bytes(), " bytes, one binding holds ", range, ". Give fewer or shorter texts at once");
-  }
-
-  const Areas areas = place(plan_, counts, tables.attends, tables.spans, tables.kept_pages, range);
-  RunBuffers buffers;
-  buffers.scratch = space.fit(space.scratch, areas.total, Place::device, "the scratch memory of a run");
-  buffers.meta = space.fit(space.meta, tables.words().size_bytes(), Place::upload, "the tables of a run");
-  buffers.in = space.fit(space.in, padded_bytes(plan_.program, plan_.program.input, counts), Place::upload, "the input of a run");
-  buffers.out = space.fit(space.out, padded_bytes(plan_.program, plan_.program.output, counts), Place::readback, "the output of a run");
-  buffers.meta_bytes = std::min(buffers.meta->bytes(), range);
-
-  GpuWorkspace::Shape shape = {id_,
-                               space.buffers,
-                               static_cast<std::uint64_t>(counts.tokens),
-                               static_cast<std::uint64_t>(counts.segments),
-                               static_cast<std::uint64_t>(counts.selected),
-                               static_cast<std::uint64_t>(tables.kept_pages),
-                               device_->pace_step(),
-                               store != nullptr ? store->id() : 0,
-                               pages->version,
-                               states->version};
-  for (const AttendTables& attend : tables.attends) {
-    shape.insert(shape.end(), {attend.tile.queries, attend.tile.keys, attend.tile.rows, attend.splits, attend.parts});
-    for (const TileBlock& block : attend.blocks) shape.push_back(block.tiles);
-  }
-  for (const std::vector<SpanBlock>& blocks : tables.spans) {
-    for (const SpanBlock& block : blocks) shape.insert(shape.end(), {static_cast<std::uint64_t>(block.rows), block.spans});
-  }
-  const auto commands = [&] {
-    return lower({.plan = plan_,
-                  .weights = *weights_,
-                  .device = device_->physical(),
-                  .counts = counts,
-                  .tables = tables,
-                  .areas = areas,
-                  .buffers = buffers,
-                  .pages = *pages,
-                  .states = *states,
-                  .format = store != nullptr ? store->format() : KvFormat::f32},
-                 device_->pipelines(), cancel);
-  };
-  Recording* recording = nullptr;
+  const Areas areas = place(plan_, counts, tables.attends, tables.spans, tables.kept_pages, device_->limits().range);
+  const RunBuffers buffers = buffers_for(space, areas, counts);
+  const GpuRun run{.plan = plan_,
+                   .weights = *weights_,
+                   .device = device_->physical(),
+                   .counts = counts,
+                   .tables = tables,
+                   .areas = areas,
+                   .buffers = buffers,
+                   .pages = *kept.pages,
+                   .states = *kept.states,
+                   .format = kept.format};
+  const RecordingKey key{.executable = id_,
+                         .buffers = space.buffers,
+                         .pace_step = device_->pace_step(),
+                         .store = kept.store,
+                         .pages_version = kept.pages->version,
+                         .states_version = kept.states->version,
+                         .counts = counts,
+                         .tables = tables};
   std::unique_ptr<Recording> timed;
-  if (timings != nullptr) {
-    timed = std::make_unique<Recording>(*device_, commands(), true);
-    recording = timed.get();
-  } else {
-    auto known = std::find_if(space.recorded.begin(), space.recorded.end(), [&](const auto& r) { return r.shape == shape; });
-    if (known == space.recorded.end()) {
-      auto made = std::make_unique<Recording>(*device_, commands());
-      space.recorded.push_front({std::move(shape), std::move(made)});
-      const auto own = [&](const auto& r) { return r.shape.front() == id_; };
-      if (std::ranges::count_if(space.recorded, own) > kMostRecordings)
-        space.recorded.erase(std::prev(std::find_if(space.recorded.rbegin(), space.recorded.rend(), own).base()));
-    } else {
-      space.recorded.splice(space.recorded.begin(), space.recorded, known);
-    }
-    recording = space.recorded.front().recording.get();
-  }
+  if (timings != nullptr) timed = std::make_unique<Recording>(*device_, lower(run, device_->pipelines(), cancel), true);
+  Recording& recording = timed ? *timed : recorded(space, key, run, cancel);
 
   std::memcpy(space.meta->mapped(), tables.words().data(), tables.words().size_bytes());
   each_row(plan_.program, plan_.program.input, counts, [&](std::int64_t tight, std::int64_t spaced, std::size_t floats) {
     std::memcpy(reinterpret_cast<float*>(space.in->mapped()) + spaced, io.in.data() + tight, floats * sizeof(float));
   });
   try {
-    recording->run(cancel);
+    recording.run(cancel);
   } catch (...) {
     if (timed == nullptr) {
-      if (recording->left()) device_->leave(std::move(space.recorded.front().recording));
+      if (recording.left()) device_->leave(std::move(space.recorded.front().recording));
       space.recorded.pop_front();
     }
     throw;
@@ -203,7 +207,7 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
   each_row(plan_.program, plan_.program.output, counts, [&](std::int64_t tight, std::int64_t spaced, std::size_t floats) {
     std::memcpy(io.out.data() + tight, reinterpret_cast<const float*>(space.out->mapped()) + spaced, floats * sizeof(float));
   });
-  if (timings != nullptr) *timings = recording->timings();
+  if (timings != nullptr) *timings = recording.timings();
 }
 
 }  // namespace pumice::vulkan

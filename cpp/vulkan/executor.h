@@ -12,6 +12,18 @@
 
 namespace pumice::vulkan {
 
+// All that the commands of a run depend on. Runs with equal keys in one workspace have the same commands.
+struct RecordingKey {
+  std::uint64_t executable = 0;                         // GpuExecutable::id_
+  std::uint64_t buffers = 0;                            // GpuWorkspace::buffers
+  std::uint64_t pace_step = 0;                          // Device::pace_step()
+  std::uint64_t store = 0;                              // GpuCaches::id(); 0 without caches
+  std::uint64_t pages_version = 0, states_version = 0;  // Slabs::All::version
+  Counts counts;
+  TableLayout tables;
+  bool operator==(const RecordingKey&) const = default;
+};
+
 // Buffers and recordings that are kept for the next runs of the same caller.
 class GpuWorkspace final : public Workspace {
  public:
@@ -19,9 +31,8 @@ class GpuWorkspace final : public Workspace {
   // Returns `buffer`. If it is smaller than `bytes`, it is replaced by a larger buffer first.
   const Buffer* fit(std::shared_ptr<Buffer>& buffer, std::uint64_t bytes, Place place, const char* what);
 
-  using Shape = std::vector<std::uint64_t>;  // all numbers that the commands of a run depend on
   struct Recorded {
-    Shape shape;
+    RecordingKey key;
     std::unique_ptr<Recording> recording;
   };
 
@@ -43,8 +54,13 @@ class GpuExecutable final : public Executable {
   std::vector<Timing> measure(Workspace& workspace, CacheStore* caches, const Batch& batch, const Io& io) const;
 
  private:
+  struct Kept;  // the pages and states that a run reads and writes
   void run(GpuWorkspace& space, const GpuCaches* store, const Batch& batch, const Io& io, const Cancel& cancel,
            std::vector<Timing>* timings) const;
+  Kept kept_for(const GpuCaches* store, const Batch& batch) const;
+  void build_tables(Tables& tables, const Kept& kept, const Batch& batch) const;
+  RunBuffers buffers_for(GpuWorkspace& space, const Areas& areas, const Counts& counts) const;
+  Recording& recorded(GpuWorkspace& space, const RecordingKey& key, const GpuRun& run, const Cancel& cancel) const;
 
   const std::shared_ptr<Device> device_;
   const std::shared_ptr<const GpuWeights> weights_;

@@ -81,6 +81,7 @@ Variants offered(const PhysicalDevice& device, Compute compute);
 struct Counts {
   std::int64_t tokens = 0, segments = 0, selected = 0;
   std::int64_t of(Rows rows) const { return rows == Rows::tokens ? tokens : rows == Rows::segments ? segments : selected; }
+  bool operator==(const Counts&) const = default;
 };
 
 // Byte offsets of the areas in a run's scratch buffer. `total` is the size of the buffer. partial_bytes and kept_bytes are the sizes of the

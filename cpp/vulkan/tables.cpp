@@ -244,6 +244,7 @@ void Tables::fill_saves(const Batch& batch) {
 
 void Tables::build(const TableRequest& request, const Batch& batch) {
   words_.clear();
+  ids_at = types_at = positions_at = selected_at = segments_at = kept_segments_at = cells_at = kept_cells_at = 0;
   turns_at.clear();
   factors_at.clear();
   distances_at.clear();

@@ -48,11 +48,13 @@ struct Distances {
 struct TileBlock {
   std::int64_t first_row = 0, rows = 0;
   std::uint32_t tiles_at = 0, tiles = 0;
+  bool operator==(const TileBlock&) const = default;
 };
 struct AttendTables {
   params::AttendTile tile;
   std::uint32_t splits = 1, parts = 1;
   std::vector<TileBlock> blocks;
+  bool operator==(const AttendTables&) const = default;
 };
 
 // The properties of a Conv or Scan on which its table of spans depends, besides the batch. Operations with equal properties share a table.
@@ -68,6 +70,7 @@ struct SpanShape {
 struct SpanBlock {  // rows [first, first + rows) of the batch; spans_at is the word of meta where the table of their spans begins
   std::int64_t first = 0, rows = 0;
   std::uint32_t spans_at = 0, spans = 0;
+  bool operator==(const SpanBlock&) const = default;
 };
 // Cuts a batch into blocks, without their tables.
 std::vector<SpanBlock> span_blocks(const SpanShape& shape, std::span<const Segment> segments);
@@ -88,11 +91,8 @@ struct TableRequest {
   bool software = false;             // whether the device is a software device, for which attention gets fewer and shorter groups
 };
 
-class Tables {
- public:
-  void build(const TableRequest& request, const Batch& batch);
-
-  std::span<const std::uint32_t> words() const { return words_; }
+// Where each table of a batch begins, and what its dispatches depend on besides. Two batches with equal layouts have the same commands.
+struct TableLayout {
   // A member `..._at` is the index of the word where a table begins.
   std::uint32_t ids_at = 0, types_at = 0, positions_at = 0, selected_at = 0;
   std::uint32_t segments_at = 0;       // table of segments whose page lists are those of the caches
@@ -105,6 +105,14 @@ class Tables {
   std::vector<std::vector<SpanBlock>> spans;  // the blocks of each SpanShape
   std::vector<std::uint32_t> tops_at;         // one row table for each Top, in the order of the program
   std::int64_t kept_pages = 0;                // number of pages in the run's scratch memory
+  bool operator==(const TableLayout&) const = default;
+};
+
+class Tables : public TableLayout {
+ public:
+  void build(const TableRequest& request, const Batch& batch);
+
+  std::span<const std::uint32_t> words() const { return words_; }
 
  private:
   std::uint32_t here() const { return static_cast<std::uint32_t>(words_.size()); }
