@@ -8,6 +8,8 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -39,6 +41,18 @@ inline int exit_code(pid_t child) {
     ::waitpid(child, &status, 0);
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// Waits until a thread of this process, of which gettid() gives the number, has gone to sleep some times: one that waits in a loop with a
+// limit, as those do that wait for a turn, is in that loop.
+inline bool waits_in_a_loop(pid_t thread) {
+  return wait_until([&] {
+    std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
+    const std::string key = "voluntary_ctxt_switches:";
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with(key)) return std::stoi(line.substr(key.size())) >= 5;
+    return false;
+  });
 }
 
 // Whether wall times are asserted: on a machine that does nothing else (`make soak`).

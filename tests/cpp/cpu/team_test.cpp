@@ -10,6 +10,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iostream>
 #include <numeric>
 #include <stdexcept>
@@ -146,7 +147,6 @@ TEST(Team, FirstComeFirstServed) {
   const Cancel cancel;
   Team team(2);
   std::atomic<bool> hold{true}, held{false};
-  std::atomic<int> asks{0};
   std::vector<int> order;  // written only by the caller whose turn it is
   std::thread holder([&] {
     team.parallel(
@@ -160,12 +160,12 @@ TEST(Team, FirstComeFirstServed) {
   while (!held) std::this_thread::yield();
   std::vector<std::thread> callers;
   for (int c = 0; c < 5; ++c) {
+    std::promise<pid_t> thread;
     callers.emplace_back([&, c] {
-      ++asks;
+      thread.set_value(::gettid());
       team.parallel(1, [&](std::int64_t, int) { order.push_back(c); }, cancel);
     });
-    while (asks <= c) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(40));  // time for the caller to begin to wait
+    EXPECT_TRUE(patience::waits_in_a_loop(thread.get_future().get()));
   }
   hold = false;
   holder.join();
