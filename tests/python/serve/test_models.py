@@ -164,8 +164,8 @@ def test_an_error_of_an_unload_ends_no_other_one(monkeypatch: pytest.MonkeyPatch
                 raise MemoryError
             await unload(served)
 
+        monkeypatch.setattr(models, "unload", fails_once)
         async with running(application):
-            monkeypatch.setattr(models, "unload", fails_once)
             await until(lambda: all(served.model is None for served in models))
             assert len(tried) == 3
 

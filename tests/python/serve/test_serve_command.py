@@ -238,7 +238,7 @@ def begun(server: Command, body: dict[str, Any]) -> socket.socket:
 
 
 def test_start_answer_stop() -> None:
-    with Command(f"chat={samples.smollm2()}", f"embed={samples.minilm()}", "--grace", "3", "--alias", "gpt-4o=chat") as server:
+    with Command(f"chat={samples.smollm2()}", f"embed={samples.minilm()}", "--grace", "8", "--alias", "gpt-4o=chat") as server:
         assert server.wait_ready().out == f"pumice serves chat, embed at http://127.0.0.1:{server.port} (Ctrl-C stops)\n"
         assert server.post(CHAT, {"model": "gpt-4o", **QUICK}).json["model"] == "chat"
         stream, whole = begun(server, {"model": "chat", **LONG, "stream": True}), begun(server, {"model": "chat", **LONG})
@@ -257,7 +257,7 @@ def test_start_answer_stop() -> None:
 
 
 def test_requests_at_work_may_end_within_the_grace() -> None:
-    with Command(f"chat={samples.smollm2()}", "--grace", "60", "--n-ctx", "512") as server:
+    with Command(f"chat={samples.smollm2()}", "--grace", "600", "--n-ctx", "512") as server:
         server.wait_ready()
         asked = begun(server, {**LONG, "max_tokens": 300})
         wait_until(lambda: b'requests_running{model="chat"} 1' in server.get("/metrics").body)
