@@ -149,7 +149,8 @@ def test_generate_goes_on_during_a_long_encode(minilm: pumice.Model, smollm2: pu
 
     worker = threading.Thread(target=encode)
     worker.start()
-    wait_until(lambda: minilm.stats()["runs"])
+    before = minilm.stats()["runs"]
+    wait_until(lambda: minilm.stats()["runs"] > before)
     runs, watch = minilm.stats()["runs"], Watch()
     smollm2.generate("Stones", max_new_tokens=8, temperature=0)
     runs, took = minilm.stats()["runs"] - runs, watch.elapsed()
@@ -158,7 +159,7 @@ def test_generate_goes_on_during_a_long_encode(minilm: pumice.Model, smollm2: pu
     worker.join()
     assert progress == ["done"]
     print(f"8 tokens during an encode of 100,000 texts: {runs} runs of the encoder, {took}")
-    assert runs < 5 * 8
+    assert runs < 100  # of 5,000; 9 steps wait for one each, and more where the system does not run the thread of a step
 
 
 def test_four_chats_in_turns_reuse_their_own_prefix(smollm2: pumice.Model) -> None:
