@@ -105,8 +105,6 @@ def test_random_points_of_every_call(device: str, tmp_path: Path) -> None:
 
         before = answers()
         names = [name for name in works if device == "cpu" or name not in ("convert", "quantize")]
-        for name in names:  # software Vulkan compiles some pipelines when they first run, and nothing stops it (docs/vulkan.md)
-            works[name]()
         latencies: dict[str, list[Elapsed]] = {name: [] for name in names}
         for i in range(POINTS):
             name = names[i % len(names)]
