@@ -29,13 +29,13 @@ bool is_taps(Role role) {
   return role == Role::scan_q_taps || role == Role::scan_k_taps || role == Role::scan_v_taps || role == Role::conv_taps;
 }
 
-Config read_folder(const files::ModelFile& folder, GgufNotes* notes = nullptr) {
+Config read_folder(const files::ModelFile& folder, GgufNotes* notes) {
   return read_config(folder, find_assistant(Reader(folder).text("model_type"), false) != nullptr, notes);
 }
 
 class Form {
  public:
-  explicit Form(const files::ModelFile& folder) : file_(folder), d_{.config = read_folder(folder)}, names_(folder, d_.config) {}
+  explicit Form(const files::ModelFile& folder) : file_(folder), d_{.config = read_folder(folder, &notes_)}, names_(folder, d_.config) {}
 
   std::map<std::string, std::vector<GgufPart>> parts() {
     add_roles(true);
@@ -111,7 +111,25 @@ class Form {
       part.taps = is_taps(role);
     }
     describe(part, role, layer, found, *name, weight);
+    const std::size_t before = to.rows.size();
     place_rows(to, role, layer, found, names_.layout(*name, role, layer), weight);
+    if (const auto said = notes_.factors.find(role); said != notes_.factors.end())
+      multiply(to, before, weight ? said->second.weight : said->second.bias);
+  }
+
+  // Notes that the role's rows are multiplied by these numbers: those from `first` on in to.rows or, if there are none, all.
+  void multiply(OfFile& to, std::size_t first, const std::vector<double>& numbers) const {
+    auto& lists = to.part.factors;
+    lists.resize(std::max(lists.size(), numbers.size()));
+    for (std::size_t n = 0; n < numbers.size(); ++n) {
+      const auto number = static_cast<float>(numbers[n]);
+      if (first == to.rows.size()) lists[n].assign(1, number);
+      for (std::size_t i = first; i < to.rows.size(); ++i) {
+        const auto row = static_cast<std::size_t>(to.rows[i].first);
+        lists[n].resize(std::max(lists[n].size(), row + 1), 1.0f);
+        lists[n][row] = number;
+      }
+    }
   }
 
   // Sets what depends on the role alone.
@@ -122,6 +140,7 @@ class Form {
     const bool is_vector = found.tensor->shape.size() == 1;
     part.plus_one = weight && d_.config.norm_offset && is_vector && !has(use, Use::as_is);
     part.minus_exp = role == Role::scan_rate;
+    part.normalised = weight && role == Role::head && d_.config.normalised_head;
     if (has(use, Use::folded) && r && r->rule == ScanRule::ssd) part.width = role == Role::scan_norm && r->norm ? r->norm->group : 1;
     if (role == Role::router_choice_bias) part.width = 0;
     if (found.name.fused == Fused::latent_up && name.fused == Fused::no) {
@@ -180,6 +199,8 @@ class Form {
   void sort_rows(OfFile& of_file) const {
     auto& rows = of_file.rows;
     std::ranges::sort(rows);
+    for (std::vector<float>& numbers : of_file.part.factors)
+      if (numbers.size() > 1) numbers.resize(rows.size(), 1.0f);
     bool same = static_cast<std::int64_t>(rows.size()) == of_file.part.whole;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       if (rows[i].first != static_cast<std::int64_t>(i))
@@ -191,6 +212,7 @@ class Form {
   }
 
   const files::ModelFile& file_;
+  GgufNotes notes_;
   Description d_;  // without weights
   TensorNames names_;
   std::vector<OfFile> parts_;

@@ -27,9 +27,12 @@ struct GgufPart {
   bool turned = false;                // these matrices are transposed
   // A vector that the file has as a matrix with so many columns. 0: the folder may have a matrix of one row, and the file has a vector.
   std::optional<std::int64_t> width;
-  bool pairs = false;      // rows are in the order of a rope that turns neighbouring columns; the folder's are not
-  bool plus_one = false;   // the folder stores w - 1 for a norm's weight w
-  bool minus_exp = false;  // the folder stores log(-w)
+  bool pairs = false;  // rows are in the order of a rope that turns neighbouring columns; the folder's are not
+  // By which the rows are multiplied, one list after another. A list has one number for all rows, or one for each.
+  std::vector<std::vector<float>> factors;
+  bool normalised = false;  // each column is divided by its length
+  bool plus_one = false;    // the folder stores w - 1 for a norm's weight w
+  bool minus_exp = false;   // the folder stores log(-w)
 };
 
 // Returns the tensors of the GGUF file that each tensor of a folder becomes, by its name. Of the matrices of a layer's experts, only the

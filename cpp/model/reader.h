@@ -28,6 +28,11 @@ inline constexpr std::string_view kArchitecture = "general.architecture";
 struct GgufNotes {
   std::map<std::string, files::Value, std::less<>> keys;
   std::map<std::string, std::vector<float>> tensors;  // that come from no tensor of the folder: divisors of rope frequencies
+  // Numbers by which llama.cpp's converter multiplies the matrix and the bias of a role, one after another.
+  struct Factors {
+    std::vector<double> weight, bias;
+  };
+  std::map<Role, Factors> factors;
 };
 
 class Reader {
@@ -54,6 +59,10 @@ class Reader {
   // The same for a tensor.
   void gguf_has(const std::string& name, std::vector<float> values) const {
     if (notes_) notes_->tensors.insert_or_assign(name, std::move(values));
+  }
+  // Notes that llama.cpp's converter multiplies the matrix and the bias of a role by these numbers.
+  void gguf_multiplies(Role role, std::vector<double> weight, std::vector<double> bias = {}) const {
+    if (notes_) notes_->factors.insert_or_assign(role, GgufNotes::Factors{std::move(weight), std::move(bias)});
   }
   // Notes that llama.cpp's converter writes none of these keys, whatever config.json has.
   void gguf_lacks(std::initializer_list<std::string_view> gguf_keys) const;

@@ -152,11 +152,15 @@ py::dict gguf_parts(const files::ModelFile& folder) {
   py::dict out;
   for (const auto& [name, parts] : model::gguf_parts(folder)) {
     py::list list;
-    for (const model::GgufPart& part : parts)
+    for (const model::GgufPart& part : parts) {
+      py::list factors;
+      for (const std::vector<float>& numbers : part.factors)
+        factors.append(py::array_t<float>(static_cast<py::ssize_t>(numbers.size()), numbers.data()));
       list.append(py::dict("name"_a = part.name, "taps"_a = part.taps, "transposed"_a = part.transposed, "whole"_a = part.whole,
                            "rows"_a = indices(part.rows), "columns"_a = indices(part.columns), "matrices"_a = part.matrices,
                            "turned"_a = part.turned, "width"_a = part.width, "plus_one"_a = part.plus_one, "pairs"_a = part.pairs,
-                           "minus_exp"_a = part.minus_exp));
+                           "minus_exp"_a = part.minus_exp, "normalised"_a = part.normalised, "factors"_a = factors));
+    }
     out[py::str(name)] = list;
   }
   return out;

@@ -214,7 +214,7 @@ def gguf_parts(folder: ModelFile) -> dict[str, list[dict[str, Any]]]:
     the first one has an entry. A tensor without an entry has no place in GGUF files of the family. Reads only metadata.
 
     Each dict has the fields of GgufPart in cpp/model/gguf_form.h: name, taps, transposed, whole, rows, columns, matrices, turned, width,
-    plus_one, pairs, minus_exp. rows and columns are arrays of indices, or None."""
+    plus_one, pairs, minus_exp, normalised, factors. rows and columns are arrays of indices, or None. factors is a list of arrays."""
 
 def gguf_head(folder: ModelFile) -> dict[str, Any]:
     """Returns what the GGUF file of a folder says about the model. Reads only metadata, and tensors of one number (xIELU).

@@ -28,39 +28,53 @@ constexpr TensorName kOwnNames[] = {
 constexpr auto kNames = names::joined(names::kMamba2, kOwnNames);
 
 // Checks a multiplier of config.json. Larger ones would make infinities.
-float checked(const Reader& read, const std::string& where, double value) {
+double checked(const Reader& read, const std::string& where, double value) {
   if (!(value > 0 && value < 1e6)) read.bad_number(where, value, "a positive number below 1e6");
-  return static_cast<float>(value);
+  return value;
 }
 
 // Returns a multiplier of config.json. null or nothing means 1.
-float multiplier(const Reader& read, const char* key) { return checked(read, read.key("", key), read.number("", key).value_or(1)); }
+double multiplier(const Reader& read, const char* key) { return checked(read, read.key("", key), read.number("", key).value_or(1)); }
 
 // Returns `count` multipliers of config.json. null or nothing means 1.
-std::vector<float> multipliers(const Reader& read, const char* key, std::size_t count) {
+std::vector<double> multipliers(const Reader& read, const char* key, std::size_t count) {
   const std::string where = read.key("", key);
   const auto said = read.gguf() ? std::nullopt : read.file().number_list(where);
-  if (!said) return std::vector<float>(count, 1.0f);
+  if (!said) return std::vector<double>(count, 1.0);
   if (said->size() != count) read.unsupported(where, " has ", said->size(), " values; ", count, " are needed");
-  std::vector<float> values;
-  for (const double value : *said) values.push_back(checked(read, where, value));
-  return values;
+  for (const double value : *said) checked(read, where, value);
+  return *said;
 }
 
 void read_multipliers(const Reader& read, Config& c) {
-  c.embedding_scale = multiplier(read, "embedding_multiplier");
-  c.logit_scale = multiplier(read, "lm_head_multiplier");
-  const Multipliers attention{.in = multiplier(read, "attention_in_multiplier"), .out = multiplier(read, "attention_out_multiplier")};
-  const Multipliers scan{.in = multiplier(read, "ssm_in_multiplier"), .out = multiplier(read, "ssm_out_multiplier")};
-  const std::vector<float> mlp = multipliers(read, "mlp_multipliers", 2), parts = multipliers(read, "ssm_multipliers", 5);
-  const float key = multiplier(read, "key_multiplier");
+  const double embedding = multiplier(read, "embedding_multiplier"), logits = multiplier(read, "lm_head_multiplier");
+  const double in = multiplier(read, "attention_in_multiplier"), out = multiplier(read, "attention_out_multiplier");
+  const double ssm_in = multiplier(read, "ssm_in_multiplier"), ssm_out = multiplier(read, "ssm_out_multiplier");
+  const std::vector<double> mlp = multipliers(read, "mlp_multipliers", 2), parts = multipliers(read, "ssm_multipliers", 5);
+  const double key = multiplier(read, "key_multiplier");
+  const auto narrow = [](double value) { return static_cast<float>(value); };
+  c.embedding_scale = narrow(embedding);
+  c.logit_scale = narrow(logits);
   for (Layer& layer : c.layers) {
-    layer.attention().multipliers = attention;
-    layer.attention().scale *= key;  // scores are linear in keys
-    layer.beside->multipliers = scan;
-    layer.beside->factors = {.q = parts[3], .k = parts[2], .v = parts[1], .gate = parts[0], .step = parts[4]};
-    layer.feed_forward().multipliers = {.in = mlp[0], .out = mlp[1]};
+    layer.attention().multipliers = {.in = narrow(in), .out = narrow(out)};
+    layer.attention().scale *= narrow(key);  // scores are linear in keys
+    layer.beside->multipliers = {.in = narrow(ssm_in), .out = narrow(ssm_out)};
+    layer.beside->factors = {
+        .q = narrow(parts[3]), .k = narrow(parts[2]), .v = narrow(parts[1]), .gate = narrow(parts[0]), .step = narrow(parts[4])};
+    layer.feed_forward().multipliers = {.in = narrow(mlp[0]), .out = narrow(mlp[1])};
   }
+  // What multiplies the input of a matrix does not multiply its bias.
+  read.gguf_multiplies(token_embedding, {embedding});
+  read.gguf_multiplies(head, {logits});
+  read.gguf_multiplies(q, {in});
+  read.gguf_multiplies(k, {key * in}, {key});
+  read.gguf_multiplies(v, {in});
+  read.gguf_multiplies(attn_out, {out}, {out});
+  read.gguf_multiplies(gate, {mlp[0]}, {mlp[0]});
+  read.gguf_multiplies(down, {mlp[1]}, {mlp[1]});
+  read.gguf_multiplies(scan_out, {ssm_out}, {ssm_out});
+  constexpr Role kParts[] = {scan_gate, scan_v, scan_k, scan_q, scan_step};
+  for (std::size_t i = 0; i < parts.size(); ++i) read.gguf_multiplies(kParts[i], {ssm_in, parts[i]}, {parts[i]});
 }
 
 Recurrent read_mixer(const Reader& read, const Config& c) {

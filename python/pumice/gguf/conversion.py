@@ -21,7 +21,6 @@ from ..errors import ModelFormatError, PumiceError, UnsupportedModelError
 from ..loading.hub import resolve
 from ..tokens.tokenizer_files import load_tokenizer
 from .calibration import TOKENS, Texts, listed_texts
-from .changes import Config
 from .container import IDS, Tensor, head_bytes, padded
 from .estimates import seconds
 from .job import Job, refuse_existing, source_key, split_size
@@ -33,6 +32,7 @@ from .sizes import bits_asked
 from .vocabulary import tokenizer_keys
 from .weights import Choose, Folder, Unit, matrices, plain_choice, small_tensors
 
+Config = dict[str, Any]  # config.json
 TARGETS = ("auto", "f32", "f16", "q4_0", "q8_0", "bf16")
 _POOLINGS = {"mean": 1, "cls": 2, "last": 3}  # <architecture>.pooling_type (llama_pooling_type in llama.h)
 _RANK = 4  # of classifiers
@@ -171,7 +171,7 @@ def _contents(path: Path, to: str, with_tokenizer: bool) -> _Contents:
 
         def units_of(choose: Choose) -> list[Unit]:
             nonlocal pairs
-            folder = Folder(file, family, config, choose)
+            folder = Folder(file, any("Classification" in name for name in config.get("architectures") or ()), choose)
             pairs = folder.pairs
             return [*folder.units(), *small_tensors(head["tensors"]), *matrices(dense, choose)]
 

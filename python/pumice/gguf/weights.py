@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import ModelFormatError, UnsupportedModelError
-from .changes import VALUES, Array, Config, moves_columns, part_of
+from .changes import Array, moves_columns, part_of
 from .container import IDS, Tensor
 from .packing import PLAIN, Float32, fits, pack_rows, q5_0_of_a4, unpack_rows
 
@@ -111,8 +111,8 @@ def _by_numbers(name: str) -> list[Any]:
 class Folder:
     """The tensors of a safetensors folder in their GGUF form."""
 
-    def __init__(self, file: _core.ModelFile, family: str, config: Config, choose: Choose) -> None:
-        self._file, self._family, self._config, self._choose = _Tensors(file), family, config, choose
+    def __init__(self, file: _core.ModelFile, classifies: bool, choose: Choose) -> None:
+        self._file, self._classifies, self._choose = _Tensors(file), classifies, choose
         self._parts = _core.gguf_parts(file)
         self._formats = {name: kind for name, kind, _ in self._file.tensors}
 
@@ -137,7 +137,7 @@ class Folder:
         """Returns whether a tensor that the form leaves out changes results: the dense layer of a classifier, a bias that is not 0."""
         if source.name.endswith(".experts.bias"):
             return bool(self._read(source.name, source.shape, raw=False).any())
-        return "pooler." in source.name and any("Classification" in name for name in self._config.get("architectures") or ())
+        return "pooler." in source.name and self._classifies
 
     def _changed(self, source: _Source, values: Array) -> dict[str, Array]:
         """Returns the GGUF tensors that a tensor of the folder becomes, or a matrix of its stack."""
@@ -146,8 +146,6 @@ class Folder:
         try:
             if source.files[0] not in self._parts:
                 raise ValueError(f"{source.name} has no name in GGUF")
-            if self._family in VALUES:
-                values = VALUES[self._family](source.name, values, self._config)
             return {part["name"]: part_of(values, part) for part in self._parts[source.files[0]]}
         except (ValueError, IndexError) as error:
             raise ModelFormatError(
