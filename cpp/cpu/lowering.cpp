@@ -1,12 +1,12 @@
 #include "cpu/lowering.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "core/checked.h"
+#include "cpu/areas.h"
 #include "cpu/kernels.h"
 #include "cpu/packed_weights.h"
 #include "cpu/scratch.h"
@@ -202,7 +202,7 @@ class CpuLowering {
     if (tail_step_ == tables.size() && program_.input >= 0) ++tail_step_;  // InputStep runs once, before the tail
     in_blocks_ = plan_.facts.reduces_logits && plan_.facts.last_other_rows < plan_.facts.last_beyond_row;
     plan_.tail = in_blocks_ ? tail_step_ : plan_.steps.size();
-    place();
+    give_areas(plan_, lives_, program_.output, in_blocks_);
   }
 
   // Called when an operation writes to `v`. Codes made from a view that overlaps v are no longer valid, and such a view no longer holds the
@@ -250,20 +250,20 @@ class CpuLowering {
     for (const Quantized& known : quantized_now_) {
       const QuantizedPlace& place = plan_.quantized[static_cast<std::size_t>(known.id)];
       if (known.view == in && place.codes == codes && fold_alike(place.folded, folded)) {
-        quantized_lives_[static_cast<std::size_t>(known.id)].at(now);
+        lives_.quantized[static_cast<std::size_t>(known.id)].at(now);
         return known.id;
       }
     }
     const auto id = static_cast<std::int32_t>(plan_.quantized.size());
     plan_.quantized.push_back({program_.slots[static_cast<std::size_t>(in.slot)].rows, in.width, -1, codes, folded});
-    quantized_lives_.emplace_back();
-    quantized_lives_.back().at(now);
+    lives_.quantized.emplace_back();
+    lives_.quantized.back().at(now);
     quantized_now_.push_back({in, id});
     for (const Made& made : made_by_norm_) {
       NormStep& norm = std::get<NormStep>(plan_.steps[made.step]);
       if (made.view == in) {  // the norm's loop quantizes each row while it is in the L1 cache
         norm.quantized.push_back(id);
-        quantized_lives_.back().at(static_cast<std::int64_t>(made.op));
+        lives_.quantized.back().at(static_cast<std::int64_t>(made.op));
         return id;
       }
     }
@@ -274,8 +274,8 @@ class CpuLowering {
   void sketch(LinearStep step) {
     const auto place = static_cast<std::int32_t>(plan_.sketches.size());
     plan_.sketches.push_back({sketch_cols(step.parts.front().cols), -1});
-    sketch_lives_.emplace_back();
-    sketch_lives_.back().at(static_cast<std::int64_t>(op_));
+    lives_.sketches.emplace_back();
+    lives_.sketches.back().at(static_cast<std::int64_t>(op_));
     const Sketching sketching{step.op.in, step.parts.front(), step.op.scale, std::get<Top>(program_.ops[op_ + 1]), place};
     plan_.steps.push_back(SketchActivationsStep{sketching});
     plan_.steps.push_back(BoundsStep{sketching});
@@ -287,14 +287,14 @@ class CpuLowering {
   std::int32_t pair_codes(std::int64_t cols, Codes codes, std::int32_t chosen) {
     require(codes != Codes::bytes, "program '", program_.name, "': experts in codes of 8 bits");
     plan_.quantized.push_back({Rows::tokens, cols, -1, codes, MatrixId::none, chosen});
-    quantized_lives_.emplace_back();
-    quantized_lives_.back().at(static_cast<std::int64_t>(op_));
+    lives_.quantized.emplace_back();
+    lives_.quantized.back().at(static_cast<std::int64_t>(op_));
     return static_cast<std::int32_t>(plan_.quantized.size()) - 1;
   }
   std::int32_t pair_floats(std::int64_t width, std::int32_t chosen) {
     plan_.pairs.push_back({chosen, activation_stride(width), -1});
-    pair_lives_.emplace_back();
-    pair_lives_.back().at(static_cast<std::int64_t>(op_));
+    lives_.pairs.emplace_back();
+    lives_.pairs.back().at(static_cast<std::int64_t>(op_));
     return static_cast<std::int32_t>(plan_.pairs.size()) - 1;
   }
 
@@ -335,59 +335,6 @@ class CpuLowering {
     return *last;
   }
 
-  // ---------------------------------------------------------------- areas
-  // A slot or quantized activations that need an area.
-  struct Tenant {
-    Life life;
-    Rows rows;
-    std::int64_t row_bytes;
-    std::int32_t* area;
-  };
-
-  // Gives an area to every slot that is used and to all quantized activations. Those that are not in use at the same time share areas. If
-  // several existing areas are free, the one with the closest row size is taken.
-  void place() {
-    std::vector<Tenant> tenants;
-    for (std::size_t s = 0; s < plan_.slots.size(); ++s) {
-      SlotPlace& slot = plan_.slots[s];
-      const Life& life = plan_.facts.slot_lives[s];
-      if (!life.used() || static_cast<std::int32_t>(s) == program_.output) continue;
-      tenants.push_back({life, slot.rows, slot.stride * static_cast<std::int64_t>(sizeof(float)), &slot.area});
-    }
-    for (std::size_t q = 0; q < plan_.quantized.size(); ++q) {
-      QuantizedPlace& place = plan_.quantized[q];
-      tenants.push_back({quantized_lives_[q], place.rows, place.row_bytes(), &place.area});
-    }
-    for (std::size_t p = 0; p < plan_.pairs.size(); ++p) {
-      PairPlace& place = plan_.pairs[p];
-      const std::int64_t bytes = place.chosen * place.stride * static_cast<std::int64_t>(sizeof(float));
-      tenants.push_back({pair_lives_[p], Rows::tokens, bytes, &place.area});
-    }
-    for (std::size_t s = 0; s < plan_.sketches.size(); ++s)
-      tenants.push_back({sketch_lives_[s], Rows::tokens, sketch_row_bytes(plan_.sketches[s].cols), &plan_.sketches[s].area});
-    std::stable_sort(tenants.begin(), tenants.end(), [](const Tenant& a, const Tenant& b) { return a.life.first < b.life.first; });
-    std::vector<std::int64_t> last_use;  // of each area: the last operation that uses it
-    for (const Tenant& tenant : tenants) {
-      const bool in_blocks = in_blocks_ && tenant.life.first >= plan_.facts.last_beyond_row && tenant.rows == Rows::tokens;
-      std::int32_t best = -1;
-      for (std::size_t a = 0; a < plan_.areas.size(); ++a) {
-        const Area& area = plan_.areas[a];
-        if (last_use[a] >= tenant.life.first || area.rows != tenant.rows || area.in_blocks != in_blocks) continue;
-        const auto misfit = [&](std::size_t i) { return std::abs(plan_.areas[i].row_bytes - tenant.row_bytes); };
-        if (best < 0 || misfit(a) < misfit(static_cast<std::size_t>(best))) best = static_cast<std::int32_t>(a);
-      }
-      if (best < 0) {
-        best = static_cast<std::int32_t>(plan_.areas.size());
-        plan_.areas.push_back({tenant.rows, in_blocks, 0});
-        last_use.push_back(-1);
-      }
-      Area& area = plan_.areas[static_cast<std::size_t>(best)];
-      area.row_bytes = std::max(area.row_bytes, tenant.row_bytes);
-      last_use[static_cast<std::size_t>(best)] = tenant.life.last;
-      *tenant.area = best;
-    }
-  }
-
   struct Quantized {
     View view;
     std::int32_t id;
@@ -408,7 +355,7 @@ class CpuLowering {
   std::size_t op_ = 0;
   std::vector<Quantized> quantized_now_;  // codes that still match the contents of their views
   std::vector<Made> made_by_norm_;
-  std::vector<Life> quantized_lives_, pair_lives_, sketch_lives_;
+  PlanLives lives_;
   std::size_t tail_step_ = 0;
   bool in_blocks_ = false;
 };
