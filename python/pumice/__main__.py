@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import io
 import itertools
 import json
 import os
@@ -18,7 +17,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pumice
 
@@ -31,12 +30,11 @@ from .common.stdio import (
     give_up_output,
     input_bytes,
     input_file,
-    is_output,
     on_screen,
     prepare,
     say,
-    takes_bytes,
 )
+from .common.vector_file import VectorFile
 from .machine.peer_worker import PEERS
 from .serve.command import add_options as add_serve_options
 
@@ -313,52 +311,6 @@ def _lines(path: str) -> Iterator[str]:
             yield _text(line, number, "standard input" if path == "-" else path).rstrip("\r\n")
 
 
-class _VectorFile:
-    """The .npy file that `pumice encode` writes. It is opened before the texts are encoded. A plain file appears at its path only once it
-    is complete. If the path is a pipe, a terminal, /dev/null or standard output, the bytes are written there directly.
-
-    np.save() is not used, because it would add .npy to the name, and would fail on a pipe, which has no position."""
-
-    def __init__(self, path: str) -> None:
-        from . import _core
-
-        self._path, self.is_output = path, is_output(path)
-        self._file: _core.NewFile | BinaryIO
-        with self._errors():
-            if self.is_output:
-                self._file = sys.stdout.buffer
-            else:
-                self._file = open(path, "wb") if takes_bytes(path) else _core.NewFile(path)  # noqa: SIM115
-
-    def save(self, vectors: Any) -> None:
-        import numpy as np
-
-        from . import _core
-
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(vectors))
-        with self._errors():
-            if isinstance(self._file, _core.NewFile):
-                self._file.write(0, header.getvalue())
-                self._file.write(header.tell(), vectors.data)
-                self._file.finish()
-            else:
-                self._file.write(header.getvalue())
-                self._file.write(vectors.data)
-                self._file.flush()
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except BrokenPipeError as error:
-            raise OutputError(error) from None
-        except OSError as error:
-            if error.errno is None or error.filename is not None:  # if the error has a file name, its message already names the file
-                raise
-            raise OSError(f"cannot write {self._path}: {error.strerror}") from None
-
-
 def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the keywords of encode() that the command line gives."""
     options = _given(arguments, "prompt_name", "truncate_dim", "precision")
@@ -403,7 +355,7 @@ def run_encode(arguments: argparse.Namespace) -> int:
         join = "" if tables else ". Join them: cat A B | pumice encode MODEL -o FILE"
         raise ValueError(f"{len(arguments.input)} inputs, and a .npy file has the texts of one{join}")
     source = arguments.input[0] if arguments.input else "-"
-    file = _VectorFile(arguments.output)
+    file = VectorFile(arguments.output)
     read: list[str | int] = [*input_file()] if source == "-" else [source]
     if arguments.precision_ranges is not None:
         read.append(arguments.precision_ranges)

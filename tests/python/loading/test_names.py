@@ -19,8 +19,8 @@ import small_files
 
 import pumice
 from pumice import _core
-from pumice.__main__ import _VectorFile
 from pumice.chats import chat_templates
+from pumice.common.vector_file import VectorFile
 
 pytestmark = pytest.mark.timeout(60)  # a read or a write that waits for a pipe
 QUIET: dict[str, Any] = {"device": "cpu", "progress": False}
@@ -278,7 +278,7 @@ def quantize(path: Path) -> None:
 
 
 def save_vectors(path: Path) -> None:
-    _VectorFile(str(path)).save(np.ones((3, 2), np.float32))
+    VectorFile(str(path)).save(np.ones((3, 2), np.float32))
 
 
 WRITERS = [save_prefix, convert, quantize, save_vectors]

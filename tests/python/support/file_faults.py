@@ -292,7 +292,7 @@ def writers(campaign: Campaign, scratch: Path) -> None:
     import small_files
 
     import pumice
-    from pumice.__main__ import _VectorFile
+    from pumice.common.vector_file import VectorFile
 
     llama, encoder = random_models.make_folder("llama32", scratch), small_files.encoder_folder(scratch)
     gguf = scratch / "llama.gguf"
@@ -315,7 +315,7 @@ def writers(campaign: Campaign, scratch: Path) -> None:
 
     vectors = np.arange(3000, dtype=np.float32).reshape(300, 10)
     campaign.write("save_prefix", prefix, "p")
-    campaign.write("encode -o x.npy", lambda folder: _VectorFile(str(folder / "x.npy")).save(vectors), "x.npy")
+    campaign.write("encode -o x.npy", lambda folder: VectorFile(str(folder / "x.npy")).save(vectors), "x.npy")
     campaign.write(
         "convert", lambda folder: pumice.convert(llama, folder / "m.gguf", to="f16", tokenizer="none", force=True, progress=False), "m.gguf"
     )
