@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/program.h"
+#include "engine/token_counts.h"
 
 namespace pumice::engine {
 
@@ -65,27 +66,6 @@ struct SamplingParams {
   bool penalises() const { return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f; }
 };
 
-// The set of ids in a sequence, with the number of times that each was generated. It is a hash table with open addressing, so a step
-// allocates no memory unless the table doubles.
-class TokenCounts {
- public:
-  void add(std::int32_t id, bool generated);
-  std::optional<std::int32_t> generated(std::int32_t id) const;  // none if the id is not in the sequence
-  template <class Visit>
-  void each(Visit&& visit) const {
-    for (const Entry& entry : table_)
-      if (entry.id >= 0) visit(entry.id, entry.generated);
-  }
-
- private:
-  struct Entry {
-    std::int32_t id = -1, generated = 0;
-  };
-  std::size_t place(std::int32_t id) const;
-  std::vector<Entry> table_;  // its size is a power of two, and it is at most half full
-  std::size_t used_ = 0;
-};
-
 struct Choice {
   std::int32_t id = -1;
   float mu = 0;                       // mirostat's mu after this token
@@ -114,20 +94,6 @@ struct Around {
 
 // Computes the penalties of DRY: pairs of an id and the number to subtract from its logit, in ascending order of ids.
 void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> ids, std::vector<std::pair<std::int32_t, float>>& penalties);
-
-// The ids whose logits are changed by penalties or a bias, in ascending order. A device has only raw logits, so it leaves these ids out of
-// its ranking (Top) and reports their logits separately.
-class ChangedIds {
- public:
-  explicit ChangedIds(std::size_t most = 0) : most_(most) {}
-  void add(std::int32_t id);
-  bool fit() const { return ids_.size() <= most_; }  // returns false if there are more than `most` ids; ids() is then incomplete
-  std::span<const std::int32_t> ids() const { return ids_; }
-
- private:
-  std::size_t most_;
-  std::vector<std::int32_t> ids_;
-};
 
 // Chooses tokens for any sequence. It holds scratch memory, so each thread needs a Sampler of its own.
 class Sampler {

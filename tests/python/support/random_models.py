@@ -50,6 +50,14 @@ class Variant:
     hub_config: dict[str, Any] = dataclasses.field(default_factory=dict)
     attention: str = "eager"  # attention implementation of transformers; "eager" adds ALiBi twice in Falcon
     as_given: bool = False  # config.json has only the settings, with the keys and the gaps of older files on the hub
+    # What test_family_switches.py asks of single keys of config.json. Dots in a key lead into nested objects.
+    # - changes: [key, other value] that changes results and leaves the shapes of all tensors as they are.
+    # - leaves_tensors: the same, and the model then does not read some tensors of its layers.
+    # - ignores: [key, value] of other families, which is ignored here, as in transformers.
+    # - defaults: a key whose value is the default of the configuration class; older files leave it out and mean the same.
+    # - refuses: [key, other value, what the error names]. The value asks for arithmetic that pumice does not run.
+    # - asks_for: a key that, if it is true, asks for biases that the file lacks.
+    checks: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
 
 # Families with the gated delta rule. The logits of transformers differ by up to 1.5e-4 between whole texts and cached steps.
@@ -61,7 +69,8 @@ def tolerance(name: str) -> float:
     return 5e-4 if VARIANTS[name].family in _DELTA_RULE else 2e-4
 
 
-OWN = ("like", "zeros", "seed", "bare", "hub_config", "as_given")  # fields that a variant does not inherit from the one it is like
+# Fields that a variant does not inherit from the one it is like.
+OWN = ("like", "zeros", "seed", "bare", "hub_config", "as_given", "checks")
 
 
 def read_variants() -> dict[str, Variant]:
