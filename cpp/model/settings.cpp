@@ -208,11 +208,16 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
                             ? read.integer("attention.sliding_window", "sliding_window").value_or(0)
                             : (c.gguf && defaults.full_every == 0 ? 0 : defaults.window);
   read.in_range(window, 0, kMaxContext, read.key("attention.sliding_window", "sliding_window"));
+  const bool in_gguf = defaults.gguf != GgufWindows::none &&
+                       (read.has("", "sliding_window") ? read.integer("", "sliding_window").has_value() : window > 0);  // null: no window
+  if (in_gguf)
+    read.gguf_says("attention.sliding_window", window);
+  else
+    read.gguf_lacks({"attention.sliding_window"});
   if (!read.flag("", "use_sliding_window", defaults.used)) window = 0;  // Qwen 2 gives a window's size even if it is not used
   if (defaults.symmetric && (window > 0 || read.integer("attention.sliding_window", "sliding_window"))) {
     window = read.in_range(window, 2, kMaxContext, read.key("attention.sliding_window", "sliding_window")) / 2;
   }
-  if (defaults.gguf == GgufWindows::none) read.gguf_lacks({"attention.sliding_window"});
   if (window >= stretched_context(read, c.n_ctx)) window = 0;  // the window covers the whole context
   std::int64_t full_every = defaults.full_every;
   const std::int64_t first = defaults.first > 0 ? read.integer("", "max_window_layers").value_or(defaults.first) : 0;
@@ -261,8 +266,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
     c.layers[i].attention().window = here ? static_cast<std::int32_t>(window) : 0;
     flags.push_back(here);
   }
-  if (defaults.gguf == GgufWindows::by_layer && read.integer("attention.sliding_window", "sliding_window"))
-    read.gguf_says("attention.sliding_window_pattern", flags);
+  if (in_gguf && defaults.gguf == GgufWindows::by_layer) read.gguf_says("attention.sliding_window_pattern", flags);
 }
 
 void read_position_buckets(const Reader& read, Config& c, const PositionBuckets& defaults) {

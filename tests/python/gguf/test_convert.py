@@ -56,6 +56,25 @@ def test_what_the_converter_drops_is_kept(name: str, tmp_path: Path) -> None:
     assert np.abs(logits[0] - logits[1]).max() <= 3e-4
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "said", "value"),
+    [
+        ("bert", "layer_norm_eps", "bert.attention.layer_norm_epsilon", 1e-12),
+        ("glm", "rms_norm_eps", "chatglm.attention.layer_norm_rms_epsilon", 1.5625e-7),
+        ("exaone4", "sliding_window", "exaone4.attention.sliding_window", 4096),
+        ("gemma4_31b", "sliding_window", "gemma4.attention.sliding_window", 512),
+        ("glm4_moe", "routed_scaling_factor", "glm4moe.expert_weights_scale", 1.0),
+    ],
+)
+def test_a_key_that_is_left_out_has_the_default_of_the_engine(name: str, key: str, said: str, value: float, tmp_path: Path) -> None:
+    folder, output = random_models.make_folder(name, tmp_path), tmp_path / "m.gguf"
+    config = json.loads((folder / "config.json").read_text())
+    del config[key]
+    (folder / "config.json").write_text(json.dumps(config))
+    pumice.convert(folder, output, **PLAIN)
+    assert _core.open_file(str(output)).get(said) == pytest.approx(value)
+
+
 def test_the_text_half_of_gemma3(tmp_path: Path) -> None:
     folder, ids = random_models.make_folder("gemma3_multimodal", tmp_path), random_models.golden("gemma3_multimodal")["ids"]
     config = json.loads((folder / "config.json").read_text())
