@@ -51,7 +51,7 @@ void read_latent_sizes(const Reader& read, Config& c, const LatentDefaults& defa
     read.gguf_says("attention.value_length", std::int64_t{attention.latent_dim});
   }
   const bool interleaved = read.flag("", "rope_interleave", defaults.interleaved);
-  read_ropes(read, c, {.interleaved = interleaved, .magnitude_in_scores = true});
+  read_ropes(read, c, {.interleaved = interleaved, .magnitude_in_scores = true, .gguf_longrope = defaults.gguf_longrope});
   const double factor = score_magnitude(read, c), columns = attention.plain_dim + attention.rope_dim;
   for (Layer& layer : c.layers) layer.if_latent_attention()->scale = static_cast<float>(factor * factor / std::sqrt(columns));
 }

@@ -202,7 +202,7 @@ void say_scaling(const Reader& read, const std::string& at, const RopeScaling& s
   const auto all = read.number("", at + ".mscale_all_dim");
   if (defaults.magnitude_in_scores && all) read.gguf_says("rope.scaling.yarn_log_multiplier", 0.1 * *all);
   const auto divisors = [](const std::vector<double>& factors) { return std::vector<float>(factors.begin(), factors.end()); };
-  if (s.type == "longrope") {
+  if (s.type == "longrope" && defaults.gguf_longrope) {
     read.gguf_says("rope.scaling.attn_factor", s.magnitude);
     read.gguf_has("rope_factors_long.weight", divisors(s.long_factors));
     read.gguf_has("rope_factors_short.weight", divisors(s.short_factors));

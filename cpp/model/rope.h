@@ -27,7 +27,8 @@ struct RopeDefaults {
   // Used if config.json has no settings of ropes at all. This fraction of a head is rotated, with the frequencies that it would have if the
   // whole head were rotated (Gemma 4, layers without a window). 0: `partial` is used.
   double proportional = 0;
-  bool gguf_ramp = false;  // llama.cpp's converter writes where YaRN's ramp begins and ends
+  bool gguf_ramp = false;      // llama.cpp's converter writes where YaRN's ramp begins and ends
+  bool gguf_longrope = false;  // llama.cpp reads the tensors of longrope
   // config.json has bases for each kind of layer in rope_parameters alone. Without that object the bases are the defaults, and a rope_theta
   // or rope_local_base_freq in its place is ignored, as transformers does (Gemma 4, EmbeddingGemma 2, Laguna, LFM3,
   // Mellum).

@@ -20,7 +20,7 @@ void refuse_parts(const Reader& read) {
 void configure(const Reader& read, Config& c) {
   refuse_parts(read);
   read_sizes(read, c);
-  read_ropes(read, c, {});
+  read_ropes(read, c, {.gguf_longrope = true});
   const double root = std::sqrt(static_cast<double>(c.layers.size())), hidden = c.hidden_size;
   double branch = 0, logits = 0;
   if (c.gguf) {  // files without these keys are of MiniCPM 1, whose numbers are 12, 1.4 and 256
@@ -49,6 +49,7 @@ void configure3(const Reader& read, Config& c) {
                      .plain_dim = 64,
                      .rope_dim = 32,
                      .value_dim = 0,
+                     .gguf_longrope = true,
                      .interleaved = false,
                      .key_length = "attention.key_length",
                      .value_length = "attention.value_length"});

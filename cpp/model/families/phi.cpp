@@ -44,7 +44,7 @@ constexpr TensorName kNames3[] = {
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.n_ctx = 4096, .eps = 1e-5});
   read_windows(read, c, {.gguf = GgufWindows::size});
-  read_ropes(read, c, {.partial = 1});
+  read_ropes(read, c, {.partial = 1, .gguf_longrope = true});
   read.gguf_lacks({"rope.scaling.type"});  // the tensors of longrope show it
 }
 

@@ -36,7 +36,6 @@ Config = dict[str, Any]  # config.json
 TARGETS = ("auto", "f32", "f16", "q4_0", "q8_0", "bf16")
 _POOLINGS = {"mean": 1, "cls": 2, "last": 3}  # <architecture>.pooling_type (llama_pooling_type in llama.h)
 _RANK = 4  # of classifiers
-_LONGROPE_IN = ("phi3", "minicpm", "minicpm3")  # architectures for which llama.cpp reads the tensors of longrope
 # The Dense modules behind pooling, in their order, and the one architecture whose files have them (EmbeddingGemma). Source: set_vocab() and
 # modify_tensors() of EmbeddingGemma in llama.cpp's conversion/gemma.py, with --sentence-transformers-dense-modules.
 _DENSE, _DENSE_IN = ("dense_2", "dense_3"), "gemma-embedding"
@@ -160,8 +159,6 @@ def _contents(path: Path, to: str, with_tokenizer: bool) -> _Contents:
             f"{shown_path(file.path)}: llama.cpp has no architecture for {shown(config.get('model_type'))}, so GGUF has no form of it. "
             "load() reads the folder"
         )
-    if "rope_factors_long.weight" in head["tensors"] and architecture not in _LONGROPE_IN:
-        raise UnsupportedModelError(f"{shown_path(file.path)}: the GGUF form of {family} has no longrope")
     try:
         keys = _keys(file, path, config, head, layout.config)
         dense = _dense(file, architecture, layout.config)
