@@ -92,7 +92,7 @@ class Bench {
     const std::uint64_t bytes = std::min({s_.copy, device_->limits().range, device_->limits().allocation});
     const auto from = device_->buffer(bytes, Place::device, "what is copied"), to = device_->buffer(bytes, Place::device, "its copy");
     const Command command = Copy{from.get(), to.get(), {{.size = bytes}}};
-    Recording recording(device_, {command}, true);
+    Recording recording(*device_, {command}, true);
     std::vector<std::vector<Timing>> runs;
     for (int i = 0; i <= s_.repeats; ++i) {
       recording.run(Cancel{});

@@ -119,7 +119,9 @@ TEST(ExpertCache, AnySizeGivesTheSameBits) {
       EXPECT_LE(some.weights->bytes(), size);
       for (const int count : {1, 1, 3, 1, 200, 1, 2})
         for (const std::uint64_t seed : {1, 2, 3}) ASSERT_EQ(some(rows(count, seed)), all(rows(count, seed))) << size << ", " << count;
-      if (size == bytes.least) EXPECT_GT(some.weights->expert_reads(), 0u);
+      if (size == bytes.least) {
+        EXPECT_GT(some.weights->expert_reads(), 0u);
+      }
     }
     EXPECT_EQ(all.weights->expert_reads(), 0u);
   }

@@ -111,7 +111,9 @@ TEST(Team, DoesNotCollapseWhenOversubscribed) {
   EXPECT_EQ(job.wrong.load(), 0);
   std::cout << "  20,000 phases: " << watch.process() << " s of processor time, " << watch.wall() << " s\n";
   EXPECT_LT(watch.process(), 1.0) << "50 us a phase";
-  if (patience::asserts_walls()) EXPECT_LT(watch.wall(), 20.0);
+  if (patience::asserts_walls()) {
+    EXPECT_LT(watch.wall(), 20.0);
+  }
 }
 
 TEST(Team, ManyCallersAtOnceTakeTurns) {

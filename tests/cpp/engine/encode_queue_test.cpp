@@ -102,7 +102,9 @@ TEST(EncodeQueue, SeveralCallsOfOneThreadRunTogether) {
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const bool fails = i == 2 || i == 7;
     ASSERT_EQ(calls[i].error != nullptr, fails) << i;
-    if (!fails) EXPECT_EQ(out[i], e.alone(texts[i], calls[i].d, calls[i].normalize)) << i;
+    if (!fails) {
+      EXPECT_EQ(out[i], e.alone(texts[i], calls[i].d, calls[i].normalize)) << i;
+    }
   }
   EXPECT_EQ(toy::error_of([&] { std::rethrow_exception(calls[2].error); }), ErrorKind::invalid_argument);
   EXPECT_EQ(toy::error_of([&] { std::rethrow_exception(calls[7].error); }), ErrorKind::cancelled);

@@ -68,7 +68,9 @@ TEST(States, ATurnWhoseTemplateDropsTheThinkingContinuesFromItsPrompt) {
     const Ids opening = text(900, 9), prompt = joined({chat, opening});  // "<think>" and what else the next turn lacks
     const std::int64_t rows = m.cost(prompt, 200);
     const Ids answer = continuation(prompt, 200), kept = Ids(answer.end() - 30, answer.end());  // what follows the thinking
-    if (turn > 0) EXPECT_LE(rows, 199 + 30 + 25 + 9 + kTurnTokens + kPageTokens) << turn;
+    if (turn > 0) {
+      EXPECT_LE(rows, 199 + 30 + 25 + 9 + kTurnTokens + kPageTokens) << turn;
+    }
     chat = joined({chat, kept, text(200 + turn, 25)});
   }
 }
@@ -81,7 +83,9 @@ TEST(States, EightChatsAtOnceComputeWhatIsNew) {
   for (std::uint64_t turn = 0; turn < 10; ++turn) {
     const std::int64_t before = m.seen->rows;
     const auto found = m.generate(chats, {.max_new_tokens = 21});
-    if (turn > 0) EXPECT_EQ(m.seen->rows - before, 8 * (1 + 13 + 20)) << turn;
+    if (turn > 0) {
+      EXPECT_EQ(m.seen->rows - before, 8 * (1 + 13 + 20)) << turn;
+    }
     for (std::size_t i = 0; i < chats.size(); ++i) {
       ASSERT_EQ(found[i], continuation(chats[i], 21));
       chats[i] = joined({chats[i], found[i], text(1000 + 10 * turn + i, 13)});
@@ -274,8 +278,12 @@ TEST(States, BudgetsHoldWhatTheySay) {
     std::uint64_t before = 0;
     for (std::uint64_t bytes = 0; bytes < 40'000 * mib; bytes = bytes * 5 / 4 + mib / 2) {
       const std::uint64_t pages = units.pages_in(bytes);
-      if (pages > 0) EXPECT_LE(units.bytes_for(pages), bytes);
-      if (pages > 0 || bytes > 200 * mib) EXPECT_GT(units.bytes_for(pages + 1), bytes);
+      if (pages > 0) {
+        EXPECT_LE(units.bytes_for(pages), bytes);
+      }
+      if (pages > 0 || bytes > 200 * mib) {
+        EXPECT_GT(units.bytes_for(pages + 1), bytes);
+      }
       EXPECT_GE(pages, before);
       before = pages;
     }

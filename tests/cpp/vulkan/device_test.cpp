@@ -446,7 +446,9 @@ TEST(Submissions, AreCutAndCancelIsSeenBetweenThem) {
   std::cout << "  cancelled after " << 1e3 * work << " ms of processor time, " << 1e3 * wall << " ms of wall time\n";
   RecordProperty("cancel_ms", static_cast<int>(1e3 * wall));
   EXPECT_LT(work, 5 * kPromised * os::allowed_cpus());
-  if (patience::asserts_walls()) EXPECT_LT(wall, 5 * kPromised);
+  if (patience::asserts_walls()) {
+    EXPECT_LT(wall, 5 * kPromised);
+  }
   go(64, Cancel{});  // the workspace must serve the next run
   EXPECT_EQ(std::vector(out.begin(), out.begin() + 64 * kTall), whole.out);
 }
@@ -526,7 +528,9 @@ TEST(Waiting, ForTheDeviceEndsWithACancel) {
     cancel.request();
     EXPECT_TRUE(patience::wait_until([&] { return ended.load(); }));
     std::cout << "  the wait ended after " << 1e3 * watch.wall() << " ms\n";
-    if (patience::asserts_walls()) EXPECT_LT(watch.wall(), 5 * kPromised);
+    if (patience::asserts_walls()) {
+      EXPECT_LT(watch.wall(), 5 * kPromised);
+    }
   }
   other.join();
   EXPECT_TRUE(tiny::right(session.both()));

@@ -61,7 +61,9 @@ class EveryCallOfAModel : public engine::toy::SmallModel {
     if (model && kind && !device_->lost()) {
       const std::string stage = stage_;
       expect_right(calls(*model), str("the same model, after ", when, " in ", stage));
-      if (GetParam().generates) EXPECT_EQ(engine::toy::leaked(*model->decoder().pages), 0) << when;
+      if (GetParam().generates) {
+        EXPECT_EQ(engine::toy::leaked(*model->decoder().pages), 0) << when;
+      }
     }
     model.reset();
     EXPECT_EQ(device_->allocated(), 0u) << when;
