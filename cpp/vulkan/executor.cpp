@@ -186,7 +186,7 @@ void GpuExecutable::run(GpuWorkspace& space, const GpuCaches* store, const Batch
                          .pages_version = kept.pages->version,
                          .states_version = kept.states->version,
                          .counts = counts,
-                         .tables = tables};
+                         .tables = tables.layout()};
   std::unique_ptr<Recording> timed;
   if (timings != nullptr) timed = std::make_unique<Recording>(*device_, lower(run, device_->pipelines(), cancel), true);
   Recording& recording = timed ? *timed : recorded(space, key, run, cancel);

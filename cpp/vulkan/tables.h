@@ -112,6 +112,7 @@ class Tables : public TableLayout {
  public:
   void build(const TableRequest& request, const Batch& batch);
 
+  const TableLayout& layout() const { return *this; }
   std::span<const std::uint32_t> words() const { return words_; }
 
  private:
