@@ -1,7 +1,7 @@
 """lint.py CLANG_TIDY BUILD: runs clang-tidy with the checks of .clang-tidy, and fails if there is any warning.
 
 It checks the files that are listed in BUILD/compile_commands.json. Those are the files of the unity build, each of which includes up to
-sixteen source files, so that clang-tidy reads the headers of these source files only once.
+32 source files, so that clang-tidy reads the headers of these source files only once.
 
 Every build compiles the sources for this machine. So files that all processor families share are checked as if they were compiled for
 another family: a file that takes this machine's for granted (its intrinsics, registers or macros) then fails. Files of one family are
