@@ -292,14 +292,14 @@ def test_quantize(slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     seconds = time.thread_time() - begin
 
     def slowed(function: Callable[..., object], first: int = 0) -> Callable[..., object]:
-        """Makes calls of a function take 4 seconds or more of processor time, from call number `first` on. Signals do not interrupt
+        """Makes calls of a function take 2.5 seconds or more of processor time, from call number `first` on. Signals do not interrupt
         hashing, as they do sleep()."""
         calls = iter(range(1 << 30))
 
         def call(*given: object) -> object:
             if next(calls) >= first:
                 begun.set()
-                hashlib.pbkdf2_hmac("sha256", b"", b"", int(4 / seconds * 100_000))
+                hashlib.pbkdf2_hmac("sha256", b"", b"", int(2.5 / seconds * 100_000))
             return function(*given)
 
         return call

@@ -1,0 +1,58 @@
+// Looks into a model layer by layer: attention weights, hidden states, and where a value is first not finite.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+
+#include "engine/at_fork.h"
+#include "engine/pipeline_builder.h"
+#include "engine/runtime.h"
+
+namespace pumice::engine {
+
+// Thread-safe.
+class Inspector {
+ public:
+  // `layer_by_layer` returns the runtime of PipelineBuilder::layers(). `preparing` is the lock of the model's programs. The arguments must
+  // outlive this object.
+  Inspector(const PipelineBuilder& builder, std::function<Runtime&(const Cancel&)> layer_by_layer, ProcessLock& preparing);
+
+  // Computes the attention weights of a layer (0 is the first), that is, how much each token as a query attends to each token as a key.
+  // `out` has the shape heads x ids x ids: for each head, a row per query and a column per key. The softmax is computed on the host
+  // (engine/attention_weights.h).
+  void attentions(std::span<const std::int32_t> ids, std::size_t layer, std::span<float> out, const Cancel& cancel) const;
+
+  // Computes the hidden rows of a text after each of the given layers, without caches. Layer 0 stands for the input of the first layer, and
+  // n for the output of the n-th layer. The output of the last layer is taken after the final norm if the model has one. `out` has the
+  // shape layers x ids x hidden_size.
+  void hidden_states(std::span<const std::int32_t> ids, std::span<const std::int32_t> layers, std::span<float> out,
+                     const Cancel& cancel) const;
+
+  // See Runtime::where_not_finite.
+  std::string where_not_finite(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Cancel& cancel) const noexcept;
+
+ private:
+  // Computes a text without caches, and calls `look` with the rows before the first layer and after each layer (Pipeline::body), with the
+  // batch, and with a space for more runs of it.
+  using LookAtLayer = std::function<void(std::size_t stage, std::span<const float> rows, const Batch& batch, RunSpace& space)>;
+  void run_layers(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const LookAtLayer& look,
+                  const Cancel& cancel) const;
+  // Names a key or value of a layer that is infinite in a cache of F16, or returns "". `rows` are the layer's input.
+  std::string beyond_f16(std::size_t layer, std::span<const float> rows, const Batch& batch, RunSpace& space, const Cancel& cancel) const;
+  struct Queries {
+    Pipeline pipeline;     // ends with what the attention of the layer reads
+    const Attend& attend;  // that attention, in ModelPrograms
+  };
+  const Queries& queries(std::size_t layer, const Cancel& cancel) const;
+
+  const PipelineBuilder& builder_;
+  const std::function<Runtime&(const Cancel&)> layer_by_layer_;
+  ProcessLock& preparing_;
+  const bool decodes_;                              // whether the model has a head
+  mutable std::map<std::size_t, Queries> queries_;  // by layer
+};
+
+}  // namespace pumice::engine
