@@ -14,7 +14,7 @@ check-format: $(VENV)/.checkers
 	$(BIN)/clang-format --dry-run --Werror $(CPP_CODE)
 
 # Runs clang-tidy with the checks listed in .clang-tidy, on files of all processor families as for another family than this machine's: on
-# x86-64, a file that takes x86-64 for granted fails. Takes about 115 s of processor time.
+# x86-64, a file that takes x86-64 for granted fails. Takes 85 s of processor time.
 check-cpp: $(VENV)/.checkers
 	@./cmake/check_system.sh $(PYTHON) lint
 	$(PIP) install -q -r tests/build-requirements.txt
