@@ -120,7 +120,7 @@ class Placer {
         all = both(all, costs_.experts(kHost, l));
         layers.insert(l);
       }
-      if (costs_.places()[share.place].in_host_memory) beside = add(beside, needs[i].bytes);
+      if (costs_.places()[share.place].in_host_memory) beside = plus(beside, needs[i].bytes);
     }
     const std::uint64_t bytes = limited(host, least_experts(costs_, kHost, layers), beside, all);
     report_.add_device(host, all, bytes);

@@ -19,6 +19,7 @@ namespace pumice::model {
 //   classes: one row of the classifier's logits per segment, or per token if the classifier labels tokens; the input is whole texts, and
 //     there are no caches
 enum class Output : std::uint8_t { hidden, selected, tokens, pooled, classes, sparse };
+inline constexpr std::size_t kOutputs = 6;
 
 // Returns the program of layers [first, last). The input is ids for the first stage and hidden rows for every other stage. The result is
 // `output` for the stage that ends with the model's last layer, and hidden rows for every other stage.

@@ -47,12 +47,12 @@ void encode(const ModelHandle& handle, const py::array& ids, const py::array& of
   const auto [texts, target, d, norm, none] = encode_call(ids, offsets, types, out, normalize, prompt);
   if (cancel) {
     const WithoutGil released;
-    if (token_budget != 0) return engine::encode(m->pooled(), texts, target, d, normalize, token_budget, {}, *cancel);
-    return m->pooled_queue().encode(texts, target, d, normalize, *cancel);
+    if (token_budget != 0) return engine::encode(m->runtime(engine::Task::vectors), texts, target, d, normalize, token_budget, {}, *cancel);
+    return m->queue(engine::Task::vectors).encode(texts, target, d, normalize, *cancel);
   }
   Counter counter(std::move(progress));
   const auto arguments = [](std::uint64_t done) { return py::make_tuple(done); };
-  engine::Runtime& runtime = m->pooled();
+  engine::Runtime& runtime = m->runtime(engine::Task::vectors);
   handle.compute(
       texts.ids.size(),
       [&](const Cancel& cancel) {
@@ -82,7 +82,7 @@ std::vector<bool> encode_several(const ModelHandle& handle, const py::sequence& 
   }
   {
     const WithoutGil released;
-    m->pooled_queue().encode(given, stops);
+    m->queue(engine::Task::vectors).encode(given, stops);
   }
   std::vector<bool> done;
   for (const engine::EncodeCall& call : given) done.push_back(!call.error);
@@ -95,7 +95,7 @@ py::tuple encode_sparse(const ModelHandle& handle, const py::array& ids, const p
                         const std::shared_ptr<Cancel>& cancel) {
   const auto m = handle.get();
   const engine::Texts texts = texts_of(ids, offsets, types);
-  engine::Runtime& runtime = m->sparse();
+  engine::Runtime& runtime = m->runtime(engine::Task::sparse);
   const engine::SparseCut cut{.most = most, .logs = logs};
   engine::SparseRows rows;
   if (cancel) {
@@ -136,26 +136,26 @@ py::array_t<float> encode_tokens(const ModelHandle& handle, const py::array& ids
   const auto m = handle.get();
   engine::Texts texts = texts_of(ids, offsets, types);
   if (unseen) texts.unseen = values<std::int32_t>(*unseen, 1, "unseen");
-  return rows_of_tokens(handle, m->tokens(), texts, cancel);
+  return rows_of_tokens(handle, m->runtime(engine::Task::token_vectors), texts, cancel);
 }
 
 py::array_t<float> label_tokens(const ModelHandle& handle, const py::array& ids, const py::array& offsets,
                                 const std::optional<py::array>& types, const std::shared_ptr<Cancel>& cancel) {
   const auto m = handle.get();
-  return rows_of_tokens(handle, m->token_classes(), texts_of(ids, offsets, types), cancel);
+  return rows_of_tokens(handle, m->runtime(engine::Task::token_labels), texts_of(ids, offsets, types), cancel);
 }
 
 py::array_t<float> classify(const ModelHandle& handle, const py::array& ids, const py::array& offsets,
                             const std::optional<py::array>& types, const std::shared_ptr<Cancel>& cancel) {
   const auto m = handle.get();
   const engine::Texts texts = texts_of(ids, offsets, types);
-  engine::Runtime& runtime = m->classes();
+  engine::Runtime& runtime = m->runtime(engine::Task::labels);
   const std::int32_t labels = runtime.pipeline.hidden_size();
   py::array_t<float> out({static_cast<py::ssize_t>(texts.offsets.size()) - 1, static_cast<py::ssize_t>(labels)});
   const auto target = writable(out);
   if (cancel) {
     const WithoutGil released;
-    m->classes_queue().encode(texts, target, labels, false, *cancel);
+    m->queue(engine::Task::labels).encode(texts, target, labels, false, *cancel);
   } else {
     handle.compute(texts.ids.size(), [&](const Cancel& stop) { engine::encode(runtime, texts, target, labels, false, 0, {}, stop); });
   }

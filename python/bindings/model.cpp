@@ -189,7 +189,7 @@ py::array_t<float> hidden_states(const ModelHandle& handle, const py::array& ids
   py::array_t<float> out({static_cast<py::ssize_t>(asked.size()), static_cast<py::ssize_t>(tokens.size()),
                           static_cast<py::ssize_t>(m->description().config.hidden_size)});
   const auto target = writable(out);
-  interruptible([&](const Cancel& cancel) { m->hidden_states(tokens, asked, target, cancel); });
+  interruptible([&](const Cancel& cancel) { m->inspector().hidden_states(tokens, asked, target, cancel); });
   return out;
 }
 
@@ -210,7 +210,7 @@ py::array_t<float> attentions(const ModelHandle& handle, const py::array& ids, s
   const auto n = static_cast<py::ssize_t>(tokens.size()), heads = static_cast<py::ssize_t>(all_heads);
   py::array_t<float> out({heads, n, n});
   const auto target = writable(out);
-  interruptible([&](const Cancel& cancel) { m->attentions(tokens, static_cast<std::size_t>(layer), target, cancel); });
+  interruptible([&](const Cancel& cancel) { m->inspector().attentions(tokens, static_cast<std::size_t>(layer), target, cancel); });
   return out;
 }
 

@@ -24,18 +24,18 @@ std::uint64_t usable(const Place& place) {
 
 }  // namespace
 
-std::uint64_t add(std::uint64_t a, std::uint64_t b) {
+std::uint64_t plus(std::uint64_t a, std::uint64_t b) {
   const auto sum = checked_add(a, b);
   if (!sum) fail(ErrorKind::out_of_memory, "the model takes more bytes than can be addressed");
   return *sum;
 }
 
 Cost both(const Cost& a, const Cost& b) {
-  return {.weights = add(a.weights, b.weights),
-          .page = add(a.page, b.page),
-          .state = add(a.state, b.state),
+  return {.weights = plus(a.weights, b.weights),
+          .page = plus(a.page, b.page),
+          .state = plus(a.state, b.state),
           .scratch = std::max(a.scratch, b.scratch),
-          .experts = add(a.experts, b.experts),
+          .experts = plus(a.experts, b.experts),
           .experts_least = std::max(a.experts_least, b.experts_least)};
 }
 
@@ -101,7 +101,7 @@ Costs::Measured Costs::measure(const Place& place) const {
   if (d_.labels > 0) m.classifier = behind_layers(Output::classes);
   if (d_.gives_sparse()) {
     m.sparse = behind_layers(Output::sparse);
-    m.sparse.scratch = add(m.sparse.scratch, kMostPooled * sizeof(float));  // cost() counts the row of one text
+    m.sparse.scratch = plus(m.sparse.scratch, kMostPooled * sizeof(float));  // cost() counts the row of one text
   }
   if (has_experts()) measure_experts(place, m);
   // The program of layer 0 includes the embedding, which counts as a part of its own.
@@ -169,8 +169,8 @@ std::uint64_t Costs::step_bytes() const {
     const MatrixShape& matrix = programs_.shapes().matrices[m];
     const std::int64_t rows = chosen[m] > 0 ? matrix.rows_each() * chosen[m] : matrix.rows;
     if (read[m])
-      sum = add(sum, mul_or_fail<std::uint64_t>(static_cast<std::uint64_t>(rows),
-                                                static_cast<std::uint64_t>(row_bytes(matrix.format, matrix.cols)), "a step's weights"));
+      sum = plus(sum, mul_or_fail<std::uint64_t>(static_cast<std::uint64_t>(rows),
+                                                 static_cast<std::uint64_t>(row_bytes(matrix.format, matrix.cols)), "a step's weights"));
   }
   return sum;
 }
@@ -186,7 +186,7 @@ Cost Costs::measure_draft(const Place& place, const Measured& m) const {
   const Cost first = cost(programs_.draft(layers_ - 1, true), kGuessedRows);
   const Cost logits = cost(programs_.draft_logits(), head_rows(d_.vocab_size));
   draft.scratch = std::max({draft.scratch, first.scratch, last.scratch, logits.scratch});
-  if (d_.assistant) draft.weights = add(draft.weights, logits.weights);
+  if (d_.assistant) draft.weights = plus(draft.weights, logits.weights);
   draft.page = less(last.page, m.layers.back().page);
   draft.state = less(last.state, m.layers.back().state);
   return draft;

@@ -18,7 +18,7 @@
 namespace pumice::engine {
 
 // Arithmetic on bytes. A sum that does not fit into 64 bits is the error out_of_memory.
-std::uint64_t add(std::uint64_t a, std::uint64_t b);
+std::uint64_t plus(std::uint64_t a, std::uint64_t b);
 inline std::uint64_t less(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
 // Returns the cost of two parts on one place. They use the same workspace, so scratch is that of the part that needs the most.
 Cost both(const Cost& a, const Cost& b);

@@ -15,7 +15,7 @@ constexpr std::uint64_t kMostFraction = std::uint64_t{1} << 50;
 std::size_t away_in(std::size_t first, std::size_t last, std::size_t away_before) { return std::clamp(away_before, first, last) - first; }
 
 std::uint64_t bytes_with(const Cost& cost, std::uint64_t pages) {
-  return add(add(cost.weights, cost.scratch), units(cost).bytes_for(pages));
+  return plus(plus(cost.weights, cost.scratch), units(cost).bytes_for(pages));
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ std::vector<Need> Fill::needs(const Split& split) const {
 
 std::uint64_t Fill::missing(const Split& split) const {
   std::uint64_t sum = 0;
-  for (const Need& need : needs(split)) sum = add(sum, need.missing);
+  for (const Need& need : needs(split)) sum = plus(sum, need.missing);
   return sum;
 }
 

@@ -183,7 +183,7 @@ void Report::finish(std::uint64_t wanted) {
     for (const Bound& host : hosts_) {
       together.name += str(together.name.empty() ? "" : " and ", host.name);
       together.free = std::max(together.free, host.free);
-      const std::uint64_t scratch = add(together.cost.scratch, host.cost.scratch);
+      const std::uint64_t scratch = plus(together.cost.scratch, host.cost.scratch);
       together.cost = both(together.cost, host.cost);
       together.cost.scratch = scratch;
     }
@@ -193,14 +193,14 @@ void Report::finish(std::uint64_t wanted) {
   for (const Bound& bound : hosts_) host = std::max(host, bound.free);
   p_.memory_free = host;
   for (const PlacedDevice& device : p_.devices) {
-    p_.weights = add(p_.weights, device.weights);
-    p_.scratch = add(p_.scratch, device.scratch);
-    p_.kv_page = add(p_.kv_page, device.kv_page);
-    p_.state = add(p_.state, device.state);
-    if (!device.in_host_memory) p_.memory_free = add(p_.memory_free, device.memory_free);
+    p_.weights = plus(p_.weights, device.weights);
+    p_.scratch = plus(p_.scratch, device.scratch);
+    p_.kv_page = plus(p_.kv_page, device.kv_page);
+    p_.state = plus(p_.state, device.state);
+    if (!device.in_host_memory) p_.memory_free = plus(p_.memory_free, device.memory_free);
   }
   for (const Bound& bound : bounds_) {
-    if (add(bound.cost.weights, bound.cost.scratch) <= bound.free) continue;
+    if (plus(bound.cost.weights, bound.cost.scratch) <= bound.free) continue;
     problem(bound.kind, p_.devices.size() == 1 ? "the model" : str("what lies on ", bound.name), " needs ", mib(bound.cost.weights),
             " for weights and ", mib(bound.cost.scratch), " for scratch; ", mib(bound.free),
             " of memory is free. Take a smaller quantization, or close other programs");

@@ -54,7 +54,7 @@ class Report {
     ErrorKind kind;
     std::uint64_t free;
     Cost cost;
-    std::uint64_t room() const { return less(free, add(cost.weights, cost.scratch)); }
+    std::uint64_t room() const { return less(free, plus(cost.weights, cost.scratch)); }
   };
   // How many cache pages fit beside the weights. A page id means the same positions on every device, so all devices have the same number of
   // pages, and the memory with the least room decides. `pages` is the number of pages that fit into the free memory, and `quarter` is the

@@ -63,7 +63,7 @@ inline Results calls(const engine::Model& model, std::span<const std::int32_t> i
   const std::int32_t width = model.description().config.hidden_size;
   const std::vector<std::int64_t> offsets = {0, 5, 40, 75};
   std::vector<float> rows(3 * static_cast<std::size_t>(width));
-  encode(model.pooled(), {.ids = prompt, .offsets = offsets, .types = {}}, rows, width, true, 0, {}, cancel);
+  encode(model.runtime(Task::vectors), {.ids = prompt, .offsets = offsets, .types = {}}, rows, width, true, 0, {}, cancel);
   add(rows);
   if (!generates) return all;
   stage = "generate";

@@ -66,7 +66,7 @@ class EveryFork : public toy::SmallModel {
       const std::int32_t heads = layers[layer].attention_heads();
       if (heads == 0) continue;
       std::vector<float> weights(static_cast<std::size_t>(heads) * text.size() * text.size());
-      models.model->attentions(text, layer, weights, {});
+      models.model->inspector().attentions(text, layer, weights, {});
       all.numbers.insert(all.numbers.end(), weights.begin(), weights.end());
       break;
     }

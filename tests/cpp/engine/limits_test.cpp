@@ -34,12 +34,12 @@ struct Input {
   Texts texts() const { return {.ids = ids, .offsets = offsets, .types = {}}; }
   std::vector<float> vectors(Model& model) const {
     std::vector<float> out((offsets.size() - 1) * tiny::kHidden);
-    encode(model.pooled(), texts(), out, tiny::kHidden, false, 1 << 20, {}, Cancel{});
+    encode(model.runtime(Task::vectors), texts(), out, tiny::kHidden, false, 1 << 20, {}, Cancel{});
     return out;
   }
   std::vector<float> token_vectors(Model& model) const {
     std::vector<float> out(ids.size() * tiny::kHidden);
-    encode_tokens(model.tokens(), texts(), out, {}, Cancel{});
+    encode_tokens(model.runtime(Task::token_vectors), texts(), out, {}, Cancel{});
     return out;
   }
   std::vector<std::int32_t> ids;

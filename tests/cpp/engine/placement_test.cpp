@@ -881,8 +881,8 @@ TEST(Placement, EncodersRunWithAnyNumberOfLayersOnTheGpu) {
       const auto m =
           Model::load_on(d, tiny::open(tiny::make("bert", 3), folder), {.gpu_layers = count, .compute = Compute::float32}, {}, cancel);
       std::vector<float> found(40 * tiny::kHidden), classes(40 * tiny::kLabels);
-      encode(m->pooled(), texts, found, tiny::kHidden, false, 0, {}, cancel);
-      encode(m->classes(), texts, classes, tiny::kLabels, false, 0, {}, cancel);
+      encode(m->runtime(Task::vectors), texts, found, tiny::kHidden, false, 0, {}, cancel);
+      encode(m->runtime(Task::labels), texts, classes, tiny::kLabels, false, 0, {}, cancel);
       if (expected.empty()) expected = found, expected_classes = classes;
       expect_near(found, expected);
       expect_near(classes, expected_classes);

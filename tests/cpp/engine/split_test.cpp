@@ -260,7 +260,7 @@ TEST(Split, RowsBetweenLayersAreThoseOfOneDevice) {
     const auto rows = [&](Backends backends) {
       const Loaded m(name, 5, std::move(backends));
       std::vector<float> out(layers.size() * ids.size() * tiny::kHidden);
-      m.model->hidden_states(ids, layers, out, m.cancel);
+      m.model->inspector().hidden_states(ids, layers, out, m.cancel);
       return out;
     };
     const auto expected = rows({cpu()}), second = rows({cpu(), std::make_shared<Second>()});
@@ -425,9 +425,9 @@ TEST(Split, EncodersToo) {
   const auto run = [&](const Loaded& m) {
     Outputs o;
     o.tokens.resize(ids.size() * tiny::kHidden);
-    encode(m.model->pooled(), texts, o.pooled, tiny::kHidden, false, 0, {}, m.cancel);
-    encode(m.model->classes(), texts, o.classes, tiny::kLabels, false, 0, {}, m.cancel);
-    encode_tokens(m.model->tokens(), texts, o.tokens, {}, m.cancel);
+    encode(m.model->runtime(Task::vectors), texts, o.pooled, tiny::kHidden, false, 0, {}, m.cancel);
+    encode(m.model->runtime(Task::labels), texts, o.classes, tiny::kLabels, false, 0, {}, m.cancel);
+    encode_tokens(m.model->runtime(Task::token_vectors), texts, o.tokens, {}, m.cancel);
     return o;
   };
   for (const std::size_t layers : {1, 2, 3}) {
