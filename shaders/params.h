@@ -503,8 +503,8 @@ PUMICE_CONSTANT(kTopHead, 8);
 PUMICE_CONSTANT(kTopRowWords, 4);
 
 #ifdef __cplusplus
-// Returns the number of lanes for a row of `width` columns. Each lane gets about 8 values. The number is at least 32, and at most 256 and
-// `limit`, the device's limit (128 or more).
+// Returns the number of lanes for a row of `width` columns: the smallest power of two from 32 on with which a lane gets at most 8 values.
+// It is at most 256 and at most `limit`, the device's limit (128 or more); in wider rows a lane gets more values.
 constexpr std::uint32_t norm_lanes(std::uint32_t width, std::uint32_t limit) {
   std::uint32_t lanes = 32;
   while (lanes < 256 && 2 * lanes <= limit && lanes * 8 < width) lanes *= 2;

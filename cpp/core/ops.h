@@ -242,7 +242,7 @@ struct Attend {
   std::int32_t reach = 0;
   VectorId slopes = VectorId::none, sinks = VectorId::none;
   View by_query, by_key;
-  VectorId places = VectorId::none;  // 2 reach + 1 whole numbers, each less than n
+  VectorId places = VectorId::none;  // 2 reach + 1 integers below the number of columns per head
 };
 
 // A causal convolution over the rows of a segment, each column by itself:

@@ -87,8 +87,8 @@ class ExpertCache {
   void free_place(Place& place);
   // Derives what is where from the places whose experts were read completely. What else was begun is forgotten.
   void forget_unfinished();
-  // In the child of a fork that interrupted another thread's pass at any point: forgets what that thread was reading. Its buffers, which it
-  // may have been growing, are never freed.
+  // Called in the child of a fork if another thread of the parent was in a pass. Marks as absent the experts that this thread had not read
+  // completely. Never frees the buffers, because this thread may have been growing them.
   void take_over();
   float share(const Place& place) const;
   void add_panels_of(std::size_t layer, std::int32_t expert, std::vector<Panel>& panels) const;

@@ -35,8 +35,8 @@ class Inspector {
   std::string where_not_finite(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Cancel& cancel) const noexcept;
 
  private:
-  // Computes a text without caches, and calls `look` with the rows before the first layer and after each layer (Pipeline::body), with the
-  // batch, and with a space for more runs of it.
+  // Runs the layers on a text, without caches. Calls look(stage, rows, batch, space) before the first layer (stage 0) and after each layer.
+  // `rows` are the hidden rows there. `look` may use `space` to run other programs on `batch`.
   using LookAtLayer = std::function<void(std::size_t stage, std::span<const float> rows, const Batch& batch, RunSpace& space)>;
   void run_layers(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const LookAtLayer& look,
                   const Cancel& cancel) const;

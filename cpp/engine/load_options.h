@@ -25,8 +25,9 @@ struct LoadOptions {
   std::optional<Format> quantize;
   std::optional<std::int64_t> n_ctx;
   KvFormat kv_format = KvFormat::f16;
-  std::optional<std::uint64_t> kv_budget;  // bytes
-  // Bytes of memory for packed experts on the CPU. Experts for which there is no room are read from the file when rows choose them.
+  std::optional<std::uint64_t> kv_budget;  // maximum bytes of keys, values and states of all sequences and cached prefixes
+  // Maximum bytes of packed experts in memory on the CPU. Other experts are read from the file when the router chooses them. Empty: all
+  // experts if they fit, otherwise as many as fit.
   std::optional<std::uint64_t> expert_cache;
   Compute compute = Compute::automatic;
   int threads = 0;

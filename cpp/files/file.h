@@ -36,7 +36,7 @@ class File {
  public:
   // Opens a path that the user gave, and follows links. Throws io, without blocking, if it is a pipe, device, socket or folder.
   static File open(const std::string& path);
-  // Opens the path of a file in a model's folder, as Folder::open() does.
+  // Opens a file in a model's folder. A link that leads out of the folder is an error (the rules are at Folder::open()).
   static File open_in_folder(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -278,8 +278,8 @@ class Parser {
     return {format->block, format->block_bytes};
   }
 
-  // Q2_0 stands for groups of 64 weights, and in files of other writers for groups of 128 weights. Tensors follow each other, so the space
-  // up to the next one says which: all tensors get groups of 128, if these fill the space of every tensor and groups of 64 do not.
+  // Writers use the id of Q2_0 for groups of 64 weights (ggml) or of 128 weights, and the file does not say which. The sizes tell: if
+  // groups of 128 make every Q2_0 tensor end where the next tensor begins, and groups of 64 do not, all Q2_0 tensors have groups of 128.
   void widen_q2_0() {
     const GgufFormat& wide = wide_q2_0();
     std::vector<std::uint64_t> begins;

@@ -81,7 +81,8 @@ struct Family {
   bool tiled_in_gguf = false;  // the converter sorts the heads of a recurrence's values as Recurrent::tiled says
   // Fields of Config, as config_difference.h names them, that differ in GGUF files because the values of tensors have taken them over.
   std::span<const std::string_view> folded_in_gguf = {};
-  std::string_view assists = {};  // for an assistant (model/assistant.h): the name of the family of its models
+  // If the family is an assistant (a small model that guesses tokens, model/assistant.h): the family of the models that it guesses for.
+  std::string_view assists = {};
 };
 
 // Each file defines its families in a namespace named after it, because several files may be compiled as one (CMakeLists.txt).

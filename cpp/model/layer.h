@@ -160,11 +160,12 @@ struct ScanFactors {
 struct Recurrent {
   ScanRule rule = ScanRule::ssd;
   std::int32_t heads = 0, key_heads = 0, key_dim = 0, value_dim = 0;
-  std::int32_t taps = 0;                                      // of the convolution
-  Activation activation = Activation::silu;                   // after the convolution
-  bool tiled = false;                                         // as in Scan
-  float strength = 1;                                         // as in Scan
-  bool in_bias = false, conv_bias = false, out_bias = false;  // the file must have them; if false, it may have them, and they are used
+  std::int32_t taps = 0;                     // of the convolution
+  Activation activation = Activation::silu;  // after the convolution
+  bool tiled = false;                        // as in Scan
+  float strength = 1;                        // as in Scan
+  // true: the file must have the bias. false: the file may have it; if it does, it is used.
+  bool in_bias = false, conv_bias = false, out_bias = false;
   std::optional<ScanNorm> norm;
   std::optional<ScanFactors> factors;
   std::optional<Multipliers> multipliers;
@@ -214,7 +215,9 @@ struct Router {
 // A network beside the experts that takes every row (DeepSeek-AI 2024).
 struct SharedExpert {
   FeedForward network;
-  bool opened = false;    // its hidden values are multiplied by the sigmoid of a product with one column (Qwen2-MoE)
+  // Gated (Qwen2-MoE): the hidden values of a row are multiplied by sigmoid(x . w), with x the network's input row and w a vector of the
+  // file.
+  bool opened = false;
   bool averaged = false;  // the mixture gives half the sum of experts and shared expert; if false, the sum (Command A+)
 };
 

@@ -228,7 +228,7 @@ std::int32_t rotary_dims(const Reader& read, const char* gguf_key, const std::st
     const std::string inner = at + ".partial_rotary_factor";
     read.unsupported(read.key("", read.has("", inner) ? inner : "partial_rotary_factor"), " is ", partial, "; it must lie between 0 and 1");
   }
-  // In a GGUF file without the key the whole head is rotated, whatever the default of the family's configuration class.
+  // A GGUF file without `gguf_key` rotates all columns of a head, whatever the default of the family's configuration class.
   const std::int64_t turned = read.gguf() ? head_dim : static_cast<std::int64_t>(head_dim * partial) / 2 * 2;
   if (turned == 0) read.unsupported("partial_rotary_factor ", partial, " of head_dim ", head_dim, " leaves nothing to rotate");
   const std::int32_t dims = read.size(gguf_key, "", head_dim, turned);

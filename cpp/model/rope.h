@@ -47,12 +47,12 @@ void read_ropes(const Reader& read, Config& c, const RopeDefaults& defaults);
 // For text the three places are equal.
 void say_sections(const Reader& read, const std::vector<std::int64_t>& otherwise);
 
-// Returns the number whose square multiplies the scale of scores in models with latent attention: the magnitude for mscale_all_dim, if the
-// file has this setting of YaRN (Peng et al. 2023, section 3.4), or else 1.
+// Returns m = 0.1 * mscale_all_dim * ln(factor) + 1 (YaRN, Peng et al. 2023, section 3.4), or 1 without this scaling. Models with latent
+// attention multiply the scale of scores by m * m. mscale_all_dim is a key of config.json (DeepSeek).
 double score_magnitude(const Reader& read, const Config& c);
 
-// The same for models whose config.json has a base for each layer, of which 0 means that the layer has no rope (Granite SWA). All these
-// ropes have the same scaling.
+// Does what read_ropes() does, for models whose config.json has a base for each layer, of which 0 means that the layer has no rope (Granite
+// SWA). All these ropes have the same scaling.
 void read_layer_ropes(const Reader& read, Config& c, const RopeDefaults& defaults, const std::vector<double>& thetas);
 
 }  // namespace pumice::model

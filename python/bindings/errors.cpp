@@ -107,7 +107,7 @@ void raise(const Error& error) {
     return;
   }
   const py::object message = text(error.what());
-  // ends_with_python(), because from Python 3.12 on PyErr_SetObject() calls the exception class, which may be Python code.
+  // From Python 3.12 on, PyErr_SetObject() calls the exception class, which may be Python code, so Python may end the thread in this call.
   ends_with_python([&] { PyErr_SetObject(type.ptr(), message.ptr()); });
 }
 

@@ -62,7 +62,7 @@ struct DotTile {
   [[gnu::always_inline]] static void of_rows(const T (&rows)[4], T (&out)[kRowVectors]) {
     for (int i = 0; i < 4; ++i) out[i] = rows[i];
   }
-  // Copies numbers of the tokens of sums vector `p` to the lanes of the sums.
+  // Returns numbers[p] in all four lanes, because register p of the sums belongs to one token.
   [[gnu::always_inline]] static float32x4_t of_tokens(const float* numbers, int p) { return vdupq_n_f32(numbers[p]); }
   [[gnu::always_inline]] static int32x4_t of_tokens(const std::int32_t* numbers, int p) { return vdupq_n_s32(numbers[p]); }
 
@@ -144,6 +144,7 @@ struct MatrixTile {
       out[2 * i + 1] = vzip2q_s32(rows[i], rows[i]);
     }
   }
+  // Returns the numbers of tokens 2 p and 2 p + 1 in turn, because register p of the sums belongs to these two tokens.
   [[gnu::always_inline]] static float32x4_t of_tokens(const float* numbers, int p) {
     const float32x2_t two = vld1_f32(numbers + 2 * p);
     return vcombine_f32(two, two);

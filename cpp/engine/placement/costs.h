@@ -17,7 +17,7 @@
 
 namespace pumice::engine {
 
-// Arithmetic on bytes. A sum that does not fit into 64 bits is the error out_of_memory.
+// plus() throws out_of_memory if the sum does not fit into 64 bits. less() returns a - b, or 0 if b is larger.
 std::uint64_t plus(std::uint64_t a, std::uint64_t b);
 inline std::uint64_t less(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
 // Returns the cost of two parts on one place. They use the same workspace, so scratch is that of the part that needs the most.
@@ -61,8 +61,8 @@ class Costs {
   bool is_mixture(std::size_t layer) const { return d_.config.layers[layer].if_mixture() != nullptr; }
   bool can_part_experts() const;  // whether the layers can be cut around their experts, on every place
 
-  // Each of the following is the cost on the place with this index. `first` is the first layer of the place's stage, and `away` says of how
-  // many layers, from `first` on, the experts are on another place.
+  // In the functions below, `place` is an index in places(), and `first` is the first layer of that place's stage. `away` is a number of
+  // layers, counted from `first`, whose experts are on another place.
   Cost embedding(std::size_t place) const { return measured_[place].embedding; }
   // Weights that layers of a stage share are counted once, and so are keys and values that several layers read.
   Cost layer(std::size_t place, std::size_t first, std::size_t layer, std::size_t away) const;

@@ -28,7 +28,8 @@ class Report {
     p_.notes.push_back(str(parts...));
   }
 
-  // Adds a device that holds what `all` says. `expert_bytes` is as in Backend::pack(), and `all` has no more than so many bytes of experts.
+  // Adds a device. `all` is the memory that the model takes on it. `expert_bytes` is the maximum for experts in memory (Backend::pack());
+  // `all` counts no more than that for experts.
   void add_device(const Place& place, const Cost& all, std::uint64_t expert_bytes);
   // Adds the stage of a share's layers, which run on the device that was added last, and its rows.
   void add_stage(const Share& share);

@@ -156,7 +156,8 @@ void configure2(const Reader& read, Config& c) {
   }
 }
 
-// Without layer_types, every fourth layer from layer 2 on has attention to the whole text, and every fourth from layer 4 on has a window.
+// Without layer_types in config.json, and with layers counted from 0: layers 2, 6, 10, ... attend to the whole text, layers 4, 8, 12, ...
+// attend within a window, and the others are convolutions.
 void configure3(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .kv_heads = 4, .head_dim = 128, .n_ctx = 128000, .eps = 1e-5});
   const auto types = read_layer_types(read, c.layers.size(), kLayerTypes3);

@@ -305,7 +305,7 @@ class _Chain:
                 f"{shown_path(file)}: the module reads {shown(name)} and writes {shown(other)}; this version runs modules that turn "
                 f"sentence_embedding or token_embeddings into the same"
             )
-        # A module that no Pooling precedes works on tokens even if it has no module_input_name, as PyLate's Dense.
+        # Without a Pooling module before it, a module works on token vectors even if it has no module_input_name (like PyLate's Dense).
         tokens = name == "token_embeddings" or not self.pooled
         if tokens and self.pooled:
             raise UnsupportedModelError(

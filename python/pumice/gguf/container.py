@@ -18,7 +18,7 @@ UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64,
 ALIGNMENT = 32  # of the weights of each tensor
 _SIZES = {UINT8: 1, INT8: 1, UINT16: 2, INT16: 2, UINT32: 4, INT32: 4, FLOAT32: 4, BOOL: 1, UINT64: 8, INT64: 8, FLOAT64: 8}
 _OF_DTYPE = {"uint8": UINT8, "int8": INT8, "uint32": UINT32, "int32": INT32, "float32": FLOAT32, "bool": BOOL}
-# Ids of weight formats in GGUF (ggml_type in ggml.h): of those that pumice writes.
+# GGUF ids (ggml_type in ggml.h) of the weight formats that pumice writes.
 IDS = {
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14,
     "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30, "MXFP4": 39,

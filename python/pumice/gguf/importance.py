@@ -73,8 +73,8 @@ class Importance:
         return np.frombuffer(self._file.read(name + _SUMS, matrix * size, size), np.float32)
 
     def used(self, tensors: Sequence[Tensor]) -> tuple[str, ...]:
-        """Returns the names of those tensors whose columns it weights. Warns if experts among them have no inputs. Raises ValueError if
-        there is no such tensor."""
+        """Returns the names of the tensors for which the file has sums of inputs. Warns if these sums are missing for some experts. Raises
+        ValueError if the file has sums for none of the tensors."""
         found = tuple(tensor.name for tensor in tensors if any(self._counts.get(tensor.name, ())))
         if not found:
             raise ValueError(

@@ -118,7 +118,7 @@ class Folder:
 
     @property
     def pairs(self) -> bool:
-        """Whether rows of queries and keys are sorted for a rope that turns neighbouring columns."""
+        """Whether the GGUF form reorders the rows of the weights of q and k, because its rope rotates columns (2 j, 2 j + 1) as a pair."""
         return any(part["pairs"] for parts in self._parts.values() for part in parts)
 
     def units(self) -> Iterator[Unit]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .server import Server
 
 SECONDS = 5.0  # a worker that has not answered by then is left out; Prometheus itself waits 10 s
-_MOST_SOCKETS = 64  # that are read from one question, which has one
+_MOST_SOCKETS = 64  # most file descriptors that recv_fds() accepts in one message; a message carries one
 
 
 class FigureSockets:
@@ -38,7 +38,7 @@ class FigureSockets:
         return len(self._pairs)
 
     def hears(self, number: int) -> socket.socket:
-        """Returns the socket at which a worker hears questions."""
+        """Returns the socket from which a worker reads the other workers' requests for its figures."""
         return self._pairs[number][1]
 
     def ask(self, number: int) -> socket.socket:

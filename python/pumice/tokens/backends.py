@@ -44,7 +44,7 @@ class Threads:
         self._started = False
 
     def run(self) -> bool:
-        """Returns whether the threads run or can be started now. If not, texts must be read one by one in the calling thread."""
+        """Returns whether the threads run or can be started now. If not, the caller must tokenize texts one by one in its own thread."""
         if not self._started:
             self._started = threads_start(self._count() + 1)  # one more: a thread that has ended may still count for a moment
         return self._started

@@ -2,8 +2,8 @@
 // on from it.
 import { h, iconButton, percent } from "./dom.js";
 
-const CHUNK = 256; // tokens in one block, which the browser lays out only when it is seen
-// The class of a token by its probability.
+const CHUNK = 256; // tokens in one span of the page
+// Lower bounds of the probability for the levels 0 to 4. A less likely token has level 5.
 const STEPS = [0.9, 0.7, 0.5, 0.3, 0.1];
 const levelOf = (logprob) => {
   const p = Math.exp(logprob);
