@@ -43,6 +43,7 @@ class Reader {
   explicit Reader(const files::ModelFile& file, GgufNotes* notes = nullptr);
   // Copies `plain` for a family whose config.json has other names for some keys.
   Reader(const Reader& plain, std::span<const KeyName> names) : Reader(plain) { names_ = names; }
+  bool notes() const { return notes_ != nullptr; }
   // Returns a copy that notes nothing.
   Reader quiet() const {
     Reader copy = *this;

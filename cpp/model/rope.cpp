@@ -203,6 +203,8 @@ void say_scaling(const Reader& read, const std::string& at, const RopeScaling& s
   if (defaults.magnitude_in_scores && all) read.gguf_says("rope.scaling.yarn_log_multiplier", 0.1 * *all);
   const auto divisors = [](const std::vector<double>& factors) { return std::vector<float>(factors.begin(), factors.end()); };
   if (s.type == "longrope" && defaults.gguf_longrope) {
+    if (read.notes() && s.long_factors.empty()) read.missing(read.key("", at + ".long_factor"));
+    if (read.notes() && s.short_factors.empty()) read.missing(read.key("", at + ".short_factor"));
     read.gguf_says("rope.scaling.attn_factor", s.magnitude);
     read.gguf_has("rope_factors_long.weight", divisors(s.long_factors));
     read.gguf_has("rope_factors_short.weight", divisors(s.short_factors));

@@ -112,11 +112,16 @@ void read_attention(const Reader& read, Config& c) {
 // Returns for each layer whether it has experts. A list in config.json wins over the interval.
 std::vector<bool> layers_with_experts(const Reader& read, const Config& c, const DenseDefaults& dense) {
   const auto listed = c.gguf ? std::nullopt : read.file().integer_list(read.key("", "moe_layers"));
-  std::vector<bool> with = read_dense_layers(read, c, dense);
-  with.flip();
-  if (!listed) return with;
-  const auto last = static_cast<std::int64_t>(with.size()) - 1;
-  with.assign(with.size(), false);
+  if (!listed) {
+    std::vector<bool> with = read_dense_layers(read, c, dense);
+    with.flip();
+    return with;
+  }
+  // The interval may be 0 beside a list (models without experts).
+  const std::int64_t step = read.file().integer(read.key("", dense.step_key)).value_or(1);
+  if (step >= 1) read.gguf_says("interleave_moe_layer_step", step);
+  const auto last = static_cast<std::int64_t>(c.layers.size()) - 1;
+  std::vector<bool> with(c.layers.size());
   for (const std::int64_t layer : *listed) with[static_cast<std::size_t>(read.in_range(layer, 0, last, "moe_layers"))] = true;
   return with;
 }
