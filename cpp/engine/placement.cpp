@@ -130,7 +130,8 @@ class Placer {
     if (split.empty()) return;
     for (std::size_t i = kHost + 1; i < costs_.places().size(); ++i) {
       if (std::ranges::find(split, i, &Share::place) == split.end())
-        report_.note(costs_.places()[i].info.id, " is idle: it holds no layer beside those of the others");
+        report_.note(costs_.places()[i].info.id, " is idle: ",
+                     options_.asked_layers() ? "gpu_layers=" + options_.layers_text() : "it holds no layer beside those of the others");
     }
   }
 

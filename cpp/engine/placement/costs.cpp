@@ -62,6 +62,9 @@ Costs::Costs(const model::ModelPrograms& programs, const LoadOptions& options, c
       encodes_first_(!generates_ || !options.pooling.empty() || d_.config.pooling),
       places_(devices.begin(), devices.end()),
       rows_(kPlannedRows) {
+  // A device in the machine's memory has no more of it than the CPU, which knows this process's limits.
+  for (Place& place : places_)
+    if (place.in_host_memory && places_.front().is_cpu) place.free = std::min(place.free, places_.front().free);
   // encode() makes its batches as large as the device that wants the most rows asks for, even if other devices run some of the layers.
   for (const Place& place : places_)
     if (encodes_first_) rows_ = std::max(rows_, place.backend->batch_rows());

@@ -8,7 +8,7 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::uint64_t kWhole = 1024;  // the fraction of a place's memory that is all of it
+constexpr std::uint64_t kWhole = 1 << 16;  // the fraction of a place's memory that is all of it
 constexpr std::uint64_t kMostFraction = std::uint64_t{1} << 50;
 
 // Returns of how many layers in [first, last) the experts are away, if those of all layers before `away_before` are.
@@ -64,46 +64,68 @@ std::uint64_t Fill::missing(const Split& split) const {
   return sum;
 }
 
-// Fills places from the last one backwards, each to a fraction of its memory, until they have `count` layers. Each gets at least one layer.
-// Returns nothing if they do not hold so many.
-std::optional<Split> Fill::filled(const Places& places, std::size_t count, std::size_t away_before, std::uint64_t fraction) const {
-  const std::size_t border = costs_.layers() - count;
-  // The caches' size depends a little on the split that is to be found, so it is taken as that of a split on the last place.
-  const std::uint64_t pages = this->pages({{places.back(), border, costs_.layers()}});
-  auto host = static_cast<double>(costs_.places()[kHost].free);
+// Fills places with layers [first, end), from the last place backwards, each to a fraction of its memory. Each gets at least one layer.
+// Returns nothing if they do not hold so many. `host` is what is left of the host's memory, and `pages` how many cache pages must fit.
+std::optional<Split> Fill::filled(const Stretch& stretch, std::uint64_t fraction) const {
   const double part = static_cast<double>(fraction) / static_cast<double>(kWhole);
+  double host = stretch.host;
   Split split;
-  std::size_t last = costs_.layers();
-  for (std::size_t i = places.size(); i-- > 0;) {
-    const Place& place = costs_.places()[places[i]];
+  std::size_t last = stretch.end;
+  for (std::size_t i = stretch.places.size(); i-- > 0;) {
+    const std::size_t at = stretch.places[i];
+    const Place& place = costs_.places()[at];
     const auto free = static_cast<double>(std::max<std::uint64_t>(place.free, 1));
     const double room = part * (place.in_host_memory ? std::min(free, host) : free);
     const auto bytes = [&](std::size_t first) {
-      return static_cast<double>(bytes_with(costs_.stage(places[i], first, last, away_in(first, last, away_before)), pages));
+      return static_cast<double>(bytes_with(costs_.stage(at, first, last, away_in(first, last, stretch.away_before)), stretch.pages));
     };
-    const std::size_t least = border + i;  // leaves a layer for each place before this one
+    const std::size_t least = stretch.first + i;  // leaves a layer for each place before this one
     if (bytes(last - 1) > room) return std::nullopt;
     std::size_t first = last - 1;
     while (first > least && bytes(first - 1) <= room) --first;
-    if (i == 0 && first > border) return std::nullopt;
-    split.insert(split.begin(), Share{places[i], first, last, away_in(first, last, away_before)});
+    if (i == 0 && first > stretch.first) return std::nullopt;
+    split.insert(split.begin(), Share{at, first, last, away_in(first, last, stretch.away_before)});
     if (place.in_host_memory) host = std::max(0.0, host - bytes(first) / part);
     last = first;
   }
   return split;
 }
 
+// Looks for the smallest fraction of memory to which the places hold the layers. The last place may need that fraction for the head alone,
+// so the layers before its own are then divided anew among the other places.
+Split Fill::balanced(const Stretch& stretch) const {
+  const Share all{stretch.places.back(), stretch.first, stretch.end, away_in(stretch.first, stretch.end, stretch.away_before)};
+  if (stretch.places.size() == 1) return {all};
+  std::uint64_t too_small = 0, fraction = kWhole;
+  for (; fraction < kMostFraction && !filled(stretch, fraction); fraction *= 2) too_small = fraction;
+  while (fraction - too_small > 1) {
+    const std::uint64_t middle = too_small + (fraction - too_small) / 2;
+    (filled(stretch, middle) ? fraction : too_small) = middle;
+  }
+  const auto found = filled(stretch, fraction);
+  if (!found) return {all};
+  const Share& last = found->back();
+  Stretch before = stretch;
+  before.places.pop_back();
+  before.end = last.first;
+  if (costs_.places()[last.place].in_host_memory)
+    before.host = std::max(
+        0.0, stretch.host - static_cast<double>(bytes_with(costs_.stage(last.place, last.first, last.last, last.away), stretch.pages)));
+  Split split = balanced(before);
+  split.push_back(last);
+  return split;
+}
+
 Split Fill::balanced(const Places& places, std::size_t count, std::size_t away_before) const {
   const std::size_t border = costs_.layers() - count;
-  if (places.size() == 1) return {{places[0], border, costs_.layers(), away_in(border, costs_.layers(), away_before)}};
-  std::uint64_t fraction = 1;
-  while (fraction < kMostFraction && !filled(places, count, away_before, fraction)) fraction *= 2;
-  for (std::uint64_t too_small = fraction / 2; fraction - too_small > 1;) {
-    const std::uint64_t middle = too_small + (fraction - too_small) / 2;
-    (filled(places, count, away_before, middle) ? fraction : too_small) = middle;
-  }
-  auto found = filled(places, count, away_before, fraction);
-  return found ? std::move(*found) : balanced({places.back()}, count, away_before);
+  return balanced(
+      {.places = places,
+       .first = border,
+       .end = costs_.layers(),
+       .away_before = away_before,
+       // The caches' size depends a little on the split that is to be found, so it is taken as that of a split on the last place.
+       .pages = pages({{places.back(), border, costs_.layers()}}),
+       .host = static_cast<double>(costs_.places()[kHost].free)});
 }
 
 // Returns the layer before which experts are away, so that the experts of only gpu_experts= layers are with their layers.
@@ -134,30 +156,40 @@ void Fill::bring_experts(Split& split) const {
 
 Split Fill::with_experts(const std::function<Split(std::size_t away_before)>& divide) const {
   if (!costs_.can_part_experts()) return divide(0);
-  if (options_.gpu_experts) return divide(away_before_asked());
-  Split whole = divide(0);
-  if (missing(whole) == 0) return whole;
-  Split split = divide(costs_.layers());
-  if (missing(split) == 0) bring_experts(split);
+  Split split = divide(options_.gpu_experts ? away_before_asked() : 0);
+  if (!options_.gpu_experts && missing(split) > 0) {
+    split = divide(costs_.layers());
+    if (missing(split) == 0) bring_experts(split);
+  }
   for (Share& share : split) trim(share);
   return split;
 }
 
 Split Fill::split(std::size_t count) const {
   if (count == 0) return {};
-  Places places(costs_.places().size() - 1);
-  std::iota(places.begin(), places.end(), kHost + 1);
-  const auto drop_smallest = [&] {
+  Places all(costs_.places().size() - 1);
+  std::iota(all.begin(), all.end(), kHost + 1);
+  const auto drop_smallest = [&](Places& places) {
     places.erase(std::ranges::min_element(places, {}, [&](std::size_t place) { return costs_.places()[place].free; }));
   };
-  while (places.size() > count) drop_smallest();
-  Split first;
-  for (;; drop_smallest()) {
-    Split found = with_experts([&](std::size_t away_before) { return balanced(places, count, away_before); });
-    if (missing(found) == 0) return found;
-    if (first.empty() || missing(found) < missing(first)) first = std::move(found);
-    if (places.size() == 1) return first;
+  while (all.size() > count) drop_smallest(all);
+  // Returns the first split that fits, with all places, with all but the smallest one, and so on; or else the one that lacks the fewest
+  // bytes.
+  const auto first_that_fits = [&](const std::function<Split(const Places&)>& divide) {
+    Split best;
+    for (Places places = all;; drop_smallest(places)) {
+      Split found = divide(places);
+      const bool is_better = best.empty() || missing(found) < missing(best);
+      if (is_better) best = std::move(found);
+      if (missing(best) == 0 || places.size() == 1) return best;
+    }
+  };
+  if (costs_.can_part_experts() && !options_.gpu_experts && all.size() > 1) {  // fewer places with all experts, rather than experts away
+    Split whole = first_that_fits([&](const Places& places) { return balanced(places, count, 0); });
+    if (missing(whole) == 0) return whole;
   }
+  return first_that_fits(
+      [&](const Places& places) { return with_experts([&](std::size_t away_before) { return balanced(places, count, away_before); }); });
 }
 
 Split Fill::split(const std::vector<std::int64_t>& counts) const {

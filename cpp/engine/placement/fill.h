@@ -38,9 +38,9 @@ class Fill {
   // The arguments must outlive this object.
   Fill(const Costs& costs, const LoadOptions& options);
 
-  // Divides the last `count` layers among the places behind the host, so that each is filled to the same fraction of its memory. A place is
-  // left out if the others hold the layers and all together do not, which happens if it is too small for one layer or for the head. If
-  // nothing fits, returns the division by which the places lack the fewest bytes.
+  // Divides the last `count` layers among the places behind the host, so that each is filled to the same fraction of its memory, or less if
+  // one needs more for the head. The smallest places are left out if the others hold the layers and all together do not, which happens if a
+  // place is too small for one layer. If nothing fits, returns the division by which the places lack the fewest bytes.
   //
   // Of a mixture, as many experts as fit are with their layers, those of the last layers first, or as many as gpu_experts= says.
   Split split(std::size_t count) const;
@@ -60,8 +60,16 @@ class Fill {
   // Returns the split that divide() makes, with the experts that gpu_experts= asks for or that fit. `divide` gets the layer before which
   // experts are away.
   Split with_experts(const std::function<Split(std::size_t away_before)>& divide) const;
+  // Layers [first, end) that places are to hold. The experts of the layers before `away_before` are away.
+  struct Stretch {
+    Places places;
+    std::size_t first = 0, end = 0, away_before = 0;
+    std::uint64_t pages = 0;  // cache pages that must fit
+    double host = 0;          // bytes of the machine's memory that may be used
+  };
   Split balanced(const Places& places, std::size_t count, std::size_t away_before) const;
-  std::optional<Split> filled(const Places& places, std::size_t count, std::size_t away_before, std::uint64_t fraction) const;
+  Split balanced(const Stretch& stretch) const;
+  std::optional<Split> filled(const Stretch& stretch, std::uint64_t fraction) const;
   void bring_experts(Split& split) const;
   void trim(Share& share) const;
   std::size_t away_before_asked() const;

@@ -81,7 +81,7 @@ def check_device(device: Any) -> str:
         raise TypeError(f"device must be a string, or a list of strings, not {shown(device)}")
     if any(name.partition(":")[0].lower() in GPUS_ELSEWHERE for text in names for name in text.split("+")):
         raise ValueError(f'device={shown(device)}: GPUs are "vulkan", "vulkan:0", "vulkan:1", ... here; pumice.devices() lists them')
-    text = "+".join(name.strip() for text in names for name in text.split("+"))
+    text = "+".join(names)
     if not re.fullmatch(r"vulkan:\d{1,4}", text) and "+" not in text:
         choice("device", text, ("auto", "cpu", "vulkan", "vulkan:0"))
     elif wrong := [name for name in text.split("+") if not re.fullmatch(r"vulkan:\d{1,4}", name)]:
@@ -95,7 +95,7 @@ def check_device(device: Any) -> str:
 def check_layers_each(counts: Sequence[Any], device: str) -> tuple[int, ...]:
     """Checks a list gpu_layers=, which has the number of layers of each GPU in `device`."""
     gpus = len(device.split("+")) if device.startswith("vulkan") else 0
-    if len(counts) != gpus:
+    if len(counts) != gpus or gpus == 0:
         raise ValueError(
             f"gpu_layers={shown(counts)}: a list has a number for each GPU that device= names, which are {gpus} in device={shown(device)}"
         )
@@ -110,11 +110,10 @@ def check_load_options(function: str, given: Mapping[str, Any]) -> dict[str, Any
             raise unknown_keyword(function, name, LOAD_DEFAULTS)
     o = LOAD_DEFAULTS | dict(given)
     o["device"] = check_device(o["device"])
-    if isinstance(o["gpu_layers"], Sequence) and not isinstance(o["gpu_layers"], str):
+    each = isinstance(o["gpu_layers"], Sequence) and not isinstance(o["gpu_layers"], (str, bytes))
+    if each:
         o["gpu_layers"] = check_layers_each(o["gpu_layers"], o["device"])
-    for name in ("gpu_layers", "gpu_experts"):
-        if isinstance(o[name], tuple):
-            continue
+    for name in ("gpu_experts",) if each else ("gpu_layers", "gpu_experts"):
         if isinstance(o[name], int) and o[name] == -1:  # what llama.cpp calls all
             raise ValueError(f'{name}=-1 is out of range: for all layers it is "all"')
         o[name] = choice_or_integer(name, o[name], ("auto", "all"), 0, 2**31 - 1)

@@ -683,6 +683,35 @@ TEST(SeveralGpus, ThoseInTheMachinesMemoryShareIt) {
   EXPECT_LE(used(roomy.devices[0], roomy) + used(roomy.devices[1], roomy), 64 * kGiB);
 }
 
+TEST(SeveralGpus, AllExpertsOnFewerRatherThanSomeOnTheCpu) {
+  const Placement p = place(thirty(), several(64 * kGiB, {40 * kGiB, 3 * kGiB / 8}), {});
+  ASSERT_FALSE(p.problem);
+  EXPECT_EQ(layers_of(p), "vulkan:0 0-48");
+  EXPECT_FALSE(p.experts_device);
+  EXPECT_TRUE(noted(p, "vulkan:1 is idle"));
+}
+
+// The head of seventy() takes 822 MiB, as much as two layers. Only the last device has it, and the layers before are shared evenly.
+TEST(SeveralGpus, AHeadThatFillsTheLastOneDoesNotFillTheOthers) {
+  const model::Description d = described("llama", 12);
+  const Placement p = place(d, several(kGiB, {kGiB, kGiB, kGiB, kGiB}), {.gpu_layers = kAllLayers});
+  ASSERT_EQ(p.stages.size(), 4u);
+  std::size_t most = 0;
+  for (const StagePlan& stage : p.stages) most = std::max(most, stage.last - stage.first);
+  EXPECT_LE(most, 6u) << layers_of(p);
+}
+
+TEST(Placement, AGpuInTheMachinesMemoryHasNoMoreThanTheCpu) {
+  const model::Description d = described("llama", 5);
+  const LoadOptions all{.gpu_layers = kAllLayers};
+  const Placement claims = place(d, devices(kGiB, 64 * kGiB, DeviceType::integrated), all);
+  const Placement equal = place(d, devices(kGiB, kGiB, DeviceType::integrated), all);
+  EXPECT_EQ(claims.kv_budget, equal.kv_budget);
+  EXPECT_EQ(claims.memory_free, kGiB);
+  EXPECT_EQ(problem_of(place(seventy(), devices(8 * kGiB, 64 * kGiB, DeviceType::integrated), {.gpu_layers = 5}), {"8192 MiB"}),
+            ErrorKind::out_of_memory);
+}
+
 // ---------------------------------------------------------------- which device
 struct Card {
   DeviceType type;

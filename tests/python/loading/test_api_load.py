@@ -82,7 +82,15 @@ def test_options_reach_the_engine(pumice: Any, tmp_path: Path) -> None:
     given |= {"kv_budget": 1 << 20, "expert_cache": 1 << 21, "threads": 3, "sketch": False, "mtp": False, "unread_tensors": "warn"}
     with pumice.load(path, **given, compute="float32", pooling="last") as model:
         options = vars(model._core.options)
-        behind: dict[str, Any] = {"modules": [], "mlm_head": "maybe", "score_ids": [], "task": None, "lora": [], "assistant": None}
+        behind: dict[str, Any] = {
+            "gpu_layers_each": [],
+            "modules": [],
+            "mlm_head": "maybe",
+            "score_ids": [],
+            "task": None,
+            "lora": [],
+            "assistant": None,
+        }
         given["allow_unread"] = given.pop("unread_tensors") == "warn"
         assert options == {**given, "gpu_layers": -1, "compute": "float32", "pooling": ["last"], **behind}
     with pumice.load(path, compute="float32") as model:  # makes keys and values float32, too, unless kv_dtype is given
