@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <list>
 #include <thread>
 
+#include "os/threads.h"
 #include "vulkan/pipelines.h"
 #include "vulkan/recorder.h"
 #include "vulkan/variants.h"
@@ -12,8 +14,54 @@
 namespace pumice::vulkan {
 
 // ---------------------------------------------------------------- device
+namespace {
+
+// Destroys devices on threads of its own. The destructor of a device waits for the pipelines that the driver is compiling and for work that
+// was left to the device. That may take seconds, and whoever gives up the last reference may be a call that was interrupted.
+class Retired {
+ public:
+  // Waits for the threads, at the end of the process: before the driver's own objects are destroyed, because this object was made later.
+  ~Retired() {
+    if (!Instance::forked()) return;
+    for (Job& job : jobs_) job.thread.detach();  // they are the parent's
+  }
+  void destroy(Device* device) {
+    const std::lock_guard lock(mutex_);
+    jobs_.remove_if([](const Job& job) { return job.done.load(); });
+    try {
+      Job& job = jobs_.emplace_back();
+      job.thread = os::Thread([device, &job] {
+        delete device;
+        job.done.store(true);
+      });
+    } catch (...) {  // no thread can be started
+      if (!jobs_.empty() && !jobs_.back().thread.joinable()) jobs_.pop_back();
+      delete device;
+    }
+  }
+
+ private:
+  struct Job {
+    std::atomic<bool> done{false};
+    os::Thread thread;
+  };
+  std::mutex mutex_;
+  std::list<Job> jobs_;
+};
+
+void destroy(Device* device) {
+  static Retired retired;
+  if (!Instance::forked() && device->is_busy()) {
+    retired.destroy(device);
+  } else {
+    delete device;
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<Device> Device::open(const PhysicalDevice& physical) {
-  std::shared_ptr<Device> device(new Device(physical));
+  std::shared_ptr<Device> device(new Device(physical), destroy);
   device->create();
   return device;
 }
@@ -103,6 +151,7 @@ std::uint32_t Device::memory_type(std::uint32_t allowed, Place place) const {
 
 std::uint64_t Device::free_memory() const {
   std::uint64_t total = 0, free = 0;
+  static_cast<void>(has_left());  // frees what is done
   Instance::get().memory(physical_, total, free);
   if (physical_.memory_budget && physical_.limits.memory == UINT64_MAX)
     return free;  // the driver's budget already excludes our own allocations
@@ -133,7 +182,14 @@ void Device::leave(std::shared_ptr<Recording> recording) {
   any_left_.store(true);
 }
 
-void Device::free_left() noexcept {
+bool Device::is_busy() const { return has_left() || (pipelines_ && pipelines_->works()); }
+
+bool Device::has_left() const noexcept {
+  if (any_left_.load()) free_left();
+  return any_left_.load();
+}
+
+void Device::free_left() const noexcept {
   std::vector<Memory> free;
   {
     const std::lock_guard lock(left_mutex_);
@@ -159,7 +215,7 @@ void Device::settle(const Cancel& cancel) {
   }
 }
 
-void Device::release(const Memory& memory) noexcept {
+void Device::release(const Memory& memory) const noexcept {
   if (memory.buffer != VK_NULL_HANDLE) api_.vkDestroyBuffer(handle_, memory.buffer, nullptr);
   if (memory.memory != VK_NULL_HANDLE) api_.vkFreeMemory(handle_, memory.memory, nullptr);
   allocated_.fetch_sub(memory.bytes);
@@ -202,6 +258,7 @@ std::uint64_t Device::pace_step() const { return static_cast<std::uint64_t>(std:
 Buffer::Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place, const std::string& what)
     : device_(std::move(device)), bytes_(std::max<std::uint64_t>(bytes, 256)) {
   device_->check_alive();
+  static_cast<void>(device_->has_left());  // frees what is done
   const DeviceLimits& limits = device_->limits();
   const auto refuse = [&](std::uint64_t free) {
     fail(ErrorKind::out_of_device_memory, device_->physical().name, ": ", what, " needs ", bytes_, " bytes, ", free,

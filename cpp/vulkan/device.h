@@ -72,6 +72,8 @@ class Device : public std::enable_shared_from_this<Device> {
   // Keeps a recording that the device still executes and for which nobody waits (Recording::left), until it is done. take_turn() waits for
   // such recordings. The memory of buffers that are destroyed meanwhile is kept too, because the recordings may use them.
   void leave(std::shared_ptr<Recording> recording);
+  bool has_left() const noexcept;  // whether such a recording is not done yet
+  bool is_busy() const;            // whether the destructor would have to wait for the driver
   void submit(VkCommandBuffer commands, VkFence fence);
   VkResult wait_idle();  // waits until the device has finished all submitted work
   // Throws the error that belongs to `result` if it is a failure. If the error is device_lost, check_alive() throws from then on.
@@ -102,8 +104,8 @@ class Device : public std::enable_shared_from_this<Device> {
     std::uint64_t bytes = 0;
   };
   void settle(const Cancel& cancel);  // waits until no recording is left; the caller has the turn
-  void free_left() noexcept;          // frees recordings that are done and, if no other is left, the buffers of left_memory_
-  void release(const Memory& memory) noexcept;
+  void free_left() const noexcept;    // frees recordings that are done and, if no other is left, the buffers of left_memory_
+  void release(const Memory& memory) const noexcept;
   explicit Device(const PhysicalDevice& physical);
   void create();
   std::uint32_t memory_type(std::uint32_t allowed, Place place) const;
@@ -118,11 +120,11 @@ class Device : public std::enable_shared_from_this<Device> {
   std::unique_ptr<VariantTests> variant_tests_;
   std::timed_mutex turn_;
   std::mutex queue_mutex_;
-  std::mutex left_mutex_;
-  std::vector<std::shared_ptr<Recording>> left_;  // what leave() was given
-  std::vector<Memory> left_memory_;               // of buffers that were destroyed while recordings were left
-  std::atomic<bool> any_left_{false};             // false if left_ is empty
-  std::atomic<std::uint64_t> allocated_{0};
+  mutable std::mutex left_mutex_;
+  mutable std::vector<std::shared_ptr<Recording>> left_;  // what leave() was given
+  mutable std::vector<Memory> left_memory_;               // of buffers that were destroyed while recordings were left
+  mutable std::atomic<bool> any_left_{false};             // false if left_ is empty
+  mutable std::atomic<std::uint64_t> allocated_{0};
   mutable std::atomic<bool> lost_{false};
   std::atomic<double> pace_{1.0};
 };

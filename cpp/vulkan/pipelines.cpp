@@ -216,6 +216,11 @@ std::size_t Pipelines::taken_from_disk() const {
   return taken_;
 }
 
+bool Pipelines::works() const {
+  const std::lock_guard lock(mutex_);
+  return running_ > 0;
+}
+
 std::size_t Pipelines::size() const {
   const std::lock_guard lock(mutex_);
   return made_.size();
@@ -249,7 +254,7 @@ void Pipelines::prepare(std::span<const PipelineKey> keys, const Cancel& cancel)
       const Job& job = jobs_.at(*key);
       while (job.state != Job::State::done) {
         cancel.check();
-        if (running_ == 0) {
+        if (running_ == 0 && !waiting_.empty()) {
           work(lock);  // no thread can be started
         } else {
           one_is_done_.wait_for(lock, std::chrono::milliseconds(20));

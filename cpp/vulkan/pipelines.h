@@ -70,6 +70,7 @@ class Pipelines {
   // that are not begun are not made.
   void prepare(std::span<const PipelineKey> keys, const Cancel& cancel);
   std::size_t size() const;             // number of pipelines
+  bool works() const;                   // whether a thread is making one
   std::size_t taken_from_disk() const;  // bytes of the cache file that were given to the driver
   void save() noexcept;                 // writes the compiled pipelines to the cache file, for the next process
 

@@ -340,7 +340,8 @@ void Recording::wait_a_little() noexcept {
 bool Recording::left() noexcept {
   try {
     while (left_piece_ < left_end_ && is_done(left_piece_, std::chrono::nanoseconds{0})) ++left_piece_;
-  } catch (...) {  // a lost device executes nothing any more
+  } catch (...) {  // the device does not say whether it is done
+    wait_idle();
     left_piece_ = left_end_;
   }
   return left_piece_ < left_end_;
