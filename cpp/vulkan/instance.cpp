@@ -91,6 +91,29 @@ CooperativeShape cooperative_shape(const InstanceApi& api, VkPhysicalDevice hand
   return best;
 }
 
+void name(PhysicalDevice& d, const VkPhysicalDeviceProperties& p) {
+  d.name = p.deviceName;
+  d.type = type_of(p.deviceType);
+  d.vendor = p.vendorID;
+  d.device = p.deviceID;
+  d.driver_version = p.driverVersion;
+  d.api_version = p.apiVersion;
+  std::memcpy(d.uuid, p.pipelineCacheUUID, sizeof d.uuid);
+}
+
+DeviceLimits limits_of(const VkPhysicalDeviceLimits& l, std::uint64_t allocation) {
+  DeviceLimits limits;
+  limits.push_bytes = l.maxPushConstantsSize;
+  limits.range = l.maxStorageBufferRange / 256 * 256;
+  limits.allocation = allocation;
+  limits.invocations = std::min({l.maxComputeWorkGroupInvocations, l.maxComputeWorkGroupSize[0]});
+  limits.shared = l.maxComputeSharedMemorySize;
+  limits.groups_x = l.maxComputeWorkGroupCount[0];
+  limits.groups_y = l.maxComputeWorkGroupCount[1];
+  if (const char* text = std::getenv("PUMICE_VULKAN_LIMITS")) lower_limits(limits, text);
+  return limits;
+}
+
 PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   PhysicalDevice d;
   d.handle = handle;
@@ -101,13 +124,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   VkPhysicalDeviceProperties2 properties{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
   api.vkGetPhysicalDeviceProperties2(handle, &properties);
   const VkPhysicalDeviceProperties& p = properties.properties;
-  d.name = p.deviceName;
-  d.type = type_of(p.deviceType);
-  d.vendor = p.vendorID;
-  d.device = p.deviceID;
-  d.driver_version = p.driverVersion;
-  d.api_version = p.apiVersion;
-  std::memcpy(d.uuid, p.pipelineCacheUUID, sizeof d.uuid);
+  name(d, p);
   const auto refuse = [&](std::string why) {
     d.usable = false;
     d.why_not = std::move(why);
@@ -146,15 +163,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
   api.vkGetPhysicalDeviceFeatures2(handle, &features);
 
   const VkPhysicalDeviceLimits& l = p.limits;
-  DeviceLimits& limits = d.limits;
-  limits.push_bytes = l.maxPushConstantsSize;
-  limits.range = l.maxStorageBufferRange / 256 * 256;
-  limits.allocation = sizes.maxMemoryAllocationSize;
-  limits.invocations = std::min({l.maxComputeWorkGroupInvocations, l.maxComputeWorkGroupSize[0]});
-  limits.shared = l.maxComputeSharedMemorySize;
-  limits.groups_x = l.maxComputeWorkGroupCount[0];
-  limits.groups_y = l.maxComputeWorkGroupCount[1];
-  if (const char* text = std::getenv("PUMICE_VULKAN_LIMITS")) lower_limits(limits, text);
+  d.limits = limits_of(l, sizes.maxMemoryAllocationSize);
   d.subgroup = subgroup.subgroupSize;
   d.top_used = (d.type != DeviceType::software && !disabled("top")) || enabled("top");
 
@@ -185,7 +194,7 @@ PhysicalDevice describe(const InstanceApi& api, VkPhysicalDevice handle) {
     constexpr std::uint32_t kIntel = 0x8086;  // Intel's matrix units work only with the smallest subgroup size
     d.cooperative = cooperative_shape(api, handle);
     d.cooperative.subgroup = d.vendor == kIntel ? subgroup_sizes.minSubgroupSize : d.subgroup;
-    d.cooperative_matrix = d.cooperative.m > 0 && d.cooperative.subgroup <= limits.invocations;
+    d.cooperative_matrix = d.cooperative.m > 0 && d.cooperative.subgroup <= d.limits.invocations;
   }
   d.memory_budget = named(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
   d.portability_subset = named(extensions, kPortabilitySubset);

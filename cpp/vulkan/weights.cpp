@@ -145,28 +145,33 @@ void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bo
   for (const auto& [buffer, arena] : waiting) *buffer = buffers[arena];
 }
 
-void GpuWeights::upload(const Weights& weights, const Progress& progress, const Cancel& cancel) {
-  // The upload is cut into parts that fit in a staging buffer. A part is some rows of a piece of a matrix, or a whole vector.
-  struct PackedPart {
-    const Matrix* matrix;  // null if the part is a vector
-    const Vector* vector;
-    const Buffer* to;
-    std::uint64_t offset, bytes;
-    std::int64_t first, rows, row_words;
-  };
-  std::vector<PackedPart> parts;
-  for (std::size_t i = 0; i < matrices_.size(); ++i) {
-    const GpuMatrix& m = matrices_[i];
-    const std::int64_t rows_at_once = std::max<std::int64_t>(1, kJobBytes / std::max<std::int64_t>(1, m.row_words * 4));
-    for (const RowRange& piece : m.pieces) {
-      for (std::int64_t row = 0; row < piece.rows; row += rows_at_once) {
-        const std::int64_t rows = std::min(rows_at_once, piece.rows - row);
-        parts.push_back({&weights.matrices[i], nullptr, piece.buffer.get(),
-                         piece.offset + static_cast<std::uint64_t>(row * m.row_words * 4),
-                         static_cast<std::uint64_t>(rows * m.row_words * 4), piece.first + row, rows, m.row_words});
-      }
+namespace {
+
+// A part of the upload, which fits into a staging buffer: some rows of a piece of a matrix, or a whole vector.
+struct PackedPart {
+  const Matrix* matrix;  // null if the part is a vector
+  const Vector* vector;
+  const Buffer* to;
+  std::uint64_t offset, bytes;
+  std::int64_t first, rows, row_words;
+};
+
+void add_rows(std::vector<PackedPart>& parts, const Matrix& matrix, const GpuMatrix& m) {
+  const std::int64_t rows_at_once = std::max<std::int64_t>(1, kJobBytes / std::max<std::int64_t>(1, m.row_words * 4));
+  for (const RowRange& piece : m.pieces) {
+    for (std::int64_t row = 0; row < piece.rows; row += rows_at_once) {
+      const std::int64_t rows = std::min(rows_at_once, piece.rows - row);
+      parts.push_back({&matrix, nullptr, piece.buffer.get(), piece.offset + static_cast<std::uint64_t>(row * m.row_words * 4),
+                       static_cast<std::uint64_t>(rows * m.row_words * 4), piece.first + row, rows, m.row_words});
     }
   }
+}
+
+}  // namespace
+
+void GpuWeights::upload(const Weights& weights, const Progress& progress, const Cancel& cancel) {
+  std::vector<PackedPart> parts;
+  for (std::size_t i = 0; i < matrices_.size(); ++i) add_rows(parts, weights.matrices[i], matrices_[i]);
   for (std::size_t i = 0; i < vectors_.size(); ++i) {
     const GpuVector& v = vectors_[i];
     if (v.size > 0)

@@ -163,7 +163,7 @@ class LoadOptions:
         *,
         device: str = "auto",
         gpu_layers: int | None = None,
-        gpu_layers_each: Sequence[int] = (),  # None means auto, -1 means all
+        gpu_layers_each: Sequence[int] = [],  # None means auto, -1 means all
         gpu_experts: int | None = None,  # likewise
         quantize: str | None = None,
         n_ctx: int | None = None,

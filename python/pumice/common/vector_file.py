@@ -32,6 +32,7 @@ class VectorFile:
                 self._file = open(path, "wb") if takes_bytes(path) else _core.NewFile(path)  # noqa: SIM115
 
     def save(self, vectors: Any) -> None:
+        """Writes the array and closes the file. Raises OSError with the file's path, or OutputError if nobody reads a pipe any more."""
         import numpy as np
 
         from .. import _core

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-FOLDER = Path(sys.argv[1])
 BOTH = "vulkan:0+vulkan:1"
 # Case: (model, options with one device, options with two). Layers on the CPU are the same ones, because the CPU's arithmetic is another.
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -78,17 +77,17 @@ def lines(write: Callable[[str], Path]) -> None:
         print(json.dumps({"case": case} | line), flush=True)
 
 
-def write(name: str) -> Path:
+def write(name: str, folder: Path) -> Path:
     import assistants
     import guesses
     import random_models
 
     special = {"draft head": guesses.HEAD, "assistant": assistants.MODELS[0]}
     if name in special:
-        return guesses.write_folder(special[name], FOLDER / name.replace(" ", "_"))
-    return random_models.make_folder(name, FOLDER)
+        return guesses.write_folder(special[name], folder / name.replace(" ", "_"))
+    return random_models.make_folder(name, folder)
 
 
 if __name__ == "__main__":
     assert os.environ["VK_DRIVER_FILES"].count(os.pathsep) == 1
-    lines(write)
+    lines(lambda name: write(name, Path(sys.argv[1])))
