@@ -26,7 +26,7 @@ namespace pumice::engine {
 
 // What a model computes of texts.
 enum class Task : std::uint8_t {
-  text,           // the text that goes on: logits, scores and tokens
+  text,           // how a text goes on: logits, scores and tokens
   vectors,        // a vector per text; every model has it
   token_vectors,  // a vector per token; every model has it
   sparse,         // a logit per text and token of the vocabulary

@@ -215,6 +215,22 @@ void Device::settle(const Cancel& cancel) {
   }
 }
 
+void Device::give_back(const Memory& memory) noexcept {
+  if (has_left()) {
+    const std::lock_guard lock(left_mutex_);
+    try {
+      if (!left_.empty()) {
+        left_memory_.push_back(memory);
+        return;
+      }
+    } catch (...) {  // no memory for the list: wait
+      while (std::ranges::any_of(left_, [](const auto& recording) { return recording->left(); }))
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  release(memory);
+}
+
 void Device::release(const Memory& memory) const noexcept {
   if (memory.buffer != VK_NULL_HANDLE) api_.vkDestroyBuffer(handle_, memory.buffer, nullptr);
   if (memory.memory != VK_NULL_HANDLE) api_.vkFreeMemory(handle_, memory.memory, nullptr);
@@ -302,21 +318,7 @@ Buffer::~Buffer() { release(); }
 
 void Buffer::release() noexcept {
   if (Instance::forked()) return;  // the memory belongs to the parent
-  const Device::Memory memory{buffer_, memory_, allocated_};
-  if (device_->any_left_.load()) {
-    device_->free_left();
-    const std::lock_guard lock(device_->left_mutex_);
-    if (!device_->left_.empty()) {
-      try {
-        device_->left_memory_.push_back(memory);
-        return;
-      } catch (...) {  // no memory for the list: wait
-        while (std::ranges::any_of(device_->left_, [](const auto& recording) { return recording->left(); }))
-          std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      }
-    }
-  }
-  device_->release(memory);
+  device_->give_back({buffer_, memory_, allocated_});
 }
 
 }  // namespace pumice::vulkan

@@ -103,8 +103,9 @@ class Device : public std::enable_shared_from_this<Device> {
     VkDeviceMemory memory = VK_NULL_HANDLE;
     std::uint64_t bytes = 0;
   };
-  void settle(const Cancel& cancel);  // waits until no recording is left; the caller has the turn
-  void free_left() const noexcept;    // frees recordings that are done and, if no other is left, the buffers of left_memory_
+  void settle(const Cancel& cancel);              // waits until no recording is left; the caller has the turn
+  void free_left() const noexcept;                // frees recordings that are done and, if no other is left, the buffers of left_memory_
+  void give_back(const Memory& memory) noexcept;  // frees a buffer's memory, or keeps it in left_memory_ while recordings are left
   void release(const Memory& memory) const noexcept;
   explicit Device(const PhysicalDevice& physical);
   void create();

@@ -64,8 +64,8 @@ std::uint64_t Fill::missing(const Split& split) const {
   return sum;
 }
 
-// Fills places with layers [first, end), from the last place backwards, each to a fraction of its memory. Each gets at least one layer.
-// Returns nothing if they do not hold so many. `host` is what is left of the host's memory, and `pages` how many cache pages must fit.
+// Fills the places of a stretch with its layers, from the last place backwards, each to a fraction of its memory. Each gets at least one
+// layer. Returns nothing if they do not hold all layers.
 std::optional<Split> Fill::filled(const Stretch& stretch, std::uint64_t fraction) const {
   const double part = static_cast<double>(fraction) / static_cast<double>(kWhole);
   double host = stretch.host;
@@ -148,7 +148,11 @@ void Fill::bring_experts(Split& split) const {
     for (std::size_t least = 0; least < most;) {
       const std::size_t middle = least + (most - least) / 2;
       split[i].away = middle;
-      (missing(split) > 0 ? least : most) = missing(split) > 0 ? middle + 1 : middle;
+      if (missing(split) > 0) {
+        least = middle + 1;
+      } else {
+        most = middle;
+      }
     }
     split[i].away = most;
   }

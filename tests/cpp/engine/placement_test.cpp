@@ -691,7 +691,7 @@ TEST(SeveralGpus, AllExpertsOnFewerRatherThanSomeOnTheCpu) {
   EXPECT_TRUE(noted(p, "vulkan:1 is idle"));
 }
 
-// The head of seventy() takes 822 MiB, as much as two layers. Only the last device has it, and the layers before are shared evenly.
+// Only the last device has the head. The layers before it are shared evenly among the others.
 TEST(SeveralGpus, AHeadThatFillsTheLastOneDoesNotFillTheOthers) {
   const model::Description d = described("llama", 12);
   const Placement p = place(d, several(kGiB, {kGiB, kGiB, kGiB, kGiB}), {.gpu_layers = kAllLayers});
