@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import random_models
 import samples
-from patience import PATIENCE, Watch, wait_until
+from patience import FACTOR, PATIENCE, Watch, wait_until
 
 import pumice
 
@@ -159,7 +159,8 @@ def test_generate_goes_on_during_a_long_encode(minilm: pumice.Model, smollm2: pu
     worker.join()
     assert progress == ["done"]
     print(f"8 tokens during an encode of 100,000 texts: {runs} runs of the encoder, {took}")
-    assert runs < 100  # of 5,000; 9 steps wait for one each, and more where the system does not run the thread of a step
+    assert runs < 1_000  # of 5,000
+    assert took.work < FACTOR * 9 * 0.1  # each of 9 steps waits for one round of runs, which is planned for 0.1 s (kRoundSeconds)
 
 
 def test_four_chats_in_turns_reuse_their_own_prefix(smollm2: pumice.Model) -> None:
