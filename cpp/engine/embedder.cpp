@@ -219,13 +219,13 @@ void run_all(Runtime& runtime, EncodeCounts::Turn& turn, const Texts& texts, Mic
 // need not be computed, because causal rows do not see later tokens.
 class EndedTexts {
  public:
-  EndedTexts(const Texts& texts, const model::TextEnd& end) : texts_(texts) {
-    if (end.kind == model::TextEnd::text) return;
+  EndedTexts(const Texts& texts, const std::optional<model::TextEnd>& end) : texts_(texts) {
+    if (!end) return;
     offsets_.push_back(0);
     for (std::size_t i = 0; i + 1 < texts.offsets.size(); ++i) {
       const auto first = static_cast<std::size_t>(texts.offsets[i]);
       const auto ids = texts.ids.subspan(first, static_cast<std::size_t>(length(texts, static_cast<std::int64_t>(i))));
-      const auto at = end.kind == model::TextEnd::token ? std::ranges::find(ids, end.id) : std::ranges::max_element(ids);
+      const auto at = end->id ? std::ranges::find(ids, *end->id) : std::ranges::max_element(ids);
       const std::size_t count = std::min(ids.size(), static_cast<std::size_t>(at - ids.begin()) + 1);
       ids_.insert(ids_.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count));
       if (!texts.types.empty()) {

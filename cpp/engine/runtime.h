@@ -122,8 +122,8 @@ struct Runtime {
   const std::int32_t vocab;  // number of token ids: valid ids are 0 to vocab - 1
   const std::int32_t types;  // number of type ids, for encoders: valid type ids are 0 to types - 1
   const std::span<const RopeTable> ropes;
-  std::string why_no_draft;  // why the model has no draft head; empty if it has one (Pipeline::drafts)
-  model::TextEnd text_end;   // how the end of a text is found, for pooling
+  std::string why_no_draft;                // why the model has no draft head; empty if it has one (Pipeline::drafts)
+  std::optional<model::TextEnd> text_end;  // how the end of a text is found, for pooling
   RunSpaces spaces;
   Pace pace;
   std::shared_ptr<EncodeCounts> encode_counts = std::make_shared<EncodeCounts>();  // of all encode calls of the model

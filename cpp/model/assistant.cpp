@@ -64,8 +64,8 @@ void add_assistant(Description& d, std::shared_ptr<const files::ModelFile> file,
     unfit(*file, d, "it is one for a ", c.family->assists, ", and the model is a ", d.config.family->name);
   if (!d.config.has_head) unfit(*file, d, "the model is loaded without an output head");
   if (!c.has_head) unfit(*file, d, "it has no output head");
-  if (c.backbone_size != d.config.hidden_size)
-    unfit(*file, d, "it takes rows of ", c.backbone_size, " numbers, and those of the model have ", d.config.hidden_size);
+  if (c.backbone->hidden_size != d.config.hidden_size)
+    unfit(*file, d, "it takes rows of ", c.backbone->hidden_size, " numbers, and those of the model have ", d.config.hidden_size);
   if (assistant->vocab_size != d.vocab_size)
     unfit(*file, d, "it has a vocabulary of ", assistant->vocab_size, " tokens, and the model one of ", d.vocab_size);
   find_sources(*file, d, c);

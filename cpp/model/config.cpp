@@ -102,10 +102,10 @@ bool labels_tokens(const Reader& read) {
 
 // Most families have only a matrix and its bias in a classifier of tokens.
 void read_token_classifier(const Reader& read, ClassifierHead& head) {
-  head.by_token = head.by_token || labels_tokens(read);
-  if (!head.by_token) return;
-  head.late = head.difference = false;
-  head.dense = head.dense && head.dense_by_token;
+  if (labels_tokens(read)) head.what = Classifies::tokens;
+  if (head.what != Classifies::tokens) return;
+  head.difference = false;
+  if (head.dense == DenseBefore::texts) head.dense = DenseBefore::none;
   head.bias = read.flag("", "token_classification_bias", true);
 }
 
@@ -113,7 +113,7 @@ void read_token_classifier(const Reader& read, ClassifierHead& head) {
 
 bool Config::causal() const {
   return std::ranges::all_of(layers, [](const Layer& l) {
-    return (!l.if_attention() || l.if_attention()->causal) && (!l.if_short_conv() || !l.if_short_conv()->centred);
+    return (!l.if_attention() || l.if_attention()->causal) && (!l.if_short_conv() || l.if_short_conv()->causal);
   });
 }
 

@@ -19,19 +19,31 @@ namespace pumice::model {
 struct Family;
 struct GgufNotes;
 
-// A classifier: logits = classifier(norm(activation(dense(row)))). A classifier of texts pools the rows of a text's tokens to one row
-// first. If `late` is true, every token's row is classified and the logits are pooled. A classifier of tokens gives the logits of each row.
+// Which rows a classifier takes.
+enum class Classifies : std::uint8_t {
+  texts,   // one row per text: the rows of the text's tokens are pooled first
+  tokens,  // the row of each token; the result is the logits of each token
+  late,    // the row of each token; then the logits of a text's tokens are pooled (EuroBERT)
+};
+
+// Before which classifiers the dense layer is: a hidden_size x hidden_size matrix and an activation (BERT's pooler).
+enum class DenseBefore : std::uint8_t {
+  none,
+  texts,  // before a classifier of texts, but not before one of tokens
+  all,    // before a classifier of tokens, too (ModernBERT)
+};
+
+// A classifier: logits = classifier(norm(activation(dense(row)))).
 struct ClassifierHead {
-  bool by_token = false;             // a classifier of tokens
+  Classifies what = Classifies::texts;
   PoolKind pooling = PoolKind::cls;  // cls, last or mean: takes the first token, the last token, or the mean of all tokens
-  bool late = false;                 // every token is classified, and then the logits are pooled (EuroBERT)
-  // A hidden_size x hidden_size matrix and `activation` come before the classifier (BERT's pooler).
-  bool dense = false;
-  bool dense_by_token = false;  // the same layer also comes before a classifier of tokens (ModernBERT)
+  DenseBefore dense = DenseBefore::none;
   Activation activation = Activation::tanh;
   bool norm = false;                    // a norm of the model's kind follows `activation` (ModernBERT)
   bool dense_bias = true, bias = true;  // whether the file must have a bias for the dense layer, and for the classifier
   bool difference = false;              // there are two labels, and the score is the first logit minus the second
+
+  bool has_dense() const { return dense != DenseBefore::none; }
 };
 
 // The head of an encoder that was trained to predict masked tokens (masked language model, MLM). For each token's row it gives a logit for
@@ -47,14 +59,28 @@ struct MlmHead {
 // query. Each short distance has a bucket of its own. For longer distances, the index of the bucket grows with the logarithm of the
 // distance, up to max_distance.
 struct PositionBuckets {
-  std::int32_t count = 0, max_distance = 0;  // count 0: the model has no such buckets
+  std::int32_t count = 0, max_distance = 0;
 };
 
-// Which token counts as a text's last token for pooling: the real last token (text), the first token whose id is `id` (token), or the first
-// token that has the largest id in the text (largest; CLIP).
+// Which token counts as a text's last token for pooling, if it is not the real last one: the first token whose id is `id`, or without `id`
+// the first token that has the largest id in the text (CLIP).
 struct TextEnd {
-  enum Kind : std::uint8_t { text, token, largest } kind = text;
-  std::int32_t id = 0;  // for kind `token`
+  std::optional<std::int32_t> id;
+};
+
+// Rows pass through the file's layers several times (Nanbeige 4.2).
+struct Loops {
+  std::size_t count = 1;  // Config::layers has the file's layers this many times in a row
+};
+
+// The head's matrix is used with each of its columns divided by the column's length (Ling-lite).
+struct HeadColumns {
+  float floor = 0;  // the smallest length by which a column is divided
+};
+
+// The model that an assistant makes guesses for (model/assistant.h).
+struct Backbone {
+  std::int32_t hidden_size = 0;
 };
 
 // A second input of each layer (Gemma 4 E2B, E4B). For each layer and each token it is `width` columns of
@@ -82,17 +108,17 @@ struct Config {
   std::int32_t hidden_size = 0;
   std::int64_t n_ctx = 0;  // number of positions that the model was trained for
   std::vector<Layer> layers;
-  std::size_t loops = 1;  // how often rows pass through the file's layers (Nanbeige 4.2); `layers` holds these so many times in a row
+  std::optional<Loops> loops;
   // The layer of the draft head: it predicts the token after the next one (multi-token prediction; Gloeckle et al. 2024, DeepSeek-AI 2024).
   // Results do not depend on it, because its tokens are only guesses. It has the index layers.size() where layers are named by index.
   std::optional<Layer> draft;
   std::string why_no_draft = "its family has none that pumice runs";  // if `draft` is empty
   // The layers whose keys and values an assistant's layers attend to (model/assistant.h).
   std::vector<std::size_t> read_by_assistant;
-  std::int32_t backbone_size = 0;    // for an assistant: hidden_size of the model that it makes guesses for; 0: no assistant
-  std::vector<RopeTable> ropes;      // distinct tables; Attention::rope is an index into them
-  std::vector<float> alibi_slopes;   // one slope per head, for layers with PositionBias::alibi
-  PositionBuckets position_buckets;  // shared by all layers with PositionBias::buckets
+  std::optional<Backbone> backbone;                 // if the model is an assistant
+  std::vector<RopeTable> ropes;                     // distinct tables; Attention::rope is an index into them
+  std::vector<float> alibi_slopes;                  // one slope per head, for layers with PositionBias::alibi
+  std::optional<PositionBuckets> position_buckets;  // shared by all layers with PositionBias::buckets
   // norms
   NormKind norm = NormKind::rms;
   float eps = 0;
@@ -108,16 +134,16 @@ struct Config {
   std::int32_t position_offset = 0;  // row of the position table for position 0 (2 in RoBERTa and OPT)
   bool token_types = false;          // the model adds embeddings of token types; a GGUF file may lack their table
   bool final_norm = true;
-  bool has_head = true;          // the model computes logits; if the file has no matrix for the head, the token embedding is used
-  bool head_bias = false;        // the head must have a bias in the file
-  bool normalised_head = false;  // each column of the head's matrix is divided by its length (Ling-lite)
+  bool has_head = true;    // the model computes logits; if the file has no matrix for the head, the token embedding is used
+  bool head_bias = false;  // the head must have a bias in the file
+  std::optional<HeadColumns> head_columns;
   // The head takes norm(activation(dense(row))) in place of the row. `classifier` says which activation, norm and biases these are.
   bool head_transform = false;
   ClassifierHead classifier;        // used if the file has a classifier
   std::optional<MlmHead> mlm_head;  // the family has one that pumice runs; used only if the file has it (MlmUse)
   bool projects_rows = false;       // the file must have the matrix that projects each token's row after the final norm (EmbeddingGemma 2)
   float logit_scale = 1, logit_softcap = 0;
-  TextEnd text_end;
+  std::optional<TextEnd> text_end;
   std::optional<PoolKind> pooling;  // empty if the file does not say how to pool
   std::vector<std::string> notes;   // features of the file that pumice ignores, with the reasons
   // Each text begins with "lacks" and says what this file lacks, how that affects vectors or scores, and what to do.
@@ -126,8 +152,9 @@ struct Config {
   std::vector<std::string> dense;
 
   // Returns the index of a layer's tensors in the file. The draft head's layer keeps its index.
-  std::size_t layer_in_file(std::size_t layer) const { return layer < layers.size() ? layer % (layers.size() / loops) : layer; }
-  std::int32_t table_width() const { return embedding_map ? embedding_map->width : hidden_size; }  // of the embedding tables
+  std::size_t layer_in_file(std::size_t layer) const { return layer < layers.size() ? layer % layers_in_file() : layer; }
+  std::size_t layers_in_file() const { return loops ? layers.size() / loops->count : layers.size(); }  // without the draft head's layer
+  std::int32_t table_width() const { return embedding_map ? embedding_map->width : hidden_size; }      // of the embedding tables
   std::int64_t inputs_width() const { return layer_inputs ? layer_inputs->width * static_cast<std::int64_t>(layers.size()) : 0; }
   std::size_t draft_index() const { return layers.size(); }
   std::size_t all_layers() const { return layers.size() + (draft ? 1 : 0); }  // number of layers, that of the draft head included

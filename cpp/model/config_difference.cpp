@@ -49,28 +49,34 @@ class Comparison {
   PUMICE_COMPARE(LatentAttention, heads, latent_dim, plain_dim, rope_dim, value_dim, q_rank, rope, scale, bias)
   PUMICE_COMPARE(ScanNorm, group, per_column, before_gate, eps)
   PUMICE_COMPARE(ScanFactors, q, k, v, gate, step)
-  PUMICE_COMPARE(Recurrent, rule, heads, key_heads, key_dim, value_dim, taps, activation, tiled, strength, in_bias, conv_bias, out_bias,
-                 norm, factors, multipliers)
-  PUMICE_COMPARE(ShortConv, taps, bias, centred)
+  PUMICE_COMPARE(DeltaRule, tiled, strength)
+  PUMICE_COMPARE(Recurrent, rule, heads, key_heads, key_dim, value_dim, taps, activation, delta, in_bias, conv_bias, out_bias, norm,
+                 factors, multipliers)
+  PUMICE_COMPARE(ShortConv, taps, bias, causal)
   PUMICE_COMPARE(Xielu, alpha_p, alpha_n)
   PUMICE_COMPARE(FeedForward, width, gated, activation, bias, xielu, multipliers)
-  PUMICE_COMPARE(Router, experts, chosen, groups, kept, score, softcap, bias, choice_bias, normalised, floor, scale, expert_scales)
-  PUMICE_COMPARE(SharedExpert, network, opened, averaged)
-  PUMICE_COMPARE(Mixture, router, width, gated, activation, bias, limit, shift, weighs_input, sum_bias, own_norms, shared)
+  PUMICE_COMPARE(Router, experts, chosen, groups, kept, score, softcap, bias, choice_bias, normalised, floor, scale)
+  PUMICE_COMPARE(SharedExpert, network, opened)
+  PUMICE_COMPARE(Clamp, limit, shift)
+  PUMICE_COMPARE(OwnNorms, expert_scales)
+  PUMICE_COMPARE(Mixture, router, width, gated, activation, bias, combine, clamp, own_norms, shared)
   PUMICE_COMPARE(Join, parallel, scale)
   PUMICE_COMPARE(Tail, input, scaled, final_norm)
   PUMICE_COMPARE(Layer, mixer, beside, network, mixer_norms, network_norms, join, windowed, tail)
-  PUMICE_COMPARE(ClassifierHead, by_token, pooling, late, dense, dense_by_token, activation, norm, dense_bias, bias, difference)
+  PUMICE_COMPARE(ClassifierHead, what, pooling, dense, activation, norm, dense_bias, bias, difference)
   PUMICE_COMPARE(MlmHead, width, dense, activation, dense_bias, bias)
   PUMICE_COMPARE(PositionBuckets, count, max_distance)
-  PUMICE_COMPARE(TextEnd, kind, id)
+  PUMICE_COMPARE(TextEnd, id)
+  PUMICE_COMPARE(Loops, count)
+  PUMICE_COMPARE(HeadColumns, floor)
+  PUMICE_COMPARE(Backbone, hidden_size)
   PUMICE_COMPARE(LayerInputs, width, table, embedding_scale, projection_scale, scale, activation)
   PUMICE_COMPARE(EmbeddingMap, width, norm_after)
   PUMICE_COMPARE(RopeTable, inv_freq, interleaved, magnitude, original, long_inv_freq, base, growth)
-  PUMICE_COMPARE(Config, family, gguf, hidden_size, n_ctx, layers, loops, draft, why_no_draft, read_by_assistant, backbone_size, ropes,
+  PUMICE_COMPARE(Config, family, gguf, hidden_size, n_ctx, layers, loops, draft, why_no_draft, read_by_assistant, backbone, ropes,
                  alibi_slopes, position_buckets, norm, eps, norm_weight, norm_bias, norm_offset, embedding_scale, embedding_map,
                  layer_inputs, embedding_norm, learned_positions, position_offset, token_types, final_norm, has_head, head_bias,
-                 normalised_head, head_transform, classifier, mlm_head, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes,
+                 head_columns, head_transform, classifier, mlm_head, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes,
                  incomplete, dense)
 
  private:

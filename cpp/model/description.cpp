@@ -198,7 +198,7 @@ class Resolver {
     if (const MatrixId positions = d_.global(Role::position_embedding).matrix; positions != MatrixId::none) {
       d_.config.n_ctx = std::min(d_.config.n_ctx, d_.matrix(positions).rows);
     }
-    if (d_.labels > 0 && config().classifier.dense && !d_.global(Role::head_dense).present()) {
+    if (d_.labels > 0 && config().classifier.has_dense() && !d_.global(Role::head_dense).present()) {
       d_.incomplete.push_back(str("lacks the dense layer before the classifier (", names_.first_name(Role::head_dense, 0, "weight"),
                                   "): scores are not the original model's, neither in scale nor always in order. Load its folder"));
     }

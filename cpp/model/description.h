@@ -81,7 +81,7 @@ struct Description {
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
   bool gives_sparse() const { return !mlm_strips.empty(); }
-  bool labels_tokens() const { return labels > 0 && config.classifier.by_token; }
+  bool labels_tokens() const { return labels > 0 && config.classifier.what == Classifies::tokens; }
   std::int32_t row_size() const {  // width of a token's row after the modules with on_tokens
     std::int32_t width = config.hidden_size;
     for (const Module& m : modules) width = m.on_tokens ? m.width : width;

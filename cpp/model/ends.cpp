@@ -46,15 +46,15 @@ View transformed(Writer& w, View row) {
   return out;
 }
 
-// Computes classifier(norm(activation(dense(row)))) for the pooled row of each text. If ClassifierHead::by_token or ClassifierHead::late is
-// true, computes it for every token's row. If `late` is true, then pools the logits.
+// Computes classifier(norm(activation(dense(row)))) for the pooled row of each text. If Classifies is not
+// `texts`, computes it for every token's row. If it is `late`, then pools the logits.
 View classify(Writer& w, const View& x) {
   const ClassifierHead& head = w.c.classifier;
-  const bool each = head.by_token || head.late;
+  const bool each = head.what != Classifies::texts;
   const View row = transformed(w, each ? x : pool(w, x, {head.pooling}));
   const View logits = w.slot(each ? Rows::tokens : Rows::segments, w.d.labels);
   w.linear(row, logits, {w.d.global(Role::classifier)});
-  return head.late ? pool(w, logits, {head.pooling}) : logits;
+  return head.what == Classifies::late ? pool(w, logits, {head.pooling}) : logits;
 }
 
 // Computes a decoder's logits at the last token, for the ids of the labels only.

@@ -53,6 +53,7 @@ struct TensorName {
   Fused fused = Fused::no;
   bool transposed = false;  // the safetensors tensor has one row per input (GPT-2's Conv1D)
   Bare bare = Bare::none;
+  bool one_row = false;  // the tensor of a vector may also be a matrix of one row (ERNIE 4.5)
 };
 
 // A family's own name (`here`) for a key of config.json that most families call `usual`.

@@ -67,7 +67,7 @@ class Form {
   // Adds the tensors of the roles that the model asks for, or of the others: layers of Gemma 4 that share keys and values have tensors that
   // nobody reads. What a tensor is that two roles call by the same name, the role that is asked for says.
   void add_roles(bool asked_for) {
-    const std::size_t all = d_.config.layers.size() / d_.config.loops + more_layers();
+    const std::size_t all = d_.config.layers_in_file() + more_layers();
     for (std::size_t i = 0; i < kRoles; ++i) {
       const auto role = static_cast<Role>(i);
       const std::size_t layers = !of_layer(role) || names_.shared(role) ? 1 : all;
@@ -140,7 +140,7 @@ class Form {
     const bool is_vector = found.tensor->shape.size() == 1;
     part.plus_one = weight && d_.config.norm_offset && is_vector && !has(use, Use::as_is);
     part.minus_exp = role == Role::scan_rate;
-    part.normalised = weight && role == Role::head && d_.config.normalised_head;
+    part.normalised = weight && role == Role::head && d_.config.head_columns;
     if (has(use, Use::folded) && r && r->rule == ScanRule::ssd) part.width = role == Role::scan_norm && r->norm ? r->norm->group : 1;
     if (role == Role::router_choice_bias) part.width = 0;
     if (found.name.fused == Fused::latent_up && name.fused == Fused::no) {

@@ -153,6 +153,12 @@ struct ScanFactors {
   float q = 1, k = 1, v = 1, gate = 1, step = 1;
 };
 
+// Settings of the gated delta rule. Both fields mean the same as in Scan.
+struct DeltaRule {
+  bool tiled = false;
+  float strength = 1;
+};
+
 // A state space model or linear attention. A matrix product gives q, k, v, a gate and the numbers of each head's step; a causal
 // convolution runs over q, k and v; Scan (core/ops.h) is the recurrence; what it gives is multiplied by silu(gate). In Mamba-2's terms q, k
 // and v are C, B and x, and a head of keys is a group. With the delta rule each head of q and k is divided by its length, and q also by
@@ -162,8 +168,7 @@ struct Recurrent {
   std::int32_t heads = 0, key_heads = 0, key_dim = 0, value_dim = 0;
   std::int32_t taps = 0;                     // of the convolution
   Activation activation = Activation::silu;  // after the convolution
-  bool tiled = false;                        // as in Scan
-  float strength = 1;                        // as in Scan
+  std::optional<DeltaRule> delta;            // if `rule` is ScanRule::delta
   // true: the file must have the bias. false: the file may have it; if it does, it is used.
   bool in_bias = false, conv_bias = false, out_bias = false;
   std::optional<ScanNorm> norm;
@@ -181,8 +186,8 @@ struct Recurrent {
 // A short convolution between two gates (LFM2): a matrix product gives B, C and x, and the result is C * conv(B * x).
 struct ShortConv {
   std::int32_t taps = 0;
-  bool bias = false;     // the file must have biases of both matrices and of the convolution; if false, it may have them
-  bool centred = false;  // as in Conv
+  bool bias = false;   // the file must have biases of both matrices and of the convolution; if false, it may have them
+  bool causal = true;  // if false, the convolution is centred on its row, as Conv::centred says
 };
 
 // A layer's learned parameters of the activation xIELU (Apertus).
@@ -209,7 +214,6 @@ struct Router {
   bool choice_bias = false;  // the file has a number for each expert that is added to its score for the choice alone (DeepSeek V3)
   bool normalised = true;
   float floor = 0, scale = 1;
-  bool expert_scales = false;  // the file has a number for each expert that multiplies its weight (Gemma 4)
 };
 
 // A network beside the experts that takes every row (DeepSeek-AI 2024).
@@ -218,7 +222,26 @@ struct SharedExpert {
   // Gated (Qwen2-MoE): the hidden values of a row are multiplied by sigmoid(x . w), with x the network's input row and w a vector of the
   // file.
   bool opened = false;
-  bool averaged = false;  // the mixture gives half the sum of experts and shared expert; if false, the sum (Command A+)
+};
+
+// How the results of the chosen experts and of the shared expert are combined. w is the weight of an expert.
+enum class Combine : std::uint8_t {
+  sum,       // the sum of each w * expert(row), plus the shared expert's result
+  inputs,    // the weight multiplies the expert's input: expert(w * row) (Llama 4)
+  biased,    // as `sum`, plus a vector of the file (nomic-embed v2)
+  averaged,  // half of `sum` (Command A+)
+};
+
+// The limit and the shift of an expert's hidden values, as in Experts (gpt-oss).
+struct Clamp {
+  float limit = 0, shift = 0;
+};
+
+// Norms within a mixture (Gemma 4). The experts, the shared expert and the router each normalise the layer's row with a norm of their own.
+// The results of the experts and of the shared expert are normalised, too, before they are added. The router's product is divided by the
+// root of the row's width. Needs a shared expert, and a norm of the branch.
+struct OwnNorms {
+  bool expert_scales = false;  // the file has a number for each expert, which multiplies the expert's weight
 };
 
 // A mixture of experts (Shazeer et al. 2017). Each expert is a feed-forward network; the router chooses some of them for each row.
@@ -227,14 +250,10 @@ struct Mixture {
   std::int32_t width = 0;  // hidden width of one expert
   bool gated = true;
   Activation activation = Activation::silu;
-  bool bias = false;           // the file must have biases of the experts' matrices
-  float limit = 0, shift = 0;  // as in Experts
-  bool weighs_input = false;   // as in Experts
-  bool sum_bias = false;       // the file has a vector that is added once to the experts' weighted sum (nomic-embed v2)
-  // The experts, the shared expert and the router read the layer's row, each through a norm of its own, and what the experts and the shared
-  // expert give is normalised before it is added (Gemma 4). The router's product is divided by the root of the row's width. Needs a shared
-  // expert, and a norm of the branch.
-  bool own_norms = false;
+  bool bias = false;  // the file must have biases of the experts' matrices
+  Combine combine = Combine::sum;
+  std::optional<Clamp> clamp;
+  std::optional<OwnNorms> own_norms;
   std::optional<SharedExpert> shared;
 };
 

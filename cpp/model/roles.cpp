@@ -70,6 +70,7 @@ Asked asked(const Description& d, Role role, std::size_t layer) {
   const RelativePlaces p = c.places() ? *c.places() : RelativePlaces{};
   const MlmHead g = c.mlm_head.value_or(MlmHead{});
   const std::int64_t hidden = c.hidden_size, inputs = c.layer_inputs ? c.layer_inputs->width : 0;
+  const std::int64_t buckets = c.position_buckets ? c.position_buckets->count : 0, backbone = c.backbone ? c.backbone->hidden_size : 0;
   const bool norm_after_map = c.embedding_map && c.embedding_map->norm_after;
   const auto when = [](bool asks) { return asks ? always : never; };
   const auto norm = [&](bool asks) { return when(asks && c.norm_weight); };

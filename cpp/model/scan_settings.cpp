@@ -71,7 +71,7 @@ void check_heads(const Reader& read, const Recurrent& r, const char* heads_key, 
 
 Recurrent read_delta(const Reader& read, const Config& c, const ScanDefaults& defaults) {
   constexpr const char *kHeads = "linear_num_value_heads", *kKeyHeads = "linear_num_key_heads";
-  Recurrent r{.rule = ScanRule::delta};
+  Recurrent r{.rule = ScanRule::delta, .delta = DeltaRule{}};
   r.heads = read.size_in_gguf("ssm.time_step_rank", kHeads, kMaxHeads, defaults.heads);
   r.key_heads = read.size_in_gguf("ssm.group_count", kKeyHeads, kMaxHeads, defaults.key_heads);
   r.key_dim = read.size_in_gguf("ssm.state_size", "linear_key_head_dim", kMaxStateDim, defaults.key_dim);

@@ -272,7 +272,7 @@ void read_windows(const Reader& read, Config& c, const WindowDefaults& defaults)
 void read_position_buckets(const Reader& read, Config& c, const PositionBuckets& defaults) {
   constexpr const char* kCount = "relative_attention_num_buckets";
   constexpr const char* kGgufCount = "attention.relative_buckets_count";
-  PositionBuckets& buckets = c.position_buckets;
+  PositionBuckets& buckets = c.position_buckets.emplace();
   buckets.count = read.size(kGgufCount, kCount, 1 << 16, defaults.count);
   if (buckets.count < 4 || buckets.count % 2 != 0)
     read.unsupported(read.key(kGgufCount, kCount), " is ", buckets.count, "; an even number of at least 4 is needed");

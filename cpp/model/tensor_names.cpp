@@ -195,7 +195,7 @@ std::vector<TensorName> TensorNames::names_of(Role role, bool gguf) const {
       if (name.role == role && !(gguf ? name.gguf : name.safetensors).empty()) names.push_back(name);
     }
   };
-  if (role == Role::classifier && config_.classifier.by_token) {
+  if (role == Role::classifier && config_.classifier.what == Classifies::tokens) {
     take(kOfTokens);
     return names;
   }

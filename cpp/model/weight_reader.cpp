@@ -100,8 +100,7 @@ std::vector<float> WeightReader::values_of(const TensorNames::Found& found, std:
   require_format(*file_, tensor);
   const Part part = found.part.of_rows(length);
   const bool as_matrix = columns > 0 && d_.config.gguf && tensor.shape == std::vector{part.whole / columns, columns};
-  // ERNIE's biases of the choice are matrices of one row.
-  const bool as_row = found.name.role == Role::router_choice_bias && tensor.shape == std::vector{std::int64_t{1}, part.whole};
+  const bool as_row = found.name.one_row && tensor.shape == std::vector{std::int64_t{1}, part.whole};
   const bool as_vector = tensor.shape == std::vector{part.whole};
   if (!as_matrix && !as_row && !as_vector) wrong_shape(*file_, tensor, str("[", part.whole, "]"));
   return values_in(tensor, part, length);
@@ -158,7 +157,7 @@ Vector WeightReader::read_table(Role role) const {
 
 void WeightReader::tie_head(Parameter& head) {
   const Parameter& embedding = d_.global(Role::token_embedding);
-  if (d_.config.normalised_head)
+  if (d_.config.head_columns)
     fail(ErrorKind::unsupported_model, file_->path(), ": a head that is normalised needs a matrix of its own (",
          names_.first_name(Role::head, 0, "weight"), "); the embedding in its place is not run");
   if (lora_.has(names_.adapter_names(Role::head, 0)) || lora_.has(names_.adapter_names(Role::token_embedding, 0))) {
@@ -331,7 +330,8 @@ void WeightReader::read_matrix(Parameter& parameter, const TensorNames::Found& f
     merge(matrix, part, adding(*std::move(low)), changed_format(matrix));
     low.reset();
   }
-  if (role == Role::head && d_.config.normalised_head) divide_columns(matrix);
+  if (const auto& columns = d_.config.head_columns; role == Role::head && columns)
+    divide_by_lengths_of_columns(matrix, changed_format(matrix), columns->floor);
   if (has(ask.use, Use::product)) {
     const bool both_ways = of_layer(role) && !d_.config.causal();
     const bool late = layer + kByteLayers >= d_.config.layers.size();
@@ -363,12 +363,6 @@ void WeightReader::finish(Matrix& matrix, bool in_bytes) {
 Format WeightReader::changed_format(const Matrix& matrix) const {
   if (info(matrix.format).block > 1) return Format::F16;
   return compute_ == Compute::float32 ? Format::F32 : matrix.format;
-}
-
-// Divides each column of the head by its length.
-void WeightReader::divide_columns(Matrix& matrix) const {
-  constexpr float kFloor = 1e-7f;  // the original's
-  divide_by_lengths_of_columns(matrix, changed_format(matrix), kFloor);
 }
 
 // Changes the matrix so that `add` adds an adapter to its rows, in float32. The rows are then packed in format `kept`.

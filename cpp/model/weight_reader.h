@@ -61,7 +61,6 @@ class WeightReader {
   Matrix open_stack(const TensorNames::Found& found, const Asked& ask, Role role, std::size_t layer) const;
   void finish(Matrix& matrix, bool in_bytes);
   Format changed_format(const Matrix& matrix) const;
-  void divide_columns(Matrix& matrix) const;
   void merge(Matrix& matrix, const Part& part, AddRow add, Format kept) const;
   void keep_apart(Parameter& parameter, const Matrix& matrix, const LowRank& low, const Part& part);
   bool quantize(Matrix& matrix);

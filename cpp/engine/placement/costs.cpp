@@ -225,7 +225,7 @@ std::vector<bool> Costs::draft_matrices() const {
 Cost Costs::layer(std::size_t place, std::size_t first, std::size_t layer, std::size_t away) const {
   const Measured& m = measured_[place];
   Cost cost = layer < first + away ? m.others[layer] : m.layers[layer];
-  const std::size_t loop = layers_ / d_.config.loops;  // the number of layers after which the same weights are used again
+  const std::size_t loop = d_.config.layers_in_file();  // the number of layers after which the same weights are used again
   if (layer > first && (shares_[layer][first] || layer >= first + loop)) cost.weights = 0;
   for (std::size_t l = first; l < layer; ++l) {
     if (d_.config.cache_of(l) == d_.config.cache_of(layer)) cost.page = 0;

@@ -34,7 +34,8 @@ constexpr TensorName kNames[] = {
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
-  c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
+  c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = true;
+  c.classifier.dense = DenseBefore::texts;
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu_tanh});
   for (const char* key : {"num_hidden_groups", "inner_group_num"}) {
     if (const std::int64_t groups = read.integer("", key).value_or(1); groups != 1)

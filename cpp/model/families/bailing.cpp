@@ -11,7 +11,7 @@ namespace {
 
 using enum Role;
 
-constexpr std::string_view kFolded[] = {"Config::normalised_head"};
+constexpr std::string_view kFolded[] = {"Config::head_columns"};
 constexpr std::string_view kGguf[] = {"bailingmoe"}, kGguf2[] = {"bailingmoe2"};
 constexpr std::string_view kTypes[] = {"bailing_moe"}, kTypes2[] = {"bailing_moe", "bailing_moe_v2"};
 constexpr TensorName kApart[] = {{q, "blk.{}.attn_q", ""}, {k, "blk.{}.attn_k", ""}, {v, "blk.{}.attn_v", ""}};  // version 1 in GGUF
@@ -48,7 +48,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.heads = 16, .n_ctx = 16384, .eps = 1e-5});
   // llama.cpp's converter normalises the head.
   read_ropes(read, c, {});
-  c.normalised_head = read.flag("", "norm_head", false);
+  if (read.flag("", "norm_head", false)) c.head_columns = HeadColumns{.floor = 1e-7f};  // the original's floor
   for (Layer& layer : c.layers) {
     layer.attention().qkv_bias = read.flag("", "use_qkv_bias", false);
     layer.attention().out_bias = read.flag("", "use_bias", !c.gguf);

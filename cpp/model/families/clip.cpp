@@ -36,9 +36,9 @@ void configure(const Reader& read, Config& c) {
   c.pooling = PoolKind::last;
   const std::int64_t end = read.in_range(read.integer("", "eos_token_id").value_or(49407), 0, kMaxContext, "eos_token_id");
   if (end == 2) {  // old files wrongly say 2; the end token is then the one with the largest id
-    c.text_end = {.kind = TextEnd::largest};
+    c.text_end = TextEnd{};
   } else {
-    c.text_end = {.kind = TextEnd::token, .id = static_cast<std::int32_t>(end)};
+    c.text_end = TextEnd{.id = static_cast<std::int32_t>(end)};
   }
 }
 

@@ -90,7 +90,7 @@ void configure_moe(const Reader& read, Config& c) {
     if (Mixture* mixture = layer.if_mixture()) {
       // config.json's norm_topk_prob holds for sigmoids alone. The softmax is that of the chosen logits.
       if (!c.gguf && mixture->router.score == RouteScore::softmax) mixture->router.normalised = true;
-      if (mixture->shared) mixture->shared->averaged = averaged;
+      if (mixture->shared && averaged) mixture->combine = Combine::averaged;
     }
     FeedForward* network = layer.if_feed_forward();
     if (network && !c.gguf) network->width = dense_width;

@@ -96,7 +96,7 @@ void configure(const Reader& read, Config& c) {
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-7, .activation = Activation::gelu});
   refuse_decoders(read);
   make_bert_layers(c);
-  c.classifier = {.dense = true,
+  c.classifier = {.dense = DenseBefore::texts,
                   .activation = activation_named(read, "pooler_hidden_act", read.string("", "pooler_hidden_act").value_or("gelu"))};
   if (const std::int64_t kernel = read.integer("", "conv_kernel_size").value_or(0); kernel > 0)
     read.unsupported("conv_kernel_size is ", kernel, ": the convolution behind the first layer (deberta-v2-xlarge) is not run");

@@ -37,7 +37,7 @@ void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
   c.learned_positions = c.embedding_norm = c.norm_bias = true;
-  c.classifier = {.dense = true, .activation = Activation::relu};
+  c.classifier = {.dense = DenseBefore::texts, .activation = Activation::relu};
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   c.eps = 1e-12f;  // config.json has no key for it
   make_bert_layers(c);

@@ -19,7 +19,7 @@ void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
   c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = true;
-  c.classifier = {.dense = true, .activation = Activation::gelu};
+  c.classifier = {.dense = DenseBefore::texts, .activation = Activation::gelu};
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   refuse_decoders(read);
   make_bert_layers(c);

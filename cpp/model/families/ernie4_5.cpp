@@ -24,7 +24,7 @@ void configure(const Reader& read, Config& c) {
 
 constexpr std::string_view kGgufMoe[] = {"ernie4_5-moe"}, kTypesMoe[] = {"ernie4_5_moe"};
 constexpr TensorName kBiasOfChoice[] = {{Role::router_choice_bias, "blk.{}.exp_probs_b.bias",
-                                         "layers.{}.mlp.moe_statics.e_score_correction_bias", Fused::no, false, Bare::both}};
+                                         "layers.{}.mlp.moe_statics.e_score_correction_bias", Fused::no, false, Bare::both, true}};
 constexpr auto kNamesMoe = names::joined(kBiasOfChoice, names::kExpertsAndShared);
 
 void configure_moe(const Reader& read, Config& c) {

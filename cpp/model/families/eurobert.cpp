@@ -18,12 +18,12 @@ constexpr TensorName kNames[] = {{head_dense, "cls", "dense"}, {classifier, "cls
 // Reads the classifier of EuroBertForSequenceClassification. The classifier computes the mean of the logits of all rows (late), the logits
 // of the mean of all rows (mean), or the logits of the first row (bos).
 ClassifierHead read_head(const Reader& read) {
-  ClassifierHead head{.dense = true, .activation = Activation::gelu};
+  ClassifierHead head{.dense = DenseBefore::texts, .activation = Activation::gelu};
   const std::string pooling = read.string("", "classifier_pooling").value_or("late");
   if (pooling != "late" && pooling != "mean" && pooling != "bos")
     read.unsupported("classifier_pooling \"", pooling, "\" is not known for EuroBERT; there are late, mean and bos");
   head.pooling = pooling == "bos" ? PoolKind::cls : PoolKind::mean;
-  head.late = pooling == "late";
+  if (pooling == "late") head.what = Classifies::late;
   return head;
 }
 

@@ -64,7 +64,7 @@ void read_experts(const Reader& read, Config& c) {
       if (!read.integer("", key)) read.missing(read.key("", key));
   }
   Mixture mixture = read_mixture(read, c, {.chosen_key = "top_k_experts"});
-  mixture.own_norms = mixture.router.expert_scales = true;
+  mixture.own_norms = OwnNorms{.expert_scales = true};
   for (Layer& layer : c.layers) {
     mixture.shared = shared_expert(mixture, layer.feed_forward().width);
     layer.network = mixture;
@@ -295,7 +295,7 @@ void configure_assistant(const Reader& read, Config& c) {
   const std::string width = c.gguf ? read.key("embedding_length_out", "") : "backbone_hidden_size";
   const auto backbone = c.gguf ? read.file().integer(width) : read.file().integer(width).value_or(1536);
   if (!backbone) read.missing(width);
-  c.backbone_size = static_cast<std::int32_t>(read.in_range(*backbone, 1, kMaxWidth, width));
+  c.backbone = Backbone{static_cast<std::int32_t>(read.in_range(*backbone, 1, kMaxWidth, width))};
   read.gguf_says("embedding_length_out", *backbone);
   read.gguf_says("nextn_predict_layers", static_cast<std::int64_t>(c.layers.size()));
   if (c.gguf) {

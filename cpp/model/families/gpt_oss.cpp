@@ -56,8 +56,7 @@ void read_experts(const Reader& read, Config& c) {
   if (const double alpha = read.positive("", "swiglu_alpha", kAlpha); std::abs(alpha - kAlpha) > 1e-6)
     read.unsupported("swiglu_alpha is ", alpha, "; ", kAlpha, " is needed");
   mixture.activation = Activation::quick_gelu;
-  mixture.limit = static_cast<float>(read.positive("", "swiglu_limit", 7));
-  mixture.shift = 1;
+  mixture.clamp = Clamp{.limit = static_cast<float>(read.positive("", "swiglu_limit", 7)), .shift = 1};
   set_mixtures(c, mixture, [](std::size_t) { return true; });
 }
 
@@ -70,7 +69,7 @@ void configure(const Reader& read, Config& c) {
 
 void configure_filter(const Reader& read, Config& c) {
   c.has_head = false;
-  c.classifier.by_token = true;
+  c.classifier.what = Classifies::tokens;
   read_sizes(read, c, {.heads = 14, .kv_heads = 2, .head_dim = 64, .n_ctx = 131072, .eps = 1e-5});
   read_windows(read, c, {.window = 128});
   read_attention(read, c, {.theta = 150000, .interleaved = true});

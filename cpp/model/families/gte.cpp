@@ -31,7 +31,8 @@ constexpr std::string_view kTypes[] = {"gte", "new"}, kPrefixes[] = {"", "gte.",
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
-  c.embedding_norm = c.norm_bias = c.classifier.dense = true;
+  c.embedding_norm = c.norm_bias = true;
+  c.classifier.dense = DenseBefore::texts;
   c.token_types = tells_types(read, kPrefixes, "embeddings.token_type_embeddings.weight");
   for (const char* key : {"logn_attention_scale", "logn_attention_clip1"}) {
     if (read.flag("", key, false)) read.unsupported(key, " is not run");

@@ -77,7 +77,8 @@ Activation gate_of(const Reader& read) {
 void configure2(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
-  c.token_types = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
+  c.token_types = c.embedding_norm = c.norm_bias = true;
+  c.classifier.dense = DenseBefore::texts;
   read_sizes(read, c, {.n_ctx = 8192, .eps = 1e-12, .activation = Activation::gelu});
   c.alibi_slopes = alibi_slopes(c.layers.front().attention().heads, read.positive("attention.max_alibi_bias", "", 8));
   const Activation activation = gate_of(read);
@@ -123,7 +124,8 @@ bool claims3(const Reader& read) { return read.gguf() || read.string("", "model_
 void configure3(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
-  c.token_types = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
+  c.token_types = c.embedding_norm = c.norm_bias = true;
+  c.classifier.dense = DenseBefore::texts;
   read_sizes(read, c, {.n_ctx = 8194, .eps = 1e-5, .activation = Activation::gelu});
   read_ropes(read, c, {.theta = 20000});
   if (c.gguf)

@@ -152,7 +152,7 @@ void configure2(const Reader& read, Config& c) {
     if (conv->taps % 2 == 0)
       read.unsupported(read.key("shortconv.l_cache", "conv_L_cache"), " is ", conv->taps,
                        ": a centred convolution needs an odd number of taps");
-    conv->centred = true;
+    conv->causal = false;
   }
 }
 

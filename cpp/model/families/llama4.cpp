@@ -143,7 +143,7 @@ void configure(const Reader& read, Config& c) {
                                     .score = {.score = RouteScore::sigmoid},
                                     .dense = dense});
     mixture.router.normalised = false;
-    mixture.weighs_input = true;
+    mixture.combine = Combine::inputs;
     mixture.shared = shared_expert(mixture, mixture.width);
     set_mixtures(c, mixture, [&](std::size_t layer) { return with[layer]; });
   }

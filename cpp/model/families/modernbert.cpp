@@ -45,11 +45,8 @@ constexpr KeyName kKeys[] = {
 
 // Reads the dense layer, the activation and the norm before a classifier.
 ClassifierHead read_dense(const Reader& read) {
-  ClassifierHead head{.dense = true,
-                      .dense_by_token = true,
-                      .activation = Activation::gelu,
-                      .norm = true,
-                      .dense_bias = read.flag("", "classifier_bias", false)};
+  ClassifierHead head{
+      .dense = DenseBefore::all, .activation = Activation::gelu, .norm = true, .dense_bias = read.flag("", "classifier_bias", false)};
   if (const auto name = read.string("", "classifier_activation")) head.activation = activation_named(read, "classifier_activation", *name);
   return head;
 }

@@ -27,14 +27,15 @@ constexpr TensorName kNames[] = {
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
-  c.learned_positions = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
+  c.learned_positions = c.embedding_norm = c.norm_bias = true;
+  c.classifier.dense = DenseBefore::texts;
   c.position_offset = 2;  // as in transformers, whatever pad_token_id is
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   make_bert_layers(c);
   add_mlm_head(c);
   read_position_buckets(read, c, {.count = 32, .max_distance = 128});
-  if (c.position_buckets.count != 32)  // transformers computes with 32 buckets, whatever the size of the table
-    read.unsupported("relative_attention_num_buckets is ", c.position_buckets.count, "; MPNet runs with 32");
+  if (c.position_buckets->count != 32)  // transformers computes with 32 buckets, whatever the size of the table
+    read.unsupported("relative_attention_num_buckets is ", c.position_buckets->count, "; MPNet runs with 32");
 }
 
 }  // namespace

@@ -16,9 +16,9 @@ void configure(const Reader& read, Config& c) {
   read_attention_bias(read, c);
   read_mlp_bias(read, c);
   const std::vector<Layer> once = c.layers;
-  c.loops = static_cast<std::size_t>(read.size("num_loops", "num_loops", kMaxLayers / static_cast<std::int32_t>(once.size())));
+  c.loops = Loops{static_cast<std::size_t>(read.size("num_loops", "num_loops", kMaxLayers / static_cast<std::int32_t>(once.size())))};
   const bool norm = !read.flag("skip_loop_final_norm", "skip_loop_final_norm", false);
-  for (std::size_t loop = 1; loop < c.loops; ++loop) {
+  for (std::size_t loop = 1; loop < c.loops->count; ++loop) {
     if (norm) c.layers.back().tail = Tail{.final_norm = true};
     c.layers.insert(c.layers.end(), once.begin(), once.end());
   }

@@ -38,7 +38,7 @@ void refuse_variants(const Reader& read) {
 void configure(const Reader& read, Config& c) {
   refuse_variants(read);
   c.has_head = false;
-  c.classifier = {.dense = true, .activation = Activation::tanh};
+  c.classifier = {.dense = DenseBefore::texts, .activation = Activation::tanh};
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 1024});
   if (c.layers.front().feed_forward().activation != Activation::silu) read.unsupported("hidden_act other than SwiGLU is not run");
   read_ropes(read, c, {.theta = 10000, .interleaved = true});

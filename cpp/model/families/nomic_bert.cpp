@@ -58,7 +58,8 @@ void refuse_what_is_not_run(const Reader& read, std::string_view activation) {
 void read_encoder(const Reader& read, Config& c, const SizeDefaults& sizes, double theta) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
-  c.embedding_norm = c.norm_bias = c.classifier.dense = true;
+  c.embedding_norm = c.norm_bias = true;
+  c.classifier.dense = DenseBefore::texts;
   c.token_types = tells_types(read, kPrefixes, "embeddings.token_type_embeddings.weight");
   read_sizes(read, c, sizes);
   read_ropes(read, c, {.theta = theta, .partial = 1});
@@ -101,7 +102,7 @@ constexpr TensorName kMoeOwnNames[] = {
     {expert_down, "blk.{}.ffn_down_exps", "encoder.layers.{}.mlp.experts.mlp.w2", Fused::no, true, Bare::safetensors},
     {expert_sum_bias, "", "encoder.layers.{}.mlp.experts.bias", Fused::no, false, Bare::safetensors},
 };
-constexpr std::string_view kMoeGguf[] = {"nomic-bert-moe"}, kFolded[] = {"Mixture::sum_bias"};
+constexpr std::string_view kMoeGguf[] = {"nomic-bert-moe"}, kFolded[] = {"Mixture::combine"};
 
 // Refuses settings of the training code that the released model does not use.
 void refuse_other_experts(const Reader& read) {
@@ -138,7 +139,7 @@ void configure_moe(const Reader& read, Config& c) {
                  .dense = DenseDefaults{.every_key = "moe_every_n_layers"}});
   read.gguf_lacks({"expert_feed_forward_length"});
   for (Layer& layer : c.layers)
-    if (Mixture* mixture = layer.if_mixture()) mixture->sum_bias = !c.gguf;
+    if (Mixture* mixture = layer.if_mixture(); mixture && !c.gguf) mixture->combine = Combine::biased;
   if (c.gguf)
     c.notes.push_back(
         "GGUF files lack the bias of the experts' sum, which llama.cpp's converter leaves out: vectors differ from the "

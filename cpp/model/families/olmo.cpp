@@ -92,7 +92,7 @@ Recurrent read_hybrid_delta(const Reader& read, const Config& c) {
   Recurrent delta = read_delta(read, c, {.heads = heads, .key_heads = heads, .key_dim = key_dim, .value_dim = 2 * key_dim});
   delta.activation = c.layers.front().feed_forward().activation;
   delta.norm->eps = 1e-5f;
-  if (read.flag("", "linear_allow_neg_eigval", true)) delta.strength = 2;
+  if (read.flag("", "linear_allow_neg_eigval", true)) delta.delta->strength = 2;
   return delta;
 }
 

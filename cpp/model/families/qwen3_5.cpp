@@ -14,7 +14,7 @@ namespace {
 using enum Role;
 
 constexpr std::string_view kGguf[] = {"qwen35"}, kTypes[] = {"qwen3_5_text", "qwen3_5"};
-constexpr std::string_view kFolded[] = {"Recurrent::tiled"};
+constexpr std::string_view kFolded[] = {"DeltaRule::tiled"};
 constexpr std::string_view kGgufMoe[] = {"qwen35moe"}, kTypesMoe[] = {"qwen3_5_moe_text", "qwen3_5_moe"};
 constexpr std::string_view kGgufNext[] = {"qwen3next"}, kTypesNext[] = {"qwen3_next"};
 constexpr TensorName kCommonNames[] = {
@@ -107,7 +107,7 @@ void read_layers_3_5(const Reader& read, Config& c, const SizeDefaults& defaults
   read_layers(read, c, defaults);
   say_sections(read, {11, 11, 10});
   for (Layer& layer : c.layers)
-    if (Recurrent* delta = layer.if_recurrent()) delta->tiled = c.gguf && c.family->tiled_in_gguf;
+    if (Recurrent* r = layer.if_recurrent()) r->delta->tiled = c.gguf && c.family->tiled_in_gguf;
 }
 
 void configure(const Reader& read, Config& c) {

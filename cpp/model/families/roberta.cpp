@@ -11,7 +11,8 @@ constexpr std::string_view kTypes[] = {"roberta", "camembert", "xlm-roberta"}, k
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = c.final_norm = false;
-  c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = c.classifier.dense = true;
+  c.learned_positions = c.token_types = c.embedding_norm = c.norm_bias = true;
+  c.classifier.dense = DenseBefore::texts;
   c.position_offset = position_after_padding(read, c);
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 512, .eps = 1e-12, .activation = Activation::gelu});
   refuse_decoders(read);

@@ -19,7 +19,8 @@ constexpr std::string_view kTypes[] = {"xlm-roberta-xl"}, kPrefixes[] = {"", "ro
 void configure(const Reader& read, Config& c) {
   c.norm = NormKind::layer;
   c.has_head = false;
-  c.learned_positions = c.token_types = c.norm_bias = c.classifier.dense = true;
+  c.learned_positions = c.token_types = c.norm_bias = true;
+  c.classifier.dense = DenseBefore::texts;
   c.position_offset = position_after_padding(read, c);
   read_sizes(read, c, {.kv_heads = kNoSuchKey, .n_ctx = 514, .eps = 1e-5, .activation = Activation::gelu});
   refuse_decoders(read);

@@ -88,6 +88,7 @@ void RecurrentMixer::convolve(std::size_t layer, const Recurrent& r, const View&
 
 void RecurrentMixer::scan(std::size_t layer, const Recurrent& r, const View& qkv, const Parts& parts, const View& out) {
   const View q = Writer::part(qkv, qkv.col, r.key_width()), k = Writer::part(qkv, q.col + q.width, q.width);
+  const DeltaRule delta = r.delta.value_or(DeltaRule{});
   w_.add(Scan{.q = q,
               .k = k,
               .v = Writer::part(qkv, k.col + k.width, r.value_width()),
@@ -101,8 +102,8 @@ void RecurrentMixer::scan(std::size_t layer, const Recurrent& r, const View& qkv
               .key_dim = r.key_dim,
               .value_dim = r.value_dim,
               .rule = r.rule,
-              .tiled = r.tiled,
-              .strength = r.strength,
+              .tiled = delta.tiled,
+              .strength = delta.strength,
               .state = states_.add(r.scan_state())});
 }
 

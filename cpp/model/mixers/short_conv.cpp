@@ -21,7 +21,7 @@ BranchEnd ShortConvMixer::write(std::size_t layer, const ShortConv& conv, const 
               .taps = taps.vector,
               .bias = taps.bias,
               .width = conv.taps,
-              .centred = conv.centred,
+              .centred = !conv.causal,
               .state = states_.add({1, conv.taps - 1, width})});
   w_.add(Multiply{.a = mixed_, .b = c, .out = mixed_});
   return {mixed_, Role::conv_out};

@@ -15,7 +15,7 @@ MixtureNetwork::MixtureNetwork(Writer& writer, FeedForwardNetwork& feed_forward)
     experts = std::max(experts, mixture->router.experts);
     chosen = std::max(chosen, mixture->router.chosen);
     opened = opened || (mixture->shared && mixture->shared->opened);
-    own_norms = own_norms || mixture->own_norms;
+    own_norms = own_norms || mixture->own_norms.has_value();
   }
   if (experts == 0) return;
   logits_ = w_.slot(Rows::tokens, experts);
@@ -37,7 +37,7 @@ std::vector<BranchEnd> MixtureNetwork::write(std::size_t layer, const Mixture& x
   w_.norm(w_.d.at(layer, Role::expert_norm), row, own_);
   const std::vector<BranchEnd> ends = parts(layer, x, in, own_);
   if (ends.size() != 2) fail(ErrorKind::unsupported_model, "a mixture with norms of its own needs a shared expert");
-  if (x.sum_bias) fail(ErrorKind::unsupported_model, "a mixture with norms of its own has no bias of the experts' sum");
+  if (x.combine == Combine::biased) fail(ErrorKind::unsupported_model, "a mixture with norms of its own has no bias of the experts' sum");
   w_.linear(ends[0].rows, sum_, {w_.d.at(layer, *ends[0].product)}, {.scale = ends[0].scale});
   w_.norm(w_.d.at(layer, Role::shared_branch_norm), sum_, sum_);
   Experts op = *ends[1].experts;
@@ -70,7 +70,7 @@ void MixtureNetwork::route(std::size_t layer, const Mixture& x, const View& in, 
 // Returns the shared expert's result, if there is one, and that of the experts. `in` and `to_experts` are what they read.
 std::vector<BranchEnd> MixtureNetwork::parts(std::size_t layer, const Mixture& x, const View& in, const View& to_experts) {
   std::vector<BranchEnd> ends;
-  const float scale = x.shared && x.shared->averaged ? 0.5f : 1.0f;
+  const float scale = x.combine == Combine::averaged ? 0.5f : 1.0f;
   if (x.shared) {
     const FeedForwardRoles roles{Role::shared_gate, Role::shared_up, Role::shared_down};
     BranchEnd& end = ends.emplace_back(feed_forward_.write(layer, x.shared->network, in, roles));
@@ -82,6 +82,7 @@ std::vector<BranchEnd> MixtureNetwork::parts(std::size_t layer, const Mixture& x
   }
   const Parameter &gate = w_.d.at(layer, Role::expert_gate), &up = w_.d.at(layer, Role::expert_up),
                   &down = w_.d.at(layer, Role::expert_down);
+  const Clamp clamp = x.clamp.value_or(Clamp{});
   ends.push_back({.scale = scale,
                   .experts = Experts{.in = to_experts,
                                      .route = Writer::part(route_, 0, 2 * x.router.chosen),
@@ -94,10 +95,10 @@ std::vector<BranchEnd> MixtureNetwork::parts(std::size_t layer, const Mixture& x
                                      .up_bias = up.bias,
                                      .down_bias = down.bias,
                                      .activation = x.activation,
-                                     .limit = x.limit,
-                                     .shift = x.shift,
-                                     .weighs_input = x.weighs_input},
-                  .addend = x.sum_bias ? std::optional(Role::expert_sum_bias) : std::nullopt});
+                                     .limit = clamp.limit,
+                                     .shift = clamp.shift,
+                                     .weighs_input = x.combine == Combine::inputs},
+                  .addend = x.combine == Combine::biased ? std::optional(Role::expert_sum_bias) : std::nullopt});
   return ends;
 }
 

@@ -600,7 +600,7 @@ TEST(Config, Llama4InGguf) {
   ASSERT_NE(scout.layers[1].if_mixture(), nullptr);
   EXPECT_EQ(scout.layers[1].if_mixture()->width, 24);
   EXPECT_EQ(scout.layers[1].if_mixture()->shared->network.width, 24);
-  EXPECT_TRUE(scout.layers[1].if_mixture()->weighs_input);
+  EXPECT_EQ(scout.layers[1].if_mixture()->combine, Combine::inputs);
   EXPECT_EQ(read(file(10485760, 128)).layers[0].attention().qk_norm, QkNorm::none);
   EXPECT_FALSE(read(file(8192, 16)).layers[0].attention().chunks);  // the only chunk
   for (const auto& [key, value] : {std::pair<const char*, Json>{"attention.sliding_window", 0},

@@ -278,8 +278,9 @@ void add_mixture_mutants(std::vector<Mutant>& all) {
     of(d, layer, Role::shared_opening).matrix = static_cast<MatrixId>(d.weights.matrices.size() - 1);
     return d.config.layers[layer].if_mixture()->shared->opened = true;
   });
-  mixture("SharedExpert::averaged", "the other way", [](Mixture& x, const Layer& l) {
-    return x.shared && !x.own_norms && !l.network_norms.branch && set(x.shared->averaged, !x.shared->averaged);
+  mixture("Mixture::combine", "half the sum, or the whole", [](Mixture& x, const Layer& l) {
+    if (!x.shared || x.own_norms || l.network_norms.branch) return false;
+    return set(x.combine, x.combine == Combine::averaged ? Combine::sum : Combine::averaged);
   });
   parameters("Mixture::shared", "none", [](Description& d, std::size_t layer, const Mixture& x) {
     return x.shared && (d.config.layers[layer].if_mixture()->shared.reset(), true);
@@ -300,20 +301,24 @@ void add_mixture_mutants(std::vector<Mutant>& all) {
                  return p.matrix != MatrixId::none && set(p.bias, added(d, numbers(d.matrix(p.matrix).rows)));
                });
   }
-  mixture("Mixture::limit", "0.1", [](Mixture& x, const Layer&) { return set(x.limit, 0.1f); });
-  mixture("Mixture::shift", "1", [](Mixture& x, const Layer&) { return set(x.shift, 1.0f); });
-  parameters("Router::expert_scales", "none", [](Description& d, std::size_t layer, const Mixture& x) {
-    return x.router.expert_scales && set(of(d, layer, Role::router_scales).vector, VectorId::none);
+  const auto clamped = [](Mixture& x) -> Clamp& { return x.clamp ? *x.clamp : x.clamp.emplace(); };
+  mixture("Clamp::limit", "0.1", [clamped](Mixture& x, const Layer&) { return set(clamped(x).limit, 0.1f); });
+  mixture("Clamp::shift", "1", [clamped](Mixture& x, const Layer&) { return set(clamped(x).shift, 1.0f); });
+  mixture("Clamp::shift", "0", [](Mixture& x, const Layer&) { return x.clamp && set(x.clamp->shift, 0.0f); });
+  const auto scaled = [](const Mixture& x) { return x.own_norms && x.own_norms->expert_scales; };
+  parameters("OwnNorms::expert_scales", "none", [scaled](Description& d, std::size_t layer, const Mixture& x) {
+    return scaled(x) && set(of(d, layer, Role::router_scales).vector, VectorId::none);
   });
-  parameters("Router::expert_scales", "where there are none", [](Description& d, std::size_t layer, const Mixture& x) {
+  parameters("OwnNorms::expert_scales", "where there are none", [scaled](Description& d, std::size_t layer, const Mixture& x) {
     std::vector<float> values(static_cast<std::size_t>(x.router.experts), 1.0f);
     for (std::size_t i = 0; i < values.size(); i += 2) values[i] = 2;
-    return !x.router.expert_scales && set(of(d, layer, Role::router_scales).vector, added(d, std::move(values)));
+    return !scaled(x) && set(of(d, layer, Role::router_scales).vector, added(d, std::move(values)));
   });
-  mixture("Mixture::own_norms", "none", [](Mixture& x, const Layer&) { return set(x.own_norms, false); });
-  mixture("Mixture::weighs_input", "the other way", [](Mixture& x, const Layer&) {
+  mixture("Mixture::own_norms", "none", [](Mixture& x, const Layer&) { return x.own_norms && (x.own_norms.reset(), true); });
+  mixture("Mixture::combine", "the weights multiply the inputs, or the outputs", [](Mixture& x, const Layer&) {
     // If one expert is chosen and its weight is divided by itself, the weight is 1.
-    return (x.router.chosen > 1 || !x.router.normalised) && set(x.weighs_input, !x.weighs_input);
+    if ((x.router.chosen == 1 && x.router.normalised) || x.combine == Combine::averaged) return false;
+    return set(x.combine, x.combine == Combine::inputs ? Combine::sum : Combine::inputs);
   });
 
   parameters("roles", "the router's rows in another order", [](Description& d, std::size_t layer, const Mixture& x) {
@@ -466,10 +471,13 @@ std::vector<Mutant> mutants() {
   }
   recurrent("Recurrent::activation", "none", [](Recurrent& r) { return set(r.activation, Activation::none); });
   recurrent("Recurrent::activation", "gelu", [](Recurrent& r) { return set(r.activation, Activation::gelu); });
-  recurrent("Recurrent::tiled", "the other way",
-            [](Recurrent& r) { return r.key_heads > 1 && r.key_heads < r.heads && set(r.tiled, !r.tiled); });
-  recurrent("Recurrent::strength", "twice or half",
-            [](Recurrent& r) { return r.rule == ScanRule::delta && set(r.strength, r.strength == 1 ? 2.0f : 1.0f); });
+  recurrent("DeltaRule::tiled", "the other way", [](Recurrent& r) {
+    if (r.key_heads == 1 || r.key_heads >= r.heads) return false;
+    if (!r.delta) r.delta = DeltaRule{};
+    return set(r.delta->tiled, !r.delta->tiled);
+  });
+  recurrent("DeltaRule::strength", "twice or half",
+            [](Recurrent& r) { return r.delta && set(r.delta->strength, r.delta->strength == 1 ? 2.0f : 1.0f); });
   recurrent("Recurrent::norm", "none", [](Recurrent& r) { return r.norm && (r.norm.reset(), true); });
   recurrent("ScanNorm::group", "all columns",
             [](Recurrent& r) { return r.norm && r.norm->per_column && set(r.norm->group, r.value_width()); });
@@ -510,8 +518,8 @@ std::vector<Mutant> mutants() {
   toggle_bias(all, "ShortConv::bias", {Role::conv_in});
   toggle_bias(all, "ShortConv::bias", {Role::conv_taps});
   toggle_bias(all, "ShortConv::bias", {Role::conv_out});
-  add(in_layers("ShortConv::centred", "the other way",
-                [](Layer& l) { return l.if_short_conv() && set(l.if_short_conv()->centred, !l.if_short_conv()->centred); }));
+  add(in_layers("ShortConv::causal", "the other way",
+                [](Layer& l) { return l.if_short_conv() && set(l.if_short_conv()->causal, !l.if_short_conv()->causal); }));
 
   add_mixture_mutants(all);
 
@@ -708,8 +716,11 @@ std::set<std::string> fields() {
     FIELDS(LatentAttention, heads, latent_dim, plain_dim, rope_dim, value_dim, q_rank, rope, scale, bias);
   }
   {
-    FIELDS(Recurrent, rule, heads, key_heads, key_dim, value_dim, taps, activation, tiled, strength, in_bias, conv_bias, out_bias, norm,
-           factors, multipliers);
+    FIELDS(Recurrent, rule, heads, key_heads, key_dim, value_dim, taps, activation, delta, in_bias, conv_bias, out_bias, norm, factors,
+           multipliers);
+  }
+  {
+    FIELDS(DeltaRule, tiled, strength);
   }
   {
     FIELDS(ScanNorm, group, per_column, before_gate, eps);
@@ -718,19 +729,25 @@ std::set<std::string> fields() {
     FIELDS(ScanFactors, q, k, v, gate, step);
   }
   {
-    FIELDS(ShortConv, taps, bias, centred);
+    FIELDS(ShortConv, taps, bias, causal);
   }
   {
     FIELDS(FeedForward, width, gated, activation, bias, xielu, multipliers);
   }
   {
-    FIELDS(Router, experts, chosen, groups, kept, score, softcap, bias, choice_bias, normalised, floor, scale, expert_scales);
+    FIELDS(Router, experts, chosen, groups, kept, score, softcap, bias, choice_bias, normalised, floor, scale);
   }
   {
-    FIELDS(SharedExpert, network, opened, averaged);
+    FIELDS(SharedExpert, network, opened);
   }
   {
-    FIELDS(Mixture, router, width, gated, activation, bias, limit, shift, weighs_input, sum_bias, own_norms, shared);
+    FIELDS(Clamp, limit, shift);
+  }
+  {
+    FIELDS(OwnNorms, expert_scales);
+  }
+  {
+    FIELDS(Mixture, router, width, gated, activation, bias, combine, clamp, own_norms, shared);
   }
   {
     FIELDS(Join, parallel, scale);
@@ -739,10 +756,10 @@ std::set<std::string> fields() {
     FIELDS(Layer, mixer, beside, network, mixer_norms, network_norms, join, windowed, tail);
   }
   {
-    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, loops, draft, why_no_draft, read_by_assistant, backbone_size, ropes,
-           alibi_slopes, position_buckets, norm, eps, norm_weight, norm_bias, norm_offset, embedding_scale, embedding_map, layer_inputs,
-           embedding_norm, learned_positions, position_offset, token_types, final_norm, has_head, head_bias, normalised_head,
-           head_transform, classifier, mlm_head, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes, incomplete, dense);
+    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, loops, draft, why_no_draft, read_by_assistant, backbone, ropes, alibi_slopes,
+           position_buckets, norm, eps, norm_weight, norm_bias, norm_offset, embedding_scale, embedding_map, layer_inputs, embedding_norm,
+           learned_positions, position_offset, token_types, final_norm, has_head, head_bias, head_columns, head_transform, classifier,
+           mlm_head, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes, incomplete, dense);
   }
   return found;
 }
@@ -758,7 +775,8 @@ const std::map<std::string, std::string> kNoMutant = {
     {"SharedExpert::network", "its fields have theirs"},
     {"Mixture::router", "its fields have theirs"},
     {"Mixture::width", "the tensors' shapes hold it"},
-    {"Mixture::sum_bias", "encoders alone: nomic_bert_moe in tests/python/families/test_random_models.py"},
+    {"Mixture::clamp", "its fields have theirs"},
+    {"Recurrent::delta", "its fields have theirs"},
     {"LatentAttention::heads", "the tensors' shapes hold it"},
     {"LatentAttention::latent_dim", "the tensors' shapes hold it"},
     {"LatentAttention::plain_dim", "the tensors' shapes hold it"},
@@ -784,10 +802,9 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Config::draft", "guesses alone: tests/python/generate/test_draft_heads.py"},
     {"Config::why_no_draft", "a text"},
     {"Config::read_by_assistant", "guesses alone: tests/python/generate/test_assistants.py"},
-    {"Config::backbone_size", "the tensors' shapes of an assistant hold it"},
+    {"Config::backbone", "the tensors' shapes of an assistant hold it"},
     {"Config::token_types", "encoders alone: tests/python/families/test_random_models.py, with types"},
-    {"Config::normalised_head",
-     "says how the head's matrix is read; mutants are changed afterwards. bailing_moe's switches have norm_head"},
+    {"Config::head_columns", "says how the head's matrix is read; mutants are changed afterwards. bailing_moe's switches have norm_head"},
     {"Config::final_norm", "decoders have one; encoders' hidden rows show it"},
     {"Config::has_head", "what a model can do, no arithmetic"},
     {"Config::position_buckets", "encoders alone: mpnet, t5 in tests/python/families/test_random_models.py"},

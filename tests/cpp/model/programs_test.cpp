@@ -153,19 +153,19 @@ TEST(Programs, AClassifierIsData) {
   const std::string layers = text(body_program(bert.d, 0, 2, Output::tokens));
   EXPECT_EQ(text(classes()), layers + " Pool Linear Linear");
   head = {.pooling = PoolKind::last,
-          .dense = true,
+          .dense = DenseBefore::texts,
           .activation = Activation::gelu,
           .norm = true};  // the test checks only the norm's position; its weights are not read
   EXPECT_EQ(text(classes()), layers + " Pool Linear Norm Linear");
   EXPECT_EQ(all<Pool>(classes())[0].kind, PoolKind::last);
   EXPECT_EQ(all<Linear>(classes()).end()[-2].activation, Activation::gelu);
-  head = {.pooling = PoolKind::mean, .late = true, .dense = true};
+  head = {.what = Classifies::late, .pooling = PoolKind::mean, .dense = DenseBefore::texts};
   const Program late = classes();
   EXPECT_EQ(text(late), layers + " Linear Linear Pool");
   EXPECT_EQ(slot(late, all<Linear>(late).back().out.slot).rows, Rows::tokens);
   EXPECT_EQ(slot(late, late.output).rows, Rows::segments);
   EXPECT_EQ(width(late, late.output), tiny::kLabels);
-  head = {.by_token = true, .dense = true};
+  head = {.what = Classifies::tokens, .dense = DenseBefore::texts};
   const Program each = classes();
   EXPECT_EQ(text(each), layers + " Linear Linear");
   EXPECT_EQ(slot(each, each.output).rows, Rows::tokens);
