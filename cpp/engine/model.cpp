@@ -153,8 +153,8 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     }
     pages_ = std::make_unique<PagePool>(CacheSet(std::move(stores)), placement_.kv_budget);
     decoder_ = make_runner(builder_->of(Output::selected, cancel), pages_.get());
-    if (!placement_.drafts)
-      decoder_->runtime.why_no_draft = str(file_->path(), ": ", d.drafts() ? placement_.why_no_draft : d.config.why_no_draft);
+    if (placement_.sides.empty())
+      decoder_->runtime.why_no_draft = str(file_->path(), ": ", d.sides.empty() ? d.config.why_no_draft : placement_.why_no_side);
     scheduler_ = std::make_unique<Scheduler>(decoder_->runtime);
   } else {
     std::unique_ptr<Runner>& pooled = runners_[static_cast<std::size_t>(Output::pooled)];
@@ -197,13 +197,16 @@ std::string Model::what_made_it(const LoadOptions& options) const {
   if (options.quantize) text += str(", quantize ", name(*options.quantize));
   if (!options.task.empty()) text += str(", task ", options.task);
   if (!options.lora.empty()) text += str(", adapters ", in_base(engine::fingerprint(options.lora), 16));
-  if (description_.config.draft) text += ", mtp";  // pages have its keys and values, too
-  // Pages have copies of the keys and values that an assistant reads, if they are not those of a layer of the last stage.
+  // Pages also have the keys and values of a side part. If the part attends to a layer of the trunk that the last stage does not have, they
+  // have copies of this layer's keys and values.
   const std::size_t first = placement_.stages.back().first, layers = description_.config.layers.size();
-  for (const std::size_t source : description_.config.read_by_assistant) {
-    bool there = false;
-    for (std::size_t l = first; l < layers; ++l) there = there || description_.config.cache_of(l) == source;
-    if (!there) text += str(", layer ", source, " for an assistant");
+  for (const model::SidePart& side : description_.sides) {
+    if (side.reads.empty()) text += ", mtp";
+    for (const std::size_t source : side.reads) {
+      bool there = false;
+      for (std::size_t l = first; l < layers; ++l) there = there || description_.config.cache_of(l) == source;
+      if (!there) text += str(", layer ", source, " for ", side.name().one);
+    }
   }
   for (const StagePlan& stage : placement_.stages) {
     const DeviceInfo info = placement_.devices[stage.device].backend->info();

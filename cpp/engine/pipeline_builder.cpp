@@ -12,9 +12,9 @@ using model::Output;
 
 namespace {
 
-// Returns the programs of the draft head or the assistant, in the order of Pipeline::Draft.
-std::array<const ModelProgram*, 3> draft_programs(const ModelPrograms& programs, const StagePlan& last) {
-  return {&programs.draft(last.first, true), &programs.draft(last.first, false), &programs.draft_logits()};
+// Returns the programs of a side part, in the order of Pipeline::Draft.
+std::array<const ModelProgram*, 3> side_programs(const ModelPrograms& programs, const StagePlan& last, std::size_t side) {
+  return {&programs.side(side, last.first, true), &programs.side(side, last.first, false), &programs.side_logits(side)};
 }
 
 // Returns the program of the draft head's layer for the store of `shares`, the last part of the body. That part's last cache is the
@@ -45,11 +45,10 @@ std::vector<PlacedProgram> placed_programs(const ModelPrograms& programs, const 
   for (const StagePlan& stage : placement.stages) add_body(stage, main_output(d), true);
   if (d.config.has_head) add_end(programs.head());
   if (placement.ranks > 0) add_end(programs.top());
-  if (placement.drafts)
-    for (const ModelProgram* program : draft_programs(programs, last)) add_end(*program);
-  if (d.config.has_head && !d.modules.empty()) add_body(last, Output::pooled, false);
-  if (d.labels > 0) add_body(last, Output::classes, false);
-  if (d.gives_sparse()) add_body(last, Output::sparse, false);
+  for (const std::size_t side : placement.sides)
+    for (const ModelProgram* program : side_programs(programs, last, side)) add_end(*program);
+  for (const model::EndOutput& end : model::ends_of(d))
+    if (end.output != main_output(d)) add_body(last, end.output, false);
   return all;
 }
 
@@ -92,15 +91,15 @@ Pipeline PipelineBuilder::of(Output output, const Cancel& cancel) const {
       top = stage(last, programs_.top(), cancel);
       top.ranks = placement_.ranks;
     }
-    if (placement_.drafts) {
+    for (const std::size_t side : placement_.sides) {
       const StagePlan& plan = placement_.stages.back();
-      const auto [first, next, logits] = draft_programs(programs_, plan);
+      const auto [first, next, logits] = side_programs(programs_, plan, side);
+      const bool own_caches = description().sides[side].reads.empty();
       const Program& shares = parts_.of(programs_.body(plan.first, plan.last, output), plan.device).back().program.program;
       const auto part = [&](const ModelProgram& program) {
-        return stage(last, description().assistant ? program : with_last_cache(program, shares), cancel);
+        return stage(last, own_caches ? with_last_cache(program, shares) : program, cancel);
       };
-      draft = {
-          .first = part(*first), .next = part(*next), .logits = stage(last, *logits, cancel), .fixed = description().assistant != nullptr};
+      draft = {.first = part(*first), .next = part(*next), .logits = stage(last, *logits, cancel), .fixed = !own_caches};
     }
   }
   return Pipeline(backends_, std::move(body), std::move(head), std::move(log_probs), std::move(top), std::move(draft));

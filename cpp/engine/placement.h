@@ -56,9 +56,9 @@ struct Placement {
   std::int64_t n_ctx = 0;
   // How many of the largest logits the device of the head finds faster than the host (Backend::ranks), at most model::kTopLogits; 0: none.
   std::int32_t ranks = 0;
-  // Whether the last stage's device also has the draft head or the assistant. If not although the model has one, `why_no_draft` says why.
-  bool drafts = false;
-  std::string why_no_draft;
+  // The side parts that the last stage's device runs, as indices in Description::sides. If a part does not run, `why_no_side` says why.
+  std::vector<std::size_t> sides;
+  std::string why_no_side;
   // True for an encoder, and for a decoder whose options or files say how its rows are pooled. Scratch is then large enough for the batches
   // of encode().
   bool encodes_first = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "files/model_file.h"
 
@@ -68,13 +69,10 @@ void add_assistant(Description& d, std::shared_ptr<const files::ModelFile> file,
     unfit(*file, d, "it takes rows of ", c.backbone->hidden_size, " numbers, and those of the model have ", d.config.hidden_size);
   if (assistant->vocab_size != d.vocab_size)
     unfit(*file, d, "it has a vocabulary of ", assistant->vocab_size, " tokens, and the model one of ", d.vocab_size);
+  if (!d.sides.empty()) unfit(*file, d, "the model has ", d.sides.front().name().one, " already");
   find_sources(*file, d, c);
-  for (const Layer& layer : c.layers) {
-    const std::size_t source = layer.attention().kv_from->layer;
-    if (std::ranges::find(d.config.read_by_assistant, source) == d.config.read_by_assistant.end())
-      d.config.read_by_assistant.push_back(source);
-  }
-  std::ranges::sort(d.config.read_by_assistant);
+  std::set<std::size_t> reads;
+  for (const Layer& layer : c.layers) reads.insert(layer.attention().kv_from->layer);
   // Names of tensors are those of the model, too. Errors about weights must say which file they mean.
   for (std::size_t m = d.weights.matrices.size(); m < assistant->weights.matrices.size(); ++m)
     assistant->weights.matrices[m].name = str(file->path(), ": ", assistant->weights.matrices[m].name);
@@ -84,7 +82,7 @@ void add_assistant(Description& d, std::shared_ptr<const files::ModelFile> file,
   d.weights = assistant->weights;
   d.files.push_back(std::move(file));
   d.notes.insert(d.notes.end(), assistant->notes.begin(), assistant->notes.end());
-  d.assistant = std::move(assistant);
+  d.sides.push_back({.kind = SideKind::assistant, .own = std::move(assistant), .reads = {reads.begin(), reads.end()}});
 }
 
 }  // namespace pumice::model

@@ -113,12 +113,10 @@ struct Config {
   // Results do not depend on it, because its tokens are only guesses. It has the index layers.size() where layers are named by index.
   std::optional<Layer> draft;
   std::string why_no_draft = "its family has none that pumice runs";  // if `draft` is empty
-  // The layers whose keys and values an assistant's layers attend to (model/assistant.h).
-  std::vector<std::size_t> read_by_assistant;
-  std::optional<Backbone> backbone;                 // if the model is an assistant
-  std::vector<RopeTable> ropes;                     // distinct tables; Attention::rope is an index into them
-  std::vector<float> alibi_slopes;                  // one slope per head, for layers with PositionBias::alibi
-  std::optional<PositionBuckets> position_buckets;  // shared by all layers with PositionBias::buckets
+  std::optional<Backbone> backbone;                                   // if the model is an assistant
+  std::vector<RopeTable> ropes;                                       // distinct tables; Attention::rope is an index into them
+  std::vector<float> alibi_slopes;                                    // one slope per head, for layers with PositionBias::alibi
+  std::optional<PositionBuckets> position_buckets;                    // shared by all layers with PositionBias::buckets
   // norms
   NormKind norm = NormKind::rms;
   float eps = 0;

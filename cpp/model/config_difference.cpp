@@ -73,11 +73,11 @@ class Comparison {
   PUMICE_COMPARE(LayerInputs, width, table, embedding_scale, projection_scale, scale, activation)
   PUMICE_COMPARE(EmbeddingMap, width, norm_after)
   PUMICE_COMPARE(RopeTable, inv_freq, interleaved, magnitude, original, long_inv_freq, base, growth)
-  PUMICE_COMPARE(Config, family, gguf, hidden_size, n_ctx, layers, loops, draft, why_no_draft, read_by_assistant, backbone, ropes,
-                 alibi_slopes, position_buckets, norm, eps, norm_weight, norm_bias, norm_offset, embedding_scale, embedding_map,
-                 layer_inputs, embedding_norm, learned_positions, position_offset, token_types, final_norm, has_head, head_bias,
-                 head_columns, head_transform, classifier, mlm_head, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes,
-                 incomplete, dense)
+  PUMICE_COMPARE(Config, family, gguf, hidden_size, n_ctx, layers, loops, draft, why_no_draft, backbone, ropes, alibi_slopes,
+                 position_buckets, norm, eps, norm_weight, norm_bias, norm_offset, embedding_scale, embedding_map, layer_inputs,
+                 embedding_norm, learned_positions, position_offset, token_types, final_norm, has_head, head_bias, head_columns,
+                 head_transform, classifier, mlm_head, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes, incomplete,
+                 dense)
 
  private:
   template <class A>

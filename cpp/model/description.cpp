@@ -209,6 +209,7 @@ class Resolver {
     }
     for (const Vector& vector : std::span(d_.weights.vectors).subspan(model_vectors_)) d_.parameters += vector.values.size();
     if (config().draft) {
+      d_.sides.push_back({.kind = SideKind::draft_head});
       const auto width = static_cast<std::size_t>(config().hidden_size);
       std::vector<float> taps(2 * width, 0.0f);
       std::fill_n(taps.begin(), width, 1.0f);  // out[t] = 1 * in[t - 1] + 0 * in[t]

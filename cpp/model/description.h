@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,13 +50,34 @@ enum class MlmUse : std::uint8_t { never, maybe, always };
 // The decoder of an MLM head is cut into strips of so many rows. A backend has the logits of one strip in memory at a time.
 inline constexpr std::int64_t kMlmStrip = 4096;
 
+struct Description;
+
+enum class SideKind : std::uint8_t { draft_head, assistant };
+struct SideName {
+  std::string_view name, one;  // without and with its article
+};
+inline constexpr SideName kSideNames[] = {{"draft head", "a draft head"}, {"assistant", "an assistant"}};
+
+// A part of a model beside its trunk, which is the stack of layers that computes the model's results. A side part runs behind the trunk's
+// last layer, on the same device, and guesses tokens. Results do not depend on the guesses.
+struct SidePart {
+  SideKind kind = SideKind::draft_head;
+  // The part's configuration and its weights by role. The ids are those of the model's Weights. Null for a draft head, whose layer is the
+  // trunk's layer Config::draft.
+  std::shared_ptr<const Description> own = nullptr;
+  // The trunk's layers whose keys and values the part attends to, in ascending order. Empty if the part has keys and values of its own.
+  std::vector<std::size_t> reads = {};
+
+  const SideName& name() const { return kSideNames[static_cast<std::size_t>(kind)]; }
+};
+
+// A model: its trunk, the ends that follow the trunk's last layer (EndOutput in model/programs.h), and the parts beside the trunk.
 struct Description {
   Config config;
   Weights weights;
   Parameters globals;              // of the whole model: embeddings, final norm, head, classifier and its dense layer
   std::vector<Parameters> layers;  // Config::all_layers() of them
-  // The model's assistant (model/assistant.h), or null. Its matrices and vectors have ids in `weights` of this description.
-  std::shared_ptr<const Description> assistant;
+  std::vector<SidePart> sides;
   VectorId draft_shift = VectorId::none;   // for Config::draft: the taps of a convolution that moves each row to the next position
   VectorId alibi_slopes = VectorId::none;  // for layers with PositionBias::alibi
   // For layers with PositionBias::buckets: heads x (2 position_reach + 1) values, as in Attend.
@@ -77,7 +99,6 @@ struct Description {
   // Config::incomplete, and texts of the same form about missing optional tensors and about tensors that no layer reads.
   std::vector<std::string> incomplete;
 
-  bool drafts() const { return config.draft || assistant; }  // whether the model has a draft head or an assistant
   const Parameter& global(Role role) const { return globals[static_cast<std::size_t>(role)]; }
   const Parameter& at(std::size_t layer, Role role) const { return layers[layer][static_cast<std::size_t>(role)]; }
   bool gives_sparse() const { return !mlm_strips.empty(); }

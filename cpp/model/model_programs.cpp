@@ -47,12 +47,13 @@ const ModelProgram& ModelPrograms::products(std::size_t layer) const {
              [&](ModelProgram& made) { return product_program(d_, shapes_, layer, made.inputs); });
 }
 
-const ModelProgram& ModelPrograms::draft(std::size_t first, bool after_trunk) const {
-  return get({Kind::draft, first, after_trunk, Output::hidden}, [&](ModelProgram&) { return draft_program(d_, first, after_trunk); });
+const ModelProgram& ModelPrograms::side(std::size_t side, std::size_t first, bool after_trunk) const {
+  return get({after_trunk ? Kind::side_first : Kind::side_next, side, first, Output::hidden},
+             [&](ModelProgram&) { return side_program(d_, d_.sides[side], first, after_trunk); });
 }
 
-const ModelProgram& ModelPrograms::draft_logits() const {
-  return get({Kind::draft_logits, 0, 0, Output::hidden}, [&](ModelProgram&) { return draft_logits_program(d_); });
+const ModelProgram& ModelPrograms::side_logits(std::size_t side) const {
+  return get({Kind::side_logits, side, 0, Output::hidden}, [&](ModelProgram&) { return side_logits_program(d_, d_.sides[side]); });
 }
 
 const ModelProgram& ModelPrograms::head() const {

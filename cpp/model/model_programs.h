@@ -47,13 +47,14 @@ class ModelPrograms {
   const ModelProgram& queries(std::size_t layer) const;
   const ModelProgram& products(std::size_t layer) const;
   const ModelProgram& head() const;
-  const ModelProgram& draft(std::size_t first, bool after_trunk) const;
-  const ModelProgram& draft_logits() const;
+  // `side` is an index in Description::sides.
+  const ModelProgram& side(std::size_t side, std::size_t first, bool after_trunk) const;
+  const ModelProgram& side_logits(std::size_t side) const;
   const ModelProgram& log_probs() const;
   const ModelProgram& top() const;
 
  private:
-  enum class Kind : std::uint8_t { body, layer, queries, products, draft, draft_logits, head, log_probs, top };
+  enum class Kind : std::uint8_t { body, layer, queries, products, side_first, side_next, side_logits, head, log_probs, top };
   using Key = std::tuple<Kind, std::size_t, std::size_t, Output>;
   const ModelProgram& get(const Key& key, const std::function<Program(ModelProgram&)>& write) const;
 

@@ -55,7 +55,7 @@ class Body {
     return std::move(w_.program);
   }
 
-  // Writes the program of the draft head's layer (draft_program()). `caches` are those of the body whose store it uses.
+  // Writes a program of a draft head (side_program()). `caches` are those of the body whose store it uses.
   Program write_draft(bool after_trunk, std::vector<CacheShape> caches) {
     caches.pop_back();  // that of this layer, which attention adds again
     w_.program.caches = std::move(caches);
@@ -70,7 +70,7 @@ class Body {
 
   const std::map<std::size_t, CacheId>& caches() const { return kv_.caches(); }
 
-  // Writes a program of an assistant (draft_program()), whose description is this Body's. `caches` are those of the model's last stage, and
+  // Writes a program of an assistant (side_program()), whose description is this Body's. `caches` are those of the model's last stage, and
   // `of` has their numbers by layer.
   Program write_assistant(const Description& model, bool after_trunk, std::vector<CacheShape> caches, std::map<std::size_t, CacheId> of) {
     w_.program.caches = std::move(caches);
@@ -376,24 +376,34 @@ Program product_program(const Description& d, const WeightShapes& shapes, std::s
   return program;
 }
 
-Program draft_program(const Description& d, std::size_t first, bool after_trunk) {
+Program side_program(const Description& d, const SidePart& side, std::size_t first, bool after_trunk) {
   const std::size_t layers = d.config.layers.size();
-  if (d.assistant) {
-    Body body(d, "layers", first, layers, Output::selected);
-    std::vector<CacheShape> caches = body.write().caches;
-    const Description& a = *d.assistant;
-    return Body(a, after_trunk ? "assistant" : "assistant, further tokens", 0, a.config.layers.size(), Output::hidden, false)
-        .write_assistant(d, after_trunk, std::move(caches), body.caches());
+  const std::string name = str(side.name().name, after_trunk ? "" : ", further tokens");
+  Body trunk(d, "layers", first, layers, Output::selected);
+  std::vector<CacheShape> caches = trunk.write().caches;
+  switch (side.kind) {
+    case SideKind::draft_head:
+      return Body(d, name, layers, layers, Output::hidden, false).write_draft(after_trunk, std::move(caches));
+    case SideKind::assistant:
+      return Body(*side.own, name, 0, side.own->config.layers.size(), Output::hidden, false)
+          .write_assistant(d, after_trunk, std::move(caches), trunk.caches());
   }
-  std::vector<CacheShape> caches = body_program(d, first, layers, Output::selected).caches;
-  return Body(d, after_trunk ? "draft head" : "draft head, further tokens", layers, layers, Output::hidden, false)
-      .write_draft(after_trunk, std::move(caches));
+  fail(ErrorKind::unsupported_model, "a side part of a kind that is not known");
 }
 
-Program draft_logits_program(const Description& d) {
-  if (d.assistant) return write_head(*d.assistant, "logits of the assistant", Give::logits, d.assistant->global(Role::final_norm));
-  const Parameter& own = d.at(d.config.draft_index(), Role::draft_norm);
-  return write_head(d, "logits of the draft head", Give::logits, own.present() ? own : d.global(Role::final_norm));
+Program side_logits_program(const Description& d, const SidePart& side) {
+  const Description& own = side.own ? *side.own : d;
+  const Parameter& norm = side.own ? own.global(Role::final_norm) : d.at(d.config.draft_index(), Role::draft_norm);
+  return write_head(own, str("logits of the ", side.name().name), Give::logits, norm.present() ? norm : d.global(Role::final_norm));
+}
+
+std::vector<EndOutput> ends_of(const Description& d) {
+  std::vector<EndOutput> ends;
+  if (!d.modules.empty() || d.global(Role::projection).present())
+    ends.push_back({d.modules.empty() ? "projection" : "modules", Output::pooled});
+  if (d.labels > 0) ends.push_back({"classifier", Output::classes});
+  if (d.gives_sparse()) ends.push_back({"MLM head", Output::sparse});
+  return ends;
 }
 
 Program head_program(const Description& d) { return write_head(d, "head", Give::logits, d.global(Role::final_norm)); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "core/program.h"
@@ -38,13 +39,19 @@ struct ProductInput {
 // whose heads read the same columns, each once. Sets `inputs` to where they are.
 Program product_program(const Description& d, const WeightShapes& shapes, std::size_t layer, std::vector<ProductInput>& inputs);
 Program head_program(const Description& d);  // from hidden rows to logits
-// The draft head (Config::draft) guesses the token that follows a token. draft_program() returns the program of its layer, from ids and
-// hidden rows to hidden rows. Each id comes with the hidden row of the position before: with the body's row if `after_trunk` is true, and
-// otherwise with the row of this program, after which the id was guessed. `first` is the first layer of the body's last stage, whose caches
-// the program shares. A model with an assistant has the assistant's programs in their place. draft_logits_program() returns the program
-// from its rows to logits.
-Program draft_program(const Description& d, std::size_t first, bool after_trunk);
-Program draft_logits_program(const Description& d);
+// A side part guesses the token that follows a token. side_program() returns the program of its layers, from ids and hidden rows to hidden
+// rows. Each id comes with the hidden row of the position before the id. This is the trunk's row if `after_trunk` is true, and otherwise
+// the row of this program after which the id was guessed. `first` is the first layer of the trunk's last stage, whose caches the program
+// shares. side_logits_program() returns the program from the side part's rows to logits.
+Program side_program(const Description& d, const SidePart& side, std::size_t first, bool after_trunk);
+Program side_logits_program(const Description& d, const SidePart& side);
+// An end of a model: what follows the trunk's last layer for one kind of result.
+struct EndOutput {
+  std::string_view name;  // as in the rows of plan()
+  Output output;          // the body of the last stage with this output includes the end
+};
+// Returns the ends of a model beside the head, which is a program of its own: modules, classifier and MLM head, in this order.
+std::vector<EndOutput> ends_of(const Description& d);
 Program log_prob_program(const Description& d);  // from hidden rows and target ids to log-probabilities
 
 // top_program() computes from hidden rows what sampling needs: the kTopLogits largest logits, and the logits of up to top_reported(vocab)

@@ -90,13 +90,15 @@ py::dict model_info(const ModelHandle& handle) {
     devices.append(py::dict("id"_a = device.id, "name"_a = device.name, "layers"_a = 0));
     threads = py::int_(device.backend->workers());
   }
+  std::uint64_t side_parameters = 0;
+  for (const model::SidePart& side : d.sides) side_parameters += side.own ? side.own->parameters : 0;
   return py::dict("architecture"_a = std::string(c.family->name), "tasks"_a = tasks, "parameters"_a = d.parameters,
-                  "assistant_parameters"_a = d.assistant ? d.assistant->parameters : 0, "layers"_a = c.layers.size(),
-                  "hidden_size"_a = c.hidden_size, "vector_size"_a = d.vector_size(), "vocab_size"_a = d.vocab_size,
-                  "heads"_a = any ? attends->attention_heads() : 0, "kv_heads"_a = cache.heads, "head_dim"_a = cache.key_dim,
-                  "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx, "formats"_a = formats, "file_bytes"_a = m->file().size_bytes(),
-                  "labels"_a = d.labels, "pooling"_a = pooling, "threads"_a = threads, "isa"_a = engine::isa(), "device"_a = ids,
-                  "devices"_a = devices, "gpu_layers"_a = gpu_layers, "gpu_experts"_a = gpu_experts);
+                  "assistant_parameters"_a = side_parameters, "layers"_a = c.layers.size(), "hidden_size"_a = c.hidden_size,
+                  "vector_size"_a = d.vector_size(), "vocab_size"_a = d.vocab_size, "heads"_a = any ? attends->attention_heads() : 0,
+                  "kv_heads"_a = cache.heads, "head_dim"_a = cache.key_dim, "n_ctx"_a = p.n_ctx, "n_ctx_model"_a = c.n_ctx,
+                  "formats"_a = formats, "file_bytes"_a = m->file().size_bytes(), "labels"_a = d.labels, "pooling"_a = pooling,
+                  "threads"_a = threads, "isa"_a = engine::isa(), "device"_a = ids, "devices"_a = devices, "gpu_layers"_a = gpu_layers,
+                  "gpu_experts"_a = gpu_experts);
 }
 
 py::dict memory(const ModelHandle& handle) {

@@ -57,6 +57,7 @@ Costs::Costs(const model::ModelPrograms& programs, const LoadOptions& options, c
       d_(programs.description()),
       options_(options),
       layers_(d_.config.layers.size()),
+      ends_(model::ends_of(d_)),
       generates_(d_.config.has_head),
       tied_(generates_ && d_.global(Role::head).matrix == d_.global(Role::token_embedding).matrix),
       encodes_first_(!generates_ || !options.pooling.empty() || d_.config.pooling),
@@ -100,18 +101,17 @@ Costs::Measured Costs::measure(const Place& place) const {
     end.page = end.state = 0;
     return end;
   };
-  if (has_modules()) m.modules = behind_layers(Output::pooled);
-  if (d_.labels > 0) m.classifier = behind_layers(Output::classes);
-  if (d_.gives_sparse()) {
-    m.sparse = behind_layers(Output::sparse);
-    m.sparse.scratch = plus(m.sparse.scratch, kMostPooled * sizeof(float));  // cost() counts the row of one text
+  for (const model::EndOutput& each : ends_) {
+    m.ends.push_back(behind_layers(each.output));
+    std::uint64_t& scratch = m.ends.back().scratch;
+    if (each.output == Output::sparse) scratch = plus(scratch, kMostPooled * sizeof(float));  // cost() counts the row of one text
   }
   if (has_experts()) measure_experts(place, m);
   // The program of layer 0 includes the embedding, which counts as a part of its own.
   for (std::vector<Cost>* layers : {&m.layers, &m.others})
     if (!layers->empty()) layers->front().weights = less(layers->front().weights, m.embedding.weights);
   if (generates_) measure_head(place, m);
-  if (d_.drafts()) m.draft = measure_draft(place, m);
+  for (std::size_t i = 0; i < d_.sides.size(); ++i) m.sides.push_back(measure_side(place, m, i));
   return m;
 }
 
@@ -178,45 +178,54 @@ std::uint64_t Costs::step_bytes() const {
   return sum;
 }
 
-// Returns the cost of the draft head, whose layer the body's last stage computes a part of, for the keys and values of all rows. For an
-// assistant, the pages are those of earlier layers' keys and values, which the last stage also keeps.
-Cost Costs::measure_draft(const Place& place, const Measured& m) const {
+// Returns whether a side part computes logits with a matrix that the trunk's head does not have.
+bool Costs::has_own_head(std::size_t side) const {
+  const std::vector<bool>&own = programs_.side_logits(side).matrices, &head = programs_.head().matrices;
+  for (std::size_t m = 0; m < own.size(); ++m)
+    if (own[m] && !head[m]) return true;
+  return false;
+}
+
+// Returns the cost of a side part. Its pages and states are what the trunk's last stage keeps for the part: the part's own keys and values,
+// which the stage computes for all rows, or keys and values of earlier layers.
+Cost Costs::measure_side(const Place& place, const Measured& m, std::size_t side) const {
   const auto cost = [&](const ModelProgram& p, std::int64_t rows) {
     return place.backend->cost(p.program, programs_.shapes(), options_.kv_format, rows);
   };
   const Cost last = cost(end(Output::selected), rows_);
-  Cost draft = cost(programs_.draft(layers_ - 1, false), kGuessedRows);  // it has all matrices of the program for first guesses
-  const Cost first = cost(programs_.draft(layers_ - 1, true), kGuessedRows);
-  const Cost logits = cost(programs_.draft_logits(), head_rows(d_.vocab_size));
-  draft.scratch = std::max({draft.scratch, first.scratch, last.scratch, logits.scratch});
-  if (d_.assistant) draft.weights = plus(draft.weights, logits.weights);
-  draft.page = less(last.page, m.layers.back().page);
-  draft.state = less(last.state, m.layers.back().state);
-  return draft;
+  Cost sum = cost(programs_.side(side, layers_ - 1, false), kGuessedRows);  // it has all matrices of the program for first guesses
+  const Cost first = cost(programs_.side(side, layers_ - 1, true), kGuessedRows);
+  const Cost logits = cost(programs_.side_logits(side), head_rows(d_.vocab_size));
+  sum.scratch = std::max({sum.scratch, first.scratch, last.scratch, logits.scratch});
+  if (has_own_head(side)) sum.weights = plus(sum.weights, logits.weights);
+  sum.page = less(last.page, m.layers.back().page);
+  sum.state = less(last.state, m.layers.back().state);
+  return sum;
 }
 
-// Returns the cost of the draft head or the assistant in a stage that begins with layer `first`. It needs a second copy of the embedding's
-// matrix if neither the embedding nor a head that shares this matrix is there. The keys and values that an assistant attends to cost
-// nothing if layers of the stage have them anyway.
-Cost Costs::draft(std::size_t place, std::size_t first) const {
+// Returns the cost of a side part in a stage that begins with layer `first`. The part needs a second copy of the embedding's matrix if
+// neither the embedding nor a head that shares this matrix is there. The trunk's keys and values that the part attends to cost nothing if
+// layers of the stage have them anyway.
+Cost Costs::side(std::size_t place, std::size_t first, std::size_t side) const {
   const Measured& m = measured_[place];
-  Cost draft = m.draft;
-  if (tied_ || first == 0) draft.weights = less(draft.weights, m.embedding.weights);
-  for (const std::size_t source : d_.config.read_by_assistant) {
+  Cost cost = m.sides[side];
+  if (tied_ || first == 0) cost.weights = less(cost.weights, m.embedding.weights);
+  for (const std::size_t source : d_.sides[side].reads) {
     if (d_.config.cache_of(layers_ - 1) == source) continue;
     for (std::size_t l = first; l + 1 < layers_; ++l) {
       if (d_.config.cache_of(l) != source) continue;
-      draft.page = less(draft.page, m.layers[source].page);
+      cost.page = less(cost.page, m.layers[source].page);
       break;
     }
   }
-  return draft;
+  return cost;
 }
 
-std::vector<bool> Costs::draft_matrices() const {
-  std::vector<bool> used = programs_.draft(layers_ - 1, false).matrices;
-  const std::vector<bool>& of_logits = programs_.draft_logits().matrices;
-  for (std::size_t m = 0; d_.assistant && m < used.size(); ++m) used[m] = used[m] || of_logits[m];
+std::vector<bool> Costs::side_matrices(std::size_t side) const {
+  std::vector<bool> used = programs_.side(side, layers_ - 1, false).matrices;
+  const std::vector<bool>& of_logits = programs_.side_logits(side).matrices;
+  if (has_own_head(side))
+    for (std::size_t m = 0; m < used.size(); ++m) used[m] = used[m] || of_logits[m];
   return used;
 }
 
@@ -253,10 +262,9 @@ std::vector<End> Costs::ends(std::size_t place, std::size_t first, std::size_t a
     ends.push_back({tied_ ? "head (the embedding)" : "head", head, programs_.head().matrices});
   }
   if (m.sketch.weights > 0) ends.push_back({"sketch of the head", m.sketch, {}});
-  if (drafts(away)) ends.push_back({d_.assistant ? "assistant" : "draft head", draft(place, first), draft_matrices()});
-  if (has_modules()) ends.push_back({d_.modules.empty() ? "projection" : "modules", m.modules, end(Output::pooled).matrices});
-  if (d_.labels > 0) ends.push_back({"classifier", m.classifier, end(Output::classes).matrices});
-  if (d_.gives_sparse()) ends.push_back({"MLM head", m.sparse, end(Output::sparse).matrices});
+  for (std::size_t i = 0; i < d_.sides.size(); ++i)
+    if (runs(d_.sides[i], away)) ends.push_back({std::string(d_.sides[i].name().name), side(place, first, i), side_matrices(i)});
+  for (std::size_t i = 0; i < ends_.size(); ++i) ends.push_back({std::string(ends_[i].name), m.ends[i], end(ends_[i].output).matrices});
   return ends;
 }
 

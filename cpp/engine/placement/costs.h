@@ -72,9 +72,9 @@ class Costs {
   std::uint64_t least_experts(std::size_t place, std::size_t layer) const { return measured_[place].layers[layer].experts_least; }
   // The ends of the model, in the order of Placement::rows.
   std::vector<End> ends(std::size_t place, std::size_t first, std::size_t away) const;
-  // Whether a stage with the last layer has the draft head or the assistant. An assistant needs the keys and values of several layers,
-  // which a stage whose experts are elsewhere keeps in parts. A draft head needs only its own.
-  bool drafts(std::size_t away) const { return d_.drafts() && (away == 0 || !d_.assistant); }
+  // Returns whether a stage with the last layer can run a side part. A part that attends to the trunk's layers needs all of their caches in
+  // one program, and a stage whose experts are on another place is cut into several programs.
+  bool runs(const model::SidePart& side, std::size_t away) const { return away == 0 || side.reads.empty(); }
   std::int32_t ranks(std::size_t place) const { return measured_[place].ranks; }  // Placement::ranks, if the head is there
 
   const std::vector<bool>& embedding_matrices() const { return embedding().matrices; }
@@ -83,8 +83,10 @@ class Costs {
  private:
   // The cost of each part on one place.
   struct Measured {
-    Cost embedding, head, modules, classifier, sparse, draft;
-    Cost sketch;  // what the program of Top needs beside the head
+    Cost embedding, head;
+    Cost sketch;              // what the program of Top needs beside the head
+    std::vector<Cost> sides;  // as in Description::sides
+    std::vector<Cost> ends;   // as in ends_
     std::int32_t ranks = 0;
     std::vector<Cost> layers;
     // By layer: the cost of its operations Experts, and of all others. Empty if the model has no experts, or cannot be cut around them.
@@ -93,19 +95,20 @@ class Costs {
   const model::ModelProgram& embedding() const { return programs_.body(0, 0, model::Output::hidden); }
   const model::ModelProgram& program(std::size_t layer) const { return programs_.body(layer, layer + 1, model::Output::hidden); }
   const model::ModelProgram& end(model::Output output) const { return programs_.body(layers_ - 1, layers_, output); }
-  bool has_modules() const { return !d_.modules.empty() || d_.global(model::Role::projection).present(); }
   Measured measure(const Place& place) const;
   void measure_experts(const Place& place, Measured& m) const;
   void measure_head(const Place& place, Measured& m) const;
   std::uint64_t step_bytes() const;
-  Cost measure_draft(const Place& place, const Measured& m) const;
-  Cost draft(std::size_t place, std::size_t first) const;
-  std::vector<bool> draft_matrices() const;
+  bool has_own_head(std::size_t side) const;
+  Cost measure_side(const Place& place, const Measured& m, std::size_t side) const;
+  Cost side(std::size_t place, std::size_t first, std::size_t side) const;
+  std::vector<bool> side_matrices(std::size_t side) const;
 
   const model::ModelPrograms& programs_;
   const model::Description& d_;
   const LoadOptions& options_;
   const std::size_t layers_;
+  const std::vector<model::EndOutput> ends_;
   bool generates_, tied_, encodes_first_;
   std::vector<Place> places_;
   std::int64_t rows_;                      // that scratch is planned for

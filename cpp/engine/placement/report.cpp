@@ -85,10 +85,16 @@ void Report::add_stage(const Share& share) {
   if (last != layers_) return;
   for (const End& end : costs_.ends(place, first, away)) add_row(end.name, end.cost, end.matrices);
   p_.ranks = costs_.ranks(place);
-  p_.drafts = costs_.drafts(away);
-  if (p_.drafts || !costs_.description().drafts()) return;
-  p_.why_no_draft = "the experts of some of its layers are on another device, and an assistant then does not run";
-  note("the assistant is not used: ", p_.why_no_draft);
+  const std::vector<model::SidePart>& sides = costs_.description().sides;
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    if (costs_.runs(sides[i], away)) {
+      p_.sides.push_back(i);
+      continue;
+    }
+    const model::SideName& name = sides[i].name();
+    p_.why_no_side = str("the experts of some of its layers are on another device, and ", name.one, " then does not run");
+    note("the ", name.name, " is not used: ", p_.why_no_side);
+  }
 }
 
 void Report::add_experts_away(const Split& split) {

@@ -4,6 +4,11 @@
 
 namespace pumice::model {
 
+SharedKv::SharedKv(Writer& writer, bool cached, std::size_t last, bool for_sides) : w_(writer), cached_(cached), last_(last) {
+  for (const SidePart& side : w_.d.sides)
+    if (for_sides) read_later_.insert(read_later_.end(), side.reads.begin(), side.reads.end());
+}
+
 std::int32_t SharedKv::width(std::size_t border) const {
   std::int32_t width = 0;
   for (const std::size_t layer : read_beyond(border)) width += 2 * w_.c.layers[layer].attention().kv_width();
@@ -22,8 +27,8 @@ std::vector<std::size_t> SharedKv::read_beyond(std::size_t border) const {
   return layers;
 }
 
-// Returns whether a layer in [first, last), other than this layer itself, attends to this layer's keys and values, or an assistant behind
-// the model's last layer, if `last` is its end.
+// Returns whether a layer in [first, last), other than this layer itself, attends to this layer's keys and values. If `last` is the end of
+// the trunk, also returns true if a side part attends to them.
 bool SharedKv::read_in(std::size_t layer, std::size_t first, std::size_t last) const {
   for (std::size_t other = first; other < last; ++other) {
     if (other != layer && w_.c.cache_of(other) == layer) return true;

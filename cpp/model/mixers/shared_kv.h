@@ -12,10 +12,9 @@ namespace pumice::model {
 
 class SharedKv {
  public:
-  // For a program whose layers end before layer `last`. If `cached` is true, keys and values are stored in caches. If `assisted` is true,
-  // they are also for an assistant, which attends to caches of the program that ends with the model's last layer.
-  SharedKv(Writer& writer, bool cached, std::size_t last, bool assisted)
-      : w_(writer), cached_(cached), last_(last), read_later_(assisted ? w_.c.read_by_assistant : std::vector<std::size_t>()) {}
+  // For a program whose layers end before layer `last`. If `cached` is true, keys and values are stored in caches. If `for_sides` is true,
+  // side parts attend to the caches, too (SidePart::reads). These caches are in the program that ends with the trunk's last layer.
+  SharedKv(Writer& writer, bool cached, std::size_t last, bool for_sides);
 
   // Returns how many columns of a row that enters layer `border` are keys and values. These are the keys and values of each earlier layer
   // that layer `border` or a later layer attends to.
@@ -36,7 +35,7 @@ class SharedKv {
   // overwrites their slot. Called after attend().
   void keep(std::size_t layer, const View& k);
 
-  // This program's caches, by layer. An assistant's programs get those of the model (use_caches).
+  // This program's caches, by layer. The programs of a side part that attends to the trunk's layers get the trunk's caches (use_caches).
   const std::map<std::size_t, CacheId>& caches() const { return caches_; }
   void use_caches(std::map<std::size_t, CacheId> caches) { caches_ = std::move(caches); }
 
@@ -47,7 +46,7 @@ class SharedKv {
   Writer& w_;
   const bool cached_;
   const std::size_t last_;
-  const std::vector<std::size_t> read_later_;  // layers whose keys and values an assistant reads behind the last layer
+  std::vector<std::size_t> read_later_;  // the layers whose keys and values side parts attend to
   std::map<std::size_t, CacheId> caches_;
   std::map<std::size_t, View> kept_;  // keys, followed by values, that later layers attend to; by layer
 };

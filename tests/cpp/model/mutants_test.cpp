@@ -756,10 +756,10 @@ std::set<std::string> fields() {
     FIELDS(Layer, mixer, beside, network, mixer_norms, network_norms, join, windowed, tail);
   }
   {
-    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, loops, draft, why_no_draft, read_by_assistant, backbone, ropes, alibi_slopes,
-           position_buckets, norm, eps, norm_weight, norm_bias, norm_offset, embedding_scale, embedding_map, layer_inputs, embedding_norm,
-           learned_positions, position_offset, token_types, final_norm, has_head, head_bias, head_columns, head_transform, classifier,
-           mlm_head, projects_rows, logit_scale, logit_softcap, text_end, pooling, notes, incomplete, dense);
+    FIELDS(Config, family, gguf, hidden_size, n_ctx, layers, loops, draft, why_no_draft, backbone, ropes, alibi_slopes, position_buckets,
+           norm, eps, norm_weight, norm_bias, norm_offset, embedding_scale, embedding_map, layer_inputs, embedding_norm, learned_positions,
+           position_offset, token_types, final_norm, has_head, head_bias, head_columns, head_transform, classifier, mlm_head, projects_rows,
+           logit_scale, logit_softcap, text_end, pooling, notes, incomplete, dense);
   }
   return found;
 }
@@ -801,7 +801,6 @@ const std::map<std::string, std::string> kNoMutant = {
     {"Config::layers", "their fields have theirs"},
     {"Config::draft", "guesses alone: tests/python/generate/test_draft_heads.py"},
     {"Config::why_no_draft", "a text"},
-    {"Config::read_by_assistant", "guesses alone: tests/python/generate/test_assistants.py"},
     {"Config::backbone", "the tensors' shapes of an assistant hold it"},
     {"Config::token_types", "encoders alone: tests/python/families/test_random_models.py, with types"},
     {"Config::head_columns", "says how the head's matrix is read; mutants are changed afterwards. bailing_moe's switches have norm_head"},

@@ -290,6 +290,9 @@ TEST(Programs, TheDraftHeadSharesTheCachesOfTheLastStage) {
   const auto file = files::ModelFile::open(folder.path());
   const Description with = describe(file, {}), without = describe(file, {.draft = false});
   ASSERT_TRUE(with.config.draft && !without.config.draft);
+  ASSERT_EQ(with.sides.size(), 1u);
+  EXPECT_EQ(with.sides.front().name().name, "draft head");
+  EXPECT_TRUE(without.sides.empty());
   EXPECT_EQ(with.layers.size(), 6u);
   EXPECT_EQ(without.layers.size(), 5u);
   for (const std::size_t first : {0u, 3u}) {
@@ -298,7 +301,7 @@ TEST(Programs, TheDraftHeadSharesTheCachesOfTheLastStage) {
     ASSERT_EQ(body.caches.size(), plain.caches.size() + 1);
     EXPECT_EQ(body.states.back(), (StateShape{1, 1, 64}));
     for (const bool after_trunk : {true, false}) {
-      const Program head = draft_program(with, first, after_trunk);
+      const Program head = side_program(with, with.sides.front(), first, after_trunk);
       EXPECT_EQ(text(head),
                 "Norm Embed Norm Norm Linear Norm Linear Norm Norm Rope Rope Store Attend Multiply Linear Norm GatedLinear Linear");
       EXPECT_EQ(head.caches, body.caches);
@@ -308,7 +311,7 @@ TEST(Programs, TheDraftHeadSharesTheCachesOfTheLastStage) {
       EXPECT_EQ(norm.name, after_trunk ? "model.norm.weight" : "mtp.norm.weight");
     }
   }
-  EXPECT_EQ(text(draft_logits_program(with)), "Norm Linear");
+  EXPECT_EQ(text(side_logits_program(with, with.sides.front())), "Norm Linear");
   for (const Output output : {Output::hidden, Output::tokens, Output::pooled})
     EXPECT_EQ(text(body_program(with, 0, 5, output)), text(body_program(without, 0, 5, output)));
 }
