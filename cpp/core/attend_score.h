@@ -1,6 +1,6 @@
-// Computes the scores of Attend by the formula in core/ops.h, in double. Python's attentions() computes attention weights from these
-// scores, and so does the tests' reference backend. Kernels and shaders compute the same formula in other orders of operations; tests
-// compare their results with the reference backend's.
+// Computes the scores of Attend in double, by the formula in core/ops.h. Python's attentions() computes attention weights from these
+// scores, and so does the tests' reference backend. Kernels and shaders compute the same formula with the operations in other orders; tests
+// compare the results of kernels and shaders with those of the reference backend.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace pumice {
 
 struct KeyRange {
-  std::int64_t first, last;  // both inclusive
+  std::int64_t first, last;  // positions of the first and the last key of the range
 };
 
 // Returns the positions of the keys that the query at position `query` sees. `end` is the position of the text's last key.
@@ -27,12 +27,12 @@ inline KeyRange keys_seen(const Attend& a, std::int64_t query, std::int64_t end)
 template <class T>
 class AttendScore {
  public:
-  // Takes the values of the operation's vectors. A pointer is null if the operation does not have that vector.
+  // The pointers are to the values of the operation's vectors. A pointer is null if the operation does not have that vector.
   AttendScore(const Attend& a, const T* bias, const T* slopes, const T* places) : a_(a), bias_(bias), slopes_(slopes), places_(places) {}
 
-  // Returns the score of `key` for `query` in one head. `query` and `key` are positions; `product` is their q.k in this head. The pointer
-  // `by_query` is the query's row of the operation's view by_query, and `by_key` is the key's row of the view by_key. A pointer is null if
-  // the operation does not have that view.
+  // Returns the score of `key` for `query` in one head. `query` and `key` are positions. `product` is the dot product of their q and k rows
+  // in this head. `by_query` points to the query's row of the view Attend::by_query, and `by_key` to the key's row of the view
+  // Attend::by_key. A pointer is null if the operation does not have that view.
   double operator()(std::int64_t head, std::int64_t query, std::int64_t key, double product, const T* by_query, const T* by_key) const {
     const std::int64_t bucket = std::clamp<std::int64_t>(key - query, -a_.reach, a_.reach) + a_.reach;
     double score = a_.scale * (product + by_place(head, bucket, by_query, by_key));

@@ -1,6 +1,6 @@
 // Stops work when a flag has been set or a deadline has passed. The thread that waits for the work sets the flag (on Ctrl-C, or when a
-// stream is closed). Workers check the flag and the deadline before each task. In the other direction, a Cancel tells whether the work has
-// begun, or still waits for other work to end.
+// stream is closed). Workers check the flag and the deadline before each task. begun() informs the waiting thread whether the work has
+// begun or still waits for other work to end.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,8 @@ class Cancel {
   void check() const {
     if (requested()) fail(ErrorKind::cancelled, "cancelled");
   }
-  void begin() const noexcept { begun_.store(true, std::memory_order_relaxed); }  // const, because the work has the Cancel as const
+  // const, because the work has only a const reference to the Cancel
+  void begin() const noexcept { begun_.store(true, std::memory_order_relaxed); }
   bool begun() const noexcept { return begun_.load(std::memory_order_relaxed); }
 
  private:

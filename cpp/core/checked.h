@@ -1,4 +1,4 @@
-// Arithmetic on numbers from a file or a caller. On overflow the checked_ functions return an empty optional. Results never wrap around.
+// Arithmetic on numbers from a file or a caller. If a result overflows, the checked_ functions return std::nullopt.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ template <class To, class From>
   return narrowed;
 }
 
-// Returns a * b. Meant for sizes that validation has already bounded; throws ErrorKind::out_of_memory if the product still overflows.
+// Returns a * b, or throws ErrorKind::out_of_memory if the product overflows. Meant for sizes that validation has already bounded.
 template <class T>
 T mul_or_fail(T a, T b, const char* what) {
   if (auto product = checked_mul(a, b)) return *product;

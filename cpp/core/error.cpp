@@ -25,8 +25,9 @@ void TextPart::append_to(std::string& text) const {
     case Kind::real:
       break;
   }
-  std::ostringstream out;            // std::to_chars() for floats is not in the oldest macOS that wheels are for
-  out.exceptions(std::ios::badbit);  // without memory it throws std::bad_alloc; otherwise it would leave text out in silence
+  std::ostringstream out;  // used because the oldest macOS that wheels support has no std::to_chars() for floats
+  // If memory runs out, the stream then throws std::bad_alloc. Without this line it would silently omit text.
+  out.exceptions(std::ios::badbit);
   out << real_;
   text += std::move(out).str();
 }

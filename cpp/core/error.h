@@ -14,7 +14,7 @@
 
 namespace pumice {
 
-// Each comment names the Python exception class and, where the class does not say it, the cause.
+// The comment behind each kind names the Python exception class, and the cause if the name of the class does not show it.
 enum class ErrorKind {
   invalid_argument,      // ValueError
   wrong_type,            // TypeError
@@ -40,7 +40,8 @@ class Error : public std::exception {
  public:
   Error(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
 
-  // These three functions set the location of the error in a file. files/ and model/ use them for model_format errors.
+  // in_file(), at_field() and the function after them add the location of the error in a file. files/ and model/ use them for model_format
+  // errors.
   Error&& in_file(std::string file) && {
     file_ = std::move(file);
     return std::move(*this);
@@ -66,9 +67,9 @@ class Error : public std::exception {
   std::optional<std::uint64_t> offset_;
 };
 
-// A part of a text: a text, a character, or a number. Parts only refer to their text, so a TextPart must not outlive it. Functions that
-// take any parts are thin templates over a function that takes a list of them: their bodies are compiled once, and not once for each
-// combination of types.
+// A part of a message: a string, a character, or a number. A TextPart only refers to its string and must not outlive it. Functions with any
+// number of parts are thin templates that call a function with a list of parts. The body of that function is compiled only once instead of
+// once for each combination of types.
 class TextPart {
  public:
   template <class T>
@@ -97,22 +98,23 @@ class TextPart {
     char character_;
     std::int64_t whole_;
     std::uint64_t natural_;
-    double real_;  // written with six digits at most, as by a stream
+    double real_;  // written with at most six significant digits, the default of std::ostream
   };
 };
 
-// Joins parts to one text.
+// Returns the parts joined to one string.
 std::string joined(std::initializer_list<TextPart> parts);
 // Throws an Error whose text is the joined parts.
 [[noreturn]] void fail_with(ErrorKind kind, std::initializer_list<TextPart> parts);
 
-// Builds a text from parts: str("tensor ", name, " has ", n, " rows"). All error messages are built with it.
+// Returns a string that consists of the parts, for example str("tensor ", name, " has ", n, " rows"). All error messages are built in this
+// way.
 template <class... Parts>
 std::string str(const Parts&... parts) {
   return joined({TextPart(parts)...});
 }
 
-// Returns a number in a base of 2 to 16, with leading zeros if it has fewer digits than `digits`.
+// Returns `number` written in a base from 2 to 16, with leading zeros up to `digits` digits.
 std::string in_base(std::uint64_t number, int base, std::size_t digits = 1);
 
 template <class... Parts>
@@ -120,7 +122,7 @@ template <class... Parts>
   fail_with(kind, {TextPart(parts)...});
 }
 
-// Throws ErrorKind::invalid_argument unless `condition` holds, in release builds too. Used to check the arguments of public calls.
+// Throws ErrorKind::invalid_argument unless `condition` is true, also in release builds. Used to check the arguments of public calls.
 template <class... Parts>
 void require(bool condition, const Parts&... parts) {
   if (!condition) fail_with(ErrorKind::invalid_argument, {TextPart(parts)...});

@@ -8,9 +8,9 @@
 namespace pumice {
 namespace {
 
-// Returns whether adding `lowest` to the masked bits (word & exponent) carries into the bit `sign` for any of the n words. For floats,
-// `lowest` is the exponent's lowest bit, and the sum carries only if the exponent is all ones, which means NaN or infinity. The loop has no
-// comparisons and no early exit so that the compiler vectorizes it. The check then takes little time compared with packing.
+// Returns whether, for any of the n words, adding `lowest` to the masked bits (word & exponent) carries into the bit `sign`. For floats,
+// `lowest` is the lowest bit of the exponent, and the sum carries only if the exponent is all ones, which means NaN or infinity. The loop
+// has no comparisons and no early exit so that the compiler vectorizes it. The check then takes little time compared with packing.
 template <class Word>
 bool carries(const std::uint8_t* data, std::int64_t n, std::int64_t stride, Word exponent, Word lowest, Word sign) {
   Word all = 0;
@@ -25,18 +25,19 @@ bool carries(const std::uint8_t* data, std::int64_t n, std::int64_t stride, Word
 bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed) {
   const std::int64_t bytes = info(format).block_bytes, blocks = weights / info(format).block;
   const auto halves = [&](int offset) { return !carries<std::uint16_t>(packed + offset, blocks, bytes, 0x7C00, 0x0400, 0x8000); };
-  const auto pairs = [&](int offset) {  // checks two neighbouring float16 scales
+  const auto pairs = [&](int offset) {  // checks two neighbouring float16 scales per block
     return !carries<std::uint32_t>(packed + offset, blocks, bytes, 0x7C007C00u, 0x04000400u, 0x80008000u);
   };
-  switch (format) {  // the offsets of the scales in a block are from ggml-common.h and gguf-py quants.py
+  switch (format) {  // the cases take the offsets of the scales in a block from ggml-common.h and gguf-py quants.py
     case Format::F32:
       return !carries<std::uint32_t>(packed, weights, 4, 0x7F800000u, 0x00800000u, 0x80000000u);
     case Format::F16:
       return !carries<std::uint16_t>(packed, weights, 2, 0x7C00, 0x0400, 0x8000);
     case Format::BF16:
       return !carries<std::uint16_t>(packed, weights, 2, 0x7F80, 0x0080, 0x8000);
-    // Scales are below 2^64, so that products with values of up to 448 and with the units of kernels (cpu/matrix/layout.h) are finite. For
-    // larger ones, the exponent plus 65 carries. The codes 0x7f and 0xff are NaN: their lower seven bits plus 1 carry.
+    // A scale must be below 2^64, so that its products with values of up to 448 and with the units of kernels (cpu/matrix/layout.h) are
+    // finite. If a scale is 2^64 or more, adding 65 to its exponent carries. The codes 0x7f and 0xff are NaN. Adding 1 to the lower seven
+    // bits of a code carries only for these two codes.
     case Format::F8_E4M3: {
       std::uint8_t all = 0;
       for (std::int64_t b = 0; b < blocks; ++b)
@@ -65,13 +66,13 @@ bool all_finite(Format format, std::int64_t weights, const std::uint8_t* packed)
       return halves(108);
     case Format::Q6_K:
       return halves(208);
-    // The scales are multiplied by values of up to 12, so the product may exceed float32 for scales from 2^124 on. For these, the exponent
-    // plus 5 carries.
+    // A scale is multiplied by values of up to 12, so the product can exceed the range of float32 if the scale is 2^124 or more. For such
+    // scales, adding 5 to the exponent carries.
     case Format::NVFP4_E:
       return !carries<std::uint32_t>(packed, blocks, bytes, 0x7F800000u, 5u << 23, 0x80000000u) &&
              !carries<std::uint32_t>(packed + 4, blocks, bytes, 0x7F800000u, 5u << 23, 0x80000000u);
-    // The scale is 2^(e - 128) and is multiplied by values of up to 12, so the product exceeds float32 for e > 252 (255 is the format's
-    // NaN). Exactly for these values of e, e + 3 carries into bit 8.
+    // The scale is 2^(e - 128) and is multiplied by values of up to 12. The product exceeds the range of float32 if e > 252 (e = 255 is the
+    // format's NaN). Exactly for these e, e + 3 carries into bit 8.
     case Format::MXFP4:
       return !carries<std::uint16_t>(packed, blocks, bytes, 0x00FF, 3, 0x0100);
   }
@@ -85,7 +86,7 @@ void check_finite(const Matrix& matrix, std::int64_t first, std::int64_t rows, c
   std::int64_t row = 0;
   while (row + 1 < rows && all_finite(matrix.format, matrix.cols, packed + row * row_bytes(matrix.format, matrix.cols))) ++row;
   row += first;
-  // The matrix of several experts has the name of the first one's tensor.
+  // A matrix with several experts has the name of the first expert's tensor.
   const std::int64_t of_expert = matrix.rows / matrix.experts;
   const std::string where = matrix.experts > 1 ? str(row % of_expert, " of expert ", row / of_expert) : str(row);
   fail(ErrorKind::numeric, matrix.experts > 1 ? "the experts of tensor '" : "tensor '", matrix.name, "' (", name(matrix.format),

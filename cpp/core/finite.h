@@ -1,4 +1,4 @@
-// Checks that weights are finite numbers while a device packs them, so that a damaged file raises an error.
+// Checks that weights are finite while a device packs them, so that a damaged file raises an error.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace pumice {
 
-// Throws ErrorKind::numeric, naming the tensor and the row, if one of the packed rows [first, first + rows) has a NaN or an infinity among
-// its floats or block scales.
+// Throws ErrorKind::numeric if one of the packed rows [first, first + rows) has a NaN or an infinity among its floats or block scales. The
+// message names the tensor and the row.
 void check_finite(const Matrix& matrix, std::int64_t first, std::int64_t rows, const std::uint8_t* packed);
 void check_finite(const Vector& vector);
 
-// Returns the name of a number that is not finite, for messages.
+// Returns "NaN", "infinity" or "-infinity", for messages. `value` is not finite.
 std::string_view name_not_finite(float value);
-// What a message about such a number in a result goes on with.
+// The end of a message that reports a result which is not finite.
 inline constexpr std::string_view kWhyNotFinite =
     ": the model's numbers overflowed or its weights are damaged; compute=\"float32\" tells which";
 

@@ -1,4 +1,5 @@
-// A lock for short or long work that a fork() does not wait for.
+// A lock that a process can hold while another of its threads calls fork(). The child process takes the lock over instead of waiting for
+// ever.
 #pragma once
 
 #include <unistd.h>
@@ -8,12 +9,13 @@
 
 namespace pumice {
 
-// If a thread of the parent holds the lock during a fork(), no thread of the child would release it. So the lock remembers the process of
-// its holder, and lock() in the child takes it over. (ProcessLock of engine/at_fork.h refuses the child instead.)
+// If a thread of the parent holds the lock during a fork(), the child has no thread that would release the lock. ForkLock therefore stores
+// the process id of its holder, and lock() in the child takes the lock over. (ProcessLock in engine/at_fork.h throws an error in the child
+// instead.)
 class ForkLock {
  public:
-  // Waits until the lock is free. Returns false if the lock was taken over from a process that this one was forked from: what the lock
-  // guards may then be half changed.
+  // Waits until the lock is free, then takes it. Returns false if the lock was held in the process that this process was forked from. The
+  // data that the lock guards might then be only partly changed.
   bool lock() {
     const std::int64_t self = ::getpid();
     for (;;) {
@@ -29,7 +31,7 @@ class ForkLock {
   }
 
  private:
-  std::atomic<std::int64_t> holder_{0};  // number of the process, or 0
+  std::atomic<std::int64_t> holder_{0};  // process id of the holder; 0 if the lock is free
 };
 
 }  // namespace pumice

@@ -1,4 +1,4 @@
-// Names and ids of formats, 16-bit floats, and the table from a format to the function that unpacks its blocks.
+// Names and ids of weight formats, conversions of 16-bit floats, and the table of the functions that unpack the blocks of each format.
 #include "core/formats.h"
 
 #include <algorithm>
@@ -45,9 +45,9 @@ void unpack(Format format, const std::uint8_t* packed, std::int64_t n, float* ou
   kUnpack[static_cast<std::size_t>(format)](packed, n / f.block, out);
 }
 
-// Converts a half to a float. For a normal number, the exponent's bias changes from 15 to 127 (+112). A subnormal number is mantissa *
-// 2^-24, which a float represents exactly. Infinities and NaN get the largest exponent. A signalling NaN becomes quiet, as in the
-// processors' own conversion.
+// Converts a half to a float. For a normal number, the bias of the exponent changes from 15 to 127, so 112 is added. A subnormal number is
+// mantissa * 2^-24, which a float represents exactly. Infinities and NaN get the largest exponent. A signalling NaN becomes a quiet NaN, as
+// in the processors' own conversion.
 float f16_to_f32(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 1023;
   std::uint32_t bits;
@@ -66,12 +66,12 @@ std::uint16_t f32_to_f16(float value) {
   const std::uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
   std::uint32_t half;
   if (magnitude > 0x7f800000) {
-    half = 0x7e00 | (magnitude >> 13 & 0x3ff);  // NaN becomes quiet and keeps the high bits of its payload
+    half = 0x7e00 | (magnitude >> 13 & 0x3ff);  // a NaN becomes quiet and keeps the high bits of its payload
   } else if (magnitude >= 0x47800000) {
-    half = 0x7c00;  // 65536 and more become infinity
+    half = 0x7c00;  // magnitudes of 65536 and more become infinity
   } else if (magnitude < 0x38800000) {
-    // Below 2^-14, neighbouring halves differ by 2^-24, and so do neighbouring floats in [0.5, 1). Adding 0.5 therefore rounds to the
-    // nearest half, ties to even.
+    // Below 2^-14, neighbouring halves differ by 2^-24. Neighbouring floats in [0.5, 1) also differ by 2^-24. Adding 0.5 therefore rounds
+    // the magnitude to the nearest half, ties to even.
     half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - std::bit_cast<std::uint32_t>(0.5f);
   } else {
     // The largest values may round up and carry into the exponent of infinity, which is the correct result.

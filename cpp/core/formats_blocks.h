@@ -1,5 +1,5 @@
 // Internal to core. Declares a function for each format that unpacks whole blocks, and helpers that load the numbers of a block. The
-// layouts are ggml's block structures as gguf-py documents them (gguf/quants.py, `dequantize_blocks`). All numbers are little-endian.
+// layouts of blocks are ggml's, as gguf-py documents them (gguf/quants.py, `dequantize_blocks`). All numbers are little-endian.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,8 @@
 
 namespace pumice::blocks {
 
-inline constexpr int kSuper = 256;  // weights of a K-quant block
+inline constexpr int kSuper = 256;  // number of weights in a K-quant block
 
-// Unpacks `count` blocks.
 #define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) void unpack_##name(const std::uint8_t* packed, std::int64_t count, float* out);
 #include "core/formats.def"
 #undef PUMICE_FORMAT
@@ -25,10 +24,10 @@ T load(const std::uint8_t* p) {
 inline float load_f16(const std::uint8_t* p) { return f16_to_f32(load<std::uint16_t>(p)); }
 inline void store_u16(std::uint8_t* p, std::uint16_t value) { std::memcpy(p, &value, sizeof value); }
 
-// Eight 6-bit scales and eight 6-bit minima, which Q4_K and Q5_K store in 12 bytes. For i from 0 to 3, the low six bits of byte i hold
-// scale i, and the low six bits of byte 4 + i hold minimum i. The top two bits of byte i are the top bits of scale 4 + i, and the top two
-// bits of byte 4 + i are those of minimum 4 + i. The low half of byte 8 + i holds the low four bits of scale 4 + i, and its high half those
-// of minimum 4 + i.
+// Eight 6-bit scales and eight 6-bit minima, which Q4_K and Q5_K store in 12 bytes. For i from 0 to 3:
+// - The low six bits of byte i are scale i, and the low six bits of byte 4 + i are minimum i.
+// - The top two bits of byte i are the top bits of scale 4 + i, and the top two bits of byte 4 + i are the top bits of minimum 4 + i.
+// - The low half of byte 8 + i is the low four bits of scale 4 + i, and the high half is the low four bits of minimum 4 + i.
 struct ScalesMins {
   std::uint8_t scale[8], min[8];
 };
@@ -50,11 +49,12 @@ inline void store_scales_mins(const ScalesMins& s, std::uint8_t* p) {
   }
 }
 
-// The numbers of a block, from which store() makes its bytes (formats_store.cpp).
+// The numbers of one block. store() writes them as the bytes of the block (formats_store.cpp).
 struct Numbers {
-  std::uint16_t d = 0, dmin = 0;     // half floats; dmin is subtracted
-  int scale[16] = {}, min[16] = {};  // of each sub-block, as the format counts them: from -32 in Q3_K
-  int code[kSuper] = {};             // of each weight, from 0
+  std::uint16_t d = 0, dmin = 0;  // half floats: the block's scale, and the block's minimum (for formats with minima), which is subtracted
+  // integer scale and minimum of each sub-block, with the sign that the format gives them (Q3_K: -32 to 31)
+  int scale[16] = {}, min[16] = {};
+  int code[kSuper] = {};  // code of each weight, as a number from 0 on
 };
 void store(Format format, const Numbers& numbers, std::uint8_t* packed);
 

@@ -1,10 +1,10 @@
-// K-quants. A block has 256 weights in sub-blocks of 16 or 32. The scale of a sub-block (and its minimum, where there is one) is a small
-// integer times a half float of the block.
+// K-quants. A block has 256 weights in sub-blocks of 16 or 32 weights. The scale of a sub-block is a small integer times a half float of
+// the block. In formats with minima, the minimum of a sub-block is another small integer times another half float.
 #include "core/formats_blocks.h"
 
 namespace pumice::blocks {
 
-// Block: 16 bytes, each scale | min << 4; 64 bytes of 2-bit codes; f16 d; f16 dmin. Sub-blocks of 16.
+// A block has 16 bytes with scale | min << 4 of each sub-block, 64 bytes of 2-bit codes, f16 d, f16 dmin. A sub-block has 16 weights.
 // Weight: (d * scale) * code - (dmin * min).
 // Codes: each 32 bytes hold 128 weights. The code of weight 32 j + i of these 128 is in bits 2 j and 2 j + 1 of byte i.
 void unpack_Q2_K(const std::uint8_t* packed, std::int64_t count, float* out) {
@@ -20,11 +20,11 @@ void unpack_Q2_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// Block: 32 bytes with the third bits of the codes (weight 32 j + i: bit j of byte i), 64 bytes with the low two bits as in Q2_K, 12 bytes
-// with sixteen 6-bit scales, f16 d. Sub-blocks of 16.
-// Weight: (d * (scale - 32)) * (code - 4), where the code has three bits.
-// Scale s: its low four bits are in byte s % 8 (the low half for s < 8, otherwise the high half). Its top two bits are in bits 2 (s / 4)
-// and 2 (s / 4) + 1 of byte 8 + s % 4.
+// A block has 32 bytes with the top bits of the 3-bit codes (bit j of byte i for weight 32 j + i), 64 bytes with the low two bits of the
+// codes (in the order of Q2_K), 12 bytes with sixteen 6-bit scales, f16 d. A sub-block has 16 weights.
+// Weight: (d * (scale - 32)) * (code - 4).
+// Scales: the low four bits of scale s are in byte s % 8 (in the low half for s < 8, otherwise in the high half). The top two bits of scale
+// s are bits 2 (s / 4) and 2 (s / 4) + 1 of byte 8 + s % 4.
 void unpack_Q3_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 110, out += kSuper) {
     const std::uint8_t *codes = packed + 32, *scales = packed + 96;
@@ -39,7 +39,7 @@ void unpack_Q3_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// Block: f16 d, f16 dmin, 12 bytes of scales and minima (ScalesMins), 128 bytes of 4-bit codes. Sub-blocks of 32.
+// A block has f16 d, f16 dmin, 12 bytes of scales and minima (ScalesMins), 128 bytes of 4-bit codes. A sub-block has 32 weights.
 // Weight: (d * scale) * code - (dmin * min).
 // Codes: each 32 bytes hold two sub-blocks, the first in the low halves of the bytes and the second in the high halves.
 void unpack_Q4_K(const std::uint8_t* packed, std::int64_t count, float* out) {
@@ -55,7 +55,7 @@ void unpack_Q4_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// Like Q4_K, but with 32 bytes that hold the fifth bits of the codes (weight 32 j + i: bit j of byte i) before the low four bits.
+// Like Q4_K, but codes have 5 bits. 32 bytes with the fifth bits (bit j of byte i for weight 32 j + i) come before the low four bits.
 void unpack_Q5_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 176, out += kSuper) {
     const float d = load_f16(packed), dmin = load_f16(packed + 2);
@@ -72,11 +72,11 @@ void unpack_Q5_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// Block: 128 bytes with the low four bits of the codes, 64 bytes with their top two bits, 16 scales as signed bytes, f16 d. Sub-blocks of
-// 16.
+// A block has 128 bytes with the low four bits of the 6-bit codes, 64 bytes with the top two bits of the codes, 16 scales as signed bytes,
+// f16 d. A sub-block has 16 weights.
 // Weight: (d * scale) * (code - 32).
-// Codes: each 64 bytes of low bits and 32 bytes of top bits hold 128 weights. For weight 32 j + i of these 128, the low bits are in the
-// byte with index 32 (j % 2) + i (the low half for j < 2, otherwise the high half). The top bits are bits 2 j and 2 j + 1 of byte i.
+// Codes: each 64 bytes of low bits and 32 bytes of top bits hold 128 weights. For weight 32 j + i of these 128, the low bits are in byte 32
+// (j % 2) + i of the 64 (in the low half for j < 2, otherwise in the high half). The top bits are bits 2 j and 2 j + 1 of byte i of the 32.
 void unpack_Q6_K(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 210, out += kSuper) {
     const std::uint8_t *lows = packed, *tops = packed + 128, *scales = packed + 192;

@@ -8,7 +8,7 @@ namespace pumice::blocks {
 
 namespace {
 
-// Returns 2^(e - 128), which is half of the power of two that the E8M0 byte e stands for. For e < 2 the result is subnormal.
+// Returns 2^(e - 128), which is half of the value of the E8M0 byte e. For e < 2 the result is subnormal.
 float half_e8m0(std::uint8_t e) { return std::bit_cast<float>(e < 2 ? 0x00200000u << e : (e - 1u) << 23); }
 
 void unpack_codes(const std::uint8_t* codes, float scale, const CodeValues& values, float* out) {
@@ -18,11 +18,11 @@ void unpack_codes(const std::uint8_t* codes, float scale, const CodeValues& valu
   }
 }
 
-// Returns 2 s + 1, where s is number i of the 4-bit numbers at `scales`.
+// Returns 2 s + 1, where s is the 4-bit number with index i in the array `scales`.
 float odd_scale(const std::uint8_t* scales, int i) { return static_cast<float>(2 * (scales[i / 2] >> (i % 2 * 4) & 15) + 1); }
 
-// Blocks of IQ1_E and IQ2_E: f16 d, 8 bytes with a 4-bit scale s of each 16 weights, 64 bytes with the low two bits of the codes and 32
-// bytes with their third bits, both as in Q3_K. Weight: (d / 8 * (2 s + 1)) * values[code].
+// A block of IQ1_E or IQ2_E has f16 d, 8 bytes with a 4-bit scale s for each 16 weights, 64 bytes with the low two bits of the codes, and
+// 32 bytes with the third bits of the codes. Both sorts of bits are in the order of Q3_K. Weight: (d / 8 * (2 s + 1)) * values[code].
 void unpack_three_bits(const std::uint8_t* packed, std::int64_t count, const CodeValues& values, float* out) {
   for (; count > 0; --count, packed += 106, out += kSuper) {
     const float d = load_f16(packed) * 0.125f;
@@ -33,7 +33,7 @@ void unpack_three_bits(const std::uint8_t* packed, std::int64_t count, const Cod
   }
 }
 
-// Blocks of IQ3_XXS_E and IQ3_S_E: f16 d, 4 bytes with a 4-bit scale s of each 32 weights, 8 x 16 bytes of codes. Weight:
+// A block of IQ3_XXS_E or IQ3_S_E has f16 d, 4 bytes with a 4-bit scale s for each 32 weights, and 8 x 16 bytes of 4-bit codes. Weight:
 // (unit * d * (2 s + 1)) * values[code].
 void unpack_four_bits(const std::uint8_t* packed, std::int64_t count, float unit, const CodeValues& values, float* out) {
   for (; count > 0; --count, packed += 134, out += kSuper) {
@@ -44,13 +44,13 @@ void unpack_four_bits(const std::uint8_t* packed, std::int64_t count, float unit
 
 }  // namespace
 
-// Block: f16 d, 16 bytes of codes. Weight: d * kIq4Values[code].
+// A block has f16 d and 16 bytes of 4-bit codes. Weight: d * kIq4Values[code].
 void unpack_IQ4_NL(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 18, out += 32) unpack_codes(packed + 2, load_f16(packed), kIq4Values, out);
 }
 
-// Block: f16 d, 16 bits with the top two bits of eight scales, 4 bytes with the low four bits of the scales, 8 x 16 bytes of codes.
-// Weight: (d * (scale - 32)) * kIq4Values[code].
+// A block has f16 d, a 16-bit number with the top two bits of eight 6-bit scales, 4 bytes with the low four bits of the scales, and 8 x 16
+// bytes of 4-bit codes. Weight: (d * (scale - 32)) * kIq4Values[code].
 void unpack_IQ4_XS(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 136, out += kSuper) {
     const float d = load_f16(packed);
@@ -69,7 +69,8 @@ void unpack_IQ3_XXS_E(const std::uint8_t* packed, std::int64_t count, float* out
 }
 void unpack_IQ3_S_E(const std::uint8_t* packed, std::int64_t count, float* out) { unpack_four_bits(packed, count, 1.0f, kIq3SValues, out); }
 
-// Block: the float scales d0 and d1 of each 16 weights, 16 bytes of codes as in MXFP4. Weight: d0 or d1 * kE2m1Values[code].
+// A block has two float scales and 16 bytes of codes in the order of MXFP4. The first scale d0 is for weights 0 to 15, the second scale d1
+// for weights 16 to 31. Weight: d0 or d1 * kE2m1Values[code].
 void unpack_NVFP4_E(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 24, out += 32) {
     const float d[2] = {load<float>(packed), load<float>(packed + 4)};
@@ -77,7 +78,7 @@ void unpack_NVFP4_E(const std::uint8_t* packed, std::int64_t count, float* out) 
   }
 }
 
-// Block: an E8M0 exponent e in one byte, 16 bytes of codes. Weight: half_e8m0(e) * kE2m1Values[code].
+// A block has an E8M0 exponent e in one byte and 16 bytes of 4-bit codes. Weight: half_e8m0(e) * kE2m1Values[code].
 void unpack_MXFP4(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 17, out += 32) unpack_codes(packed + 1, half_e8m0(packed[0]), kE2m1Values, out);
 }

@@ -1,5 +1,5 @@
-// Packs float weights. For F32, F16 and BF16, weights are rounded. For quantized formats, scales and codes are searched
-// (formats_search.h).
+// Packs float weights. F32, F16 and BF16 weights are only rounded. For quantized formats, the functions search for the best scales and
+// codes (formats_search.h).
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -23,7 +23,8 @@ void round_floats(Format format, const float* weights, std::int64_t n, std::uint
   }
 }
 
-// Packs up to four blocks. `column_weights` has a number for each weight of these blocks, or is nullptr: then all count the same.
+// Packs `count` blocks, at most kLanes. `column_weights` has a number for each weight of the blocks. If it is nullptr, all weights count
+// the same.
 template <Format f>
 void pack_blocks(const float* weights, const float* column_weights, int count, std::uint8_t* packed) {
   constexpr int block = search::kBlock<f>, sub = search::kGrid<f>.sub;
@@ -55,8 +56,8 @@ void search_row(Format format, const float* weights, const float* column_weights
   });
 }
 
-// Divides column weights by their mean, so that sums of any of them stay in a float's range. None is below a 100,000th of the mean: a
-// block whose columns were never used keeps its size.
+// Returns the column weights divided by their mean, so that any sum of them stays in the range of a float. Each result is at least 1e-5. A
+// block whose columns all have the weight 0 is then still packed by its squared error.
 std::vector<float> evened(std::span<const float> column_weights) {
   double sum = 0;
   for (std::size_t i = 0; i < column_weights.size(); ++i) {
@@ -78,7 +79,8 @@ bool can_pack(Format format) {
 }
 
 void check_weights(Format format, const float* weights, std::int64_t n) {
-  constexpr float kLargest = 65504;  // the largest half float; if no weight exceeds it, every scale fits into a half float
+  // The largest half float. If no weight has a larger magnitude, every scale fits into a half float.
+  constexpr float kLargest = 65504;
   for (std::int64_t i = 0; i < n; ++i) {
     if (std::fabs(weights[i]) <= kLargest) continue;
     fail(ErrorKind::numeric, "weight ", i, " is ", weights[i], "; ", name(format), " holds numbers from ", -kLargest, " to ", kLargest);

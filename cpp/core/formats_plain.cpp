@@ -1,6 +1,6 @@
-// Formats without blocks, F8_E4M3, A4, and the formats whose blocks are 32 weights with one scale d (Q4_0, Q5_0, Q8_0) or one scale d and
-// one minimum m (Q4_1, Q5_1). Four-bit codes are stored in 16 bytes: the code of weight i is the low half of byte i, and the code of weight
-// 16 + i is its high half.
+// Formats without blocks (F32, F16, BF16); F8_E4M3; A4; the formats with 32 weights and one scale d per block (Q4_0, Q5_0, Q8_0); and those
+// with one scale d and one minimum m per block (Q4_1, Q5_1). In 16 bytes of 4-bit codes, the low half of byte i is the code of weight i,
+// and the high half is the code of weight 16 + i.
 #include "core/code_values.h"
 #include "core/formats_blocks.h"
 
@@ -18,7 +18,7 @@ void unpack_BF16(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (std::int64_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load<std::uint16_t>(packed + 2 * i));
 }
 
-// Block: float scale, 128 codes. Weight: scale * e4m3_value(code), rounded to float.
+// A block has a float scale and 128 codes of one byte. Weight: scale * e4m3_value(code), rounded to float.
 void unpack_F8_E4M3(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 132, out += 128) {
     const float scale = load<float>(packed);
@@ -26,8 +26,8 @@ void unpack_F8_E4M3(const std::uint8_t* packed, std::int64_t count, float* out) 
   }
 }
 
-// Block: f16 d, a byte whose low 4 bits are the zero point z, and four times 16 bytes of codes, which lie as those of Q4_0. Weight:
-// d * (code - z).
+// A block has f16 d, a byte whose low 4 bits are the zero point z, and four times 16 bytes of codes. Each 16 bytes have the layout of Q4_0.
+// Weight: d * (code - z).
 void unpack_A4(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 67) {
     const float d = load_f16(packed);
@@ -42,7 +42,7 @@ void unpack_A4(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// Block: f16 d, 16 bytes of codes. Weight: d * (code - 8).
+// A block has f16 d and 16 bytes of codes. Weight: d * (code - 8).
 void unpack_Q4_0(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 18, out += 32) {
     const float d = load_f16(packed);
@@ -53,7 +53,7 @@ void unpack_Q4_0(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// Block: f16 d, f16 m, 16 bytes of codes. Weight: d * code + m.
+// A block has f16 d, f16 m and 16 bytes of codes. Weight: d * code + m.
 void unpack_Q4_1(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 20, out += 32) {
     const float d = load_f16(packed), m = load_f16(packed + 2);
@@ -64,7 +64,8 @@ void unpack_Q4_1(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// Block: f16 d, the fifth bits of 32 codes (bit i for weight i), 16 bytes with the low four bits of the codes. Weight: d * (code - 16).
+// A block has f16 d, 4 bytes with the fifth bits of the codes (bit i for weight i), and 16 bytes with the low four bits of the codes.
+// Weight: d * (code - 16).
 void unpack_Q5_0(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 22, out += 32) {
     const float d = load_f16(packed);
@@ -77,7 +78,7 @@ void unpack_Q5_0(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// Block: f16 d, f16 m, the fifth bits of 32 codes as in Q5_0, 16 bytes with the low four bits of the codes. Weight: d * code + m.
+// A block has f16 d, f16 m, the fifth bits of the codes as in Q5_0, and 16 bytes with the low four bits of the codes. Weight: d * code + m.
 void unpack_Q5_1(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 24, out += 32) {
     const float d = load_f16(packed), m = load_f16(packed + 2);
@@ -90,7 +91,7 @@ void unpack_Q5_1(const std::uint8_t* packed, std::int64_t count, float* out) {
   }
 }
 
-// Block: f16 d, 32 codes as signed bytes. Weight: d * code.
+// A block has f16 d and 32 codes as signed bytes. Weight: d * code.
 void unpack_Q8_0(const std::uint8_t* packed, std::int64_t count, float* out) {
   for (; count > 0; --count, packed += 34, out += 32) {
     const float d = load_f16(packed);

@@ -1,9 +1,9 @@
-// Searches for the scales and codes of quantized blocks that have the least weighted squared error. Internal to the rooms that pack
-// weights. Four blocks are searched at once, one in each vector lane, so that sums over a block need no shuffles and always add in the same
-// order.
+// Searches for the scales and codes of quantized blocks that have the least weighted squared error. Only code that packs weights includes
+// this header. The search handles four blocks at once, one in each vector lane, so that sums over a block need no shuffles and always add
+// in the same order.
 //
-// In all these formats a weight is (d * scale) * level - dmin * min. A block has one d and one dmin. A sub-block has one scale and one min;
-// where the block is a single sub-block, both are 1. A level is the number that a code stands for.
+// In all these formats a weight is (d * scale) * level - dmin * min. The level is the number that a code stands for. A block has one d and
+// one dmin, and each sub-block has one scale and one min. If the whole block is one sub-block, its scale and min are both 1.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,15 @@ inline Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
 inline Lanes magnitude(Lanes a) { return larger(a, -a); }
 inline Lanes inverse(Lanes v) { return v != 0.0f ? 1.0f / v : Lanes{}; }
 
-// Rounds to the nearest integer, ties to even: v + 1.5 * 2^23 has no bits below 1. The result is exact for |v| < 2^22. Callers clamp larger
-// values.
+// Rounds to the nearest integer, ties to even. The sum v + 1.5 * 2^23 has no bits below 1, so the addition rounds v. The result is exact
+// for |v| < 2^22. Callers clamp larger values.
 inline Lanes nearest(Lanes v) { return (v + 12582912.0f) - 12582912.0f; }
 inline Lanes whole(Lanes v, int low, int high) {
   return smaller(larger(nearest(v), Lanes{} + static_cast<float>(low)), Lanes{} + static_cast<float>(high));
 }
 
-// Rounds a scale to a half float, the type in which the file stores it. Larger numbers become the largest half float.
+// Rounds a scale to a half float, the type in which the file stores scales. Magnitudes above the largest half float become the largest half
+// float.
 inline Lanes half(Lanes v) {
   const Lanes kept = smaller(larger(v, Lanes{} - 65504.0f), Lanes{} + 65504.0f);
   Lanes rounded;
@@ -38,18 +39,22 @@ inline Lanes half(Lanes v) {
   return rounded;
 }
 
-// What the levels and scales of a format may be, and which candidates the search tries.
+// The levels and scales that a format allows, and the candidates that the search tries.
 struct Grid {
-  int sub;                    // weights of a sub-block
-  int low, high;              // of integer levels; with a table, their range
-  bool table;                 // levels are those of kIq4Values, not all integers from low to high
-  bool affine;                // there is a min
-  int scale_low, scale_high;  // of the integers of sub-blocks; both 0: the block is one sub-block
-  int min_high;               // likewise; with one sub-block the min may have any sign, otherwise it is not negative
-  // Candidate k stretches the weights so that the largest magnitude (affine: the range) becomes first + k * step levels.
+  int sub;                    // number of weights in a sub-block
+  int low, high;              // smallest and largest level
+  bool table;                 // true: the levels are kIq4Values; false: the levels are all integers from `low` to `high`
+  bool affine;                // true: the format has a min
+  int scale_low, scale_high;  // smallest and largest integer scale of a sub-block; both 0 if the block is one sub-block
+  // largest integer min of a sub-block, where the smallest is 0; 0 if there is none or the block is one sub-block (the min then has any
+  // sign)
+  int min_high;
+  // Candidate k scales the weights so that their largest magnitude (with a min, their range) becomes first + k * step levels.
   float first, step;
   int steps;
-  int starts;  // the largest scale (and min) becomes the largest integer, or one less, and so on: this many trials for each
+  // number of trials: in trial i, the largest scale of the sub-blocks becomes scale_high - i (with negative scales, scale_low + i);
+  // likewise the min
+  int starts;
 };
 
 template <Format>
@@ -79,7 +84,7 @@ inline constexpr Grid kGrid<Format::Q5_K>{32, 0, 31, false, true, 0, 63, 63, 29.
 template <>
 inline constexpr Grid kGrid<Format::Q6_K>{16, -32, 31, false, false, -128, 127, 0, 28.0f, 0.5f, 13, 1};
 
-// Calls `work` with the format as a template argument if the format has a grid. Returns whether it has one.
+// Calls `work` with the format as a template argument if kGrid has an entry for the format. Returns whether kGrid has such an entry.
 template <class Work>
 bool with_grid(Format format, const Work& work) {
   const auto one = [&]<Format f>() {
@@ -103,12 +108,12 @@ inline constexpr int kSubs = kBlock<f> / kGrid<f>.sub;
 template <Format f>
 inline constexpr bool kOneSub = kGrid<f>.scale_high == 0;
 
-// The scale and min of a sub-block as real numbers.
+// The scale and min of a sub-block as real numbers: d * scale and dmin * min.
 struct Fit {
   Lanes scale, min;
 };
 
-// The scales of four blocks.
+// The scales and mins of four blocks.
 template <Format f>
 struct Scales {
   Lanes d{}, dmin{};
@@ -116,7 +121,7 @@ struct Scales {
   Fit of(int sub) const { return {d * scale[sub], dmin * min[sub]}; }
 };
 
-// Returns the level nearest to a weight.
+// Returns the level that is nearest to a weight, for the scale and min in `fit`.
 template <Format f>
 Lanes level(Lanes x, const Fit& fit, Lanes inverse_scale) {
   constexpr Grid g = kGrid<f>;
@@ -151,7 +156,8 @@ Lanes error_of(const Lanes* x, const Lanes* w, const Fit& fit) {
   return error;
 }
 
-// Weighted sums over a sub-block of powers of the weights x and of the levels q that a fit gives.
+// Weighted sums over a sub-block. x are the weights of the model, and q are the levels that a fit chooses for them. `xq` is the sum of the
+// products x q, and so on; `one` is the sum of the squared errors' weights.
 struct Sums {
   Lanes one{}, q{}, qq{}, xq{}, x{};
 };
@@ -171,8 +177,8 @@ Sums sums_of(const Lanes* x, const Lanes* w, const Fit& fit, Lanes inverse_scale
   return s;
 }
 
-// Fits scale and min by least squares to the weights and levels that were summed. If the min must not be negative and would be, it is 0 and
-// only the scale is fitted.
+// Returns the scale and min that fit the summed weights and levels best by least squares. If the min must not be negative but the least
+// squares give a negative min, the min is 0 and only the scale is fitted.
 template <Format f>
 Fit fit_to(const Sums& s) {
   if constexpr (!kGrid<f>.affine) {
@@ -189,9 +195,9 @@ Fit fit_to(const Sums& s) {
   }
 }
 
-// Returns the best scale and min of a sub-block: half floats if the block has only one sub-block, otherwise real numbers. Each candidate
-// gives every weight a level, and the levels determine the fit. Where only the scale is fitted, its error follows from the sums:
-// sum(wxx) - sum(wxq)^2 / sum(wqq). The best candidate is fitted twice more to its own levels.
+// Returns the best scale and min of a sub-block. They are half floats if the block has only one sub-block, otherwise real numbers. Each
+// candidate chooses a level for every weight, and a fit to these levels gives a scale and a min. If the format has no min, the error of the
+// fit follows from the sums: sum(wxx) - sum(wxq)^2 / sum(wqq). The best candidate is then fitted twice more to its own levels.
 template <Format f>
 Fit find(const Lanes* x, const Lanes* w) {
   constexpr Grid g = kGrid<f>;
@@ -239,7 +245,8 @@ Fit find(const Lanes* x, const Lanes* w) {
   return best;
 }
 
-// Chooses the integers of sub-block `sub` for given d and dmin: those nearest to `near`, and their neighbours. Returns the error.
+// Chooses the integer scale and min of sub-block `sub` for the d and dmin in `s`: the integers nearest to near_scale and near_min, or their
+// neighbours. Returns the error of the sub-block.
 template <Format f>
 Lanes settle(const Lanes* x, const Lanes* w, const Lanes& near_scale, const Lanes& near_min, Scales<f>& s, int sub) {
   constexpr Grid g = kGrid<f>;
@@ -261,7 +268,7 @@ Lanes settle(const Lanes* x, const Lanes* w, const Lanes& near_scale, const Lane
   return best_error;
 }
 
-// Settles all sub-blocks near the integers that `s` has. Returns the errors of the blocks.
+// Calls settle() for all sub-blocks, near the scales and mins in `s`. Returns the errors of the blocks.
 template <Format f>
 Lanes settle_all(const Lanes* x, const Lanes* w, Scales<f>& s) {
   Lanes error{};
@@ -272,8 +279,8 @@ Lanes settle_all(const Lanes* x, const Lanes* w, Scales<f>& s) {
   return error;
 }
 
-// Fits d and dmin by least squares to the weights, integers and levels of the whole blocks. Lanes in which these do not determine both
-// numbers, or in which dmin or an affine d would be negative, keep theirs.
+// Fits d and dmin by least squares to the weights, scales, mins and levels of the whole blocks. A lane keeps its old d and dmin if the sums
+// do not determine both numbers, if the new dmin is negative, or if the format has a min and the new d is not positive.
 template <Format f>
 void refit(const Lanes* x, const Lanes* w, Scales<f>& s) {
   Lanes ss{}, sm{}, mm{}, xs{}, xm{};
@@ -310,7 +317,7 @@ void keep_better(Scales<f>& best, Lanes& best_error, const Scales<f>& other, Lan
   best_error = better ? error : best_error;
 }
 
-// Returns the best scales of four blocks. x[i] and w[i] hold weight i of each block and what its squared error counts.
+// Returns the best scales of four blocks. In lane b, x[i] is weight i of block b, and w[i] is the factor of that weight's squared error.
 template <Format f>
 Scales<f> choose(const Lanes* x, const Lanes* w) {
   constexpr Grid g = kGrid<f>;
@@ -322,7 +329,7 @@ Scales<f> choose(const Lanes* x, const Lanes* w) {
     best.scale[0] = best.min[0] = Lanes{} + 1.0f;
   } else {
     Fit found[kSubs<f>];
-    Lanes scale{}, min{};  // of the largest magnitude, with its sign
+    Lanes scale{}, min{};  // the scale with the largest magnitude, with its sign, and the largest min
     for (int sub = 0; sub < kSubs<f>; ++sub) {
       found[sub] = find<f>(x + g.sub * sub, w + g.sub * sub);
       scale = magnitude(found[sub].scale) > magnitude(scale) ? found[sub].scale : scale;
@@ -332,7 +339,7 @@ Scales<f> choose(const Lanes* x, const Lanes* w) {
     for (int a = 0; a < g.starts; ++a) {
       for (int b = 0; b < (g.affine ? g.starts : 1); ++b) {
         Scales<f> trial;
-        // Scales of either sign: the lowest integer has the largest magnitude.
+        // If scales may be negative, the lowest integer scale has the largest magnitude.
         trial.d = half(scale / static_cast<float>(g.scale_low < 0 ? g.scale_low + a : g.scale_high - a));
         if (g.affine) trial.dmin = half(min / static_cast<float>(g.min_high - b));
         for (int sub = 0; sub < kSubs<f>; ++sub) {

@@ -1,4 +1,4 @@
-// Writes the numbers of a block as the bytes that formats_plain.cpp, formats_k.cpp and formats_lookup.cpp describe.
+// Writes the numbers of a block as bytes, in the layouts that formats_plain.cpp, formats_k.cpp and formats_lookup.cpp describe.
 #include "core/error.h"
 #include "core/formats_blocks.h"
 
@@ -9,19 +9,19 @@ namespace {
 std::uint8_t byte(int value) { return static_cast<std::uint8_t>(value); }
 void add_bits(std::uint8_t& to, int value, int shift) { to = byte(to | value << shift); }
 
-// The low four bits of 32 codes in 16 bytes.
+// Stores the low four bits of 32 codes in 16 bytes.
 void store_halves(const int* code, std::uint8_t* packed) {
   for (int i = 0; i < 16; ++i) packed[i] = byte((code[i] & 15) | (code[16 + i] & 15) << 4);
 }
-// The fifth bits of 32 codes.
+// Stores the fifth bits of 32 codes in 4 bytes.
 void store_fifths(const int* code, std::uint8_t* packed) {
   for (int i = 0; i < 32; ++i) add_bits(packed[i / 8], code[i] >> 4, i % 8);
 }
-// The low two bits of 256 codes (Q2_K, Q3_K).
+// Stores the low two bits of 256 codes in 64 bytes (Q2_K, Q3_K).
 void store_quarters(const int* code, std::uint8_t* packed) {
   for (int i = 0; i < kSuper; ++i) add_bits(packed[i / 128 * 32 + i % 32], code[i] & 3, i % 128 / 32 * 2);
 }
-// Bit `bit` of 256 codes (Q3_K, Q5_K).
+// Stores bit `bit` of 256 codes in 32 bytes (Q3_K, Q5_K).
 void store_bit(const int* code, int bit, std::uint8_t* packed) {
   for (int i = 0; i < kSuper; ++i) add_bits(packed[i % 32], code[i] >> bit & 1, i / 32);
 }
@@ -42,7 +42,8 @@ void store_q3_k(const Numbers& n, std::uint8_t* packed) {
   }
   store_u16(packed + 108, n.d);
 }
-// Q4_K; Q5_K has the fifth bits between the scales and the low four.
+// Writes a block of Q4_K. If `fifths` is true, writes a block of Q5_K, which has the fifth bits of the codes between the scales and the low
+// four bits.
 void store_q45_k(const Numbers& n, bool fifths, std::uint8_t* packed) {
   store_u16(packed, n.d);
   store_u16(packed + 2, n.dmin);
@@ -76,7 +77,7 @@ void store_iq4_xs(const Numbers& n, std::uint8_t* packed) {
 
 void store(Format format, const Numbers& n, std::uint8_t* packed) {
   std::memset(packed, 0, static_cast<std::size_t>(info(format).block_bytes));
-  const auto negative = static_cast<std::uint16_t>(n.dmin ^ 0x8000);  // these formats add their m
+  const auto negative = static_cast<std::uint16_t>(n.dmin ^ 0x8000);  // formats with an m (Q4_1, Q5_1) add m, so it is -dmin
   switch (format) {
     case Format::Q4_0:
     case Format::IQ4_NL:

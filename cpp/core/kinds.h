@@ -1,6 +1,5 @@
-// Enums for the variants of operations, and limits. The kernels of every instruction set include this header. It must therefore bring in no
-// inline functions and no classes of the standard library (docs/adding.md, "An instruction set"). The names of the enum values are in
-// core/ops.h.
+// Enums for the variants of operations, and limits. The names of the enum values are in core/ops.h. The kernels of every instruction set
+// include this header, so it must not include inline functions or classes of the standard library (docs/adding.md, "An instruction set").
 #pragma once
 
 #include <cstdint>
@@ -24,13 +23,13 @@ enum class ScanRule : std::uint8_t { PUMICE_SCAN_RULES(PUMICE_LISTED) };
 enum class RouteScore : std::uint8_t { PUMICE_ROUTE_SCORES(PUMICE_LISTED) };
 #undef PUMICE_LISTED
 
-inline constexpr std::int32_t kPageTokens = 32;  // positions per cache page
-// Largest key_dim and value_dim of attention. Any dimension from 1 on works; multiples of 16 are fast. The keys of latent attention have 64
-// columns more than its values.
+inline constexpr std::int32_t kPageTokens = 32;  // number of positions in a cache page
+// The largest key_dim and value_dim of Attend. All dimensions from 1 to the largest work; multiples of 16 are fast. In latent attention,
+// keys have 64 columns more than values, so kMaxKeyDim is larger.
 inline constexpr int kMaxKeyDim = 576, kMaxValueDim = 512;
-inline constexpr int kMaxStateDim = 1024;  // largest key_dim and value_dim of Scan
-inline constexpr int kMaxExperts = 4096;   // of a mixture
-inline constexpr int kMaxChosen = 64;      // most experts of a row
-inline constexpr int kMaxTaps = 64;        // largest width of Conv
+inline constexpr int kMaxStateDim = 1024;  // the largest key_dim and value_dim of Scan
+inline constexpr int kMaxExperts = 4096;   // the largest number of experts in a mixture
+inline constexpr int kMaxChosen = 64;      // the largest number of experts that Route chooses for a row
+inline constexpr int kMaxTaps = 64;        // the largest width of Conv
 
 }  // namespace pumice

@@ -1,5 +1,5 @@
-// The formats of the keys and values in caches. This header includes no classes of the standard library, because the kernels of every
-// instruction set include it.
+// The formats of keys and values in caches. The kernels of every instruction set include this header, so it includes no classes of the
+// standard library.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ std::span<const float> RopeFrequencies::of(std::int64_t length) {
   if (!table_.long_inv_freq.empty()) return table_.long_inv_freq;
   if (length == made_for_) return made_;
   made_.resize(table_.inv_freq.size());
-  // Computed in float32, as Hugging Face's transformers library does.
+  // Computes in float32, as Hugging Face's transformers library does.
   const auto dims = static_cast<float>(2 * made_.size());
   const float stretch = table_.growth * static_cast<float>(length) / static_cast<float>(table_.original) - (table_.growth - 1);
   const float base = table_.base * std::pow(stretch, dims / (dims - 2));

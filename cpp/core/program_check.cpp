@@ -11,7 +11,7 @@
 namespace pumice {
 namespace {
 
-constexpr std::int32_t kHeadStep = 32;  // columns of a block of 8-bit activations
+constexpr std::int32_t kHeadStep = 32;  // number of columns in a block of 8-bit activations
 constexpr std::int32_t kMaxReach = 1 << 20, kMaxStateHeads = 1 << 16;
 
 std::string heads_of(const CacheShape& shape) {
@@ -160,7 +160,7 @@ class ProgramCheck final : ProgramChecker {
     check(std::isfinite(op.limit) && op.limit >= 0 && std::isfinite(op.shift) && std::isfinite(op.scale), "limit ", op.limit, ", shift ",
           op.shift, ", scale ", op.scale);
     write(op.out, "out", Rows::tokens);
-    looks_beyond_one_row();  // rows of one expert are computed together
+    looks_beyond_one_row();  // because rows of one expert are computed together
   }
 
   void operator()(const Multiply& op) {
@@ -396,7 +396,7 @@ std::int64_t indices_of(std::span<const float> values) {
   float largest = -1;
   for (const float value : values) {
     if (!(value >= 0 && value < static_cast<float>(kMaxWidth) && value == std::floor(value)))
-      return 0;  // for most vectors, the first value returns here
+      return 0;  // for most vectors, the first value is not such a number
     largest = std::max(largest, value);
   }
   return static_cast<std::int64_t>(largest) + 1;

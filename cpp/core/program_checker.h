@@ -1,5 +1,6 @@
-// What the checks of all operations share: views, weights and caches that exist and fit, columns that are written before they are read, and
-// the facts that are collected on the way (core/program_check.h). program_check.cpp has a rule for each operation.
+// The base class of ProgramCheck with the checks that all operations share. Views, weights and caches must exist and fit, and columns must
+// be written before they are read. The class also collects the facts of core/program_check.h. program_check.cpp has the checks of each
+// operation.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +51,7 @@ class ProgramChecker {
       write({program_.input, 0, input.width}, "input", input.rows);
       facts_.slot_lives[static_cast<std::size_t>(program_.input)].first = -1;
     }
-    facts_.touches.resize(program_.ops.size());  // only now, so that the input is not among them
+    facts_.touches.resize(program_.ops.size());  // done after write() of the input, so that the touches do not include the input
   }
 
   void end() {
@@ -61,7 +62,7 @@ class ProgramChecker {
     check(std::find(written.begin(), written.end(), false) == written.end(), "the output slot ", program_.output, " is not wholly written");
   }
 
-  // An operation whose rows depend on earlier rows of their segment, and, with a state, of earlier segments.
+  // Checks an operation whose rows depend on earlier rows of their segment, and, if the operation has a state, on earlier segments.
   void carry(StateId id, const StateShape& shape) {
     if (id == StateId::none) {
       facts_.keeps_no_past = true;
@@ -134,8 +135,8 @@ class ProgramChecker {
     facts_.used[static_cast<std::size_t>(index)] = true;
     return matrix;
   }
-  // Returns the matrix after checking that it can multiply `in`. `col` is the column of the output where its results begin; the last column
-  // of the results must not exceed kMaxWidth.
+  // Returns the matrix after checking that `in` has as many columns as the matrix. `col` is the column of the output where the results of
+  // the matrix begin. The results must end before column kMaxWidth.
   const MatrixShape& product(MatrixId id, const View& in, std::int64_t col) {
     const MatrixShape& weight = matrix(id, "weight");
     check(weight.experts == 1, "'", weight.name, "' has ", weight.experts, " experts");
@@ -161,9 +162,9 @@ class ProgramChecker {
   ProgramFacts facts_;
   std::size_t op_ = 0;
   std::string_view kind_;
-  std::vector<std::vector<bool>> written_;  // [slot][column]: true after an operation has written the column
-  std::vector<bool> stored_;                // [cache]: true after a Store to the cache
-  std::vector<bool> carried_;               // [state]: true after the operation that carries the state
+  std::vector<std::vector<bool>> written_;  // [slot][column]: true once an operation has written the column
+  std::vector<bool> stored_;                // [cache]: true once a Store has written to the cache
+  std::vector<bool> carried_;               // [state]: true once an operation that carries the state was checked
 };
 
 }  // namespace pumice

@@ -9,14 +9,15 @@
 namespace pumice {
 namespace {
 
-// For each slot, which of its columns hold values that a later operation reads.
+// [slot][column]: true if a later operation reads the value that the column holds.
 using Columns = std::vector<std::vector<bool>>;
 
 void mark(Columns& columns, const View& view, bool read) {
   std::fill_n(columns[static_cast<std::size_t>(view.slot)].begin() + view.col, view.width, read);
 }
 
-// Returns the columns that are read after operation i - 1, for each i.
+// Returns for each operation i which columns of slots operation i or a later one reads before they are written again. The last entry is the
+// program's output.
 std::vector<Columns> read_later(const Program& program, const ProgramFacts& facts) {
   Columns now;
   for (const SlotShape& slot : program.slots) now.emplace_back(static_cast<std::size_t>(slot.width), false);
@@ -33,7 +34,7 @@ std::vector<Columns> read_later(const Program& program, const ProgramFacts& fact
   return at;
 }
 
-// Returns the marked columns as views.
+// Returns views that cover the marked columns.
 std::vector<View> views_of(const Columns& columns) {
   std::vector<View> views;
   for (std::size_t slot = 0; slot < columns.size(); ++slot) {
@@ -55,7 +56,7 @@ std::int32_t width_of(const std::vector<View>& views) {
   return static_cast<std::int32_t>(width);
 }
 
-// Gives the caches or the states of a part their numbers in the part.
+// Numbers the caches or the states of one part from 0 on, and collects their shapes.
 template <class Id, class Shape>
 class Renumber {
  public:
@@ -82,7 +83,7 @@ class Renumber {
 
  private:
   const std::vector<Shape>& all_;
-  std::vector<std::int32_t>& owner_;  // by old number: the part that uses it, or -1
+  std::vector<std::int32_t>& owner_;  // [number in the whole program]: the part that uses the cache or state; -1 if none does yet
   const std::int32_t part_;
   const char* what_;
   std::vector<std::size_t> olds_;
@@ -96,7 +97,7 @@ class Cutter {
         cache_owner_(program.caches.size(), -1),
         state_owner_(program.states.size(), -1) {}
 
-  // Makes the part of operations [first, end). `number` is its place among the parts.
+  // Makes the part with operations [first, end). `number` is the index of the part.
   Program part(std::size_t first, std::size_t end, std::int32_t number) {
     Program p{.name = str(program_.name, ", part ", number),
               .slots = program_.slots,

@@ -11,18 +11,21 @@ inline constexpr std::int32_t kTopHead = 8;    // number of words before the log
 inline constexpr std::int32_t kMostTop = 128;  // the largest k
 constexpr std::int64_t top_width(std::int64_t k, std::int64_t reported) { return kTopHead + 2 * k + reported; }
 
-// A row of Top's output. It consists of 32-bit words, each a float or an integer. If a logit is not finite, only the first three words and
-// reported() are valid.
+// A row of Top's output. It consists of 32-bit words, each of which is a float or an integer. If a logit is not finite, only the first
+// three words and reported() are valid.
 struct TopRow {
   std::span<const float> words;
   std::int32_t k = 1;
   std::int32_t not_finite() const { return integer(0); }        // number of logits that are not finite
-  std::int32_t first_not_finite() const { return integer(1); }  // id of the first such logit, or -1 if there is none
-  float value_not_finite() const { return words[2]; }           // that logit
-  std::int32_t count() const { return integer(3); }             // number of ranked logits: min(k, allowed ids that are not reported)
-  float logit(std::int32_t i) const { return words[index(kTopHead + i)]; }  // in descending order; equal logits by ascending id
+  std::int32_t first_not_finite() const { return integer(1); }  // id of the first logit that is not finite, or -1 if all are finite
+  float value_not_finite() const { return words[2]; }           // value of the first logit that is not finite
+  // number of ranked logits: the smaller of k and the number of allowed ids that are not reported
+  std::int32_t count() const { return integer(3); }
+  // ranked logits, in descending order; equal logits are in ascending order of their ids
+  float logit(std::int32_t i) const { return words[index(kTopHead + i)]; }
   std::int32_t id(std::int32_t i) const { return integer(kTopHead + k + i); }
-  float reported(std::int32_t i) const { return words[index(kTopHead + 2 * k + i)]; }  // in the order of Batch::reported
+  // logits of the reported ids, in the order of Batch::reported
+  float reported(std::int32_t i) const { return words[index(kTopHead + 2 * k + i)]; }
 
  private:
   static std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }

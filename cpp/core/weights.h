@@ -1,4 +1,4 @@
-// Weights in the form that the file has them. Matrices are read on demand; vectors are in memory as float32.
+// Weights in the form that the file has. Matrices are read on demand; vectors are in memory as float32.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace pumice {
 enum class MatrixId : std::int32_t { none = -1 };
 enum class VectorId : std::int32_t { none = -1 };
 
-// How far a backend may round a matrix and the activations that it multiplies, in Linear and GatedLinear. A backend may also round less or
-// not at all. Only matrices of encoders get a value other than `none`, and only with compute="auto".
+// The rounding that a backend may apply to a matrix and to the activations that the matrix is multiplied by, in Linear and GatedLinear. A
+// backend may also round less or not at all. Only matrices of encoders get a value other than `none`, and only with compute="auto".
 enum class Rounding : std::uint8_t {
-  // The matrix is not rounded. If it is quantized, activations may be rounded to 8-bit codes; if it holds floats, activations are not
-  // rounded.
+  // The matrix must not be rounded. If the matrix is quantized, activations may be rounded to 8-bit codes. If the matrix holds floats,
+  // activations must not be rounded.
   none,
-  // Float and Q8_0 matrices and their activations may be rounded to 13 bits or more within each block (the cosine of an embedding with the
-  // exact one is then 0.999998). For other formats this is the same as `none`.
+  // Float and Q8_0 matrices and the activations may be rounded to 13 bits or more within each block. The cosine of an embedding with the
+  // exact embedding is then 0.999998. For other formats `floats` is the same as `none`.
   floats,
-  // Set with load(quantize="q8_0"): the matrix and its activations may be rounded to 8-bit codes.
+  // Set with load(quantize="q8_0"). The matrix and the activations may be rounded to 8-bit codes.
   bytes,
 };
 
@@ -36,12 +36,12 @@ struct Matrix {
   std::function<void(std::int64_t first, std::int64_t count, std::uint8_t* out)> read;
   Rounding rounding = Rounding::none;
   // Set if load(quantize="q8_0") packs a float matrix that may be rounded. `read` then returns packed Q8_0 rows, and read_floats returns
-  // the rows before they were packed. A backend that does its own rounding uses read_floats.
+  // the float rows that they are packed from. A backend that does its own rounding uses read_floats.
   std::function<void(std::int64_t first, std::int64_t count, float* out)> read_floats = {};
   // Number of matrices of equal shape whose rows lie one after another (Experts, HeadLinear).
   std::int32_t experts = 1;
-  // Computes what `read` needs of all rows, before the first of them is read. `read` does this itself if it was not done, but cannot be
-  // cancelled then. Throws `cancelled`. Empty for most matrices.
+  // Computes what `read` needs to know of all rows. Call `prepare` before the first `read`. Otherwise the first `read` does this work, and
+  // cannot be cancelled meanwhile. Throws ErrorKind::cancelled. Empty for most matrices.
   std::function<void(const Cancel& cancel)> prepare = {};
 };
 
@@ -50,7 +50,7 @@ constexpr bool takes_int8(Format format, Rounding rounding) {
   return info(format).quantized && !(rounding != Rounding::none && format == Format::Q8_0);
 }
 
-// A vector of weights (the weight of a norm, a bias), converted to float32 when it is read.
+// A vector of weights (for example the weight of a norm, or a bias), converted to float32 when the file is read.
 struct Vector {
   std::string name;
   std::vector<float> values;
@@ -59,8 +59,8 @@ struct Vector {
 struct Weights {
   std::vector<Matrix> matrices;
   std::vector<Vector> vectors;
-  // Throws if a file of these matrices has changed since it was opened. A backend that reads matrices after pack() calls this after each
-  // reading. May be empty.
+  // Throws an Error if one of the files that the matrices are read from has changed since it was opened. A backend that reads matrices
+  // after pack() calls this function after each reading. May be empty.
   std::function<void()> require_unchanged = {};
 };
 
