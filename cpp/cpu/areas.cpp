@@ -35,7 +35,7 @@ void give_areas(CpuPlan& plan, const PlanLives& lives, std::int32_t output, bool
   for (std::size_t s = 0; s < plan.sketches.size(); ++s)
     tenants.push_back({lives.sketches[s], Rows::tokens, sketch_row_bytes(plan.sketches[s].cols), &plan.sketches[s].area});
   std::stable_sort(tenants.begin(), tenants.end(), [](const Tenant& a, const Tenant& b) { return a.life.first < b.life.first; });
-  std::vector<std::int64_t> last_use;  // of each area: the last operation that uses it
+  std::vector<std::int64_t> last_use;  // [area]: index of the last operation that uses the area
   for (const Tenant& tenant : tenants) {
     const bool in_blocks = tail_in_blocks && tenant.life.first >= plan.facts.last_beyond_row && tenant.rows == Rows::tokens;
     std::int32_t best = -1;

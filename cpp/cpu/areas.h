@@ -1,4 +1,4 @@
-// Where a plan's slots, codes and rows of pairs lie in scratch memory.
+// Assigns a plan's slots, codes and rows of pairs to areas of scratch memory.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace pumice::cpu {
 
-// From which operation to which each of CpuPlan::quantized, pairs and sketches is in use.
+// The first and the last operation that use each element of CpuPlan::quantized, CpuPlan::pairs and CpuPlan::sketches.
 struct PlanLives {
   std::vector<Life> quantized, pairs, sketches;
 };
 
-// Gives an area to every slot that is used, and to all that `lives` names. Those that are not in use at the same time share areas. If
-// several existing areas are free, the one with the closest row size is taken. `output` is the slot that lies in the caller's memory, or
-// -1. `tail_in_blocks` says whether the plan's tail runs block by block.
+// Assigns an area to every slot that is used, and to every element that `lives` describes. Slots and elements that are not in use at the
+// same time share areas. If several existing areas are free, the area with the closest row size is used. `output` is the index of the slot
+// in the caller's memory, or -1. `tail_in_blocks` is true if the plan's tail runs block by block.
 void give_areas(CpuPlan& plan, const PlanLives& lives, std::int32_t output, bool tail_in_blocks);
 
 }  // namespace pumice::cpu

@@ -8,10 +8,11 @@
 namespace pumice::cpu {
 namespace {
 
-constexpr std::int64_t kUnitsMacs = 64 * 1024;  // multiply-adds of a task; they take 2 to 5 us
+constexpr std::int64_t kUnitsMacs = 64 * 1024;  // number of multiply-adds of a task, which take 2 to 5 us
 
 std::int64_t unit_rows(const AttendShape& shape) { return std::max<std::int64_t>(1, kMaxQueries / shape.group); }
-// Returns the number of parts into which a group of query heads is divided, because one kernel call takes at most kMaxQueries queries.
+// Returns the number of parts into which a group of query heads is divided. There can be several parts because one kernel call takes at
+// most kMaxQueries queries.
 std::int64_t head_splits(const AttendShape& shape) { return ceil_div(shape.group, kMaxQueries); }
 
 }  // namespace
@@ -34,7 +35,7 @@ AttendUnit AttendSchedule::unit(const AttendShape& shape, const Batch& batch, st
   const Segment& segment = batch.segments[unit.segment];
   const std::int64_t blocks = ceil_div(segment.rows, unit_rows(shape)), splits = head_splits(shape);
   std::int64_t local = index - first_unit[unit.segment];
-  // The units of one kv head follow each other, so that its pages stay in the processor's caches.
+  // The units of one kv head follow each other, so that the pages of this head stay in the processor's caches.
   unit.kv_head = static_cast<int>(local / (blocks * splits));
   local %= blocks * splits;
   unit.head = local % splits * kMaxQueries;
@@ -58,7 +59,7 @@ void AttendSchedule::arrange(const AttendShape& shape, const Batch& batch, int t
     first_unit.push_back(units);
     units += shape.kv_heads * ceil_div(segment.rows, unit_rows(shape)) * head_splits(shape);
     const Keys last = keys_of(shape, segment, segment.rows - 1);
-    // The rows of one unit together see at most this many keys.
+    // The rows of one unit together attend to at most most_keys keys.
     const std::int64_t reach = 2 * std::int64_t{std::max(shape.window, shape.chunk)};
     const std::int64_t most_keys = reach > 0 ? std::min(last.end, reach + kMaxQueries) : last.end;
     most_chunks = std::max(most_chunks, std::min(last.last_chunk() + 1, most_keys / kChunkKeys + 2));

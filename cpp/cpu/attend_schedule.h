@@ -1,6 +1,6 @@
-// Divides the attention of one batch, for one shape, into tasks. A unit is some query rows of one segment and one kv head; its keys are
-// processed chunk by chunk. If there are few units with many chunks (for example one row with a long past), each chunk of a unit is a task
-// of its own, and MergeStep merges the results.
+// Divides the attention of one batch, for all layers with one AttendShape, into tasks. A unit is some query rows of one segment with one kv
+// head. The keys of a unit are processed chunk by chunk. If there are few units with many chunks (for example one row with a long past),
+// each chunk of a unit is a task of its own, and MergeStep merges the results.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace pumice::cpu {
 
-// The keys [first, end) that one row sees.
+// The keys [first, end) that one row attends to.
 struct Keys {
   std::int64_t first, end;
   std::int64_t first_chunk() const { return first / kChunkKeys; }
@@ -28,15 +28,15 @@ struct AttendUnit {
 };
 
 struct AttendSchedule {
-  std::vector<std::int64_t> first_unit;  // index of each segment's first unit; the last element is the total
+  std::vector<std::int64_t> first_unit;  // index of each segment's first unit; the last element is the total number of units
   std::int64_t units = 0, units_per_task = 1, most_chunks = 1;
   bool split = false;
-  // One chunk of one unit. `partial` is where its partial results start in the shared partial results, in floats.
+  // One chunk of one unit. `partial` is the offset, in floats, of the piece's results in the buffer of all partial results.
   struct Piece {
     std::int64_t unit, chunk, partial;
   };
   std::vector<Piece> pieces;
-  std::vector<std::int64_t> first_piece;  // index of each unit's first piece; the last element is the total
+  std::vector<std::int64_t> first_piece;  // index of each unit's first piece; the last element is the total number of pieces
   std::int64_t partial_floats = 0;
 
   void arrange(const AttendShape& shape, const Batch& batch, int threads);

@@ -26,10 +26,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFile = "libpumiceopenblas.so";
-constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;  // CBLAS (Blackford et al. 2002)
+constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;  // constants of the CBLAS interface (Blackford et al. 2002)
 
-// Returns the path of our copy, which lies beside the module or program that contains this code. dladdr() may give a program's name as a
-// relative path, so the absolute path of the program is tried as well.
+// Returns the path of pumice's own copy of OpenBLAS, which is in the folder of the module or program that contains this code. dladdr() may
+// return a program's name as a relative path, so the absolute path of the program is tried as well.
 fs::path own_copy() {
   Dl_info info{};
   std::error_code ignored;
@@ -42,8 +42,9 @@ fs::path own_copy() {
   return fs::exists(program, ignored) ? program : beside;
 }
 
-// Limits the library to one thread while it exists. OpenBLAS reads its variable when it is opened, and starts its pool of threads then:
-// set_num_threads() would later only leave those threads idle. Accelerate reads its variable at its first product.
+// While this object exists, the environment variables of BLAS libraries ask for one thread. OpenBLAS reads its variable and starts its
+// threads when it is opened; a later call of set_num_threads() would only leave these threads idle. Accelerate reads its variable at its
+// first product.
 class OneThread {
  public:
   OneThread() {
@@ -91,8 +92,8 @@ std::vector<float>& scratch(std::vector<float>& held, std::int64_t floats) {
 
 }  // namespace
 
-constexpr std::uint64_t kBuffer = std::uint64_t{64} << 20;  // size of the buffers that OpenBLAS 0.3.34 maps on x86-64
-constexpr std::uint64_t kMargin = std::uint64_t{32} << 20;  // left free for other allocations at the same time
+constexpr std::uint64_t kBuffer = std::uint64_t{64} << 20;  // size of a buffer that OpenBLAS 0.3.34 maps on x86-64
+constexpr std::uint64_t kMargin = std::uint64_t{32} << 20;  // address space that must remain for other allocations at the same time
 
 class Blas::Buffer {
  public:
@@ -124,8 +125,8 @@ class Blas::Buffer {
   bool first_ = false;
 };
 
-// While it exists, Accelerate computes the calling thread's products on that thread alone. Later it computes as before, since the thread
-// may be one of the program that calls us.
+// While this object exists, Accelerate computes the calling thread's products on that thread alone. The destructor restores the thread's
+// former setting, because the thread may belong to the program that calls pumice.
 class Blas::OneThreadHere {
  public:
   explicit OneThreadHere(const Blas& blas) : set_(blas.get_threading_ != nullptr ? blas.set_threading_ : nullptr) {
@@ -144,8 +145,8 @@ class Blas::OneThreadHere {
   unsigned before_ = 0;
 };
 
-// Computes one panel, transposed: out[cols][height]. In this layout a panel can have more rows before OpenBLAS computes some of its rows
-// differently from others. (With the Haswell kernels of 0.3.34 it can have 16 rows, and with out[height][cols] only 11.)
+// Computes one panel, transposed: out[cols][height]. With this layout, all rows of a panel get equal bits up to a larger number of rows:
+// OpenBLAS 0.3.34 with its Haswell kernels allows 16 rows, and with out[height][cols] only 11.
 void Blas::panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t x_stride, const float* w, std::int64_t w_stride,
                  std::int64_t height, float* out) const {
   const Buffer buffer(*buffers_);
@@ -154,8 +155,8 @@ void Blas::panel(std::int64_t cols, std::int64_t k, const float* x, std::int64_t
          static_cast<int>(w_stride), x, static_cast<int>(x_stride), 0.0f, out, static_cast<int>(height));
 }
 
-// Returns whether products are correct, and whether equal rows get equal bits at every position in a panel of this height. The
-// libraries have different kernels for different processors, so this is tested on the machine that runs (0.3 ms).
+// Returns whether products are correct, and whether equal rows get equal bits at every position in a panel of this height. A library has
+// different kernels for different processors, so this test runs on the machine that uses the library (0.3 ms).
 bool Blas::computes(std::int64_t height) const {
   struct Shape {
     std::int64_t cols, k;
@@ -229,7 +230,7 @@ struct OpenedBlas {
     const auto system = os::system_blas();
     const fs::path path = named != nullptr && *named != '\0' ? fs::absolute(named, ignored) : system ? fs::path(system->path) : own_copy();
     const OneThread one;
-    // The symbols of another OpenBLAS, which the process may have loaded globally, do not replace the library's own.
+    // With these flags, symbols of another OpenBLAS that the process has loaded globally do not replace the library's own symbols.
     void* library = dlopen(path.c_str(), os::open_alone_flags());
     if (library == nullptr) {
       const char* reason = dlerror();
@@ -263,7 +264,7 @@ struct OpenedBlas {
 
 namespace {
 const OpenedBlas& opened() {
-  static const auto& once = *new OpenedBlas;  // never destroyed, because threads may still use it while the process ends
+  static const auto& once = *new OpenedBlas;  // never destroyed, because threads may still use the library while the process ends
   return once;
 }
 }  // namespace

@@ -27,7 +27,8 @@ Buffer::Buffer(std::uint64_t bytes, const std::string& what) {
     bytes_ = bytes;
     return;
   }
-  // A huge page must begin at a multiple of its size. So one huge page more is mapped, and then both ends are unmapped.
+  // A huge page must begin at a multiple of its size. The code therefore maps one huge page more than it needs, and then unmaps the surplus
+  // at both ends.
   const std::uint64_t slack = huge ? huge_page : 0;
   void* mapped = ::mmap(nullptr, *size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) fail_with_bytes();

@@ -1,5 +1,5 @@
-// A Buffer owns memory that is aligned to 64 bytes. Large buffers are mapped, so that only pages that are used take physical memory, and
-// they ask the system for huge pages.
+// A Buffer owns memory that is aligned to 64 bytes. Large buffers are mapped from the system, so that only used pages take physical memory.
+// They also request huge pages.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace pumice::cpu {
 class Buffer {
  public:
   Buffer() = default;
-  // Throws out_of_memory, with `what` and the number of bytes in the message.
+  // Throws out_of_memory if the memory cannot be allocated, with `what` and the number of bytes in the message.
   Buffer(std::uint64_t bytes, const std::string& what);
   ~Buffer() { release(); }
   Buffer(Buffer&& other) noexcept { swap(other); }
@@ -32,11 +32,11 @@ class Buffer {
   }
   std::uint8_t* data_ = nullptr;
   std::uint64_t bytes_ = 0;
-  std::uint64_t mapped_ = 0;  // bytes to unmap; 0 if the buffer is from the heap
+  std::uint64_t mapped_ = 0;  // number of bytes to unmap; 0 if the buffer is from the heap
 };
 
-// Throws out_of_memory, with the numbers, if the system has less than `bytes` left. Without this check Linux would grant the memory and
-// kill the process later.
+// Throws out_of_memory, with both numbers of bytes in the message, if the system has less than `bytes` bytes of memory left. Without this
+// check, Linux would grant the memory and later kill the process.
 void check_memory(std::uint64_t bytes, const std::string& what);
 
 }  // namespace pumice::cpu

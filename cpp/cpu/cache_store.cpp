@@ -13,7 +13,7 @@ std::uint64_t checked_head_bytes(const CacheShape& shape, KvFormat format) {
   return static_cast<std::uint64_t>(kv_page_bytes(format, shape.key_dim, shape.value_dim));
 }
 
-// Bytes of one operation's state, a multiple of 64.
+// Returns the number of bytes of one operation's state, a multiple of 64.
 std::uint64_t checked_state_bytes(const StateShape& shape) {
   const std::int64_t row = mul_or_fail<std::int64_t>(strips_of(shape.cols), kStripCols * sizeof(float), "state");
   return static_cast<std::uint64_t>(

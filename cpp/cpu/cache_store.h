@@ -1,6 +1,5 @@
 // Stores the pages of a model's caches and the states of its recurrent layers. One page holds 32 positions of all caches in contiguous
-// memory. Within a page, the caches follow each other, and within a cache, the kv heads. One state holds the states of all operations,
-// which follow each other.
+// memory: cache after cache, and within a cache kv head after kv head. One state holds the states of all operations, one after another.
 #pragma once
 
 #include <span>
@@ -11,8 +10,8 @@
 
 namespace pumice::cpu {
 
-// The state of Scan is stored head after head, and a head in strips of 16 columns: each strip has its 16 numbers of every row, row after
-// row. Columns beyond the last are zeros. So one task works on one contiguous strip.
+// The state of Scan is stored head after head, and each head in strips of 16 columns. A strip has 16 numbers for each row, row after row,
+// so one task works on one contiguous strip. Columns beyond the last column are zeros.
 inline constexpr std::int32_t kStripCols = 16;
 constexpr std::int64_t strips_of(std::int32_t cols) { return (cols + kStripCols - 1) / kStripCols; }
 
@@ -37,12 +36,12 @@ class PageStore final : public CacheStore {
   std::int32_t pages() const { return pages_.count(); }
   std::int32_t states() const { return states_.count(); }
   std::uint8_t* page(std::int32_t id) const { return pages_.at(id); }
-  // Returns the offset, within a page, of kv head `head` of a cache.
+  // Returns the offset, in bytes within a page, of kv head `head` of a cache.
   std::uint64_t offset(CacheId cache, int head) const {
     const auto c = static_cast<std::size_t>(cache);
     return cache_offset_[c] + static_cast<std::uint64_t>(head) * head_bytes_[c];
   }
-  // Returns the numbers of one operation in a state.
+  // Returns the part of state `number` that belongs to operation state `id`.
   float* state(std::int32_t number, StateId id) const {
     return reinterpret_cast<float*>(states_.at(number) + state_offset_[static_cast<std::size_t>(id)]);
   }
@@ -55,9 +54,9 @@ class PageStore final : public CacheStore {
   Slabs pages_, states_;
 };
 
-// Returns the bytes of one page of caches with these shapes. Throws unsupported_model for impossible shapes.
+// Returns the number of bytes of one page with caches of these shapes. Throws unsupported_model for impossible shapes.
 std::uint64_t cache_page_bytes(std::span<const CacheShape> shapes, KvFormat format);
-// Returns the bytes of one state with all `shapes`.
+// Returns the number of bytes of one state that consists of all `shapes`.
 std::uint64_t state_bytes(std::span<const StateShape> shapes);
 
 }  // namespace pumice::cpu

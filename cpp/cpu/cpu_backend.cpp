@@ -19,7 +19,7 @@ namespace {
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int threads) : team_(std::make_shared<TeamHolder>(threads)) {
-    // Both functions read an environment variable. They are called here, so that a wrong value throws now and not in the middle of a load.
+    // Both functions read an environment variable. They are called here so that a wrong value throws here and not in the middle of a load.
     kernels();
     sgemm_by_blas();
   }
@@ -76,7 +76,7 @@ class CpuBackend final : public Backend {
     cost.page = cache_page_bytes(program.caches, format);
     cost.state = state_bytes(program.states);
     if (rows == 0) return cost;
-    // Scratch is computed for one text of `rows` tokens, all of whose rows are selected.
+    // The scratch memory is that of a batch with one text of `rows` tokens, all of whose rows are selected.
     const Segment text{0, static_cast<std::int32_t>(rows), 0, {}};
     const std::vector<std::int32_t> selected(plan.facts.takes_selected ? static_cast<std::size_t>(rows) : 0);
     Batch batch;
@@ -91,8 +91,8 @@ class CpuBackend final : public Backend {
 
   std::int32_t ranks(const MatrixShape& head, std::uint64_t step_bytes) const override { return sketch_ranks(head, step_bytes); }
 
-  // 144 rows are divided into two blocks of 72 (block_rows()), which are whole tiles of 6 rows. With so few rows, the activations of a
-  // small encoder stay in a core's L2 cache or close to it.
+  // Products divide 144 rows into two blocks of 72 rows (block_rows()), which are whole tiles of 6 rows. With so few rows, the activations
+  // of a small encoder stay in a core's L2 cache or are only a little larger.
   std::int64_t batch_rows() const override { return 144; }
 
   int workers() const override { return team_->threads(); }

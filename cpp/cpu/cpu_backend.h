@@ -7,7 +7,7 @@
 
 namespace pumice::cpu {
 
-// If `threads` is 0, the backend has os::default_threads() threads.
+// Makes a CPU backend with `threads` threads, or with os::default_threads() threads if `threads` is 0.
 std::shared_ptr<Backend> make_backend(int threads);
 
 }  // namespace pumice::cpu

@@ -27,18 +27,18 @@ class BatchRun final : public Job {
       if (cut_.shared_out) shares_.deal(cut_.tasks);
       if (cut_.tasks > 1) return cut_.tasks;
       run_.cancel.check();
-      task(0, thread);  // a single task runs here, because a phase of its own would cost a barrier
+      task(0, thread);  // a single task runs here, because a phase for one task would cost a barrier
     }
   }
 
   void task(std::int64_t index, int thread) override {
-    // `index` only says that the team granted one task. Shares chooses the task.
+    // `index` only shows that the team granted this thread one task. Shares then chooses which task the thread runs.
     if (cut_.shared_out) index = shares_.take(thread);
     std::visit([&](const auto& s) { cpu::task(run_, s, cut_, index, thread); }, *now_);
   }
 
  private:
-  // These four members are written only between phases.
+  // run_, step_, now_ and cut_ are written only between phases.
   Run run_;
   std::size_t step_ = 0;
   const Step* now_ = nullptr;
@@ -77,8 +77,8 @@ ProgramExecutable::ProgramExecutable(Program program, std::shared_ptr<const Pack
   constants_.zeros.assign(widest, 0.0f);
 }
 
-// Computes the bias of a part into whose matrix a norm is folded. With x = weight * y + bias (Folded), scale W x + b = scale (W weight) y +
-// (scale W bias + b). The term in the last parentheses is the new bias.
+// Computes the new bias of a part whose matrix a norm is folded into. With x = weight * y + bias (Folded), scale W x + b = scale (W weight)
+// y + (scale W bias + b). The term in the last parentheses is the new bias.
 void ProgramExecutable::fold_bias(ProductPart& part, float scale) {
   const PackedMatrix& matrix = weights_->matrix(part.weight);
   if (!matrix.folded) return;
@@ -122,7 +122,7 @@ void ProgramExecutable::run(Workspace& workspace, CacheStore* caches, const Batc
   } else {
     run_alone(run, cancel);
   }
-  cancel.check();  // throws if a task was cancelled, because its rows are then unfinished
+  cancel.check();  // throws if the run was cancelled, because some rows are then not computed
 }
 
 }  // namespace pumice::cpu

@@ -9,9 +9,12 @@
 namespace pumice::cpu {
 namespace {
 
-constexpr float kFade = 0.98f;  // factor by which the weight of a step falls at each later step of its layer
+// For each layer, recent steps have weights that are summed per expert. At each new step, the weights of all earlier steps are multiplied
+// by kFade.
+constexpr float kFade = 0.98f;
 
-// The size of an expert's unit in the cache, and the offset of each matrix in it.
+// The layout of one expert in the cache. All matrices of the expert are in one unit; `bytes` is the size of the unit, `at` the offset of
+// each matrix in it.
 struct UnitShape {
   std::uint64_t bytes = 0;
   std::vector<std::uint64_t> at;
@@ -31,9 +34,10 @@ UnitShape unit_of(const ExpertLayer& layer, const WeightShapes& weights) {
   return unit;
 }
 
-// Experts of equal size.
+// The experts that have equal sizes, in all layers.
 struct SizeClass {
-  std::uint64_t all = 0, least = 0;  // bytes of all experts, and of the layer that has the most
+  // `all`: bytes of all these experts; `least`: bytes of the experts of the layer that has the most of them
+  std::uint64_t all = 0, least = 0;
 };
 std::map<std::uint64_t, SizeClass> size_classes(std::span<const ExpertLayer> layers, const WeightShapes& weights) {
   std::map<std::uint64_t, SizeClass> classes;
@@ -96,7 +100,7 @@ ExpertCache::ExpertCache(std::vector<ExpertLayer> layers, std::vector<Matrix> so
     fail(ErrorKind::out_of_memory, "a cache of ", bytes, " bytes for experts is too small: the experts of one layer take ", total.least,
          " bytes");
   }
-  // Each pool gets what it needs at least, and its share of the rest.
+  // Each pool gets its least number of bytes, and a part of the remaining bytes.
   std::map<std::uint64_t, std::uint64_t> taken;
   std::uint64_t needed = 0;
   const double rest = static_cast<double>(bytes - total.least) / static_cast<double>(std::max<std::uint64_t>(1, total.all - total.least));
@@ -173,8 +177,8 @@ void ExpertCache::fill(const Parallel& parallel, const std::function<void(std::u
     for (Place& place : pool.places) place.whole = place.layer >= 0;
 }
 
-// Returns in which share of the recent steps of its layer the expert was chosen. The result is exactly 1 for every expert that all steps
-// chose, so that such experts count as equal.
+// Returns the weighted fraction of the recent steps of the expert's layer in which the expert was chosen. The result is exactly 1 for every
+// expert that was chosen in all steps, so that such experts compare as equal.
 float ExpertCache::share(const Place& place) const {
   const Layer& layer = layers_[static_cast<std::size_t>(place.layer)];
   return layer.steps == 0 ? 0 : layer.chosen[static_cast<std::size_t>(place.expert)] / layer.steps;
@@ -193,7 +197,7 @@ void ExpertCache::take_places(std::size_t l, std::span<const std::int32_t> exper
   Layer& layer = layers_[l];
   Pool& pool = pools_[layer.pool];
   struct Candidate {
-    float share;  // -1 if the place is free
+    float share;  // ExpertCache::share(), or -1 if the place is free
     std::uint64_t pass;
     std::int32_t place;
   };
@@ -258,10 +262,11 @@ std::int64_t ExpertPass::begin(std::int32_t layer, std::span<const std::int32_t>
   ExpertCache::Layer& of = cache_->layers_[layer_];
   ExpertCache::Pool& pool = cache_->pools_[of.pool];
   const std::uint64_t pass = ++cache_->passes_;
-  for (float& chosen : of.chosen) chosen = chosen < 1e-20f ? 0 : chosen * kFade;  // denormal numbers are slow
+  // smaller values become 0, because denormal numbers are slow
+  for (float& chosen : of.chosen) chosen = chosen < 1e-20f ? 0 : chosen * kFade;
   of.steps = of.steps * kFade + 1;
   panels_.clear();
-  // First the experts that are in the cache are marked, so that none of them gives up its place.
+  // Marks the experts that are already in the cache as needed by this pass, so that take_places() does not replace any of them.
   std::vector<std::int32_t> missing;
   std::vector<bool> seen(of.units.size());
   for (const std::int32_t e : experts) {
@@ -287,7 +292,8 @@ void ExpertPass::read(std::int64_t panel, int thread) {
   try {
     cache_->read(panels_[static_cast<std::size_t>(panel)], layer_, thread);
   } catch (const Error&) {
-    if (cache_->require_unchanged) cache_->require_unchanged();  // a changed file explains the error, such as a NaN among the weights
+    // a change of the file explains errors such as a NaN among the weights, so it is reported instead
+    if (cache_->require_unchanged) cache_->require_unchanged();
     throw;
   }
 }

@@ -1,5 +1,5 @@
-// Packed experts of a model whose weights do not all fit into memory. The cache has a fixed size. An expert that a row chooses and that is
-// not in the cache is read from the model's file and packed, and takes the place of another expert.
+// A cache of fixed size for the packed experts of a model whose weights do not all fit into memory. If a row chooses an expert that is not
+// in the cache, the expert is read from the model's file, packed, and stored in place of another expert.
 #pragma once
 
 #include <atomic>
@@ -17,53 +17,54 @@
 
 namespace pumice::cpu {
 
-// The matrices of one operation Experts. The cache holds an expert's parts of all these matrices, or none of them.
+// The matrices of one Experts operation. The cache holds an expert's parts of all these matrices, or of none.
 struct ExpertLayer {
   std::vector<std::size_t> matrices;  // indices in Weights::matrices
   bool operator==(const ExpertLayer&) const = default;
 };
 
-// Returns the layers of all operations Experts in these programs, each once. A matrix that two different layers use is in none of them.
+// Returns one ExpertLayer for each different set of matrices of the Experts operations in these programs. A matrix that two different
+// layers use is in none of them.
 std::vector<ExpertLayer> expert_layers(std::span<const Program* const> programs);
 
-// The bytes of all packed experts, and the least bytes of an ExpertCache for them: all experts of one layer of each size, because a step
-// with many rows needs all experts of a layer at once.
+// `all` is the number of bytes of all packed experts. `least` is the smallest size of an ExpertCache for them. A step with many rows needs
+// all experts of a layer at the same time, so for each size of experts the cache must have room for all experts of the largest layer.
 struct ExpertBytes {
   std::uint64_t all = 0, least = 0;
 };
 ExpertBytes expert_bytes(std::span<const ExpertLayer> layers, const WeightShapes& weights);
 
-// Experts of equal size share a pool of places. Each pool has room for its largest layer. The rest of the cache is divided in proportion to
-// the other bytes of each pool's experts.
+// Experts of equal size share a pool of places. Each pool has room for its largest layer. The other bytes of the cache are divided among
+// the pools in proportion to the bytes that each pool's experts still need.
 //
-// An expert that must be read replaces the expert that was chosen in the smallest share of the recent steps of its layer (about 50 steps,
-// of which later ones count more). If shares are equal, it replaces the one that was needed last: a step goes through the layers in order,
-// so the expert that was needed last is needed again the latest. (If the least recently needed expert were replaced, each step of a long
-// prompt would read all experts.)
+// An expert that must be read replaces the expert with the lowest ExpertCache::share(): the fraction of the recent steps of its layer in
+// which the expert was chosen (about 50 steps, with higher weights for later steps). Among equal fractions, it replaces the expert that was
+// needed most recently. A step runs the layers in order, so the expert that was needed most recently is the last one to be needed again.
+// (If the least recently needed expert were replaced, each step of a long prompt would read all experts.)
 class ExpertCache {
  public:
-  // `matrices` gets the addresses of experts. `sources` and `matrices` are indexed by ExpertLayer::matrices. Throws out_of_memory if
-  // `bytes` is less than the least bytes or cannot be allocated.
+  // Writes the addresses of experts to `matrices`. The numbers in ExpertLayer::matrices are indices in `sources` and `matrices`. Throws
+  // out_of_memory if `bytes` is less than ExpertBytes::least or cannot be allocated.
   ExpertCache(std::vector<ExpertLayer> layers, std::vector<Matrix> sources, std::vector<PackedMatrix>& matrices, std::uint64_t bytes,
               int threads);
 
   std::uint64_t bytes() const { return arena_.bytes(); }
-  std::uint64_t hits() const { return hits_.load(); }    // how often a step found an expert that it needed in the cache
+  std::uint64_t hits() const { return hits_.load(); }    // how often a step needed an expert that was in the cache
   std::uint64_t reads() const { return reads_.load(); }  // how often a step had to read an expert from the file
-  // Called after experts were read. Throws if the file has changed.
+  // Called after experts were read. Throws if the model's file has changed.
   std::function<void()> require_unchanged;
 
-  // Reads all experts once, so that damage is found during the load, and keeps the first ones that find a place. parallel() runs jobs as
-  // Team::parallel() does; `done` is called with the number of bytes that a job has read.
+  // Reads all experts once, so that damaged data are found during the load, and keeps experts until all places are used. `parallel` runs
+  // jobs as Team::parallel() does. `done` is called with the number of bytes that a job has read.
   using Parallel = std::function<void(std::int64_t jobs, const std::function<void(std::int64_t index, int thread)>& job)>;
   void fill(const Parallel& parallel, const std::function<void(std::uint64_t bytes)>& done);
 
  private:
   friend class ExpertPass;
   struct Place {
-    std::int32_t layer = -1, expert = -1;  // -1: the place is free
+    std::int32_t layer = -1, expert = -1;  // index of the layer and of the expert; -1 if the place is free
     bool whole = false;                    // false while the expert's panels are being read
-    std::uint64_t pass = 0;                // the last pass that needed this expert
+    std::uint64_t pass = 0;                // number of the last pass that needed this expert
   };
   struct Pool {
     std::uint64_t unit_bytes = 0;
@@ -74,21 +75,21 @@ class ExpertCache {
   struct Layer {
     ExpertLayer matrices;
     std::size_t pool = 0;
-    std::vector<std::uint64_t> at;           // offset of each matrix in a unit
-    std::vector<const std::uint8_t*> units;  // by expert: address of its unit, or null
-    std::vector<std::int32_t> places;        // by expert: index in Pool::places, or -1
-    std::vector<float> chosen;               // by expert: sum of the weights of the layer's steps that chose it (kFade)
-    float steps = 0;                         // sum of the weights of all of the layer's steps
+    std::vector<std::uint64_t> at;           // [index in ExpertLayer::matrices]: offset of the matrix in a unit
+    std::vector<const std::uint8_t*> units;  // [expert]: address of the expert's unit; null if the expert is not in the cache
+    std::vector<std::int32_t> places;        // [expert]: index in Pool::places; -1 if the expert is not in the cache
+    std::vector<float> chosen;               // [expert]: sum of the weights (kFade) of those steps of the layer that chose the expert
+    float steps = 0;                         // sum of the weights of all steps of the layer
   };
 
-  // Puts experts of a layer, none of which is in the cache, in the place of others that the current pass does not need. Such places exist,
-  // because a pool has room for all experts of a layer.
+  // Assigns places to `experts` of a layer, none of which is in the cache. These places are free or hold experts that the current pass does
+  // not need. There are enough such places, because a pool has room for all experts of a layer.
   void take_places(std::size_t layer, std::span<const std::int32_t> experts);
   void free_place(Place& place);
-  // Derives what is where from the places whose experts were read completely. What else was begun is forgotten.
+  // Sets Layer::units and Layer::places again from the places whose experts were read completely. Frees all other places.
   void forget_unfinished();
-  // Called in the child of a fork if another thread of the parent was in a pass. Marks as absent the experts that this thread had not read
-  // completely. Never frees the buffers, because this thread may have been growing them.
+  // Called in the child of a fork if another thread of the parent was in a pass during the fork. Frees the places of experts that the other
+  // thread had not read completely. Leaks `buffers_` instead of freeing them, because the other thread might have been growing them.
   void take_over();
   float share(const Place& place) const;
   void add_panels_of(std::size_t layer, std::int32_t expert, std::vector<Panel>& panels) const;
@@ -100,14 +101,14 @@ class ExpertCache {
   std::vector<PackedMatrix>& matrices_;
   Buffer arena_;
   std::vector<Pool> pools_;
-  std::vector<PanelBuffers> buffers_;  // by thread
+  std::vector<PanelBuffers> buffers_;  // one element per thread
   std::uint64_t passes_ = 0;
   std::atomic<std::uint64_t> hits_{0}, reads_{0};
   ForkLock lock_;  // held during a pass
 };
 
-// The use of the cache by one run. From begin() to end(), which is the time of one operation Experts, the run alone uses the cache, and the
-// experts that it asked for stay where they are. If a pass is destroyed before the experts were read completely, they count as not read.
+// One run's use of the cache for one Experts operation. From begin() to end(), no other run uses the cache, and the experts that begin()
+// was called with keep their places. If a pass is destroyed before all_read(), the experts that it read are removed from the cache.
 class ExpertPass {
  public:
   explicit ExpertPass(ExpertCache* cache) : cache_(cache) {}
@@ -115,11 +116,11 @@ class ExpertPass {
   ExpertPass(const ExpertPass&) = delete;
   ExpertPass& operator=(const ExpertPass&) = delete;
 
-  // Waits until no other run uses the cache, and makes room for the given experts of a layer; each may be given several times. Returns the
-  // number of panels that read() must read before the experts are used.
+  // Waits until no other run uses the cache, and makes room for the given experts of a layer. `experts` may contain an expert several
+  // times. Returns the number of panels that must be read with read() before the experts are used.
   std::int64_t begin(std::int32_t layer, std::span<const std::int32_t> experts);
-  void read(std::int64_t panel, int thread);  // any thread; throws what reading throws, or that the file has changed
-  void all_read();                            // the experts can be used now
+  void read(std::int64_t panel, int thread);  // thread-safe; throws if the panel cannot be read or the file has changed
+  void all_read();                            // must be called after all panels were read; the experts can then be used
   void end();
 
  private:

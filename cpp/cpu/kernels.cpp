@@ -1,4 +1,4 @@
-// Chooses the kernels, once, by what the processor and the operating system support.
+// Chooses the kernels once, by the instructions that the processor and the operating system support.
 #include "cpu/kernels.h"
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 namespace pumice::cpu {
 namespace {
 
-// An instruction set, and whether this machine runs it.
+// An instruction set. `runs` is true if this machine supports it.
 struct Known {
   bool runs;
   Kernels kernels;
 };
-// Returns all instruction sets of this processor family, best first.
+// Returns all instruction sets of this processor family, the best one first.
 const auto& known() {
   static const auto all = std::to_array<Known>({
 #define PUMICE_ISA(name, matrix, rows, options) {runs_##name(), {#name, matrix, rows}},

@@ -2,8 +2,8 @@
 // instruction set, once, at run time.
 // Rules for every kernel:
 // - Integer sums are exact.
-// - Float sums run over 16 virtual lanes, in one fixed order that depends only on the shape of the weight. Fused multiply-adds are called
-// explicitly. So a row's bits do not depend on the number of rows in a call, on the thread, or on the instruction set.
+// - Float sums use 16 virtual lanes, in one fixed order that depends only on the shape of the weight. Fused multiply-adds are written
+//   explicitly. The bits of a row therefore do not depend on the number of rows in a call, on the thread, or on the instruction set.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ namespace pumice::cpu {
 
 // ---------------------------------------------------------------- matrix products
 // Weights are stored in groups of 16 rows (R16). The kernel that computes the 16 outputs of a group reads the group's memory in order, from
-// the first column to the last. If the last group has fewer than 16 rows, it is filled up with rows of zeros. Group g starts at g *
-// group_bytes(cols).
+// the first column to the last. If the last group has fewer than 16 rows, rows of zeros fill it. Group g starts at g * group_bytes(cols).
 inline constexpr int kGroupRows = 16;
 inline constexpr int kQuantBlock = 32;  // number of activations that share one int8 scale
 
-// Activations as int8 codes: x ~ scale * code with codes in [-127, 127], and one scale for each row and block of 32 columns. Q8_0 is
-// quantized in the same way (Dettmers et al. 2022 call it absmax). The arrays are block-major, so that a tile of tokens reads memory in
-// order: codes[block][row][32], scales[block][row], sums[block][row][2] and scaled_sums[block][row]. `sums` has the sum of a block's first
-// 16 codes and that of its last 16 codes. scaled_sums has the scale times the sum of all 32 codes. Products with formats that have minima
-// multiply by scaled_sums. Computing it again for each group of rows took a tenth of the time of products with few tokens.
+// Activations as int8 codes: x ~ scale * code with codes in [-127, 127], and one scale for each row and block of 32 columns. This is the
+// quantization of Q8_0 (Dettmers et al. 2022 call it absmax). The arrays are block-major, so that a tile of tokens reads memory in order:
+// codes[block][row][32], scales[block][row], sums[block][row][2] and scaled_sums[block][row]. `sums` has two numbers per block: the sum of
+// the first 16 codes and the sum of the last 16 codes. `scaled_sums` has the scale times the sum of all 32 codes, which products with
+// formats that have minima use. Without `scaled_sums`, each group of rows would compute these numbers again, which took a tenth of the time
+// of products with few tokens.
 struct QuantRows {
   std::int8_t* codes = nullptr;
   float* scales = nullptr;
@@ -35,8 +35,8 @@ struct QuantRows {
   std::int64_t rows = 0, cols = 0;  // rows: number of rows in each block of the arrays
 };
 
-// Computes out[t * out_stride + r] = sum over k of W[r][k] * x[first + t][k] for r in [0, rows) and t in [0, count); ProductF32 has no
-// `first`, so its x points to the first row. `groups` points to the first group. `rows` need not be a multiple of 16, and nothing is
+// Computes out[t * out_stride + r] = sum over k of W[r][k] * x[first + t][k] for r in [0, rows) and t in [0, count). ProductF32 has no
+// argument `first`; its x points to the first row. `groups` points to the first group. `rows` need not be a multiple of 16, and nothing is
 // written outside `out`. Every x_stride gives correct results; activation_stride() in lowering.h returns a fast one.
 using ProductInt8 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const QuantRows& x, std::int64_t first,
                              std::int64_t count, float* out, std::int64_t out_stride);
@@ -44,17 +44,17 @@ using ProductF32 = void (*)(const std::uint8_t* groups, std::int64_t rows, std::
                             std::int64_t count, float* out, std::int64_t out_stride);
 
 // Fixed point, for float weights that may be rounded (Rounding::floats). There is one scale for each row and 64 columns: w ~ scale * code
-// with |code| <= 4095 for weights, and x ~ scale * code with |code| <= 8191 for activations. So the sum of the 64 products of a block fits
-// in 32 bits. vpmaddwd adds 16 products per instruction, a float32 multiply-add 8. On AVX2 this is 1.5 times as fast as float32, and the
-// weights take 0.53 of the bytes. The rounding errors are 1/20 of those of int8.
+// with |code| <= 4095 for weights, and x ~ scale * code with |code| <= 8191 for activations. The sum of the 64 products of a block then
+// fits in 32 bits. The instruction vpmaddwd adds 16 products, a float32 multiply-add only 8. On AVX2, fixed point is 1.5 times as fast as
+// float32, and its weights take 0.53 times the bytes. Its rounding errors are 1/20 of those of int8.
 inline constexpr int kFixedBlock = 64;
 inline constexpr std::int64_t kFixedWeight = 4095, kFixedActivation = 8191;
 static_assert(kFixedBlock * kFixedWeight * kFixedActivation <= INT32_MAX);
 static_assert(kFixedWeight + kFixedActivation <= INT16_MAX &&
               kFixedBlock / 2 * kFixedActivation * kFixedActivation <= INT32_MAX);  // so that FixedRows::starts fit in 32 bits
 
-// Activations in fixed point, block-major like QuantRows: codes[block][row][64], scales[block][row] and starts[block][row]. The codes of
-// columns past `cols` are zeros. A start is minus the sum of c0 c2 + c1 c3 over all groups (c0, c1, c2, c3) of four neighbouring codes of a
+// Activations in fixed point, block-major like QuantRows: codes[block][row][64], scales[block][row] and starts[block][row]. Codes in
+// columns past `cols` are zeros. A start is minus the sum of c0 c2 + c1 c3 over all sets (c0, c1, c2, c3) of four neighbouring codes of a
 // block. matrix/fixed.h explains what starts are for.
 struct FixedRows {
   std::int16_t* codes = nullptr;
@@ -64,24 +64,25 @@ struct FixedRows {
 };
 
 using ProductFixed = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
-                              std::int64_t count, float* out, std::int64_t out_stride);  // arguments as in ProductInt8
+                              std::int64_t count, float* out, std::int64_t out_stride);  // has the same arguments as ProductInt8
 
 struct FixedKernels {
   std::int64_t (*group_bytes)(std::int64_t cols);  // returns a multiple of 64
-  // Packs `rows` rows (at most 16) of `cols` floats, which follow each other, into one group. Missing rows become zeros.
+  // Packs `rows` rows (at most 16) of `cols` floats, which are contiguous, into one group. Missing rows become zeros.
   void (*pack_group)(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
   ProductFixed product;
 };
 
 // 8-bit codes for weights and activations, for encoders with quantize="q8_0" (Rounding::bytes). There is one scale for each row and
-// kByteBlock columns. Weights are w ~ scale * code with |code| <= 127. Activations are x ~ scale * code, where the codes of a block come
-// from a range of 256 consecutive integers that includes 0. So no codes are wasted if a block's activations are not symmetric about 0.
-// Some instruction sets can multiply unsigned bytes by signed bytes and add the products in 32 bits. Their kernels take the codes of
-// activations as bytes, counted from the lowest code (ByteRows). The kernels of other instruction sets take them as 16-bit words (FixedRows
+// kByteBlock columns. Weights are w ~ scale * code with |code| <= 127. Activations are x ~ scale * code, where the codes of a block are
+// within a range of 256 consecutive integers that includes 0. No codes are wasted if a block's activations are not symmetric about 0. Some
+// instruction sets can multiply unsigned bytes by signed bytes and add the products in 32 bits. In their kernels, the activations' codes
+// are bytes that count from the lowest code (ByteRows). In the kernels of other instruction sets, the codes are 16-bit words (FixedRows
 // with one scale and one start for each row and kByteBlock columns). Both kinds of kernels compute the same integers.
 inline constexpr int kByteBlock = 64;
-// The distance, before rounding, between the code of a block's smallest value (or of 0, if no value is below 0) and the code of its largest
-// value (or of 0, if no value is above 0). It is less than 255, because both ends may be rounded outwards.
+// A block's scale is chosen so that, before rounding, two codes are kByteSteps apart: the code of the block's smallest value (or of 0 if no
+// value is below 0), and the code of its largest value (or of 0 if no value is above 0). kByteSteps is less than 255, because both codes
+// may be rounded outwards.
 inline constexpr std::int32_t kByteSteps = 254;
 
 // Activations as bytes: codes[block][row][kByteBlock], scales[block][row] and zeros[block][row]. An element of `zeros` is the code of the
@@ -93,44 +94,44 @@ struct ByteRows {
   std::int64_t rows = 0, cols = 0;  // rows: number of rows in each block of the arrays
 };
 
-// Arguments as in ProductInt8, except that `cols` must be a multiple of 64.
+// Has the same arguments as ProductInt8, except that `cols` must be a multiple of 64.
 using ProductBytes = void (*)(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const ByteRows& x, std::int64_t first,
                               std::int64_t count, float* out, std::int64_t out_stride);
 
 struct ByteKernels {
-  std::int64_t (*group_bytes)(std::int64_t cols);                                                      // a multiple of 64
-  void (*pack_group)(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);  // as in FixedKernels
+  std::int64_t (*group_bytes)(std::int64_t cols);                                                      // returns a multiple of 64
+  void (*pack_group)(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);  // like FixedKernels::pack_group
   ProductFixed of_words;  // exactly one of of_words and of_bytes is null
   ProductBytes of_bytes;
 };
 
 struct FormatKernels {
   std::int64_t (*group_bytes)(std::int64_t cols);  // returns a multiple of 64
-  // Packs `rows` rows of the file (at most 16), which lie row_stride bytes apart, into one group. Missing rows become zeros.
+  // Packs `rows` rows (at most 16) of the file, which begin row_stride bytes apart, into one group. Missing rows become zeros.
   void (*pack_group)(const std::uint8_t* source, std::int64_t row_stride, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
   // Converts row `lane` of a group to floats, with the same bits as unpack() in core/formats.h.
   void (*unpack_row)(const std::uint8_t* group, int lane, std::int64_t cols, float* out);
-  ProductF32 product_f32;  // does not round activations; for compute="float32" and for float weights
-  // May round activations to bfloat16. This is the same function as product_f32, except for BF16 weights on avx512_bf16. That kernel is the
-  // only one whose bits differ from those of other instruction sets (docs/numerics.md). A row's bits do not depend on the other rows there,
-  // either.
+  ProductF32 product_f32;  // does not round activations; used for compute="float32" and for float weights
+  // May round activations to bfloat16. This is the same function as product_f32, except for BF16 weights on avx512_bf16. The kernel for
+  // BF16 weights on avx512_bf16 is the only kernel whose bits differ from those of other instruction sets (docs/numerics.md). In this
+  // kernel too, the bits of a row do not depend on the other rows.
   ProductF32 product_bf16;
-  ProductInt8 product_int8;  // null for formats that are not quantized (info(format).quantized)
-  // Multiplies weights that are not rounded by activations in fixed point (FixedRows). Null except for Q8_0, where it costs no more than
+  ProductInt8 product_int8;  // null if the format is not quantized (info(format).quantized)
+  // Multiplies weights, which it does not round, by activations in fixed point (FixedRows). Null except for Q8_0, where it is as fast as
   // product_int8.
   ProductFixed product_fixed;
 };
 
 // How kernels for few tokens prefetch weights.
 struct Fetch {
-  std::int32_t ahead;  // distance in bytes from the address that is being read
-  bool to_l2;          // true: into L2; false: into L1
+  std::int32_t ahead;  // distance in bytes between the address that the kernel reads and the address that it prefetches
+  bool to_l2;          // true: prefetch into L2; false: prefetch into L1
 };
 struct Fetches {
-  Fetch two;   // for 1 and 2 tokens
-  Fetch more;  // for more tokens
+  Fetch two;   // used for 1 and 2 tokens
+  Fetch more;  // used for more tokens
 };
-const Fetches& fetches();  // returns the choice for this processor; processor_FAMILY.cpp has the distances and the reasons
+const Fetches& fetches();  // returns the settings for this processor; processor_FAMILY.cpp has the distances and the reasons
 
 struct MatrixKernels {
   FormatKernels formats[kFormatCount];
@@ -140,26 +141,26 @@ struct MatrixKernels {
 };
 
 // ---------------------------------------------------------------- rows
-// The page of one kv head holds the keys and values of kPageTokens (32) positions. Keys are stored as [key_dim][32], so that one pass
-// computes 32 scores without horizontal sums. Values are stored as [32][value_dim]. With q8_0, there are also two float scales per
-// position, one for the key and one for the value. A page then has the codes of the keys, the scales of the keys, the codes of the values
-// and the scales of the values, in this order.
+// The page of one kv head holds the keys and values of kPageTokens (32) positions. Keys are stored as [key_dim][32], so that one pass over
+// the keys computes 32 scores without horizontal sums. Values are stored as [32][value_dim]. With q8_0, there are also two float scales per
+// position, one for the key and one for the value. A page then has, in this order, the codes of the keys, the scales of the keys, the codes
+// of the values and the scales of the values.
 
-// One query, the keys that it sees, and what is added to its scores.
+// One query, the range of keys that it attends to, and the terms that are added to its scores.
 struct Query {
   const float* q;                    // key_dim values, already rotated by rope
-  std::int64_t first_key, last_key;  // the query sees keys [first_key, last_key)
+  std::int64_t first_key, last_key;  // the query attends to keys [first_key, last_key)
   // Two terms that depend on the distance d = key - position are added to the score of a key: bias[clamp(d, -reach, reach) + reach], if
   // `bias` is not null, and -slope * |d|.
   std::int64_t position = 0;
   const float* bias = nullptr;
   float slope = 0.0f;
   // If AttendCall::places is not null, two more terms are added to the product of the query and key j: by_query[p] and by_key[j *
-  // by_key_stride + p], with p = places[clamp(d, -reach, reach) + reach]. If by_query or by_key is null, its term is left out.
+  // by_key_stride + p], with p = places[clamp(d, -reach, reach) + reach]. A term is left out if its pointer, by_query or by_key, is null.
   const float *by_query = nullptr, *by_key = nullptr;
 };
 
-// Attention processes keys in chunks of 256. Chunk c always consists of positions [256 c, 256 c + 256). For each query, a chunk gives a
+// Attention processes keys in chunks of 256. Chunk c always consists of positions [256 c, 256 c + 256). For each query, a chunk has a
 // partial result of value_dim + 2 floats: the maximum score, the sum of exp(score - maximum), and the sum of the values weighted with
 // exp(score - maximum). merge() combines the partial results in the order of the chunks.
 inline constexpr int kChunkKeys = 256;
@@ -172,12 +173,13 @@ struct AttendCall {
   const std::uint8_t* const* pages;  // addresses of the kv head's pages; pages[i] holds positions [32 i, 32 i + 32)
   std::int64_t chunk;                // index of the chunk
   std::int64_t reach = 0;            // `bias` and `places` clamp distances to [-reach, reach]
-  const float* places = nullptr;     // null, or 2 reach + 1 indices (Query), one for each distance
+  // 2 reach + 1 indices (see Query), one for each distance; null if the operation has no `places`
+  const float* places = nullptr;
   std::int64_t by_key_stride = 0;
 };
 
-// What is done with the result of a product: softcap(activation(scale * product + bias)) + residual. A scale of 1 or a softcap of 0 costs
-// nothing.
+// The operations on the result of a product: softcap(activation(scale * product + bias)) + residual. A scale of 1 and a softcap of 0 take
+// no time.
 struct Epilogue {
   const float* bias = nullptr;
   Activation activation = Activation::none;
@@ -187,14 +189,14 @@ struct Epilogue {
   float alpha_p = 0.0f, alpha_n = 0.0f;  // parameters of the activation xielu
 };
 
-// How two products are combined to a gated one (RowKernels::gate).
+// The operations that combine two products to a gated one (RowKernels::gate).
 struct Gating {
   const float *gate_bias = nullptr, *up_bias = nullptr;  // may be null
   Activation activation = Activation::none;
   float limit = 0.0f, shift = 0.0f;  // limit 0 means no limit
 };
 
-// How Route chooses experts (core/ops.h). bias and scales may be null.
+// The parameters of Route (core/ops.h). bias and scales may be null.
 struct RouteCall {
   std::int32_t experts, chosen, groups, kept;
   RouteScore score;
@@ -203,14 +205,14 @@ struct RouteCall {
   float floor, scale;
 };
 
-// The values from which the factors of one head's Scan are computed, row by row (core/ops.h).
+// The values from which the factors of one head's Scan are computed, for each row (core/ops.h).
 struct ScanGates {
-  const float *step, *beta;               // values of the first row; beta is null with the rule of Mamba-2
+  const float *step, *beta;               // values of the first row; beta is null for ScanRule::ssd
   std::int64_t step_stride, beta_stride;  // in floats, between rows
   float step_bias, rate, floor, strength;
 };
 
-// Rows of one head's Scan, and 16 columns of its state. These columns are called a strip; it has 16 numbers for each of key_dim rows.
+// Rows of one head's Scan, and 16 columns of its state. These columns are called a strip. A strip has 16 numbers for each of key_dim rows.
 struct ScanCall {
   const float *q, *k, *v;                     // values of the first row; v points to the strip's first column
   std::int64_t q_stride, k_stride, v_stride;  // in floats, between rows
@@ -223,7 +225,7 @@ struct ScanCall {
 };
 
 // Factors and offsets, one per column, that are applied to activations if the weight and bias of a norm are folded into the matrix that
-// multiplies them (Folded in packed_weights.h). Null if no norm is folded.
+// multiplies the activations (Folded in packed_matrix.h). Both pointers are null if no norm is folded.
 struct Turn {
   const float *scale = nullptr, *shift = nullptr;
 };
@@ -231,37 +233,39 @@ struct Turn {
 inline constexpr std::int64_t kSkip = 16;
 
 struct RowKernels {
-  // Quantize rows [0, count) of x to rows [first, first + count) of `out`.
+  // quantize() and quantize_fixed() quantize rows [0, count) of x to rows [first, first + count) of `out`.
   void (*quantize)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const QuantRows& out);
   void (*quantize_fixed)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const FixedRows& out);
-  // Quantize x * turn.scale + turn.shift, or x if turn.scale is null, to 8-bit codes (ByteKernels). quantize_words() stores the codes as
-  // words, with one scale and one start for each row and kByteBlock columns. quantize_bytes() stores them as bytes.
+  // quantize_words() and quantize_bytes() quantize x * turn.scale + turn.shift, or x if turn.scale is null, to 8-bit codes (ByteKernels).
+  // quantize_words() stores the codes as words, with one scale and one start for each row and kByteBlock columns. quantize_bytes() stores
+  // the codes as bytes.
   void (*quantize_words)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const Turn& turn,
                          const FixedRows& out);
   void (*quantize_bytes)(const float* x, std::int64_t x_stride, std::int64_t count, std::int64_t first, const Turn& turn,
                          const ByteRows& out);
-  // Normalize one row of n values. If `add` is not null, its values are added to the result. `out` may alias x or `add`.
+  // rms_norm() and layer_norm() normalize one row of n values. If `add` is not null, its values are added to the result. `out` may be the
+  // same array as x or `add`.
   void (*rms_norm)(const float* x, const float* weight, const float* add, float eps, std::int64_t n, float* out);
   void (*layer_norm)(const float* x, const float* weight, const float* bias, const float* add, float eps, std::int64_t n, float* out);
-  // Applies `how` to a tile of a product in place.
+  // Applies the operations in `how` to a tile of a product, in place.
   void (*epilogue)(float* out, std::int64_t out_stride, std::int64_t count, std::int64_t cols, const Epilogue& how);
   // Computes gate = activation(min(gate + gate_bias, limit)) * (clamp(up + up_bias, -limit, limit) + shift) for n values.
   void (*gate)(float* gate, const float* up, const Gating& how, std::int64_t n);
-  // Computes out = a * activation(b) * scale. b has n values, and each of them multiplies `repeat` neighbouring values of a. `out` may be
-  // the same array as a.
+  // Computes out = a * activation(b) * scale. b has n values, and each value multiplies `repeat` neighbouring values of a. `out` may be the
+  // same array as a.
   void (*multiply)(const float* a, const float* b, Activation activation, float scale, std::int64_t n, std::int64_t repeat, float* out);
-  // Computes out = scale * x + a + b. a and b may be null and are then left out.
+  // Computes out = scale * x + a + b. The terms a and b are left out if their pointers are null.
   void (*scale_add)(const float* x, float scale, const float* a, const float* b, std::int64_t n, float* out);
-  // Rotates one head in place; cos and sin hold dims / 2 values.
+  // Rotates one head in place; cos and sin have dims / 2 values.
   void (*rope)(float* head, const float* cos, const float* sin, int dims, bool interleaved);
   // Stores `count` rows of k and v of one kv head at positions [slot, slot + count) of a page. Strides are in floats.
   void (*kv_store)(KvFormat format, int key_dim, int value_dim, const float* k, const float* v, std::int64_t k_stride,
                    std::int64_t v_stride, int slot, int count, std::uint8_t* page);
-  // Computes the partial results of one chunk for queries[0, count), value_dim + 2 floats for each. `count` is at most kMaxQueries. If a
-  // query sees no key of the chunk, its maximum is -infinity and its sum 0.
+  // Computes the partial results of one chunk for queries[0, count), with value_dim + 2 floats per query. `count` is at most kMaxQueries.
+  // If a query attends to no key of the chunk, its maximum is -infinity and its sum is 0.
   void (*attend)(const AttendCall& call, const Query* queries, int count, float* partial);
-  // Merges the partial results of `chunks` chunks, which lie `stride` floats apart, into value_dim normalised values. `sink` is one more
-  // score, which has no value; -infinity means that there is none.
+  // Merges the partial results of `chunks` chunks, which are `stride` floats apart, into value_dim normalised values. `sink` is one more
+  // score, which adds no value; -infinity means that there is no sink.
   void (*merge)(const float* partials, std::int64_t chunks, std::int64_t stride, int value_dim, float sink, float* out);
   // Computes one row of Route.
   void (*route)(const RouteCall& call, const float* logits, float* out);
@@ -272,17 +276,17 @@ struct RowKernels {
   // Computes one row of Conv with n columns. rows[j] is multiplied by tap j; a null row counts as zeros.
   void (*conv)(const float* const* rows, const float* taps, const float* bias, int width, Activation activation, std::int64_t n,
                float* out);
-  // Computes, for each row, decay = exp(rate * dt), and gain = dt or, if beta is not null, strength * sigmoid(beta).
+  // Computes decay = exp(rate * dt) and gain for each row. With beta, gain is strength * sigmoid(beta); if beta is null, gain is dt.
   void (*scan_gates)(const ScanGates& call, std::int64_t rows, float* decay, float* gain);
-  // Computes `rows` rows (at least one) of Scan. `from` is the strip before the first row, and `to` becomes the strip after the last row.
-  // Both may be the same memory. v and out have `count` columns (1 to 16); the strip's other columns stay zero.
+  // Computes `rows` rows (at least one) of Scan. `from` is the strip before the first row. The strip after the last row is written to `to`,
+  // which may be the same memory as `from`. v and out have `count` columns (1 to 16); the strip's other columns stay zero.
   void (*scan)(const ScanCall& call, std::int64_t rows, int count, const float* from, float* to);
   // Pools rows [prompt, rows) of one segment into one row.
   void (*pool)(const float* x, std::int64_t x_stride, std::int64_t prompt, std::int64_t rows, std::int64_t n, PoolKind kind, float* out);
   // Returns log(sum of exp(x[i])) for n values.
   double (*log_sum_exp)(const float* x, std::int64_t n);
-  // Returns the length of the longest prefix of x, in whole blocks of kSkip values, in which every value is finite and at most `bound`.
-  // Ranking skips this prefix.
+  // Returns the length of the longest prefix of x, in whole blocks of kSkip values, in which every value is finite and at most `bound`. The
+  // search for the largest logits skips this prefix.
   std::int64_t (*skip)(const float* x, std::int64_t n, float bound);
 };
 
@@ -300,11 +304,13 @@ struct Kernels {
 #include "cpu/isa/sets.def"
 #undef PUMICE_ISA
 
-// Returns the kernels of the best instruction set that the processor and the operating system support, or of the instruction set that the
-// environment variable PUMICE_ISA names. Throws invalid_argument if this name is unknown or if this machine cannot run the instruction set.
-// The choice is made once.
+// Returns the kernels of the best instruction set that the processor and the operating system support. If the environment variable
+// PUMICE_ISA names an instruction set, returns the kernels of that set. Throws invalid_argument if the name is unknown or if this machine
+// cannot run the instruction set. The choice is made only once.
 const Kernels& kernels();
-std::span<const char* const> known_isas();    // all names, scalar first; all other lists of instruction sets are made from this one
-const Kernels* kernels_for(const char* isa);  // null if the name is unknown or this machine cannot run it; for tests and doctor()
+// returns all names, "scalar" first; all other lists of instruction sets are made from this list
+std::span<const char* const> known_isas();
+// Returns null if the name is unknown or if this machine cannot run the instruction set. Used by tests and doctor().
+const Kernels* kernels_for(const char* isa);
 
 }  // namespace pumice::cpu

@@ -127,7 +127,7 @@ class CpuLowering {
   }
 
   void operator()(const Rope& op) {
-    if (op.table.inv_freq.empty() && op.temperature_length == 0) return;  // leaves x as it is
+    if (op.table.inv_freq.empty() && op.temperature_length == 0) return;  // no step, because x does not change
     open_rope_store().ropes.push_back({op.x, op.head_dim, turns(op.table), op.temperature, op.temperature_length, op.temperature_offset});
     written(op.x);
   }
@@ -205,14 +205,14 @@ class CpuLowering {
     give_areas(plan_, lives_, program_.output, in_blocks_);
   }
 
-  // Called when an operation writes to `v`. Codes made from a view that overlaps v are no longer valid, and such a view no longer holds the
-  // output of a norm.
+  // Called when an operation writes to the view `v`. Codes that were made from a view that overlaps `v` are then no longer valid, and such
+  // a view no longer holds the output of a norm.
   void written(const View& v) {
     std::erase_if(quantized_now_, [&](const Quantized& q) { return overlap(q.view, v); });
     std::erase_if(made_by_norm_, [&](const Made& m) { return overlap(m.view, v); });
   }
 
-  // Returns the codes to which the activations of a product are quantized, or nothing if the product multiplies floats.
+  // Returns the kind of codes to which the activations of a product are quantized; empty if the product multiplies floats.
   std::optional<Codes> codes_of(const MatrixShape& shape, bool precise) const {
     const Packing packing = packing_of(shape);
     const bool rounded = packing == Packing::fixed || packing == Packing::bytes;
@@ -224,7 +224,7 @@ class CpuLowering {
     return info(shape.format).quantized ? std::optional(Codes::fixed) : std::nullopt;
   }
 
-  // Returns a part that multiplies floats by a matrix, or by the matrix of one expert.
+  // Returns a ProductPart that multiplies floats by a matrix (or, for Experts, by the matrix of one expert).
   ProductPart float_part(MatrixId weight, VectorId bias, std::int64_t col, bool precise) const {
     const MatrixShape& shape = weights_.matrices[static_cast<std::size_t>(weight)];
     ProductPart part{weight, bias, shape.rows_each(), shape.cols, static_cast<std::int32_t>(col), -1};
@@ -239,7 +239,7 @@ class CpuLowering {
     return part;
   }
 
-  // ---------------------------------------------------------------- what is made once
+  // ---------------------------------------------------------------- quantized activations, each made once
   bool fold_alike(MatrixId a, MatrixId b) const {
     if (a == MatrixId::none || b == MatrixId::none) return a == b;
     return folded_.empty() || folded_[static_cast<std::size_t>(a)] == folded_[static_cast<std::size_t>(b)];
@@ -261,7 +261,7 @@ class CpuLowering {
     quantized_now_.push_back({in, id});
     for (const Made& made : made_by_norm_) {
       NormStep& norm = std::get<NormStep>(plan_.steps[made.step]);
-      if (made.view == in) {  // the norm's loop quantizes each row while it is in the L1 cache
+      if (made.view == in) {  // the norm's loop quantizes each row while the row is in the L1 cache
         norm.quantized.push_back(id);
         lives_.quantized.back().at(static_cast<std::int64_t>(made.op));
         return id;
@@ -283,7 +283,7 @@ class CpuLowering {
     plan_.steps.push_back(RestStep{sketching, std::move(step)});
   }
 
-  // ---------------------------------------------------------------- pairs of a row and one of its experts
+  // ---------------------------------------------------------------- pairs (a row and one of its experts)
   std::int32_t pair_codes(std::int64_t cols, Codes codes, std::int32_t chosen) {
     require(codes != Codes::bytes, "program '", program_.name, "': experts in codes of 8 bits");
     plan_.quantized.push_back({Rows::tokens, cols, -1, codes, MatrixId::none, chosen});
@@ -298,8 +298,8 @@ class CpuLowering {
     return static_cast<std::int32_t>(plan_.pairs.size()) - 1;
   }
 
-  // Adds the steps that gather the rows of `in` for `parts`, one step for each kind of codes and one for floats. Returns the index in
-  // CpuPlan::pairs of the floats, or -1 if no part multiplies floats.
+  // Adds the steps that gather the rows of `in` for `parts`: one step for each kind of codes that the parts need, and one for floats.
+  // Returns the index of the floats in CpuPlan::pairs, or -1 if no part multiplies floats.
   std::int32_t gather(const Experts& op, std::span<ProductPart* const> parts, std::int32_t chosen) {
     std::int32_t floats = -1;
     std::vector<std::pair<Codes, std::int32_t>> made;
@@ -328,7 +328,8 @@ class CpuLowering {
     return id;
   }
 
-  // Returns the step to which a Rope or Store is added: the last step, if it is a RopeStoreStep without a Store, otherwise a new one.
+  // Returns the RopeStoreStep that takes the next Rope or Store. This is the last step if it is a RopeStoreStep without a Store, and
+  // otherwise a new step.
   RopeStoreStep& open_rope_store() {
     auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStoreStep>(&plan_.steps.back());
     if (last == nullptr || last->shape.heads != 0) last = &std::get<RopeStoreStep>(plan_.steps.emplace_back(RopeStoreStep{}));
@@ -348,12 +349,12 @@ class CpuLowering {
   const WeightShapes& weights_;
   const Compute compute_;
   const std::vector<const Folded*>& folded_;
-  // True if a matrix has a Rounding other than `none`, as in encoders. The activations of matrices with `none` (a classifier's) are then
-  // not rounded to bfloat16.
+  // True if a matrix has a Rounding other than `none`, as in encoders. The activations of matrices with Rounding::none (for example a
+  // classifier's) are then not rounded to bfloat16.
   bool says_what_rounds_ = false;
   CpuPlan plan_;
   std::size_t op_ = 0;
-  std::vector<Quantized> quantized_now_;  // codes that still match the contents of their views
+  std::vector<Quantized> quantized_now_;  // codes that are still valid for the contents of their views
   std::vector<Made> made_by_norm_;
   PlanLives lives_;
   std::size_t tail_step_ = 0;

@@ -9,7 +9,7 @@ class NormSearch {
  public:
   explicit NormSearch(std::vector<NormBefore>& found) : found_(found) {}
 
-  // Only norms over whole rows with a weight are recorded, and only if nothing is added to their output. Other norms are not folded.
+  // A norm is recorded only if it normalizes whole rows, has a weight, and nothing is added to its output. Other norms are not folded.
   void operator()(const Norm& op) {
     written(op.out);
     if (op.group == 0 && !op.add && op.weight != VectorId::none) made_.push_back({op.out, {op.weight, op.bias}});
@@ -22,7 +22,8 @@ class NormSearch {
     for (const MatrixId id : {op.gate, op.up}) multiplied(id, op.in);
     written(op.out);
   }
-  // Experts multiply an input that is not folded into their matrices (packing_of() refuses codes of 8 bits).
+  // The input of Experts is not recorded, because no norm is folded into the matrices of experts (packing_of() refuses to round matrices of
+  // experts to 8-bit codes).
   void operator()(const Rope& op) { written(op.x); }
   void operator()(const Store&) {}
   void operator()(const auto& op) { written(op.out); }

@@ -1,4 +1,4 @@
-// Finds, in programs, the norm whose output a matrix multiplies.
+// For each matrix of some programs, finds the norm whose output the matrix multiplies.
 #pragma once
 
 #include <span>
@@ -8,15 +8,15 @@
 
 namespace pumice::cpu {
 
-// The weight and bias of a norm, whose output is x = normed * weight + bias. `weight` is VectorId::none if x is not the output of a norm or
+// The weight and bias of a norm with the output x = normed * weight + bias. `weight` is VectorId::none if x is not the output of a norm or
 // if the norm has no weight.
 struct NormBefore {
   VectorId weight = VectorId::none, bias = VectorId::none;
   bool operator==(const NormBefore&) const = default;
 };
 
-// Returns the norm before each matrix, by MatrixId. `matrices` is the number of matrices. If layers share a matrix (ALBERT), the last norm
-// counts.
+// Returns the norm before each matrix, indexed by MatrixId. `matrices` is the number of matrices. If layers share a matrix (ALBERT), the
+// norm before its last use counts.
 std::vector<NormBefore> norms_before(std::span<const Program* const> programs, std::size_t matrices);
 
 }  // namespace pumice::cpu

@@ -12,10 +12,11 @@
 namespace pumice::cpu {
 namespace {
 
-// Source bytes that one thread reads and packs at a time. The source and the packed groups fit together in an L2 cache of 512 KiB.
+// Number of source bytes that one thread reads and packs at a time. The source and the packed groups together fit in an L2 cache of 512
+// KiB.
 constexpr std::int64_t kPanelBytes = 192 * 1024;
-// Returns the bytes for the products of a matrix with a folded norm's bias. These bytes are reserved even if no norm is folded, because
-// cost() sees only one program and cannot know which norms are folded.
+// Returns the number of bytes for PackedMatrix::product_of_bias. These bytes are reserved even if no norm is folded, because cost() sees
+// only one program and cannot know which norms are folded.
 std::uint64_t bytes_of_products(const MatrixShape& matrix) {
   if (packing_of(matrix) != Packing::bytes) return 0;
   return static_cast<std::uint64_t>(round_up(matrix.rows_each(), kGroupRows) * matrix.experts) * sizeof(float);
@@ -29,7 +30,7 @@ bool sgemm_by_blas() {
     const std::string_view name = value ? value : "";
     if (name.empty() || name == "own") return false;
     std::string known = blas_name();
-    for (char& letter : known) letter |= 0x20;  // lower case
+    for (char& letter : known) letter |= 0x20;  // converts to lower case
     require(name == known, "the environment variable PUMICE_SGEMM is \"", name, "\"; known are own, ", known);
     if (!blas()) fail(ErrorKind::device, "PUMICE_SGEMM asks for ", blas_name(), ", which cannot be used: ", blas_why_not());
     return true;
@@ -42,7 +43,7 @@ Packing packing_of(const MatrixShape& matrix) {
           " experts cannot be rounded to 8 bits");
   if (matrix.format == Format::F32 && sgemm_by_blas()) return Packing::row_major;
   if (matrix.rounding == Rounding::bytes && matrix.has_floats) {
-    // 8-bit codes, stored as bytes or as words, require columns in whole blocks of 64.
+    // 8-bit codes require that the number of columns is a multiple of kByteBlock (64).
     return matrix.cols % kByteBlock == 0 ? Packing::bytes : Packing::format;
   }
   const bool floats = matrix.has_floats || !info(matrix.format).quantized;
@@ -51,7 +52,7 @@ Packing packing_of(const MatrixShape& matrix) {
 
 std::int64_t group_bytes_of(const MatrixShape& matrix) {
   const FormatInfo& format = info(matrix.format);
-  // No model has 2^31 rows or columns, and below that all later sums fit in 64 bits.
+  // No model has 2^31 rows or columns. With fewer rows and columns, none of the later sums overflows 64 bits.
   if (matrix.rows < 1 || matrix.cols < 1 || matrix.rows > INT32_MAX || matrix.cols > INT32_MAX || matrix.cols % format.block != 0) {
     fail(ErrorKind::unsupported_model, "tensor '", matrix.name, "' (", format.name, ") has ", matrix.rows, " rows of ", matrix.cols,
          " weights; needed: 1 to ", INT32_MAX, " of each, and rows of whole blocks of ", format.block);
@@ -71,7 +72,7 @@ std::uint64_t packed_bytes(const MatrixShape& matrix) {
   const std::int64_t group = group_bytes_of(matrix);
   if (packing_of(matrix) == Packing::row_major) {
     const auto rows = static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(matrix.rows, row_bytes(matrix.format, matrix.cols), "tensor"));
-    return checked_align(rows, 64).value();  // below 2^63
+    return checked_align(rows, 64).value();  // has a value, because `rows` is below 2^63
   }
   const std::int64_t groups = mul_or_fail<std::int64_t>(ceil_div(matrix.rows_each(), kGroupRows) * matrix.experts, group, "tensor");
   return static_cast<std::uint64_t>(groups) + bytes_of_products(matrix);
@@ -92,7 +93,8 @@ void PackedMatrix::unpack_row(std::int64_t row, float* out) const {
 // ---------------------------------------------------------------- panels
 namespace {
 
-// Multiplies `rows` rows of weights by a norm's weight, and computes their products with the norm's bias.
+// Multiplies `rows` rows of weights by a norm's weight, and writes the products of the unchanged rows with the norm's bias to
+// product_of_bias.
 void fold(const Folded& folded, std::int64_t rows, float* weights, float* product_of_bias) {
   for (std::int64_t r = 0; r < rows; ++r) {
     double sum = 0;
@@ -156,7 +158,8 @@ std::uint64_t PanelPacker::check(const Panel& panel) {
   return static_cast<std::uint64_t>(rows.count * stride_);
 }
 
-// Returns rows as the file has them. If they are not packed, they are read directly to their final address, `row_major`.
+// Returns rows in the file's format. If the matrix stays row-major, reads the rows directly to their final address, `row_major`; otherwise
+// into a buffer.
 const std::uint8_t* PanelPacker::read(std::int64_t first, std::int64_t rows, std::uint8_t* row_major) {
   std::uint8_t* to = row_major;
   if (packed_.packing != Packing::row_major) {

@@ -1,4 +1,4 @@
-// A matrix in the CPU's layout, groups of 16 rows (kernels.h), and how its bytes are packed from the rows of a file.
+// A matrix in the CPU's layout (groups of 16 rows, kernels.h), and the code that packs the rows of a file into this layout.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,16 @@
 
 namespace pumice::cpu {
 
-// How a matrix is stored. `format`: in groups, in the matrix's own format. `row_major`: as float32 rows like those of the file, for sgemm.
-// `fixed` and `bytes`: in groups, with float weights rounded to fixed point or to 8-bit codes (kernels.h), from which the original rows
-// cannot be recovered.
+// The form in which a matrix is stored:
+// - `format`: in groups, in the matrix's own format.
+// - `row_major`: as float32 rows in the file's order, for sgemm.
+// - `fixed` and `bytes`: in groups, with float weights rounded to fixed point or to 8-bit codes (kernels.h). The original rows cannot be
+//   recovered from these.
 enum class Packing : std::uint8_t { format, row_major, fixed, bytes };
 
-// A norm that is folded into the matrices that multiply its output x. With x = weight * y + bias, W x = (W weight) y + W bias. So products
-// multiply W weight by y = x * scale + shift. `weight` also contains factors that make the columns of W more even (evened_columns() in
-// packed_weights.cpp), and y contains their inverses.
+// A norm that is folded into the matrices that multiply its output x. With x = weight * y + bias, W x = (W weight) y + W bias. The matrices
+// are therefore packed as W weight, and multiply y = x * scale + shift. `weight` also contains factors that make the columns of W more even
+// (evened_columns() in packed_weights.cpp), and y contains the inverses of these factors.
 struct Folded {
   std::vector<float> weight, bias;
   std::vector<float> scale, shift;
@@ -28,7 +30,7 @@ struct Folded {
 struct PackedMatrix {
   std::string name;
   Format format = Format::F32;
-  std::int64_t rows = 0, cols = 0;  // rows: of all experts together
+  std::int64_t rows = 0, cols = 0;  // `rows` counts the rows of all experts together
   std::int32_t experts = 1;
   std::int64_t group_bytes = 0;
   const FormatKernels* kernels = nullptr;
@@ -36,66 +38,67 @@ struct PackedMatrix {
   Rounding rounding = Rounding::none;  // as in the source's MatrixShape
   bool has_floats = false;             // as in the source's MatrixShape
   const Folded* folded = nullptr;
-  // The product of each row with the bias of the folded norm. Null if no norm is folded.
+  // The product of each row with the bias of the folded norm; null if no norm is folded.
   float* product_of_bias = nullptr;
-  std::uint8_t* data = nullptr;    // address in PackedWeights::arena_; null if no program uses the matrix, or if it is in an ExpertCache
-  std::uint8_t* sketch = nullptr;  // the matrix's sketch (sketch.h) in PackedWeights::arena_, or null
-  // Only for matrices in an ExpertCache: the index of their ExpertLayer, the addresses of the experts of that layer (null for experts that
-  // are not in memory), and the offset of this matrix at each of these addresses.
+  // address in PackedWeights::arena_; null if no program uses the matrix or if the matrix is in an ExpertCache
+  std::uint8_t* data = nullptr;
+  std::uint8_t* sketch = nullptr;  // address in PackedWeights::arena_ of the matrix's sketch (sketch.h); null if there is none
+  // These three are used only for matrices in an ExpertCache: the index of the matrix's ExpertLayer, the addresses of that layer's experts
+  // (null for experts that are not in memory), and the offset of this matrix from an expert's address.
   std::int32_t cached_layer = -1;
   const std::uint8_t* const* cached = nullptr;
   std::int64_t cached_at = 0;
 
   bool present() const { return data != nullptr || cached != nullptr; }
   std::int64_t rows_each() const { return rows / experts; }
-  std::int64_t groups_each() const { return ceil_div(rows_each(), kGroupRows); }  // each expert begins a group of its own
+  std::int64_t groups_each() const { return ceil_div(rows_each(), kGroupRows); }  // each expert begins a new group
   std::int64_t expert_bytes() const;                                              // bytes of one expert's matrix
-  // Returns the address of one expert's matrix. An expert in an ExpertCache must be in memory (ExpertPass).
+  // Returns the address of one expert's matrix. If the matrix is in an ExpertCache, the expert must be in memory (ExpertPass).
   const std::uint8_t* expert(std::int64_t e) const { return cached ? cached[e] + cached_at : data + e * expert_bytes(); }
-  // Not for matrices in an ExpertCache.
+  // Must not be called for matrices in an ExpertCache.
   void unpack_row(std::int64_t row, float* out) const;
 };
 
-// Returns true if the environment variable PUMICE_SGEMM is the name of the BLAS library in lower case ("openblas", on macOS "accelerate").
-// Float32 weights then stay row-major, and the library multiplies them. With "own", the default, they are packed like all other weights.
+// Returns true if the environment variable PUMICE_SGEMM is the name of the BLAS library in lower case ("openblas", or "accelerate" on
+// macOS). Float32 weights then stay row-major, and the BLAS library multiplies them. With "own", the default, they are packed like all
+// other weights.
 bool sgemm_by_blas();
 Packing packing_of(const MatrixShape& matrix);
 
-// Returns the bytes of one group of a matrix. Throws as packed_bytes() does.
+// Returns the number of bytes of one group of a matrix. Throws the errors of packed_bytes().
 std::int64_t group_bytes_of(const MatrixShape& matrix);
-// Returns the bytes of a matrix after packing, a multiple of 64. Throws unsupported_model for an impossible shape, which the checks of
-// model files should have refused before.
+// Returns the number of bytes of a matrix after packing, a multiple of 64. Throws unsupported_model for an impossible shape, although the
+// checks of model files should already have refused such a shape.
 std::uint64_t packed_bytes(const MatrixShape& matrix);
 
 // Some groups of one expert's matrix, which one thread reads and packs at a time.
 struct Panel {
   std::size_t matrix;
   std::int32_t expert;
-  std::int64_t first_group, groups, bytes;  // bytes: of the source rows
+  std::int64_t first_group, groups, bytes;  // bytes: number of bytes of the source rows
 };
 // Adds the panels of one expert's matrix.
 void add_panels(std::vector<Panel>& panels, std::size_t matrix, const PackedMatrix& packed, std::int32_t expert);
 
-// The buffers of one thread.
+// The buffers that one thread uses to pack panels.
 struct PanelBuffers {
   std::vector<std::uint8_t> rows;
   std::vector<float> floats;  // rows of one group, as floats
 };
 
-// Packs panels of one matrix.
 class PanelPacker {
  public:
   PanelPacker(const Matrix& source, const PackedMatrix& packed, PanelBuffers& buffers);
 
-  // Packs a panel of an expert's matrix, whose packed bytes begin at `expert`. Returns the number of the panel's source bytes. Throws
-  // numeric for NaN and infinities. The last group of a panel may have fewer than 16 rows.
+  // Packs a panel of an expert's matrix. The packed matrix begins at address `expert`. Returns the number of the panel's source bytes.
+  // Throws numeric for NaN and infinities. The last group of a panel may have fewer than 16 rows.
   std::uint64_t pack(const Panel& panel, std::uint8_t* expert);
-  // Reads a panel and throws what pack() throws, but packs nothing.
+  // Reads a panel and throws the errors of pack(), but packs nothing.
   std::uint64_t check(const Panel& panel);
 
  private:
   struct Rows {
-    std::int64_t in_expert, first, count;  // the first row, counted within the expert and within the matrix
+    std::int64_t in_expert, first, count;  // index of the first row within the expert and within the matrix, and number of rows
   };
   Rows rows_of(const Panel& panel) const;
   const std::uint8_t* read(std::int64_t first, std::int64_t rows, std::uint8_t* row_major);
@@ -105,8 +108,8 @@ class PanelPacker {
   const Matrix& source_;
   const PackedMatrix& packed_;
   PanelBuffers& buffers_;
-  const std::int64_t stride_;  // bytes from one row of the source to the next
-  const bool from_floats_;     // the packer rounds floats that the source can give (Matrix::read_floats)
+  const std::int64_t stride_;  // number of bytes from one row of the source to the next
+  const bool from_floats_;     // true if pack() rounds the floats of Matrix::read_floats
 };
 
 }  // namespace pumice::cpu

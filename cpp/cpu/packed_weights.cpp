@@ -15,18 +15,19 @@
 namespace pumice::cpu {
 namespace {
 
-// Source bytes that are packed in one job of the team. The job takes about 10 ms at 10 GB/s.
+// Number of source bytes that the team packs in one job. A job takes about 10 ms at 10 GB/s.
 constexpr std::int64_t kTurnBytes = 64 * 1024 * 1024;
-// Weights that one job of make_sketches() reads, about 0.3 ms, and the jobs of one turn of the team.
+// Number of weights that one job of make_sketches() reads (about 0.3 ms), and number of these jobs in one turn of the team.
 constexpr std::int64_t kSketchJobWeights = 128 * 1024, kSketchJobs = 64;
 
 // ---------------------------------------------------------------- norms that are folded
 using MatrixPointers = std::vector<const Matrix*>;
 
-// Returns a factor for each column of the matrices that multiply one norm's output. The factor is the square root of the column's length
-// after folding, divided by the mean of these roots over all columns. A column is divided by its factor, and the activation that it
-// multiplies is multiplied by the factor, so that large columns lose less precision in both. (SmoothQuant, Xiao et al. 2023, also considers
-// the activations; this function considers only the weights.) Factors far from 1 are limited.
+// Returns a factor for each column of the matrices that multiply one norm's output. A column's factor is the square root of the column's
+// length after folding, divided by the mean of these roots over all columns, and limited to the range from 1/20 to 20. Each column is
+// divided by its factor, and the activation that the column multiplies is multiplied by the factor. Large columns then lose less precision,
+// both in the weights and in the activations. (SmoothQuant, Xiao et al. 2023, also considers the values of activations; this function
+// considers only the weights.)
 std::vector<float> evened_columns(const MatrixPointers& matrices, const std::vector<float>& weight) {
   constexpr std::int64_t kRows = 64;
   const std::size_t cols = weight.size();
@@ -59,8 +60,8 @@ std::vector<float> values_of(const Weights& weights, VectorId id, std::size_t co
   return vector.values;
 }
 
-// Returns what is folded into `matrices`. If the norm's weight for a column is too small to divide by, this column stays unfolded, with
-// weight 1 and bias 0.
+// Returns the weight and bias to fold into `matrices`. If the norm's weight for a column is too small to divide by, this column is not
+// folded: it gets weight 1 and bias 0.
 Folded folded_into(const Weights& weights, const NormBefore& norm, const MatrixPointers& matrices) {
   const auto cols = static_cast<std::size_t>(matrices.front()->cols);
   for (const Matrix* matrix : matrices) {
@@ -108,7 +109,7 @@ void PackedWeights::take_vectors(const std::vector<Vector>& vectors) {
   vectors_ = vectors;
 }
 
-// All sizes are computed and checked before any memory is allocated.
+// Computes and checks all sizes before any memory is allocated.
 void PackedWeights::lay_out(const Weights& weights, const std::vector<bool>& used, std::span<const ExpertLayer> cached,
                             const std::vector<bool>& sketched) {
   std::uint64_t needed = 0;

@@ -1,6 +1,6 @@
-// What depends on the processor family: the instruction sets that a processor runs, how far ahead it should prefetch, and two settings of a
-// thread that C++ has no words for. Each family has a file processor_FAMILY.cpp, which holds nothing when the compiler compiles for another
-// family. Only these files, isa/ and the headers that only isa/ includes may name a family.
+// The code that depends on the processor family: the instruction sets that a processor runs, its prefetch distances, a pause instruction,
+// and the float mode of a thread. C++ has no portable means for these. Each family has a file processor_FAMILY.cpp, which is empty when the
+// compiler compiles for another family. Only these files, isa/ and the headers that only isa/ includes may name a family.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,19 @@ namespace pumice::cpu {
 #include "cpu/isa/sets.def"
 #undef PUMICE_ISA
 
-Fetches measured_fetches();  // the best prefetch distances for this processor; kUnmeasured if they were not measured
+Fetches measured_fetches();  // returns the best prefetch distances for this processor, or kUnmeasured if they were not measured
 
-// For processors that were not measured. On Sapphire Rapids with AVX-512 and with AVX2, this is the best. Compared with it, 2 KiB ahead is
-// 5 % slower, 1 KiB ahead into L2 15 %, and no prefetch 25 to 30 % (half as much for Q8_0 and Q4_1). On Zen 4, this is within a tenth of
-// the best for every format and for 1 to 8 tokens.
+// The prefetch distances for processors that were not measured. On Sapphire Rapids, with AVX-512 and with AVX2, these distances are the
+// best. There, 2 KiB ahead is 5 % slower, 1 KiB ahead into L2 is 15 % slower, and no prefetch is 25 to 30 % slower (for Q8_0 and Q4_1 half
+// of these losses). On Zen 4, the speed with these distances is within a tenth of the best for every format and for 1 to 8 tokens.
 inline constexpr Fetches kUnmeasured{.two = {8192, false}, .more = {8192, false}};
 
-void pause_briefly();  // for loops that wait for another thread: lets the other hardware thread of the core run, and saves energy
+// For loops that wait for another thread. Lets the other hardware thread of the core run, and saves energy.
+void pause_briefly();
 
-// While a FloatMode exists, its thread rounds to nearest and keeps denormals. The caller's thread may have another setting (some libraries
-// turn on flush-to-zero when they are loaded), which must not change a row's bits. New threads inherit the setting of their creator.
+// While a FloatMode exists, its thread rounds to nearest and keeps denormals. The caller's thread may have another setting, because some
+// libraries turn on flush-to-zero when they are loaded, and that setting must not change the bits of a row. A new thread inherits the
+// setting of the thread that creates it.
 class FloatMode {
  public:
   FloatMode();

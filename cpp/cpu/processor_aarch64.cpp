@@ -9,12 +9,13 @@ namespace pumice::cpu {
 bool runs_neon_dot() { return os::arm_instructions().dot_products; }
 bool runs_neon_i8mm() { return os::arm_instructions().dot_products && os::arm_instructions().int8_matrices; }
 
-Fetches measured_fetches() { return kUnmeasured; }  // none was measured yet
+Fetches measured_fetches() { return kUnmeasured; }  // no processor of this family was measured yet
 
-// YIELD does nothing on most cores, and ISB takes some tens of cycles.
+// Uses ISB, which takes some tens of cycles, because YIELD does nothing on most cores.
 void pause_briefly() { asm volatile("isb"); }
 
-// The register FPCR: 0 means that no exception is raised, results are rounded to nearest, and denormals and the payloads of NaN stay.
+// 0 in the register FPCR means that floating-point exceptions are not trapped, results are rounded to nearest, and denormals and the
+// payloads of NaN are kept.
 FloatMode::FloatMode() {
   asm volatile("mrs %0, fpcr" : "=r"(saved_));
   asm volatile("msr fpcr, %0" : : "r"(std::uint64_t{0}) : "memory");

@@ -17,16 +17,16 @@ unsigned leaf7(unsigned subleaf, char reg) {
   return reg == 'a' ? a : reg == 'b' ? b : c;
 }
 
-// Returns XCR0, which says which registers the operating system saves. If it does not save the AVX registers, AVX instructions fault, even
-// on a processor that supports them.
+// Returns the register XCR0, whose bits show which registers the operating system saves. If the operating system does not save the AVX
+// registers, AVX instructions fault, even on a processor that supports them.
 unsigned saved_state() {
   unsigned low, high;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return low;
 }
 
-// Prefetch distances, measured on some families of processors. Processors differ most in how far their hardware prefetchers run ahead of a
-// stream, and in how many lines can be in flight to L1 at once.
+// Prefetch distances, measured on some families of processors. Processors differ most in the distance that their hardware prefetchers run
+// ahead of a stream, and in the number of cache lines that can be on the way to L1 at the same time.
 struct Measured {
   bool amd;
   unsigned family, first_model, last_model;
@@ -34,8 +34,8 @@ struct Measured {
 };
 constexpr Fetch kL1At2K{2048, false}, kL1At8K = kUnmeasured.two, kL2At1K{1024, true};
 constexpr Measured kMeasured[] = {
-    // Zen 4. Prefetching 2 KiB ahead into L1 gives 20 to 22 GB/s of the possible 27 to 30, because few fills of L1 can be in flight at
-    // once. For 1 and 2 tokens, 1 KiB ahead into L2 is best.
+    // Zen 4. Prefetching 2 KiB ahead into L1 reaches only 20 to 22 of the possible 27 to 30 GB/s, because few cache lines can be on the way
+    // to L1 at the same time. For 1 and 2 tokens, 1 KiB ahead into L2 is best.
     {true, 25, 0x10, 0x1f, {kL2At1K, kL1At8K}},
     {true, 25, 0x60, 0x7f, {kL2At1K, kL1At8K}},
     {true, 25, 0xa0, 0xaf, {kL2At1K, kL1At8K}},
@@ -61,7 +61,7 @@ bool runs_avx2() {
 // A processor that has AVX-512 but not VNNI (Skylake-X) runs the AVX2 kernels, because AVX-512 would not make its integer products faster.
 bool runs_avx512() {
   if (!runs_avx2()) return false;
-  constexpr unsigned kUpToZmm = 0xe6;  // XMM, YMM, ZMM and mask registers
+  constexpr unsigned kUpToZmm = 0xe6;  // bits for XMM, YMM, ZMM and mask registers
   if ((saved_state() & kUpToZmm) != kUpToZmm) return false;
   const unsigned b = leaf7(0, 'b'), c = leaf7(0, 'c');
   const bool f = has(b, 16), dq = has(b, 17), bw = has(b, 30), vl = has(b, 31), vnni = has(c, 11);
@@ -73,7 +73,7 @@ bool runs_avx512_bf16() { return runs_avx512() && has(leaf7(1, 'a'), 5); }
 Fetches measured_fetches() {
   unsigned a, b, c, d;
   if (!__get_cpuid(0, &a, &b, &c, &d)) return kUnmeasured;
-  const bool amd = b == 0x68747541;  // "Auth"
+  const bool amd = b == 0x68747541;  // "Auth", the beginning of "AuthenticAMD"
   __get_cpuid(1, &a, &b, &c, &d);
   const unsigned family = (a >> 8 & 15) + ((a >> 8 & 15) == 15 ? a >> 20 & 255 : 0), model = (a >> 4 & 15) + (a >> 16 & 15) * 16;
   for (const Measured& row : kMeasured) {
@@ -84,7 +84,7 @@ Fetches measured_fetches() {
 
 void pause_briefly() { _mm_pause(); }
 
-// 0x1F80: no exception is raised, results are rounded to nearest, denormals stay.
+// 0x1F80 means that floating-point exceptions are masked, results are rounded to nearest, and denormals are kept.
 FloatMode::FloatMode() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
 FloatMode::~FloatMode() { _mm_setcsr(static_cast<unsigned>(saved_)); }
 

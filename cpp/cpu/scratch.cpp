@@ -78,7 +78,7 @@ void BatchLayout::arrange(const CpuPlan& plan, const Batch& batch, int threads) 
   }
   kept_at = take(kept);
   partials_at = take(partials);
-  // No two threads write to the same cache line or to the same pair of cache lines.
+  // The size ensures that no two threads write to the same cache line or to the same pair of neighbouring cache lines.
   thread_bytes = align_line(per_thread) + 2 * kLine;
   threads_at = take(bytes_of(static_cast<std::int64_t>(thread_bytes), threads));
 }
@@ -94,7 +94,8 @@ void ExpertPairs::reserve(std::int64_t of_rows, std::int32_t most_chosen, std::i
   pieces.reserve(pairs / static_cast<std::size_t>(kBlockRows) + static_cast<std::size_t>(experts));
 }
 
-// Rounds up to a multiple of at least 4 KiB and at most an eighth of `needed`, so that batches that grow slowly do not allocate each time.
+// Rounds up to a multiple of a step that is at least 4 KiB and at most an eighth of `needed` (if that is more). Batches that grow slowly
+// then do not allocate each time.
 std::uint64_t scratch_capacity(std::uint64_t needed) {
   std::uint64_t step = 4096;
   while (step * 16 <= needed) step *= 2;
@@ -104,7 +105,7 @@ std::uint64_t scratch_capacity(std::uint64_t needed) {
 void ScratchSpace::fit() {
   constexpr std::uint64_t kWorthGivingBack = 32 << 20;
   const std::uint64_t wanted = scratch_capacity(layout.total);
-  // After a long prompt, its large scratch is kept during a few small runs. After sixteen small runs in a row it is given back.
+  // Large scratch memory of a long prompt is kept during up to fifteen small runs in a row. The sixteenth small run frees it.
   far_too_large = scratch.bytes() > kWorthGivingBack && wanted < scratch.bytes() / 4 ? far_too_large + 1 : 0;
   if (wanted <= scratch.bytes() && far_too_large < 16) return;
   scratch = Buffer();

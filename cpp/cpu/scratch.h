@@ -1,4 +1,4 @@
-// The scratch memory of a run and its layout. The memory is allocated before the first step and reused by later runs, so that generating a
+// The scratch memory of a run and its layout. The memory is allocated before the first step and reused by later runs, so that decoding a
 // token allocates nothing.
 #pragma once
 
@@ -15,51 +15,51 @@
 namespace pumice::cpu {
 
 inline constexpr std::int64_t kLine = 64;
-// Number of floats in a tile that holds part of a product, for example of the second product of a gated step.
+// Number of floats in a tile of a product that a thread keeps in scratch memory, for example of the second product of a gated step.
 inline constexpr std::int64_t kTileFloats = 8 * 1024;
 
 std::uint64_t align_line(std::uint64_t bytes);
 
-// Consecutive rows of one segment whose positions lie on the same cache page. `first` is the first of these rows in the batch, and
-// `position` its position.
+// Consecutive rows of one segment whose positions are on the same cache page. `first` is the index of the first of these rows in the batch,
+// and `position` is the position of that row.
 struct PageRun {
   std::int32_t segment, first, rows, position;
 };
 
 struct BatchLayout {
-  std::int64_t rows[3] = {};  // number of rows of each kind (Rows)
+  std::int64_t rows[3] = {};  // number of rows of each kind; indexed by the enum Rows
   std::vector<AttendSchedule> attends;
   std::vector<PageRun> page_runs;
-  // Index of each segment's first page in ScratchSpace::pages; the last element is the total.
+  // Index of each segment's first page in ScratchSpace::pages; the last element is the total number of pages.
   std::vector<std::int64_t> first_page;
-  std::int64_t most_pages = 1;  // number of pages of the longest segment
-  std::int64_t most_rows = 1;   // number of rows of the longest segment
-  // Names that end in _at are offsets in the scratch memory, in bytes.
+  std::int64_t most_pages = 1;  // number of pages of the segment with the most pages
+  std::int64_t most_rows = 1;   // number of rows of the segment with the most rows
+  // Members whose names end in _at are offsets in the scratch memory, in bytes.
   std::vector<std::uint64_t> area_at, turns_at;
   std::uint64_t kept_at = 0, partials_at = 0, threads_at = 0, thread_bytes = 0;
-  std::uint64_t total = 0;  // bytes of scratch memory
+  std::uint64_t total = 0;  // number of bytes of scratch memory
 
   void arrange(const CpuPlan& plan, const Batch& batch, int threads);
 };
 
-// The pairs of a row and one of its experts, ordered by expert, then by row, then by choice. One product computes the pairs of a piece. The
-// operations Experts of a program use this memory one after another.
+// All pairs of a row and one of its experts, ordered by expert, then by row, then by choice. One product computes the pairs of a Piece. The
+// Experts operations of a program use this memory one after another.
 struct ExpertPairs {
   struct Piece {
     std::int32_t expert, first, count;  // pairs [first, first + count), at most kBlockRows
   };
-  std::vector<std::int32_t> rows, choices;  // of each pair: its row, and which choice of the row it is
-  std::vector<std::int32_t> places;         // the index of each pair, by row * chosen + choice
-  std::vector<std::int32_t> ends;           // the end of each expert's pairs
+  std::vector<std::int32_t> rows, choices;  // [pair]: the pair's row, and the index of the pair's expert among the row's choices
+  std::vector<std::int32_t> places;         // [row * chosen + choice]: index of the pair
+  std::vector<std::int32_t> ends;           // [expert]: index behind the last pair of the expert
   std::vector<Piece> pieces;
   std::int32_t chosen = 0;
   void reserve(std::int64_t rows, std::int32_t chosen, std::int32_t experts);
 };
 
-// Returns the number of floats of scratch that a thread needs for Scan: two factors for each row, and two strips of a state.
+// Returns the number of floats of scratch memory that a thread needs for Scan: two factors for each row, and two strips of a state.
 std::int64_t scan_floats(std::int32_t key_dim, std::int64_t rows);
 
-// Returns the bytes that a workspace allocates when it needs `needed` bytes.
+// Returns the number of bytes that a workspace allocates when it needs `needed` bytes.
 std::uint64_t scratch_capacity(std::uint64_t needed);
 
 class ScratchSpace final : public Workspace {
@@ -69,15 +69,15 @@ class ScratchSpace final : public Workspace {
 
   const Crew crew;
   const int threads;
-  Shares shares;  // hands out the tasks of products with few rows
+  Shares shares;  // assigns the tasks of products with few rows to threads
   BatchLayout layout;
   std::vector<std::uint8_t*> pages;  // addresses of the pages of all segments, one segment after another
   ExpertPairs pairs;
   Buffer scratch;
-  int far_too_large = 0;  // consecutive runs for which the scratch was far too large
+  int far_too_large = 0;  // number of consecutive runs for which the scratch memory was far too large
   std::atomic<bool> busy{false};
 
-  void fit();  // resizes `scratch` for layout.total bytes, if necessary
+  void fit();  // reallocates `scratch` for layout.total bytes if it is too small or has been far too large for sixteen runs
 };
 
 }  // namespace pumice::cpu

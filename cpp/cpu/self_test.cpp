@@ -14,12 +14,13 @@ namespace pumice::cpu {
 namespace {
 
 constexpr std::int64_t kRows = 37, kCols = 512, kTokens = 7;
-// All instruction sets add in the same order, so their bits are equal. The limit allows only differences in the last bit.
+// The limit of most checks. All instruction sets add in the same order, so their results have equal bits. The limit allows only differences
+// in the last bit.
 constexpr double kLimit = 1e-12;
-// For activations rounded to bfloat16 (8 significant bits), which only one instruction set does.
+// The limit for activations that are rounded to bfloat16 (8 significant bits). Only one instruction set rounds them.
 constexpr double kBf16Limit = 5e-6;
 
-// Memory aligned to 64 bytes, like the scratch memory that kernels get from the executor.
+// Memory aligned to 64 bytes, like the scratch memory that the executor passes to kernels.
 template <class T>
 class Aligned {
  public:
@@ -47,7 +48,7 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
     return z ^ (z >> 31);
   }
-  float uniform() { return static_cast<float>(bits() >> 40) / 8388608.0f - 1.0f; }  // [-1, 1)
+  float uniform() { return static_cast<float>(bits() >> 40) / 8388608.0f - 1.0f; }  // in [-1, 1)
 
  private:
   std::uint64_t state_ = 1;
@@ -83,7 +84,7 @@ class SelfTest {
   }
 
  private:
-  // Calls compute(kernels, out) for the chosen and for the scalar instruction set, and records the error of the first result.
+  // Calls compute(kernels, out) with the chosen and with the scalar instruction set, and records the error of the chosen set's result.
   template <class Compute>
   void check(std::string name, std::size_t count, const Compute& compute, double limit = kLimit) {
     Aligned<float> found(count), expected(count);
@@ -92,7 +93,7 @@ class SelfTest {
     checks_.push_back({std::move(name), nmse(found.span(), expected.span()), limit});
   }
 
-  // Weights are random bytes below 64. So every half float, float and exponent in them is finite, whatever the layout of the format.
+  // Weights are random bytes below 64, so that every half float, float and exponent in them is finite, whatever the layout of the format.
   void products(const FormatInfo& format) {
     std::vector<std::uint8_t> rows(static_cast<std::size_t>(kRows * row_bytes(format.format, kCols)));
     for (std::uint8_t& byte : rows) byte = static_cast<std::uint8_t>(random_.bits()) & 63;
@@ -202,7 +203,7 @@ class SelfTest {
 
   void attention() {
     constexpr int head_dim = 64, keys = 70;
-    constexpr std::int64_t reach = 20;  // distances go from -35 to 34, so some are beyond -reach and some beyond reach
+    constexpr std::int64_t reach = 20;  // distances are from -35 to 34, so some are below -reach and some are above reach
     Aligned<float> kv = floats(2 * keys * head_dim, random_), q = floats(head_dim, random_), bias = floats(2 * reach + 1, random_);
     constexpr std::int64_t numbers = 8;
     Aligned<float> places(2 * reach + 1), by_query = floats(numbers, random_), by_key = floats(keys * numbers, random_);
@@ -276,7 +277,7 @@ class SelfTest {
       const float* read[taps] = {nullptr, x.data(), x.data() + width, x.data() + 2 * width};
       k.rows.conv(read, weights.data(), bias.data(), taps, Activation::silu, width, out);
     });
-    // Numbers up to 0.1, so that the matrices of the delta rule stay small.
+    // The numbers are at most 0.1, so that the matrices of the delta rule stay small.
     Aligned<float> qkv = floats(3 * rows * key_dim, random_), gates = floats(2 * rows, random_), begin = floats(strip, random_);
     for (std::int64_t i = 0; i < 2 * rows * key_dim; ++i) qkv[static_cast<std::size_t>(i)] *= 0.1f;
     for (const ScanRule rule : {ScanRule::ssd, ScanRule::delta}) {

@@ -1,4 +1,4 @@
-// The check of the CPU that doctor() runs. It compares the chosen instruction set with the scalar one, kernel by kernel.
+// The check of the CPU that doctor() runs. It compares each kernel of the chosen instruction set with the scalar kernel.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 namespace pumice::cpu {
 
 struct Check {
-  std::string name;  // "linear Q4_K, int8 activations"
-  double error = 0;  // normalised mean squared error against the scalar kernel
+  std::string name;  // for example "linear Q4_K, int8 activations"
+  double error = 0;  // normalised mean squared error relative to the scalar kernel's result
   double limit = 0;
   bool ok() const { return error <= limit; }  // false for NaN
 };

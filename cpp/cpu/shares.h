@@ -1,6 +1,7 @@
-// Gives each thread of the team a share of a phase's tasks. A share is a range of tasks. A thread takes its own tasks from the front, so
-// that it reads weights in order and the hardware prefetcher need not start again. When a thread has done its own tasks, it takes tasks of
-// other threads from the back. The team grants as many claims as there are tasks (team.h), and take() is called once for each claim.
+// Divides a phase's tasks among the threads of the team. A share is the range of tasks that a thread has not yet started. A thread takes
+// tasks from the front of its own share, so that it reads weights in order and the hardware prefetcher need not start again. When a
+// thread's own share is empty, the thread takes tasks from the back of other threads' shares. The team grants as many claims as there are
+// tasks (team.h), and take() is called once for each claim.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,7 @@ class Shares {
  public:
   explicit Shares(int threads) : shares_(static_cast<std::size_t>(threads)) {}
 
-  // Divides tasks [0, tasks), below 2^32, into even shares. Called only between phases.
+  // Divides tasks [0, tasks) into even shares. `tasks` must be below 2^32. Called only between phases.
   void deal(std::int64_t tasks) {
     const auto threads = static_cast<std::int64_t>(shares_.size());
     for (std::int64_t t = 0; t < threads; ++t) {
@@ -21,8 +22,8 @@ class Shares {
     }
   }
 
-  // Returns a task that no other claim has taken. It looks at each share only once, which is enough because shares only shrink and there
-  // are as many tasks as claims.
+  // Returns a task that no other claim has taken. One look at each share is enough, because shares only shrink and there are as many tasks
+  // as claims.
   std::int64_t take(int thread) {
     for (std::size_t i = 0; i < shares_.size(); ++i) {
       std::atomic<std::uint64_t>& left = shares_[(static_cast<std::size_t>(thread) + i) % shares_.size()].left;
@@ -42,7 +43,7 @@ class Shares {
   static std::int64_t first_of(std::uint64_t share) { return static_cast<std::int64_t>(share & 0xffffffffu); }
   static std::int64_t end_of(std::uint64_t share) { return static_cast<std::int64_t>(share >> 32); }
 
-  struct alignas(128) Share {  // on cache lines of its own
+  struct alignas(128) Share {  // each share has its own cache lines
     std::atomic<std::uint64_t> left{0};
   };
   std::vector<Share> shares_;

@@ -11,10 +11,11 @@ namespace {
 
 constexpr int kBlock = kQuantBlock;
 constexpr std::int64_t kBlockBytes = info(Format::Q5_0).block_bytes;
-constexpr double kNormRatio = 24;  // |w| / |e| is about 20 in Q8_0 and in floats, so |e| is nearly always the larger one
-constexpr float kLargest = 1e15f;  // of activations: products with weights up to 1e6 then stay far from the largest float
+constexpr double kNormRatio = 24;  // |w| / |e| is about 20 in Q8_0 and in floats, so |e| is nearly always the larger term of n (sketch.h)
+// Largest allowed magnitude of activations. Their products with weights up to 1e6 are then far below the largest float.
+constexpr float kLargest = 1e15f;
 
-// A block as vectors of four floats. Loops over it need no shuffles, so they take a quarter of the time.
+// A block of 32 floats as vectors of four floats. Loops over these vectors need no shuffles, so they take a quarter of the time.
 using Lanes = float __attribute__((vector_size(4 * sizeof(float))));
 constexpr int kVectors = kBlock / 4;
 struct Block {
@@ -26,15 +27,15 @@ Block load_block(const float* x) {
   return block;
 }
 
-// Returns a bound of the norm that is not below it. `sum` has at most kVectors + 4 roundings, each of a part 2^-24 of it.
+// Returns an upper bound of the norm of the block. `sum` has at most kVectors + 4 rounding errors, each at most 2^-24 of the sum.
 double norm(const Block& block) {
   Lanes squares{};
   for (const Lanes x : block.v) squares += x * x;
   const double sum = double{squares[0]} + squares[1] + squares[2] + squares[3];
-  return std::sqrt(sum) * (1 + 0x1p-20) + 1e-18;  // 1e-18: for squares that underflow
+  return std::sqrt(sum) * (1 + 0x1p-20) + 1e-18;  // 1e-18 covers squares that underflow
 }
 
-// Returns the smallest half float that is not below `value`, which is not negative. It may be infinite.
+// Returns the smallest half float that is at least `value`, which must not be negative. The result may be infinite.
 std::uint16_t half_above(double value) {
   std::uint16_t half = f32_to_f16(static_cast<float>(value));
   while (double{f16_to_f32(half)} < value) ++half;
@@ -50,7 +51,7 @@ void store_block(std::uint16_t scale, const int* codes, std::uint8_t* block) {
   for (int i = 0; i < kBlock / 2; ++i) block[6 + i] = static_cast<std::uint8_t>((codes[i] & 15) | (codes[i + 16] & 15) << 4);
 }
 
-// Stores 32 weights, and returns the norm of the block.
+// Stores 32 weights in Q5_0. Returns n of the block (sketch.h).
 double store_weights(const float* weights, std::uint8_t* block) {
   const Block w = load_block(weights);
   Lanes lows{}, highs{};
@@ -76,7 +77,7 @@ double store_weights(const float* weights, std::uint8_t* block) {
     error.v[i] = w.v[i] - d * code;
   }
   store_block(half, codes, block);
-  // `error` is rounded: each value may be off by 2^-24 of its weight and of d * code.
+  // The computed `error` is rounded. Each element may be wrong by 2^-24 of its weight and 2^-24 of d * code.
   const double size = norm(w);
   return std::max(norm(error) + size * 0x1p-21, size / kNormRatio);
 }
@@ -102,12 +103,12 @@ float above(double value) {
 
 double factor_of(double codes, double rest, double rounding) {
   const double exact = codes + kNormRatio * rest;
-  return (exact + rounding * (2 * kNormRatio + 2) * (codes + rest)) * (1 + 2 * rounding) + 1e-20;  // 1e-20: for sums that underflow
+  return (exact + rounding * (2 * kNormRatio + 2) * (codes + rest)) * (1 + 2 * rounding) + 1e-20;  // 1e-20 covers sums that underflow
 }
 
 std::int64_t code_at(const QuantRows& out, std::int64_t block, std::int64_t row) { return (block * out.rows + row) * kBlock; }
 
-// Stores factors as codes 0 to 127 that are not below them.
+// Stores factors as codes from 0 to 127. Each code times the scale is at least the factor.
 void store_factors(const double* factors, std::int64_t count, std::int64_t block, std::int64_t row, const QuantRows& out) {
   const double most = *std::max_element(factors, factors + count);
   const float scale = above(most / 127);
@@ -129,10 +130,10 @@ void store_factors(const double* factors, std::int64_t count, std::int64_t block
 
 }  // namespace
 
-// ---------------------------------------------------------------- where a sketch gains
-// Measured on Zen 4, the time of the whole product divided by that with the sketch: Q8_0 with 262,144 ids gains 1.2 for one
-// logit, 1.1 for four, nothing for eight or more. F16 gains 2.6 and, for twenty, 1.6; with 49,152 ids it gains 1.6 for one and loses for
-// four.
+// ---------------------------------------------------------------- when a sketch saves time
+// The numbers follow from measurements on Zen 4 of the speed with the sketch, relative to the whole product. Q8_0 with 262,144 ids: 1.2
+// times for one logit, 1.1 times for four, no gain for eight or more. F16 with 262,144 ids: 2.6 times for one logit, 1.6 times for twenty.
+// F16 with 49,152 ids: 1.6 times for one logit, and slower for four.
 std::int64_t ids_for_each_rank(Format format) {
   switch (format) {
     case Format::F32:
@@ -161,8 +162,8 @@ MatrixId sketched_by(const Program& program, std::size_t op, const WeightShapes&
   const auto* linear = std::get_if<Linear>(&program.ops[op]);
   const auto* top = std::get_if<Top>(&program.ops[op + 1]);
   if (linear == nullptr || top == nullptr || top->logits != linear->out || linear->parts.size() != 1) return MatrixId::none;
-  // Other operations between the product and the logit might change the order. Without `precise`, codes may be rounded further than
-  // factor_of() expects.
+  // Other operations between the product and the logit might change the order of the logits. Without `precise`, activations may be rounded
+  // to coarser codes than factor_of() assumes.
   const LinearPart& part = linear->parts.front();
   const bool keeps_order = part.bias == VectorId::none && !linear->residual && linear->activation == Activation::none &&
                            linear->softcap == 0 && linear->scale > 0 && linear->precise;
@@ -230,7 +231,8 @@ bool sketch_activations(const RowKernels& kernels, const float* x, std::int64_t 
       of_codes[i] = scale * static_cast<float>(codes[i]);
       rests[i] = x[b * kBlock + i] - of_codes[i];
     }
-    // Two terms of codes leave at most scale / 508 of each activation; 2^-21: `of_codes` and `rests` are rounded.
+    // With two rows of int8 codes, the rounding error of an activation is at most scale / 508. The factor 2^-21 covers the rounding errors
+    // of `of_codes` and `rests`.
     const double size = norm(load_block(of_codes)) * (1 + 0x1p-21);
     const double rest = norm(load_block(rests)) + double{scale} * std::sqrt(double{kBlock}) / 500 + size * 0x1p-21;
     factors[b % kBlock] = factor_of(size, rest, rounding);

@@ -1,17 +1,20 @@
-// The sketch of a head: a smaller copy of a matrix that gives an upper bound of each logit. If only the largest logits are wanted, the
-// sketch is read first, and of the matrix only the groups that may have one of them (steps/sketch.cpp).
+// The sketch of a head is a smaller copy of the head's matrix that gives an upper bound of each logit. If only the largest logits are
+// needed, a run reads the sketch first. It then reads only those groups of the matrix that may contain one of the largest logits
+// (steps/sketch.cpp).
 //
 // A sketch is a matrix in Q5_0 with one row for each row w of the head. Each block of 32 weights is stored as scale * codes, with the error
-// e = w - scale * codes. The columns behind the weights hold a norm for each block, n = max(|e|, |w| / kNormRatio), rounded up. The
-// activations x are int8 codes in the same way, x = scale * codes + r, and behind them stands a factor for each block, f, rounded up. The
-// product of both rows, which a kernel of Q5_0 computes, is then sum(u y) + sum(n f), with u = scale * codes of w and y those of x.
+// e = w - scale * codes. The columns behind the weights hold one norm n = max(|e|, |w| / kNormRatio) for each block, rounded up. The
+// activations x are quantized to int8 codes in the same way, x = scale * codes + r. The columns behind their codes hold one factor f for
+// each block, rounded up. A kernel of Q5_0 computes the product of both rows, which is sum(u y) + sum(n f). Here u is scale * codes of w,
+// and y is scale * codes of x.
 //
-// Why this is an upper bound. The exact logit is sum(w x) = sum(u y) + sum(e y) + sum(w r), and by Cauchy and Schwarz the last two sums are
-// at most sum(|e| |y| + |w| |r|) <= sum(n (|y| + kNormRatio |r|)). Two computed numbers differ from exact ones: the logit that the
-// product with the head gives, by at most g sum(|w| (|y| + |r|)), and the bound, by at most g sum((|w| + |e|) |y| + n f). Here g is the
-// bound of the relative rounding error of a float sum of `cols` products (Higham, Accuracy and Stability of Numerical Algorithms, 3.1),
-// doubled. factor_of() in sketch.cpp adds both to f. |r| also covers that a product may round its activations to two terms of int8 codes.
-// Logits are compared after they are multiplied by a positive scale, which keeps their order.
+// Why the product is an upper bound. The exact logit is sum(w x) = sum(u y) + sum(e y) + sum(w r). By Cauchy and Schwarz, the last two sums
+// are at most sum(|e| |y| + |w| |r|) <= sum(n (|y| + kNormRatio |r|)). Two numbers are computed in floats and have rounding errors. The
+// error of the logit that the product with the head gives is at most g sum(|w| (|y| + |r|)). The error of the bound is at most g sum((|w| +
+// |e|) |y| + n f). Here g is twice the bound of the relative rounding error of a float sum of `cols` products (Higham, Accuracy and
+// Stability of Numerical Algorithms, 3.1). factor_of() in sketch.cpp adds both errors to f. |r| also covers the error of a product that
+// rounds its activations to two rows of int8 codes. Logits are compared after they are multiplied by a positive scale, which keeps their
+// order.
 #pragma once
 
 #include <cstdint>
@@ -24,26 +27,28 @@
 
 namespace pumice::cpu {
 
-// Returns how many ids a head must have for each logit that is looked for, so that its sketch saves time; 0 if a sketch saves none in this
-// format (the figures are in sketch.cpp and docs/performance.md).
+// Returns the number of ids that a head must have for each logit that is searched for, so that the head's sketch saves time. Returns 0 if a
+// sketch of this format saves no time. (sketch.cpp and docs/performance.md have the measurements.)
 std::int64_t ids_for_each_rank(Format format);
 
-// Returns whether pack() makes a sketch of this matrix if a program looks for the largest of its products.
+// Returns whether pack() makes a sketch of this matrix, if a program searches for the largest products of the matrix.
 bool can_sketch(const MatrixShape& head);
 std::int64_t sketch_cols(std::int64_t cols);
 std::int64_t sketch_group_bytes(std::int64_t cols);
 std::uint64_t sketch_bytes(const MatrixShape& head);
 
-// Returns the matrix whose sketch finds the largest results of operation `op`, a Linear with a Top after it; `none` for other operations.
+// If operation `op` is a Linear with a Top after it, returns the matrix whose sketch can find the operation's largest results. Returns
+// `none` if there is no such matrix.
 MatrixId sketched_by(const Program& program, std::size_t op, const WeightShapes& weights);
-// Returns for each matrix, by MatrixId, whether any of these programs can use its sketch.
+// Returns for each matrix, by MatrixId, whether any of these programs can use a sketch of it.
 std::vector<bool> sketched_matrices(std::span<const Program* const> programs, const WeightShapes& weights);
 
-// Returns how many of the largest logits can be found faster with a sketch, if a step of the model reads `step_bytes` bytes of weights; 0
-// if the sketch would not save 15 % of them: SmolLM2 in F16, where it saves 13 %, gained 7 %.
+// Returns how many of the largest logits a sketch can find faster than the whole product, if a step of the model reads `step_bytes` bytes
+// of weights. Returns 0 if the sketch would save less than 15 % of these bytes. (For SmolLM2 in F16, a sketch that saved 13 % of the bytes
+// gained only 7 %.)
 std::int32_t sketch_ranks(const MatrixShape& head, std::uint64_t step_bytes);
 
-// Makes the sketch of groups of a packed matrix. Each thread needs one.
+// Makes the sketch of a packed matrix, group by group. Not thread-safe, so each thread needs its own Sketcher.
 class Sketcher {
  public:
   explicit Sketcher(const PackedMatrix& head);
@@ -54,11 +59,11 @@ class Sketcher {
 
   const PackedMatrix& head_;
   std::vector<float> weights_, norms_;
-  std::vector<std::uint8_t> rows_;  // rows of one group in Q5_0, as in a file
+  std::vector<std::uint8_t> rows_;  // rows of one group in Q5_0, in the layout of files
 };
 
-// Writes the codes of one row of activations and its factors to row `row` of `out`, which has sketch_cols(cols) columns. Returns false if
-// the activations are so large that a sum might overflow, or not finite: they then have no bound.
+// Writes the codes and the factors of one row of activations to row `row` of `out`, which has sketch_cols(cols) columns. Returns false if
+// activations are so large that a sum might overflow, or are not finite. There is then no bound.
 bool sketch_activations(const RowKernels& kernels, const float* x, std::int64_t cols, std::int64_t row, const QuantRows& out);
 
 }  // namespace pumice::cpu

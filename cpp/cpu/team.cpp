@@ -72,7 +72,7 @@ class Team::Turn {
       team_.taken_ = false;
       return;
     }
-    Waiter* next = team_.queue_.front();  // taken_ stays true, because the turn goes to the next waiter
+    Waiter* next = team_.queue_.front();  // taken_ stays true, because the turn passes to the next waiter
     team_.queue_.pop_front();
     next->called = true;
     next->turn.notify_one();  // under the lock, because `next` may be destroyed once its thread sees `called`
@@ -85,9 +85,9 @@ class Team::Turn {
 
 // ---------------------------------------------------------------- threads
 Team::Team(int threads) : threads_(std::clamp(threads, 1, kMaxThreads)), pid_(::getpid()) {
-  // Measured: spinning for 100 us before sleeping costs 1 us per step more than endless spinning, and sleeping at once costs 60 us per
-  // step. If there are more threads than processors, a spinning thread may occupy the processor that the thread it waits for needs, so
-  // threads spin for only 2 us.
+  // In measurements, spinning for 100 us before sleeping costs 1 us per step more than endless spinning, and sleeping at once costs 60 us
+  // per step. If there are more threads than processors, a spinning thread may occupy the processor that another thread needs to finish its
+  // tasks. Threads then spin for only 2 us.
   spin_ns_ = threads_ <= os::allowed_cpus() ? 100'000 : 2'000;
 }
 
@@ -103,7 +103,7 @@ void Team::start() {
   if (static_cast<int>(workers_.size()) == threads_ - 1) return;
   sigset_t all, before;
   sigfillset(&all);
-  // Workers block all signals, so that the program's own threads handle them.
+  // Worker threads block all signals, so that the program's own threads handle them.
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     workers_.reserve(static_cast<std::size_t>(threads_ - 1));
@@ -113,7 +113,7 @@ void Team::start() {
     }
   } catch (const std::system_error& error) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    // Address space of a thread, which is its stack and the heap that glibc reserves for it.
+    // Address space of a thread: its stack, and the heap that glibc reserves for it.
     constexpr std::uint64_t kThreadBytes = std::uint64_t{72} << 20;
     if (const auto left = os::address_space_left(); left && *left < kThreadBytes) {
       fail(ErrorKind::out_of_memory, "cpu: thread ", workers_.size() + 1, " of ", threads_, " cannot be started: it takes up to ",
@@ -156,8 +156,8 @@ std::int64_t Team::advance(int thread) {
 
 void Team::publish(std::int64_t tasks) {
   const Word next = phase_of(word_.load(std::memory_order_relaxed)) + 1;
-  // This store and the load of sleepers_ are sequentially consistent. So either a thread that goes to sleep sees the new phase, or it is
-  // woken here.
+  // This store and the load of sleepers_ are sequentially consistent. A thread that begins to sleep therefore either sees the new phase, or
+  // has already incremented sleepers_ and is woken here.
   word_.store(next << (2 * kTaskBits) | static_cast<Word>(tasks) << kTaskBits);
   if (sleepers_.load() > 0) {
     wakes_.fetch_add(1);
@@ -166,7 +166,7 @@ void Team::publish(std::int64_t tasks) {
 }
 
 Team::Word Team::take_part(int thread) {
-  std::int64_t mine = 0;  // tasks of this phase that this thread has done but not yet reported
+  std::int64_t mine = 0;  // number of tasks of this phase that this thread has done but not yet added to done_
   for (;;) {
     Word word = word_.load(std::memory_order_acquire);
     if (next_of(word) < tasks_of(word)) word = word_.fetch_add(1, std::memory_order_acq_rel);
@@ -184,7 +184,7 @@ Team::Word Team::take_part(int thread) {
       continue;
     }
     if (mine == 0 || done_.fetch_add(mine, std::memory_order_acq_rel) + mine < tasks) return word;
-    // The last thread to report prepares the next phase.
+    // The thread that adds the last tasks to done_ prepares the next phase.
     mine = 0;
     done_.store(0, std::memory_order_relaxed);
     publish(advance(thread));
@@ -222,7 +222,7 @@ void Team::run(Job& job, const Cancel& cancel) {
     publish(advance(0));
     for (;;) {
       const Word word = take_part(0);
-      // Only the end of this job can have set 0 tasks, because no other job runs while the caller holds the turn.
+      // Only the end of this job can have set the number of tasks to 0, because no other job runs while the caller holds the turn.
       if (tasks_of(word) == 0) break;
       wait_past(phase_of(word));
     }
@@ -232,7 +232,7 @@ void Team::run(Job& job, const Cancel& cancel) {
 }
 
 void Team::parallel(std::int64_t jobs, const std::function<void(std::int64_t, int)>& job, const Cancel& cancel) {
-  // Each thread gets one task, and each task claims jobs until none is left. So the number of jobs may exceed kMaxTasks.
+  // Each thread gets one task of the team, and each task claims jobs until none is left. The number of jobs may therefore exceed kMaxTasks.
   struct Parallel final : Job {
     std::int64_t jobs = 0;
     int threads = 1;
@@ -266,14 +266,14 @@ void Team::parallel(std::int64_t jobs, const std::function<void(std::int64_t, in
 // ---------------------------------------------------------------- after fork
 TeamHolder::~TeamHolder() {
   Team* team = team_.load();
-  // A team made by the parent process is leaked, because its threads do not exist here and cannot be joined.
+  // If the parent process made the team, the team is leaked. Its threads do not exist in this process and cannot be joined.
   if (team && team->made_in_this_process()) delete team;
 }
 
 Team& TeamHolder::get() {
   Team* team = team_.load(std::memory_order_acquire);
   if (team && team->made_in_this_process()) return *team;
-  // This takes no lock, because another thread could have held it at the fork. The team's threads start at its first job.
+  // This function takes no lock, because another thread might have held the lock at the fork. The team's threads start at its first job.
   auto made = std::make_unique<Team>(threads_);
   if (team_.compare_exchange_strong(team, made.get())) return *made.release();
   return *team;

@@ -1,6 +1,6 @@
 // A team of persistent threads that runs a job phase by phase. A phase has a number of tasks, which the threads claim one by one. The next
-// phase begins when all tasks are done. Threads never wait for a thread that holds no task. So if the system does not schedule a thread
-// (because there are more threads than processors, or because another process is busy), the others only have to do its share of the work.
+// phase begins when all tasks are done. Threads never wait for a thread that has not claimed a task. If the system does not schedule a
+// thread (because there are more threads than processors, or because another process is busy), the other threads do its part of the work.
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,8 @@ inline constexpr int kMaxThreads = 4096;
 class Job {
  public:
   virtual ~Job() = default;
-  // Called by one thread, before the first phase and after all tasks of each phase. Does work that is too small to share, and returns the
-  // number of tasks of the next phase. 0 ends the job.
+  // Called on one thread before the first phase, and after all tasks of each phase. Does the work that is too small to divide into tasks,
+  // and returns the number of tasks of the next phase. A result of 0 ends the job.
   virtual std::int64_t next(int thread) = 0;
   virtual void task(std::int64_t index, int thread) = 0;
 };
@@ -38,9 +38,10 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   int threads() const { return threads_; }
-  // Runs `job` on all threads; the caller is thread 0. Callers take turns in the order of their calls. The first exception from next() or
-  // task() ends the job and is rethrown here. If `cancel` is requested, the job ends with ErrorKind::cancelled, even while the caller waits
-  // for its turn. If run() is called from inside a task of any team, the job runs on the calling thread alone.
+  // Runs `job` on all threads of the team. The calling thread is thread 0. If several threads call run(), their jobs run one after another,
+  // in the order of the calls. The first exception from next() or task() ends the job and is rethrown here. If `cancel` is set, the job
+  // ends with ErrorKind::cancelled, even while the caller waits for its turn. If run() is called from a task of any team, the job runs on
+  // the calling thread alone.
   void run(Job& job, const Cancel& cancel);
   // Calls job(index, thread) for each index in [0, jobs).
   void parallel(std::int64_t jobs, const std::function<void(std::int64_t index, int thread)>& job, const Cancel& cancel);
@@ -48,9 +49,9 @@ class Team {
   bool made_in_this_process() const;
 
  private:
-  // One word holds all that is needed to claim a task: the phase (20 bits), its number of tasks (22) and the index of the next task (22). A
-  // claim is one fetch_add. If the index that a thread gets is less than the number of tasks, the phase stays open until the thread reports
-  // the task as done. Only such threads may access the job.
+  // One word holds the three numbers that a thread needs to claim a task: the number of the phase (20 bits), its number of tasks (22 bits)
+  // and the index of the next task (22 bits). A claim is one fetch_add. If the index that a thread gets is less than the number of tasks,
+  // the phase does not end until the thread has added the task to done_. Only a thread with such a task may access the job.
   using Word = std::uint64_t;
   static constexpr int kTaskBits = 22;
   static Word phase_of(Word w) { return w >> (2 * kTaskBits); }
@@ -65,7 +66,7 @@ class Team {
 
   void start();
   void work(int thread);
-  Word take_part(int thread);        // does tasks until none is left; returns the word at that moment
+  Word take_part(int thread);        // does tasks until none is left, then returns the current word
   void wait_past(Word phase);        // waits until `phase` has ended
   void publish(std::int64_t tasks);  // starts the next phase
   std::int64_t advance(int thread);
@@ -97,8 +98,8 @@ class Team {
 // Runs a job on the calling thread alone, as thread 0.
 void run_alone(Job& job, const Cancel& cancel);
 
-// Holds the team of a device. get() makes the team at the first call, and makes a new one in the child of a fork, where the threads of the
-// parent do not exist.
+// Holds the team of a device. get() makes the team at the first call. In the child of a fork, get() makes a new team, because the threads
+// of the parent do not exist there.
 class TeamHolder {
  public:
   explicit TeamHolder(int threads) : threads_(threads) {}
