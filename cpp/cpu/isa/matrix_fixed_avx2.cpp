@@ -1,4 +1,4 @@
-// AVX2: products in fixed point, for float weights that were packed as fixed point or as 8-bit codes, and for Q8_0.
+// AVX2 kernels for products in fixed point. The weights are floats that were packed as fixed point or as 8-bit codes, or Q8_0.
 #include <immintrin.h>
 
 #include "cpu/matrix/ahead.h"
@@ -11,8 +11,8 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// Sets `a` to the integer sums of one block times four tokens. Blocks of 64 columns use Winograd's inner product (fixed.h). Q8_0
-// blocks, which have 32 columns, do not.
+// Writes the integer sums of one block times four tokens to `a`. Blocks of 64 columns use Winograd's inner product (fixed.h). Q8_0 blocks,
+// which have 32 columns, do not use it.
 template <class Block>
 void block_product(const Block& block, const std::int16_t* codes, const std::int32_t* starts, TileSums& a) {
   for (int n = 0; n < kFourTokens; ++n) {
@@ -27,8 +27,8 @@ void block_product(const WordBlock<32>& block, const std::int16_t* codes, const 
   wide_pairs(reinterpret_cast<const std::uint8_t*>(block.codes), reinterpret_cast<const std::uint8_t*>(codes), block.kColumns / 8, a);
 }
 
-// Widens the 8-bit codes of a block to 16 bits, four columns of eight rows at a time. A shuffle puts each byte into the high half of a
-// word, and an arithmetic shift extends its sign.
+// Widens the 8-bit codes of a block to 16 bits, four columns of eight rows at a time. A shuffle moves each byte to the high half of a word,
+// and an arithmetic shift extends the sign.
 template <class Block>
 void widen_quads(const void* quads, Block& block) {
   for (int half = 0; half < 2; ++half) {
@@ -48,8 +48,8 @@ void widen_quads(const void* quads, Block& block) {
 struct FixedTilesAvx2 {
   static constexpr int kTileGroups = 1, kTileTokens = kFourTokens;
 
-  // Multiplies one panel of `columns` columns by four tokens and adds the products to `sums`. The caller pads a last tile of fewer tokens
-  // with zeros.
+  // Multiplies one panel of `columns` columns by four tokens and adds the products to `sums`. If the last tile has fewer tokens, the caller
+  // pads the tile with zeros.
   template <class Block>
   static void tile_product(const Block* const (&panels)[kTileGroups], std::int64_t columns, const FixedTile& x, int, float (*sums)[16],
                            Ahead& ahead) {
@@ -82,14 +82,14 @@ struct FixedTilesAvx2 {
 };
 using Product = FixedProduct<FixedTilesAvx2>;
 
-// A ByteBlock with its codes widened to 16 bits.
+// A ByteBlock whose codes are widened to 16 bits.
 struct NarrowBlock : WordBlock<kByteBlock> {
   static constexpr int kScaleColumns = kByteBlock;
   std::int32_t start[kGroupRows];
 };
 // The source of weights with 8-bit codes. panel() widens the codes.
 struct Narrow {
-  // More tokens than for other sources, because the codes are widened once for all tokens (kWidenedRows in cpu/steps/cut.h).
+  // kTokens is larger than in other sources, because panel() widens the codes once for all tokens (kWidenedRows in cpu/steps/cut.h).
   static constexpr int kColumns = kByteBlock, kTokens = 144, kGroups = 2;
   using Block = NarrowBlock;
   static std::int64_t group_bytes(std::int64_t cols) { return byte_group_bytes(cols); }

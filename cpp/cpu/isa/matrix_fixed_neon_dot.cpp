@@ -1,4 +1,5 @@
-// NEON with dot products: products in fixed point, for float weights that were packed as fixed point or as 8-bit codes, and for Q8_0.
+// NEON kernels, with dot products, for products in fixed point. The weights are floats that were packed as fixed point or as 8-bit codes,
+// or Q8_0.
 #include "cpu/matrix/fixed_neon.h"
 
 namespace pumice::cpu::matrix {

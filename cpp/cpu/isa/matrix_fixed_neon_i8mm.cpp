@@ -1,5 +1,6 @@
-// NEON with integer matrix products: products in fixed point, for float weights that were packed as fixed point or as 8-bit codes, and for
-// Q8_0. One token has no pair, so SDOT multiplies it without loss.
+// NEON kernels, with integer matrix products, for products in fixed point. The weights are floats that were packed as fixed point or as
+// 8-bit codes, or Q8_0. A single token is multiplied by the kernels of neon_dot, because a matrix product of two tokens would waste half of
+// its work.
 #include "cpu/matrix/fixed_neon.h"
 
 namespace pumice::cpu::matrix {

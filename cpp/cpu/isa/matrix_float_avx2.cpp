@@ -1,5 +1,4 @@
-// AVX2: products of float panels, to which quantized weights are converted, and the kernels of the float formats (F32, F16, BF16,
-// F8_E4M3).
+// AVX2 kernels of the float formats (F32, F16, BF16, F8_E4M3), and products of float panels, to which quantized weights are converted.
 #include <immintrin.h>
 
 #include "cpu/matrix/float_product.h"
@@ -18,10 +17,11 @@ __m256 widen(const std::uint8_t* words) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-// Four columns of eight rows of F8_E4M3, each value times 2^-120. In a word, the sign of a code is moved to the top five bits, because it
-// is the sign of a byte, and the other bits to their place in the upper half of a float; the mask leaves one bit of sign. Subnormal codes
-// become subnormal floats. Zen 3 multiplies these as fast as others; where that takes 150 cycles (Intel), it adds about a tenth, because
-// only one of 9,000 codes is subnormal if weights are normally distributed and 128 x 128 share a scale.
+// Four columns of eight rows of F8_E4M3, as floats that are 2^-120 times the values. In each word, the code's sign is moved to the top five
+// bits, because the shift and the multiplication treat it as the sign of a byte. The other bits of the code are moved to their position in
+// the upper half of a float. The mask then keeps one of the five sign bits. Subnormal codes become subnormal floats. Zen 3 multiplies
+// subnormal floats as fast as others. On Intel processors such a multiplication takes 150 cycles, which adds about a tenth to the time:
+// only one of 9,000 codes is subnormal if weights are normally distributed and 128 x 128 weights share a scale.
 struct FourColumns {
   __m256 of[4];
 };
@@ -32,9 +32,10 @@ inline FourColumns four_columns(const std::uint8_t* codes) {
   return {{masked(_mm256_slli_epi32(even, 16)), masked(_mm256_slli_epi32(odd, 16)), masked(even), masked(odd)}};
 }
 
-// tile<Format::F32, 1, 6> in assembly; its results have the same bits. It takes 21 instructions per column. GCC 12's code takes 26, and
-// spills registers if GCC unrolls the loop. The difference matters when the core's other hardware thread is busy and takes issue slots. Two
-// Zen 3 cores then reach 158 GFLOP/s with this code, 130 with GCC's code, 142 with GCC's unrolled code and 148 with OpenBLAS.
+// tile<Format::F32, 1, 6> in assembly; the results have the same bits. The assembly takes 21 instructions per column. GCC 12's code takes
+// 26 instructions, and spills registers if GCC unrolls the loop. The difference matters when the core's other hardware thread is busy and
+// also needs issue slots. Two Zen 3 cores then reach 158 GFLOP/s with the assembly, 130 with GCC's code, 142 with GCC's unrolled code and
+// 148 with OpenBLAS.
 #define PUMICE_COLUMN(w, x)                   \
   "vmovups " #w                               \
   "(%[panel]), %%ymm12\n\t"                   \
@@ -105,10 +106,10 @@ void tile_of_six(const std::uint8_t* const* panels, std::int64_t count, const fl
 #undef PUMICE_STORE
 
 struct FloatTilesAvx2 {
-  static constexpr int kTile = 6;  // tokens; registers hold 12 accumulators, 2 vectors of weights and 1 broadcast activation
+  static constexpr int kTile = 6;  // number of tokens; registers hold 12 accumulators, 2 vectors of weights and 1 broadcast activation
 
-  // Multiplies G groups by N tokens over `count` columns and adds the products to `sums`, which is [group][token][16]. The loop over the
-  // columns keeps the sums in registers. If kAsk is true, it prefetches the weights.
+  // Multiplies G groups by N tokens over `count` columns and adds the products to `sums`, an array [group][token][16]. The sums are in
+  // registers during the loop over the columns. If kAsk is true, the loop prefetches the weights.
   template <Format F, int G, int N, bool kAsk = false>
   static void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
                    std::int64_t group_stride) {
@@ -167,7 +168,8 @@ struct FloatTilesAvx2 {
           if constexpr (kAsk) _mm_prefetch(reinterpret_cast<const char*>(plane + ahead), _MM_HINT_T0);
 #pragma GCC unroll 2
           for (int half = 0; half < 2; ++half) {
-            // Activations of several tokens are loaded again: GCC would keep them in registers, and `inner` in memory.
+            // Forces the compiler to load the activations again for each group if there are several tokens. Otherwise GCC would keep
+            // activations in registers and spill `inner` to memory.
             if constexpr (N > 1) asm volatile("" ::: "memory");
             const FourColumns w = four_columns(plane + 32 * half);
 #pragma GCC unroll 4

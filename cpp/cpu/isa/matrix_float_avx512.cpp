@@ -1,4 +1,4 @@
-// AVX-512: products of float panels, to which quantized weights are converted, and of the float formats (F32, F16, BF16, F8_E4M3).
+// AVX-512 kernels of the float formats (F32, F16, BF16, F8_E4M3), and products of float panels, to which quantized weights are converted.
 #include "cpu/matrix/float_512.h"
 #include "cpu/matrix/simd512_native.h"
 

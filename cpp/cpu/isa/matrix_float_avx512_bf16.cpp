@@ -1,4 +1,4 @@
-// AVX-512 BF16: the only kernel that needs this extension.
+// The only kernel that needs AVX-512 BF16.
 #include "cpu/matrix/bf16_512.h"
 #include "cpu/matrix/simd512_native.h"
 

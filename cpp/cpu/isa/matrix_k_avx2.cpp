@@ -1,4 +1,4 @@
-// AVX2: kernels of the K formats, which have two levels of scales.
+// AVX2 kernels of the K formats, which have two levels of scales.
 #include "cpu/matrix/quantized_avx2.h"
 
 namespace pumice::cpu::matrix {

@@ -1,4 +1,4 @@
-// AVX-512 VNNI: kernels of the K formats, which have two levels of scales.
+// AVX-512 VNNI kernels of the K formats, which have two levels of scales.
 #include "cpu/matrix/quantized_512.h"
 #include "cpu/matrix/simd512_native.h"
 

@@ -1,4 +1,4 @@
-// NEON with dot products: kernels of the K formats, which have two levels of scales.
+// NEON kernels, with dot products, of the K formats, which have two levels of scales.
 #include "cpu/matrix/quantized_512.h"
 #include "cpu/matrix/simd512_neon.h"
 

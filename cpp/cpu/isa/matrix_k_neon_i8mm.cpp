@@ -1,4 +1,4 @@
-// NEON with integer matrix products: kernels of the K formats, which have two levels of scales.
+// NEON kernels, with integer matrix products, of the K formats, which have two levels of scales.
 #include "cpu/matrix/quantized_neon_i8mm.h"
 
 namespace pumice::cpu::matrix {

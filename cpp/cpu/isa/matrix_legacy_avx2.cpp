@@ -1,4 +1,4 @@
-// AVX2: kernels of the formats with one scale per 32 columns, and of A4.
+// AVX2 kernels of the formats with one scale per 32 columns, and of A4.
 #include "cpu/matrix/quantized_avx2.h"
 
 namespace pumice::cpu::matrix {

@@ -1,4 +1,4 @@
-// AVX-512 VNNI: kernels of the formats with one scale per 32 columns, and of A4.
+// AVX-512 VNNI kernels of the formats with one scale per 32 columns, and of A4.
 #include "cpu/matrix/quantized_512.h"
 #include "cpu/matrix/simd512_native.h"
 

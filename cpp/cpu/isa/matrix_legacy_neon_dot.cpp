@@ -1,4 +1,4 @@
-// NEON with dot products: kernels of the formats with one scale per 32 columns, and of A4.
+// NEON kernels, with dot products, of the formats with one scale per 32 columns, and of A4.
 #include "cpu/matrix/quantized_512.h"
 #include "cpu/matrix/simd512_neon.h"
 

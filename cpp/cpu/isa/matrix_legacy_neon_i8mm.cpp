@@ -1,4 +1,4 @@
-// NEON with integer matrix products: kernels of the formats with one scale per 32 columns, and of A4.
+// NEON kernels, with integer matrix products, of the formats with one scale per 32 columns, and of A4.
 #include "cpu/matrix/quantized_neon_i8mm.h"
 
 namespace pumice::cpu::matrix {

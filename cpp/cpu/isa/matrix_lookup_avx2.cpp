@@ -1,4 +1,4 @@
-// AVX2: kernels of the formats whose codes are indices into a table of values.
+// AVX2 kernels of the formats whose codes are indices into a table of values.
 #include "cpu/matrix/quantized_avx2.h"
 
 namespace pumice::cpu::matrix {

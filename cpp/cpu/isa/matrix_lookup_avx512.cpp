@@ -1,4 +1,4 @@
-// AVX-512 VNNI: kernels of the formats whose codes are indices into a table of values.
+// AVX-512 VNNI kernels of the formats whose codes are indices into a table of values.
 #include "cpu/matrix/quantized_512.h"
 #include "cpu/matrix/simd512_native.h"
 

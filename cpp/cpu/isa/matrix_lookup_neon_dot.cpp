@@ -1,4 +1,4 @@
-// NEON with dot products: kernels of the formats whose codes are indices into a table of values.
+// NEON kernels, with dot products, of the formats whose codes are indices into a table of values.
 #include "cpu/matrix/quantized_512.h"
 #include "cpu/matrix/simd512_neon.h"
 

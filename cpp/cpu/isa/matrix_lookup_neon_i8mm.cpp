@@ -1,4 +1,4 @@
-// NEON with integer matrix products: kernels of the formats whose codes are indices into a table of values.
+// NEON kernels, with integer matrix products, of the formats whose codes are indices into a table of values.
 #include "cpu/matrix/quantized_neon_i8mm.h"
 
 namespace pumice::cpu::matrix {

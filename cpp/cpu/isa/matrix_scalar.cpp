@@ -1,5 +1,6 @@
 // The matrix kernels as plain loops, for processors without a supported vector unit. Their results have the same bits as those of all other
-// instruction sets, because all use the formulas of matrix/layout.h and matrix/fixed.h. The only exception is product_bf16 on AVX-512 BF16.
+// instruction sets, because all kernels use the formulas of matrix/layout.h and matrix/fixed.h. The only exception is product_bf16 on
+// AVX-512 BF16.
 #include <cmath>
 
 #include "cpu/matrix/fixed.h"
@@ -38,7 +39,7 @@ float weight_bits(const std::uint8_t* word) {
   }
 }
 
-// As layout.h defines the product of F8_E4M3.
+// Computes the product of F8_E4M3 weights by the formula in layout.h.
 void product_runs(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                   std::int64_t count, float* out, std::int64_t out_stride) {
   constexpr std::int64_t kRun = Traits<Format::F8_E4M3>::run;
@@ -58,8 +59,8 @@ void product_runs(const std::uint8_t* groups, std::int64_t rows, std::int64_t co
   }
 }
 
-// Writes columns [first, first + count) of a group to `panel` as floats, [column][16]. For quantized formats `first` is a multiple of 32
-// and `count` is 32.
+// Writes columns [first, first + count) of a group to `panel` as floats, in the order [column][16]. For quantized formats `first` must be a
+// multiple of 32 and `count` must be 32.
 template <Format F>
 void unpack_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float (*panel)[16]) {
   if constexpr (info(F).quantized) {
@@ -229,11 +230,11 @@ void product_fixed_q8_0_scalar(const std::uint8_t* groups, std::int64_t rows, st
 }
 
 // For each row of each block, searches for the scale with the smallest sum of squared errors, as pack() does for Q8_0
-// (core/formats_pack.cpp). Sums over a block run in four lanes, which total() adds up.
+// (core/formats_pack.cpp). Sums over a block are computed in four lanes, which total() adds up.
 void pack_byte_group(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
   using Lanes = float __attribute__((vector_size(16)));
   constexpr int kVectors = kByteBlock / 4, kSteps = 9;
-  constexpr float kMost = 127.0f, kMagic = 12582912.0f;  // 1.5 * 2^23: (x + kMagic) - kMagic is x rounded to the nearest integer
+  constexpr float kMost = 127.0f, kMagic = 12582912.0f;  // kMagic is 1.5 * 2^23: (x + kMagic) - kMagic is x rounded to the nearest integer
   const auto code = [](Lanes x) {
     const Lanes nearest = (x + kMagic) - kMagic, low = nearest > -kMost ? nearest : Lanes{} - kMost;
     return low < kMost ? low : Lanes{} + kMost;
@@ -251,8 +252,8 @@ void pack_byte_group(const float* source, std::int64_t rows, std::int64_t cols, 
       }
       float largest = 0, scale = 0, inverse = 0, best = 0;
       for (int i = 0; i < 4; ++i) largest = most[i] > largest ? most[i] : largest;
-      // Step 0 tries the scale that maps the largest weight to code 127. Steps 1 to 8 compute codes with scales that map the largest weight
-      // to 124, 124.5, ..., 127.5. Each of these steps then tries the scale that fits its codes best (least squares).
+      // Step 0 tries the scale that maps the largest weight to code 127. Steps 1 to 8 first compute codes with the scales that map the
+      // largest weight to 124, 124.5, ..., 127.5. Each of these steps then tries the scale that fits these codes best by least squares.
       for (int step = 0; step < kSteps && largest >= 1e-30f; ++step) {
         const float reach = (step == 0 ? kMost : 123.5f + 0.5f * static_cast<float>(step)) / largest;
         Lanes xq{}, qq{}, error_lanes{};

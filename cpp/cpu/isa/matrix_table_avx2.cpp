@@ -1,5 +1,5 @@
-// The table of AVX2 kernels for every format of formats.def. If no matrix_*_avx2.cpp instantiates the kernels of a format, the program does
-// not link.
+// The table of AVX2 kernels for every format of formats.def. If no file matrix_*_avx2.cpp instantiates the kernels of a format, the program
+// does not link.
 #include "cpu/matrix/fixed.h"
 
 namespace pumice::cpu {

@@ -1,5 +1,5 @@
-// The tables of AVX-512 kernels for every format of formats.def. If no matrix_*_avx512.cpp instantiates the kernels of a format, the
-// program does not link. AVX2 kernels pack the groups of these formats.
+// The tables of AVX-512 kernels for every format of formats.def. If no file matrix_*_avx512.cpp instantiates the kernels of a format, the
+// program does not link. The AVX2 kernels pack the groups of all formats.
 #include "cpu/matrix/products_512.h"
 
 namespace pumice::cpu {

@@ -1,5 +1,5 @@
-// The table of NEON kernels with dot products for every format of formats.def. If no matrix_*_neon_dot.cpp instantiates the kernels of a
-// format, the program does not link. The scalar kernels pack the groups of these formats.
+// The table of NEON kernels with dot products for every format of formats.def. If no file matrix_*_neon_dot.cpp instantiates the kernels of
+// a format, the program does not link. The scalar kernels pack the groups of these formats.
 #include "cpu/matrix/fixed.h"
 #include "cpu/matrix/products_512.h"
 

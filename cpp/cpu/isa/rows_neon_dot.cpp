@@ -1,5 +1,5 @@
-// The row kernels (RowKernels) for 64-bit ARM processors with NEON. They use nothing of the dot products (Armv8.2), which the set's matrix
-// kernels need.
+// The row kernels (RowKernels) for 64-bit ARM processors with NEON. Only the matrix kernels of neon_dot use dot products (Armv8.2); the row
+// kernels do not.
 #include "cpu/rows/kernels.h"
 #include "cpu/rows/lanes_neon.h"
 

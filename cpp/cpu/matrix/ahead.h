@@ -10,7 +10,7 @@ namespace {
 class Ahead {
  public:
   // Prepares to prefetch `bytes` bytes of each of `streams` streams. The first stream starts at `at`, and each further stream starts
-  // `apart` bytes after the one before it. The prefetches are spread evenly over `calls` calls of some().
+  // `apart` bytes after the previous stream. The prefetches are divided evenly among `calls` calls of some().
   Ahead(const std::uint8_t* at, std::int64_t bytes, std::int64_t calls, int streams = 1, std::int64_t apart = 0)
       : at_(at), end_(at + bytes), step_((bytes / calls + 63) / 64 * 64), streams_(streams), apart_(apart) {}
   void some() {

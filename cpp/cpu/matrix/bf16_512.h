@@ -1,10 +1,11 @@
 // Products of BF16 weights with activations rounded to bfloat16 (FormatKernels::product_bf16). An output is summed over pairs of columns in
-// ascending order. Of each pair, the product of the second column is added first. Each of the two additions rounds once. Numbers whose
-// magnitude is below 2^-126 count as zeros.
+// ascending order. In each pair, the product of the second column is added first, then the product of the first column. Each of the two
+// additions rounds once. Numbers whose magnitude is below 2^-126 count as zeros.
 //
-// Weights are read straight from the group. Registers hold the sums of one group times up to 24 tokens, so one permutation, which forms
-// pairs of columns, serves up to 24 products. Each activation is rounded once per call. Writing the pairs to a panel, again for every 24
-// tokens, took longer than the products themselves.
+//
+// Weights are read directly from the group. Registers hold the sums of one group times up to 24 tokens, so one permutation, which forms
+// pairs of columns, serves up to 24 products. Each activation is rounded once per call. The alternative, writing the pairs to a panel again
+// for every 24 tokens, took longer than the products themselves.
 #pragma once
 
 #include "cpu/matrix/plain.h"
@@ -19,9 +20,10 @@ struct Bf16Tiles512 {
   using Ints = typename V::Ints;
   using Floats = typename V::Floats;
 
-  static constexpr std::int64_t kPairs = 1024;          // pairs of columns in one pass; between passes, `out` keeps the sums
-  static constexpr std::int64_t kStride = kPairs + 16;  // pairs from token to token; tokens 4 KiB apart would share sets of L1
-  static constexpr int kTile = 24;                      // tokens of the largest tile; registers keep its sums
+  static constexpr std::int64_t kPairs = 1024;  // number of pairs of columns in one pass; between passes, `out` holds the sums
+  // Number of pairs from one token to the next. If tokens were 4 KiB apart, they would use the same sets of L1.
+  static constexpr std::int64_t kStride = kPairs + 16;
+  static constexpr int kTile = 24;  // number of tokens of the largest tile; registers hold its sums
   // Tiles of up to kFew tokens prefetch weights. Larger tiles do not wait for memory.
   static constexpr int kFew = 8;
 
@@ -36,8 +38,8 @@ struct Bf16Tiles512 {
     }
   }
 
-  // Multiplies `columns` columns of one group, `words` as [column][16], by N tokens. An odd last column is paired with zeros. If `onto` is
-  // true, `out` already has the sums of earlier columns, and the products are added to them.
+  // Multiplies `columns` columns of one group by N tokens. `words` are the weights in the order [column][16]. An odd last column is paired
+  // with zeros. If `onto` is true, `out` already has the sums of earlier columns, and the products are added to these sums.
   template <int N>
   static void tile(const std::uint8_t* words, std::int64_t columns, const std::uint32_t* x, bool onto, float* out, std::int64_t out_stride,
                    std::int64_t lanes) {

@@ -1,20 +1,21 @@
 // Weights in fixed point (see FixedRows in kernels.h). A group of float weights is a sequence of blocks of 64 columns by 16 rows. Q8_0
-// weights stay in the layout of layout.h. Every instruction set computes an output in the same way. For each block of weights:
+// weights stay in the layout of layout.h. Every instruction set computes an output in the same way, with one step for each block of
+// weights:
 //   acc = fma(scale, float(isum) * xs, acc)
-// where isum is the exact integer sum of (code of w) * (code of x) and xs is the scale of the activations. This also holds for weights with
-// 8-bit codes (ByteBlock).
+// Here isum is the exact integer sum of (code of w) * (code of x), and xs is the scale of the activations. Weights with 8-bit codes
+// (ByteBlock) are multiplied by the same formula.
 //
 // For blocks of 64 columns, AVX2 computes isum by Winograd's inner product ("A new algorithm for inner product", IEEE Transactions on
 // Computers C-17, 1968). For columns 0 and 2 of every four columns,
 //   w0 x0 + w2 x2 = (w0 + x2) (w2 + x0) - w0 w2 - x0 x2
-// and likewise for columns 1 and 3. The last two terms depend on the weights alone and on the activations alone. Their sums are computed
-// once, and isum starts with them. Four columns then take one multiplication and three additions instead of two multiplications and two
-// additions. That is the same number of instructions, but Zen 3 multiplies integers on two of its four vector pipes and adds on all four:
-// it runs 25.7 multiply-adds per cycle instead of 23.1. Q8_0 does not use this method: with its blocks of 32 columns, and starts computed
-// for each panel, the method was slower.
+// and likewise for columns 1 and 3. The term w0 w2 depends only on the weights, and x0 x2 only on the activations. The sums of these terms
+// are computed once, and isum starts with them. Four columns then take one multiplication and three additions instead of two
+// multiplications and two additions. The number of instructions is the same, but Zen 3 can multiply integers on only two of its four vector
+// pipes and can add on all four. It therefore computes 25.7 multiply-adds per cycle instead of 23.1. Q8_0 does not use this method, because
+// with blocks of 32 columns, and starts computed for each panel, the method was slower.
 //
-// Intermediate sums may wrap, because they are exact modulo 2^32 and the final sum fits 32 bits. The factors of a product, such as w0 + x2,
-// fit 16 bits (kernels.h).
+// Intermediate sums may wrap, because they are exact modulo 2^32 and the final sum fits in 32 bits. The factors of a product, such as w0 +
+// x2, fit in 16 bits (kernels.h).
 #pragma once
 
 #include "cpu/matrix/layout.h"
@@ -22,8 +23,8 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// A block of weights with 16-bit codes. One scale of the weights covers kColumns columns, one scale of the activations kScaleColumns
-// columns.
+// A block of weights with 16-bit codes. One scale of the weights covers kColumns columns, and one scale of the activations covers
+// kScaleColumns columns.
 template <int kCols>
 struct WordBlock {
   static constexpr int kColumns = kCols, kScaleColumns = kFixedBlock;
@@ -32,7 +33,7 @@ struct WordBlock {
   std::int16_t codes[kColumns / 2][kGroupRows][2];
 };
 struct FixedBlock : WordBlock<kFixedBlock> {
-  std::int32_t start[kGroupRows];  // minus the sum of c0 c2 + c1 c3 over every four codes c0..c3 of a row
+  std::int32_t start[kGroupRows];  // minus the sum of c0 c2 + c1 c3 over every four neighbouring codes c0 to c3 of a row
 
   void set(int row, const std::int16_t (&of_row)[kFixedBlock]) {
     start[row] = 0;
@@ -42,37 +43,37 @@ struct FixedBlock : WordBlock<kFixedBlock> {
 };
 static_assert(sizeof(FixedBlock) % 64 == 0);
 
-// A block of weights with 8-bit codes; all instruction sets use this layout. Codes are stored in fours of columns, as instructions that
-// multiply bytes need them. `minus_sum` and `start` are the values from which the integer sums start: `minus_sum` in products with bytes
-// (ByteRows), `start` in products with 16-bit codes (FixedRows).
+// A block of weights with 8-bit codes, in a layout that all instruction sets use. Codes are stored in sets of four columns, the order that
+// instructions need which multiply bytes. The integer sums start at values from `minus_sum` in products with bytes (ByteRows), and at
+// `start` in products with 16-bit codes (FixedRows).
 struct ByteBlock {
   static constexpr int kColumns = kByteBlock;
   float scale[kGroupRows];
-  // A pair of words for each row: minus the sum of the row's codes, and 0. An instruction that multiplies pairs of words and adds the two
-  // products multiplies this pair by the low and high half of a zero point (ByteRows::zeros), which gives -sum * zero point. Zero points
-  // are below 2^15, so the low half is not negative as a signed word.
+  // A pair of words for each row: minus the sum of the row's codes, and 0. A zero point (ByteRows::zeros) also has two words, its low and
+  // its high half. An instruction that multiplies pairs of words and adds the two products computes -sum * zero point from these two pairs.
+  // Zero points are below 2^15, so the low half is not negative as a signed word.
   std::int16_t minus_sum[kGroupRows][2];
-  std::int32_t start[kGroupRows];  // minus the sum of c0 c2 + c1 c3 over every four codes c0..c3 of a row
+  std::int32_t start[kGroupRows];  // minus the sum of c0 c2 + c1 c3 over every four neighbouring codes c0 to c3 of a row
   std::int8_t codes[kColumns / 4][kGroupRows][4];
 };
 static_assert(sizeof(ByteBlock) % 64 == 0);
 inline std::int64_t byte_group_bytes(std::int64_t cols) { return cols / kByteBlock * static_cast<std::int64_t>(sizeof(ByteBlock)); }
 
-// The activations that one register tile multiplies by one panel. The pointers point to the tile's first token, in FixedRows or in a copy
-// that is padded with zeros.
+// The activations that one register tile multiplies by one panel. The pointers point to the tile's first token, either in FixedRows or in a
+// copy that is padded with zeros.
 struct FixedTile {
   const std::int16_t* codes;
   const float* scales;
   const std::int32_t* starts;
-  std::int64_t rows;  // tokens from one block to the next
+  std::int64_t rows;  // number of tokens from one block to the next
 };
 
 constexpr std::int64_t fixed_blocks(std::int64_t cols) { return (cols + kFixedBlock - 1) / kFixedBlock; }
 inline std::int64_t fixed_group_bytes(std::int64_t cols) { return fixed_blocks(cols) * static_cast<std::int64_t>(sizeof(FixedBlock)); }
 
-// Rounds the weights of one row and block to codes and returns their scale.
+// Rounds the weights of one row and block to codes. Returns the scale of the codes.
 inline float fixed_codes(const float (&values)[kFixedBlock], std::int16_t (&codes)[kFixedBlock]) {
-  std::uint32_t largest_bits = 0;  // bits without the sign; as integers they have the same order as the magnitudes
+  std::uint32_t largest_bits = 0;  // bits without the sign; as integers, these have the same order as the magnitudes
   for (const float value : values) {
     const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, value) & 0x7fffffffu;
     largest_bits = bits > largest_bits ? bits : largest_bits;
@@ -89,7 +90,7 @@ inline float fixed_codes(const float (&values)[kFixedBlock], std::int16_t (&code
   return zero ? 0.0f : largest / most;
 }
 
-// Packs a group of float weights (FixedKernels::pack_group) to blocks of type Block. Block::set(row, codes) stores the codes of one row.
+// Packs a group of float weights (FixedKernels::pack_group) into blocks of type Block. Block::set(row, codes) stores the codes of one row.
 template <class Block>
 void pack_fixed_blocks(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group) {
   auto* blocks = reinterpret_cast<Block*>(group);
@@ -124,7 +125,7 @@ void product_fixed_q8_0_avx2(const std::uint8_t* groups, std::int64_t rows, std:
 void product_fixed_avx2(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,
                         std::int64_t count, float* out, std::int64_t out_stride);
 
-// 64-bit ARM has groups of its own for float weights in fixed point (fixed_neon.h).
+// 64-bit ARM has its own layout of groups for float weights in fixed point (fixed_neon.h).
 std::int64_t fixed_group_bytes_neon(std::int64_t cols);
 void pack_fixed_group_neon(const float* source, std::int64_t rows, std::int64_t cols, std::uint8_t* group);
 void product_fixed_neon_dot(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const FixedRows& x, std::int64_t first,

@@ -1,4 +1,4 @@
-// Products in fixed point over vectors of 512 bits: for float weights that were packed as fixed point or as 8-bit codes, and for Q8_0.
+// Products in fixed point with vectors of 512 bits. The weights are floats that were packed as fixed point or as 8-bit codes, or Q8_0.
 #pragma once
 
 #include "cpu/matrix/ahead.h"
@@ -16,12 +16,12 @@ struct FixedTiles512 {
   using Ints = typename V::Ints;
   using Floats = typename V::Floats;
 
-  // A tile of two groups and six tokens has twelve vectors of sums. vpdpwssd adds two products of words to every sum of a vector.
-  // quantized_512.h explains why a tile has two groups.
+  // A tile of two groups and six tokens has twelve vectors of sums. vpdpwssd adds two products of words to every element of a vector of
+  // sums. quantized_512.h explains why a tile has two groups.
   static constexpr int kTileGroups = 2, kTileTokens = 6;
   static constexpr int kGroupSums = group_sums(96);
-  // Pairs of columns in one iteration of the loop. GCC 12 copies every sum to another register once or twice per iteration. With one or two
-  // pairs per iteration, these copies took more of the processor's front end than the products.
+  // Number of pairs of columns in one iteration of the loop. GCC 12 copies every sum to another register once or twice per iteration. With
+  // one or two pairs per iteration, these copies used more of the processor's front end than the products.
   static constexpr int kPairs = 4;
 
   template <int N, class Block>
@@ -85,9 +85,9 @@ struct FixedTiles512 {
   static void store_sums(const float* sums, std::int64_t lanes, float* out) { V::save_first(out, V::load_floats(sums), lanes); }
 };
 
-// Products of weights that need no widening. A tile reads them straight from the groups, over all columns in one pass. Each pair of a group
-// and a token has one vector of integer sums and one vector of float sums, both in registers. One step takes four bytes of codes of each
-// row; one iteration of the loop has kTurn steps.
+// Products of weights that need no widening. A tile reads the weights directly from the groups, over all columns in one pass. For each
+// combination of a group and a token, registers hold one vector of integer sums and one vector of float sums. One step processes four bytes
+// of codes of each row, and one iteration of the loop has kTurn steps.
 template <WordVectors512 V>
 struct Columns512 {
   using Ints = typename V::Ints;
@@ -107,7 +107,7 @@ struct Columns512 {
   struct OfBytes {
     using Block = ByteBlock;
     using Rows = ByteRows;
-    // One iteration of the loop is a whole block. A whole block of 16-bit codes would take three times as much code.
+    // One iteration of the loop processes a whole block. For 16-bit codes, a whole block would take three times as much code.
     static constexpr int kSteps = kByteBlock / 4, kTurn = kSteps;
     static std::int64_t group_bytes(std::int64_t cols) { return byte_group_bytes(cols); }
     static std::int64_t blocks(std::int64_t cols) { return cols / kByteBlock; }
@@ -118,7 +118,7 @@ struct Columns512 {
   template <class Of, int N>
   static void tile_of(const typename Of::Block* const (&w)[kTileGroups], std::int64_t blocks, const typename Of::Rows& x,
                       std::int64_t token, float* out, std::int64_t out_stride, const std::int64_t (&lanes)[kTileGroups], Ahead& ahead) {
-    constexpr int R = kTileGroups, kRow = 4 * Of::kSteps;  // kRow: bytes of one row in a block
+    constexpr int R = kTileGroups, kRow = 4 * Of::kSteps;  // kRow: number of bytes of one row in a block
     Floats acc[R][N];
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {
@@ -186,14 +186,14 @@ struct Columns512 {
       const std::uint8_t* group = groups + row / kGroupRows * bytes;
       const typename Of::Block* w[kTileGroups];
       std::int64_t lanes[kTileGroups];
-      // If only one group is left, the tile takes it twice. The second sums are not stored.
+      // If only one group is left, the tile processes this group twice, and the second sums are not stored.
       for (std::int64_t r = 0; r < kTileGroups; ++r) {
         const std::int64_t left = rows - row - r * kGroupRows;
         w[r] = reinterpret_cast<const typename Of::Block*>(group + (left > 0 ? r * bytes : 0));
         lanes[r] = least(kGroupRows, left);
       }
       Ahead ahead(group + kTileGroups * bytes, kTileGroups * bytes, tiles * blocks);
-      for (std::int64_t i = 0; i < tiles; ++i) {  // tiles have nearly equal sizes
+      for (std::int64_t i = 0; i < tiles; ++i) {  // tiles have nearly equal numbers of tokens
         const std::int64_t from = count * i / tiles, to = count * (i + 1) / tiles;
         kTiles<Of>[to - from](w, blocks, x, first + from, out + from * out_stride + row, out_stride, lanes, ahead);
       }

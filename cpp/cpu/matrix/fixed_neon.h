@@ -1,14 +1,14 @@
-// Products in fixed point on 64-bit ARM: for float weights that were packed as fixed point or as 8-bit codes, and for Q8_0. The outputs
-// have the bits that fixed.h describes.
+// Products in fixed point on 64-bit ARM. The weights are floats that were packed as fixed point or as 8-bit codes, or Q8_0. The outputs
+// have the bits that result from the formula in fixed.h.
 //
 // NEON has fast products of bytes, but not of words. Therefore a code c of more than 8 bits is stored as two signed bytes:
 //   c = 128 high + low, with low in [-64, 63]
 // |high| is at most 32 for weights and 64 for activations. The sum of the products of codes w and x is then
 //   128 (129 sum(high_w high_x) + sum((high_w - low_w) (low_x - high_x))) + 129 sum(low_w low_x)
-// which takes three products of bytes instead of four. The differences also fit signed bytes. Intermediate sums may wrap, because they are
-// exact modulo 2^32 and the final sum fits 32 bits. Modulo 2^32, 129 has an inverse, and the same sum is
+// This takes three products of bytes instead of four. The differences also fit in signed bytes. Intermediate sums may wrap, because they
+// are exact modulo 2^32 and the final sum fits in 32 bits. Modulo 2^32, 129 has an inverse, and the sum equals
 //   129 (sum(low_w low_x) + 128 (sum(high_w high_x) + sum((high_w - low_w) (low_x - high_x)) / 129))
-// So the three products add to the same registers, one after the other.
+// The three products can therefore be added to the same registers, one after another.
 #pragma once
 
 #include "cpu/matrix/ahead.h"
@@ -19,7 +19,7 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// A block of float weights in fixed point, as two bytes for each code. Bytes are stored as in ByteBlock.
+// A block of float weights in fixed point, with two bytes for each code. The bytes have the order of ByteBlock.
 struct TwoByteBlock {
   float scale[kGroupRows];
   std::int8_t high[kFixedBlock / 4][kGroupRows][4], low[kFixedBlock / 4][kGroupRows][4];
@@ -34,21 +34,21 @@ struct TwoByteBlock {
 };
 static_assert(sizeof(TwoByteBlock) % 64 == 0);
 
-inline constexpr std::int32_t kInverse129 = 0x0FE03F81;  // modulo 2^32
+inline constexpr std::int32_t kInverse129 = 0x0FE03F81;  // the inverse of 129 modulo 2^32
 static_assert(std::uint32_t{kInverse129} * 129 == 1);
 
-// T multiplies register tiles: DotTile<kFixedBlock> or MatrixTile<kFixedBlock> (tiles_neon.h).
+// T is the type that multiplies register tiles: DotTile<kFixedBlock> or MatrixTile<kFixedBlock> (tiles_neon.h).
 template <class T>
 struct FixedNeon {
-  static constexpr int kPanelBlocks = 4;  // blocks of 64 columns in a panel
-  static constexpr int kMostTokens = 48;  // tokens of PanelX, whose codes take 36 KiB
-  static constexpr int kPanelGroups = 8;  // groups that are multiplied by one PanelX; their sums take 27 KiB
+  static constexpr int kPanelBlocks = 4;  // number of blocks of 64 columns in a panel
+  static constexpr int kMostTokens = 48;  // number of tokens in PanelX, whose codes take 36 KiB
+  static constexpr int kPanelGroups = 8;  // number of groups that are multiplied by one PanelX; their sums take 27 KiB
   static constexpr int kGroupSums = kMostTokens + 5;
   static constexpr int kRows = T::kRowVectors;
   static_assert(kMostTokens % T::kTokens == 0 && T::kTokens % T::kSumTokens == 0);
 
-  // The activations of a panel: three kinds of bytes (a source says which), scales, and zero points minus 128. Missing tokens of the last
-  // tile have zeros.
+  // The activations of a panel: up to three kinds of bytes (see fill_x() of each source), scales, and zero points minus 128. If the last
+  // tile has fewer tokens, the missing tokens are zeros.
   struct PanelX {
     alignas(64) std::int8_t codes[kPanelBlocks][3][kMostTokens * kFixedBlock];
     float scales[kPanelBlocks][kMostTokens];
@@ -68,8 +68,8 @@ struct FixedNeon {
   template <int P>
   using TileSums = int32x4_t[kRows][P];
 
-  // Returns `columns` columns of weights, which are stored as quads, in the order that T::products() needs. If that is another order, they
-  // are copied to `buffer`.
+  // Returns `columns` columns of weights in the order that T::products() needs. `quads` has the weights in quads. If T needs another order,
+  // the weights are copied to `buffer`.
   static const std::uint8_t* ordered(const void* quads, [[maybe_unused]] int columns, [[maybe_unused]] std::uint8_t* buffer) {
     const auto* from = static_cast<const std::uint8_t*>(quads);
     if constexpr (T::kReadsQuads) {
@@ -81,7 +81,7 @@ struct FixedNeon {
     }
   }
 
-  // Splits 64 words to bytes and calls store(k, high, low) for every 16 of them.
+  // Splits 64 words into bytes and calls store(k, high, low) for every 16 words.
   template <class Store>
   [[gnu::always_inline]] static void split(const std::int16_t* words, const Store& store) {
     for (int k = 0; k < kFixedBlock; k += 16) {
@@ -105,15 +105,17 @@ struct FixedNeon {
   }
 
   // ---------------------------------------------------------------- sources of weights
-  // Every source has these members. Its blocks have kColumns columns and, for each row, one scale.
+  // Every source has the members of OfFloats. The blocks of a source have kColumns columns and one scale for each row.
   struct OfFloats {
     using Rows = FixedRows;
     static constexpr int kColumns = kFixedBlock;
-    static constexpr bool kSmallSums = false;  // true: sums start at kSumStart and are below 2^22 without it
+    // true: integer sums start at kSumStart, and without this start their magnitudes are below 2^22
+    static constexpr bool kSmallSums = false;
     static std::int64_t group_bytes(std::int64_t cols) { return fixed_blocks(cols) * block_bytes(); }
     static constexpr std::int64_t block_bytes() { return sizeof(TwoByteBlock); }
 
-    // Converts block b of a panel, which is row `at` of the arrays of x.
+    // Converts the activations of one token and block to bytes. `at` is the index of the token and block in the arrays of x, and `b` is the
+    // index of the block in the panel.
     static void fill_x(const Rows& x, std::int64_t at, int b, std::int64_t token, PanelX& panel) {
       split(x.codes + at * kFixedBlock, [&](int k, int8x16_t high, int8x16_t low) {
         T::store_x(panel.codes[b][0], token, k, low);
@@ -168,7 +170,7 @@ struct FixedNeon {
     [[gnu::always_inline]] static void dot(const BlockW& w, const PanelX& x, int b, std::int64_t at, std::int64_t, TileSums<P>& sums) {
       at += T::x_offset(b % 2 * kColumns);
       const std::uint8_t* again = w.codes[0];
-      asm("" : "+r"(again));  // hides that both products read the same weights; GCC would keep the weights on the stack
+      asm("" : "+r"(again));  // hides from GCC that both products read the same weights; otherwise GCC would keep the weights on the stack
       clear<P>(sums);
       T::template products<kColumns>(w.codes[0], x.codes[b / 2][0] + at, sums);
       each_sum<P>([&](int i, int p) __attribute__((always_inline)) { sums[i][p] = vshlq_n_s32(sums[i][p], 7); });
@@ -176,7 +178,8 @@ struct FixedNeon {
     }
   };
 
-  // Weights with 8-bit codes. Activations are unsigned bytes, from which 128 is subtracted, as from their zero points.
+  // Weights with 8-bit codes. Activations are unsigned bytes. 128 is subtracted both from these bytes, to make them signed, and from their
+  // zero points.
   struct OfBytes {
     using Rows = ByteRows;
     static constexpr int kColumns = kByteBlock;
@@ -213,8 +216,8 @@ struct FixedNeon {
   };
 
   // ---------------------------------------------------------------- products
-  // Multiplies one group by P * kSumTokens tokens, from `token` on, over `blocks` blocks of the source.
-  // Not inlined, because GCC then spills the registers of the tile for variables of the loops around it.
+  // Multiplies one group by P * kSumTokens tokens, from `token` on, over `blocks` blocks of the source. Not inlined, because GCC would then
+  // spill the registers of the tile to keep variables of the surrounding loops in registers.
   template <class Source, int P>
   [[gnu::noinline]] static void tile_of(const PanelW& w, const PanelX& x, std::int64_t token, int blocks, float (*sums)[16], Ahead& ahead) {
     constexpr int kParts = kFixedBlock / Source::kColumns;
@@ -255,7 +258,7 @@ struct FixedNeon {
     alignas(64) float sums[kPanelGroups][kGroupSums][16];
     const std::int64_t group_bytes = Source::group_bytes(cols), all_groups = (rows + 15) / 16;
     const std::int64_t all_blocks = (cols + Source::kColumns - 1) / Source::kColumns, tiles = (count + T::kTokens - 1) / T::kTokens;
-    if (count % T::kSumTokens != 0) __builtin_memset(&panel_x, 0, sizeof(panel_x));  // tokens that complete a register
+    if (count % T::kSumTokens != 0) __builtin_memset(&panel_x, 0, sizeof(panel_x));  // zeros for tokens that fill up a register
     for (std::int64_t g0 = 0; g0 < all_groups; g0 += kPanelGroups) {
       const std::int64_t gs = least(kPanelGroups, all_groups - g0);
       for (std::int64_t g = 0; g < gs; ++g)

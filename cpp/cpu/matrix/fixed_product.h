@@ -1,5 +1,5 @@
-// Products in fixed point. This file divides tokens and groups into register tiles. Each instruction set provides the functions that
-// multiply one tile.
+// Products in fixed point. This file divides tokens and groups into register tiles. Each instruction set has functions that multiply one
+// tile.
 #pragma once
 
 #include "cpu/matrix/ahead.h"
@@ -10,8 +10,8 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// Returns the number of rows of `sums` from one group to the next, for so many tokens: room for them, and padding. Without padding, the
-// sums of groups 0 and 2 of 96 tokens would lie 12 KiB apart and share sets of L1.
+// Returns the number of rows in `sums` from one group to the next: one row for each of `tokens` tokens, and five rows of padding. Without
+// padding, the sums of groups 0 and 2 of 96 tokens would be 12 KiB apart and use the same sets of L1.
 constexpr int group_sums(int tokens) { return tokens + 5; }
 
 template <class T, class Block>
@@ -25,16 +25,16 @@ concept FixedTilesOf = requires(const Block* const (&panels)[T::kTileGroups], st
 template <class T>
 concept FixedTiles = FixedTilesOf<T, WordBlock<32>> &&
                      requires(const std::uint8_t* stream, WordBlock<32>& block, const float* of_token, std::int64_t lanes, float* out) {
-                       // kTileGroups, kTileTokens: groups and tokens of a register tile. Tiles of several groups also have kGroupSums,
-                       // the group_sums() of their sources.
+                       // kTileGroups and kTileTokens are the numbers of groups and tokens in a register tile. If kTileGroups is more than
+                       // 1, T also has kGroupSums, which must equal group_sums() of the source.
                        requires T::kTileGroups > 0 && T::kTileTokens > 0;
                        T::widen_q8_0(stream, block);         // widens a Q8_0 block of a group to 16-bit codes
                        T::store_sums(of_token, lanes, out);  // stores the first `lanes` of 16 sums to `out`
                      };
 
-// A source of weights: float weights that were packed as fixed point. panel(group, first, count) returns columns [first, first + count) of
-// a group, where `first` is a multiple of 256. In the group these columns take bytes(count) bytes and start at offset bytes(first). kGroups
-// groups are multiplied by kTokens tokens at a time; their sums take 25 KiB. Every source has these members.
+// A source of weights, here of float weights that were packed as fixed point. All sources have the members of this struct. panel(group,
+// first, count) returns columns [first, first + count) of a group, where `first` is a multiple of 256. In the group these columns take
+// bytes(count) bytes and start at offset bytes(first). kGroups groups are multiplied by kTokens tokens at a time; their sums take 25 KiB.
 struct PackedFloats {
   static constexpr int kColumns = kFixedBlock, kTokens = 96, kGroups = 4;
   using Block = FixedBlock;
@@ -47,7 +47,7 @@ struct PackedFloats {
 
 template <FixedTiles T>
 struct FixedProduct {
-  static constexpr int kPanelBlocks = 4;  // blocks of 64 columns in a panel; one group's panel takes 8.5 KiB of L1
+  static constexpr int kPanelBlocks = 4;  // number of blocks of 64 columns in a panel; the panel of one group takes 8.5 KiB of L1
 
   // The source of Q8_0 weights. panel() widens their codes to 16 bits.
   struct Q8_0 {
@@ -75,9 +75,9 @@ struct FixedProduct {
     static_assert(Source::kTokens % T::kTileTokens == 0 && kGroups % T::kTileGroups == 0);
     if constexpr (T::kTileGroups > 1) static_assert(T::kGroupSums == kGroupSums);
     alignas(64) float sums[kGroups][kGroupSums][16];
-    // last_*: a copy of the last tile of tokens if it is not full, padded with zeros.
+    // last_codes, last_scales and last_starts are a copy of the last tile of tokens, padded with zeros, if this tile is not full.
     alignas(64) std::int16_t last_codes[kPanelBlocks][T::kTileTokens][kFixedBlock];
-    constexpr int kScales = kFixedBlock / Source::Block::kScaleColumns;  // scales of the activations in one block of 64 columns
+    constexpr int kScales = kFixedBlock / Source::Block::kScaleColumns;  // number of scales of the activations in one block of 64 columns
     float last_scales[kPanelBlocks * kScales][T::kTileTokens];
     std::int32_t last_starts[kPanelBlocks * kScales][T::kTileTokens];
     Source sources[T::kTileGroups];
@@ -106,7 +106,7 @@ struct FixedProduct {
         const std::int64_t columns = least(blocks * kFixedBlock, round_up(cols, Source::kColumns) - first_column);
         for (std::int64_t g = 0; g < gs; g += T::kTileGroups) {
           const std::uint8_t* group = groups + (g0 + g) * group_bytes;
-          // If fewer groups are left than a tile takes, the tile takes the last group several times. The extra sums are not read.
+          // If fewer groups are left than a tile has, the tile processes the last group several times. The extra sums are not used.
           const typename Source::Block* panels[T::kTileGroups];
           for (std::int64_t i = 0; i < T::kTileGroups; ++i)
             panels[i] = sources[i].panel(group + least(i, gs - g - 1) * group_bytes, first_column, columns);

@@ -1,4 +1,4 @@
-// Float32 products over vectors of 512 bits. Every output is computed by one chain of fused multiply-adds over the columns.
+// Float32 products with vectors of 512 bits. Every output is computed by one chain of fused multiply-adds over the columns.
 #pragma once
 
 #include <utility>
@@ -15,8 +15,8 @@ template <Vectors512 V>
 struct FloatTiles512 {
   using Floats = typename V::Floats;
 
-  // Tokens of a tile, which has one chain of sums per token. 8 chains are enough to hide the latency if two multiply-adds start per cycle.
-  // Activations are broadcast from memory.
+  // Number of tokens of a tile, which has one chain of sums per token. With 8 chains the latency of a multiply-add is hidden, if two
+  // multiply-adds start per cycle. Activations are broadcast from memory.
   static constexpr int kTile = V::kSizes.float_tokens;
 
   template <Format F>
@@ -29,8 +29,8 @@ struct FloatTiles512 {
       return V::load_bf16(words);
   }
 
-  // Multiplies G groups by N tokens over `count` columns and adds the products to `sums`, which is [group][token][16]. The loop over the
-  // columns keeps the sums in registers. If kAsk is true, it prefetches the weights.
+  // Multiplies G groups by N tokens over `count` columns and adds the products to `sums`, an array [group][token][16]. The sums are in
+  // registers during the loop over the columns. If kAsk is true, the loop prefetches the weights.
   template <Format F, int G, int N, bool kAsk = false>
   static void tile(const std::uint8_t* const* panels, std::int64_t count, const float* x, std::int64_t x_stride, float* sums,
                    std::int64_t group_stride) {
@@ -59,7 +59,7 @@ struct FloatTiles512 {
     }
   }
 
-  // Calls each(j, column) for the four columns of a plane of F8_E4M3, each value times 2^-120.
+  // Calls each(j, column) for the four columns j of a plane of F8_E4M3. The elements of `column` are 2^-120 times the values.
   template <class Each>
   static inline __attribute__((always_inline)) void four_columns(const std::uint8_t* plane, Each each) {
     const auto codes = V::load(plane);

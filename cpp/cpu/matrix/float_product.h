@@ -1,4 +1,4 @@
-// Products of weights of every format with float activations. Each instruction set provides the functions that multiply one register tile.
+// Products of weights of every format with float activations. Each instruction set has functions that multiply one register tile.
 #pragma once
 
 #include <concepts>
@@ -12,9 +12,9 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// Returns the tile that multiplies G groups of weights, stored in format F, by N tokens. T::tile<F, G, N, kAsk> reads words, one after
-// another; T::tile_of_runs<G, N, kAsk> reads F8_E4M3: it takes whole runs, and multiplies the sum of each by its scale. If kAsk is true,
-// tiles also prefetch weights.
+// Returns the function that multiplies G groups of weights in format F by N tokens. T::tile<F, G, N, kAsk> reads weights column by column.
+// T::tile_of_runs<G, N, kAsk>, for F8_E4M3, processes whole runs, and multiplies the sum of each run by the run's scale. If kAsk is true,
+// these functions also prefetch weights.
 template <class T, Format F, int G, int N, bool kAsk = false>
 constexpr Tile float_tile() {
   if constexpr (F == Format::F8_E4M3)
@@ -27,30 +27,32 @@ template <class T, Format F>
 concept FloatTilesOf = requires(const std::uint8_t* words, std::int64_t count, float* out) {
   { float_tile<T, F, 1, 1>() } -> std::same_as<Tile>;
   { float_tile<T, F, 1, 1, true>() } -> std::same_as<Tile>;
-  T::template widen_words<F>(words, count, out);  // converts `count` weights (a multiple of 16) to floats, those of F8_E4M3 to v * 2^-60
+  // converts `count` weights (a multiple of 16) to floats; for F8_E4M3 the floats are 2^-60 times the values
+  T::template widen_words<F>(words, count, out);
 };
 template <class T>
 concept FloatTiles = FloatTilesOf<T, Format::F32> && FloatTilesOf<T, Format::F16> && FloatTilesOf<T, Format::BF16> &&
                      FloatTilesOf<T, Format::F8_E4M3> && requires(const float* of_token, std::int64_t lanes, float* out) {
-                       requires T::kTile > 0;  // tokens of the largest register tile of one group
-                       // kTiles[n], n in [1, kTile], multiplies one float panel by n tokens.
+                       requires T::kTile > 0;  // number of tokens in the largest register tile of one group
+                       // kTiles[n] multiplies one float panel by n tokens, for n in [1, kTile].
                        requires std::same_as<std::remove_cvref_t<decltype(T::kTiles)>, Tile[T::kTile + 1]>;
                        T::store_sums(of_token, lanes, out);     // stores the first `lanes` of 16 sums to `out`
-                       T::add_scaled(of_token, of_token, out);  // out = fma(first, second, out) for 16 floats
+                       T::add_scaled(of_token, of_token, out);  // computes out = fma(first, second, out) for 16 floats
                      };
 
 template <FloatTiles T>
 struct FloatProduct {
-  static constexpr std::int64_t kColumns = 192;    // columns of a panel, which takes 12 KiB, a third of L1
-  static constexpr std::int64_t kFewColumns = 64;  // columns of a panel when few tokens are multiplied by up to four panels at once
-  static constexpr int kTokens = 72;               // tokens that fit the local array `sums`; a multiple of both values of T::kTile (6, 12)
-  static constexpr int kGroups = 4;                // groups that fit the local array `sums`, which takes 18 KiB
+  static constexpr std::int64_t kColumns = 192;    // number of columns of a panel, which takes 12 KiB, a third of L1
+  static constexpr std::int64_t kFewColumns = 64;  // number of columns of a panel if few tokens are multiplied by up to four panels at once
+  // number of tokens that fit in the local array `sums`; a multiple of both values of T::kTile (6 and 12)
+  static constexpr int kTokens = 72;
+  static constexpr int kGroups = 4;  // number of groups that fit in the local array `sums`, which takes 18 KiB
 
-  // With n tokens, n <= kFew, a tile covers kFewGroups[n] groups, so that 8 to 12 chains of sums (on AVX2) hide the latency of a
-  // multiply-add. F is the format in which the weights are stored. Float weights use these tiles for up to kFew tokens. The tiles read them
-  // straight from the group, all columns in one pass, and prefetch them if kFewGroups[n] is 1. (F32 weights in memory, 8 tokens,
-  // Sapphire Rapids: 5.9 GB/s by panels, 6.5 GB/s by these tiles without prefetching, 8.5 GB/s with it.) Quantized weights, which are first
-  // converted to panels of floats, use these tiles for up to kFewPanels tokens.
+  // With n <= kFew tokens, a tile has kFewGroups[n] groups, so that 8 to 12 chains of sums (on AVX2) hide the latency of a multiply-add. F
+  // is the format in which the weights are stored. Float weights use these tiles for up to kFew tokens. The tiles then read the weights
+  // directly from the group, all columns in one pass, and prefetch them if kFewGroups[n] is 1. (For 8 tokens and F32 weights in memory,
+  // Sapphire Rapids reads 5.9 GB/s with panels, 6.5 GB/s with these tiles without prefetching, and 8.5 GB/s with prefetching.) Quantized
+  // weights, which are first converted to panels of floats, use these tiles for up to kFewPanels tokens.
   static constexpr int kMostFew = 8, kFew = T::kTile < kMostFew ? T::kTile : kMostFew, kFewPanels = 3;
   static constexpr int kFewGroups[kMostFew + 1] = {0, 4, 3, 2, 1, 1, 1, 1, 1};
   template <Format F, int N>
@@ -71,7 +73,7 @@ struct FloatProduct {
       {nullptr, one_group<F, 8>()}};
 
   // Multiplies up to kFew tokens, `columns` columns at a time. stored(g, k, count, slot) returns the address of columns [k, k + count) of
-  // group g in format F. If it converts them first, it writes them to buffer number `slot`, which is below kGroups.
+  // group g in format F. If `stored` converts the columns first, it writes them to buffer number `slot`, which is below kGroups.
   template <Format F, class Stored>
   static void few_tokens(Stored stored, std::int64_t columns, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,
                          std::int64_t count, float* out, std::int64_t out_stride) {
@@ -93,8 +95,8 @@ struct FloatProduct {
     }
   }
 
-  // If `run` is not 0, the panels are runs of this many columns, and the sum of each is multiplied by the run's scales, which are at its
-  // beginning in the group.
+  // If `run` is not 0, each panel is a run of `run` columns. The sums of a run are multiplied by the run's scales, which are at the
+  // beginning of the run in the group.
   template <std::int64_t run = 0>
   static void product_panels(PanelF32 panel, std::int64_t group_bytes, const std::uint8_t* groups, std::int64_t rows, std::int64_t cols,
                              const float* x, std::int64_t x_stride, std::int64_t count, float* out, std::int64_t out_stride) {
@@ -111,7 +113,7 @@ struct FloatProduct {
       return;
     }
     const std::int64_t all_groups = (rows + 15) / 16;
-    const std::int64_t token_blocks = (count + kTokens - 1) / kTokens;  // blocks have nearly equal sizes
+    const std::int64_t token_blocks = (count + kTokens - 1) / kTokens;  // blocks have nearly equal numbers of tokens
     for (std::int64_t block = 0, t0 = 0; block < token_blocks; ++block) {
       const std::int64_t tokens = (count - t0 + token_blocks - block - 1) / (token_blocks - block);
       for (std::int64_t g0 = 0; g0 < all_groups; g0 += kGroups) {
@@ -123,8 +125,8 @@ struct FloatProduct {
           for (std::int64_t g = 0; g < gs; ++g) {
             const std::uint8_t* group = groups + (g0 + g) * group_bytes;
             const auto* weights = reinterpret_cast<const std::uint8_t*>(panel(group, k, ks, buffer));
-            // Returns the approximate offset of a column in a group. It ignores the heads of super-blocks, so it may be off by a few cache
-            // lines.
+            // Returns the approximate offset of a column in a group. The result ignores the heads of super-blocks, so it may be wrong by a
+            // few cache lines.
             const auto at = [&](std::int64_t column) { return column * group_bytes / cols; };
             const std::uint8_t* next = g + 1 < gs      ? group + group_bytes + at(k)
                                        : k + ks < cols ? groups + g0 * group_bytes + at(k + ks)
@@ -135,7 +137,7 @@ struct FloatProduct {
             if constexpr (run != 0) __builtin_memset(of_run, 0, static_cast<std::size_t>(tokens) * sizeof(of_run[0]));
             for (std::int64_t t = 0; t < tokens;) {
               ahead.some();
-              // The last two tiles share their tokens evenly, because a tile of one token takes as long as a tile of four tokens.
+              // The last two tiles have nearly equal numbers of tokens, because a tile of one token takes as long as a tile of four tokens.
               const std::int64_t left = tokens - t;
               const std::int64_t n = left >= 2 * T::kTile || left == T::kTile ? T::kTile : left < T::kTile ? left : (left + 1) / 2;
               T::kTiles[n](&weights, ks, xk + t * x_stride, x_stride, to[t], 0);

@@ -1,8 +1,8 @@
 // The innermost code of integer products on AVX2: four steps of a tile of 16 rows by 4 tokens. One step multiplies two vectors of weights
-// (rows 0-7 and rows 8-15, one dword per row) by one dword of each of the four tokens, broadcast to all lanes, and adds the products to
-// eight vectors of sums. The code is assembly, because gcc reorders the additions of each sum to a tree and then spills registers (24
-// multiply-adds per cycle instead of 39). The weights of successive steps are 64 bytes apart. The codes of successive tokens are S bytes
-// apart.
+// (rows 0-7 and rows 8-15, with one dword per row) by one dword of each of the four tokens, broadcast to all lanes, and adds the products
+// to eight vectors of sums. The code is assembly, because gcc reorders the additions of each sum to a tree and then spills registers, which
+// reduces the speed from 39 to 24 multiply-adds per cycle. The weights of successive steps are 64 bytes apart. The codes of successive
+// tokens are S bytes apart.
 #pragma once
 
 #include <immintrin.h>
@@ -49,22 +49,24 @@ using TileSums = __m256i[kFourTokens][2];
   }
 // clang-format on
 
-// Four steps of 8-bit codes with sums of 16 bits; a token has 32 codes. four_quads_first() overwrites the sums, four_quads() adds to them.
+// Four steps of 8-bit codes with sums of 16 bits. A token has 32 codes. four_quads_first() overwrites the sums, and four_quads() adds to
+// them.
 inline void four_quads_first(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN_FIRST, "=&x", "vpmaddubsw", "vpaddw", 32)
 }
 inline void four_quads(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN, "+&x", "vpmaddubsw", "vpaddw", 32)
 }
-// Four steps of 16-bit codes with sums of 32 bits; a token has 32 codes. four_pairs_first() overwrites the sums, four_pairs() adds to them.
+// Four steps of 16-bit codes with sums of 32 bits. A token has 32 codes. four_pairs_first() overwrites the sums, and four_pairs() adds to
+// them.
 inline void four_pairs_first(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN_FIRST, "=&x", "vpmaddwd", "vpaddd", 64)
 }
 inline void four_pairs(const std::uint8_t* w, const std::uint8_t* x, TileSums& a) {
   PUMICE_FOUR(PUMICE_TOKEN, "+&x", "vpmaddwd", "vpaddd", 64)
 }
-// Runs `fours` times four steps of 16-bit codes and overwrites the sums. The codes of successive tokens are 64 columns apart. The steps run
-// in a loop, because unrolled code does not fit the cache of decoded instructions (21 products per cycle instead of 22.5).
+// Runs `fours` times four steps of 16-bit codes and overwrites the sums. The codes of successive tokens are 64 columns apart. The steps are
+// in a loop, because unrolled code does not fit in the processor's cache of decoded instructions (21 products per cycle instead of 22.5).
 inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, TileSums& a) {
   __m256i w0, w1, xn, t0, t1;
   for (auto& token : a) token[0] = token[1] = _mm256_setzero_si256();
@@ -78,9 +80,9 @@ inline void wide_pairs(const std::uint8_t* w, const std::uint8_t* x, int fours, 
       :
       : "memory", "cc");
 }
-// 16-bit codes by Winograd's inner product (fixed.h): four columns of 16 rows times the same columns of four tokens. The codes of
-// successive tokens are 64 columns apart. Registers u01 and u23 have columns 0-1 and 2-3 of rows 0-7; registers v01 and v23 have those of
-// rows 8-15.
+// Products of 16-bit codes by Winograd's inner product (fixed.h): four columns of 16 rows times the same columns of four tokens. The codes
+// of successive tokens are 64 columns apart. Registers u01 and u23 have columns 0-1 and 2-3 of rows 0-7. Registers v01 and v23 have the
+// same columns of rows 8-15.
 // clang-format off
 #define PUMICE_CROSSED_TOKEN(STEP, N, A, B)                           \
   "vpbroadcastd " #N "*128+8*" #STEP "(%[x]), %[x01]\n\t"            \

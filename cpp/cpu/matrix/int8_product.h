@@ -1,5 +1,5 @@
-// Products with int8 activations. This file divides tokens and groups into register tiles. Each instruction set provides the functions that
-// multiply one tile.
+// Products with int8 activations. This file divides tokens and groups into register tiles. Each instruction set has functions that multiply
+// one tile.
 #pragma once
 
 #include <concepts>
@@ -12,17 +12,19 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// What an instruction set must provide for a format.
+// The members that an instruction set must have for a format.
 template <class T>
 concept Int8Tiles = requires(const std::uint8_t* stream, typename T::Panel& panel, const typename T::Panel (&panels)[T::kTileGroups],
                              typename T::PanelX& panel_x, const QuantRows& x, std::int64_t first, std::int64_t count, std::int64_t block,
                              int blocks, int tokens, float (*sums)[16], Ahead& ahead, const float* of_token, float* out) {
   requires std::same_as<decltype(T::kFormat), const Format>;
-  // kTileGroups, kTileTokens: groups and tokens of a register tile. kPanelBlocks: blocks of 32 columns in a panel.
+  // kTileGroups and kTileTokens are the numbers of groups and tokens in a register tile. kPanelBlocks is the number of blocks of 32 columns
+  // in a panel.
   requires T::kTileGroups > 0 && T::kTileTokens > 0 && T::kPanelBlocks > 0;
-  // kMostTokens: tokens that fit the local array `sums`, in whole register tiles. kGroupSums: rows of `sums` from one group to the next.
+  // kMostTokens is the number of tokens that fit in the local array `sums`, in whole register tiles. kGroupSums is the number of rows in
+  // `sums` from one group to the next.
   requires T::kMostTokens % T::kTileTokens == 0 && T::kMostTokens < T::kGroupSums;
-  // kFewTokens[n], n in [1, kFew], multiplies one group by n tokens. It reads the weights straight from the group, without a panel.
+  // kFewTokens[n] multiplies one group by n tokens, for n in [1, kFew]. It reads the weights directly from the group, without a panel.
   requires std::same_as<std::remove_cvref_t<decltype(T::kFewTokens)>, FewTokens[T::kFew + 1]>;
   panel_x.fill(x, first, count, block, blocks);  // fills panel_x with the activations of a panel's columns
   T::fill_panel(stream, blocks, panel);          // fills `panel` with the weights of one group
@@ -34,7 +36,7 @@ concept Int8Tiles = requires(const std::uint8_t* stream, typename T::Panel& pane
 
 template <Int8Tiles T>
 struct Int8Product {
-  static constexpr int kPanelGroups = 4;  // groups that fit the local array `sums`, which takes 25 KiB
+  static constexpr int kPanelGroups = 4;  // number of groups that fit in the local array `sums`, which takes 25 KiB
   static_assert(kPanelGroups % T::kTileGroups == 0);
 
   // Multiplies all rows of weights by up to kMostTokens tokens.
@@ -56,7 +58,7 @@ struct Int8Product {
         panel_x.fill(x, first, count, block, blocks);
         for (std::int64_t g = 0; g < gs; g += T::kTileGroups) {
           const std::uint8_t* group = groups + (g0 + g) * group_bytes;
-          // If fewer groups are left than a tile takes, the tile takes the last group several times. The extra sums are not read.
+          // If fewer groups are left than a tile has, the tile processes the last group several times. The extra sums are not used.
           for (std::int64_t i = 0; i < T::kTileGroups; ++i)
             T::fill_panel(group + least(i, gs - g - 1) * group_bytes + block_at, blocks, panels[i]);
           const std::uint8_t* next = g + T::kTileGroups < gs               ? group + T::kTileGroups * group_bytes + block_at

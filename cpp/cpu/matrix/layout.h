@@ -1,65 +1,68 @@
-// How the matrix kernels of every instruction set store and sum quantized weights.
+// The layout of quantized weights in memory, and the formulas of their sums, for the matrix kernels of every instruction set.
 //
-// Layout. A group holds 16 rows of weights as one sequential stream of blocks of 32 columns. Lane r is row r of the group. Formats with two
-// levels of scales combine eight blocks (256 columns) into a super-block and put a head before it. A4, whose scale and zero point belong to
-// 128 columns, does so with four blocks. All integers are little-endian:
+// Layout. A group has 16 rows of weights as one sequential stream of blocks of 32 columns. Lane r is row r of the group. In formats with
+// two levels of scales, eight blocks (256 columns) form a super-block, which begins with a head. In A4, which has one scale and one zero
+// point per row and 128 columns, four blocks form a super-block with a head. All integers are little-endian:
 //   head   d[16] as f16, then dmin[16] as f16 if the format has minima; A4: d[16] as f16, then lift[16] as bytes, 16 - zero point
-//   block  scale fields, each with 16 lanes of 1, 2 or 4 bytes; then the low bits of the codes; then their high bits
+//   block  scale fields, each with 16 lanes of 1, 2 or 4 bytes; then the low bits of the codes; then the high bits of the codes
 // Bits are stored in planes of 64 bytes; n bits per weight take n planes. Column k of a block belongs to quad g = k / 4. Its bits are in
-// byte 4 r + k % 4 of a plane, and the quad chooses the plane and the position in that byte:
+// byte 4 r + k % 4 of a plane. The quad determines the plane, and the position in that byte:
 //   8 bits  plane g      the whole byte
 //   4 bits  plane g / 2  the low nibble if g is even, the high nibble if g is odd
 //   2 bits  plane g / 4  bits 2 (g % 4) and 2 (g % 4) + 1
 //   1 bit   plane 0      bit g
-// So one 32-byte vector holds 4 columns of 8 rows. Instructions that multiply the 4 bytes of every dword by the same 4 activations need
-// this order.
+// One 32-byte vector then holds 4 columns of 8 rows, which is the order for instructions that multiply the 4 bytes of every dword by the
+// same 4 activations.
 //
-// A group is as large as the file's blocks of the same weights, except for Q4_K (+2.8 %), Q5_K (+2.3 %), IQ4_XS (+1.5 %),
-// Q3_K (+3.6 %), IQ1_E and IQ2_E (+7.5 %), IQ3_XXS_E and IQ3_S_E (+3.0 %), whose scales of 4 and 6 bits become bytes.
+// The group of some rows has as many bytes as the file's blocks of the same rows. The exceptions are Q4_K (+2.8 %), Q5_K (+2.3 %), IQ4_XS
+// (+1.5 %), Q3_K (+3.6 %), IQ1_E and IQ2_E (+7.5 %), IQ3_XXS_E and IQ3_S_E (+3.0 %), because their scales of 4 and 6 bits become bytes.
 //
-// A code of A4 plus its row's lift is a code of Q5_0, 0 to 31, with the same value. So the sums of A4 have the same bits as those of the
-// same weights in Q5_0.
+// A code of A4 plus the lift of its row is a code of Q5_0 (0 to 31) with the same value. The sums of A4 therefore have the same bits as
+// those of the same weights in Q5_0.
 //
-// product_int8 computes one output by these sums in every instruction set (x, xs: codes and scale of the activations):
+// product_int8 computes one output by these sums in every instruction set, where x and xs are the codes and the scale of the activations:
 //   one level    per 32:  acc = fma(d, float(isum) * xs, acc);  minima: acc = fma(m, xs * float(sum x), acc)
 //   one level, two sub-blocks with a scale each (d0, d1), no minima:
 //                per 32:  acc = fma(fma(d1, float(isum1), d0 * float(isum0)), xs, acc)
 //   two levels   per 32:  inner = fma(float(sum of scale * isum over the 1 or 2 sub-blocks), xs, inner)
 //                         minima, per sub-block: minima = fma(float(m), xs * float(sum x), minima)
 //                per 256: acc = fma(d, inner, acc); minima: acc = fma(-dmin, minima, acc); inner and minima begin at 0
-// where isum is the exact integer sum of (code - offset) * x. scale * isum stays below 2^24, so its conversion to float is exact.
-// product_f32 computes acc = fma(w[k], x[k], acc) with k ascending, where w[k] is the float that unpack() returns. F8_E4M3 is summed by
-// runs, the columns that share a scale: inner = fma(v[k] * 2^-60, x[k], inner), where v[k] is the value of a code and inner begins at 0;
-// acc = fma(scale * 2^60, inner, acc) after each run. So a kernel may make v[k] * 2^-120 of a code by moving its bits, and multiply it by
-// x[k] * 2^60: the products are the same unless x[k] exceeds 2^67.
+// Here isum is the exact integer sum of (code - offset) * x. scale * isum stays below 2^24, so its conversion to float is exact.
 //
-// Sources of the block layouts in files: ggml-org/ggml src/ggml-common.h, gguf-py quants.py; MXFP4: OCP Microscaling Formats 1.0.
+// product_f32 computes acc = fma(w[k], x[k], acc) with k ascending, where w[k] is the float that unpack() returns. F8_E4M3 has runs, which
+// are the columns that share a scale. Within a run, inner = fma(v[k] * 2^-60, x[k], inner), where v[k] is the value of a code and inner
+// begins at 0. After each run, acc = fma(scale * 2^60, inner, acc). A kernel may therefore shift the bits of a code, which makes v[k] *
+// 2^-120, and multiply the result by x[k] * 2^60. The products are the same unless x[k] exceeds 2^67.
+//
+// Sources of the block layouts in files: ggml-org/ggml src/ggml-common.h, gguf-py quants.py; for MXFP4, OCP Microscaling Formats 1.0.
 #pragma once
 
 #include "core/code_values.h"
 #include "cpu/kernels.h"
 
 namespace pumice::cpu::matrix {
-// The namespace is anonymous, so that each instruction set compiles its own copy of these functions. Inline functions with a shared name
-// would be merged by the linker, and a processor without AVX2 could run the copy that was compiled for AVX2.
+// The namespace is anonymous, so that each instruction set compiles its own copy of these functions. Otherwise the linker would keep only
+// one copy of each inline function, and a processor without AVX2 could run a copy that was compiled for AVX2.
 namespace {
 
 enum class Table : std::uint8_t { none, iq4, e2m1, iq1, iq2, iq3_xxs, iq3_s };
 
 struct Layout {
-  int low, high;    // numbers of low bits and of high bits of a code
+  int low, high;    // number of low bits and of high bits of a code
   int offset;       // value = code - offset
-  Table table;      // if not Table::none: value = table[code]
-  int super;        // columns of a super-block: 256 for two levels, 32 for one level, 128 for a lifted one
-  int subs;         // sub-blocks of a block; each has an integer scale in formats with two levels
-  int fields;       // number of scale fields of a block
-  int field_bytes;  // bytes of one field
+  Table table;      // if not Table::none, value = table[code]
+  int super;        // number of columns of a super-block: 256 for two levels, 32 for one level, 128 for a lifted format
+  int subs;         // number of sub-blocks in a block; each has an integer scale in formats with two levels
+  int fields;       // number of scale fields in a block
+  int field_bytes;  // number of bytes of one field
   bool minima;
-  float unit = 1;       // two levels: the scale of a super-block is unit * d; a power of two
-  bool lifted = false;  // one level, whose scale d is in the head; the head also has a number for each row, which is added to its codes
-  constexpr int blocks() const { return super / 32; }  // in a super-block
+  float unit = 1;  // two levels: the scale of a super-block is unit * d; `unit` is a power of two
+  // True for a format with one level whose scale d is in the head of a super-block. The head also has a lift for each row, which is added
+  // to the codes of the row.
+  bool lifted = false;
+  constexpr int blocks() const { return super / 32; }  // number of blocks in a super-block
   constexpr bool two_levels() const { return super > 32 && !lifted; }
-  // Integer sums are multiplied by a scale of their sub-block before they are multiplied by the scale of the activations.
+  // True if integer sums are multiplied by a scale of their sub-block before they are multiplied by the scale of the activations.
   constexpr bool scaled() const { return two_levels() || subs == 2; }
   constexpr int head_bytes() const { return lifted ? 48 : two_levels() ? 32 * (minima ? 2 : 1) : 0; }
   constexpr int scale_bytes() const { return 16 * fields * field_bytes; }
@@ -98,15 +101,15 @@ constexpr int largest_of(Table table) {
   return largest;
 }
 
-// ---------------------------------------------------------------- where a format's parts lie in its file block
+// ---------------------------------------------------------------- positions of a format's parts in its file block
 // Offsets are relative to the file block of one row. Column i of block b (32 columns) is stored as follows:
-// - The low bits are in byte low_at(b) + i, shifted left by low_shift(b). If `halves` is true, they are in byte low_at(b) + i % 16:
+// - The low bits are in byte low_at(b) + i, shifted left by low_shift(b). If `halves` is true, they are in byte low_at(b) + i % 16 instead:
 //   columns 0 to 15 in the low nibbles, columns 16 to 31 in the high nibbles.
-// - The high bits are in byte high_at(b) + i, shifted left by high_shift(b). If `high_word` is true, the only high bit is bit i of a 32-bit
-//   word at high_at(b).
-// Formats with one level have their scale fields at field_at, a lifted one its zero point at zero_at. Formats with two levels have d and
-// dmin at head_at[], and fields() unpacks the integer scales and minima of one row to bytes.
-using Fields = std::uint8_t (*)[2];  // [block][field]
+// - The high bits are in byte high_at(b) + i, shifted left by high_shift(b). If `high_word` is true, there is only one high bit, which is
+//   bit i of the 32-bit word at high_at(b).
+// Formats with one level have their scale fields at field_at. A lifted format has its zero point at zero_at. Formats with two levels have d
+// and dmin at head_at[], and fields() unpacks the integer scales and minima of one row to bytes.
+using Fields = std::uint8_t (*)[2];  // indexed as [block][field]
 
 template <Format>
 struct Traits;
@@ -172,7 +175,7 @@ struct Traits<Format::MXFP4> : OneLevel {
   static constexpr int low_at(int) { return 1; }
 };
 template <>
-struct Traits<Format::Q2_K> : TwoLevels {  // field s of a block: scale | minimum << 4 of sub-block s
+struct Traits<Format::Q2_K> : TwoLevels {  // field s of a block is scale | minimum << 4 of sub-block s
   static constexpr Layout layout{2, 0, 0, Table::none, 256, 2, 2, 1, true};
   static constexpr int head_at[2] = {80, 82};
   static constexpr int low_at(int b) { return 16 + 32 * (b / 4); }
@@ -182,7 +185,7 @@ struct Traits<Format::Q2_K> : TwoLevels {  // field s of a block: scale | minimu
   }
 };
 template <>
-struct Traits<Format::Q3_K> : TwoLevels {  // field s of a block: signed scale of sub-block s
+struct Traits<Format::Q3_K> : TwoLevels {  // field s of a block is the signed scale of sub-block s
   static constexpr Layout layout{2, 1, 4, Table::none, 256, 2, 2, 1, false};
   static constexpr int head_at[2] = {108, 0};
   static constexpr int low_at(int b) { return 32 + 32 * (b / 4); }
@@ -197,7 +200,7 @@ struct Traits<Format::Q3_K> : TwoLevels {  // field s of a block: signed scale o
     }
   }
 };
-struct SixBitScales : TwoLevels {  // field 0 of a block: scale; field 1: minimum
+struct SixBitScales : TwoLevels {  // field 0 of a block is the scale, field 1 the minimum
   static constexpr int head_at[2] = {0, 2};
   static inline void fields(const std::uint8_t* block, Fields out) {
     const std::uint8_t* scales = block + 4;
@@ -224,7 +227,7 @@ struct Traits<Format::Q5_K> : SixBitScales {
   static constexpr int high_shift(int b) { return b; }
 };
 template <>
-struct Traits<Format::Q6_K> : TwoLevels {  // field s of a block: signed scale of sub-block s
+struct Traits<Format::Q6_K> : TwoLevels {  // field s of a block is the signed scale of sub-block s
   static constexpr Layout layout{4, 2, 32, Table::none, 256, 2, 2, 1, false};
   static constexpr int head_at[2] = {208, 0};
   static constexpr int low_at(int b) { return 64 * (b / 4) + 32 * (b % 2); }
@@ -236,7 +239,7 @@ struct Traits<Format::Q6_K> : TwoLevels {  // field s of a block: signed scale o
   }
 };
 template <>
-struct Traits<Format::IQ4_XS> : TwoLevels {  // the only field of a block: signed scale
+struct Traits<Format::IQ4_XS> : TwoLevels {  // the only field of a block is the signed scale
   static constexpr Layout layout{4, 0, 0, Table::iq4, 256, 1, 1, 1, false};
   static constexpr bool halves = true;
   static constexpr int head_at[2] = {0, 0};
@@ -249,8 +252,8 @@ struct Traits<Format::IQ4_XS> : TwoLevels {  // the only field of a block: signe
   }
 };
 
-// Sub-blocks of 16. Codes of 3 bits lie as in Q3_K, 4-bit scales s in 8 bytes before them.
-struct ThreeBitCodes : TwoLevels {  // field s of a block: 2 s + 1 of sub-block s
+// Sub-blocks have 16 columns. The 3-bit codes have the layout of Q3_K. The 4-bit scales s are in the 8 bytes before the codes.
+struct ThreeBitCodes : TwoLevels {  // field s of a block is 2 s + 1 of sub-block s
   static constexpr int head_at[2] = {0, 0};
   static constexpr int low_at(int b) { return 10 + 32 * (b / 4); }
   static constexpr int low_shift(int b) { return 2 * (b % 4); }
@@ -268,8 +271,8 @@ template <>
 struct Traits<Format::IQ2_E> : ThreeBitCodes {
   static constexpr Layout layout{2, 1, 0, Table::iq2, 256, 2, 2, 1, false, 0.125f};
 };
-// Sub-blocks of 32. Codes lie as in IQ4_XS, 4-bit scales s in 4 bytes before them.
-struct FourBitCodes : TwoLevels {  // the only field of a block: 2 s + 1
+// Sub-blocks have 32 columns. The codes have the layout of IQ4_XS. The 4-bit scales s are in the 4 bytes before the codes.
+struct FourBitCodes : TwoLevels {  // the only field of a block is 2 s + 1
   static constexpr bool halves = true;
   static constexpr int head_at[2] = {0, 0};
   static constexpr int low_at(int b) { return 6 + 16 * b; }
@@ -287,15 +290,15 @@ struct Traits<Format::IQ3_S_E> : FourBitCodes {
   static constexpr Layout layout{4, 0, 0, Table::iq3_s, 256, 1, 1, 1, false};
 };
 template <>
-struct Traits<Format::NVFP4_E> : OneLevel {  // field s of a block: scale of sub-block s
+struct Traits<Format::NVFP4_E> : OneLevel {  // field s of a block is the scale of sub-block s
   static constexpr Layout layout{4, 0, 0, Table::e2m1, 32, 2, 2, 4, false};
   static constexpr int field_at = 0;
   static constexpr int low_at(int) { return 8; }
 };
 
-inline constexpr int kMaxFileBlock = 210;  // bytes of the largest file block of any format (Q6_K)
+inline constexpr int kMaxFileBlock = 210;  // number of bytes of the largest file block of any format (Q6_K)
 
-// ---------------------------------------------------------------- float formats: a group is [column][16 rows] of words as in the file
+// ---------------------------------------------------------------- float formats: a group is an array [column][16 rows] of the file's words
 template <>
 struct Traits<Format::F32> {
   using Word = std::uint32_t;
@@ -310,19 +313,19 @@ struct Traits<Format::BF16> {
 };
 
 // ---------------------------------------------------------------- F8_E4M3
-// A block of the file is a run. In a group, a run is 16 floats, scale * 2^60 of each row, and a plane of 64 bytes for each four columns, as
-// those of codes of 8 bits above.
+// A block of the file is a run. In a group, a run begins with 16 floats, which are scale * 2^60 of each row. Then it has a plane of 64
+// bytes for each four columns, in the layout of 8-bit codes (above).
 template <>
 struct Traits<Format::F8_E4M3> {
-  static constexpr std::int64_t run = 128;  // columns
+  static constexpr std::int64_t run = 128;  // number of columns
   static constexpr std::int64_t run_bytes = 64 + 16 * run;
 };
 inline constexpr float kSumUnit = 0x1p-60f;
-// The offset of the scales of column k's run in a group, and that of the plane of column k.
+// run_at() returns the offset in a group of the scales of column k's run. plane_at() returns the offset of the plane of column k.
 constexpr std::int64_t run_at(std::int64_t k) { return k / Traits<Format::F8_E4M3>::run * Traits<Format::F8_E4M3>::run_bytes; }
 constexpr std::int64_t plane_at(std::int64_t k) { return run_at(k) + 64 + k % Traits<Format::F8_E4M3>::run / 4 * 64; }
 
-// Multiplies one group by a few tokens of x, starting with token `first`. Each number of tokens has its own function.
+// Multiplies one group by a few tokens of x, starting with token `first`. There is one function for each number of tokens.
 using FewTokens = void (*)(const std::uint8_t* group, std::int64_t lanes, std::int64_t cols, const QuantRows& x, std::int64_t first,
                            float* out, std::int64_t out_stride);
 
@@ -340,7 +343,7 @@ constexpr std::int64_t block_at(std::int64_t b) {
 }  // namespace
 
 // Declarations of the kernels of one format. Each instruction set has a template with these members and instantiates it in its own files.
-// AVX-512 has only PUMICE_MATRIX_PRODUCTS, because it multiplies groups that the AVX2 kernels pack.
+// AVX-512 uses only PUMICE_MATRIX_PRODUCTS, because it multiplies groups that the AVX2 kernels pack.
 #define PUMICE_MATRIX_PRODUCTS                                                                                                       \
   static void product_f32(const std::uint8_t* groups, std::int64_t rows, std::int64_t cols, const float* x, std::int64_t x_stride,   \
                           std::int64_t count, float* out, std::int64_t out_stride);                                                  \
@@ -361,8 +364,8 @@ struct Avx2 {
   PUMICE_MATRIX_MEMBERS;
 };
 
-// Returns the table entry of a format, with the packing functions of Groups and the products of Products. Formats that are not quantized
-// get null for product_int8. `q8_0` is the fixed-point product for Q8_0 weights.
+// Returns the table entry of a format, with the packing functions of Groups and the products of Products. product_int8 is null for formats
+// that are not quantized. `q8_0` is the fixed-point product for Q8_0 weights.
 template <template <Format> class Groups, template <Format> class Products, Format F>
 constexpr FormatKernels entry(ProductFixed q8_0) {
   using G = Groups<F>;
@@ -374,7 +377,7 @@ constexpr FormatKernels entry(ProductFixed q8_0) {
     return {G::group_bytes, G::pack_group, G::unpack_row, P::product_f32, P::product_f32, nullptr, nullptr};
 }
 
-// Returns the table with a kernel that multiplies BF16 weights by activations rounded to bfloat16.
+// Returns the table `kernels`, but with `product` as the kernel that multiplies BF16 weights by activations rounded to bfloat16.
 constexpr MatrixKernels with_bf16(MatrixKernels kernels, ProductF32 product) {
   kernels.formats[static_cast<std::size_t>(Format::BF16)].product_bf16 = product;
   return kernels;

@@ -1,4 +1,4 @@
-// Plain loops over one group. The scalar kernels use these functions; other instruction sets use them where speed does not matter.
+// Plain loops over one group. The scalar kernels use these functions, and other instruction sets use them where speed does not matter.
 #pragma once
 
 #include "cpu/matrix/layout.h"
@@ -8,8 +8,8 @@ namespace {
 
 inline std::uint16_t load16(const std::uint8_t* p) { return static_cast<std::uint16_t>(p[0] | p[1] << 8); }
 
-// Returns 2^(e - 128), half of the scale 2^(e - 127) that the OCP specification defines, because kE2m1Values are doubled. For e < 2 the
-// result is subnormal.
+// Returns 2^(e - 128), which is half of the scale 2^(e - 127) that the OCP specification defines. Half is correct because kE2m1Values are
+// doubled. For e < 2 the result is subnormal.
 inline float half_exponent(std::uint8_t e) {
   const std::uint32_t bits = e < 2 ? 0x00200000u << e : static_cast<std::uint32_t>(e - 1) << 23;
   return __builtin_bit_cast(float, bits);
@@ -40,7 +40,7 @@ int file_code(const std::uint8_t* block, int b, int i) {
 
 // ---------------------------------------------------------------- reading a block of a group
 // A plane stores kBits bits of each weight and begins at `plane`. plane_byte() returns the address of the byte that contains the bits of
-// weight (lane, k). plane_shift() returns the position of their lowest bit in that byte.
+// weight (lane, k). plane_shift() returns the position in that byte of the lowest of these bits.
 template <int kBits>
 const std::uint8_t* plane_byte(const std::uint8_t* plane, int lane, int k) {
   return plane + 64 * (k / 4 * kBits / 8) + 4 * lane + k % 4;
@@ -50,7 +50,8 @@ constexpr int plane_shift(int k) {
   return k / 4 * kBits % 8;
 }
 
-// Returns the integer value of weight (lane, k) of a block, before it is multiplied by scales. `head` is the head of its super-block.
+// Returns the integer value of weight (lane, k) of a block, before it is multiplied by scales. `head` is the head of the block's
+// super-block.
 template <Format F>
 int stream_value(const std::uint8_t* head, const std::uint8_t* block, int lane, int k) {
   constexpr Layout l = Traits<F>::layout;
@@ -63,10 +64,10 @@ int stream_value(const std::uint8_t* head, const std::uint8_t* block, int lane, 
   return code - l.offset;
 }
 
-// The scales of one row in one block, with the names of the formulas in layout.h.
+// The scales of one row in one block, with the names in the formulas of layout.h.
 struct LaneScales {
   float d = 0, min = 0;   // one level: d and m; two levels: d and dmin
-  float of_sub[2] = {};   // one level, two sub-blocks: d0 and d1
+  float of_sub[2] = {};   // one level with two sub-blocks: d0 and d1
   int scale[2] = {1, 1};  // two levels: integer scales of the sub-blocks
   int minimum[2] = {0, 0};
 };
@@ -141,7 +142,7 @@ constexpr std::int64_t group_bytes_of(std::int64_t cols) {
 // ---------------------------------------------------------------- packing
 inline constexpr std::uint8_t kZeroBlock[kMaxFileBlock] = {};
 
-// The file blocks of up to 16 rows. For a lane without a row, block() returns a block of zeros.
+// The file blocks of up to 16 rows. If there is no row for a lane, block() returns a block of zeros.
 struct SourceRows {
   const std::uint8_t* source;
   std::int64_t row_stride, rows;
@@ -171,8 +172,8 @@ void pack_scales(const std::uint8_t* const (&blocks)[16], std::uint8_t* stream) 
   }
 }
 
-// Packs up to 16 rows to a group. The function pack_codes(blocks, b, stream) must write the planes of block b (32 columns) to `stream`,
-// where blocks[lane] is the file block of row `lane`.
+// Packs up to 16 rows into a group. The function pack_codes(blocks, b, stream) must write the planes of block b (32 columns) to `stream`;
+// blocks[lane] is the file block of row `lane`.
 template <Format F, class PackCodes>
 void pack_group_with(const SourceRows& rows, std::int64_t cols, std::uint8_t* group, PackCodes pack_codes) {
   constexpr Layout l = Traits<F>::layout;
@@ -216,7 +217,7 @@ inline void pack_runs(const SourceRows& rows, std::int64_t cols, std::uint8_t* g
   }
 }
 
-// Returns scale * 2^60 of row `lane` in column k, and the code of the weight.
+// run_scale() returns scale * 2^60 of row `lane` for the run of column k. run_code() returns the code of the weight in column k.
 inline float run_scale(const std::uint8_t* group, int lane, std::int64_t k) {
   float scale;
   __builtin_memcpy(&scale, group + run_at(k) + 4 * lane, sizeof scale);

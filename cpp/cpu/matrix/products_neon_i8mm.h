@@ -1,4 +1,5 @@
-// Declarations of the kernels of 64-bit ARM with integer matrix products (Armv8.6 i8mm). Float products are those of NeonDot.
+// Declarations of the kernels of 64-bit ARM with integer matrix products (Armv8.6 i8mm). The kernels of float products are those of
+// NeonDot.
 #pragma once
 
 #include "cpu/matrix/fixed.h"

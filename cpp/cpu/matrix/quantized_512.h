@@ -1,8 +1,8 @@
-// Kernels of the quantized formats over vectors of 512 bits. matrix/layout.h gives the formulas of their sums.
+// Kernels of the quantized formats over vectors of 512 bits. The formulas of their sums are in matrix/layout.h.
 //
-// A block of 32 columns by 16 rows is 8 vectors. Vector g has quad g (4 columns) with one dword per row. Every weight becomes a byte c
-// whose value is c - offset; c is unsigned unless V::kSignedCodes is true. An integer sum starts at -offset * (sum of x) and adds c * x, so
-// that it ends as the sum of value * x. V::dot_codes() adds in 32 bits, so these sums never overflow.
+// A block of 32 columns by 16 rows is 8 vectors. Vector g has quad g (4 columns) with one dword per row. Every weight becomes a byte c with
+// the value c - offset. c is unsigned unless V::kSignedCodes is true. An integer sum starts at -offset * (sum of x), and products c * x are
+// added, so that the sum becomes the sum of value * x. V::dot_codes() adds in 32 bits, so these sums never overflow.
 #pragma once
 
 #include <type_traits>
@@ -30,7 +30,7 @@ template <int N, int At = 0, class F>
   }
 }
 
-// The tiles of a format for int8 products (Int8Tiles), and the conversion of its weights to float panels.
+// The tiles of a format for int8 products (Int8Tiles), and the conversion of weights in this format to float panels.
 template <Vectors512 V, Format F>
 struct Quantized512 {
   using Ints = typename V::Ints;
@@ -39,12 +39,12 @@ struct Quantized512 {
   static constexpr Layout l = Traits<F>::layout;
 
   // ---------------------------------------------------------------- integer codes
-  // Unsigned codes of a table or of 8 bits are values + value_offset.
+  // If codes are indices of a table or have 8 bits, the unsigned code is value + value_offset.
   static constexpr int value_offset = l.low == 8 ? 128 : l.table != Table::none ? largest_of(l.table) : 0;
   static constexpr int offset = value_offset == 0 ? l.offset : V::kSignedCodes ? 0 : value_offset;
-  static constexpr int quads = 8 / l.subs;  // quads of one sub-block, whose products are added to one integer sum
+  static constexpr int quads = 8 / l.subs;  // number of quads in one sub-block, whose products are added to one integer sum
 
-  // What is added to the codes of a super-block with this head, if the format is lifted.
+  // If the format is lifted, Lifts has the lifts of the 16 rows from the head of a super-block, which are added to the codes.
   struct None {};
   struct Lifts {
     Ints of;
@@ -57,7 +57,7 @@ struct Quantized512 {
       return {};
   }
 
-  // Returns quad kQuad of a block as bytes c.
+  // Returns quad kQuad of a block as bytes c (see the top of the file).
   template <int kQuad>
   static Ints quad(const std::uint8_t* block, [[maybe_unused]] const Lift& lift) {
     const Ints low = V::load(block + l.low_at() + 64 * (kQuad * l.low / 8));
@@ -80,7 +80,7 @@ struct Quantized512 {
   }
 
   // ---------------------------------------------------------------- scales
-  // Returns the scale of a block with one level. `head` is the head of its super-block.
+  // Returns the scales of a block in a format with one level. `head` is the head of the block's super-block.
   static Floats one_level_scale(const std::uint8_t* head, const std::uint8_t* block) {
     if constexpr (l.field_bytes == 2) return V::load_f16(l.lifted ? head : block);
     return V::load_half_exponents(block);
@@ -90,7 +90,7 @@ struct Quantized512 {
     if constexpr (l.unit != 1) return V::multiply(d, V::splat(l.unit));
     return d;
   }
-  // Returns the scale by which sums of a sub-block are multiplied, if l.scaled() is true.
+  // Returns the scales by which the sums of a sub-block are multiplied. Used only if l.scaled() is true.
   static Floats sub_scale(const std::uint8_t* block, int sub) {
     if constexpr (!l.two_levels()) return V::load_floats(reinterpret_cast<const float*>(block + 64 * sub));
     if constexpr (!l.minima) return V::load_signed_bytes(block + 16 * sub);
@@ -114,14 +114,15 @@ struct Quantized512 {
   }
 
   // ---------------------------------------------------------------- one block of R groups times N tokens
-  // Computes the integer sums of one block as floats. If l.scaled() is true, `out` gets the sum of scale * (integer sum) over the
-  // sub-blocks. With integer scales all values stay below 2^24, so they are exact. weights(Index<g>, r) returns quad g of group r, as bytes
-  // whose value is byte - kOffset. `x` has the codes of successive tokens 32 bytes apart. The integer sum of sub-block `sub` and token n
+  // Computes the integer sums of one block, as floats. If l.scaled() is true, `out` becomes the sum of scale * (integer sum) over the
+  // sub-blocks. With integer scales all values stay below 2^24, so they are exact. weights(Index<g>, r) returns quad g of group r as bytes
+  // with the value byte - kOffset. `x` has the codes of successive tokens 32 bytes apart. The integer sum of sub-block `sub` and token n
   // starts at starts[sub][n], or at V::kStart if kOffset is 0.
   template <int R, int N, int kOffset, int kStride, class Weights>
   [[gnu::always_inline]] static void block_dot(const Weights& weights, const void* x, const std::int32_t (*starts)[kStride],
                                                const Floats (&scale)[R][2], Floats (&out)[R][N]) {
-    // One product a load of weights, which are not unpacked: no further load for the start of a sum.
+    // True if the loop loads weights for one product each and does not unpack them. Loads then limit the speed, so the start of a sum is
+    // computed instead of loaded.
     constexpr bool kWaitsForLoads = R * N == 1 && l.low == 8;
     const auto* codes = static_cast<const std::uint8_t*>(x);
     unrolled<l.subs>([&](auto sub) __attribute__((always_inline)) {
@@ -140,7 +141,7 @@ struct Quantized512 {
         for (int r = 0; r < R; ++r) w[r] = weights(Index<g>{}, r);
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
-          // Four successive quads load the same 16 bytes. The compiler removes the loads that repeat an earlier one.
+          // Four successive quads load the same 16 bytes. The compiler removes the loads that repeat an earlier load.
           const auto quad_x = V::template quad<g % 4>(V::load_quads(codes + 32 * n + 16 * (g / 4)));
 #pragma GCC unroll 2
           for (int r = 0; r < R; ++r) sums[r][n] = V::dot_codes(sums[r][n], w[r], quad_x);
@@ -161,16 +162,16 @@ struct Quantized512 {
     });
   }
 
-  // Panels of signed codes hold values, so their sums need no other start.
+  // If codes are signed, panels hold values instead of codes, and sums need no start of -offset * (sum of x).
   static constexpr int panel_offset = V::kSignedCodes ? 0 : offset;
   static constexpr bool kStarts = panel_offset > 0, kSubSums = l.minima && l.subs == 2;
   static_assert(V::kSignedCodes || V::kStart == 0);  // token_sums() does not add kStart
 
-  // Computes two numbers for each sub-block of a block and each of up to 16 tokens, if panels of the format need them. start[sub] gets the
-  // values at which integer sums start, and sum[sub] gets scale * (sum of x). All these arrays must have room for 16 tokens.
+  // Computes two numbers for each sub-block of a block and each of up to 16 tokens, if panels of the format need these numbers. start[sub]
+  // becomes the values at which integer sums start, and sum[sub] becomes scale * (sum of x). All these arrays must have room for 16 tokens.
   [[gnu::always_inline]] static void token_sums(const std::int32_t* sums, const float* scales, std::int64_t tokens,
                                                 std::int32_t* const (&start)[2], float* const (&sum)[2]) {
-    Ints halves[2];  // sums of the first and second 16 codes
+    Ints halves[2];  // sums of the first and of the second 16 codes
     V::load_pairs(sums, tokens, halves);
     if constexpr (l.subs == 1) halves[0] = V::add_dwords(halves[0], halves[1]);
     for (int sub = 0; sub < l.subs; ++sub) {
@@ -179,8 +180,8 @@ struct Quantized512 {
     }
   }
 
-  // Computes the numbers of token_sums() for one token, with scalars. With few tokens, vectors are slower, because their elements go
-  // through memory (slower by a fifth for one token with weights in L2).
+  // Computes the numbers of token_sums() for one token, with scalars. With few tokens, vectors are slower, because their elements must be
+  // stored to memory and loaded again. (For one token with weights in L2, vectors are slower by a fifth.)
   static void starts_of(const std::int32_t* sums, float scale, std::int32_t& start0, std::int32_t& start1, float& sum0, float& sum1) {
     start0 = -offset * (l.subs == 2 ? sums[0] : sums[0] + sums[1]) + V::kStart;
     start1 = -offset * sums[1] + V::kStart;
@@ -263,24 +264,25 @@ struct Quantized512 {
   static constexpr const auto& kFewTokens = FewOf<std::make_integer_sequence<int, kFew>>::of;
 
   // ---------------------------------------------------------------- more tokens: panels of bytes, register tiles
-  // With AVX-512, a tile of 2 groups and 6 tokens uses 29 of 32 registers: for twelve integer sums, twelve scaled sums and their factors.
-  // Two loads of weights and six broadcasts of activations serve twelve products. A tile of 1 group and 8 tokens needs nine loads for eight
-  // products. On Sapphire Rapids, which can load two vectors and multiply two per cycle, the tile of 1 group ran at 0.82 of the speed of
-  // the tile of 2 groups. On Zen 4 both run as fast as the multipliers allow. In formats with two sub-blocks (Q6_K, Q3_K, Q2_K), the scaled
-  // sums of the first sub-block are kept until the second is done. A tile of 6 tokens would have 36 sums and spill registers. Tiles of 4
-  // tokens are 1.08 times as fast. With NEON, a tile of 1 group and 4 tokens uses 24 of 32 registers for integer sums, weights and
-  // activations. Float sums are in memory.
+  // With AVX-512, a tile of 2 groups and 6 tokens uses 29 of 32 registers: twelve integer sums, twelve scaled sums, and their factors. Two
+  // loads of weights and six broadcasts of activations are enough for twelve products. A tile of 1 group and 8 tokens needs nine loads for
+  // eight products. On Sapphire Rapids, which can load two vectors and multiply two vectors per cycle, the tile of 1 group had 0.82 of the
+  // speed of the tile of 2 groups. On Zen 4 both tiles are as fast as the multipliers allow.
+  // In formats with two sub-blocks (Q6_K, Q3_K, Q2_K), the scaled sums of the first sub-block are kept until the second sub-block is done.
+  // A tile of 6 tokens would have 36 sums and spill registers. Tiles of 4 tokens are 1.08 times as fast.
+  // With NEON, a tile of 1 group and 4 tokens uses 24 of 32 registers for integer sums, weights and activations. Float sums are in memory.
   static constexpr int kTileGroups = V::kSizes.groups, kTileTokens = l.subs == 2 ? V::kSizes.tokens_two_subs : V::kSizes.tokens;
-  static constexpr int kPanelBlocks = 8;  // 256 columns: 4 KiB of codes
+  static constexpr int kPanelBlocks = 8;  // 256 columns, whose codes take 4 KiB
   static constexpr int kMostTokens = 96;
-  // Room for kMostTokens tokens, and padding. Without padding, sums of groups 0 and 2 would lie 12 KiB apart and share sets of L1.
+  // One row for each of kMostTokens tokens, and padding. Without padding, the sums of groups 0 and 2 would be 12 KiB apart and use the same
+  // sets of L1.
   static constexpr int kGroupSums = kMostTokens + 5;
 
   // The activations of a panel. `codes`, `scales` and `scaled_sums` point into a QuantRows. token_sums() computes `start` and `sum`.
   struct PanelX {
     const std::int8_t* codes;  // codes of the first token in the panel's first block
     const float *scales, *scaled_sums;
-    std::int64_t rows;                                                           // tokens from one block to the next
+    std::int64_t rows;                                                           // number of tokens from one block to the next
     alignas(64) std::int32_t start[kStarts ? kPanelBlocks : 1][2][kMostTokens];  // [block][sub-block][token]: start of the integer sum
     alignas(64) float sum[kSubSums ? kPanelBlocks : 1][2][kMostTokens];          // [block][sub-block][token]: scale * (sum of x)
 
@@ -314,7 +316,7 @@ struct Quantized512 {
     float scale[l.scaled() ? kPanelBlocks * l.subs : 1][16];  // scales of the sub-blocks
   };
 
-  // Fills `panel` with `blocks` blocks. `stream` points to the first block, or to the head of its super-block.
+  // Fills `panel` with `blocks` blocks. `stream` points to the first block, or to the head of its super-block if there is one.
   static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
     if constexpr (l.two_levels()) {
       V::save_floats(panel.d[0], super_scale(stream));
@@ -428,7 +430,7 @@ struct Quantized512 {
   // ---------------------------------------------------------------- float panels
   static constexpr Fetch kPanelFetch{2048, false};
 
-  // Writes columns [first, first + count) of a group to `buffer` as floats. `first` and `count` are multiples of 32.
+  // Writes columns [first, first + count) of a group to `buffer` as floats. `first` and `count` must be multiples of 32.
   static const float* dequantized_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer) {
     float* out = buffer;
     for (std::int64_t b = first / 32; b < (first + count) / 32; ++b, out += 32 * 16) {
@@ -436,7 +438,7 @@ struct Quantized512 {
       const std::uint8_t* block = group + block_at<F>(b);
       const Lift lift = lift_of(head);
       prefetch_block<l.block_bytes()>(block, kPanelFetch);
-      Floats scale[2], minimum[2];  // of each sub-block
+      Floats scale[2], minimum[2];  // one vector per sub-block
       for (int sub = 0; sub < l.subs; ++sub) {
         if constexpr (l.two_levels()) {
           scale[sub] = V::multiply(super_scale(head), sub_scale(block, sub));

@@ -1,16 +1,17 @@
-// AVX2 kernels of the quantized formats. matrix/layout.h gives the formulas of their sums.
+// AVX2 kernels of the quantized formats. The formulas of their sums are in matrix/layout.h.
 //
-// A block of 32 columns by 16 rows is 16 vectors: for each quad g (4 columns), one vector has rows 0-7 and one has rows 8-15, with one
-// dword per row.
+// A block of 32 columns by 16 rows is 16 vectors. For each quad g (4 columns), one vector has rows 0-7 and one vector has rows 8-15, with
+// one dword per row.
 //
-// Unsigned codes: vpmaddubsw multiplies them by a broadcast quad of activations. Each int16 lane adds up a segment of 8 or 4 quads (the
-// depth), which is 2 * depth products. Sums of codes above 15 could overflow int16. So if a format has an offset, each lane starts at
-// -offset * (sum of the x that the lane multiplies). Intermediate sums may wrap, because the final sum is in range (5 bits at depth 8:
-// 16 * 127 * 16 = 32,512; 6 bits at depth 4: 32 * 127 * 8 = 32,512). 5-bit codes without an offset use depth 4 (31 * 127 * 8 = 31,496).
+// Unsigned codes. vpmaddubsw multiplies the codes by a broadcast quad of activations. Each int16 lane adds up a segment of 8 or 4 quads;
+// this number is the depth, and the lane adds 2 * depth products. Sums of codes above 15 could overflow int16. If a format has an offset,
+// each lane therefore starts at -offset * (sum of the x that the lane multiplies). Intermediate sums may wrap, because the final sum is in
+// range (5 bits at depth 8: 16 * 127 * 16 = 32,512; 6 bits at depth 4: 32 * 127 * 8 = 32,512). 5-bit codes without an offset use depth 4
+// (31 * 127 * 8 = 31,496).
 //
-// Signed codes w (8 bits, IQ4, IQ2): with few tokens, vpmaddubsw multiplies |w| by x with the sign of w applied, and every sum of two
-// products is widened to 32 bits at once (128 * 127 * 2 fits int16). With more tokens, codes are widened to int16 and multiplied by
-// vpmaddwd.
+// Signed codes w (8 bits, IQ4, IQ2). With few tokens, vpmaddubsw multiplies |w| by x, to which the sign of w was applied, and every sum of
+// two products is widened to 32 bits at once (128 * 127 * 2 fits in int16). With more tokens, the codes are widened to int16 and multiplied
+// by vpmaddwd.
 #pragma once
 
 #include <immintrin.h>
@@ -48,7 +49,7 @@ inline __m256i shift16(__m256i v, int left) {  // `left` is a constant in every 
 
 inline __m256 halves(const std::uint8_t* p, int half) { return _mm256_cvtph_ps(load128(p + 16 * half)); }
 
-inline __m256 half_exponents(__m256i e) {  // half_exponent() (plain.h) of 8 numbers
+inline __m256 half_exponents(__m256i e) {  // computes half_exponent() (plain.h) of 8 numbers
   const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
   const __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
   return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
@@ -57,7 +58,7 @@ inline __m256 half_exponents(__m256i e) {  // half_exponent() (plain.h) of 8 num
 // Copies the scale in the low half of each dword to the high half too, because vpmaddwd multiplies both halves.
 inline __m256i both_halves(__m256i scale) { return _mm256_blend_epi16(scale, _mm256_slli_epi32(scale, 16), 0b10101010); }
 
-// Keeps gcc from turning a chain of integer additions into a tree, which needs so many registers that gcc spills them.
+// Prevents gcc from turning a chain of integer additions into a tree, which would need so many registers that gcc would spill some.
 inline void in_order(__m256i& v) { asm("" : "+x"(v)); }
 
 template <int kBytes>
@@ -80,8 +81,8 @@ inline void store_rows(__m256 low, __m256 high, std::int64_t lanes, float* out) 
   if (lanes < 16) store_first(all, lanes, out);
 }
 
-// Widen the bytes of quads to int16: even_bytes() returns columns 0 and 2 of every quad, odd_bytes() columns 1 and 3. Weights and
-// activations are split in the same way.
+// Both functions widen bytes of quads to int16. even_bytes() returns columns 0 and 2 of every quad, odd_bytes() columns 1 and 3. Weights
+// and activations are split in the same way.
 inline __m256i even_bytes(__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
 inline __m256i odd_bytes(__m256i v) { return _mm256_srai_epi16(v, 8); }
 
@@ -104,10 +105,10 @@ inline void transpose8(__m256i (&r)[8]) {
   }
 }
 
-// Packs bits [from, from + kBits) of the codes of 8 quads to the planes at `plane`. `half` is 0 for rows 0-7 and 1 for rows 8-15.
+// Packs bits [from, from + kBits) of the codes of 8 quads into the planes at `plane`. `half` is 0 for rows 0-7 and 1 for rows 8-15.
 template <int kBits>
 inline void pack_plane(const __m256i (&quads)[8], int from, int half, std::uint8_t* plane) {
-  constexpr int kEach = 8 / kBits;  // quads in a byte
+  constexpr int kEach = 8 / kBits;  // number of quads in a byte
 #pragma GCC unroll 8
   for (int i = 0; i < kBits; ++i) {
     __m256i bytes = _mm256_setzero_si256();
@@ -121,7 +122,7 @@ inline void pack_plane(const __m256i (&quads)[8], int from, int half, std::uint8
   }
 }
 
-// The tiles of a format for int8 products (Int8Tiles), the conversion of its weights to float panels, and its packing.
+// The tiles of a format for int8 products (Int8Tiles), the conversion of weights in this format to float panels, and their packing.
 template <Format F>
 struct QuantizedAvx2 {
   static constexpr Format kFormat = F;
@@ -130,21 +131,23 @@ struct QuantizedAvx2 {
   // ---------------------------------------------------------------- ranges of codes
   static constexpr bool has_table = l.table != Table::none;
   static constexpr bool is_signed = l.low == 8 || (has_table && largest_of(l.table) * 127 * 8 > 32767);
-  static constexpr int offset = has_table ? largest_of(l.table) : l.offset;  // unsigned codes of a table are values + offset
+  static constexpr int offset = has_table ? largest_of(l.table) : l.offset;  // unsigned codes of a table are value + offset
   static constexpr int top = has_table ? 2 * offset : l.lifted ? 31 : (1 << (l.low + l.high)) - 1;
   static constexpr int range = offset > top - offset ? offset : top - offset;
-  static constexpr int segments = l.subs == 2 || range * 127 * 16 > 32767 ? 2 : 1;  // segments of a block (see the top of the file)
+  // number of segments in a block (see the top of the file)
+  static constexpr int segments = l.subs == 2 || range * 127 * 16 > 32767 ? 2 : 1;
   static_assert(is_signed || range * 127 * 16 / segments <= 32767);
 
-  // Sums are multiplied by scales as floats, because the sums are wider than int16 or the scales are no integers.
+  // If true, sums are multiplied by scales as floats, because the sums are wider than int16 or the scales are not integers.
   static constexpr bool float_scales = l.scaled() && (is_signed || !l.two_levels());
-  // Returns dots * scale if `sub` is 0, otherwise that plus `sum`.
+  // Returns dots * scale if `sub` is 0, otherwise dots * scale + sum.
   static __m256 times_scale(__m256 dots, __m256 scale, int sub, __m256 sum) {
     return sub == 0 ? _mm256_mul_ps(dots, scale) : _mm256_fmadd_ps(dots, scale, sum);
   }
 
   // ---------------------------------------------------------------- codes
-  // What is added to the codes of a super-block with this head, if the format is lifted: for rows 0-7, and for rows 8-15.
+  // If the format is lifted, Lifts has the lifts from the head of a super-block, which are added to the codes: of[0] for rows 0-7, of[1]
+  // for rows 8-15.
   struct None {};
   struct Lifts {
     __m256i of[2];
@@ -161,7 +164,7 @@ struct QuantizedAvx2 {
     }
   }
 
-  // Returns quad g of rows [8 half, 8 half + 8): signed values if is_signed, otherwise unsigned codes, which are not lifted.
+  // Returns quad g of rows [8 half, 8 half + 8): signed values if is_signed is true, otherwise unsigned codes without the lift.
   static __m256i quad(const std::uint8_t* block, int g, int half) {
     __m256i code = load(block + l.low_at() + 64 * (g * l.low / 8) + 32 * half);
     if constexpr (l.low < 8) {
@@ -184,24 +187,24 @@ struct QuantizedAvx2 {
   }
 
   // ---------------------------------------------------------------- scales of rows [8 half, 8 half + 8)
-  // Returns the scale of a block with one level. `head` is the head of its super-block.
+  // Returns the scales of a block in a format with one level. `head` is the head of the block's super-block.
   static __m256 one_level_scale(const std::uint8_t* head, const std::uint8_t* block, int half) {
     if constexpr (l.field_bytes == 2) return halves(l.lifted ? head : block, half);
     return half_exponents(_mm256_cvtepu8_epi32(load64(block + 8 * half)));
   }
 
-  // Returns the scale of a super-block.
+  // Returns the scales of a super-block.
   static __m256 super_scale(const std::uint8_t* head, int half) {
     const __m256 d = halves(head, half);
     return l.unit == 1 ? d : _mm256_mul_ps(d, _mm256_set1_ps(l.unit));
   }
-  // Returns the scale by which sums of a sub-block are multiplied, if l.scaled() is true.
+  // Returns the scales by which the sums of a sub-block are multiplied. Used only if l.scaled() is true.
   static __m256 float_scale(const std::uint8_t* block, int sub, int half) {
     if constexpr (!l.two_levels()) return _mm256_loadu_ps(reinterpret_cast<const float*>(block + 64 * sub + 32 * half));
     return _mm256_cvtepi32_ps(sub_scale(block, sub, half));
   }
 
-  // sub_scale() returns the integer scales of a sub-block as int32. sub_minimum() returns its integer minima as floats.
+  // sub_scale() returns the integer scales of a sub-block as int32. sub_minimum() returns the integer minima of a sub-block as floats.
   static __m256i sub_scale(const std::uint8_t* block, int sub, int half) {
     const __m128i bytes = load64(block + 16 * sub + 8 * half);
     if constexpr (!l.minima) return _mm256_cvtepi8_epi32(bytes);
@@ -216,9 +219,9 @@ struct QuantizedAvx2 {
   }
 
   // ---------------------------------------------------------------- starts of int16 sums
-  // Returns the values at which the int16 lanes start, -offset * (sum of the x that the lane multiplies). They are the same in every dword,
-  // because all rows are multiplied by the same x. If a block has two segments, the low 128 bits belong to the first segment and the high
-  // 128 bits to the second.
+  // Returns the values at which the int16 lanes start: -offset * (sum of the x that the lane multiplies). The start is the same in every
+  // dword, because all rows are multiplied by the same x. If a block has two segments, the low 128 bits belong to the first segment and the
+  // high 128 bits to the second.
   static __m256i lane_starts(__m256i x) {
     __m256i sums = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x);
     sums = _mm256_add_epi16(sums, _mm256_shuffle_epi32(sums, 0b01001110));
@@ -233,9 +236,10 @@ struct QuantizedAvx2 {
   }
 
   // ---------------------------------------------------------------- 1 to 4 tokens, straight from the stream
-  // Computes the integer sums of one block and N tokens as floats, times the scales of the sub-blocks if l.scaled() is true. With integer
-  // scales the results are exact. out[0] gets rows 0-7, out[1] rows 8-15. `x` has the codes of the tokens, `sums` their sums over the first
-  // and the second 16 columns. If the format is lifted, (lift - offset) * (sum of x) is added to sums of codes that are not lifted.
+  // Computes the integer sums of one block and N tokens, as floats, times the scales of the sub-blocks if l.scaled() is true. With integer
+  // scales the results are exact. out[0] has rows 0-7, and out[1] has rows 8-15. `x` has the codes of the tokens, and `sums` the sums of
+  // these codes over the first and the second 16 columns. If the format is lifted, the sums use codes without the lift, and (lift - offset)
+  // * (sum of x) is added afterwards.
   template <int N>
   static void block_dot(const std::uint8_t* block, [[maybe_unused]] const std::uint8_t* head, const std::int8_t* x,
                         [[maybe_unused]] const std::int32_t* sums, __m256 (&out)[2][N]) {
@@ -307,7 +311,7 @@ struct QuantizedAvx2 {
       }
       if constexpr (l.lifted) {
         for (int half = 0; half < 2; ++half) {
-          // vpmaddwd multiplies numbers from -15 to 0 by sums below 2^12. The upper word of each dword of `sum` is 0.
+          // vpmaddwd multiplies numbers from -15 to 0 by sums whose magnitude is below 2^12. The upper word of each dword of `sum` is 0.
           const __m256i less = _mm256_sub_epi32(_mm256_cvtepu8_epi32(load64(head + 32 + 8 * half)), _mm256_set1_epi32(offset));
           for (int n = 0; n < N; ++n) {
             const __m256i sum = _mm256_set1_epi32((sums[2 * n] + sums[2 * n + 1]) & 0xffff);
@@ -400,31 +404,32 @@ struct QuantizedAvx2 {
   static constexpr int kPanelBlocks = 8;  // 256 columns
   static constexpr int kTileGroups = 1, kTileTokens = kFourTokens;
   static constexpr int kMostTokens = 96;
-  // Room for kMostTokens tokens, and padding. Without padding, sums of groups 0 and 2 would lie 12 KiB apart and share sets of L1.
+  // One row for each of kMostTokens tokens, and padding. Without padding, the sums of groups 0 and 2 would be 12 KiB apart and use the same
+  // sets of L1.
   static constexpr int kGroupSums = kMostTokens + 5;
 
   // The activations that one tile multiplies by one panel.
   struct alignas(64) TileX {
-    static constexpr int kQuad = is_signed ? 64 : 32;  // bytes of one token in a block; if is_signed, codes are widened to int16
+    static constexpr int kQuad = is_signed ? 64 : 32;  // number of bytes of one token in a block; if is_signed, codes are widened to int16
     std::uint8_t codes[kPanelBlocks][kTileTokens][kQuad];
     float scale[kPanelBlocks][kTileTokens];
     float sum[kPanelBlocks][l.subs][kTileTokens];              // scale * (sum of x)
-    std::uint32_t start[kPanelBlocks][segments][kTileTokens];  // starts of the int16 sums, two lanes in each element
+    std::uint32_t start[kPanelBlocks][segments][kTileTokens];  // starts of the int16 sums; each element has the starts of two lanes
   };
 
-  // The weights of a group for one panel.
+  // The weights of one group for one panel.
   struct alignas(64) Panel {
     static constexpr int kBlock = is_signed ? 1024 : 512;
     std::uint8_t codes[kPanelBlocks][kBlock];
     float d[l.two_levels() ? 1 : kPanelBlocks][16];  // scales of the blocks (one level) or of the super-block (two levels)
     float minimum[l.minima ? kPanelBlocks * l.subs : 1][16];
     float dmin[16];
-    // Scales of the sub-blocks. If float_scales, each element has the bits of a float; otherwise it has the scale twice, as int16.
+    // Scales of the sub-blocks. If float_scales is true, each element has the bits of a float; otherwise it has the scale twice, as int16.
     std::int32_t scale[l.scaled() ? kPanelBlocks * l.subs : 1][16];
   };
 
-  // Returns the values of lane_starts() for four tokens, one dword per token. The low 128 bits belong to the first segment, the high 128
-  // bits to the second.
+  // Returns the values of lane_starts() for four tokens, with one dword per token. The low 128 bits belong to the first segment, and the
+  // high 128 bits to the second segment.
   static __m256i four_starts(const __m256i (&x)[kTileTokens]) {
     __m256i sums[kTileTokens];
     for (int n = 0; n < kTileTokens; ++n) sums[n] = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x[n]);
@@ -435,7 +440,7 @@ struct QuantizedAvx2 {
     return _mm256_mullo_epi16(all, _mm256_set1_epi16(-offset));
   }
 
-  // Fills `tile` with `count` tokens of x, starting with token `first`, and with zeros for the remaining tokens of the tile.
+  // Fills `tile` with `count` tokens of x, starting with token `first`. If the tile has more tokens, they become zeros.
   static void fill_tile_x(const QuantRows& x, std::int64_t first, int count, std::int64_t block, int blocks, TileX& tile) {
     for (int b = 0; b < blocks; ++b) {
       const std::int64_t row = (block + b) * x.rows + first;
@@ -461,7 +466,7 @@ struct QuantizedAvx2 {
       for (int n = 0; n < kTileTokens; ++n) {
         quads[n] = load(codes + 32 * n);
         if constexpr (is_signed) {
-          // The dwords of `even` and `odd` are stored in turn: even 0, odd 0, even 1, ...
+          // The dwords of `even` and `odd` are stored alternately: even 0, odd 0, even 1, ...
           const __m256i even = even_bytes(quads[n]), odd = odd_bytes(quads[n]);
           const __m256i low = _mm256_unpacklo_epi32(even, odd), high = _mm256_unpackhi_epi32(even, odd);
           save(tile.codes[b][n], _mm256_permute2x128_si256(low, high, 0x20));
@@ -479,7 +484,7 @@ struct QuantizedAvx2 {
       _mm_storeu_ps(tile.scale[b], scale);
       if constexpr (l.minima) {
         const __m128 s01 = _mm_castsi128_ps(load128(sums)), s23 = _mm_castsi128_ps(load128(sums + 4));
-        // The sums of the four tokens over the first and the second 16 columns.
+        // The sums of the four tokens' codes over the first and the second 16 columns.
         const __m128i first_half = _mm_castps_si128(_mm_shuffle_ps(s01, s23, 0b10001000));
         const __m128i second_half = _mm_castps_si128(_mm_shuffle_ps(s01, s23, 0b11011101));
         if constexpr (l.subs == 2) {
@@ -502,7 +507,7 @@ struct QuantizedAvx2 {
     }
   };
 
-  // Fills `panel` with `blocks` blocks. `stream` points to the first block, or to the head of its super-block.
+  // Fills `panel` with `blocks` blocks. `stream` points to the first block, or to the head of its super-block if there is one.
   static void fill_panel(const std::uint8_t* stream, int blocks, Panel& panel) {
     if constexpr (l.two_levels()) {
       for (int half = 0; half < 2; ++half) {
@@ -550,13 +555,13 @@ struct QuantizedAvx2 {
   static void store_sums(const float* sums, std::int64_t lanes, float* out) { store_first(sums, lanes, out); }
   static __m256 panel_scale(const Panel& panel, int sub, int half) { return _mm256_castsi256_ps(load(panel.scale[sub] + 8 * half)); }
 
-  // Multiplies one panel by one tile of tokens and adds the products to `sums`, which is [token][16].
+  // Multiplies one panel by one tile of tokens and adds the products to `sums`, an array [token][16].
   static void tile_product(const Panel (&panels)[kTileGroups], const PanelX& panel_x, std::int64_t token, int, int blocks,
                            float (*sums)[16], Ahead& ahead) {
     const Panel& panel = panels[0];
     const TileX& tile = panel_x.tiles[token / kTileTokens];
     alignas(32) float inner[kTileTokens][16];
-    // A loop sets `inner` to zero, because gcc compiles memset to `rep stos`, which takes 70 cycles.
+    // A loop sets `inner` to zero, because gcc would compile memset to `rep stos`, which takes 70 cycles.
     if constexpr (l.two_levels())
       for (int i = 0; i < 2 * kTileTokens; ++i) _mm256_store_ps(inner[0] + 8 * i, _mm256_setzero_ps());
     for (int b = 0; b < blocks; ++b) {
@@ -565,7 +570,7 @@ struct QuantizedAvx2 {
       const std::uint8_t* x = tile.codes[b][0];
       TileSums a;
       __m256i isum[kTileTokens][2];
-      __m256 scaled[kTileTokens][2];  // if float_scales: sums times the scales of the sub-blocks
+      __m256 scaled[kTileTokens][2];  // if float_scales is true: sums times the scales of the sub-blocks
       if constexpr (is_signed) {
 #pragma GCC unroll 2
         for (int sub = 0; sub < l.subs; ++sub) {
@@ -657,7 +662,7 @@ struct QuantizedAvx2 {
   // ---------------------------------------------------------------- float panels
   static constexpr Fetch kPanelFetch{2048, false};
 
-  // Writes columns [first, first + count) of a group to `buffer` as floats. `first` and `count` are multiples of 32.
+  // Writes columns [first, first + count) of a group to `buffer` as floats. `first` and `count` must be multiples of 32.
   static const float* dequantized_panel(const std::uint8_t* group, std::int64_t first, std::int64_t count, float* buffer) {
     float* out = buffer;
     for (std::int64_t b = first / 32; b < (first + count) / 32; ++b, out += 32 * 16) {
@@ -666,7 +671,7 @@ struct QuantizedAvx2 {
       const Lift lift = lift_of(head);
       prefetch<l.block_bytes()>(block, kPanelFetch);
       for (int half = 0; half < 2; ++half) {
-        __m256 scale[2], minimum[2];  // of each sub-block
+        __m256 scale[2], minimum[2];  // one vector per sub-block
         for (int sub = 0; sub < l.subs; ++sub) {
           if constexpr (l.two_levels()) {
             scale[sub] = _mm256_mul_ps(super_scale(head, half), float_scale(block, sub, half));
@@ -697,7 +702,7 @@ struct QuantizedAvx2 {
   }
 
   // ---------------------------------------------------------------- packing
-  // Returns the codes of the 32 columns of block b in a file block, one byte each.
+  // Returns the codes of the 32 columns of block b in a file block, with one byte per code.
   static __m256i file_codes(const std::uint8_t* block, int b) {
     using T = Traits<F>;
     __m256i code;
@@ -712,7 +717,8 @@ struct QuantizedAvx2 {
     if constexpr (l.high > 0) {
       __m256i high;
       if constexpr (T::high_word) {
-        // Byte i of `high` becomes bit i of the word: `spread` has the word's byte i / 8 there, and `bit` selects bit i % 8.
+        // Byte i of `high` becomes bit i of the word. For this, byte i of `spread` is the word's byte i / 8, and byte i of `bit` selects
+        // bit i % 8.
         const __m256i spread = _mm256_shuffle_epi8(broadcast4(block + T::high_at(b)),
                                                    _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
         const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));

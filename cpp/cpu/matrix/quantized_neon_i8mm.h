@@ -1,7 +1,8 @@
-// Kernels of the quantized formats on 64-bit ARM with SMMLA. matrix/layout.h gives the formulas of their sums.
+// Kernels of the quantized formats on 64-bit ARM with SMMLA. The formulas of their sums are in matrix/layout.h.
 //
 // SMMLA multiplies eight columns of two rows by eight columns of two tokens (MatrixTile in tiles_neon.h). A register of sums therefore has
-// two rows and two tokens. All factors of rows are stored in that order in a panel, and all factors of tokens are loaded in that order.
+// two rows and two tokens. A panel stores all factors of rows in the order of a register of sums, and all factors of tokens are loaded in
+// that order.
 #pragma once
 
 #include "cpu/matrix/products_neon_i8mm.h"
@@ -11,7 +12,7 @@
 
 namespace pumice::cpu::matrix {
 
-// The matrix_*_neon_dot.cpp files compile these. Copies with i8mm's options must not replace them.
+// The files matrix_*_neon_dot.cpp compile these templates. Copies that are compiled with i8mm's options must not replace them.
 #define PUMICE_FORMAT(name, gguf_id, block, bytes, int8) extern template struct Products512<NeonDot, Format::name>;
 #include "core/formats.def"
 #undef PUMICE_FORMAT
@@ -24,14 +25,14 @@ struct QuantizedI8mm {
   using T = MatrixTile<kQuantBlock>;
   static constexpr Format kFormat = F;
   static constexpr Layout l = Traits<F>::layout;
-  static constexpr int kFew = 0;  // product_int8() gives few tokens to neon_dot
+  static constexpr int kFew = 0;  // product_int8() calls the kernel of neon_dot for few tokens
   static constexpr FewTokens kFewTokens[kFew + 1] = {nullptr};
   static constexpr int kTileGroups = 1, kTileTokens = T::kTokens;
   static constexpr int kPanelBlocks = Quantized::kPanelBlocks, kMostTokens = Quantized::kMostTokens, kGroupSums = Quantized::kGroupSums;
   static constexpr int kRows = T::kRowVectors;
-  static constexpr int kFactors = 4 * kRows;  // lanes of the sums of one pair of tokens
+  static constexpr int kFactors = 4 * kRows;  // number of lanes in the sums of one pair of tokens
 
-  // The activations of a panel. If the number of tokens is odd, one more token has zeros.
+  // The activations of a panel. If the number of tokens is odd, there is one more token, which is zeros.
   struct PanelX {
     alignas(64) std::int8_t codes[kPanelBlocks][kMostTokens * kQuantBlock];
     float scales[kPanelBlocks][kMostTokens];
@@ -58,7 +59,7 @@ struct QuantizedI8mm {
     }
   };
 
-  // The weights of a panel: values as bytes, and factors of the rows as in Quantized512::Panel.
+  // The weights of a panel. `codes` has values as bytes. The other members are factors of rows, as in Quantized512::Panel.
   struct alignas(64) Panel {
     std::uint8_t codes[kPanelBlocks][kQuantBlock * kGroupRows];
     float d[l.two_levels() ? 1 : kPanelBlocks][kFactors];
@@ -122,7 +123,7 @@ struct QuantizedI8mm {
       T::load_sums(sums, acc);
     for (int b = 0; b < blocks; ++b) {
       ahead.some();
-      float32x4_t first[kRows][P];  // scaled sums of the first of two sub-blocks
+      float32x4_t first[kRows][P];  // scaled sums of the first sub-block, if there are two
       unrolled<l.subs>([&](auto sub) __attribute__((always_inline)) {
         constexpr int kSub = decltype(sub)::value, kColumns = kQuantBlock / l.subs;
         int32x4_t dots[kRows][P];

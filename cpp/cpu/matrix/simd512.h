@@ -1,7 +1,7 @@
 // The operations that the kernels over 512-bit vectors (*_512.h) need of their template parameter V. Native512 (simd512_native.h) is
 // AVX-512. NeonDot (simd512_neon.h) is four 128-bit registers of 64-bit ARM. tests/cpp/cpu/emulated/simd512.h has the operations of AVX-512
-// in plain C++, so that the kernels run, slowly, on processors without these instructions. If V lacks an operation, the program does not
-// compile, and GCC's message names the operation.
+// in plain C++, so that tests can run the kernels, slowly, on processors without these instructions. If V lacks an operation, the program
+// does not compile, and GCC's message names the operation.
 #pragma once
 
 #include <concepts>
@@ -15,12 +15,12 @@ concept IntsOf = std::same_as<R, typename V::Ints>;
 template <class R, class V>
 concept FloatsOf = std::same_as<R, typename V::Floats>;
 
-// Sizes of register tiles. They say how many sums fit the registers of V, beside the factors of the products.
+// Sizes of register tiles. They depend on how many sums fit in the registers of V, together with the factors of the products.
 struct TileSizes {
-  int groups, tokens;   // groups and tokens of a tile of integer products
-  int tokens_two_subs;  // tokens of such a tile if each block has two sub-blocks
-  int few_tokens;       // the most tokens that one group is multiplied by without a panel
-  int float_tokens;     // tokens of a tile of float products, which has one group
+  int groups, tokens;   // number of groups and of tokens in a tile of integer products
+  int tokens_two_subs;  // number of tokens in such a tile if each block has two sub-blocks
+  int few_tokens;       // largest number of tokens that one group is multiplied by without a panel
+  int float_tokens;     // number of tokens in a tile of float products, which has one group
 };
 
 template <class V>
@@ -31,21 +31,21 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   requires sizeof(typename V::Floats) == 64;  // 16 floats
   requires std::same_as<decltype(V::kSizes), const TileSizes>;
 
-  // Memory, at any address.
+  // Memory operations, at any address.
   { V::load(from) } -> IntsOf<V>;
   V::save(to, i);
   { V::load_floats(floats) } -> FloatsOf<V>;
   V::save_floats(sums, f);
   { V::load_first(floats, lanes) } -> FloatsOf<V>;  // loads `lanes` floats; the other lanes become zeros
   V::save_first(sums, f, lanes);                    // saves `lanes` floats; the other floats in memory stay unchanged
-  // Loads `lanes` pairs of dwords: two[0] gets the first dword of each pair, two[1] the second. The other lanes become zeros.
+  // Loads `lanes` pairs of dwords: two[0] becomes the first dwords of the pairs, two[1] the second dwords. The other lanes become zeros.
   V::load_pairs(dwords, lanes, two);
   { V::load_as_quads(from) } -> IntsOf<V>;  // loads 16 bytes and copies byte n to all four bytes of dword n
   V::prefetch(from);
   V::prefetch_l2(from);
 
-  // Copy one number to all lanes.
-  { V::broadcast4(from) } -> IntsOf<V>;  // copies 4 bytes of memory: four bytes, two words or one dword
+  // These operations copy one number to all lanes.
+  { V::broadcast4(from) } -> IntsOf<V>;  // copies 4 bytes of memory (four bytes, two words or one dword) to every dword
   { V::broadcast_float(floats) } -> FloatsOf<V>;
   { V::splat(number) } -> IntsOf<V>;
   { V::splat_bytes(number) } -> IntsOf<V>;
@@ -61,18 +61,18 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   { V::multiply_dwords(i, i) } -> IntsOf<V>;
   { V::add_bytes(i, i) } -> IntsOf<V>;
   { V::subtract_bytes(i, i) } -> IntsOf<V>;
-  { V::template signed_byte<3>(i) } -> IntsOf<V>;  // byte 3 of every dword, sign-extended
+  { V::template signed_byte<3>(i) } -> IntsOf<V>;  // returns byte 3 of every dword, sign-extended
   { V::look_up(table, number, i) } -> IntsOf<V>;   // replaces every byte `code` (below 16) by table[code] + number
 
-  // Products of bytes. load_quads() loads 16 signed bytes, which are quads 0 to 3. dot_codes(sums, codes, quad) adds the four products
-  // of each dword of `codes` and of one quad to every dword of `sums`. The bytes of `codes` are signed if kSignedCodes is true, and
-  // unsigned if not. Sums do not saturate.
+  // Products of bytes. load_quads() loads 16 signed bytes, which are quads 0 to 3. dot_codes(sums, codes, quad) multiplies the four bytes
+  // of each dword of `codes` by the four bytes of the quad, and adds these products to the same dword of `sums`. The bytes of `codes` are
+  // signed if kSignedCodes is true, and otherwise unsigned. Sums do not saturate.
   requires std::same_as<decltype(V::kSignedCodes), const bool>;
   { V::load_quads(from) } -> std::same_as<typename V::Quads>;
   { V::dot_codes(i, i, V::template quad<3>(quads)) } -> IntsOf<V>;
-  // sums_to_floats() converts kStart + n to the float n, if |n| < 2^22. V chooses the kStart whose conversion is fastest.
+  // sums_to_floats() converts kStart + n to the float n, if |n| < 2^22. V has the kStart whose conversion is fastest.
   requires std::same_as<decltype(V::kStart), const std::int32_t>;
-  { V::start_sums() } -> IntsOf<V>;  // kStart in every dword
+  { V::start_sums() } -> IntsOf<V>;  // returns kStart in every dword
   { V::sums_to_floats(i) } -> FloatsOf<V>;
   V::to_memory(f);  // asks the compiler to keep f in memory until its next use, if V has too few registers for it
 
@@ -81,25 +81,25 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   { V::add(f, f) } -> FloatsOf<V>;
   { V::subtract(f, f) } -> FloatsOf<V>;
   { V::multiply(f, f) } -> FloatsOf<V>;
-  { V::fma(f, f, f) } -> FloatsOf<V>;   // a b + c
-  { V::fnma(f, f, f) } -> FloatsOf<V>;  // c - a b
+  { V::fma(f, f, f) } -> FloatsOf<V>;   // returns a b + c
+  { V::fnma(f, f, f) } -> FloatsOf<V>;  // returns c - a b
 
-  // Load 16 numbers and widen each to a float.
-  { V::template load_bits<4, 4>(from) } -> FloatsOf<V>;  // 4 bits of each byte, from bit 4 on, as an unsigned number
+  // These operations load 16 numbers and convert each to a float.
+  { V::template load_bits<4, 4>(from) } -> FloatsOf<V>;  // loads 4 bits of each byte, from bit 4 on, as an unsigned number
   { V::load_signed_bytes(from) } -> FloatsOf<V>;
   { V::load_f16(from) } -> FloatsOf<V>;
   { V::load_bf16(from) } -> FloatsOf<V>;
-  { V::template e4m3<3>(i) } -> FloatsOf<V>;        // the values of the codes in byte 3 of every dword, times 2^-120 (core/code_values.h)
-  { V::load_half_exponents(from) } -> FloatsOf<V>;  // half_exponent() (plain.h) of 16 bytes
+  { V::template e4m3<3>(i) } -> FloatsOf<V>;  // returns 2^-120 times the values of the codes in byte 3 of every dword (core/code_values.h)
+  { V::load_half_exponents(from) } -> FloatsOf<V>;  // returns half_exponent() (plain.h) of 16 bytes
 };
 
-// Vectors that also have products of words, and of unsigned bytes.
+// Vectors that also have products of words, and products of unsigned by signed bytes.
 template <class V>
 concept WordVectors512 = Vectors512<V> && requires(const void* from, typename V::Ints i, typename V::Ints (&two)[2]) {
-  // Loads 64 signed bytes and widens them to words: two[0] gets bytes 0 and 1 of each dword, two[1] bytes 2 and 3.
+  // Loads 64 signed bytes and widens them to words: two[0] becomes bytes 0 and 1 of each dword, two[1] bytes 2 and 3.
   V::widen_quads(from, two);
   // dot_bytes(sums, unsigned, signed) adds four products of bytes to every dword of `sums`. dot_words(sums, a, b) adds two products of
-  // signed words. Neither saturates.
+  // signed words to every dword. Neither operation saturates.
   { V::dot_bytes(i, i, i) } -> IntsOf<V>;
   { V::dot_words(i, i, i) } -> IntsOf<V>;
 };
@@ -107,9 +107,9 @@ concept WordVectors512 = Vectors512<V> && requires(const void* from, typename V:
 // Vectors that also have bfloat16 products. These operations treat numbers whose magnitude is below 2^-126 as zeros.
 template <class V>
 concept Bf16Vectors512 = Vectors512<V> && requires(void* to, typename V::Ints i, typename V::Floats f) {
-  { V::pair_words(i) } -> IntsOf<V>;        // dword n of the result is word n and word 16 + n of i
-  { V::dot_bf16(f, i, i) } -> FloatsOf<V>;  // adds two products to every sum, first that of the odd elements
-  V::save_bf16(to, f);                      // stores 16 floats as bfloat16, rounded to nearest even
+  { V::pair_words(i) } -> IntsOf<V>;        // dword n of the result is the pair of word n and word 16 + n of i
+  { V::dot_bf16(f, i, i) } -> FloatsOf<V>;  // adds two products to every sum, that of the odd elements first
+  V::save_bf16(to, f);                      // stores 16 floats as bfloat16, rounded to nearest, ties to even
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The vectors of AVX-512 (BW, DQ, VL, VNNI). Vectors512 in simd512.h describes the operations. The operations are always inlined.
-// Otherwise object files would define weak symbols for them, and machines without AVX-512 could run that code (see
-// tests/cpp/cpu/isa_symbols.cmake, which looks for such symbols).
+// The vectors of AVX-512 (BW, DQ, VL, VNNI). Vectors512 in simd512.h describes the operations. The operations are always inlined. Otherwise
+// object files would define weak symbols for them, and machines without AVX-512 could run that code. tests/cpp/cpu/isa_symbols.cmake looks
+// for such symbols.
 #pragma once
 
 #include <immintrin.h>
@@ -125,7 +125,8 @@ struct Native512 {
   PUMICE_OPERATION Floats load_bf16(const void* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))), 16));
   }
-  // As four_columns() of isa/matrix_float_avx2.cpp. The words of two bytes are the same, and the compiler makes them once.
+  // Works like four_columns() of isa/matrix_float_avx2.cpp. Bytes 0 and 2 use the same `words`, and so do bytes 1 and 3; the compiler
+  // computes each only once.
   template <int kByte>
   PUMICE_OPERATION Floats e4m3(Ints codes) {
     Ints words = kByte % 2 == 0 ? _mm512_maddubs_epi16(_mm512_set1_epi16(16), codes) : _mm512_srai_epi16(codes, 4);
@@ -139,7 +140,7 @@ struct Native512 {
   }
 
  private:
-  // Of the 32 dwords in `low` and `high`, writes those with even indices to out[0] and those with odd indices to out[1].
+  // Writes the dwords of `low` and `high` with even indices to out[0], and those with odd indices to out[1].
   PUMICE_OPERATION void even_odd_dwords(Ints low, Ints high, Ints (&out)[2]) {
     const Ints even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     out[0] = _mm512_permutex2var_epi32(low, even, high);
@@ -148,7 +149,7 @@ struct Native512 {
 };
 static_assert(WordVectors512<Native512>);
 
-// The BF16 operations have a type of their own, so that Native512 is the same type in files compiled with and without AVX-512 BF16.
+// The BF16 operations have their own type, so that Native512 is the same type in files compiled with and without AVX-512 BF16.
 #ifdef __AVX512BF16__
 struct Native512Bf16 : Native512 {
   PUMICE_OPERATION Floats dot_bf16(Floats sums, Ints a, Ints b) {

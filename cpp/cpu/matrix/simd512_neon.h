@@ -1,5 +1,5 @@
 // Vectors of 512 bits as four registers of 64-bit ARM with the dot product instructions (Armv8.2 dotprod). Vectors512 in simd512.h
-// describes the operations. The operations are always inlined, for the reason that simd512_native.h gives.
+// describes the operations. The operations are always inlined; simd512_native.h gives the reason.
 #pragma once
 
 #include <arm_neon.h>
@@ -21,12 +21,13 @@ struct NeonDot {
     float32x4_t v[4];
   };
   using Quads = int8x16_t;
-  // One quad: SDOT multiplies all dwords of a register by one dword of another register, so that nothing is broadcast.
+  // One quad. SDOT can multiply all dwords of a register by one dword of another register, so the quad need not be broadcast.
   template <int kQuad>
   struct Quad {
     int8x16_t quads;
   };
-  // Integer tiles of 16 rows by 4 tokens: 16 registers of sums, 4 of weights and 4 of activations. Tiles of 6 tokens spill registers.
+  // Integer tiles of 16 rows by 4 tokens use 16 registers for sums, 4 for weights and 4 for activations. Tiles of 6 tokens would spill
+  // registers.
   static constexpr TileSizes kSizes{.groups = 1, .tokens = 4, .tokens_two_subs = 4, .few_tokens = 4, .float_tokens = 6};
 
   PUMICE_OPERATION Ints load(const void* p) {
@@ -96,7 +97,7 @@ struct NeonDot {
   PUMICE_OPERATION Ints bit_xor(Ints a, Ints b) {
     return each<Ints>([&](int i) { return veorq_u8(a.v[i], b.v[i]); });
   }
-  // Bytes are shifted, so the highest bits of a byte need no mask.
+  // The shifts shift bytes, so no mask is needed if the bits end at the highest bit of a byte.
   template <int kFrom, int kCount, int kTo>
   PUMICE_OPERATION Ints bits(Ints v) {
     return each<Ints>([&](int i) {
@@ -191,7 +192,7 @@ struct NeonDot {
     return {{vcvt_f32_f16(vget_low_f16(low)), vcvt_high_f32_f16(low), vcvt_f32_f16(vget_low_f16(high)), vcvt_high_f32_f16(high)}};
   }
   PUMICE_OPERATION Floats load_bf16(const void* p) {
-    // Of the instructions that make a float of a word, ZIP runs on every pipe of Neoverse cores, SHLL on every second.
+    // Several instructions can convert a word to a float. ZIP runs on every pipe of Neoverse cores, but SHLL only on every second pipe.
     const auto* bytes = static_cast<const std::uint8_t*>(p);
     const uint16x8_t low = vreinterpretq_u16_u8(vld1q_u8(bytes)), high = vreinterpretq_u16_u8(vld1q_u8(bytes + 16)), zero = vdupq_n_u16(0);
     return {{vreinterpretq_f32_u16(vzip1q_u16(zero, low)), vreinterpretq_f32_u16(vzip2q_u16(zero, low)),
@@ -215,9 +216,9 @@ struct NeonDot {
   }
 
  private:
-  // Returns bytes - offset as floats. The bits of the float 2^23 + n are 0x4B000000 + n. ZIP makes them, and one subtraction is left. ZIP
-  // runs on every pipe of Neoverse cores; the instructions that widen integers and convert them run on some, and conversions take two
-  // cycles.
+  // Returns bytes - offset as floats. The bits of the float 2^23 + n are 0x4B000000 + n. ZIP makes these bits, and one subtraction gives
+  // the result. ZIP runs on every pipe of Neoverse cores. The instructions that widen and convert integers run only on some pipes, and
+  // conversions take two cycles.
   PUMICE_OPERATION Floats byte_floats(uint8x16_t bytes, int offset) {
     const uint8x16_t zero = vdupq_n_u8(0);
     const uint16x8_t low = vreinterpretq_u16_u8(vzip1q_u8(bytes, zero)), high = vreinterpretq_u16_u8(vzip2q_u8(bytes, zero));

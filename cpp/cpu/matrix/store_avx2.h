@@ -1,4 +1,4 @@
-// AVX2: stores sums to the output of a product.
+// AVX2 code that stores sums to the output of a product.
 #pragma once
 
 #include <immintrin.h>

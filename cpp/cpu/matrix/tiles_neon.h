@@ -1,8 +1,8 @@
-// Integer products of a register tile of 64-bit ARM: 16 rows of weights by a few tokens. A tile has kRowVectors * (vectors of tokens)
-// registers of 32-bit sums. A register has the sums of kSumRows rows times kSumTokens tokens.
+// Integer products of a register tile of 64-bit ARM, which is 16 rows of weights by a few tokens. A tile has kRowVectors * (number of token
+// vectors) registers of 32-bit sums. One register has the sums of 4 / kSumTokens rows times kSumTokens tokens.
 //
-// Weights are signed bytes in the order in which products() reads them, 16 bytes for each column. Activations are signed bytes, kBlock
-// columns of a token (kSumTokens = 1) or of a pair of tokens (kSumTokens = 2) after each other. So a token takes kBlock bytes in either
+// Weights are signed bytes in the order in which products() loads them, with 16 bytes for each column. Activations are signed bytes: kBlock
+// columns of one token (kSumTokens = 1) or of a pair of tokens (kSumTokens = 2), then the next ones. A token takes kBlock bytes in either
 // case.
 #pragma once
 
@@ -13,12 +13,13 @@
 namespace pumice::cpu::matrix {
 namespace {
 
-// The bits of the float 1.5 * 2^23. The bits of 1.5 * 2^23 + n are kSumStart + n if |n| < 2^22, so sums that start at kSumStart are
-// converted by one subtraction, exactly. The instruction that converts integers (SCVTF) takes twice as long on Neoverse N1 and N2.
+// The bits of the float 1.5 * 2^23. If |n| < 2^22, the bits of 1.5 * 2^23 + n are kSumStart + n. A sum that starts at kSumStart is
+// therefore converted to a float by one exact subtraction. The instruction that converts integers (SCVTF) takes twice as long on Neoverse
+// N1 and N2.
 inline constexpr std::int32_t kSumStart = 0x4B400000;
 inline constexpr int32x4_t kSumStarts = {kSumStart, kSumStart, kSumStart, kSumStart}, kZeroStarts = {};
-// Loads the start of a register of sums. Because of `volatile`, each register is loaded. Otherwise GCC loads one register and copies it to
-// the others. Copies are arithmetic instructions, and a tile waits for its arithmetic, not for its loads.
+// Loads the start of a register of sums. `volatile` forces one load for each register. Otherwise GCC would load one register and copy it to
+// the others. Copies are arithmetic instructions, which limit the speed of a tile; its loads do not.
 [[gnu::always_inline]] inline int32x4_t loaded(const int32x4_t& start) { return *const_cast<const volatile int32x4_t*>(&start); }
 [[gnu::always_inline]] inline int32x4_t start_sum() { return loaded(kSumStarts); }
 [[gnu::always_inline]] inline float32x4_t small_sums(int32x4_t sums) {
@@ -30,13 +31,13 @@ inline void store_first(const float* from, std::int64_t lanes, float* to) {
   __builtin_memcpy(to, from, (lanes == 16 ? 16 : static_cast<std::size_t>(lanes)) * sizeof(float));
 }
 
-// Sums by SDOT, which multiplies four columns of four rows by four columns of one token. Weights are in quads: [quad][row][column in the
-// quad].
+// Computes sums by SDOT, which multiplies four columns of four rows by four columns of one token. Weights are in quads: [quad][row][column
+// in the quad].
 template <int kBlock>
 struct DotTile {
-  static constexpr int kTokens = 4;  // of the largest tile
+  static constexpr int kTokens = 4;  // number of tokens of the largest tile
   static constexpr int kSumTokens = 1, kRowVectors = 4;
-  static constexpr bool kReadsQuads = true;  // so weights need no copy
+  static constexpr bool kReadsQuads = true;  // true: products() loads weights in quads, so they need not be copied
 
   // Returns the offset of `columns` columns in the activations.
   static constexpr int x_offset(int columns) { return columns; }
@@ -57,7 +58,7 @@ struct DotTile {
     }
   }
 
-  // Copies 16 numbers of rows to the lanes of the sums.
+  // Copies 16 numbers, one per row, to the lanes of the sums.
   template <class T>
   [[gnu::always_inline]] static void of_rows(const T (&rows)[4], T (&out)[kRowVectors]) {
     for (int i = 0; i < 4; ++i) out[i] = rows[i];
@@ -93,11 +94,12 @@ struct DotTile {
 };
 
 #ifdef __ARM_FEATURE_MATMUL_INT8
-// Sums by SMMLA, which multiplies eight columns of two rows by eight columns of two tokens. Weights are in octets: [octet][pair of
+// Computes sums by SMMLA, which multiplies eight columns of two rows by eight columns of two tokens. Weights are in octets: [octet][pair of
 // rows][row of the pair][column in the octet]. Activations have the same order: [pair of tokens][octet][token of the pair][column].
 template <int kBlock>
 struct MatrixTile {
-  static constexpr int kTokens = 6;  // of the largest tile; 24 registers of sums, 3 of activations and 5 of weights
+  // number of tokens of the largest tile, which uses 24 registers for sums, 3 for activations and 5 for weights
+  static constexpr int kTokens = 6;
   static constexpr int kSumTokens = 2, kRowVectors = 8;
   static constexpr bool kReadsQuads = false;
 
@@ -107,7 +109,7 @@ struct MatrixTile {
     vst1_s8(pair, vget_low_s8(codes));
     vst1_s8(pair + 16, vget_high_s8(codes));
   }
-  // Stores octet [16 rows] of weights: rows 4 i to 4 i + 3, of which two neighbouring quads are given.
+  // Stores four rows of an octet of weights, rows 4 i to 4 i + 3. quad0 and quad1 are two neighbouring quads of these rows.
   [[gnu::always_inline]] static void store_w(std::uint8_t* w, int i, uint8x16_t quad0, uint8x16_t quad1) {
     const uint32x4_t a = vreinterpretq_u32_u8(quad0), b = vreinterpretq_u32_u8(quad1);
     vst1q_u8(w + 32 * i, vreinterpretq_u8_u32(vzip1q_u32(a, b)));
@@ -144,7 +146,7 @@ struct MatrixTile {
       out[2 * i + 1] = vzip2q_s32(rows[i], rows[i]);
     }
   }
-  // Returns the numbers of tokens 2 p and 2 p + 1 in turn, because register p of the sums belongs to these two tokens.
+  // Returns the numbers of tokens 2 p and 2 p + 1 alternately, because register p of the sums belongs to these two tokens.
   [[gnu::always_inline]] static float32x4_t of_tokens(const float* numbers, int p) {
     const float32x2_t two = vld1_f32(numbers + 2 * p);
     return vcombine_f32(two, two);
