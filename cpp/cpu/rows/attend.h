@@ -1,10 +1,10 @@
 // Attention over cache pages. One small matrix product, product(), computes both the scores and the weighted sums of values. For scores, it
 // multiplies queries by the rows of a page's keys (one row per dimension, one column per key). For sums, it multiplies softmax weights by
 // the rows of a page's values (one row per key, one column per dimension). It computes sixteen columns at a time. Each output element is
-// one chain of fused multiply-adds in ascending order of rows. So a query's bits depend neither on how the work is divided into blocks nor
-// on the other queries of a call.
-// The number of dimensions may be anything from 1 to kMaxKeyDim for keys, and to kMaxValueDim for values. If it is a multiple of 16, all
-// vectors are full.
+// one chain of fused multiply-adds in ascending order of rows. The bits of a query's result therefore depend neither on the division of the
+// work into blocks nor on the other queries of a call.
+// Keys may have any number of dimensions from 1 to kMaxKeyDim, and values any number from 1 to kMaxValueDim. If the number is a multiple of
+// 16, all vectors are full.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -18,8 +18,8 @@ namespace {
 inline constexpr int kChunkPages = kChunkKeys / kPageTokens;
 inline constexpr float kCounts[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// Pointers into the page of one kv head (kernels.h describes its layout). T is the type of the stored elements: std::uint16_t for f16,
-// float for f32, std::int8_t for q8_0.
+// Pointers into the page of one kv head (kernels.h describes the layout of a page). T is the type of the stored elements: std::uint16_t for
+// f16, float for f32, std::int8_t for q8_0.
 template <class T>
 struct Page {
   static constexpr bool kScaled = sizeof(T) == 1;
@@ -42,7 +42,7 @@ PUMICE_INLINE Page<T> page_at(const AttendCall& call, Int index) {
   return Page<T>(const_cast<std::uint8_t*>(call.pages[index]), call.key_dim, call.value_dim);
 }
 
-// Calls f with Element<T>{}, where T is the type in which the format stores elements.
+// with_element() calls f with Element<T>{}, where T is the type in which the format stores elements.
 template <class T>
 struct Element {
   using Type = T;
@@ -102,8 +102,8 @@ void kv_store(KvFormat format, int key_dim, int value_dim, const float* k, const
 }
 
 // ---------------------------------------------------------------- the small product
-// `count` consecutive rows of a page, from `rows` on. While tile() reads them, it prefetches the rows from `next` on, which will be read
-// afterwards, because the hardware prefetcher does not follow from one page to the next.
+// `count` consecutive rows of a page, beginning at `rows`. While tile() reads these rows, it prefetches the rows beginning at `next`, which
+// are read afterwards. The prefetch is needed because the hardware prefetcher does not continue from one page to the next.
 template <class T>
 struct Strip {
   const T *rows, *next;
@@ -112,11 +112,11 @@ struct Strip {
   PUMICE_INLINE Strip from_column(int column) const { return {rows + column, next + column, stride, count}; }
 };
 
-// Stops the compiler from moving loads across this point. Otherwise it would load more rows and factors ahead than there are registers, and
-// would spill sums to memory. Each multiply-add that adds to a spilled sum takes 12 cycles.
+// Prevents the compiler from moving loads across this point. Otherwise the compiler would load more rows and factors in advance than there
+// are registers, and would spill sums to memory. Each multiply-add that adds to a spilled sum takes 12 cycles.
 PUMICE_INLINE void in_this_order() { __asm__ volatile("" ::: "memory"); }
 
-// Computes c[q][j] = sum over i of a[q][i] * b.rows[i][j] for Q rows q and for W vectors of sixteen columns j, of which the last has only
+// Computes c[q][j] = sum over i of a[q][i] * b.rows[i][j] for Q rows q and for W vectors of sixteen columns j. The last vector has only
 // `last` columns. Unless `fresh` is true, the sums start from the values in c.
 template <Lanes16 Lanes, int Q, int W, class T>
 PUMICE_INLINE void tile(const float* const* a, const Strip<T>& b, bool fresh, float* c, Int c_stride, int last) {
@@ -147,8 +147,8 @@ PUMICE_INLINE void tile(const float* const* a, const Strip<T>& b, bool fresh, fl
   }
 }
 
-// Computes all columns with tile(). It takes W vectors of columns at a time, then W / 2, and so on down to 1, and at the end the columns
-// that do not fill a vector.
+// Computes all columns with tile(): first W vectors of columns at a time, then W / 2, and so on down to 1, and finally the columns that do
+// not fill a vector.
 template <Lanes16 Lanes, int Q, int W, class T>
 void product_by(const float* const* a, const Strip<T>& b, bool fresh, float* c, Int c_stride, int columns) {
   int at = 0;
@@ -179,16 +179,16 @@ void product(int queries, const float* const* a, const Strip<T>& b, bool fresh, 
 }
 
 // ---------------------------------------------------------------- one chunk
-// The keys [first, last) that a query sees in this chunk, counted from the start of the chunk. `query` is the index of the query in the
-// call.
+// The keys [first, last) of this chunk that a query attends to, counted from the start of the chunk. `query` is the index of the query in
+// the call.
 struct Seen {
   int query, first, last;
 };
 PUMICE_INLINE int smaller(int a, int b) { return a < b ? a : b; }
 PUMICE_INLINE int larger(int a, int b) { return a > b ? a : b; }
 
-// Returns the values of the bias table (Query::bias) for 16 neighbouring keys, the first of which is at distance `d`. If the 16 distances
-// extend beyond one end of the table, the lanes are filled one by one. This happens at most twice per query.
+// Returns the values of the bias table (Query::bias) for 16 neighbouring keys. The first key is at distance `d`. If only some of the 16
+// distances are inside the table, the lanes are filled one by one, which happens at most twice per query.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes bias_of(const float* bias, Int reach, Int d) {
   if (d >= -reach && d + kLanes - 1 <= reach) return Lanes::load(bias + reach + d);
@@ -209,9 +209,9 @@ PUMICE_INLINE Lanes by_distance(const AttendCall& call, const Query& query, cons
   return y;
 }
 
-// Returns the terms from Query::by_query and Query::by_key for 16 neighbouring keys. The first of these is key `key`, at distance `d`.
-// Lanes outside [first, last) are 0. The lanes are filled one by one, because each key has its own row of by_key, and keys after the text's
-// last token have no row.
+// Returns the terms from Query::by_query and Query::by_key for 16 neighbouring keys. The first key has the number `key` and is at distance
+// `d`. Lanes outside [first, last) are 0. The lanes are filled one by one, because each key has its own row of by_key, and keys after the
+// text's last token have no row.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes by_place(const AttendCall& call, const Query& query, Int key, Int d, int first, int last) {
   float found[kLanes] = {};
@@ -224,9 +224,9 @@ PUMICE_INLINE Lanes by_place(const AttendCall& call, const Query& query, Int key
   return Lanes::load(found);
 }
 
-// Turns raw products into softmax weights in place: weights[j] = exp(score[j] - maximum) for keys in [seen.first, seen.last), and 0 for the
-// other keys of these pages. Writes the maximum to partial[0] and the sum of the weights to partial[1]. With q8_0, each weight is then also
-// multiplied by the scale of its value.
+// Converts raw products to softmax weights in place: weights[j] = exp(score[j] - maximum) for keys j in [seen.first, seen.last), and 0 for
+// the other keys of the same pages. Writes the maximum to partial[0] and the sum of the weights to partial[1]. With q8_0, each weight is
+// then also multiplied by the scale of the key's value.
 template <Lanes16 Lanes, class T>
 void soften(const AttendCall& call, const Query& query, const Seen& seen, float* weights, float* partial) {
   const int begin = seen.first / kPageTokens * kPageTokens;
@@ -234,7 +234,7 @@ void soften(const AttendCall& call, const Query& query, const Seen& seen, float*
   const Int first_page = call.chunk * kChunkPages;
   const float inverse_cap = call.softcap > 0.0f ? 1.0f / call.softcap : 0.0f;
   const bool positioned = query.bias || query.slope != 0.0f;
-  const Int chunk_key = call.chunk * kChunkKeys, distance = chunk_key - query.position;  // distance of the chunk's first key
+  const Int chunk_key = call.chunk * kChunkKeys, distance = chunk_key - query.position;  // `distance` is that of the chunk's first key
   Lanes top = Lanes::set(-kInfinity), total = Lanes::set(0.0f);
   for (int j = begin; j < end; j += kLanes) {
     Lanes score = Lanes::load(weights + j);
@@ -264,8 +264,8 @@ void soften(const AttendCall& call, const Query& query, const Seen& seen, float*
   partial[1] = sum(total);
 }
 
-// Consecutive queries whose products are computed together. All keys that any of them sees lie in [seen_first, seen_last). Each of them
-// sees all keys in [common_first, common_last).
+// Consecutive queries whose products are computed together. Every key that any of these queries attends to is in [seen_first, seen_last).
+// Every query of the block attends to all keys in [common_first, common_last).
 struct Block {
   int first, count;
   int seen_first, seen_last, common_first, common_last;
@@ -310,9 +310,9 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
   __builtin_memset(values, 0, static_cast<std::size_t>(known) * static_cast<std::size_t>(value_dim) * sizeof(float));
   const float* factors[kMaxQueries];
 
-  // Pages [begin, end) of the chunk contain all keys that the queries see. While the keys of the last page are multiplied, the values of
-  // the first page are prefetched. While the values of the last page are multiplied, the keys of the next chunk are prefetched if a query
-  // sees them.
+  // Pages [begin, end) of the chunk contain all keys that the queries attend to. While the keys of the last page are multiplied, the values
+  // of the first page are prefetched. While the values of the last page are multiplied, the keys of the next chunk are prefetched if a
+  // query attends to any of them.
   int begin = kChunkPages, end = 0;
   bool goes_on = false;
   for (int q = 0; q < known; ++q) {
@@ -336,8 +336,9 @@ void attend_as(const AttendCall& call, const Query* queries, int count, float* p
     soften<Lanes, T>(call, queries[seen[q].query], seen[q], weights + q * kChunkKeys, partial + seen[q].query * stride);
   }
 
-  // Keys that only some queries of a block see are processed query by query, so that the value of a key is never multiplied by the weight
-  // of a query that does not see it. The weight would be 0, but unwritten rows of a page may hold NaN, and 0 * NaN is NaN.
+  // If only some queries of a block attend to a key, the key is processed query by query. The value of a key is then never multiplied by
+  // the weight of a query that does not attend to the key. That weight would be 0, but unwritten rows of a page may hold NaN, and 0 * NaN
+  // is NaN.
   for (int p = begin; p < end; ++p) {
     const int page_first = p * kPageTokens, page_last = page_first + kPageTokens;
     const T* rows = page_at<T>(call, first_page + p).values;
@@ -373,7 +374,7 @@ void attend(const AttendCall& call, const Query* queries, int count, float* part
   });
 }
 
-// Combines the partial results of all chunks, and the sink, into one softmax (Milakov and Gimelshein 2018). Each chunk is weighted by
+// Combines the partial results of all chunks, and the sink, into one softmax (Milakov and Gimelshein 2018). The factor of each chunk is
 // exp(maximum of the chunk - maximum of all chunks and the sink).
 template <Lanes16 Lanes>
 void merge(const float* partials, Int chunks, Int stride, int value_dim, float sink, float* out) {
@@ -386,7 +387,7 @@ void merge(const float* partials, Int chunks, Int stride, int value_dim, float s
   __builtin_memset(out, 0, static_cast<std::size_t>(value_dim) * sizeof(float));
   for (Int c = 0; c < chunks; ++c) {
     const float* part = partials + c * stride;
-    if (part[0] == -kInfinity && part[1] == 0.0f) continue;  // the query sees no key of this chunk
+    if (part[0] == -kInfinity && part[1] == 0.0f) continue;  // the query attends to no key of this chunk
     const Lanes weight = exp_negative(Lanes::set(part[0] - top));
     total = __builtin_fmaf(first_lane(weight), part[1], total);
     sixteens(value_dim, [&](Int i, int count) __attribute__((always_inline)) {

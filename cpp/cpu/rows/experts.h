@@ -1,4 +1,4 @@
-// Kernels of Route and Experts (core/ops.h) over sixteen lanes.
+// Kernels of Route and Experts (core/ops.h) with sixteen lanes.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -8,7 +8,7 @@
 namespace pumice::cpu {
 namespace {
 
-// Computes the scores of all experts. Returns false if a logit is infinite or NaN; `scores` is then not written.
+// Computes the scores of all experts. If a logit is infinite or NaN, returns false and does not write `scores`.
 template <Lanes16 Lanes>
 PUMICE_INLINE bool route_scores(const RouteCall& call, const float* logits, float* scores) {
   Lanes top = Lanes::set(-kInfinity);
@@ -38,7 +38,7 @@ PUMICE_INLINE bool route_scores(const RouteCall& call, const float* logits, floa
   return true;
 }
 
-// Sets the ranks of all experts outside of the best groups to -infinity. A group's score is the sum of its two largest ranks.
+// Sets the ranks of all experts outside of the best `kept` groups to -infinity. The score of a group is the sum of its two largest ranks.
 inline void keep_groups(const RouteCall& call, float* ranks) {
   const int size = call.experts / call.groups;
   float best[kMaxExperts];

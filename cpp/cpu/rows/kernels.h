@@ -1,6 +1,7 @@
-// Kernels for rows, written once as templates over sixteen lanes (lanes.h). Each file in isa/ that includes this header compiles them for
-// one instruction set. All functions here have internal linkage, and they call no inline function of a header that other files also use.
-// The linker keeps only one copy of such a function, and other files could then run instructions that the processor lacks.
+// Kernels for rows, written once as templates over sixteen lanes (lanes.h). Each file in isa/ that includes this header compiles the
+// templates for one instruction set. All functions in this header have internal linkage, and none calls an inline function of a header that
+// other files also include. The linker keeps only one copy of such an inline function, so other files might run instructions that the
+// processor lacks.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -70,14 +71,14 @@ void quantize_fixed(const float* x, Int x_stride, Int count, Int first, const Fi
   }
 }
 
-// Quantizes one block of kByteBlock values to 8-bit codes. The codes come from a range of 256 consecutive integers that includes 0
-// (ByteKernels in cpu/kernels.h). Calls store(i, a, b, low) for each 32 codes: a and b hold codes [32 i, 32 i + 32) of the block, and `low`
-// is the lowest code of the range. If the block contains NaN or infinity, the returned scale is NaN.
+// Quantizes one block of kByteBlock values to 8-bit codes. The codes are in a range of 256 consecutive integers that includes 0
+// (ByteKernels in cpu/kernels.h). Calls store(i, a, b, low) for each 32 codes, where a and b have codes [32 i, 32 i + 32) of the block, and
+// `low` is the lowest code of the range. If the block contains NaN or infinity, the returned scale is NaN.
 template <Lanes16 Lanes, class Store>
 PUMICE_INLINE Scale narrow_codes(const float* in, const Turn& turn, Int column, const Store& store) {
   constexpr int kVectors = kByteBlock / kLanes;
   const Lanes zero = Lanes::set(0.0f);
-  Lanes values[kVectors], below = zero, above = zero, wrong = zero;  // wrong: NaN where a value is NaN or infinity, else 0
+  Lanes values[kVectors], below = zero, above = zero, wrong = zero;  // wrong: NaN if a value of the lane is NaN or infinity, else 0
   for (int i = 0; i < kVectors; ++i) {
     values[i] = Lanes::load(in + i * kLanes);
     if (turn.scale)
@@ -86,7 +87,7 @@ PUMICE_INLINE Scale narrow_codes(const float* in, const Turn& turn, Int column, 
     above = max(values[i], above);
     wrong = fma(values[i], zero, wrong);
   }
-  // Bits of floats that are not negative have the same order as the floats, and bits of NaN are above all.
+  // For floats that are not negative, the bits have the same order as the floats, and the bits of NaN are larger than all others.
   const std::int32_t above_bits = max_lane(magnitude(above + wrong));
   const float low = max_lane(zero - below), span = __builtin_bit_cast(float, above_bits) + low, steps = kByteSteps;
   Scale s{0.0f, 0.0f};
@@ -184,8 +185,8 @@ void scale_rows(float* out, Int stride, Int count, Int cols, float scale) {
   }
 }
 
-// The scale and the soft cap are applied in passes of their own over the tile, which is in the L1 cache. Only the products of output heads
-// have a cap, so the loop that all products use stays short.
+// The scale and the soft cap are applied in separate passes over the tile, which is in the L1 cache. The soft cap is separate because only
+// the products of output heads have one. The loop that all products use thus stays short.
 template <Lanes16 Lanes>
 void epilogue(float* out, Int out_stride, Int count, Int cols, const Epilogue& how) {
   if (how.scale != 1.0f) scale_rows<Lanes>(out, out_stride, count, cols, how.scale);
@@ -227,7 +228,7 @@ void gate(float* gate, const float* up, const Gating& how, Int n) {
       Lanes g = load<Lanes>(gate + i, count), u = load<Lanes>(up + i, count);
       if (how.gate_bias) g = g + load<Lanes>(how.gate_bias + i, count);
       if (how.up_bias) u = u + load<Lanes>(how.up_bias + i, count);
-      if (limits) {  // the second operand stays where it is NaN
+      if (limits) {  // min() and max() return the second operand if it is NaN
         g = min(most, g);
         u = max(least, min(most, u));
       }
@@ -265,7 +266,7 @@ void scale_add(const float* x, float scale, const float* a, const float* b, Int 
   });
 }
 
-// Rotates the pair (even, odd) by the angle whose cosine and sine are c and s.
+// Rotates the pairs (even, odd) by the angles whose cosines and sines are c and s.
 template <Lanes16 Lanes>
 PUMICE_INLINE void turn(Lanes& even, Lanes& odd, const Lanes& c, const Lanes& s) {
   const Lanes e = fnma(odd, s, even * c);
@@ -307,7 +308,7 @@ void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind ki
     sixteens(n, [&](Int i, int count) __attribute__((always_inline)) { store(out + i, load<Lanes>(row + i, count), count); });
     return;
   }
-  // If `weighted` is true, the weights of the segment's rows are 1, 2, 3 and so on. The prompt's rows are counted, too.
+  // If `weighted` is true, the weights of the segment's rows are 1, 2, 3 and so on. This count includes the rows of the prompt.
   const bool weighted = kind == PoolKind::weighted_mean;
   const float kept = static_cast<float>(rows - prompt);
   const float total = weighted ? kept * static_cast<float>(rows + prompt + 1) / 2.0f : kept;
@@ -330,8 +331,8 @@ void pool(const float* x, Int x_stride, Int prompt, Int rows, Int n, PoolKind ki
   });
 }
 
-// Returns log(sum of exp(x[i])). Each lane adds at most 64 terms in float, and the sums of these blocks are added in double. So the result
-// is as precise as the float logits, even if there are 262,144 of them.
+// Returns log(sum of exp(x[i])). Each lane adds at most 64 terms in float, and the sums of these blocks of terms are added in double. The
+// result is therefore as precise as the float logits, even for 262,144 logits.
 template <Lanes16 Lanes>
 double log_sum_exp(const float* x, Int n) {
   Lanes top = Lanes::set(-kInfinity);

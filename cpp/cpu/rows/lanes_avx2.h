@@ -1,5 +1,5 @@
-// Sixteen float lanes in two AVX2 registers, with FMA and F16C. They give the same bits as lanes_scalar.h, which is plain C++.
-// min(), max() and less() behave like the instructions. max(a, b) is a > b ? a : b, so the result is b if either is NaN.
+// Sixteen float lanes in two AVX2 registers, with FMA and F16C. The results have the same bits as those of lanes_scalar.h, which is plain
+// C++. min(), max() and less() behave like the instructions. For example, max(a, b) is a > b ? a : b, so the result is b if either is NaN.
 #pragma once
 
 #include <immintrin.h>
@@ -22,7 +22,7 @@ struct Mask {
 struct Lanes {
   using Bits = avx2::Bits;
   using Mask = avx2::Mask;
-  static constexpr int kAccumulators = 6;  // takes 12 of the 16 registers; the others hold one row and one factor
+  static constexpr int kAccumulators = 6;  // uses 12 of the 16 registers; the others hold one row and one factor
   static constexpr bool kRegisters = true;
   __m256 lo, hi;
 
@@ -31,7 +31,7 @@ struct Lanes {
     return {_mm256_set1_epi32(static_cast<int>(x)), _mm256_set1_epi32(static_cast<int>(x))};
   }
   PUMICE_INLINE static Lanes load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-  PUMICE_INLINE static Lanes load(const std::uint16_t* p) {  // IEEE half floats
+  PUMICE_INLINE static Lanes load(const std::uint16_t* p) {  // loads IEEE half floats
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
   }
@@ -57,16 +57,15 @@ PUMICE_INLINE void store(std::uint16_t* p, Lanes x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.lo, _MM_FROUND_TO_NEAREST_INT));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(x.hi, _MM_FROUND_TO_NEAREST_INT));
 }
-// Stores integers within [-128, 127].
 PUMICE_INLINE void store(std::int8_t* p, Bits x) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
-// Stores 32 integers within [-128, 127], and writes the sums of the first 16 and of the last 16 to `sums`.
+// Stores 32 integers within [-128, 127], and writes the sums of the first 16 and of the last 16 integers to `sums`.
 PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sums) {
-  // The pack instructions work on each 128-bit half by itself. So the lower half of `bytes` has the elements [0, 4), [8, 12) and so on, and
-  // the upper half has the others. The permutation puts these groups of four in order.
+  // The pack instructions handle each 128-bit half separately. The lower half of `bytes` therefore has the elements [0, 4), [8, 12) and so
+  // on, and the upper half has the others. The permutation puts these sets of four in order.
   const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a.lo, a.hi), _mm256_packs_epi32(b.lo, b.hi));
   const __m256i codes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);
@@ -76,10 +75,10 @@ PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sum
   sums[0] = _mm256_cvtsi256_si32(sixteens);
   sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(sixteens, 1));
 }
-// Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all groups (c0, c1, c2, c3) of four neighbouring codes.
+// Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all sets (c0, c1, c2, c3) of four neighbouring integers.
 PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
   const auto words = [](Bits x) { return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8); };
-  const auto crossed = [](__m256i x) { return _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xb1)); };  // each c0 c2 + c1 c3 is in two lanes
+  const auto crossed = [](__m256i x) { return _mm256_madd_epi16(x, _mm256_shuffle_epi32(x, 0xb1)); };  // two lanes have each c0 c2 + c1 c3
   const __m256i first = words(a), second = words(b);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), first);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + kLanes), second);
@@ -122,7 +121,7 @@ PUMICE_INLINE Lanes select(Mask m, Lanes yes, Lanes no) {
   return {_mm256_blendv_ps(no.lo, yes.lo, m.lo), _mm256_blendv_ps(no.hi, yes.hi, m.hi)};
 }
 
-// Every horizontal operation combines lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
+// All horizontal operations combine lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
 PUMICE_INLINE float sum(Lanes x) {
   const __m256 eight = _mm256_add_ps(x.lo, x.hi);
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -1,4 +1,4 @@
-// Sixteen float lanes in one AVX-512 register. They give the same bits as the other implementations of lanes.h.
+// Sixteen float lanes in one AVX-512 register. The results have the same bits as those of the other implementations of lanes.h.
 #pragma once
 
 #include <immintrin.h>
@@ -21,8 +21,8 @@ struct Mask {
 struct Lanes {
   using Bits = avx512::Bits;
   using Mask = avx512::Mask;
-  // Eight independent chains are enough to hide the latency of multiply-adds, two of which start in each cycle. The 32 registers would hold
-  // twice as many.
+  // Eight independent chains are enough to hide the latency of multiply-adds, two of which start in each cycle. The 32 registers have room
+  // for twice as many.
   static constexpr int kAccumulators = 8;
   static constexpr bool kRegisters = true;
   __m512 v;
@@ -30,7 +30,7 @@ struct Lanes {
   PUMICE_INLINE static Lanes set(float x) { return {_mm512_set1_ps(x)}; }
   PUMICE_INLINE static Bits set_bits(std::uint32_t x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
   PUMICE_INLINE static Lanes load(const float* p) { return {_mm512_loadu_ps(p)}; }
-  PUMICE_INLINE static Lanes load(const std::uint16_t* p) {  // IEEE half floats
+  PUMICE_INLINE static Lanes load(const std::uint16_t* p) {  // loads IEEE half floats
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
   PUMICE_INLINE static Lanes load(const std::int8_t* p) {
@@ -52,7 +52,7 @@ PUMICE_INLINE void store(std::int8_t* p, Bits x) {  // stores integers within [-
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(x.v));
 }
 
-// Every horizontal operation combines lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
+// All horizontal operations combine lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
 PUMICE_INLINE __m256 upper(__m512 x) { return _mm512_extractf32x8_ps(x, 1); }
 PUMICE_INLINE __m256i upper(__m512i x) { return _mm512_extracti32x8_epi32(x, 1); }
 
@@ -62,18 +62,18 @@ PUMICE_INLINE std::int32_t sum_of(__m512i x) {
   const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
   return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0x55)));
 }
-// Stores 32 integers within [-128, 127], and writes the sums of the first 16 and of the last 16 to `sums`.
+// Stores 32 integers within [-128, 127], and writes the sums of the first 16 and of the last 16 integers to `sums`.
 PUMICE_INLINE void store_codes(std::int8_t* p, Bits a, Bits b, std::int32_t* sums) {
   store(p, a);
   store(p + kLanes, b);
   sums[0] = sum_of(a.v);
   sums[1] = sum_of(b.v);
 }
-// Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all groups (c0, c1, c2, c3) of four neighbouring codes.
+// Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all sets (c0, c1, c2, c3) of four neighbouring integers.
 PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, Bits a, Bits b) {
   const __m512i codes = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtsepi32_epi16(a.v)), _mm512_cvtsepi32_epi16(b.v), 1);
   _mm512_storeu_si512(p, codes);
-  const __m512i crossed = _mm512_madd_epi16(codes, _mm512_shuffle_epi32(codes, _MM_PERM_CDAB));  // each c0 c2 + c1 c3 is in two lanes
+  const __m512i crossed = _mm512_madd_epi16(codes, _mm512_shuffle_epi32(codes, _MM_PERM_CDAB));  // two lanes have each c0 c2 + c1 c3
   return sum_of(_mm512_maskz_mov_epi32(0x5555, crossed));
 }
 
@@ -128,8 +128,8 @@ PUMICE_INLINE std::int32_t max_lane(Bits x) {
 }
 PUMICE_INLINE float first_lane(Lanes x) { return _mm512_cvtss_f32(x.v); }
 
-// Loads 32 floats, those with even indices into `even` and those with odd indices into `odd`. store_pairs() is the inverse. In a
-// permutation, indices above 15 select elements of the second register.
+// Loads 32 floats, those with even indices into `even` and those with odd indices into `odd`. store_pairs() is the inverse. In the
+// permutations, indices above 15 select elements of the second register.
 PUMICE_INLINE void load_pairs(const float* p, Lanes& even, Lanes& odd) {
   const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + kLanes);
   const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);

@@ -1,5 +1,5 @@
-// Sixteen float lanes in four NEON registers of 64-bit ARM. They need nothing beyond Armv8.0, and give the same bits as lanes_scalar.h,
-// which is plain C++.
+// Sixteen float lanes in four NEON registers of 64-bit ARM. The code uses only instructions of Armv8.0. The results have the same bits as
+// those of lanes_scalar.h, which is plain C++.
 #pragma once
 
 #include <arm_neon.h>
@@ -19,7 +19,7 @@ struct Mask {
   uint32x4_t v[4];
 };
 
-// Returns the vector of the registers f(0), f(1), f(2) and f(3).
+// Returns an object with the four registers f(0), f(1), f(2) and f(3).
 template <class To, class F>
 PUMICE_INLINE To each(F f) {
   return {{f(0), f(1), f(2), f(3)}};
@@ -28,7 +28,7 @@ PUMICE_INLINE To each(F f) {
 struct Lanes {
   using Bits = neon::Bits;
   using Mask = neon::Mask;
-  static constexpr int kAccumulators = 6;  // takes 24 of the 32 registers; the others hold one row and one factor
+  static constexpr int kAccumulators = 6;  // uses 24 of the 32 registers; the others hold one row and one factor
   static constexpr bool kRegisters = true;
   float32x4_t v[4];
 
@@ -41,7 +41,7 @@ struct Lanes {
   PUMICE_INLINE static Lanes load(const float* p) {
     return each<Lanes>([=](int i) { return vld1q_f32(p + 4 * i); });
   }
-  PUMICE_INLINE static Lanes load(const std::uint16_t* p) {  // IEEE half floats
+  PUMICE_INLINE static Lanes load(const std::uint16_t* p) {  // loads IEEE half floats
     return each<Lanes>([=](int i) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i))); });
   }
   PUMICE_INLINE static Lanes load(const std::int8_t* p) {
@@ -66,13 +66,13 @@ PUMICE_INLINE void store(float* p, const Lanes& x) {
 PUMICE_INLINE void store(std::uint16_t* p, const Lanes& x) {
   for (int i = 0; i < 4; ++i) vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(x.v[i])));
 }
-// Returns the low 16 bits of the integers of registers i and i + 1.
+// Returns the low 16 bits of the integers in registers i and i + 1.
 PUMICE_INLINE int16x8_t words(const Bits& x, int i) { return vmovn_high_s32(vmovn_s32(x.v[i]), x.v[i + 1]); }
 // Returns the low 8 bits of all integers.
 PUMICE_INLINE int8x16_t bytes(const Bits& x) { return vmovn_high_s16(vmovn_s16(words(x, 0)), words(x, 2)); }
 PUMICE_INLINE void store(std::int8_t* p, const Bits& x) { vst1q_s8(p, bytes(x)); }  // stores integers within [-128, 127]
 
-// Stores 32 integers within [-128, 127], and writes the sums of the first 16 and of the last 16 to `sums`.
+// Stores 32 integers within [-128, 127], and writes the sums of the first 16 and of the last 16 integers to `sums`.
 PUMICE_INLINE void store_codes(std::int8_t* p, const Bits& a, const Bits& b, std::int32_t* sums) {
   const int8x16_t first = bytes(a), second = bytes(b);
   vst1q_s8(p, first);
@@ -80,8 +80,8 @@ PUMICE_INLINE void store_codes(std::int8_t* p, const Bits& a, const Bits& b, std
   sums[0] = vaddlvq_s8(first);
   sums[1] = vaddlvq_s8(second);
 }
-// Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all groups (c0, c1, c2, c3) of four neighbouring codes.
-// Each register holds one such group.
+// Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all sets (c0, c1, c2, c3) of four neighbouring integers.
+// Each register holds one such set.
 PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, const Bits& a, const Bits& b) {
   int32x2_t crossed = vdup_n_s32(0);
   for (int i = 0; i < 4; ++i) {
@@ -117,7 +117,7 @@ PUMICE_INLINE Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
 PUMICE_INLINE Lanes fnma(const Lanes& a, const Lanes& b, const Lanes& c) {
   return each<Lanes>([&](int i) { return vfmsq_f32(c.v[i], a.v[i], b.v[i]); });
 }
-// Comparisons, because FMAX and FMIN return NaN if either argument is NaN, and take -0 for less than +0.
+// larger(), max() and min() use comparisons, because FMAX and FMIN return NaN if either argument is NaN, and treat -0 as less than +0.
 PUMICE_INLINE float32x4_t larger(float32x4_t a, float32x4_t b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 PUMICE_INLINE Lanes max(const Lanes& a, const Lanes& b) {
   return each<Lanes>([&](int i) { return larger(a.v[i], b.v[i]); });
@@ -163,7 +163,7 @@ PUMICE_INLINE Lanes select(const Mask& m, const Lanes& yes, const Lanes& no) {
   return each<Lanes>([&](int i) { return vbslq_f32(m.v[i], yes.v[i], no.v[i]); });
 }
 
-// Every horizontal operation combines lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
+// All horizontal operations combine lanes in the same order: lane i with lane i + 8, then with lane i + 4, i + 2 and i + 1.
 PUMICE_INLINE float sum(const Lanes& x) {
   const float32x4_t four = vaddq_f32(vaddq_f32(x.v[0], x.v[2]), vaddq_f32(x.v[1], x.v[3]));
   const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
@@ -186,7 +186,7 @@ PUMICE_INLINE void load_pairs(const float* p, Lanes& even, Lanes& odd) {
   }
 }
 PUMICE_INLINE void store_pairs(float* p, const Lanes& even, const Lanes& odd) {
-  // In Clang vst2q_f32 is a macro, which would take the comma in braces for its own.
+  // In Clang, vst2q_f32 is a macro. Without the parentheses, it would treat the comma in braces as a separator of its arguments.
   for (int i = 0; i < 4; ++i) vst2q_f32(p + 8 * i, (float32x4x2_t{{even.v[i], odd.v[i]}}));
 }
 

@@ -1,4 +1,4 @@
-// Sixteen float lanes in plain C++, for any machine. They give the same bits as the other implementations of lanes.h.
+// Sixteen float lanes in plain C++, for any machine. The results have the same bits as those of the other implementations of lanes.h.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Mask {
 template <class To, class F>
 PUMICE_INLINE To map(F f) {
   To out;
-// If this loop is unrolled, the sixteen calls of fmaf in each fma() take 20 s to compile.
+// This loop must not be unrolled, because the sixteen calls of fmaf in each fma() would then take 20 s to compile.
 #pragma GCC unroll 1
   for (int i = 0; i < kLanes; ++i) out.v[i] = f(i);
   return out;
@@ -114,7 +114,7 @@ PUMICE_INLINE Bits bits(const Lanes& x) {
 PUMICE_INLINE Lanes floats(const Bits& x) {
   return map<Lanes>([&](int i) { return __builtin_bit_cast(float, x.v[i]); });
 }
-// Calls f for each lane. f computes with unsigned integers, so that results wrap around.
+// Calls f for each lane. f uses unsigned integers, so that results wrap around.
 template <class F>
 PUMICE_INLINE Bits wrapped(F f) {
   return map<Bits>([&](int i) { return static_cast<std::int32_t>(f(i)); });

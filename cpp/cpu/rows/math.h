@@ -1,6 +1,6 @@
-// Elementary functions over sixteen lanes. Each function evaluates the same polynomial on every instruction set, so that all of them give
-// the same bits. The coefficients are weighted minimax fits made for this file. The errors given below were measured over the whole range
-// of arguments.
+// Elementary functions with sixteen lanes. Each function evaluates the same polynomial on every instruction set, so that the results have
+// the same bits on all of them. The coefficients are weighted minimax fits that were made for this file. The errors in the comments were
+// measured over the whole range of arguments.
 #pragma once
 
 #include "core/kinds.h"
@@ -10,7 +10,7 @@ namespace pumice::cpu {
 namespace {
 
 inline constexpr float kInfinity = __builtin_inff();
-// 1.5 * 2^23. The low bits of x + kMagic hold x rounded to the nearest integer, ties to even.
+// kMagic is 1.5 * 2^23. The low bits of x + kMagic are x rounded to the nearest integer, ties to even.
 inline constexpr float kMagic = 12582912.0f;
 
 template <Lanes16 Lanes>
@@ -26,8 +26,9 @@ template <auto kFunction, class Lanes, class... Rest>
 [[gnu::noinline]] Lanes apply_by_call(const Lanes& x, const Rest&... rest) {
   return kFunction(x, rest...);
 }
-// Returns kFunction(x, rest...). The function is inlined if lanes are registers. With scalar lanes it is called, because one more call
-// costs nothing when every multiply-add already calls fmaf sixteen times, and inlining took 11 s more to compile and 150 kB more code.
+// Returns kFunction(x, rest...). The function is inlined if lanes are registers. With scalar lanes it is called instead. One more call
+// takes no noticeable time, because every multiply-add already calls fmaf sixteen times, and inlining took 11 s more to compile and 150 kB
+// more code.
 template <auto kFunction, Lanes16 Lanes, class... Rest>
 PUMICE_INLINE Lanes apply(const Lanes& x, const Rest&... rest) {
   if constexpr (Lanes::kRegisters)
@@ -36,7 +37,7 @@ PUMICE_INLINE Lanes apply(const Lanes& x, const Rest&... rest) {
     return apply_by_call<kFunction>(x, rest...);
 }
 
-// Evaluates a polynomial; the highest coefficient comes first.
+// Evaluates a polynomial in x. The coefficients follow in descending order of powers, and y is the highest coefficient.
 template <Lanes16 Lanes, class... Rest>
 PUMICE_INLINE Lanes horner(const Lanes& x, const Lanes& y, float c, Rest... rest) {
   const Lanes z = fma(x, y, Lanes::set(c));
@@ -46,25 +47,25 @@ PUMICE_INLINE Lanes horner(const Lanes& x, const Lanes& y, float c, Rest... rest
     return horner(x, z, rest...);
 }
 
-// Returns e^x, computed as 2^n e^r with x = n ln 2 + r. e^r is a polynomial, and 2^n is made from its exponent bits.
+// Returns e^x, computed as 2^n e^r with x = n ln 2 + r. e^r is a polynomial, and 2^n is a float that is made from its exponent bits.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes exp_by_parts(const Lanes& x) {
   const Lanes shifted = fma(x, Lanes::set(1.44269504f), Lanes::set(kMagic));
   const Lanes n = shifted - Lanes::set(kMagic);
   const Lanes r = fnma(n, Lanes::set(1.42860677e-6f), fnma(n, Lanes::set(0.693145752f), x));
   const Lanes p = horner(r, Lanes::set(0.0013814222f), 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f, 1.0f, 1.0f);
-  // 2^(n-1), because 2^128 is too large for a float.
+  // `half` is 2^(n-1), because 2^128 is too large for a float.
   const Lanes half = floats(shift_left<23>(bits(shifted)) + Lanes::set_bits(126u << 23));
   return (p + p) * half;
 }
-// exp_inside() returns e^x for x in [kExpLow, kExpHigh], with a relative error of 1.2e-7. Outside that range the result is unspecified,
-// except that NaN stays NaN.
+// exp_inside() returns e^x for x in [kExpLow, kExpHigh], with a relative error of 1.2e-7. Outside that range the result is unspecified, but
+// NaN stays NaN.
 inline constexpr float kExpLow = -86.5f, kExpHigh = 88.7228f;
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes exp_inside(const Lanes& x) {
   return apply<exp_by_parts<Lanes>>(x);
 }
-// Returns e^x for x <= 0, which is all that softmax needs. Below kExpLow the result is 0.
+// Returns e^x for x <= 0, which softmax needs. Below kExpLow the result is 0.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes exp_negative(const Lanes& x) {
   return select(less(x, Lanes::set(kExpLow)), Lanes::set(0.0f), exp_inside(x));
@@ -85,7 +86,7 @@ PUMICE_INLINE Lanes tanh(const Lanes& x) {
   return select(less(u, Lanes::set(0.625f)), small, with_sign_of(tail, x));
 }
 
-// Returns cap * tanh(x / cap), which lies within +-cap. `inverse` is 1 / cap.
+// Returns cap * tanh(x / cap), which is between -cap and cap. `inverse` is 1 / cap.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes capped(const Lanes& x, float cap, float inverse) {
   return Lanes::set(cap) * apply<tanh<Lanes>>(x * Lanes::set(inverse));
@@ -100,8 +101,8 @@ PUMICE_INLINE Lanes silu(const Lanes& x) {
   return x / (Lanes::set(1.0f) + exp(Lanes::set(0.0f) - x));
 }
 
-// Returns x Phi(x) (Hendrycks and Gimpel 2016, the exact form), computed as max(x, 0) - |x| Phi(-|x|). Phi(-u) is e^P(u) / 2 with a
-// polynomial P. The absolute error is 4e-8 plus the rounding of the result.
+// Returns x Phi(x), which is the exact form of gelu (Hendrycks and Gimpel 2016), computed as max(x, 0) - |x| Phi(-|x|). Phi(-u) is e^P(u) /
+// 2 with a polynomial P. The absolute error is 4e-8 plus the rounding of the result.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes gelu(const Lanes& x) {
   const Lanes u = min(Lanes::set(9.5f), abs(x));  // Phi(-9.5) = 1e-21
@@ -122,7 +123,7 @@ PUMICE_INLINE Lanes quick_gelu(const Lanes& x) {
   return x / (Lanes::set(1.0f) + exp(x * Lanes::set(-1.702f)));
 }
 
-// log(1 + e^x) = max(x, 0) + log(1 + y) with y = e^-|x|, and log(1 + y) = 2 atanh(y / (2 + y)). Relative error 3.3e-7.
+// Returns log(1 + e^x) = max(x, 0) + log(1 + y) with y = e^-|x| and log(1 + y) = 2 atanh(y / (2 + y)). The relative error is 3.3e-7.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes softplus(const Lanes& x) {
   const Lanes y = exp_negative(Lanes::set(0.0f) - abs(x));
@@ -140,8 +141,8 @@ PUMICE_INLINE Lanes relu2(const Lanes& x) {
 struct Alphas {
   float p = 0.0f, n = 0.0f;
 };
-// Returns alphas.p x^2 + x / 2 for x > 0, otherwise alphas.n (e^u - 1 - x) + x / 2 with u = min(x, -1e-6). Near 0, e^u - 1 would cancel
-// nearly all digits. So there e^u - 1 - x is computed as u^2 P(u) + (u - x), where 1 + u + u^2 P(u) is the polynomial for e^u.
+// For x > 0, returns alphas.p x^2 + x / 2. Otherwise returns alphas.n (e^u - 1 - x) + x / 2 with u = min(x, -1e-6). Near 0, nearly all
+// digits would cancel in e^u - 1. There, e^u - 1 - x is computed as u^2 P(u) + (u - x), where 1 + u + u^2 P(u) is the polynomial for e^u.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes xielu(const Lanes& x, const Alphas& alphas) {
   const Lanes u = min(Lanes::set(-1e-6f), x), half = Lanes::set(0.5f) * x;
@@ -151,7 +152,7 @@ PUMICE_INLINE Lanes xielu(const Lanes& x, const Alphas& alphas) {
   return select(less(Lanes::set(0.0f), x), fma(Lanes::set(alphas.p), x * x, half), below);
 }
 
-// One function for each activation, with the activation's name in activations.def. with_activation() calls these functions.
+// There is one function for each activation, with the activation's name in activations.def. with_activation() calls these functions.
 namespace activations {
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes none(const Lanes& x, const Alphas&) {
@@ -199,7 +200,8 @@ PUMICE_INLINE Lanes softplus(const Lanes& x, const Alphas&) {
 }
 }  // namespace activations
 
-// Calls f with the activation's function as a compile-time constant. An activation without a function in math.h does not compile.
+// Calls f with the activation's function as a compile-time constant. If an activation has no function in math.h, the program does not
+// compile.
 template <Lanes16 Lanes, class F>
 PUMICE_INLINE void with_activation(Activation activation, const Alphas& alphas, F f) {
   switch (activation) {

@@ -1,4 +1,4 @@
-// Conv and Scan (core/ops.h) over sixteen lanes.
+// Conv and Scan (core/ops.h) with sixteen lanes.
 #pragma once
 
 #include "cpu/kernels.h"
@@ -28,22 +28,23 @@ void scan_gates(const ScanGates& call, Int rows, float* decay, float* gain) {
       step[i] = call.step[(first + i) * call.step_stride];
       if (call.beta) beta[i] = call.beta[(first + i) * call.beta_stride];
     }
-    // If the second argument of max() is NaN, so is the result.
+    // max() returns NaN if its second argument is NaN.
     const Lanes dt = max(Lanes::set(call.floor), softplus(Lanes::load(step) + Lanes::set(call.step_bias)));
     store(decay + first, exp(Lanes::set(call.rate) * dt), count);
     store(gain + first, call.beta ? sigmoid(Lanes::load(beta)) * Lanes::set(call.strength) : dt, count);
   });
 }
 
-// The sum over rows of S of a row times a factor: four sums over the rows whose index is 0, 1, 2 or 3 modulo 4, so that additions do not
-// wait for each other.
+// The number of partial sums of a sum over the rows of S. Partial sum j adds the rows whose index modulo 4 is j, so that additions do not
+// wait for each other. folded() adds up the partial sums.
 inline constexpr int kSums = 4;
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes folded(const Lanes (&sums)[kSums]) {
   return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
-// One row of a strip: `to` = the strip after the row, from the strip `from` before it. Returns S^T q. The strips may be the same.
+// Computes one row of a strip: reads the strip `from` before the row, and writes the strip after the row to `to`, which may be the same
+// memory. Returns S^T q.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes scan_row(const float* from, float* to, const float* q, const float* k, int key_dim, const Lanes& decay,
                              const Lanes& added) {
@@ -60,7 +61,7 @@ PUMICE_INLINE Lanes scan_row(const float* from, float* to, const float* q, const
   return folded(sums);
 }
 
-// S^T k.
+// Returns S^T k.
 template <Lanes16 Lanes>
 PUMICE_INLINE Lanes scan_read(const float* from, const float* k, int key_dim) {
   Lanes sums[kSums] = {Lanes::set(0.0f), Lanes::set(0.0f), Lanes::set(0.0f), Lanes::set(0.0f)};

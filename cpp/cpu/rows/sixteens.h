@@ -1,4 +1,4 @@
-// Helpers that walk over rows in steps of sixteen lanes, and that quantize floats to integer codes.
+// Helpers that process rows in steps of sixteen lanes, and that quantize floats to integer codes.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace {
 
 using Int = std::int64_t;
 
-// Loads `count` elements; the other lanes are zero.
+// Loads `count` elements; the other lanes become zeros.
 template <Lanes16 Lanes, class T>
 PUMICE_INLINE Lanes load(const T* p, int count) {
   if (count == kLanes) return Lanes::load(p);
@@ -27,7 +27,7 @@ PUMICE_INLINE void store(T* p, const V& x, int count) {
   __builtin_memcpy(p, tail, static_cast<std::size_t>(count) * sizeof(T));
 }
 
-// Divides [0, n) into steps of sixteen and calls f(first, count) for each. Only the last step can be shorter.
+// Divides [0, n) into steps of sixteen and calls f(first, count) for each step. Only the last step can be shorter.
 template <class F>
 PUMICE_INLINE void sixteens(Int n, F f) {
   Int i = 0;
@@ -36,7 +36,7 @@ PUMICE_INLINE void sixteens(Int n, F f) {
 }
 
 // ---------------------------------------------------------------- integer codes
-// Returns the bits of |x|. Compared as integers, NaN > infinity > every finite number. So the maximum of these bits over a block still
+// Returns the bits of |x|. Compared as integers, NaN > infinity > every finite number. The maximum of these bits over a block therefore
 // shows whether the block contains NaN or infinity.
 template <Lanes16 Lanes>
 PUMICE_INLINE BitsOf<Lanes> magnitude(const Lanes& x) {
@@ -46,16 +46,16 @@ PUMICE_INLINE BitsOf<Lanes> magnitude(const Lanes& x) {
 struct Scale {
   float scale, inverse;
 };
-// Returns the scale of a block whose largest magnitude has these bits; that magnitude gets the code `most`. If all magnitudes are below
-// 1e-30, the scale is 0, and the block becomes zero. If the block contains NaN or infinity, the scale is NaN or infinite, and a later check
-// of the results finds it.
+// Returns the scale of a block whose largest magnitude has the bits `largest_bits`. The largest magnitude gets the code `most`. If all
+// magnitudes are below 1e-30, the scale is 0, and the whole block becomes zero. If the block contains NaN or infinity, the scale is NaN or
+// infinite, and a later check of the results finds it.
 PUMICE_INLINE Scale scale_of(std::int32_t largest_bits, float most) {
   const float largest = __builtin_bit_cast(float, largest_bits);
   if (largest < 1e-30f) return {0.0f, 0.0f};
   return {largest / most, most / largest};
 }
-// Returns x * inverse, rounded to the nearest integers, ties to even. NaN becomes `most` through min(). Other codes lie within +-most even
-// without min(), because most / largest rounds up by half an ulp at most.
+// Returns x * inverse, rounded to the nearest integers, ties to even. Because of min(), NaN becomes `most`. Other codes are within [-most,
+// most] even without min(), because most / largest rounds up by at most half an ulp.
 template <Lanes16 Lanes>
 PUMICE_INLINE BitsOf<Lanes> codes_of(const Lanes& x, const Lanes& inverse, float most) {
   return bits(min(x * inverse, Lanes::set(most)) + Lanes::set(kMagic)) - bits(Lanes::set(kMagic));

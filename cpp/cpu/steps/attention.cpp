@@ -10,7 +10,7 @@ const AttendShape& shape_of(const Run& run, std::int32_t shape) { return run.pla
 const AttendSchedule& schedule_of(const Run& run, std::int32_t shape) { return run.layout().attends[static_cast<std::size_t>(shape)]; }
 float* shared_partials(const Run& run) { return reinterpret_cast<float*>(run.space.scratch.data() + run.layout().partials_at); }
 
-// Writes the queries of a unit to `queries`, ordered by row and then by head. Returns their number.
+// Writes the queries of a unit to `queries`, ordered by row and then by head. Returns the number of queries.
 int queries_of(const Run& run, const AttendStep& s, const AttendUnit& unit, Query (&queries)[kMaxQueries]) {
   const Attend& op = s.op;
   const AttendShape& shape = shape_of(run, s.shape);
@@ -39,14 +39,14 @@ int queries_of(const Run& run, const AttendStep& s, const AttendUnit& unit, Quer
   return count;
 }
 
-// Writes the partial results of chunks [first, last] of a unit to `partials`, ordered by chunk and then by query. `pages` is scratch memory
-// for the addresses of all pages of the segment.
+// Computes the partial results of chunks [first, last] of a unit and writes them to `partials`, ordered by chunk and then by query. `pages`
+// is scratch memory for the addresses of all pages of the segment.
 void attend_chunks(const Run& run, const AttendStep& s, const AttendUnit& unit, std::int64_t first, std::int64_t last,
                    const std::uint8_t** pages, float* partials) {
   const Attend& op = s.op;
   const AttendShape& shape = shape_of(run, s.shape);
   const std::int64_t page_base = run.layout().first_page[unit.segment];
-  // The page after these chunks is included, if there is one, because kernels prefetch it.
+  // The loop includes the page after these chunks, if there is one, because kernels prefetch that page.
   const std::int64_t end_key = keys_of(shape, run.batch.segments[unit.segment], unit.row + unit.rows - 1).end;
   const std::int64_t end_page = std::min((last + 1) * (kChunkKeys / kPageTokens) + 1, ceil_div(end_key, kPageTokens));
   for (std::int64_t p = first * (kChunkKeys / kPageTokens); p < end_page; ++p) {
@@ -66,14 +66,14 @@ void attend_chunks(const Run& run, const AttendStep& s, const AttendUnit& unit, 
                   op.places == VectorId::none ? nullptr : run.weights.vector(op.places),
                   op.by_key ? run.stride(op.by_key) : 0};
   for (call.chunk = first; call.chunk <= last; ++call.chunk) {
-    if (run.cancel.requested()) return;  // ProgramExecutable::run() reports the cancellation
+    if (run.cancel.requested()) return;  // ProgramExecutable::run() then throws ErrorKind::cancelled
     run.kernels.rows.attend(call, queries, count, partials);
     partials += count * (shape.value_dim + 2);
   }
 }
 
-// Merges the partial results of each query of a unit. Only the chunks in which this query sees keys are merged. The unit may have more
-// chunks, but which ones depends on the batch, and the bits of a query's result must not depend on it.
+// Merges the partial results of each query of a unit. Only the chunks that contain keys of this query are merged. The unit may have more
+// chunks, but these depend on the batch, and the bits of a query's result must not depend on the batch.
 void merge_chunks(const Run& run, const Attend& op, const AttendShape& shape, const AttendUnit& unit, const float* partials) {
   const Segment& segment = run.batch.segments[unit.segment];
   const float* sinks = op.sinks == VectorId::none ? nullptr : run.weights.vector(op.sinks);

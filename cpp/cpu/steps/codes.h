@@ -1,4 +1,5 @@
-// The rows of integer codes to which the activations of products are quantized: their addresses in scratch memory, and the quantization.
+// The code rows of a QuantizedPlace: rows of integer codes to which the activations of products are quantized. CodeRows has their addresses
+// in scratch memory and the function that quantizes.
 #pragma once
 
 #include "cpu/steps/run.h"
@@ -12,19 +13,19 @@ struct CodeRows {
     rows = place.pairs * place.terms() * (run.plan.areas[static_cast<std::size_t>(place.area)].in_blocks ? std::min(all, kTailRows) : all);
   }
 
-  // Index of the first code row of the batch's row r, or of pair r.
+  // Returns the index of the first code row for row r of the batch (or for pair r).
   std::int64_t row(std::int64_t r) const { return place.terms() * (r - run.first_row(place.area)); }
-  // The codes of columns `col` and later. `col` must be the first column of a block.
+  // int8() and fixed() return the codes of columns `col` and later. `col` must be the first column of a block.
   QuantRows int8(std::int64_t col) const;
   FixedRows fixed(std::int64_t col) const;
   QuantRows int8() const { return int8(0); }
   FixedRows fixed() const { return fixed(0); }
-  // Returns whether 8-bit codes are stored as bytes. If not, they are stored as 16-bit words. This depends on the instruction set.
+  // Returns true if 8-bit codes are stored as bytes, and false if they are stored as 16-bit words. This depends on the instruction set.
   bool as_bytes() const { return run.kernels.matrix.bytes.of_bytes != nullptr; }
   ByteRows bytes() const;
   FixedRows words() const;
 
-  // Quantizes rows [first, first + count) of the batch, or pairs.
+  // Quantizes rows [first, first + count) of the batch, or pairs with these indices.
   void quantize(const float* in, std::int64_t in_stride, std::int64_t first, std::int64_t count) const;
 
   const Run& run;

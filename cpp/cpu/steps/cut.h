@@ -1,4 +1,4 @@
-// The division of a step's work into tasks. No number in this file changes a bit of the results (kernels.h).
+// The division of a step's work into tasks. The numbers in this file do not affect the bits of the results (kernels.h).
 #pragma once
 
 #include <algorithm>
@@ -9,27 +9,27 @@
 
 namespace pumice::cpu {
 
-// Number of floats for one task of a step that works row by row. Such a task takes 2 to 5 us.
+// Number of floats in one task of a step that works row by row. Such a task takes 2 to 5 us.
 inline constexpr std::int64_t kTaskFloats = 16 * 1024;
 
 // The next four constants are for products. bench/ops_bench.cpp divides its products in the same way.
 
-// If a product has at most this many rows, its speed is limited by reading weights, and one task computes all rows.
+// If a product has at most this many rows, the time to read weights limits its speed, and one task computes all rows.
 inline constexpr std::int64_t kNarrowRows = 8;
 // Largest number of token rows in one task of a product. It is a multiple of 4 and of 6, the numbers of rows in the kernels' tiles.
 inline constexpr std::int64_t kBlockRows = 96;
-// The same for products whose 8-bit weights are widened to words (ByteKernels::of_words). A kernel call widens them once for all its rows:
-// 72 rows, half of an encoder's micro-batch, take 2 to 3 % longer than 144.
+// Largest number of token rows in one task if the product's 8-bit weights are widened to words (ByteKernels::of_words). A kernel call
+// widens the weights once for all its rows. With 72 rows, half of an encoder's micro-batch, a product takes 2 to 3 % longer than with 144.
 inline constexpr std::int64_t kWidenedRows = 144;
-// Largest number of weight groups in one task of a product with more than kNarrowRows rows. The output tile of 64 outputs x 96 rows x 4
-// bytes = 24 KiB then stays in L1 until its epilogue.
+// Largest number of weight groups in one task of a product with more than kNarrowRows rows. With this number, the output tile (64 outputs x
+// 96 rows x 4 bytes = 24 KiB) stays in L1 until its epilogue.
 inline constexpr std::int64_t kBlockGroups = 4;
 // Number of weight groups in the kernels' widest tile. If a task had an odd number of groups, half of its last tile would be unused.
 inline constexpr std::int64_t kTileGroups = 2;
 static_assert(kBlockGroups % kTileGroups == 0);
 
-// Returns the number of rows in each block of rows, for a product with more than kNarrowRows rows and at most `most` rows in a block. The
-// last block may have fewer. The blocks are as equal as whole tiles allow.
+// Returns the number of rows in each block of rows, for a product with more than kNarrowRows rows. A block has at most `most` rows. The
+// blocks are as equal as whole tiles allow, and the last block may have fewer rows.
 inline std::int64_t block_rows(std::int64_t rows, std::int64_t most = kBlockRows) {
   return std::min(rows, round_up(ceil_div(rows, ceil_div(rows, most)), 12));
 }
@@ -40,11 +40,11 @@ struct Range {
 
 struct Cut {
   std::int64_t tasks = 0;
-  Range rows{0, 0};                // rows that the step works on; for some steps segments, page runs or units of attention
-  std::int64_t per_task = 1;       // number of these rows (or segments and so on) in a task
+  Range rows{0, 0};                // rows that the step works on; in some steps these are segments, page runs, pairs or units of attention
+  std::int64_t per_task = 1;       // number of elements of `rows` in a task
   std::int64_t groups = 1;         // for products: number of weight groups in a task
   std::int64_t tasks_of_rows = 1;  // for products: number of tasks for each block of rows
-  bool shared_out = false;         // true if each thread takes a run of consecutive tasks (shares.h)
+  bool shared_out = false;         // true if Shares assigns the tasks, so that each thread runs consecutive tasks (shares.h)
 
   Range task_rows(std::int64_t task) const {
     const std::int64_t first = task * per_task;

@@ -1,4 +1,4 @@
-// Steps at the end of a program: they select rows, pool each segment into one vector, or compute results from logits.
+// Steps at the end of a program. They select rows, pool each segment into one vector, or compute results from logits.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -20,15 +20,15 @@ void task(const Run& run, const SelectStep& s, const Cut& cut, std::int64_t inde
   }
 }
 
-constexpr std::int64_t kSixteen = 16;  // lanes of the kernels
+constexpr std::int64_t kSixteen = 16;  // number of lanes of the kernels
 
 Cut cut(const Run& run, const PoolStep& s) {
   Cut cut{.rows = run.rows_of(Rows::segments)};
   if (cut.rows.count == 0) return cut;
   const std::int64_t rows_each = ceil_div(std::max(1, run.batch.rows), cut.rows.count);
   cut.per_task = std::max<std::int64_t>(1, kTaskFloats / (s.in.width * rows_each));
-  // The columns of a long segment are divided, too: few texts may have thousands of columns (sparse vectors). Here `groups` are sixteens of
-  // columns, at least 64 columns, so that a row's part is whole lines of the cache.
+  // The columns of a long segment are divided, too, because a few texts may have thousands of columns (sparse vectors). Here cut.groups is
+  // a number of sets of sixteen columns. It is at least 4 (64 columns), so that a task's part of a row consists of whole cache lines.
   cut.groups = ceil_div(s.in.width, kSixteen);
   if (cut.per_task == 1) cut.groups = std::min(cut.groups, std::max<std::int64_t>(4, kTaskFloats / rows_each / kSixteen));
   cut.tasks_of_rows = ceil_div(s.in.width, kSixteen * cut.groups);
@@ -58,7 +58,8 @@ void task(const Run& run, const LogProbStep& s, const Cut& cut, std::int64_t ind
 namespace {
 
 // Writes one row of Top's output (core/top.h). The loop keeps the `ranked` largest logits so far, in order. Nearly every later logit is
-// below all of these, so whole blocks of logits are skipped. `allowed` has a bit for each id; if it is null, all ids are allowed.
+// smaller than all of these, so the loop skips whole blocks of logits. `allowed` has a bit for each id; if `allowed` is null, all ids are
+// allowed.
 void top_row(const RowKernels& kernels, const Top& op, std::int32_t ranked, const float* logits, std::span<const std::int32_t> reported,
              const std::uint32_t* allowed, float* out) {
   const auto bits = [](std::int32_t word) { return std::bit_cast<float>(word); };

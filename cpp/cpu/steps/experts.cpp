@@ -1,6 +1,6 @@
 // Mixtures of experts. The pairs of a row and one of its experts are sorted by expert, so that one product computes all rows of an expert
-// and reads the expert's weights once. Then the results of each row are added up in the order of the row's choices, so the bits of a row do
-// not depend on the other rows.
+// and reads the expert's weights once. Then the results of each row are added up in the order of the row's choices, so that the bits of a
+// row do not depend on the other rows.
 #include <algorithm>
 #include <cstring>
 
@@ -20,8 +20,8 @@ std::int64_t pair_stride(const Run& run, std::int32_t place) { return run.plan.p
 
 Cut cut_pairs(const Run& run, std::int64_t width) { return cut_rows({0, pairs_of(run)}, width); }
 
-// Divides the product of all pieces into tasks. A task computes some groups of one piece. Pieces may have different numbers of rows, but
-// all tasks of a step have the same number of groups.
+// Divides the product of all pieces (ExpertPairs::Piece) into tasks. A task computes some groups of one piece. Pieces may have different
+// numbers of rows, but all tasks of a step have the same number of groups.
 Cut cut_pieces(const Run& run, const ProductPart& part, std::int64_t group_bytes) {
   const std::int64_t groups = groups_of(part), cols = part.cols;
   const auto pieces = static_cast<std::int64_t>(run.pairs.pieces.size());
@@ -42,7 +42,7 @@ Cut cut_pieces(const Run& run, const ProductPart& part, std::int64_t group_bytes
   return cut;
 }
 
-// What a task computes: outputs [first, end) of the pairs `rows` of one piece.
+// The work of one task: outputs [first, end) for the pairs `rows` of one piece.
 struct PieceTask {
   PieceTask(const Run& run, const Cut& cut, std::int64_t index, std::int64_t outputs)
       : piece(run.pairs.pieces[static_cast<std::size_t>(index / cut.tasks_of_rows)]),
@@ -55,7 +55,7 @@ struct PieceTask {
   const std::int64_t first, end;
 };
 
-// Returns the index of an expert that Route wrote as a float. Other values, which Route never writes, give expert 0, so that no memory
+// Returns the index of an expert, which Route wrote as a float. For all values that Route never writes, returns 0, so that no memory
 // outside of the weights is read.
 std::int64_t expert_index(float index, std::int32_t experts) {
   return index >= 0 && index < static_cast<float>(experts) ? static_cast<std::int64_t>(index) : 0;
@@ -98,7 +98,7 @@ void task(const Run& run, const SortStep& s, const Cut&, std::int64_t, int) {
     const auto most = static_cast<std::int32_t>(block_rows(std::max(1, count)));
     for (std::int32_t at = 0; at < count; at += most) pairs.pieces.push_back({e, first + at, std::min(most, count - at)});
   }
-  // In this loop, ends[e] is the place of the next pair of expert e. After it, ends[e] is the end of the expert's pairs.
+  // In this loop, ends[e] is the index of the next pair of expert e. After the loop, ends[e] is the end of the expert's pairs.
   for (std::int64_t row = 0; row < run.batch.rows; ++row) {
     for (std::size_t choice = 0; choice < chosen; ++choice) {
       const std::int32_t place = pairs.ends[expert_of(row, choice)]++;

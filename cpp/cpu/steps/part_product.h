@@ -1,60 +1,61 @@
-// Products of some rows of activations with a matrix, or with the matrix of one expert.
+// Products of some rows of activations and a matrix, or the matrix of one expert.
 #pragma once
 
 #include "cpu/steps/codes.h"
 
 namespace pumice::cpu {
 
-// With few rows, a task has at least this many bytes of weights. That takes 1 to 2 us.
+// With few rows, a task reads at least this many bytes of weights, which takes 1 to 2 us.
 inline constexpr std::int64_t kTaskBytes = 24 * 1024;
-// With few rows, a task has at most this many bytes of weights. That takes about 15 us, and the last thread may run alone for so long at
-// the end of a step.
+// With few rows, a task reads at most this many bytes of weights, which takes about 15 us. At the end of a step, the last thread may run
+// alone for this time.
 inline constexpr std::int64_t kMostTaskBytes = 256 * 1024;
-// But a task may have this many groups of any size if waits_for_chains() is true, because kernels multiply so many by one token at once.
-// One token, 11,008 columns, weights from memory, Zen 4: 16 weights take 1.28 ns with one group at a time and 1.07 with four (F16), 0.86
-// and 0.57 (F8_E4M3).
+// If waits_for_chains() is true, a task may have this many groups even if they are larger than kMostTaskBytes, because kernels can multiply
+// this many groups by one token at the same time. For one token, 11,008 columns and weights from memory on Zen 4, 16 weights take 1.28 ns
+// with one group at a time and 1.07 ns with four groups (F16), or 0.86 and 0.57 ns (F8_E4M3).
 inline constexpr std::int64_t kChains = 4;
-// With more rows, a task has at least about this many multiply-adds, as far as kBlockGroups allows. That takes 2 to 5 us.
+// With more rows, a task has at least about this many multiply-adds, which take 2 to 5 us. It has fewer if kBlockGroups limits its size.
 inline constexpr std::int64_t kTaskMacs = 256 * 1024;
 
 inline std::int64_t groups_of(const ProductPart& part) { return ceil_div(part.rows, kGroupRows); }
 inline std::int64_t group_bytes(const Run& run, const ProductPart& part) {
   return std::max<std::int64_t>(kLine, run.weights.matrix(part.weight).group_bytes);
 }
-// Returns whether weights come from memory faster than one group at a time can be multiplied by floats: its sums are a single chain of
-// multiply-adds, each of which waits for the one before it. F32 comes more slowly, and products that round to bfloat16 have shorter chains.
+// Returns true if weights arrive from memory faster than a kernel can multiply one group at a time by floats. The sums of one group are a
+// single chain of multiply-adds, each of which waits for the previous one. The result is false for F32 weights, which arrive more slowly,
+// and for products that round to bfloat16, which have shorter chains.
 inline bool waits_for_chains(const Run& run, const ProductPart& part) {
   const PackedMatrix& matrix = run.weights.matrix(part.weight);
   if (part.quantized >= 0 || matrix.packing == Packing::row_major) return false;
   const bool rounds = part.bf16 && matrix.kernels->product_bf16 != matrix.kernels->product_f32;
   return !rounds && matrix.group_bytes < kGroupRows * matrix.cols * std::int64_t{sizeof(float)};
 }
-// Returns the number of groups in each task of a product with few rows, if all tasks together have `groups` groups.
+// Returns the number of groups in each task of a product with few rows. `groups` is the number of groups of all tasks together.
 inline std::int64_t narrow_groups(const Run& run, std::int64_t groups, std::int64_t group_bytes, bool chains) {
   const std::int64_t most = std::max<std::int64_t>(chains ? kChains : 1, kMostTaskBytes / group_bytes);
   const std::int64_t number = std::clamp(ceil_div(groups, run.space.threads * 8), std::min(most, ceil_div(kTaskBytes, group_bytes)), most);
   return chains && number > kChains ? number / kChains * kChains : number;
 }
-// Gives tasks more groups until there are at most kMaxTasks / 2 tasks for `blocks` blocks of `groups` groups each.
+// Increases the number of groups per task until there are at most kMaxTasks / 2 tasks for `blocks` blocks of `groups` groups each.
 inline void limit_tasks(Cut& cut, std::int64_t groups, std::int64_t blocks) {
   while (cut.groups < groups && ceil_div(groups, cut.groups) * blocks > kMaxTasks / 2) cut.groups *= 2;
 }
-// Returns the biases of a part's outputs `first` and later, or null if there are none. `expert` is the number of the part's expert.
+// Returns the biases of a part's outputs from `first` on, or null if there are none. `expert` is the index of the part's expert.
 inline const float* bias_of(const Run& run, const ProductPart& part, std::int64_t first, std::int64_t expert = 0) {
   if (part.folded_bias >= 0) return run.constants.folded_biases[static_cast<std::size_t>(part.folded_bias)].data() + first;
   return part.bias == VectorId::none ? nullptr : run.weights.vector(part.bias) + expert * part.rows + first;
 }
 
-// The activations that a part multiplies: rows of a slot, or pairs of a row and an expert.
+// The activations that a part multiplies: rows of a slot, or pairs of a row and one of its experts.
 struct Operand {
-  const float* x;        // the first row, for parts that multiply floats
-  std::int64_t stride;   // of x, in floats
-  Range rows;            // indices of the rows, or of the pairs
-  std::int64_t col = 0;  // first column, for parts that multiply codes
+  const float* x;        // the first row; used by parts that multiply floats
+  std::int64_t stride;   // number of floats from one row of x to the next
+  Range rows;            // indices of the rows or of the pairs
+  std::int64_t col = 0;  // first column; used by parts that multiply codes
 };
 
-// The product of an operand with one part, out = in * W^T. outputs() computes columns [first, first + count) of the product. `first` must
-// be the first output of a group.
+// The product of an operand with one part, out = in * W^T. outputs() computes columns [first, first + count) of the product, where `first`
+// must be the first output of a group.
 class PartProduct {
  public:
   PartProduct(const Run& run, const ProductPart& part, const Operand& in, std::int64_t expert = 0)
@@ -76,18 +77,18 @@ class PartProduct {
   const std::int64_t expert_;
 };
 
-// Returns how many of `outputs` outputs of `rows` rows fit into a tile of kTileFloats floats, in whole groups.
+// Returns the largest number of outputs, in whole groups and at most `outputs`, whose `rows` rows fit into a tile of kTileFloats floats.
 inline std::int64_t tile_width(std::int64_t outputs, std::int64_t rows) {
   return std::min(outputs, kTileFloats / rows / kGroupRows * kGroupRows);
 }
 
 // A gated product of `rows` rows. outputs() computes columns [first, end). `out` points to column 0 of the first row, and `beside` to
-// memory for kTileFloats floats.
+// scratch memory for kTileFloats floats.
 struct GatedProduct {
   const PartProduct &gate, &up;
   const ProductPart &gate_part, &up_part;
   std::int64_t rows, expert;
-  Gating how;  // without biases
+  Gating how;  // its biases are not used
   void outputs(const Run& run, std::int64_t first, std::int64_t end, float* out, std::int64_t out_stride, float* beside) const;
 };
 

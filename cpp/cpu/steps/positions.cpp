@@ -1,4 +1,4 @@
-// Steps that depend on positions: they apply rope, and store keys and values in pages.
+// Steps that depend on positions. They apply rope, or store keys and values in pages.
 #include <cmath>
 #include <span>
 
@@ -15,7 +15,7 @@ float* turns_row(const Run& run, std::int32_t turns, std::int64_t r) {
   return reinterpret_cast<float*>(run.space.scratch.data() + run.layout().turns_at[static_cast<std::size_t>(turns)]) + r * 2 * pairs;
 }
 
-// Divides the batch's page runs (PageRun), whose rows have `width` floats, into tasks.
+// Divides the batch's page runs (PageRun) into tasks. The rows of page runs have `width` floats.
 Cut cut_page_runs(const Run& run, std::int64_t width) {
   const auto runs = static_cast<std::int64_t>(run.layout().page_runs.size());
   const std::int64_t floats = std::max<std::int64_t>(1, run.batch.rows * width / std::max<std::int64_t>(1, runs));
@@ -48,7 +48,7 @@ void turn(const Run& run, const Turned& s, std::int64_t r, std::int64_t position
   run.kernels.rows.scale_add(x, static_cast<float>(factor), nullptr, nullptr, s.x.width, x);
 }
 
-// Stores the keys and values of a page run. page_of_head(head) returns the address for each kv head.
+// Stores the keys and values of a page run. page_of_head(head) returns the address of the page of each kv head.
 template <class PageOfHead>
 void store_heads(const Run& run, const PageRun& rows, KvFormat format, const View& k, const View& v, const CacheShape& shape,
                  const PageOfHead& page_of_head) {
@@ -71,14 +71,14 @@ void task(const Run& run, const TurnsStep& s, const Cut& cut, std::int64_t index
   RopeFrequencies frequencies(rope);
   std::size_t at = 0;
   for (std::int64_t r = rows.first; r < rows.first + rows.count; ++r) {
-    const std::int64_t own = run.position_of(r, at);  // sets `at`
+    const std::int64_t own = run.position_of(r, at);  // updates `at`
     const std::int64_t turned = own + run.batch.segments[at].ahead;
     const std::span<const float> inv_freq = frequencies.of(std::max<std::int64_t>(run.batch.segments[at].length, turned + 1));
     const auto position = static_cast<float>(turned);
     float* cos = turns_row(run, s.turns, r);
     float* sin = cos + pairs;
     for (std::size_t j = 0; j < pairs; ++j) {
-      // The product is rounded to float32, as it was when the models were trained.
+      // The product position * inv_freq[j] is rounded to float32, as it was when the models were trained.
       const double angle = position * inv_freq[j];
       cos[j] = static_cast<float>(std::cos(angle)) * rope.magnitude;
       sin[j] = static_cast<float>(std::sin(angle)) * rope.magnitude;

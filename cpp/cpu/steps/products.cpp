@@ -1,6 +1,7 @@
 // Products of activations with weights. A task multiplies a block of token rows by a block of weight groups from one part (ProductPart).
-// Consecutive tasks have the same block of rows and different blocks of groups, so threads that work at the same time share the rows, which
-// are larger. If there are few rows, the speed is limited by reading weights, so each thread does a run of consecutive tasks.
+// Consecutive tasks have the same block of rows and different blocks of groups. Threads that work at the same time therefore read the same
+// rows, which are larger than the weights of a task. If there are few rows, the time to read weights limits the speed, so each thread runs
+// consecutive tasks.
 #include <climits>
 #include <cstring>
 
@@ -16,15 +17,15 @@ std::int64_t most_rows(const Run& run, const ProductPart& part) {
   return run.kernels.matrix.bytes.of_words ? kWidenedRows : kBlockRows;
 }
 
-// The sizes of a product, or of the products of a step together.
+// The sizes of one product, or of all products of a step together.
 struct ProductSizes {
   std::int64_t groups = 0, group_bytes = 0, cols = 1;
-  std::int64_t most_groups = INT_MAX;   // in a task, unless there would be too many tasks
-  std::int64_t most_rows = kBlockRows;  // in a block of rows
-  bool chains = false;                  // waits_for_chains() is true for a part
+  std::int64_t most_groups = INT_MAX;   // largest number of groups in a task, unless there would be too many tasks
+  std::int64_t most_rows = kBlockRows;  // largest number of rows in a block of rows
+  bool chains = false;                  // true if waits_for_chains() is true for a part
 };
 
-// Chooses the numbers of weight groups and rows per task. The caller then sets the number of tasks with count_tasks().
+// Chooses the numbers of weight groups and rows per task. The caller must then set the number of tasks with count_tasks().
 Cut cut_product(const Run& run, Rows kind, const ProductSizes& sizes) {
   const auto [groups, group_bytes, cols, most_groups, most_rows, chains] = sizes;
   Cut cut{.rows = run.rows_of(kind)};
@@ -60,7 +61,7 @@ Epilogue epilogue_of(const Run& run, const LinearStep& s, const ProductPart& par
           .alpha_n = s.op.alpha_n};
 }
 
-// Computes x = x + W h in place. The product is first written to a separate tile, because the output still holds x.
+// Computes x = x + W h in place. The product is first written to a separate tile, because the output still contains x.
 void finish_in_place(const Run& run, const LinearStep& s, const ProductPart& part, const PartProduct& product, std::int64_t first,
                      std::int64_t count, const Range& rows, float* out) {
   alignas(kLine) float tile[kTileFloats];
@@ -126,7 +127,7 @@ void task(const Run& run, const GatedStep& s, const Cut& cut, std::int64_t index
   product.outputs(run, first, end, run.row(s.out, rows.first), run.stride(s.out), reinterpret_cast<float*>(run.scratch_of(thread)));
 }
 
-// Heads are cut like parts: a task computes some groups of one head.
+// Heads are divided like parts: a task computes some groups of one head.
 Cut cut(const Run& run, const HeadLinearStep& s) {
   const std::int64_t heads = run.weights.matrix(s.op.weight).experts, groups = groups_of(s.part);
   Cut cut = cut_product(run, run.slot(s.op.in).rows,

@@ -1,4 +1,4 @@
-// Operations that carry a state from row to row: Conv and Scan.
+// The operations that carry a state from row to row: Conv and Scan.
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -8,7 +8,7 @@
 namespace pumice::cpu {
 namespace {
 
-// Returns the numbers of one operation in the state that a segment continues, or null if there are none.
+// Returns the values of operation state `id` in the state from which the segment continues, or null if there are none.
 const float* state_before(const Run& run, const Segment& segment, StateId id) {
   return id == StateId::none || segment.state < 0 ? nullptr : run.store->state(segment.state, id);
 }
@@ -17,8 +17,8 @@ std::span<const SavedState> saves_of(const Segment& segment, StateId id) {
   return id == StateId::none ? std::span<const SavedState>{} : segment.saves;
 }
 
-// Row `row` of a convolution's input, counted from the segment's first row, or null for zeros. Negative rows are in the state before the
-// segment.
+// Returns row `row` of a convolution's input, counted from the segment's first row, or null if the row is zeros. Negative rows are in the
+// state before the segment.
 const float* conv_row(const Run& run, const Conv& op, const Segment& segment, const float* before, std::int64_t row) {
   if (row >= 0) return row < segment.rows ? run.row(op.in, segment.first + row) : nullptr;
   const std::int64_t kept = op.width - 1 + row;
@@ -55,7 +55,7 @@ void task(const Run& run, const ConvStep& s, const Cut& cut, std::int64_t index,
 
 namespace {
 
-// One head of one segment. The strips of its state are computed one after another, because a strip stays in the first cache.
+// Computes one head of one segment. The strips of the head's state are computed one after another, because one strip stays in the L1 cache.
 class HeadScan {
  public:
   HeadScan(const Run& run, const Scan& op, const Segment& segment, std::int64_t head, float* scratch)
@@ -125,8 +125,8 @@ class HeadScan {
   const Scan& op_;
   const Segment& segment_;
   const std::int64_t head_;
-  float *decay_, *gain_;  // of each row
-  float *zeros_, *own_;   // the strip where a text begins, and a strip after rows that no state keeps
+  float *decay_, *gain_;  // one number per row
+  float *zeros_, *own_;   // zeros_: the strip at the beginning of a text; own_: the strip after the last rows if no state stores it
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the steps of a plan need during one run: the batch, the weights, the caches and the addresses of rows.
+// The data that the steps of a plan use during one run: the batch, the weights, the caches and the addresses of rows.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace pumice::cpu {
 
-// Vectors that steps read in addition to the vectors of the weights.
+// Vectors that steps use in addition to the vectors of the weights.
 struct Constants {
   std::vector<float> ones, zeros;                 // used if a norm has no weight or no bias
   std::vector<std::vector<float>> folded_biases;  // indexed by ProductPart::folded_bias
@@ -34,10 +34,10 @@ struct Run {
   const Cancel& cancel;
   const Kernels& kernels;
   ExpertPairs& pairs;   // written by SortStep
-  ExpertPass& experts;  // holds the ExpertCache from ReadExpertsStep to FoldStep of one operation
+  ExpertPass& experts;  // holds the lock of the ExpertCache from ReadExpertsStep to FoldStep of one operation
 
-  // in_tail is true while steps of the tail run (CpuPlan::tail); tail_row is then the first row of the current block. Both are written only
-  // between phases.
+  // in_tail is true while steps of the tail run (CpuPlan::tail); tail_row is then the first row of the current block. Both members are
+  // written only between phases.
   bool in_tail = false;
   std::int64_t tail_row = 0;
 
@@ -58,7 +58,8 @@ struct Run {
   const float* vector_or(VectorId id, const std::vector<float>& otherwise) const {
     return id == VectorId::none ? otherwise.data() : weights.vector(id);
   }
-  // For Top: the reported ids of row r, and a bit for each allowed id; null if all ids are allowed.
+  // These functions are for Top. reported() returns the reported ids of row r. allowed() returns a bit for each id, or null if all ids are
+  // allowed.
   std::span<const std::int32_t> reported(std::int64_t r) const {
     if (batch.reported_first.empty()) return {};
     const auto at = static_cast<std::size_t>(r), first = static_cast<std::size_t>(batch.reported_first[at]);
@@ -72,8 +73,8 @@ struct Run {
     return space.scratch.data() + layout().threads_at + static_cast<std::uint64_t>(thread) * layout().thread_bytes + kLine;
   }
 
-  // Returns the position of row r in its sequence, and sets `at` to the index of the row's segment. If `at` already is this index, as it
-  // usually is when rows are visited in order, no search is needed.
+  // Returns the position of row r in its sequence, and sets `at` to the index of the row's segment. No search is needed if `at` already is
+  // this index, which is usual if rows are visited in order.
   std::int64_t position_of(std::int64_t r, std::size_t& at) const;
 };
 

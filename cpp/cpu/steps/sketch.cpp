@@ -1,8 +1,10 @@
-// The product of a head of which only the largest logits are wanted, with the sketch of the matrix (cpu/sketch.h). BoundsStep writes an
-// upper bound of each logit in place of the logit. SeedsStep computes the logits with the largest bounds; of these, the k-th largest is the
-// threshold, because the k largest of all logits cannot be below it. RestStep computes the groups that have a bound at or above the
-// threshold. What it leaves are bounds below the threshold, which Top does not rank. Ids that are not allowed count as the lowest number,
-// and reported ids are always computed.
+// The product of a head of which only the largest logits are needed, with the sketch of the matrix (cpu/sketch.h):
+// - BoundsStep writes an upper bound of each logit in place of the logit.
+// - SeedsStep computes the logits with the largest bounds. The k-th largest of these logits is the threshold, because the k largest of all
+//   logits are at least as large.
+// - RestStep computes the groups that have a bound of at least the threshold.
+// The results that RestStep does not compute are bounds below the threshold, which Top does not rank. Ids that are not allowed get the
+// lowest float as their bound, and the logits of reported ids are always computed.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -19,28 +21,29 @@ namespace pumice::cpu {
 namespace {
 
 constexpr float kLowest = std::numeric_limits<float>::lowest(), kMost = std::numeric_limits<float>::max();
-constexpr std::int64_t kSliceGroups = 8;  // a slice has at least so many groups
-constexpr std::int64_t kMoreSeeds = 3;    // logits that are computed for the threshold, beside one and a half times those that are wanted
-// A run uses the sketch only if at most one group in so many has to be computed because of reported ids.
+constexpr std::int64_t kSliceGroups = 8;  // a slice has at least this many groups, unless the head has fewer
+// To find the threshold of k logits, SeedsStep computes the groups of k + k / 2 + kMoreSeeds bounds.
+constexpr std::int64_t kMoreSeeds = 3;
+// A run uses the sketch only if the number of reported ids times kReportedShare is at most the number of groups.
 constexpr std::int64_t kReportedShare = 64;
 
-// The slices into which the groups of a head are cut; a task computes one.
+// Returns the number of slices into which the groups of a head are divided. Each task computes one slice.
 std::int64_t slices_of(std::int64_t groups) { return std::clamp(groups / kSliceGroups, std::int64_t{1}, kSketchSlices); }
 
-// The outputs of a slice.
+// Returns the range of ids in a slice.
 Range slice_of(const ProductPart& part, std::int64_t slice) {
   const std::int64_t groups = groups_of(part), slices = slices_of(groups);
   const std::int64_t first = groups * slice / slices * kGroupRows, end = groups * (slice + 1) / slices * kGroupRows;
   return {first, std::min(end, part.rows) - first};
 }
 
-// The largest bound of a slice, of the ids that may be ranked.
+// The largest bound of a slice, among the ids that may be ranked.
 struct Seed {
   float bound;
   std::int32_t id;
 };
 
-// The scratch memory of a sketch's product (sketch_row_bytes()).
+// The parts of the scratch memory of a sketch's product (sketch_row_bytes()).
 struct SketchRows {
   SketchRows(const Run& run, const Sketching& s) {
     const SketchPlace& place = run.plan.sketches[static_cast<std::size_t>(s.place)];
@@ -58,11 +61,11 @@ struct SketchRows {
     seeds = reinterpret_cast<Seed*>(at);
   }
   Seed& seed(std::int64_t row, std::int64_t slice) const { return seeds[row * kSketchSlices + slice]; }
-  // The element behind the thresholds: 1 if all rows of activations have bounds.
+  // The element behind the thresholds; 1 if all rows of activations have bounds.
   float& bounded() const { return thresholds[codes.rows]; }
 
   QuantRows codes;
-  float* thresholds;  // of each row: the largest number below its threshold
+  float* thresholds;  // [row]: the largest float below the row's threshold
   Seed* seeds;        // [row][kSketchSlices]
 };
 
@@ -70,7 +73,7 @@ std::int32_t ranked(const Run& run, const Sketching& s, std::int64_t row) {
   return run.batch.ranked.empty() ? s.top.k : run.batch.ranked[static_cast<std::size_t>(row)];
 }
 
-// Whether this run uses the sketch.
+// Returns whether this run uses the sketch.
 bool sketches(const Run& run, const Sketching& s) {
   const PackedMatrix& head = run.weights.matrix(s.part.weight);
   const std::int64_t rows = run.batch.rows;
@@ -84,7 +87,7 @@ bool has_bounds(const Run& run, const Sketching& s) { return sketches(run, s) &&
 
 Cut cut_slices(const Sketching& s) { return {.tasks = slices_of(groups_of(s.part)), .shared_out = true}; }
 
-// Calls `each` for the ids of [first, first + count) that are not allowed in this row.
+// Calls `each` for the ids in [first, first + count) that are not allowed in this row.
 template <class Each>
 void each_forbidden(const std::uint32_t* allowed, const Range& ids, const Each& each) {
   for (std::int64_t id = ids.first; allowed != nullptr && id < ids.first + ids.count;) {
@@ -108,7 +111,8 @@ void logits(const Run& run, const Sketching& s, std::int64_t row, const Range& i
 }  // namespace
 
 std::int64_t sketch_row_bytes(std::int64_t cols) {
-  constexpr std::int64_t kParts = 5, kPerBlock = 4 * sizeof(float);  // of SketchRows, each rounded up to a line
+  // kParts: number of parts of SketchRows, each of which is rounded up to a cache line
+  constexpr std::int64_t kParts = 5, kPerBlock = 4 * sizeof(float);
   return cols + cols / kQuantBlock * kPerBlock + 2 * static_cast<std::int64_t>(sizeof(float)) +
          kSketchSlices * static_cast<std::int64_t>(sizeof(Seed)) + kParts * kLine;
 }
@@ -154,7 +158,7 @@ void task(const Run& run, const BoundsStep& s, const Cut&, std::int64_t index, i
 // ---------------------------------------------------------------- threshold
 namespace {
 
-// Returns the largest number below the threshold of one row, or minus infinity if all logits must be computed.
+// Returns the largest float below the threshold of one row, or minus infinity if all logits must be computed.
 float below_threshold(const Run& run, const Sketching& s, const SketchRows& x, std::int64_t row) {
   const std::int64_t slices = slices_of(groups_of(s.part));
   const auto k = static_cast<std::int64_t>(ranked(run, s, row)), count = std::min(slices, k + k / 2 + kMoreSeeds);

@@ -1,5 +1,5 @@
 // Declares cut() and task() for each kind of step. cut() runs on one thread before the step's tasks, and divides the work of this run into
-// tasks. task() does one task; tasks run on any thread and in any order. If a kind of step lacks one of the two functions, executor.cpp
+// tasks. task() does one task. Tasks run on any thread and in any order. If a kind of step lacks one of the two functions, executor.cpp
 // does not compile.
 #pragma once
 
@@ -45,15 +45,15 @@ PUMICE_STEP(SelectStep)
 PUMICE_STEP(PoolStep)
 PUMICE_STEP(LogProbStep)
 PUMICE_STEP(TopStep)
-// sketch.cpp: the product with a head of which only the largest logits are wanted
+// sketch.cpp: the product of a head of which only the largest logits are needed
 PUMICE_STEP(SketchActivationsStep)
 PUMICE_STEP(BoundsStep)
 PUMICE_STEP(SeedsStep)
 PUMICE_STEP(RestStep)
 #undef PUMICE_STEP
 
-// Returns the address of one kv head in a scratch page. Attention without a cache (in encoders) keeps its keys and values in such pages, so
-// that it runs the same code as attention with a cache.
+// Returns the address of one kv head in a page of scratch memory. Attention without a cache (in encoders) stores its keys and values in
+// such pages, so that it runs the same code as attention with a cache.
 std::uint8_t* kept_page(const Run& run, const Attend& op, std::int64_t page, int head);
 
 }  // namespace pumice::cpu
