@@ -10,7 +10,7 @@ namespace pumice::quantize {
 
 namespace {
 
-constexpr std::int64_t kSearched = 16;  // rows that a job searches
+constexpr std::int64_t kSearched = 16;  // number of rows that one job packs by search
 
 void search_rows(Format format, const float* weights, std::int64_t rows, std::int64_t cols, std::uint8_t* packed, const Parallel& parallel,
                  const Cancel& cancel) {
@@ -24,7 +24,7 @@ void search_rows(Format format, const float* weights, std::int64_t rows, std::in
   cancel.check();
 }
 
-// Copies `count` bytes of each row.
+// Copies `count` bytes of each of `rows` rows.
 void copy_rows(const void* from, std::int64_t from_stride, void* to, std::int64_t to_stride, std::int64_t count, std::int64_t rows) {
   for (std::int64_t row = 0; row < rows; ++row) {
     std::memcpy(static_cast<std::uint8_t*>(to) + row * to_stride, static_cast<const std::uint8_t*>(from) + row * from_stride,

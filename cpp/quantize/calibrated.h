@@ -1,5 +1,5 @@
-// Packs matrices with what they are multiplied by in texts: by feedback where that is better on texts that were kept back, else by the
-// search that pack() does.
+// Packs matrices with regard to the rows that they are multiplied by in given texts. A matrix is packed by feedback (feedback.h) if
+// feedback has the smaller loss on texts that were kept back, and otherwise by the search of pack().
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,30 @@
 
 namespace pumice::quantize {
 
-// What is known of the rows that some matrices are multiplied by.
+// The sums of products (products.h) of the rows that some matrices are multiplied by.
 struct Input {
   explicit Input(std::int64_t cols, std::int64_t most = Products::kMostColumns) : seen(cols, most), held(cols, most) {}
   static std::uint64_t bytes(std::int64_t cols) { return 2 * Products::bytes(cols); }
 
-  Products seen;  // of the texts for which codes are chosen
-  Products held;  // of the texts that were kept back
+  Products seen;  // sums over the texts for which codes are chosen
+  Products held;  // sums over the texts that were kept back
 };
 
-// The loss of a matrix on the texts that were kept back.
+// The losses of a matrix on the texts that were kept back, with the codes of pack() and with those of feedback.
 struct Losses {
   double searched = 0, fed_back = 0;
-  bool better() const { return fed_back < searched; }  // whether the codes of feedback were taken
+  bool better() const { return fed_back < searched; }  // true if the codes of feedback were used
 };
 
 class CalibratedPacker {
  public:
-  // The input must outlive the packer.
+  // `input` must outlive the packer.
   explicit CalibratedPacker(const Input& input, const FeedbackOptions& options = {}) : input_(input), options_(options) {}
 
-  // Packs `rows` rows of input.seen.cols() weights. Throws what Feedback throws. Stops with ErrorKind::cancelled within 100 ms after
-  // `cancel` is requested.
+  // Packs `rows` rows of input.seen.cols() weights. Throws the errors of Feedback. If `cancel` is requested, throws ErrorKind::cancelled
+  // within 100 ms.
   Losses pack(Format format, const float* weights, std::int64_t rows, std::uint8_t* packed, const Parallel& parallel, const Cancel& cancel);
-  // The most bytes that pack() takes beside its arguments, for a matrix of `rows` rows.
+  // Returns the largest number of bytes that pack() allocates for a matrix of `rows` rows.
   static std::uint64_t bytes(std::int64_t cols, std::int64_t rows, Format format);
 
  private:
@@ -41,7 +41,8 @@ class CalibratedPacker {
 
   const Input& input_;
   const FeedbackOptions options_;
-  std::unique_ptr<Feedback> feedback_;  // of block number known_. The next matrix with the same input uses it, too
+  // The Feedback of block number known_. Later matrices with the same input also use it.
+  std::unique_ptr<Feedback> feedback_;
   std::size_t known_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Sums over the columns of sixteen rows at a time. Internal to this room.
+// Sums over the columns of sixteen rows at the same time. Only files of quantize/ include this header.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 namespace pumice::quantize {
 
 inline constexpr int kVectors = 4, kRows = kVectors * search::kLanes;
-inline constexpr std::int64_t kChunk = 256;  // columns whose sums stay in the first cache
+inline constexpr std::int64_t kChunk = 256;  // number of columns whose sums stay in the L1 cache
 
-// A column of sixteen rows: one number for each of them.
+// One column of sixteen rows, with one number for each row.
 struct Column {
   search::Lanes row[kVectors];
 };
 
-// sums[c] += sum over j in [0, n) of matrix[j][c] * values[j], for c in [0, count). j ascends, four at a time: so the sums, which stay in
-// the first cache, are read and written a quarter as often.
+// Computes sums[c] += sum over j in [0, n) of matrix[j][c] * values[j], for c in [0, count). j ascends in steps of four, so that the sums,
+// which stay in the L1 cache, are read and written only a quarter as often.
 template <int kAtOnce>
 void add_rows(const float* matrix, std::int64_t stride, const Column* values, Column* sums, std::int64_t count) {
   for (std::int64_t c = 0; c < count; ++c) {
@@ -32,7 +32,7 @@ inline void add_products(const float* matrix, std::int64_t stride, const Column*
   for (; j + 4 <= n; j += 4) add_rows<4>(matrix + j * stride, stride, values + j, sums, count);
   for (; j < n; ++j) add_rows<1>(matrix + j * stride, stride, values + j, sums, count);
 }
-// sums[c] += factors[c] * value, for c in [0, count).
+// Computes sums[c] += factors[c] * value, for c in [0, count).
 inline void add_product(const float* factors, const Column& value, Column* sums, std::int64_t count) {
   for (std::int64_t c = 0; c < count; ++c) {
     for (int v = 0; v < kVectors; ++v) sums[c].row[v] += factors[c] * value.row[v];

@@ -1,9 +1,9 @@
-// With V, the upper triangular factor of H = V V', a row's loss is the sum of squares of y[c] = sum over j <= c of V[j][c] e[j]. Column by
-// column, y[c] is smallest if the error of column c is -(sum over j < c of V[j][c] e[j]) / V[c][c]. That is GPTQ without the inverse of H:
-// what an error of column c costs, once the columns after it have made up for it as well as real numbers could, is V[c][c]^2.
+// V is the upper triangular factor of H = V V'. With V, the loss of a row is the sum of squares of y[c] = sum over j <= c of V[j][c] e[j].
+// If columns are chosen in order, y[c] is smallest if the error e[c] is -(sum over j < c of V[j][c] e[j]) / V[c][c]. This is GPTQ without
+// the inverse of H. If e[c] differs from this value by d, and later columns could be any real numbers, the loss increases by V[c][c]^2 d^2.
 //
-// Sixteen rows go through the columns together, four in each vector. Columns are taken in chunks of up to 256: first the products with all
-// columns before the chunk, then column by column within it.
+// Sixteen rows are quantized together, four in each vector. Columns are processed in chunks of up to 256. First the products of the chunk
+// with all columns before it are computed, then the columns of the chunk one by one.
 #include "quantize/feedback.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 using search::kLanes;
 using search::Lanes;
 
-// Sixteen rows of a matrix, on their way to a format.
+// Sixteen rows of a matrix while they are quantized.
 template <Format f>
 class Rows {
  public:
@@ -51,7 +51,7 @@ class Rows {
     }
   }
 
-  // Goes through all columns once and gives each the level that has the least loss while all others stay.
+  // Processes all columns once. Chooses for each column the level with the least loss, while all other columns keep theirs.
   void descend(const Cancel& cancel) {
     for (std::int64_t first = 0; first < cols_; first += kChunk) {
       cancel.check();
@@ -91,7 +91,7 @@ class Rows {
  private:
   static constexpr int kBlock = search::kBlock<f>, kSub = search::kGrid<f>.sub, kSubs = search::kSubs<f>;
 
-  // Sets level and error of column c for the four rows of vector v: the level nearest to `target`.
+  // Sets the level of column c, for the four rows of vector v, to the level nearest to `target`, and sets the error of the column.
   void set_level(std::int64_t c, int v, Lanes target) {
     const search::Scales<f>& scales = scales_[c / kBlock * kVectors + v];
     const search::Fit fit = scales.of(static_cast<int>(c % kBlock / kSub));
@@ -100,7 +100,7 @@ class Rows {
     errors_[c].row[v] = weights_[c].row[v] - search::value<f>(level, fit);
   }
 
-  // What columns of a block have to be, so that they make up for the errors before them.
+  // Writes to `x` the values that columns of a block should have to compensate for the errors of the columns before them.
   void targets(std::int64_t column, const Column* sums, int v, int count, Lanes* x) const {
     for (int i = 0; i < count; ++i) {
       const std::int64_t c = column + i;
@@ -121,7 +121,7 @@ class Rows {
     for (int sub = 0; sub < kSubs; ++sub) {
       const std::int64_t first = block + sub * kSub;
       if constexpr (kSubs > 1) {
-        // The sub-block's targets have moved since the scales of the block were chosen.
+        // The sub-block's targets have changed since the scales of the block were chosen, so the sub-block's scale is chosen again.
         for (int v = 0; v < kVectors && sub > 0; ++v) {
           search::Scales<f>& scales = scales_[block / kBlock * kVectors + v];
           targets(first, sums + sub * kSub, v, kSub, x);
@@ -142,7 +142,7 @@ class Rows {
   std::span<const float> products_, factor_;
   const std::int64_t cols_;
   std::vector<Column> weights_, levels_, errors_;
-  std::vector<search::Scales<f>> scales_;  // four for each block
+  std::vector<search::Scales<f>> scales_;  // four elements for each block, one per vector of rows
 };
 
 std::vector<float> prepared(std::span<const float> products, std::int64_t cols, const FeedbackOptions& options, const Cancel& cancel) {

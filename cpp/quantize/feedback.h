@@ -1,6 +1,6 @@
-// Quantizes the rows of a matrix W so that its products with typical rows x change little. A row's loss is e'He with the row's error e and
-// H = sum of xx' over many x. Codes are chosen column by column, and the columns after it make up for each column's error (GPTQ, Frantar et
-// al. 2022, arXiv 2210.17323). Then coordinate descent over the codes lowers the loss further.
+// Quantizes the rows of a matrix W so that its products with typical rows x change little. The loss of a row is e'He, where e is the row's
+// quantization error and H is the sum of xx' over many x. Codes are chosen column by column, and later columns compensate for the error of
+// each column (GPTQ, Frantar et al. 2022, arXiv 2210.17323). Then coordinate descent over the codes reduces the loss further.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,26 @@
 
 namespace pumice::quantize {
 
-// Calls job(index) for each index in [0, jobs), on as many threads as the caller has. Exceptions of jobs are rethrown.
+// Calls job(index) for each index in [0, jobs), on as many threads as the caller has. Rethrows exceptions of jobs.
 using Parallel = std::function<void(std::int64_t jobs, const std::function<void(std::int64_t index)>& job)>;
 
 struct FeedbackOptions {
-  // Numbers off the diagonal of H are multiplied by this. With less than 1, errors of columns that went together by chance in few texts are
-  // not made up for.
+  // Factor of the numbers off the diagonal of H. If it is less than 1, columns compensate less for errors of columns with which they were
+  // correlated only by chance in few texts.
   float coupling = 0.7f;
-  float damping = 0.01f;  // times the mean of the diagonal, is added to the diagonal
-  int passes = 2;         // of coordinate descent
+  float damping = 0.01f;  // number that is added to the diagonal, as a multiple of the diagonal's mean
+  int passes = 2;         // number of passes of coordinate descent
 };
 
 class Feedback {
  public:
-  // `products` is H, `cols` rows of `cols` numbers, symmetric; the diagonal alone is read as it is, of the rest the lower half. Takes
-  // 8 bytes for each number of H. Throws ErrorKind::invalid_argument if H has a number that is not finite or a negative one on its
-  // diagonal, or if H with coupling and damping is not positive definite. Stops with ErrorKind::cancelled within 100 ms after `cancel` is
-  // requested.
+  // `products` is H, a symmetric matrix of `cols` rows of `cols` numbers. Only its diagonal and its lower half are read. Takes 8 bytes for
+  // each number of H. Throws ErrorKind::invalid_argument if a number of H is not finite, if a number on the diagonal is negative, or if H
+  // with coupling and damping is not positive definite. If `cancel` is requested, throws ErrorKind::cancelled within 100 ms.
   Feedback(std::span<const float> products, std::int64_t cols, const FeedbackOptions& options, const Parallel& parallel,
            const Cancel& cancel);
 
-  // Packs `rows` rows of `cols` weights. Rows are independent: the bytes of a row do not depend on the others. Throws what pack_rows()
-  // throws.
+  // Packs `rows` rows of `cols` weights. The bytes of a row do not depend on the other rows. Throws the errors of pack_rows().
   void pack(Format format, const float* weights, std::int64_t rows, std::uint8_t* packed, const Parallel& parallel,
             const Cancel& cancel) const;
 
@@ -44,7 +42,7 @@ class Feedback {
   std::int64_t cols_;
   int passes_;
   std::vector<float> products_;  // H with coupling and damping, divided by the mean of its diagonal
-  std::vector<float> factor_;    // V, upper triangular: products_ = V V'
+  std::vector<float> factor_;    // V, the upper triangular factor: products_ = V V'
 };
 
 }  // namespace pumice::quantize

@@ -13,11 +13,11 @@ namespace {
 using search::kLanes;
 using search::Lanes;
 
-constexpr std::int64_t kTile = 64;                       // columns of a tile of H, which a job computes
-constexpr std::int64_t kDepth = 128;                     // rows whose columns of two tiles are copied together: 64 KB
-constexpr std::int64_t kDown = 4, kAcross = 2 * kLanes;  // numbers of H that are kept in registers at once
+constexpr std::int64_t kTile = 64;                       // number of columns of a tile of H; a job computes one row of tiles
+constexpr std::int64_t kDepth = 128;                     // number of rows whose columns of two tiles are copied together (64 KB)
+constexpr std::int64_t kDown = 4, kAcross = 2 * kLanes;  // a block of kDown x kAcross numbers of H is in registers at the same time
 
-// Copies columns [first, first + kTile) of rows. Columns that are not there become zeros.
+// Copies columns [first, first + kTile) of `rows` rows. Columns from `cols` on become zeros.
 void copy_columns(const float* x, std::int64_t rows, std::int64_t stride, std::int64_t first, std::int64_t cols, float* panel) {
   const std::int64_t there = std::min(kTile, cols - first);
   for (std::int64_t r = 0; r < rows; ++r, panel += kTile) {
@@ -26,7 +26,7 @@ void copy_columns(const float* x, std::int64_t rows, std::int64_t stride, std::i
   }
 }
 
-// tile[i][j] += sum over rows of down[row][i] * across[row][j].
+// Computes tile[i][j] += sum over rows of down[row][i] * across[row][j].
 void add_panels(const float* down, const float* across, std::int64_t rows, float* tile) {
   for (std::int64_t i = 0; i < kTile; i += kDown) {
     for (std::int64_t j = 0; j < kTile; j += kAcross) {
@@ -50,7 +50,7 @@ void add_panels(const float* down, const float* across, std::int64_t rows, float
   }
 }
 
-// Adds the products of columns of the tile at (row, col) of H.
+// Adds to the tile at (row, col) of H the products of its columns over `rows` rows of x.
 void add_tile(Products::Block& block, std::int64_t row, std::int64_t col, const float* x, std::int64_t rows, std::int64_t stride,
               const Cancel& cancel) {
   std::vector<float> down(kDepth * kTile), across(kDepth * kTile), tile(kTile * kTile);
@@ -67,8 +67,8 @@ void add_tile(Products::Block& block, std::int64_t row, std::int64_t col, const 
   }
 }
 
-// Returns the loss of up to sixteen rows. With column c's error e[c], it is the sum over c of e[c] (H[c][c] e[c] + 2 (sum over j > c of
-// H[j][c] e[j])).
+// Returns the loss of up to sixteen rows. With the error e[c] of column c, the loss of a row is the sum over c of e[c] (H[c][c] e[c] + 2
+// (sum over j > c of H[j][c] e[j])).
 double loss_of_rows(const Products::Block& block, const std::vector<Column>& errors, const Cancel& cancel) {
   const std::int64_t cols = block.cols;
   const float* sums = block.sums.data();

@@ -1,5 +1,5 @@
-// Sums of products of the columns of rows: H = sum of xx' over the rows x that a matrix is multiplied with. The loss of quantized rows is
-// e'He with a row's error e (feedback.h).
+// Sums of products of columns: H = sum of xx' over the rows x that a matrix is multiplied by. The loss of a quantized row is e'He, where e
+// is the row's error (feedback.h).
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,30 @@
 
 namespace pumice::quantize {
 
-// H of inputs with more than kMostColumns columns consists of blocks on its diagonal; what lies beside them is left out.
+// H of some input rows. If the rows have more than kMostColumns columns, only square blocks on the diagonal of H are computed, and the
+// numbers outside these blocks are left out.
 class Products {
  public:
-  static constexpr std::int64_t kMostColumns = 8192;  // of a block: 256 MiB
+  static constexpr std::int64_t kMostColumns = 8192;  // largest number of columns of a block; such a block takes 256 MiB
 
   // Blocks have at most about `most` columns (block_cols()).
   explicit Products(std::int64_t cols, std::int64_t most = kMostColumns);
 
   struct Block {
     std::int64_t first = 0, cols = 0;
-    std::vector<float> sums;  // cols rows of cols numbers; only the lower half is defined
+    std::vector<float> sums;  // `cols` rows of `cols` numbers; only the lower half, with the diagonal, is defined
   };
   std::int64_t cols() const { return cols_; }
   std::int64_t rows() const { return rows_; }  // number of rows that were added
   const std::vector<Block>& blocks() const { return blocks_; }
-  // The number of columns of all blocks but the last one, which may have fewer. It is a multiple of the columns of every format's block, if
-  // there are several.
+  // Returns the number of columns of each block. The last block may have fewer. If there are several blocks, the result is a multiple of
+  // the block size of every format.
   static std::int64_t block_cols(std::int64_t cols, std::int64_t most = kMostColumns);
-  static std::uint64_t bytes(std::int64_t cols);  // of all blocks
+  static std::uint64_t bytes(std::int64_t cols);  // returns the number of bytes of all blocks
 
-  // Adds `rows` rows, which are `stride` floats apart. The sums do not depend on the order of `parallel`, but on which rows are added
-  // together. Stops with ErrorKind::cancelled within 100 ms after `cancel` is requested; the sums are then not defined.
+  // Adds `rows` rows, which are `stride` floats apart. The bits of the sums do not depend on the order in which `parallel` runs its jobs,
+  // but on the division of the rows into calls. If `cancel` is requested, throws ErrorKind::cancelled within 100 ms, and the sums are then
+  // not defined.
   void add(const float* x, std::int64_t rows, std::int64_t stride, const Parallel& parallel, const Cancel& cancel);
 
  private:
@@ -40,8 +42,8 @@ class Products {
   std::vector<Block> blocks_;
 };
 
-// Returns the sum over rows of e'He, where e is the difference between `weights` and what is packed: for the columns of one block, whose
-// weights are `rows` rows of block.cols numbers.
+// Returns the sum over rows of e'He, where e is the difference between a row of `weights` and the packed row. The function handles the
+// columns of one block; `weights` are `rows` rows of block.cols numbers.
 double loss(const Products::Block& block, Format format, const float* weights, std::int64_t rows, const std::uint8_t* packed,
             const Parallel& parallel, const Cancel& cancel);
 
