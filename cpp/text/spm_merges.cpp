@@ -16,8 +16,8 @@ constexpr std::int32_t none = -1;
 constexpr std::size_t code_points = 0x110000;
 
 // A hash table that maps two tokens (left, right) to the token into which they merge. A token is identified by its rank in the order of
-// merging. The table uses open addressing and is at most half full. It is larger than the processor's cache, and nine look-ups in ten find
-// nothing. So a filter with 16 bits per pair, which fits into the cache, is asked first, and answers most of these look-ups.
+// merging. The table uses open addressing and is at most half full. It is larger than the processor's cache, and nine of ten look-ups find
+// nothing. A filter with 16 bits per pair, which fits into the cache, is therefore checked first and ends most of these look-ups.
 class PairTable {
  public:
   explicit PairTable(std::size_t most) : slots_(std::bit_ceil(2 * most + 2)), filter_(std::bit_ceil(most / 4 + 1)) {}
@@ -57,7 +57,7 @@ class PairTable {
   std::vector<std::uint64_t> filter_;
 };
 
-// Returns the code point at text[at], and moves `at` past it. Returns `none` if the bytes there are not UTF-8.
+// Returns the code point at text[at], and moves `at` behind it. Returns `none` if the bytes at text[at] are not UTF-8.
 std::int32_t next_code_point(std::string_view text, std::size_t& at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned lead = byte(at);
@@ -72,7 +72,7 @@ std::int32_t next_code_point(std::string_view text, std::size_t& at) {
   return point < code_points ? static_cast<std::int32_t>(point) : none;
 }
 
-// Tokenizes one text at a time with the merges found so far. Buffers are reused for the next text.
+// Tokenizes one text at a time with the merges that were found so far. Its buffers are reused for the next text.
 class Merger {
  public:
   explicit Merger(const PairTable& pairs) : pairs_(pairs) {}
@@ -150,7 +150,7 @@ std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::spa
   const auto more_urgent = [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; };
   std::stable_sort(by_urgency.begin(), by_urgency.end(), more_urgent);
 
-  // Reads the characters of all tokens in one pass and in file order, because the texts are scattered in memory.
+  // Decodes the characters of all tokens in one pass and in file order, because the texts are scattered in memory.
   struct Text {
     std::size_t first, size;
     std::int32_t rank;
@@ -178,14 +178,16 @@ std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::spa
   }
   for (std::int32_t& point : points) point = character[point];
 
-  // Shorter tokens come first, because the merges inside a token produce shorter tokens, whose own merges must be known then.
+  // Shorter tokens come first. The merges inside a token produce shorter tokens, and the merges of these shorter tokens must already be
+  // known.
   std::stable_sort(texts.begin(), texts.end(), [](const Text& a, const Text& b) { return a.size < b.size; });
   PairTable pairs(texts.size());
   Merger merger(pairs);
   std::vector<Merge> merge_of(tokens.size(), Merge{none, none});
   std::size_t found = 0;
   for (const Text& text : texts) {
-    if (!merger.leaves_two(std::span(points).subspan(text.first, text.size))) continue;  // no text becomes this token by merging
+    // no merge produces this token, because its own text does not become two symbols
+    if (!merger.leaves_two(std::span(points).subspan(text.first, text.size))) continue;
     const Merge merge = merger.two();
     if (merge.left == none || merge.right == none) continue;
     pairs.insert(merge.left, merge.right, text.rank);
