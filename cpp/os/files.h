@@ -1,4 +1,4 @@
-// What systems do differently with files. All other calls on files are those of POSIX.
+// Calls on files that differ between operating systems. All other calls on files are POSIX.
 #pragma once
 
 #include <sys/stat.h>
@@ -10,17 +10,18 @@
 
 namespace pumice::os {
 
-// Flags of open() for a folder that is only a starting point of other paths. Linux needs no permission to list such a folder, macOS does.
+// Flags of open() for a folder that is used only as the starting point of other paths. On Linux, such a folder may be opened without
+// permission to list it; on macOS this permission is needed.
 extern const int kOpenFolder;
 
-// Flag of open() for a file without a name, which vanishes with the process unless link_nameless() gives it one. Nothing where the system
-// has no such files.
+// Flag of open() for a file without a name. Such a file is deleted when the process ends, unless link_nameless() gives it a name. Empty if
+// the system has no such files.
 extern const std::optional<int> kNameless;
 
-// Gives the open file that was made with kNameless a name in `folder`. Returns whether it could; errno says why not.
+// Gives a name in `folder` to an open file that was made with kNameless. Returns false and sets errno if this fails.
 bool link_nameless(int file, int folder, const std::string& name);
 
-// Returns whether link_nameless() can work for this open file. On Linux it needs /proc.
+// Returns whether link_nameless() can work for this open file. On Linux link_nameless() needs /proc.
 bool can_link_nameless(int file);
 
 // Reserves space for `length` bytes without changing the file's size. Returns 0, or -1 with errno.
@@ -31,7 +32,7 @@ int sync(int file);
 
 bool is_mount_point(int folder, const std::string& name);
 
-timespec modified(const struct stat& status);  // when the contents were last changed
-timespec changed(const struct stat& status);   // when the contents or the inode were last changed
+timespec modified(const struct stat& status);  // time when the contents were last changed
+timespec changed(const struct stat& status);   // time when the contents or the inode were last changed
 
 }  // namespace pumice::os

@@ -7,19 +7,19 @@
 
 namespace pumice::os {
 
-// Flags of dlopen() for a library whose symbols must not be replaced by those of another copy that the process has loaded globally.
+// Returns flags of dlopen() for a library whose symbols must not be replaced by those of another copy that the process has loaded globally.
 int open_alone_flags();
 
-// Returns the path of the program that runs, or an empty path if it is unknown.
+// Returns the path of the program that this process runs, or an empty path if it is unknown.
 std::filesystem::path program();
 
 struct VulkanLoader {
-  std::span<const char* const> names;  // under which it is installed, in the order in which they should be tried
-  const char* install;                 // a sentence that says how a user gets it
+  std::span<const char* const> names;  // names under which the loader may be installed, in the order in which they should be tried
+  const char* install;                 // a sentence that tells a user how to install the loader
 };
 VulkanLoader vulkan_loader();
 
-// A library with cblas_sgemm that is a part of the system.
+// A library that is part of the system and has cblas_sgemm.
 struct SystemBlas {
   const char *name, *path;
 };

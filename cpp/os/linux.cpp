@@ -1,4 +1,4 @@
-// Linux. man7.org describes the calls and the files of /proc and /sys.
+// The Linux implementation. man7.org describes the calls and the files of /proc and /sys.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -51,7 +51,7 @@ std::vector<int> affinity() {
   return {};
 }
 
-// Returns `cpus`, or the number of processors that the cgroup's quota allows, if that is less.
+// Returns the smaller of `cpus` and the number of processors that the cgroup's quota allows.
 int within_quota(int cpus) {
   const double quota = cpu_quota("");
   return quota > 0 ? std::clamp(static_cast<int>(std::min(quota, 4096.0)), 1, cpus) : cpus;
@@ -96,7 +96,8 @@ std::optional<std::uint64_t> address_space_left() {
   if (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY) return std::nullopt;
   const std::string statm = text_of("/proc/self/statm").value_or("");
   std::string_view rest = statm;
-  std::array<std::uint64_t, 6> pages{};  // proc(5) describes the fields of statm: the first is the whole size, the sixth that of data
+  // proc(5) describes the fields of statm; the first is the total size, and the sixth is the size of data
+  std::array<std::uint64_t, 6> pages{};
   for (std::uint64_t& value : pages) {
     const auto found = number(take_word(rest));
     if (!found) return std::nullopt;
@@ -154,8 +155,9 @@ std::uint64_t page_bytes() {
 }
 
 std::uint64_t huge_page_bytes() {
-  // A huge page is one entry of the last but one level of page tables, and a table of 8-byte entries fills a page. So this is 2 MiB for
-  // pages of 4 KiB, and 512 MiB for those of 64 KiB, which is more than a model's matrix should be rounded up to.
+  // A huge page is one entry of the last but one level of page tables, and a page holds one table of 8-byte entries. A huge page is
+  // therefore 2 MiB if pages have 4 KiB, and 512 MiB if pages have 64 KiB. A model's matrix should not be rounded up to 512 MiB, so such
+  // huge pages are not used.
   const std::uint64_t bytes = page_bytes() * (page_bytes() / 8);
   constexpr std::uint64_t kMost = std::uint64_t{32} << 20;
   return bytes <= kMost ? bytes : 0;

@@ -14,8 +14,9 @@
 namespace pumice::os {
 namespace {
 
-// Takes the text before the first newline and that newline from `text`. Returns nothing at its end. Streams are not used in this file:
-// they end silently if there is no memory, and a limit that stands in a later line would not be seen.
+// Removes the text up to the first newline, and the newline, from `text`, and returns the text before the newline. Returns an empty
+// optional if `text` is empty. This file does not use streams, because they end silently if memory runs out. A limit in a later line would
+// then be missed.
 std::optional<std::string_view> take_line(std::string_view& text) {
   if (text.empty()) return std::nullopt;
   const std::string_view line = text.substr(0, text.find('\n'));
@@ -24,12 +25,12 @@ std::optional<std::string_view> take_line(std::string_view& text) {
 }
 
 // Returns the folders of the cgroups that contain this process in the hierarchy of a controller, innermost first (cgroups(7)). Each of
-// these cgroups can limit the process. If `controller` is "", the hierarchy is that of version 2.
+// these cgroups can limit the process. If `controller` is "", the hierarchy is that of cgroup version 2.
 std::vector<std::string> cgroup_folders(const std::string& root, const std::string& controller) {
   std::string path;
   if (const auto groups = text_of(root + "/proc/self/cgroup")) {
     std::string_view rest = *groups;
-    while (const auto line = take_line(rest)) {  // "4:cpu,cpuacct:/path", "0::/path"
+    while (const auto line = take_line(rest)) {  // for example "4:cpu,cpuacct:/path" or "0::/path"
       const std::size_t first = line->find(':'), second = line->find(':', first + 1);
       if (first == std::string::npos || second == std::string::npos) continue;
       const std::string controllers = "," + std::string(line->substr(first + 1, second - first - 1)) + ",";
@@ -51,13 +52,14 @@ void tighten(double& limit, double other) {
   if (other > 0 && (limit == 0 || other < limit)) limit = other;
 }
 
-// Names of cores by Arm's numbers (/proc/cpuinfo, "CPU part"; the Main ID Register, MIDR_EL1, in the manual of each core).
+// Maps Arm's part numbers of cores to names. (The numbers are in /proc/cpuinfo, "CPU part"; see MIDR_EL1, the Main ID Register, in the
+// manual of each core.)
 constexpr std::pair<std::string_view, std::string_view> kArmCores[] = {
     {"0xd03", "Cortex-A53"},  {"0xd08", "Cortex-A72"},  {"0xd0b", "Cortex-A76"},  {"0xd0c", "Neoverse N1"},
     {"0xd40", "Neoverse V1"}, {"0xd49", "Neoverse N2"}, {"0xd4f", "Neoverse V2"},
 };
 
-// Returns the value of the first line "key<tabs>: value", or "".
+// Returns the value of the first line of the form "key<tabs>: value", or "" if there is none.
 std::string line_of(std::string_view text, std::string_view key) {
   while (const auto line = take_line(text)) {
     const std::size_t colon = line->find(": ");
@@ -142,8 +144,9 @@ Memory cgroup_memory(const std::string& root) {
     const auto limit_text = text_of(folder + limit_file), used_text = text_of(folder + used_file);
     if (!limit_text || !used_text) return;
     const auto limit = number(*limit_text), used = number(*used_text);
-    if (!limit || !used || *limit >= std::uint64_t{1} << 60) return;  // "max" (version 2) or a huge number (version 1) means no limit
-    // Cached file pages count as used, but the system frees them on demand.
+    // "max" (version 2) or a huge number (version 1) means that there is no limit
+    if (!limit || !used || *limit >= std::uint64_t{1} << 60) return;
+    // Cached file pages count as used memory, but the system frees them on demand.
     std::uint64_t cached = 0;
     if (const auto stat = text_of(folder + "/memory.stat")) cached = field(*stat, cache_key).value_or(0);
     const std::uint64_t held = *used > cached ? *used - cached : 0;
@@ -159,7 +162,8 @@ Memory cgroup_memory(const std::string& root) {
 }
 
 std::string huge_pages(const std::string& root) {
-  const std::string text = text_of(root + "/sys/kernel/mm/transparent_hugepage/enabled").value_or("");  // "always [madvise] never"
+  // for example "always [madvise] never"
+  const std::string text = text_of(root + "/sys/kernel/mm/transparent_hugepage/enabled").value_or("");
   for (const char* chosen : {"always", "madvise", "never"}) {
     if (text.find(std::string("[") + chosen + "]") != std::string::npos) return chosen;
   }

@@ -1,5 +1,5 @@
-// macOS 11 and later, written from Apple's manual pages and headers. No Apple machine has compiled or run this file yet
-// (docs/platforms.md).
+// The implementation for macOS 11 and later, written from Apple's manual pages and headers. No Apple machine has compiled or run this file
+// yet (docs/platforms.md).
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <mach-o/dyld.h>
@@ -25,7 +25,7 @@
 namespace pumice::os {
 namespace {
 
-// Returns the number with this name (sysctl(3)), or 0 if the system has none.
+// Returns the number with this name (sysctl(3)), or 0 if the system has no such number.
 std::uint64_t number_of(const char* name) {
   std::uint64_t wide = 0;
   std::uint32_t narrow = 0;
@@ -44,7 +44,7 @@ int allowed_cpus() { return std::max(1, static_cast<int>(number_of("hw.activecpu
 int usable_cpus() { return allowed_cpus(); }
 
 int default_threads() {
-  // Apple silicon has levels of cores, of which level 0 is the fastest. Intel Macs have only one kind.
+  // Apple silicon has levels of cores, and level 0 is the fastest. Intel Macs have only one kind of core.
   std::uint64_t cores = number_of("hw.perflevel0.physicalcpu");
   if (cores == 0) cores = number_of("hw.physicalcpu");
   return cores > 0 ? static_cast<int>(cores) : allowed_cpus();
@@ -67,7 +67,7 @@ Memory memory() {
   vm_statistics64_data_t pages{};
   mach_msg_type_number_t words = HOST_VM_INFO64_COUNT;
   if (::host_statistics64(host, HOST_VM_INFO64, reinterpret_cast<host_info64_t>(&pages), &words) == KERN_SUCCESS) {
-    // Inactive pages are those that the system takes first when it needs memory.
+    // Inactive pages are the first pages that the system reuses when it needs memory.
     const std::uint64_t count = std::uint64_t{pages.free_count} + pages.inactive_count;
     memory.free = std::min(memory.total, count * page_bytes());
   }
@@ -83,7 +83,7 @@ std::string huge_pages() { return "none"; }
 // ---------------------------------------------------------------- threads
 void name_this_thread(const char* name) { ::pthread_setname_np(name); }
 
-// Threads without such a class may be moved to the efficiency cores.
+// Without this class, the system may move a thread to the efficiency cores.
 void expect_work_on_this_thread() { ::pthread_set_qos_class_self_np(QOS_CLASS_USER_INITIATED, 0); }
 
 ThreadClock ThreadClock::of_this_thread() {
@@ -129,13 +129,14 @@ int reserve_space(int file, off_t length) {
   return ::fcntl(file, F_PREALLOCATE, &space);
 }
 
-// fsync() only hands the bytes to the disk, which may keep them in a cache. File systems that cannot empty that cache get fsync().
+// fsync() only passes the bytes to the disk, which may keep them in a cache; F_FULLFSYNC also empties that cache. File systems that do not
+// support F_FULLFSYNC get fsync().
 int sync(int file) {
   if (::fcntl(file, F_FULLFSYNC) == 0) return 0;
   return errno == ENOTSUP || errno == ENOTTY || errno == EINVAL ? ::fsync(file) : -1;
 }
 
-// A plain file is on another device than its folder only if something is mounted on it.
+// A plain file is on another device than its folder only if something is mounted on the file.
 bool is_mount_point(int folder, const std::string& name) {
   struct stat of_folder, of_file;
   return ::fstat(folder, &of_folder) == 0 && ::fstatat(folder, name.c_str(), &of_file, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -146,7 +147,7 @@ timespec modified(const struct stat& status) { return status.st_mtimespec; }
 timespec changed(const struct stat& status) { return status.st_ctimespec; }
 
 // ---------------------------------------------------------------- libraries
-// Libraries of macOS bind each symbol to the library that it was linked with, so other copies cannot replace it.
+// Libraries of macOS bind each symbol to the library that it was linked with, so other copies cannot replace the symbol.
 int open_alone_flags() { return RTLD_NOW | RTLD_LOCAL; }
 
 std::filesystem::path program() {
@@ -156,7 +157,8 @@ std::filesystem::path program() {
   return ::_NSGetExecutablePath(path.data(), &bytes) == 0 ? std::filesystem::canonical(path.data(), ignored) : std::filesystem::path();
 }
 
-// The loader of the Vulkan SDK, then MoltenVK alone. Homebrew's folder on Apple silicon is not among those that dlopen() searches.
+// First the loader of the Vulkan SDK, then MoltenVK without a loader. The full paths are needed because dlopen() does not search Homebrew's
+// folder on Apple silicon.
 VulkanLoader vulkan_loader() {
   static constexpr const char* kNames[] = {
       "libvulkan.1.dylib", "/opt/homebrew/lib/libvulkan.1.dylib", "/usr/local/lib/libvulkan.1.dylib",
@@ -165,7 +167,7 @@ VulkanLoader vulkan_loader() {
   return {kNames, "Install the loader and MoltenVK, which runs Vulkan on Metal: brew install vulkan-loader molten-vk"};
 }
 
-// dlopen() finds this path in the cache of the system's libraries. There is no such file.
+// dlopen() finds this path in the cache of the system's libraries, although no such file exists.
 std::optional<SystemBlas> system_blas() {
   return SystemBlas{.name = "Accelerate", .path = "/System/Library/Frameworks/Accelerate.framework/Accelerate"};
 }

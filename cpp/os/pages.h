@@ -5,10 +5,11 @@
 
 namespace pumice::os {
 
-std::uint64_t page_bytes();       // 4 KiB on x86-64; 16 KiB on Apple silicon; up to 64 KiB on other ARM machines
-std::uint64_t huge_page_bytes();  // bytes, and alignment, of a huge page; 0 if the system has none that are worth their size
+std::uint64_t page_bytes();  // returns 4 KiB on x86-64, 16 KiB on Apple silicon, and up to 64 KiB on other ARM machines
+// returns the size of a huge page, which is also its alignment; 0 if the system has no huge pages of a useful size
+std::uint64_t huge_page_bytes();
 
-// Asks for huge pages for [begin, begin + bytes). This is only a hint: without huge pages everything works, but more slowly.
+// Requests huge pages for [begin, begin + bytes). This is only a hint. Without huge pages everything works, but more slowly.
 void prefer_huge_pages(void* begin, std::uint64_t bytes);
 
 }  // namespace pumice::os

@@ -1,4 +1,4 @@
-// Threads: their names, which one is the process's first, and a thread that is joined.
+// Names and processor time of threads, a test for the process's first thread, and a thread that its destructor joins.
 #pragma once
 
 #include <chrono>
@@ -9,28 +9,28 @@
 
 namespace pumice::os {
 
-// Names the calling thread, for debuggers and programs such as top. `name` has at most 15 characters.
+// Sets the name of the calling thread, for debuggers and programs such as top. `name` has at most 15 characters.
 void name_this_thread(const char* name);
 
-// Tells the system that the calling thread computes what a user waits for. Without it, macOS may run the thread on a slow core.
+// Informs the system that a user waits for the computations of the calling thread. Without this, macOS may run the thread on a slow core.
 void expect_work_on_this_thread();
 
-// Returns whether the calling thread is the one that the process began with. In the child of a fork(), that is its only thread.
+// Returns whether the calling thread is the process's first thread. In the child of a fork(), this is the only thread.
 bool on_first_thread();
 
-// The time of a processor that a thread has used. Other threads may ask for it while the thread runs.
+// The processor time that a thread has used. Other threads may read it while the thread runs.
 class ThreadClock {
  public:
-  ThreadClock() = default;  // of no thread
+  ThreadClock() = default;  // a clock of no thread; used() returns 0
   static ThreadClock of_this_thread();
-  std::chrono::nanoseconds used() const;  // 0 if the system does not say it
+  std::chrono::nanoseconds used() const;  // returns 0 if the system does not provide the time
 
  private:
   bool known_ = false;
-  std::int64_t handle_ = 0;  // of the system
+  std::int64_t handle_ = 0;  // the system's handle of the clock or thread
 };
 
-// A thread that is joined by the destructor. (Not std::jthread: libc++ has none up to version 19, except as an experiment.)
+// A thread that its destructor joins. (std::jthread is not used, because libc++ up to version 19 has it only as an experiment.)
 class Thread {
  public:
   Thread() = default;
