@@ -73,7 +73,8 @@ class CacheStore {
   virtual void write_pages(std::span<const std::int32_t> pages, const std::uint8_t* in, std::uint64_t stride) = 0;
   virtual std::uint64_t page_bytes() const = 0;  // bytes of one page in all caches
 
-  // These functions do for states what those above do for pages. If the program has no states, a state has 0 bytes.
+  // reserve_states(), read_state(), write_state() and state_bytes() do for states what reserve(), read_pages(), write_pages() and
+  // page_bytes() do for pages. If the program has no states, state_bytes() is 0.
   virtual void reserve_states(std::int32_t states) = 0;
   virtual void read_state(std::int32_t state, std::uint8_t* out) = 0;
   virtual void write_state(std::int32_t state, const std::uint8_t* in) = 0;
@@ -134,8 +135,8 @@ class Backend {
                                                     const Cancel& cancel = Cancel()) = 0;
   virtual std::unique_ptr<Workspace> make_workspace(Crew crew) = 0;
   virtual Cost cost(const Program& program, const WeightShapes& weights, KvFormat format, std::int64_t rows) const = 0;
-  // Returns up to how many of the largest logits per row the device finds faster (with Top) than the host finds them in whole rows of
-  // logits; 0 means that the device is never faster. `head` is the matrix whose products are the logits. A step of the model reads
+  // Returns the largest number k for which the device, with Top, finds the k largest logits of a row faster than the host finds them in the
+  // whole row. Returns 0 if the device is never faster. `head` is the matrix whose products are the logits. A step of the model reads
   // `step_bytes` bytes of weights. A GPU is faster because results reach the host over a bus. A CPU is faster only if it need not read the
   // whole head (cpu/sketch.h).
   virtual std::int32_t ranks(const MatrixShape& head, std::uint64_t step_bytes) const {

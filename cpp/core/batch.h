@@ -28,9 +28,9 @@ struct Segment {
   // change this state.
   std::int32_t state = -1;
   std::span<const SavedState> saves;  // states to write during the run, in ascending order of `rows`
-  // Rope adds this number to the position of each row; 0 to kPageTokens. A draft head of an assistant attends to the model's cache, which
-  // has no key and value at the position p of a new row. So the row gets position p - 1 and attends to positions 0 to p - 1, and with
-  // `ahead` = 1 Rope rotates the row for position p.
+  // Rope adds this number to the position of each row; 0 to kPageTokens. The draft head of an assistant uses 1, because it attends to the
+  // model's cache, which has no key and value at the position p of a new row. The row is therefore given the position p - 1, so that it
+  // attends to positions 0 to p - 1, and `ahead` = 1 makes Rope rotate it for position p.
   std::int32_t ahead = 0;
 };
 

@@ -21,7 +21,7 @@ class Cancel {
   void check() const {
     if (requested()) fail(ErrorKind::cancelled, "cancelled");
   }
-  // const, because the work has only a const reference to the Cancel
+  // This function is const, because the work has only a const reference to the Cancel.
   void begin() const noexcept { begun_.store(true, std::memory_order_relaxed); }
   bool begun() const noexcept { return begun_.load(std::memory_order_relaxed); }
 

@@ -1,4 +1,4 @@
-// A checksum that detects damaged bytes, not deliberate changes. It runs at about 10 GB/s, faster than reading a file.
+// A checksum that detects damaged bytes, but not deliberate changes. It processes about 10 GB/s, which is faster than reading a file.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
-// The engine reports every failure with one exception type, Error. Its kind selects the Python exception class. Its text says what failed
-// and where, what was found, what was needed, and what to do next.
+// The engine reports every failure with one exception type, Error. The kind of an Error selects the Python exception class. The message of
+// an Error contains what failed and where, what was found, what was needed, and what the user can do.
 #pragma once
 
 #include <concepts>
@@ -40,8 +40,7 @@ class Error : public std::exception {
  public:
   Error(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
 
-  // in_file(), at_field() and the function after them add the location of the error in a file. files/ and model/ use them for model_format
-  // errors.
+  // in_file(), at_field() and at_offset() add the location of the error in a file. files/ and model/ use them for model_format errors.
   Error&& in_file(std::string file) && {
     file_ = std::move(file);
     return std::move(*this);

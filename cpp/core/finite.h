@@ -13,7 +13,7 @@ namespace pumice {
 void check_finite(const Matrix& matrix, std::int64_t first, std::int64_t rows, const std::uint8_t* packed);
 void check_finite(const Vector& vector);
 
-// Returns "NaN", "infinity" or "-infinity", for messages. `value` is not finite.
+// Returns "NaN", "infinity" or "-infinity" for a value that is not finite. Used in messages.
 std::string_view name_not_finite(float value);
 // The end of a message that reports a result which is not finite.
 inline constexpr std::string_view kWhyNotFinite =

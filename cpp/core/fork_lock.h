@@ -1,5 +1,4 @@
-// A lock that a process can hold while another of its threads calls fork(). The child process takes the lock over instead of waiting for
-// ever.
+// A lock that does not block the child of a fork(). If a thread held the lock during the fork(), the child takes the lock over.
 #pragma once
 
 #include <unistd.h>

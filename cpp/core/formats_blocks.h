@@ -52,7 +52,7 @@ inline void store_scales_mins(const ScalesMins& s, std::uint8_t* p) {
 // The numbers of one block. store() writes them as the bytes of the block (formats_store.cpp).
 struct Numbers {
   std::uint16_t d = 0, dmin = 0;  // half floats: the block's scale, and the block's minimum (for formats with minima), which is subtracted
-  // integer scale and minimum of each sub-block, with the sign that the format gives them (Q3_K: -32 to 31)
+  // Integer scale and minimum of each sub-block. The scale has its sign (in Q3_K, -32 to 31).
   int scale[16] = {}, min[16] = {};
   int code[kSuper] = {};  // code of each weight, as a number from 0 on
 };

@@ -2,8 +2,8 @@
 // this header. The search handles four blocks at once, one in each vector lane, so that sums over a block need no shuffles and always add
 // in the same order.
 //
-// In all these formats a weight is (d * scale) * level - dmin * min. The level is the number that a code stands for. A block has one d and
-// one dmin, and each sub-block has one scale and one min. If the whole block is one sub-block, its scale and min are both 1.
+// In all these formats a weight is (d * scale) * level - dmin * min. The code of a weight stands for the level. A block has one d and one
+// dmin, and each sub-block has one scale and one min. If the whole block is one sub-block, its scale and min are both 1.
 #pragma once
 
 #include <cstdint>
@@ -46,14 +46,14 @@ struct Grid {
   bool table;                 // true: the levels are kIq4Values; false: the levels are all integers from `low` to `high`
   bool affine;                // true: the format has a min
   int scale_low, scale_high;  // smallest and largest integer scale of a sub-block; both 0 if the block is one sub-block
-  // largest integer min of a sub-block, where the smallest is 0; 0 if there is none or the block is one sub-block (the min then has any
-  // sign)
+  // The largest integer min of a sub-block; the smallest is 0. min_high is 0 if the format has no min, or if the block is one sub-block,
+  // whose min can have any sign.
   int min_high;
   // Candidate k scales the weights so that their largest magnitude (with a min, their range) becomes first + k * step levels.
   float first, step;
   int steps;
-  // number of trials: in trial i, the largest scale of the sub-blocks becomes scale_high - i (with negative scales, scale_low + i);
-  // likewise the min
+  // Number of trials for the largest scale of the sub-blocks, and for the largest min. In trial i, the largest scale becomes the integer
+  // scale_high - i (scale_low + i if scales may be negative), and the largest min becomes min_high - i.
   int starts;
 };
 
@@ -156,8 +156,8 @@ Lanes error_of(const Lanes* x, const Lanes* w, const Fit& fit) {
   return error;
 }
 
-// Weighted sums over a sub-block. x are the weights of the model, and q are the levels that a fit chooses for them. `xq` is the sum of the
-// products x q, and so on; `one` is the sum of the squared errors' weights.
+// Weighted sums over a sub-block. x are the model's weights, and q the levels that a fit chooses for x. `xq` is the sum of the products x
+// q, and so on; `one` is the sum of the factors w of the squared errors.
 struct Sums {
   Lanes one{}, q{}, qq{}, xq{}, x{};
 };

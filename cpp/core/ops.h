@@ -272,7 +272,7 @@ struct Conv {
 struct Scan {
   static constexpr std::string_view kName = "Scan";
   View q, k, v, step, beta, out;  // step and beta have one column per head; beta is used only with ScanRule::delta
-  // each vector has one value per head; skip is used only with ScanRule::ssd
+  // Each vector has one value per head. skip is used only with ScanRule::ssd.
   VectorId step_bias = VectorId::none, rate = VectorId::none, skip = VectorId::none;
   std::int32_t key_heads = 0, key_dim = 0, value_dim = 0;
   ScanRule rule = ScanRule::delta;

@@ -16,8 +16,8 @@ void mark(Columns& columns, const View& view, bool read) {
   std::fill_n(columns[static_cast<std::size_t>(view.slot)].begin() + view.col, view.width, read);
 }
 
-// Returns for each operation i which columns of slots operation i or a later one reads before they are written again. The last entry is the
-// program's output.
+// Returns one entry for each operation i, and one for the end. Entry i has the columns whose values operation i or a later operation reads.
+// The last entry has the columns of the program's output.
 std::vector<Columns> read_later(const Program& program, const ProgramFacts& facts) {
   Columns now;
   for (const SlotShape& slot : program.slots) now.emplace_back(static_cast<std::size_t>(slot.width), false);
@@ -56,7 +56,7 @@ std::int32_t width_of(const std::vector<View>& views) {
   return static_cast<std::int32_t>(width);
 }
 
-// Numbers the caches or the states of one part from 0 on, and collects their shapes.
+// Gives the caches (or the states) of one part new numbers from 0 on, and collects their shapes.
 template <class Id, class Shape>
 class Renumber {
  public:

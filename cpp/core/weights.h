@@ -38,7 +38,7 @@ struct Matrix {
   // Set if load(quantize="q8_0") packs a float matrix that may be rounded. `read` then returns packed Q8_0 rows, and read_floats returns
   // the float rows that they are packed from. A backend that does its own rounding uses read_floats.
   std::function<void(std::int64_t first, std::int64_t count, float* out)> read_floats = {};
-  // Number of matrices of equal shape whose rows lie one after another (Experts, HeadLinear).
+  // Number of matrices of equal shape in this matrix, stored one after another: one per expert (Experts) or per head (HeadLinear).
   std::int32_t experts = 1;
   // Computes what `read` needs to know of all rows. Call `prepare` before the first `read`. Otherwise the first `read` does this work, and
   // cannot be cancelled meanwhile. Throws ErrorKind::cancelled. Empty for most matrices.

@@ -262,7 +262,7 @@ std::int64_t ExpertPass::begin(std::int32_t layer, std::span<const std::int32_t>
   ExpertCache::Layer& of = cache_->layers_[layer_];
   ExpertCache::Pool& pool = cache_->pools_[of.pool];
   const std::uint64_t pass = ++cache_->passes_;
-  // smaller values become 0, because denormal numbers are slow
+  // Values below 1e-20 become 0, because denormal numbers are slow.
   for (float& chosen : of.chosen) chosen = chosen < 1e-20f ? 0 : chosen * kFade;
   of.steps = of.steps * kFade + 1;
   panels_.clear();
@@ -292,7 +292,7 @@ void ExpertPass::read(std::int64_t panel, int thread) {
   try {
     cache_->read(panels_[static_cast<std::size_t>(panel)], layer_, thread);
   } catch (const Error&) {
-    // a change of the file explains errors such as a NaN among the weights, so it is reported instead
+    // A changed file explains errors such as a NaN among the weights, so the change is reported instead.
     if (cache_->require_unchanged) cache_->require_unchanged();
     throw;
   }

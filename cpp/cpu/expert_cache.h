@@ -24,7 +24,7 @@ struct ExpertLayer {
 };
 
 // Returns one ExpertLayer for each different set of matrices of the Experts operations in these programs. A matrix that two different
-// layers use is in none of them.
+// layers use is in neither of these layers.
 std::vector<ExpertLayer> expert_layers(std::span<const Program* const> programs);
 
 // `all` is the number of bytes of all packed experts. `least` is the smallest size of an ExpertCache for them. A step with many rows needs

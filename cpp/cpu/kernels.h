@@ -117,8 +117,8 @@ struct FormatKernels {
   // kernel too, the bits of a row do not depend on the other rows.
   ProductF32 product_bf16;
   ProductInt8 product_int8;  // null if the format is not quantized (info(format).quantized)
-  // Multiplies weights, which it does not round, by activations in fixed point (FixedRows). Null except for Q8_0, where it is as fast as
-  // product_int8.
+  // Multiplies the weights, without rounding them, by activations in fixed point (FixedRows). Null except for Q8_0, where product_fixed is
+  // as fast as product_int8.
   ProductFixed product_fixed;
 };
 
@@ -173,7 +173,7 @@ struct AttendCall {
   const std::uint8_t* const* pages;  // addresses of the kv head's pages; pages[i] holds positions [32 i, 32 i + 32)
   std::int64_t chunk;                // index of the chunk
   std::int64_t reach = 0;            // `bias` and `places` clamp distances to [-reach, reach]
-  // 2 reach + 1 indices (see Query), one for each distance; null if the operation has no `places`
+  // 2 reach + 1 indices (see Query), one for each distance. Null if the operation has no `places`.
   const float* places = nullptr;
   std::int64_t by_key_stride = 0;
 };
@@ -308,7 +308,7 @@ struct Kernels {
 // PUMICE_ISA names an instruction set, returns the kernels of that set. Throws invalid_argument if the name is unknown or if this machine
 // cannot run the instruction set. The choice is made only once.
 const Kernels& kernels();
-// returns all names, "scalar" first; all other lists of instruction sets are made from this list
+// Returns all names, "scalar" first. All other lists of instruction sets are made from this list.
 std::span<const char* const> known_isas();
 // Returns null if the name is unknown or if this machine cannot run the instruction set. Used by tests and doctor().
 const Kernels* kernels_for(const char* isa);

@@ -328,7 +328,7 @@ class CpuLowering {
     return id;
   }
 
-  // Returns the RopeStoreStep that takes the next Rope or Store. This is the last step if it is a RopeStoreStep without a Store, and
+  // Returns the RopeStoreStep to which the next Rope or Store is added. This is the last step if it is a RopeStoreStep without a Store, and
   // otherwise a new step.
   RopeStoreStep& open_rope_store() {
     auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStoreStep>(&plan_.steps.back());

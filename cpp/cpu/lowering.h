@@ -242,7 +242,7 @@ struct CpuPlan {
   std::vector<QuantizedPlace> quantized;
   std::vector<PairPlace> pairs;
   std::vector<SketchPlace> sketches;
-  // largest number of chosen experts per row, and of experts, of any Experts operation; 0 if there is none
+  // The largest number of chosen experts per row, and the largest number of experts, of all Experts operations; 0 if there are none.
   std::int32_t most_chosen = 0, most_experts = 0;
   std::vector<Area> areas;
   std::vector<RopeTable> turns;  // the tables of all Rope operations; equal tables are stored once

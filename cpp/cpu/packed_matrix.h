@@ -40,7 +40,7 @@ struct PackedMatrix {
   const Folded* folded = nullptr;
   // The product of each row with the bias of the folded norm; null if no norm is folded.
   float* product_of_bias = nullptr;
-  // address in PackedWeights::arena_; null if no program uses the matrix or if the matrix is in an ExpertCache
+  // Address in PackedWeights::arena_; null if no program uses the matrix or if the matrix is in an ExpertCache.
   std::uint8_t* data = nullptr;
   std::uint8_t* sketch = nullptr;  // address in PackedWeights::arena_ of the matrix's sketch (sketch.h); null if there is none
   // These three are used only for matrices in an ExpertCache: the index of the matrix's ExpertLayer, the addresses of that layer's experts

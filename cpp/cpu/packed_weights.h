@@ -53,7 +53,7 @@ class PackedWeights final : public DeviceWeights {
 };
 
 WeightShapes shapes_of(const PackedWeights& weights);
-// returns the folded norm of each matrix by MatrixId; null if no norm is folded into the matrix
+// Returns the folded norm of each matrix, by MatrixId. An element is null if no norm is folded into the matrix.
 std::vector<const Folded*> folded_of(const PackedWeights& weights);
 
 }  // namespace pumice::cpu

@@ -94,8 +94,8 @@ void ExpertPairs::reserve(std::int64_t of_rows, std::int32_t most_chosen, std::i
   pieces.reserve(pairs / static_cast<std::size_t>(kBlockRows) + static_cast<std::size_t>(experts));
 }
 
-// Rounds up to a multiple of a step that is at least 4 KiB and at most an eighth of `needed` (if that is more). Batches that grow slowly
-// then do not allocate each time.
+// Rounds `needed` up to a multiple of a step. The step is 4 KiB, or for larger sizes between a sixteenth and an eighth of `needed`. Because
+// of the step, batches that grow slowly do not allocate each time.
 std::uint64_t scratch_capacity(std::uint64_t needed) {
   std::uint64_t step = 4096;
   while (step * 16 <= needed) step *= 2;

@@ -1,4 +1,4 @@
-// The check of the CPU that doctor() runs. It compares each kernel of the chosen instruction set with the scalar kernel.
+// The check of the CPU that doctor() runs. The check compares each kernel of the chosen instruction set with the scalar kernel.
 #pragma once
 
 #include <string>

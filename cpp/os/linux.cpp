@@ -96,7 +96,7 @@ std::optional<std::uint64_t> address_space_left() {
   if (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY) return std::nullopt;
   const std::string statm = text_of("/proc/self/statm").value_or("");
   std::string_view rest = statm;
-  // proc(5) describes the fields of statm; the first is the total size, and the sixth is the size of data
+  // proc(5) describes the fields of statm. The first is the total size, and the sixth is the size of data.
   std::array<std::uint64_t, 6> pages{};
   for (std::uint64_t& value : pages) {
     const auto found = number(take_word(rest));

@@ -162,7 +162,7 @@ Memory cgroup_memory(const std::string& root) {
 }
 
 std::string huge_pages(const std::string& root) {
-  // for example "always [madvise] never"
+  // The text is, for example, "always [madvise] never".
   const std::string text = text_of(root + "/sys/kernel/mm/transparent_hugepage/enabled").value_or("");
   for (const char* chosen : {"always", "madvise", "never"}) {
     if (text.find(std::string("[") + chosen + "]") != std::string::npos) return chosen;

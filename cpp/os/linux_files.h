@@ -22,9 +22,9 @@ std::optional<std::uint64_t> field(std::string_view text, std::string_view key);
 // limit. quota_from_cfs() parses the two files of version 1; a quota of -1 means no limit.
 double quota_from_cpu_max(std::string_view text);
 double quota_from_cfs(std::string_view quota_us, std::string_view period_us);
-// returns the number of processors that the tightest cgroup of this process allows; 0 if there is no limit
+// Returns the number of processors that the tightest cgroup of this process allows, or 0 if there is no limit.
 double cpu_quota(const std::string& root);
-Memory cgroup_memory(const std::string& root);  // in the result, `total` is 0 if there is no limit
+Memory cgroup_memory(const std::string& root);  // `total` of the result is 0 if there is no limit
 
 std::string huge_pages(const std::string& root);
 

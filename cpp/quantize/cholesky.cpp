@@ -15,7 +15,8 @@ namespace {
 using search::kLanes;
 using search::Lanes;
 
-// kStrip: columns of a strip, a multiple of kLanes; kColumns: number of columns whose sums are in registers at the same time
+// kStrip is the number of columns of a strip, a multiple of kLanes. kColumns is the number of columns whose sums are in registers at the
+// same time.
 constexpr std::int64_t kStrip = 64, kColumns = 4;
 
 Lanes load(const float* p) {

@@ -186,7 +186,7 @@ std::vector<Merge> spm_merges(std::span<const std::string_view> tokens, std::spa
   std::vector<Merge> merge_of(tokens.size(), Merge{none, none});
   std::size_t found = 0;
   for (const Text& text : texts) {
-    // no merge produces this token, because its own text does not become two symbols
+    // No merge produces this token if its own text does not become two symbols.
     if (!merger.leaves_two(std::span(points).subspan(text.first, text.size))) continue;
     const Merge merge = merger.two();
     if (merge.left == none || merge.right == none) continue;

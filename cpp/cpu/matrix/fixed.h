@@ -9,7 +9,7 @@
 // Computers C-17, 1968). For columns 0 and 2 of every four columns,
 //   w0 x0 + w2 x2 = (w0 + x2) (w2 + x0) - w0 w2 - x0 x2
 // and likewise for columns 1 and 3. The term w0 w2 depends only on the weights, and x0 x2 only on the activations. The sums of these terms
-// are computed once, and isum starts with them. Four columns then take one multiplication and three additions instead of two
+// are computed once, and isum starts from these sums. Four columns then take one multiplication and three additions instead of two
 // multiplications and two additions. The number of instructions is the same, but Zen 3 can multiply integers on only two of its four vector
 // pipes and can add on all four. It therefore computes 25.7 multiply-adds per cycle instead of 23.1. Q8_0 does not use this method, because
 // with blocks of 32 columns, and starts computed for each panel, the method was slower.

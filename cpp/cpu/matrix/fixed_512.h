@@ -118,7 +118,7 @@ struct Columns512 {
   template <class Of, int N>
   static void tile_of(const typename Of::Block* const (&w)[kTileGroups], std::int64_t blocks, const typename Of::Rows& x,
                       std::int64_t token, float* out, std::int64_t out_stride, const std::int64_t (&lanes)[kTileGroups], Ahead& ahead) {
-    constexpr int R = kTileGroups, kRow = 4 * Of::kSteps;  // kRow: number of bytes of one row in a block
+    constexpr int R = kTileGroups, kRow = 4 * Of::kSteps;  // kRow: number of bytes of codes of one token in a block
     Floats acc[R][N];
 #pragma GCC unroll 2
     for (int r = 0; r < R; ++r) {

@@ -27,7 +27,7 @@ template <class T, Format F>
 concept FloatTilesOf = requires(const std::uint8_t* words, std::int64_t count, float* out) {
   { float_tile<T, F, 1, 1>() } -> std::same_as<Tile>;
   { float_tile<T, F, 1, 1, true>() } -> std::same_as<Tile>;
-  // converts `count` weights (a multiple of 16) to floats; for F8_E4M3 the floats are 2^-60 times the values
+  // Converts `count` weights (a multiple of 16) to floats. For F8_E4M3 the floats are 2^-60 times the values.
   T::template widen_words<F>(words, count, out);
 };
 template <class T>
@@ -44,7 +44,7 @@ template <FloatTiles T>
 struct FloatProduct {
   static constexpr std::int64_t kColumns = 192;    // number of columns of a panel, which takes 12 KiB, a third of L1
   static constexpr std::int64_t kFewColumns = 64;  // number of columns of a panel if few tokens are multiplied by up to four panels at once
-  // number of tokens that fit in the local array `sums`; a multiple of both values of T::kTile (6 and 12)
+  // Number of tokens that fit in the local array `sums`. It is a multiple of both values of T::kTile (6 and 12).
   static constexpr int kTokens = 72;
   static constexpr int kGroups = 4;  // number of groups that fit in the local array `sums`, which takes 18 KiB
 

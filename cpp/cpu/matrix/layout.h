@@ -20,7 +20,8 @@
 // A code of A4 plus the lift of its row is a code of Q5_0 (0 to 31) with the same value. The sums of A4 therefore have the same bits as
 // those of the same weights in Q5_0.
 //
-// product_int8 computes one output by these sums in every instruction set, where x and xs are the codes and the scale of the activations:
+// product_int8 computes one output by these formulas in every instruction set, where x and xs are the codes and the scale of the
+// activations:
 //   one level    per 32:  acc = fma(d, float(isum) * xs, acc);  minima: acc = fma(m, xs * float(sum x), acc)
 //   one level, two sub-blocks with a scale each (d0, d1), no minima:
 //                per 32:  acc = fma(fma(d1, float(isum1), d0 * float(isum0)), xs, acc)

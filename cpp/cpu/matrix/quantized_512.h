@@ -115,14 +115,14 @@ struct Quantized512 {
 
   // ---------------------------------------------------------------- one block of R groups times N tokens
   // Computes the integer sums of one block, as floats. If l.scaled() is true, `out` becomes the sum of scale * (integer sum) over the
-  // sub-blocks. With integer scales all values stay below 2^24, so they are exact. weights(Index<g>, r) returns quad g of group r as bytes
-  // with the value byte - kOffset. `x` has the codes of successive tokens 32 bytes apart. The integer sum of sub-block `sub` and token n
-  // starts at starts[sub][n], or at V::kStart if kOffset is 0.
+  // sub-blocks. With integer scales all values stay below 2^24, so they are exact. weights(Index<g>, r) returns quad g of group r as bytes;
+  // the value of each byte is byte - kOffset. `x` has the codes of successive tokens 32 bytes apart. The integer sum of sub-block `sub` and
+  // token n starts at starts[sub][n], or at V::kStart if kOffset is 0.
   template <int R, int N, int kOffset, int kStride, class Weights>
   [[gnu::always_inline]] static void block_dot(const Weights& weights, const void* x, const std::int32_t (*starts)[kStride],
                                                const Floats (&scale)[R][2], Floats (&out)[R][N]) {
-    // True if the loop loads weights for one product each and does not unpack them. Loads then limit the speed, so the start of a sum is
-    // computed instead of loaded.
+    // True if every loaded vector of weights is used in only one product and needs no unpacking. Loads then limit the speed, so the start
+    // of a sum is computed instead of loaded.
     constexpr bool kWaitsForLoads = R * N == 1 && l.low == 8;
     const auto* codes = static_cast<const std::uint8_t*>(x);
     unrolled<l.subs>([&](auto sub) __attribute__((always_inline)) {

@@ -134,7 +134,7 @@ struct QuantizedAvx2 {
   static constexpr int offset = has_table ? largest_of(l.table) : l.offset;  // unsigned codes of a table are value + offset
   static constexpr int top = has_table ? 2 * offset : l.lifted ? 31 : (1 << (l.low + l.high)) - 1;
   static constexpr int range = offset > top - offset ? offset : top - offset;
-  // number of segments in a block (see the top of the file)
+  // Number of segments in a block (see the top of the file).
   static constexpr int segments = l.subs == 2 || range * 127 * 16 > 32767 ? 2 : 1;
   static_assert(is_signed || range * 127 * 16 / segments <= 32767);
 

@@ -70,7 +70,8 @@ concept Vectors512 = requires(const void* from, void* to, const float* floats, f
   requires std::same_as<decltype(V::kSignedCodes), const bool>;
   { V::load_quads(from) } -> std::same_as<typename V::Quads>;
   { V::dot_codes(i, i, V::template quad<3>(quads)) } -> IntsOf<V>;
-  // sums_to_floats() converts kStart + n to the float n, if |n| < 2^22. V has the kStart whose conversion is fastest.
+  // sums_to_floats() converts kStart + n to the float n, if |n| < 2^22. The value of kStart depends on V, because different conversions are
+  // fastest on different processors.
   requires std::same_as<decltype(V::kStart), const std::int32_t>;
   { V::start_sums() } -> IntsOf<V>;  // returns kStart in every dword
   { V::sums_to_floats(i) } -> FloatsOf<V>;

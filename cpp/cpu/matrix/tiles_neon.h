@@ -2,8 +2,8 @@
 // vectors) registers of 32-bit sums. One register has the sums of 4 / kSumTokens rows times kSumTokens tokens.
 //
 // Weights are signed bytes in the order in which products() loads them, with 16 bytes for each column. Activations are signed bytes: kBlock
-// columns of one token (kSumTokens = 1) or of a pair of tokens (kSumTokens = 2), then the next ones. A token takes kBlock bytes in either
-// case.
+// columns of one token (kSumTokens = 1) or of a pair of tokens (kSumTokens = 2), then those of the next token or pair. A token takes kBlock
+// bytes in either case.
 #pragma once
 
 #include <arm_neon.h>
@@ -98,7 +98,7 @@ struct DotTile {
 // rows][row of the pair][column in the octet]. Activations have the same order: [pair of tokens][octet][token of the pair][column].
 template <int kBlock>
 struct MatrixTile {
-  // number of tokens of the largest tile, which uses 24 registers for sums, 3 for activations and 5 for weights
+  // Number of tokens of the largest tile, which uses 24 registers for sums, 3 for activations and 5 for weights.
   static constexpr int kTokens = 6;
   static constexpr int kSumTokens = 2, kRowVectors = 8;
   static constexpr bool kReadsQuads = false;

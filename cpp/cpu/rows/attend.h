@@ -234,7 +234,7 @@ void soften(const AttendCall& call, const Query& query, const Seen& seen, float*
   const Int first_page = call.chunk * kChunkPages;
   const float inverse_cap = call.softcap > 0.0f ? 1.0f / call.softcap : 0.0f;
   const bool positioned = query.bias || query.slope != 0.0f;
-  const Int chunk_key = call.chunk * kChunkKeys, distance = chunk_key - query.position;  // `distance` is that of the chunk's first key
+  const Int chunk_key = call.chunk * kChunkKeys, distance = chunk_key - query.position;  // distance of the chunk's first key from the query
   Lanes top = Lanes::set(-kInfinity), total = Lanes::set(0.0f);
   for (int j = begin; j < end; j += kLanes) {
     Lanes score = Lanes::load(weights + j);

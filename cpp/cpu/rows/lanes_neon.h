@@ -81,7 +81,7 @@ PUMICE_INLINE void store_codes(std::int8_t* p, const Bits& a, const Bits& b, std
   sums[1] = vaddlvq_s8(second);
 }
 // Stores 32 integers within [-8191, 8191]. Returns the sum of c0 c2 + c1 c3 over all sets (c0, c1, c2, c3) of four neighbouring integers.
-// Each register holds one such set.
+// Each register holds one set.
 PUMICE_INLINE std::int32_t store_codes(std::int16_t* p, const Bits& a, const Bits& b) {
   int32x2_t crossed = vdup_n_s32(0);
   for (int i = 0; i < 4; ++i) {

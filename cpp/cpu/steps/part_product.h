@@ -88,7 +88,7 @@ struct GatedProduct {
   const PartProduct &gate, &up;
   const ProductPart &gate_part, &up_part;
   std::int64_t rows, expert;
-  Gating how;  // its biases are not used
+  Gating how;  // the biases in `how` are not used
   void outputs(const Run& run, std::int64_t first, std::int64_t end, float* out, std::int64_t out_stride, float* beside) const;
 };
 

@@ -58,8 +58,8 @@ struct Run {
   const float* vector_or(VectorId id, const std::vector<float>& otherwise) const {
     return id == VectorId::none ? otherwise.data() : weights.vector(id);
   }
-  // These functions are for Top. reported() returns the reported ids of row r. allowed() returns a bit for each id, or null if all ids are
-  // allowed.
+  // These functions are for Top. reported() returns the reported ids of row r. allowed() returns a bit for each id, which is set if the id
+  // is allowed in row r; it returns null if all ids are allowed.
   std::span<const std::int32_t> reported(std::int64_t r) const {
     if (batch.reported_first.empty()) return {};
     const auto at = static_cast<std::size_t>(r), first = static_cast<std::size_t>(batch.reported_first[at]);

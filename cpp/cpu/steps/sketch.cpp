@@ -111,7 +111,7 @@ void logits(const Run& run, const Sketching& s, std::int64_t row, const Range& i
 }  // namespace
 
 std::int64_t sketch_row_bytes(std::int64_t cols) {
-  // kParts: number of parts of SketchRows, each of which is rounded up to a cache line
+  // kParts is the number of parts of SketchRows, each of which is rounded up to a cache line.
   constexpr std::int64_t kParts = 5, kPerBlock = 4 * sizeof(float);
   return cols + cols / kQuantBlock * kPerBlock + 2 * static_cast<std::int64_t>(sizeof(float)) +
          kSketchSlices * static_cast<std::int64_t>(sizeof(Seed)) + kParts * kLine;

@@ -11,7 +11,7 @@ namespace pumice::cpu {
   Cut cut(const Run& run, const Step& s); \
   void task(const Run& run, const Step& s, const Cut& cut, std::int64_t index, int thread);
 
-// rows.cpp: steps that process each row independently
+// rows.cpp has the steps that process each row independently
 PUMICE_STEP(InputStep)
 PUMICE_STEP(EmbedStep)
 PUMICE_STEP(NormStep)
@@ -30,7 +30,7 @@ PUMICE_STEP(ExpertsUpStep)
 PUMICE_STEP(PairCodesStep)
 PUMICE_STEP(ExpertsDownStep)
 PUMICE_STEP(FoldStep)
-// positions.cpp: rope, and storing keys and values in pages
+// positions.cpp has the steps that apply rope, or store keys and values in pages
 PUMICE_STEP(TurnsStep)
 PUMICE_STEP(RopeStoreStep)
 PUMICE_STEP(KeepStep)
@@ -40,12 +40,12 @@ PUMICE_STEP(MergeStep)
 // recurrent.cpp
 PUMICE_STEP(ConvStep)
 PUMICE_STEP(ScanStep)
-// ends.cpp: steps at the end of a program
+// ends.cpp has the steps at the end of a program
 PUMICE_STEP(SelectStep)
 PUMICE_STEP(PoolStep)
 PUMICE_STEP(LogProbStep)
 PUMICE_STEP(TopStep)
-// sketch.cpp: the product of a head of which only the largest logits are needed
+// sketch.cpp has the product of a head of which only the largest logits are needed
 PUMICE_STEP(SketchActivationsStep)
 PUMICE_STEP(BoundsStep)
 PUMICE_STEP(SeedsStep)
