@@ -49,7 +49,7 @@ struct Batch {
   // `ranked` has `rows` values, or is empty if each row needs the Top::k largest.
   std::span<const std::int32_t> ranked = {};
   // Used by Top. Id i is allowed in row r if bit i % 32 of allowed[allowed_first[r] + i / 32] is set. All ids are allowed in row r if
-  // allowed_first[r] is -1 or allowed_first is empty. Otherwise allowed_first has `rows` values. The logits of reported ids are returned
+  // allowed_first[r] is -1 or allowed_first is empty. allowed_first is empty or has `rows` values. The logits of reported ids are returned
   // even if those ids are not allowed.
   std::span<const std::uint32_t> allowed;
   std::span<const std::int32_t> allowed_first;

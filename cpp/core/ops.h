@@ -299,8 +299,9 @@ struct LogProb {
   View logits, out;
 };
 
-// Extracts from each row of logits what the sampler needs. This is the k largest logits among the allowed ids (Batch::allowed) that are not
-// reported, and the logits of the row's reported ids (Batch::reported, at most `reported` per row). TopRow decodes a row of `out`.
+// Extracts from each row of logits what the sampler needs. This is the k largest logits (or fewer, Batch::ranked) among the allowed ids
+// (Batch::allowed) that are not reported, and the logits of the row's reported ids (Batch::reported, at most `reported` per row). TopRow
+// decodes a row of `out`.
 struct Top {
   static constexpr std::string_view kName = "Top";
   View logits, out;  // `out` has top_width(k, reported) columns

@@ -19,7 +19,8 @@ struct TopRow {
   std::int32_t not_finite() const { return integer(0); }        // number of logits that are not finite
   std::int32_t first_not_finite() const { return integer(1); }  // id of the first logit that is not finite, or -1 if all are finite
   float value_not_finite() const { return words[2]; }           // value of the first logit that is not finite
-  // Returns the number of ranked logits: the smaller of k and the number of allowed ids that are not reported.
+  // Returns the number of ranked logits. This number is at most k, and at most the number of allowed ids that are not reported. It is less
+  // than the row's Batch::ranked only if fewer ids are allowed and not reported.
   std::int32_t count() const { return integer(3); }
   // Returns ranked logit i. The logits are in descending order; equal logits are in ascending order of their ids.
   float logit(std::int32_t i) const { return words[index(kTopHead + i)]; }

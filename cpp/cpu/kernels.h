@@ -75,10 +75,11 @@ struct FixedKernels {
 
 // 8-bit codes for weights and activations, for encoders with quantize="q8_0" (Rounding::bytes). There is one scale for each row and
 // kByteBlock columns. Weights are w ~ scale * code with |code| <= 127. Activations are x ~ scale * code, where the codes of a block are
-// within a range of 256 consecutive integers that includes 0. No codes are wasted if a block's activations are not symmetric about 0. Some
-// instruction sets can multiply unsigned bytes by signed bytes and add the products in 32 bits. In their kernels, the activations' codes
-// are bytes that count from the lowest code (ByteRows). In the kernels of other instruction sets, the codes are 16-bit words (FixedRows
-// with one scale and one start for each row and kByteBlock columns). Both kinds of kernels compute the same integers.
+// within a range of 256 consecutive integers that includes 0. The range need not be symmetric about 0, so no codes are wasted if a block's
+// activations are not. Some instruction sets can multiply unsigned bytes by signed bytes and add the products in 32 bits. In the kernels of
+// these instruction sets, the activations' codes are bytes that count from the lowest code (ByteRows). In the kernels of other instruction
+// sets, the codes are 16-bit words (FixedRows with one scale and one start for each row and kByteBlock columns). Both kinds of kernels
+// compute the same integers.
 inline constexpr int kByteBlock = 64;
 // A block's scale is chosen so that, before rounding, two codes are kByteSteps apart: the code of the block's smallest value (or of 0 if no
 // value is below 0), and the code of its largest value (or of 0 if no value is above 0). kByteSteps is less than 255, because both codes

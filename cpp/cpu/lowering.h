@@ -224,7 +224,7 @@ std::int64_t sketch_row_bytes(std::int64_t cols);   // returns the bytes per row
 // one AttendShape.
 struct AttendShape {
   std::int32_t group = 1, kv_heads = 1, key_dim = 0, value_dim = 0;  // group: number of query heads per kv head
-  std::int32_t window = 0, chunk = 0;                                // as in Attend
+  std::int32_t window = 0, chunk = 0;                                // Attend::window and Attend::chunk
   bool causal = false, cached = false;
   bool operator==(const AttendShape&) const = default;
 };

@@ -13,7 +13,8 @@ namespace pumice::os {
 
 std::optional<std::string> text_of(const std::string& path);  // returns an empty optional if the file cannot be read
 std::string_view take_word(std::string_view& text);  // removes the first word from `text` and returns it; returns "" if there is none
-std::optional<std::uint64_t> number(std::string_view text);  // returns the first word of `text`, if it is a number
+// Returns the number in the first word of `text`, or an empty optional if the word is not a number.
+std::optional<std::uint64_t> number(std::string_view text);
 // Returns the number in a line of the form "key 123" or "key: 123 kB".
 std::optional<std::uint64_t> field(std::string_view text, std::string_view key);
 

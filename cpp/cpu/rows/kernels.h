@@ -1,7 +1,7 @@
 // Kernels for rows, written once as templates over sixteen lanes (lanes.h). Each file in isa/ that includes this header compiles the
 // templates for one instruction set. All functions in this header have internal linkage, and none calls an inline function of a header that
-// other files also include. The linker keeps only one copy of such an inline function. If it kept the copy of one of these files, other
-// files would run instructions that the processor might lack.
+// other files also include. The linker keeps only one copy of such an inline function. If the linker kept a copy that was compiled for an
+// instruction set, other files would run instructions that the processor might lack.
 #pragma once
 
 #include "cpu/kernels.h"

@@ -1,4 +1,4 @@
-// Products of some rows of activations and a matrix, or the matrix of one expert.
+// Products of rows of activations with a matrix, or with the matrix of one expert.
 #pragma once
 
 #include "cpu/steps/codes.h"

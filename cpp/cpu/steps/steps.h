@@ -17,11 +17,11 @@ PUMICE_STEP(EmbedStep)
 PUMICE_STEP(NormStep)
 PUMICE_STEP(QuantizeStep)
 PUMICE_STEP(MultiplyStep)
-// products.cpp
+// products.cpp has the products with weights
 PUMICE_STEP(LinearStep)
 PUMICE_STEP(GatedStep)
 PUMICE_STEP(HeadLinearStep)
-// experts.cpp
+// experts.cpp has the steps of Route and Experts
 PUMICE_STEP(RouteStep)
 PUMICE_STEP(SortStep)
 PUMICE_STEP(ReadExpertsStep)
@@ -34,10 +34,10 @@ PUMICE_STEP(FoldStep)
 PUMICE_STEP(TurnsStep)
 PUMICE_STEP(RopeStoreStep)
 PUMICE_STEP(KeepStep)
-// attention.cpp
+// attention.cpp has the steps of Attend
 PUMICE_STEP(AttendStep)
 PUMICE_STEP(MergeStep)
-// recurrent.cpp
+// recurrent.cpp has Conv and Scan
 PUMICE_STEP(ConvStep)
 PUMICE_STEP(ScanStep)
 // ends.cpp has the steps at the end of a program
