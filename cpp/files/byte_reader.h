@@ -1,6 +1,6 @@
 // Reads little-endian numbers and strings of bytes from a file, one after another from its beginning. Each read is checked against the
-// number of bytes that are left. The check is always n <= size - position, which cannot overflow. Bytes are buffered, so that a check costs
-// a comparison and no system call.
+// number of bytes that are left. The check is always n <= size - position, which cannot overflow. Bytes are buffered, so most reads make no
+// system call.
 #pragma once
 
 #include <algorithm>
@@ -53,7 +53,8 @@ class ByteReader {
     return taken;
   }
 
-  // Throws model_format if the bytes that are left cannot hold `count` entries of at least `least` bytes each.
+  // Throws model_format if the bytes that are left cannot hold `count` entries of at least `least` bytes each. `what` names the entries in
+  // the message.
   void expect(std::uint64_t count, std::uint64_t least, const char* what);
 
   template <class... Parts>
@@ -66,7 +67,7 @@ class ByteReader {
 
   const File& file_;
   std::uint64_t end_;
-  std::string window_;  // bytes [start_, start_ + size) of the file
+  std::string window_;  // bytes [start_, start_ + window_.size()) of the file
   std::uint64_t start_ = 0;
   std::size_t next_ = 0;  // index of the next byte in the window
   std::string field_;

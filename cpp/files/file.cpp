@@ -19,7 +19,7 @@
 namespace pumice::files {
 namespace {
 
-constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;  // O_NONBLOCK, because opening a pipe must not wait for a writer
+constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;  // with O_NONBLOCK, opening a pipe does not wait for a writer
 
 Descriptor open_at(int folder, const std::string& name, int flags) {
   int fd;
@@ -69,7 +69,7 @@ Descriptor::~Descriptor() {
 File::File(Descriptor descriptor, std::string path) : descriptor_(std::move(descriptor)), path_(std::move(path)) {
   if (::fstat(descriptor_.get(), &opened_) != 0) fail_io(path_, "cannot be read", errno);
   if (!S_ISREG(opened_.st_mode)) fail_at(ErrorKind::io, path_, "", std::nullopt, "is not a regular file but ", kind_of(opened_.st_mode));
-  ::fcntl(descriptor_.get(), F_SETFL, 0);  // clears O_NONBLOCK, because reads from network file systems may wait
+  ::fcntl(descriptor_.get(), F_SETFL, 0);  // clears O_NONBLOCK, so that a read from a network file system waits for its bytes
 }
 
 File File::open(const std::string& path) {
@@ -120,7 +120,7 @@ void File::require_unchanged() const {
     if (now.st_nlink != opened_.st_nlink || now.st_mode != opened_.st_mode || now.st_uid != opened_.st_uid || now.st_gid != opened_.st_gid)
       return true;
     struct stat named;
-    return ::stat(path_.c_str(), &named) != 0 || !same_inode(named, now);  // it was renamed
+    return ::stat(path_.c_str(), &named) != 0 || !same_inode(named, now);  // true if the file was renamed, which changes st_ctime
   };
   if (same_contents()) return;
   fail_at(ErrorKind::io, path_, "", std::nullopt, "was changed after it was opened: load it again once it is whole");

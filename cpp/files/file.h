@@ -1,5 +1,5 @@
-// Opens and reads regular files. Opening never blocks, and never follows a link out of a model's folder. Files are not mapped into memory,
-// because a mapped file that shrinks would kill the process with SIGBUS.
+// Opens and reads regular files. Opening never blocks. A link in a model's folder that leads out of the folder is not followed. Files are
+// not mapped into memory, because a mapped file that shrinks would kill the process with SIGBUS.
 #pragma once
 
 #include <sys/stat.h>
@@ -34,7 +34,7 @@ class Descriptor {
 // A regular file that is open for reading. Reads are thread-safe, because each has its own offset.
 class File {
  public:
-  // Opens a path that the user gave, and follows links. Throws io, without blocking, if it is a pipe, device, socket or folder.
+  // Opens a path that the user gave, and follows links. Throws io, without blocking, if the path is a pipe, device, socket or folder.
   static File open(const std::string& path);
   // Opens a file in a model's folder. A link that leads out of the folder is an error (the rules are at Folder::open()).
   static File open_in_folder(const std::string& path);
@@ -49,8 +49,8 @@ class File {
   // Returns the whole file as text. Throws model_format if it is larger than `limit` bytes.
   std::string read_all(std::uint64_t limit) const;
   // Throws io if the file's contents may have changed since it was opened: its size or modification time differs, or its inode was changed
-  // (st_ctime) by something other than a new link, name, owner or mode. So a file that is rewritten in place and gets its old
-  // modification time back is noticed.
+  // (st_ctime) by something other than a new link, name, owner or mode. The check of st_ctime finds a file that was rewritten in place and
+  // then given its old modification time.
   void require_unchanged() const;
 
  private:
@@ -59,7 +59,7 @@ class File {
 
   Descriptor descriptor_;
   std::string path_;
-  struct stat opened_{};  // as it was when the file was opened
+  struct stat opened_{};  // the file's status when it was opened
 };
 
 // A model's folder, kept open. Its files are opened by their bare names, relative to the open folder.
@@ -69,7 +69,7 @@ class Folder {
 
   const std::string& path() const { return path_; }
   bool has(const std::string& name) const;
-  std::vector<std::string> names() const;  // at most 1,000 names, sorted, for messages
+  std::vector<std::string> names() const;  // returns up to 1,000 names of the folder's entries, sorted, for error messages
   // Opens a file of the folder. A link may lead to a file in the same folder, or in the "blobs" folder beside "snapshots" (the layout of
   // the Hugging Face cache). Any other link is refused, so that a downloaded folder cannot make the engine open files outside of it.
   File open(const std::string& name) const;
@@ -81,7 +81,7 @@ class Folder {
   std::string path_;
 };
 
-// Returns the folder and the bare name of a path: "a/b" is in "a", "b" in ".".
+// Returns the folder and the bare name of a path: {"a", "b"} for "a/b", and {".", "b"} for "b".
 std::pair<std::string, std::string> folder_and_name(const std::string& path);
 
 // Returns whether the path is a folder; false if it cannot be inspected.

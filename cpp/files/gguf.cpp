@@ -16,9 +16,9 @@ namespace {
 
 enum class Type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 
-// The smallest number of bytes of a metadata entry: length of the key, one character, type, a value of one byte.
+// The smallest number of bytes in a metadata entry: length of the key, one character, type, a value of one byte.
 constexpr std::uint64_t kLeastKey = 8 + 1 + 4 + 1;
-// The smallest number of bytes of a tensor entry: length of the name, one character, number of dimensions, one dimension, format, offset.
+// The smallest number of bytes in a tensor entry: length of the name, one character, number of dimensions, one dimension, format, offset.
 constexpr std::uint64_t kLeastTensor = 8 + 1 + 4 + 8 + 4 + 8;
 constexpr std::uint64_t kNumbersAtOnce = 16'384;
 constexpr std::string_view kAlignmentKey = "general.alignment";
@@ -256,7 +256,7 @@ class Parser {
     tensor.bytes = *bytes;
 
     const std::uint64_t at = read_.position();
-    tensor.offset = read_.take<std::uint64_t>();  // relative to the start of the data, until place_tensors() knows where that is
+    tensor.offset = read_.take<std::uint64_t>();  // from the start of the data; place_tensors() changes it to the start of the file
     if (tensor.offset % alignment_ != 0) read_.fail(at, "its offset ", tensor.offset, " is not a multiple of the alignment ", alignment_);
     header_.tensors.push_back(std::move(tensor));
     offset_at_.push_back(at);
@@ -278,8 +278,9 @@ class Parser {
     return {format->block, format->block_bytes};
   }
 
-  // Writers use the id of Q2_0 for groups of 64 weights (ggml) or of 128 weights, and the file does not say which. The sizes tell: if
-  // groups of 128 make every Q2_0 tensor end where the next tensor begins, and groups of 64 do not, all Q2_0 tensors have groups of 128.
+  // Writers use the id of Q2_0 for groups of 64 weights (ggml) or of 128 weights, and the file does not say which. The group size follows
+  // from the tensors' offsets: if groups of 128 make every Q2_0 tensor end where the next tensor begins, and groups of 64 do not, all Q2_0
+  // tensors have groups of 128.
   void widen_q2_0() {
     const GgufFormat& wide = wide_q2_0();
     std::vector<std::uint64_t> begins;
@@ -308,10 +309,10 @@ class Parser {
   }
 
   // Makes the tensors' offsets relative to the start of the file, and checks them. Holes between tensors are allowed, because some writers
-  // align to more than general.alignment, and tools that drop a tensor leave its space. Overlaps are errors: in some published
-  // quantizations, each tensor had too few bytes, so that its last rows were read from the next tensor.
+  // align to more than general.alignment, and tools that drop a tensor leave its space. Overlaps are errors, because in some published
+  // quantizations each tensor had too few bytes, so that its last rows would come from the next tensor.
   void place_tensors() {
-    const auto data = checked_align(read_.position(), alignment_);  // always has a value, because the header ends far below 2^64
+    const auto data = checked_align(read_.position(), alignment_);  // does not overflow, because the header ends far below 2^64
     for (std::size_t i = 0; i < header_.tensors.size(); ++i) {
       TensorInfo& tensor = header_.tensors[i];
       read_.enter("tensor " + tensor.name);
@@ -324,7 +325,7 @@ class Parser {
       tensor.offset = *begin;
     }
     // The tensor list and the alignment determine where the data begins. If the number of tensors or the alignment were wrong, each tensor
-    // would silently get the bytes of another tensor. Both are right if the last tensor ends at the end of the file, so this is checked.
+    // would silently get the bytes of another tensor. Both are right if the last tensor ends at the end of the file.
     std::uint64_t end = *data;
     for (const TensorInfo& tensor : header_.tensors) end = std::max(end, tensor.offset + tensor.bytes);
     if (file_.size() > end && file_.size() - end >= alignment_) {
@@ -349,9 +350,9 @@ class Parser {
   ByteReader read_;
   std::uint32_t file_index_;
   std::uint64_t alignment_ = 32, alignment_at_ = 0;
-  std::vector<const GgufFormat*> formats_;  // of each tensor; null for formats of core/formats.def
-  std::vector<std::int64_t> value_counts_;  // of each tensor
-  std::vector<std::uint64_t> offset_at_;    // where in the header each tensor's offset stands, for errors
+  std::vector<const GgufFormat*> formats_;  // the format of each tensor; null if it is in core/formats.def
+  std::vector<std::int64_t> value_counts_;  // the number of values in each tensor
+  std::vector<std::uint64_t> offset_at_;    // the file position of each tensor's offset field, for errors
   GgufHeader header_;
 };
 

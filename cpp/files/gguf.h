@@ -15,10 +15,10 @@ namespace pumice::files {
 struct GgufHeader {
   std::uint32_t version = 0;
   Metadata::Entries entries;
-  std::vector<TensorInfo> tensors;  // offsets from the start of the file
+  std::vector<TensorInfo> tensors;  // TensorInfo::offset counts from the start of the file
 };
 
-// Reads and checks everything before the weights: types, ranges, and that each tensor is aligned, lies inside the file and shares no byte
+// Reads everything before the weights. Checks types and ranges, and that each tensor is aligned, lies inside the file and shares no byte
 // with another tensor. Sets TensorInfo::file of each tensor to `file_index`.
 GgufHeader read_gguf_header(const File& file, std::uint32_t file_index);
 

@@ -1,8 +1,8 @@
 // Sources of ids, names, sizes and layouts: ggml-common.h and ggml-quants.c of ggml-org/llama.cpp; gguf-py constants.py and quants.py. The
 // wide Q2_0: ggml-common.h of PrismML's fork, which wrote the Bonsai files.
 //
-// In IQ formats a code chooses a vector of 4 or 8 values (iq_grids.h), which signs and scales multiply. Each weight is one of at most 16
-// small integers times a scale, so a format with a table holds it exactly.
+// In the IQ formats a code is the index of a vector of 4 or 8 values (iq_grids.h). Signs and scales multiply these values. So each weight
+// is one of at most 16 small integers times a scale. A format whose codes are indices of a table of these integers holds it exactly.
 #include "files/gguf_formats.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ using blocks::load;
 constexpr int kSuper = blocks::kSuper;
 using BlockCodes = std::array<std::uint8_t, kSuper>;
 
-// ---------------------------------------------------------------- blocks that are written
+// ---------------------------------------------------------------- functions that write blocks
 // Writes a block of IQ1_E or IQ2_E. `scales` has the 4-bit scales of 16 sub-blocks in 8 bytes.
 void write_three_bits(std::uint16_t d, BlockBytes scales, const BlockCodes& codes, std::uint8_t* out) {
   blocks::store_u16(out, d);
@@ -71,29 +71,30 @@ void write_q4_0(BlockBytes d, int n, const Value& value, std::uint8_t* out) {
 }
 
 // ---------------------------------------------------------------- vectors
-// Writes the codes of a vector of eight values: entry `vector` of an IQ2 grid, with bit i of `signs` as the sign of value i.
+// Writes the codes of a vector of eight values. `vector` is an entry of an IQ2 grid. Value i is negative if bit i of `signs` is set.
 void put_eight(int vector, int signs, std::uint8_t* codes) {
   for (int i = 0; i < 8; ++i) codes[i] = static_cast<std::uint8_t>((vector >> (2 * i) & 3) | (signs >> i & 1) << 2);
 }
-// The same for two vectors of four values, which are entries of an IQ3 grid.
+// Writes the codes of two vectors of four values, which are entries of an IQ3 grid. Value i of the eight is negative if bit i of `signs` is
+// set.
 void put_four_twice(int first, int second, int signs, std::uint8_t* codes) {
   for (int i = 0; i < 8; ++i) {
     const int vector = i < 4 ? first : second;
     codes[i] = static_cast<std::uint8_t>((vector >> (3 * (i % 4)) & 7) | (signs >> i & 1) << 3);
   }
 }
-// Files store seven signs of eight. The number of minus signs is even.
+// Returns eight signs. Files store seven of them; the eighth makes the number of minus signs even.
 int eight_signs(std::uint32_t seven) {
   seven &= 127;
   return static_cast<int>(seven | static_cast<std::uint32_t>(__builtin_popcount(seven) & 1) << 7);
 }
-// Sets number i of the 4-bit numbers at `scales`, which were 0.
+// Sets number i of the 4-bit numbers at `scales`. The number must be 0 before.
 void put_scale(std::uint8_t* scales, int i, std::uint32_t scale) {
   scales[i / 2] = static_cast<std::uint8_t>(scales[i / 2] | scale << (i % 2 * 4));
 }
 
 // ---------------------------------------------------------------- IQ2 and IQ3
-// Block: f16 d; for each 32 weights four indices of one byte, then 32 bits: four times seven signs, and a 4-bit scale s.
+// Block: f16 d; for each 32 weights four indices of one byte, then 32 bits with four times seven signs and a 4-bit scale s.
 // Weight: d * (0.5 + s) / 4 * value.
 void expand_iq2_xxs(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
@@ -107,7 +108,8 @@ void expand_iq2_xxs(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), scales, codes, out);
 }
 
-// Block: f16 d; for each 8 weights 16 bits: a 9-bit index and seven signs; a 4-bit scale of each 16 weights. Weight as in IQ2_XXS.
+// Block: f16 d; for each 8 weights 16 bits with a 9-bit index and seven signs; for each 16 weights a 4-bit scale s.
+// Weight: d * (0.5 + s) / 4 * value.
 void expand_iq2_xs(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   for (int v = 0; v < 32; ++v) {
@@ -117,7 +119,8 @@ void expand_iq2_xs(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), block + 66, codes, out);
 }
 
-// Block: f16 d; the low eight bits of 32 indices; 32 bytes of signs; the top two bits of the indices; scales and weight as in IQ2_XS.
+// Block: f16 d; the low eight bits of 32 indices; 32 bytes of signs; the top two bits of the indices; for each 16 weights a 4-bit scale s.
+// Weight: d * (0.5 + s) / 4 * value.
 void expand_iq2_s(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   for (int v = 0; v < 32; ++v) {
@@ -127,7 +130,8 @@ void expand_iq2_s(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), block + 74, codes, out);
 }
 
-// Block: f16 d; 64 indices of one byte; for each 32 weights 32 bits as in IQ2_XXS. Weight: d * (0.5 + s) / 2 * value.
+// Block: f16 d; 64 indices of one byte; for each 32 weights 32 bits with four times seven signs and a 4-bit scale s.
+// Weight: d * (0.5 + s) / 2 * value.
 void expand_iq3_xxs(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   std::uint8_t scales[4] = {};
@@ -141,7 +145,7 @@ void expand_iq3_xxs(BlockBytes block, std::uint8_t* out) {
   write_four_bits(load<std::uint16_t>(block), scales, codes, out);
 }
 
-// Block: f16 d; the low eight bits of 64 indices; their ninth bits; 32 bytes of signs; a 4-bit scale s of each 32 weights.
+// Block: f16 d; the low eight bits of 64 indices; the ninth bits of the indices; 32 bytes of signs; for each 32 weights a 4-bit scale s.
 // Weight: d * (1 + 2 s) * value.
 void expand_iq3_s(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
@@ -154,11 +158,11 @@ void expand_iq3_s(BlockBytes block, std::uint8_t* out) {
 }
 
 // ---------------------------------------------------------------- IQ1
-// Writes the codes of entry `index` of the IQ1 grid, from whose values 1/8 is subtracted or to which it is added.
+// Writes the codes of entry `index` of the IQ1 grid. The codes say that 1/8 is subtracted from each value (if `minus`) or added to it.
 void put_delta(int index, bool minus, std::uint8_t* codes) { put_eight(kGridIq1[index], minus ? 255 : 0, codes); }
 
-// Block: f16 d; the low eight bits of 32 indices; for each 32 weights 16 bits: the top three bits of four indices, a 3-bit scale s, and
-// whether 1/8 is subtracted. Weight: d * (2 s + 1) * (value - 1/8) or (value + 1/8).
+// Block: f16 d; the low eight bits of 32 indices; for each 32 weights 16 bits with the top three bits of four indices, a 3-bit scale s, and
+// a bit that is set if 1/8 is subtracted. Weight: d * (2 s + 1) * (value - 1/8), or d * (2 s + 1) * (value + 1/8).
 void expand_iq1_s(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   std::uint8_t scales[8] = {};
@@ -171,8 +175,8 @@ void expand_iq1_s(BlockBytes block, std::uint8_t* out) {
   write_three_bits(load<std::uint16_t>(block), scales, codes, out);
 }
 
-// Block: the low eight bits of 32 indices; for each index 4 bits: its top three bits, and whether 1/8 is subtracted; four times 16 bits:
-// 3-bit scales of four times 16 weights, and 4 bits of d. Weight as in IQ1_S.
+// Block: the low eight bits of 32 indices; for each index 4 bits with its top three bits and a bit that is set if 1/8 is subtracted; four
+// words of 16 bits, each with the 3-bit scales of four sub-blocks of 16 weights, and 4 bits of d. Weight as in IQ1_S.
 void expand_iq1_m(BlockBytes block, std::uint8_t* out) {
   BlockCodes codes;
   std::uint8_t scales[8] = {};
@@ -190,8 +194,8 @@ void expand_iq1_m(BlockBytes block, std::uint8_t* out) {
 }
 
 // ---------------------------------------------------------------- values of one or two bits
-// Block: 48 bytes with five codes in base 3 each, 4 bytes with four, f16 d. A byte b is a fraction of 256: code n is the integer part of
-// 3 * fraction(b * 3^n / 256). Weight: d * (code - 1).
+// Block: 48 bytes with five codes from 0 to 2 each, 4 bytes with four codes each, f16 d. Code n of a byte b is digit n of b / 256 in base
+// 3: the integer part of 3 * fraction(b * 3^n / 256). Weight: d * (code - 1).
 void expand_tq1_0(BlockBytes block, std::uint8_t* out) {
   std::uint8_t pairs[64] = {};
   int weight = 0;
@@ -213,7 +217,7 @@ void expand_tq1_0(BlockBytes block, std::uint8_t* out) {
 // Block: codes of 2 bits as in Q2_K, f16 d. Weight: d * (code - 1).
 void expand_tq2_0(BlockBytes block, std::uint8_t* out) { write_ternary(load<std::uint16_t>(block + 64), block, out); }
 
-// Block: f16 d, one bit for each weight, which is d or -d.
+// Block: f16 d, one bit for each weight. A weight is d if its bit is set, else -d.
 void expand_q1_0(BlockBytes block, std::uint8_t* out) {
   write_q4_0(block, 128, [&](int i) { return 2 * (block[2 + i / 8] >> (i % 8) & 1) - 1; }, out);
 }
@@ -225,8 +229,8 @@ void expand_q2_0(BlockBytes block, std::uint8_t* out) {
 }
 
 // ---------------------------------------------------------------- NVFP4
-// Block: an E4M3 scale of each 16 weights; for each of these 8 bytes: the codes of weights j and 8 + j in byte j. Weight: scale * e2m1.
-// The sign bit of a scale is not used. Scales are halved, because kE2m1Values are doubled.
+// Block: an E4M3 scale for each 16 weights; then 8 bytes for each 16 weights, with the codes of weights j and 8 + j in byte j. Weight:
+// scale * value of the E2M1 code. The sign bit of a scale is not used. Scales are halved, because kE2m1Values are doubled.
 void expand_nvfp4(BlockBytes block, std::uint8_t* out) {
   for (int pair = 0; pair < 2; ++pair, out += 24) {
     for (int sub = 0; sub < 2; ++sub) {
@@ -241,7 +245,7 @@ void expand_nvfp4(BlockBytes block, std::uint8_t* out) {
   }
 }
 
-// Formats 31 to 33 and 36 to 38 are repacked forms of other formats, which occur in older files; 4 and 5 were removed in 2023.
+// Formats 31 to 33 and 36 to 38 are repacked forms of other formats and occur in older files. ggml removed 4 and 5 in 2023.
 constexpr GgufFormat kGgufFormats[] = {
     {4, "Q4_2", 16, 10, {}},
     {5, "Q4_3", 16, 12, {}},
@@ -273,11 +277,11 @@ constexpr GgufFormat kGgufFormats[] = {
 };
 constexpr GgufFormat kWideQ2_0 = {42, "Q2_0", 128, 34, Format::Q4_0, expand_q2_0<128>};
 
-// Numbers that rows of a tensor are multiplied by: float `first row / rows` of a tensor.
+// Where to find the factors that a tensor's rows are multiplied by: floats in another tensor. Row r has factor number r / `rows`.
 struct Factors {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;
-  std::int64_t rows = 0;  // rows with the same factor; 0: no factors
+  std::int64_t rows = 0;  // number of successive rows with the same factor; 0 if there are no factors
 };
 
 // Reads the rows of a tensor of a GGUF file, and writes them in another format.
@@ -296,7 +300,7 @@ class ExpandedRows final : public MadeTensor {
   // The blocks of successive rows follow each other in the file and in `out`, so they are read as one stream.
   void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::uint8_t* out) const override {
     constexpr std::int64_t kBlocksAtOnce = 4096;
-    const std::int64_t blocks = cols_ / format_.block;  // of a row
+    const std::int64_t blocks = cols_ / format_.block;  // number of blocks in a row
     const auto bytes = static_cast<std::size_t>(format_.block_bytes);
     const auto made = static_cast<std::size_t>(row_bytes(*format_.as, format_.block));
     std::vector<std::uint8_t> packed(static_cast<std::size_t>(std::min(kBlocksAtOnce, count * blocks)) * bytes);
@@ -311,7 +315,7 @@ class ExpandedRows final : public MadeTensor {
   }
 
  private:
-  // Multiplies the scales of rows of NVFP4_E, the only format with factors.
+  // Multiplies the scales in rows of NVFP4_E by the rows' factors. No other format has factors.
   void multiply(std::span<const File> files, std::int64_t first, std::int64_t count, std::uint8_t* rows) const {
     constexpr std::int64_t kBlock = 32, kBytes = 24;
     float factor = 0;
@@ -357,7 +361,7 @@ TensorInfo expanded(TensorInfo tensor, const GgufFormat& format) {
 
 void apply_factors(const std::vector<File>& files, std::vector<TensorInfo>& tensors) {
   constexpr std::string_view kWeight = ".weight";
-  std::map<std::string, std::size_t, std::less<>> factors;  // tensors "*.scale" by their names
+  std::map<std::string, std::size_t, std::less<>> factors;  // index in `tensors` of each tensor called "*.scale"
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (tensors[i].name.ends_with(".scale")) factors.emplace(tensors[i].name, i);
   std::set<std::string> unused;

@@ -1,4 +1,5 @@
-// The GGUF formats that are not formats of core/formats.def: some are read as another format, which holds the same weights exactly.
+// The GGUF formats that are not in core/formats.def. Tensors in some of them are converted while they are read, to a format of
+// core/formats.def that holds the same weights exactly.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +17,27 @@ namespace pumice::files {
 struct GgufFormat {
   std::uint32_t id;
   std::string_view name;
-  std::int64_t block, block_bytes;  // weights and bytes of a block
-  std::optional<Format> as;         // the format with the same weights; nothing if the format is no format of weights, or was removed
-  // Writes the weights of one block in the format `as`. Any bytes are a block.
+  std::int64_t block, block_bytes;  // number of weights in a block, and number of bytes
+  // The format to which tensors are converted. Empty if tensors in this format cannot be used, because it holds no weights or GGUF has
+  // dropped it.
+  std::optional<Format> as;
+  // Writes the weights of one block in the format `as`. Cannot fail, because any bytes are a valid block.
   void (*expand)(const std::uint8_t* block, std::uint8_t* out) = nullptr;
 };
 
-// Returns null if GGUF files have no such format, or if it is one of core/formats.def.
+// Returns the format with this id in GGUF files. Returns null if there is none, or if it is in core/formats.def.
 const GgufFormat* gguf_format(std::uint32_t id);
 
-// Q2_0 as some writers have it: groups of 128 weights, under the same id as groups of 64.
+// Returns the form of Q2_0 that some writers use: groups of 128 weights, under the same id as groups of 64.
 const GgufFormat& wide_q2_0();
 
-// Returns `tensor`, whose bytes in the file are in `format`, as a tensor in format.as. Throws invalid_argument if format.as is empty, and
-// model_format if the tensor has more than 2^64 - 1 bytes then.
+// Returns `tensor`, whose bytes in the file are in `format`, as a tensor that is converted to format.as when it is read. Throws
+// invalid_argument if format.as is empty, and out_of_memory if the converted tensor would have 2^63 bytes or more.
 TensorInfo expanded(TensorInfo tensor, const GgufFormat& format);
 
-// NVFP4 tensors "X.weight" have a factor in a tensor "X.scale", or one of each expert: makes their rows times this factor, and leaves out
-// the factors, and the scales of activations ("X.input_scale"), which are not rounded here. `files` are those of the model, for errors.
-// Throws model_format if a factor has another shape or format.
+// An NVFP4 tensor "X.weight" may have a factor, or a factor for each expert, in a tensor "X.scale". From now on its rows are multiplied by
+// the factor when they are read. Removes the factors from `tensors`, and also the scales of activations ("X.input_scale"), because
+// activations are not rounded here. `files` are the files of the model. Throws model_format if a factor has another shape or format.
 void apply_factors(const std::vector<File>& files, std::vector<TensorInfo>& tensors);
 
 }  // namespace pumice::files

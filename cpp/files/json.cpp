@@ -11,7 +11,8 @@
 namespace pumice::files {
 namespace {
 
-// Calls look(i) for each character json[i] outside of strings, until it returns true. Returns that i, or the size of `json`.
+// Calls look(i) for each character json[i] outside of strings, until look() returns true. Returns the i for which look() returned true, or
+// the size of `json`.
 template <class Look>
 std::size_t find_outside_strings(std::string_view json, const Look& look) {
   bool quoted = false;
@@ -23,7 +24,7 @@ std::size_t find_outside_strings(std::string_view json, const Look& look) {
   return json.size();
 }
 
-// Returns where `json` is first nested deeper than allowed. The JSON library does not say where it begins a list or an object.
+// Returns the offset at which `json` is first nested deeper than allowed. The JSON library does not give the offset of a list or an object.
 std::size_t first_too_deep(std::string_view json) {
   int depth = 0;
   return find_outside_strings(json, [&](std::size_t i) {
@@ -137,7 +138,7 @@ class ConfigBuilder : public JsonEvents {
     for (const Frame& frame : frames_) {
       if (!dotted.empty()) dotted += '.';
       dotted += frame.key;
-      if (dotted.size() > kMaxConfigKeyBytes) {  // each value stores its whole name, so names must stay short
+      if (dotted.size() > kMaxConfigKeyBytes) {  // each value stores its whole dotted name, so long names could fill the memory
         fail_at(ErrorKind::model_format, file_, dotted, std::nullopt, "has a name of more than ", kMaxConfigKeyBytes, " bytes");
       }
     }
@@ -192,7 +193,7 @@ class ConfigBuilder : public JsonEvents {
 
 void parse_json(const std::string& file, const std::string& field, std::uint64_t base, std::string_view text, JsonEvents& events) {
   Adapter adapter(file, field, base, text, events);
-  // The parser takes a NUL for the end of the text, and would not read what follows it.
+  // The parser takes a NUL for the end of the text, and would ignore the text after it.
   if (const std::size_t at = text.find('\0'); at != std::string_view::npos)
     fail_at(ErrorKind::model_format, file, field, base + at, "has a NUL character, which JSON does not allow");
   nlohmann::json::sax_parse(text.begin(), text.end(), &adapter);  // returns false only after parse_error(), which throws
@@ -201,13 +202,13 @@ void parse_json(const std::string& file, const std::string& field, std::uint64_t
 namespace {
 
 // Returns `text` with a large number in place of each Infinity outside of strings. JSON has no infinity, but Python's json module writes
-// one as Infinity (time_step_limit of Mamba-2). The number has as many characters, so offsets in errors stay right.
+// infinities as Infinity (time_step_limit of Mamba-2). The number has as many characters as "Infinity", so offsets in errors stay right.
 std::string without_infinities(std::string_view text) {
   constexpr std::string_view kInfinity = "Infinity", kLarge = "1.79e308";
   static_assert(kInfinity.size() == kLarge.size());
   std::string json(text);
   find_outside_strings(json, [&](std::size_t i) {
-    if (std::string_view(json).substr(i).starts_with(kInfinity)) json.replace(i, kLarge.size(), kLarge);  // as long, so nothing moves
+    if (std::string_view(json).substr(i).starts_with(kInfinity)) json.replace(i, kLarge.size(), kLarge);  // does not change the length
     return false;
   });
   return json;

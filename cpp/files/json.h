@@ -12,7 +12,7 @@
 
 namespace pumice::files {
 
-using JsonScalar = std::variant<std::monostate, bool, std::int64_t, std::uint64_t /* above the largest int64 */, double, std::string>;
+using JsonScalar = std::variant<std::monostate, bool, std::int64_t, std::uint64_t /* only above 2^63 - 1 */, double, std::string>;
 
 class JsonEvents {
  public:
@@ -26,7 +26,7 @@ class JsonEvents {
 };
 
 // Parses `text` and calls `events`. Throws model_format if the text is not JSON or is nested deeper than kMaxJsonDepth. `base` is the
-// offset of the text in the file, which is added to offsets in errors.
+// offset of the text in the file. It is added to the offsets in errors.
 void parse_json(const std::string& file, const std::string& field, std::uint64_t base, std::string_view text, JsonEvents& events);
 
 // Parses config.json into flat entries with dotted keys: {"rope": {"factor": 2}} becomes the entry "rope.factor". A list of scalars of one

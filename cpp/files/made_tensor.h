@@ -1,5 +1,5 @@
-// A matrix that no file has as it is: another library packed it, and its rows are made from several tensors while they are read, or its
-// format is read as another one (gguf_formats.h).
+// A matrix whose rows are made while they are read, because the files do not have them in a format of core/formats.def. Either another
+// library packed the matrix into several tensors (files/schemes/), or its GGUF format is converted to another one (gguf_formats.h).
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ class MadeTensor {
   MadeTensor& operator=(const MadeTensor&) = delete;
   virtual ~MadeTensor() = default;
 
-  // Writes rows [first, first + count), in the format of the TensorInfo, to `out`. `files` are those of the model. Thread-safe. Throws io,
-  // and model_format with the names of tensor and row if a number of the file cannot be.
+  // Writes rows [first, first + count), in the format of the TensorInfo, to `out`. `files` are the files of the model. Thread-safe. Throws
+  // io, and model_format with the names of tensor and row if a number in a file is not allowed (an infinite scale, for example).
   virtual void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::uint8_t* out) const = 0;
 
   std::string packing;    // how the weights are packed: "AWQ, 4 bits, groups of 128", "IQ2_XXS"
-  std::string not_exact;  // why no format of pumice holds the weights exactly, so that they are F32; empty if one does
+  std::string not_exact;  // why no format of pumice holds the weights exactly, so that the rows are F32; empty if a format does
 };
 
 }  // namespace pumice::files

@@ -12,7 +12,7 @@
 
 namespace pumice::files {
 
-// A list of strings in one buffer, so that a vocabulary of 262,144 words takes two allocations.
+// A list of strings in one buffer, so that a vocabulary of 262,144 words needs few allocations.
 class StringList {
  public:
   void reserve(std::size_t strings) { ends_.reserve(strings); }
@@ -33,7 +33,8 @@ class StringList {
   std::vector<std::size_t> ends_;
 };
 
-// A list of config.json whose items are no scalars of one type, or an object without members. Items and their members have dotted keys.
+// The value of a key of config.json whose value is a list that is not all scalars of one type, or an object without members. The items of
+// such a list have entries of their own, with dotted keys.
 struct Nested {
   bool list = false;
   std::size_t items = 0;
@@ -41,17 +42,17 @@ struct Nested {
 };
 
 using Value = std::variant<std::monostate,  // null in config.json
-                           bool, std::int64_t, std::uint64_t /* only above the largest int64 */, double, std::string, std::vector<bool>,
+                           bool, std::int64_t, std::uint64_t /* only above 2^63 - 1 */, double, std::string, std::vector<bool>,
                            std::vector<std::int32_t> /* GGUF integers of 32 bits and fewer */, std::vector<std::int64_t>,
                            std::vector<float> /* GGUF */, std::vector<double>, StringList, Nested>;
 
-// Returns a key as error messages name it: JSON allows an empty key, which is shown as "".
+// Returns a key in the form that error messages use. An empty key, which JSON allows, becomes "" with its quotation marks.
 std::string field_of(std::string_view key);
 std::string type_name(const Value& value);  // returns the type in words: "an integer", "a list of 3 strings"
 
 // Strings are stored with the bytes of the file, but string() and strings() return valid UTF-8 or throw. Getters return an empty optional
-// if the key is missing or its value is null. They throw model_format if the value has another type or is an object (with the file, the
-// key, and the found and the needed type), or if a number is not finite.
+// if the key is missing or its value is null. They throw model_format if the value has another type or is an object, or if a number is not
+// finite. The error has the file, the key, the type that was found and the type that is needed.
 class Metadata {
  public:
   using Entries = std::map<std::string, Value, std::less<>>;
@@ -76,8 +77,8 @@ class Metadata {
 
  private:
   [[noreturn]] void wrong_type(std::string_view key, const Value& found, const char* needed) const;
-  // Returns nullptr if the key is missing or its value is null. Throws if it is an object with members, whose keys are dotted: the key
-  // itself has no value then, and would look as if it were missing.
+  // Returns nullptr if the key is missing or its value is null. Throws if the key is the name of an object with members. Such a key has no
+  // entry of its own, because only its members have entries, so without this check it would seem to be missing.
   const Value* present(std::string_view key, const char* needed) const;
   double finite(std::string_view key, double number) const;
   std::string utf8(std::string_view key, std::string_view text) const;

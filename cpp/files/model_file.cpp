@@ -55,19 +55,19 @@ std::string beginning(const File& file) {
 }
 
 const Beginning* known_other(std::string_view bytes) {
-  // A safetensors file begins with a length of 8 bytes, which may look like the beginning of another kind of file.
+  // A safetensors file begins with the length of its header in 8 bytes. By chance they may equal the beginning of another kind of file.
   if (bytes.size() > 8 && bytes[8] == '{') return nullptr;
   const auto found = std::ranges::find_if(kOtherFiles, [&](const Beginning& other) { return bytes.starts_with(other.bytes); });
   return found == std::end(kOtherFiles) ? nullptr : found;
 }
 
-// What the name of a part says: "model-00002-of-00003.gguf" is part 2 of 3.
+// The fields of a part's file name. In "model-00002-of-00003.gguf" the stem is "model", the number 2 and the count 3.
 struct PartName {
   std::string stem;
   std::int64_t number = 0, count = 0;
 };
 std::optional<PartName> part_name(std::string_view name, std::string_view suffix) {
-  constexpr std::size_t kTail = 1 + 5 + 4 + 5;  // -00002-of-00003
+  constexpr std::size_t kTail = 1 + 5 + 4 + 5;  // length of "-00002-of-00003"
   if (!name.ends_with(suffix)) return std::nullopt;
   name.remove_suffix(suffix.size());
   if (name.size() < kTail) return std::nullopt;
@@ -352,7 +352,8 @@ std::size_t ModelFile::index_of(const TensorInfo& tensor) const {
   return static_cast<std::size_t>(own - contents_->tensors.data());
 }
 
-// Rows are made as wholes, so a read that begins or ends in a row takes a part of what is made.
+// Only whole rows can be made. If the bytes begin or end inside a row, the whole rows are made in a buffer, and the bytes are copied from
+// there.
 void ModelFile::read_made(const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, std::uint8_t* out) const {
   if (count == 0) return;
   const auto row = static_cast<std::uint64_t>(row_bytes(*tensor.format, tensor.shape.back()));

@@ -1,6 +1,6 @@
-// A model on disk. ModelFile gives callers the same view of GGUF files (also split ones) and safetensors folders (also sharded ones). It
-// checks everything before a caller sees it, and nothing else reads weights. A ModelFile does not change, except for the sums of bytes that
-// were read. Reads are thread-safe.
+// A model on disk. ModelFile has the same interface for GGUF files (also split ones) and safetensors folders (also sharded ones). open()
+// checks everything but the weights themselves. Weights are read only through this class. A ModelFile does not change after it was opened,
+// except for the sums of the bytes that were read. Reads are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,12 @@ class ModelFile {
   // Opens a .safetensors file that has no metadata. The caller must know its configuration. Throws as open() does.
   static std::shared_ptr<const ModelFile> open_weights(const std::string& path);
 
-  // Returns a view of the same open files that sums the bytes that are read through it. Each load of a model uses its own view, so that the
-  // sums describe the weights of that model.
+  // Returns a view of the same open files. It sums the bytes that are read through it (read_sums.h). Each load of a model uses its own
+  // view, so that the sums describe the weights of that model.
   std::shared_ptr<const ModelFile> summed() const;
-  // Returns the sums of this view, or null if it has none. ReadSums numbers the tensors as tensors() does.
+  // Returns the sums of this view, or null if summed() did not make this view. The indices of ReadSums are those of tensors().
   const ReadSums* sums() const { return sums_.get(); }
-  // Stops summing: the sums are those of what was read so far.
+  // Stops summing. Bytes that are read later do not change the sums.
   void finish_sums() const {
     if (sums_) sums_->finish();
   }
@@ -46,7 +46,7 @@ class ModelFile {
   Kind kind() const { return contents_->kind; }
   std::uint64_t size_bytes() const;                                       // bytes of all weight files
   std::uint32_t gguf_version() const { return contents_->gguf_version; }  // 0 for safetensors
-  // The library that packed the matrices of a safetensors folder, if tensors() has them as this engine reads them; else empty.
+  // The name of the library that packed matrices of a safetensors folder (schemes.def), if tensors() has them unpacked. Else empty.
   const std::string& scheme() const { return contents_->scheme; }
 
   // tensors() returns the tensors in the order of the files. find() returns the tensor with this name, or null.
@@ -55,7 +55,8 @@ class ModelFile {
 
   // Reads bytes [offset, offset + count) of a tensor of this file to `out`. Throws io if the file has become too short.
   void read(const TensorInfo& tensor, std::uint64_t offset, std::uint64_t count, std::uint8_t* out) const;
-  // Returns all values as float32. Throws unsupported_model if there are no kernels for the format, and numeric for NaN and infinities.
+  // Returns all values as float32. Throws unsupported_model if there are no kernels for the format, and numeric if a value is NaN or
+  // infinite.
   std::vector<float> read_floats(const TensorInfo& tensor) const;
   // Returns the tensor's format. Throws unsupported_model, with the names of format and tensor, if there are no kernels for the format.
   Format format(const TensorInfo& tensor) const;
@@ -80,9 +81,9 @@ class ModelFile {
     std::uint32_t gguf_version = 0;
     std::vector<File> files;
     std::vector<TensorInfo> tensors;
-    std::vector<std::uint32_t> by_name;  // indices of the tensors in the order of their names, for find()
+    std::vector<std::uint32_t> by_name;  // indices of the tensors, sorted by name, for find()
     Metadata metadata;
-    Metadata hf_quant_config;  // of folders that have such a file beside config.json
+    Metadata hf_quant_config;  // the contents of hf_quant_config.json; empty if there is no such file beside config.json
     std::string json_text;
     std::string scheme;
   };

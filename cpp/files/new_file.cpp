@@ -24,7 +24,7 @@
 namespace pumice::files {
 namespace {
 
-constexpr int kMostLinks = 40;  // Linux follows at most this many links, too
+constexpr int kMostLinks = 40;  // number of links that are followed; Linux has the same limit
 constexpr const char* kUnwritable = "cannot be written";
 
 template <class Call>
@@ -34,12 +34,12 @@ auto without_interruption(const Call& call) {
   return result;
 }
 
-// Returns the beginning of the names of partial files. They are called NAME.PID-NUMBER.part, where a long NAME is cut so that the result is
-// not too long for a file name.
+// Returns the beginning of the names of partial files: "NAME.". Partial files are called NAME.PID-NUMBER.part. A long NAME is cut, so that
+// this is not too long for a file name.
 std::string part_stem(const std::string& name) { return name.substr(0, 200) + "."; }
 
-// Returns the id of the process that writes (or wrote) a partial file, which is part of the file's name. Returns nothing if `entry` is not
-// the name of a partial file.
+// Returns the id of the process that writes (or wrote) the partial file `entry`. The id is in the file's name. Returns nothing if `entry`
+// is not the name of a partial file.
 std::optional<pid_t> writer_of(std::string_view entry, std::string_view stem) {
   constexpr std::string_view kEnd = ".part";
   if (!entry.starts_with(stem) || !entry.ends_with(kEnd) || entry.size() < stem.size() + kEnd.size()) return std::nullopt;
@@ -76,7 +76,7 @@ NewFile::~NewFile() {
   if (!part_.empty() && process_ == ::getpid()) ::unlinkat(folder_.get(), part_.c_str(), 0);
 }
 
-// Follows links, and sets folder_ and name_. The folder is kept open, so that the file gets into the right folder even if folders are
+// Follows links, and sets folder_ and name_. The folder is kept open, so that the file is written to this folder even if folders are
 // renamed meanwhile.
 void NewFile::find_place() {
   std::string path = path_;
@@ -92,7 +92,7 @@ void NewFile::find_place() {
     folder_ = std::move(next);
     std::array<char, 4096> target;
     const ssize_t length = ::readlinkat(folder_.get(), name_.c_str(), target.data(), target.size());
-    if (length < 0) return;  // it is not a link
+    if (length < 0) return;  // folder_/name_ is not a link
     path.assign(target.data(), static_cast<std::size_t>(length));
   }
   fail_io(path_, kUnwritable, ELOOP);
@@ -109,8 +109,8 @@ void NewFile::refuse_what_is_there() const {
     fail_at(ErrorKind::io, path_, "", std::nullopt, "is ", kind_of(found.st_mode),
             "; a file is written to a new name, or in the place of a plain file");
   }
-  // Another writer may have replaced the file meanwhile. So this checks only that there is a file of that name, and not that it is the file
-  // that stat() found.
+  // Only checks that there is a file of that name. It might not be the file that stat() found, because another writer may have replaced
+  // that file meanwhile.
   if (::fstatat(folder_.get(), name_.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0)
     fail_at(ErrorKind::io, path_, "", std::nullopt, "leads to a file that has no name, which cannot be replaced");
   if (os::is_mount_point(folder_.get(), name_))
@@ -118,8 +118,8 @@ void NewFile::refuse_what_is_there() const {
   if (::faccessat(folder_.get(), name_.c_str(), W_OK, AT_EACCESS) != 0) fail_io(path_, kUnwritable, errno);
 }
 
-// Removes the partial files of processes that were killed. The process ids of other machines or containers are not known here, but their
-// partial files are kept, because the processes that write them hold locks on them.
+// Removes the partial files of processes that were killed. A process on another machine or in another container looks as if it were killed,
+// because its id is not known here. Its partial file is kept, because that process holds a lock on the file.
 void NewFile::remove_old_parts() const {
   const int listed = ::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const auto close = [](DIR* folder) { ::closedir(folder); };

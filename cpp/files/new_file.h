@@ -1,4 +1,4 @@
-// Writes a file that appears complete or not at all. Until it appears, a file that was there before stays.
+// Writes a file that appears at its path complete or not at all. Until then, an older file at that path stays.
 #pragma once
 
 #include <sys/types.h>
@@ -13,10 +13,10 @@ namespace pumice::files {
 
 class NewFile {
  public:
-  // `path` must lead to nothing, or to a plain file, which finish() replaces. Links are followed, and are not replaced themselves. `bytes`
-  // is the number of bytes that will be written, if it is known; space for them is reserved on the disk. Throws io, and leaves no file
-  // behind, if `path` is a folder, pipe, socket or device, if the file is write-protected or a mount point, or if the folder or the disk
-  // does not accept such a file.
+  // There must be nothing at `path`, or a plain file, which finish() replaces. Links are followed, and are not replaced themselves. `bytes`
+  // is the number of bytes that will be written, for which space is reserved on the disk, or 0 if it is not known. Throws io, and leaves no
+  // file behind, if `path` is a folder, pipe, socket or device, if the file is write-protected or a mount point, or if the folder or the
+  // disk does not accept such a file.
   explicit NewFile(const std::string& path, std::uint64_t bytes = 0);
   ~NewFile();  // leaves no file behind if finish() has not succeeded
   NewFile(const NewFile&) = delete;
@@ -36,11 +36,11 @@ class NewFile {
   void reserve(std::uint64_t bytes) const;
   void take_place();
 
-  const std::string path_;  // as given, for messages
-  const pid_t process_;     // the process that made this object; in a child of fork(), the destructor removes no file
+  const std::string path_;  // the path that the caller gave
+  const pid_t process_;     // the process that made this object; the destructor removes no file in a child of fork()
   Descriptor folder_, file_;
   std::string name_;  // name of the finished file in folder_
-  std::string part_;  // name of the partial file in folder_; empty if the file has no name, and so vanishes with the process
+  std::string part_;  // name of the partial file in folder_; empty if the file has no name yet, so that it vanishes with the process
 };
 
 // The system call that makes the file. Tests replace it by a function that cannot make files without a name.

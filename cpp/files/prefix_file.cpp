@@ -14,7 +14,7 @@ constexpr std::string_view kMagic = "pumiceKV";
 constexpr std::uint32_t kVersion = 3;
 constexpr std::uint64_t kFixed = 64, kMostMadeBy = 4096, kMostBytes = std::uint64_t{1} << 40;
 
-// Returns the offset of the first page, or nothing if it is too large for any file.
+// Returns the offset of the first page, or nothing if the offset would overflow.
 std::optional<std::uint64_t> head_bytes(std::uint64_t made_by, std::uint64_t tokens, std::uint64_t pages) {
   const auto ids = checked_mul<std::uint64_t>(tokens, 4), sums = checked_mul<std::uint64_t>(pages + 1, 8);
   if (!ids || !sums) return {};
@@ -124,7 +124,7 @@ void PrefixWriter::write(std::span<const std::uint8_t> pages) {
 }
 
 void PrefixWriter::write_state(std::span<const std::uint8_t> state) {
-  if (head_.page_bytes == 0) sums_.resize(head_.pages());  // pages without bytes are not written
+  if (head_.page_bytes == 0) sums_.resize(head_.pages());  // write() is not called for pages of 0 bytes; their checksums are 0
   require(sums_.size() == head_.pages() && state.size() == head_.state_bytes, "a prefix of ", head_.pages(), " pages was given ",
           sums_.size(), " and a state of ", state.size(), " bytes, not ", head_.state_bytes);
   file_.write(bytes() - head_.state_bytes, state);

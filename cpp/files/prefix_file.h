@@ -9,9 +9,9 @@
 //   32  number of tokens, u64
 //   40  size of the state in bytes, u64; 0 if the model has none
 //   48  size of a page in bytes, u64
-//   56  checksum of the head, u64: of the 56 bytes before this field, then of the bytes from 64 to the first page
-//   64  made_by; ids, i32 each; a checksum for each page and one for the state, u64; zeros up to a multiple of 64; then the pages, of
-//       kPageTokens positions each, and the state after the last token
+//   56  checksum of the head, u64. The head is the 56 bytes before this field and the bytes from 64 to the first page
+//   64  made_by; ids, i32 each; a checksum for each page and a checksum for the state, u64 each; zeros up to a multiple of 64; then the
+//       pages, of kPageTokens positions each, and the state after the last token
 // Numbers are little-endian. A change of a field, or of the contents of a page, needs a higher version.
 #pragma once
 
@@ -27,15 +27,16 @@ namespace pumice::files {
 
 struct PrefixHead {
   std::uint64_t model = 0;  // engine::Model::fingerprint()
-  std::string made_by;      // in words: everything besides the model that the pages' bytes depend on
+  std::string made_by;      // text that names everything besides the model that the pages' bytes depend on
   std::vector<std::int32_t> ids;
-  std::uint64_t page_bytes = 0, state_bytes = 0;  // 0: the model has no keys and values, or no state
+  std::uint64_t page_bytes = 0, state_bytes = 0;  // size of a page and of the state; 0 if the model has no caches, or no state
   std::uint64_t pages() const;
 };
 
-// A prefix file that is open for reading. open() checks everything but the pages: first that the lengths agree with the size of the file,
-// before anything is allocated, then the checksum of the head. read() checks the pages. Both throw io and model_format (with the offset and
-// the field). open() throws context_length if the file has more than `most_tokens` tokens.
+// A prefix file that is open for reading. open() checks everything but the pages and the state. It first checks, before it allocates
+// memory, that the lengths agree with the size of the file, and then the checksum of the head. read() checks the pages that it reads.
+// open() and read() throw io and model_format (with the offset and the field). open() throws context_length if the file has more than
+// `most_tokens` tokens.
 class PrefixFile {
  public:
   static PrefixFile open(const std::string& path, std::int64_t most_tokens);
@@ -49,8 +50,8 @@ class PrefixFile {
   explicit PrefixFile(File file) : file_(std::move(file)) {}
   File file_;
   PrefixHead head_;
-  std::vector<std::uint64_t> sums_;  // of the pages, then of the state
-  std::uint64_t pages_at_ = 0;
+  std::vector<std::uint64_t> sums_;  // the checksums of the pages, then that of the state
+  std::uint64_t pages_at_ = 0;       // offset of the first page in the file
 };
 
 // Writes a prefix file. At any time, the path has either the complete new file or what was there before (files/new_file.h). Throws io.
@@ -58,7 +59,7 @@ class PrefixWriter {
  public:
   PrefixWriter(const std::string& path, PrefixHead head);
   void write(std::span<const std::uint8_t> pages);        // writes the next pages
-  void write_state(std::span<const std::uint8_t> state);  // after the last page
+  void write_state(std::span<const std::uint8_t> state);  // writes the state; must be called after the last page was written
   std::uint64_t finish();                                 // returns the size of the file in bytes
 
  private:

@@ -10,9 +10,9 @@
 namespace pumice::files {
 namespace {
 
-constexpr std::uint64_t kWordBytes = 4, kWords = 128;  // bytes in a word; words in a block
+constexpr std::uint64_t kWordBytes = 4, kWords = 128;  // number of bytes in a word; number of words in a block
 
-// splitmix64 (Steele, Lea and Flood 2014).
+// Returns a pseudo-random number for each x. This is splitmix64 (Steele, Lea and Flood 2014).
 constexpr std::uint64_t mixed(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -66,7 +66,7 @@ WideSum wide_sum(std::uint64_t offset, std::span<const std::uint8_t> bytes) {
   if (const std::uint64_t skipped = offset % kWordBytes; skipped != 0) add_part(skipped, std::min(left, kWordBytes - skipped));
   while (left >= kWordBytes) {
     const std::uint64_t first = word % kWords, count = std::min(left / kWordBytes, kWords - first);
-    add(count == kWords ? sum_of_words(at, 0, kWords) : sum_of_words(at, first, count));  // faster with a constant count
+    add(count == kWords ? sum_of_words(at, 0, kWords) : sum_of_words(at, first, count));  // a constant count is faster
     at += kWordBytes * count;
     left -= kWordBytes * count;
     word += count;

@@ -15,8 +15,8 @@
 namespace pumice::files {
 namespace {
 
-// All dtypes of the reference implementation (safetensors/src/tensor.rs). The list is complete so that an unused tensor of any dtype does
-// not make a file unreadable.
+// All dtypes of the reference implementation (safetensors/src/tensor.rs). The list has also the dtypes that have no format here, because a
+// file may hold unused tensors of any dtype.
 struct Dtype {
   std::string_view name;
   std::uint64_t bits;
@@ -49,7 +49,7 @@ constexpr Dtype kDtypes[] = {
 
 constexpr std::uint64_t kLengthBytes = 8;
 
-// Builds the list of tensors from a header:
+// Builds the list of tensors from the events of a header, which looks like this:
 // {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"format": "pt"}}
 class HeaderBuilder : public JsonEvents {
  public:
@@ -205,7 +205,7 @@ class HeaderBuilder : public JsonEvents {
   std::vector<TensorInfo> tensors_;
 };
 
-// Builds the map from tensors to shards from an index:
+// Builds the map from the names of tensors to the names of shards, from the events of an index, which looks like this:
 // {"metadata": {...}, "weight_map": {"name": "model-00001-of-00002.safetensors", ...}}
 class IndexBuilder : public JsonEvents {
  public:

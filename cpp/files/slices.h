@@ -1,5 +1,5 @@
-// Parts of tensors that were read last. Some tensors have the rows of a matrix spread over many of their bytes: a part of the tensor is
-// then read once, and its rows are taken from memory.
+// Keeps the parts of tensors that were read last. In some tensors, the bytes of a matrix row are spread over the whole tensor. So a part
+// with many rows is read at once, and the rows are then taken from memory.
 #pragma once
 
 #include <unistd.h>
@@ -18,22 +18,22 @@
 
 namespace pumice::files {
 
-// Threads may share it.
+// Thread-safe.
 class Slices {
  public:
   using Bytes = std::shared_ptr<const std::uint8_t>;
 
-  // What makes a part: job(index, bytes) for each index in [0, jobs). The jobs write different ones of the part's `size` bytes, in any
-  // order and on several threads at once.
+  // Describes how a part is made: job(index, bytes) is called for each index in [0, jobs). Each job writes other bytes of the part, which
+  // has `size` bytes. Jobs run in any order and on several threads at once.
   struct Making {
     std::size_t size;
     std::int64_t jobs;
     std::function<void(std::int64_t index, std::uint8_t* bytes)> job;
   };
 
-  // Returns part `number` of a tensor. If it is not in memory, it is made: all threads that ask for it meanwhile take jobs. So they must
-  // ask with the same jobs. Throws what a job throws, in all these threads; the part is then made anew when it is next asked for. `tensor`
-  // is any address that stands for the tensor.
+  // Returns part `number` of a tensor. If the part is not in memory, this makes it. All threads that call this for the same part meanwhile
+  // run some of the jobs, so they must pass the same `making`. If a job throws, all these calls throw its exception, and the next call
+  // makes the part anew. `tensor` is any address that identifies the tensor.
   Bytes of(const void* tensor, std::int64_t number, const Making& making) {
     const std::shared_ptr<Part> part = found_or_new(tensor, number, making);
     part->help(making);
@@ -45,11 +45,12 @@ class Slices {
   }
 
  private:
-  // Memory that was used before is faster than new memory, so that parts use that of earlier ones.
+  // The memory of a part. New parts reuse the buffers of earlier parts, because writing to memory that was used before is faster than to
+  // new memory.
   struct Buffer {
     std::unique_ptr<std::uint8_t[]> bytes;
     std::size_t size = 0;
-    std::atomic<bool> used = false;  // by a part
+    std::atomic<bool> used = false;  // true while a Part has this buffer
   };
 
   struct Part {
@@ -61,7 +62,7 @@ class Slices {
     Part(const Part&) = delete;
     Part& operator=(const Part&) = delete;
 
-    // Takes jobs until there are no more, and waits for those that other threads took.
+    // Runs jobs until all have been started, and waits until the jobs of other threads are done.
     void help(const Making& making) {
       for (std::int64_t index = next.fetch_add(1); index < jobs; index = next.fetch_add(1)) {
         try {
@@ -73,19 +74,21 @@ class Slices {
       }
       for (std::int64_t now = done.load(); now < jobs; now = done.load()) done.wait(now);
     }
-    // A fork may have interrupted the threads that made the part. They do not exist in the child.
+    // Returns false if the part can never be completed, because this process is a child that was forked while threads made the part. These
+    // threads do not exist in the child.
     bool complete_or_ours() const { return done.load() >= jobs || process == ::getpid(); }
 
     const void* tensor;
     std::int64_t number, jobs;
     std::shared_ptr<Buffer> buffer;
-    const std::int64_t process = ::getpid();  // that makes it
+    const std::int64_t process = ::getpid();  // id of the process that makes the part
     std::atomic<std::int64_t> next = 0, done = 0;
     std::atomic<bool> failed = false;
-    std::exception_ptr error;  // of the first job that failed; read when all jobs are done
+    std::exception_ptr error;  // exception of the first job that failed; may be read only when all jobs are done
   };
 
-  // Waits for the lock. The slices of a thread that a fork interrupted may be half changed: they are never freed.
+  // Waits for the lock. If the process was forked while a thread had the lock, last_ and buffers_ may be half changed in the child. Then
+  // both are emptied, and their old contents are never freed.
   std::unique_lock<ForkLock> locked() {
     if (!lock_.lock()) {
       static_cast<void>(new auto(std::exchange(last_, {})));
@@ -99,7 +102,7 @@ class Slices {
     for (const std::shared_ptr<Part>& part : last_)
       if (part && part->tensor == tensor && part->number == number && part->complete_or_ours()) return part;
     std::swap(last_[0], last_[1]);
-    last_[0] = {};  // its memory is free before the next part is made
+    last_[0] = {};  // releases the buffer of the oldest part, so that the new part can have it
     last_[0] = std::make_shared<Part>(tensor, number, making.jobs, free_buffer(making.size));
     return last_[0];
   }
@@ -110,7 +113,7 @@ class Slices {
       if (kept == part) kept = {};
   }
 
-  // Returns a buffer of at least this size that no part uses. If there is none, makes one, which is kept if there is a place for it.
+  // Returns a buffer of at least this size that no part uses. If all of buffers_ are in use, returns a new buffer that is not kept there.
   std::shared_ptr<Buffer> free_buffer(std::size_t size) {
     std::shared_ptr<Buffer> found;
     for (std::shared_ptr<Buffer>& buffer : buffers_) {
@@ -130,8 +133,8 @@ class Slices {
   }
 
   ForkLock lock_;
-  std::array<std::shared_ptr<Part>, 2> last_;       // two, because threads may read neighbouring parts
-  std::array<std::shared_ptr<Buffer>, 3> buffers_;  // one more than parts, because a thread may still use an older one
+  std::array<std::shared_ptr<Part>, 2> last_;       // two parts, because threads may read neighbouring parts at once
+  std::array<std::shared_ptr<Buffer>, 3> buffers_;  // one more than there are parts, because a thread may still use an older part
 };
 
 }  // namespace pumice::files

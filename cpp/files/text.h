@@ -17,7 +17,7 @@ bool valid_utf8(std::string_view text);
 // Returns the text in a form that is safe in messages: control characters and bytes that are not UTF-8 become \xNN, and a text longer than
 // `limit` bytes is cut.
 std::string printable(std::string_view text, std::size_t limit = 4096);
-std::string quote(std::string_view text);  // returns 'text', printable and cut at 80 bytes
+std::string quote(std::string_view text);  // returns printable(text, 80) in single quotation marks
 
 [[noreturn]] void fail_with_at(ErrorKind kind, const std::string& file, const std::string& field, std::optional<std::uint64_t> offset,
                                std::initializer_list<TextPart> parts);

@@ -1,6 +1,6 @@
-// AWQ, as AutoAWQ writes it in its version "gemm". A matrix of R rows and C columns, in groups of columns, consists of
-//   qweight I32 [C, R / 8]: nibble k of word j of a line is the code of the matrix's row 8 j + (0, 2, 4, 6, 1, 3, 5, 7)[k]
-//   qzeros  I32 [groups, R / 8]: zeros, in the same order
+// AWQ, as AutoAWQ writes it in its version "gemm". A matrix of R rows and C columns, in groups of columns, consists of these tensors:
+//   qweight I32 [C, R / 8]: line c has the codes of column c; nibble k of word j is the code of row 8 j + (0, 2, 4, 6, 1, 3, 5, 7)[k]
+//   qzeros  I32 [groups, R / 8]: line g has the zeros of group g, with the rows in the same order
 //   scales  F16 [groups, R]
 // Source: awq/modules/linear/gemm.py and awq/utils/packing_utils.py of AutoAWQ 0.2.9.
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace pumice::files::schemes {
 namespace {
 
 constexpr std::int64_t kInWord = 8;
-constexpr std::array<int, kInWord> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // of the code of row 8 j + i in word j
+constexpr std::array<int, kInWord> kShift = {0, 16, 4, 20, 8, 24, 12, 28};  // entry i is the shift of the code of row 8 j + i in word j
 
-// Writes the codes that words have at a shift. A function of its own is vectorized: its count is no member of an object.
+// Writes the code that each word has at bit `shift`. This is a function of its own, because the compiler then vectorizes the loop.
 template <class Code>
 void unpack_at(const std::uint32_t* words, std::int64_t count, int shift, Code* out) {
   for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<Code>(words[i] >> shift & 15);

@@ -1,10 +1,13 @@
-// bitsandbytes. A matrix of R rows and C columns in 4 bits (nf4, fp4) consists of
-//   weight           U8 [R C / 2, 1] (or [1, R C / 2]): the codes of all rows as one list, the first one of a byte in its high half
+// bitsandbytes. A matrix of R rows and C columns in 4 bits (nf4, fp4) consists of these tensors:
+//   weight           U8 [R C / 2, 1] (or [1, R C / 2]): the codes of all rows as one list; the first code of a byte is in its high half
 //   weight.quant_map F32 [16]: the values of the codes
-//   weight.absmax    F32 [blocks]: each block of the list has a factor; or U8 codes of them, with
-//     weight.nested_absmax F32 [blocks / 256], weight.nested_quant_map F32 [256]: a factor is map[code] * absmax of 256 of them + offset
+//   weight.absmax    the factor of each block of `blocksize` codes of the list: F32 [blocks], or U8 [blocks] if the factors are themselves
+//                    codes. Then factor i is nested_quant_map[code i] * nested_absmax[i / nested_blocksize] + nested_offset, and there are
+//     weight.nested_absmax    F32 [blocks / nested_blocksize]
+//     weight.nested_quant_map F32 [256]
 //   weight.quant_state.bitsandbytes__nf4 (or __fp4) U8: JSON with shape, dtype, blocksize, nested_blocksize and nested_offset
-// A weight is map[code] * factor, a float32 product that the CUDA kernel rounds to `dtype`. In 8 bits (LLM.int8) it consists of
+// A weight is quant_map[code] * factor, a float32 product that the CUDA kernel rounds to `dtype`.
+// A matrix in 8 bits (LLM.int8) consists of these tensors:
 //   weight I8 [R, C], SCB F32 [R]: a weight is code * SCB / 127 in float32
 // Source: functional.py (QuantState), csrc/kernels.cu (kDequantizeBlockwise), _ops.py (int8_vectorwise_dequant) of bitsandbytes 0.48.
 #include <algorithm>
@@ -24,10 +27,10 @@
 namespace pumice::files::schemes {
 namespace {
 
-constexpr std::uint64_t kMaxState = 1 << 16;  // bytes of the JSON
+constexpr std::uint64_t kMaxState = 1 << 16;  // largest size of the JSON in bytes
 constexpr std::int64_t kMaxBlock = 1 << 20;
 
-// What the JSON of a matrix says.
+// The fields of a matrix's JSON (quant_state) that are used here.
 struct State {
   std::int64_t rows = 0, cols = 0, block = 0, nested_block = 0;
   float nested_offset = 0;
@@ -70,7 +73,7 @@ State state_of(const PackedFolder& folder, const TensorInfo& tensor, bool nested
   return state;
 }
 
-struct Nested4 {  // codes of the factors
+struct Nested4 {  // what is needed to compute factors that are stored as codes
   TensorInfo absmax, map;
   std::int64_t block = 0;
   float offset = 0;
@@ -128,7 +131,7 @@ void add_4_bits(PackedFolder& folder, const std::string& module) {
                 .from = codes};
   floats.read = [codes, map, absmax, nested, cols = state.cols, block = state.block](std::span<const File> files, std::int64_t first,
                                                                                      std::int64_t count, float* out) {
-    const std::int64_t begin = first * cols, end = begin + count * cols;  // in the list of all codes
+    const std::int64_t begin = first * cols, end = begin + count * cols;  // indices in the list of all codes
     std::array<float, 16> values{};
     read_numbers(files, map, 0, 16, values.data());
     for (std::size_t i = 0; i < values.size(); ++i) {

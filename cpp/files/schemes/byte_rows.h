@@ -1,4 +1,4 @@
-// Rows of several tensors that a matrix is packed in, or the matrices of all experts of a layer.
+// Reads rows from the tensors of bytes that a packed matrix consists of, or that the packed matrices of all experts of a layer consist of.
 #pragma once
 
 #include <cstdint>
@@ -11,29 +11,31 @@
 
 namespace pumice::files::schemes {
 
-// Throws if a matrix that is no stack has the shape of one.
+// Throws if `matrix`, which must not be a stack of experts, has three dimensions.
 void refuse_experts(const PackedFolder& folder, const TensorInfo& matrix);
 
 class ByteRows {
  public:
-  // Each tensor has values of one byte: [rows, n], or of experts [experts, rows, n]. If they are turned, it is [experts, n, rows]. Numbers
-  // of experts and rows are the same in all tensors. The caller has checked the shapes.
+  // Each tensor has values of one byte and the shape [rows, n], or [experts, rows, n] for a stack of experts. If `turned`, the tensors are
+  // a transposed stack: [experts, n, rows]. All tensors have the same numbers of experts and rows; n may differ. The caller has checked the
+  // shapes.
   ByteRows(const PackedFolder& folder, std::vector<TensorInfo> tensors, bool turned);
 
-  std::int64_t rows() const { return experts_ * rows_; }                    // of all experts
-  std::int64_t width(std::size_t tensor) const { return widths_[tensor]; }  // n of a tensor
-  // Reads rows [first, first + count), which are counted through all experts, of each tensor to its place in `out`.
+  std::int64_t rows() const { return experts_ * rows_; }                    // number of rows of all experts
+  std::int64_t width(std::size_t tensor) const { return widths_[tensor]; }  // n of the tensor with this index
+  // Reads rows [first, first + count) of each tensor: those of tensor i to out[i]. Row numbers go on from one expert to the next.
   void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::span<std::uint8_t* const> out) const;
-  // Returns the tensor whose rows `made` makes from these: MODULE.weight [rows, columns]. That of a stack is [experts, rows, columns], and
-  // its name is the stack's, or STACK.weight if the tensors are turned: so only families whose stacks are turned in folders
-  // (TensorName::transposed) find it, and they know that this one is not.
+  // Returns a tensor whose rows `made` makes from the rows of these tensors. For a matrix, it is called NAME.weight and has the shape
+  // [rows, columns]. For a stack of experts, it is called NAME and has the shape [experts, rows, columns]. If the stack is transposed in
+  // the folder, the made tensor, which is not transposed, is called NAME.weight. Only families whose stacks are transposed in folders
+  // (TensorName::transposed) look for that name, and they know that a stack of that name is not transposed.
   TensorInfo tensor(const std::string& name, std::int64_t cols, Format format, std::shared_ptr<const MadeTensor> made) const;
 
  private:
   std::vector<TensorInfo> tensors_;
   std::vector<std::int64_t> widths_;
-  std::int64_t experts_ = 1, rows_ = 0;                  // rows of an expert
-  std::vector<std::shared_ptr<const Columns>> columns_;  // of each expert, if the tensors are turned
+  std::int64_t experts_ = 1, rows_ = 0;                  // number of experts; number of rows of one expert
+  std::vector<std::shared_ptr<const Columns>> columns_;  // the reader of each expert, if the tensors are transposed; else empty
 };
 
 }  // namespace pumice::files::schemes

@@ -13,10 +13,11 @@
 namespace pumice::files::schemes {
 namespace {
 
-constexpr std::size_t kBlock = 32;  // weights in a block of the formats that codes become, but A4
+constexpr std::size_t kBlock = 32;  // number of weights in a block of each format in kTargets except A4, whose blocks have 128
 
-// Which format holds scale * (code - zero), or scale * code + bias, exactly, for codes of so many bits. `low` is the value of its code 0,
-// but A4 has the zeros themselves. A matrix becomes the first format of the list whose blocks its groups divide into.
+// The format holds scale * (code - zero), or scale * code + bias, exactly for codes of up to `most_bits` bits. `low` is the integer that
+// code 0 of the format stands for; it is not used for A4, whose blocks have zeros of their own. A matrix becomes the first of these formats
+// whose blocks never need two scales.
 struct Target {
   Format format;
   int most_bits;
@@ -29,7 +30,7 @@ constexpr Target kTargets[] = {
     {Format::Q4_1, 4, Offsets::biases, 0},  {Format::Q5_1, 5, Offsets::biases, 0},
 };
 
-// Returns whether every block of a format has one scale.
+// Returns whether rows divide into blocks of `block` columns, and no block has columns of two groups.
 bool divides(const Codes& codes, std::int64_t block) { return codes.cols % block == 0 && (codes.groups == 1 || codes.group % block == 0); }
 
 const Target* target_of(const Codes& codes) {
@@ -59,8 +60,7 @@ std::string why_not_exact(const Codes& codes) {
   return "";
 }
 
-// Returns the fifth bits of eight codes, that of the first code in bit 0. Each term of the product has one of the bits in its own place of
-// the top byte.
+// Returns the fifth bits of eight codes: bit i is that of code i. The multiplication moves the eight bits into the top byte of the product.
 std::uint8_t fifth_bits(const std::uint8_t* codes) {
   std::uint64_t all;
   std::memcpy(&all, codes, sizeof all);
@@ -79,7 +79,7 @@ void unpack_each(const std::uint32_t* words, std::int64_t count, std::uint8_t* o
   for (std::int64_t i = whole * kInWord; i < count; ++i)
     out[i] = static_cast<std::uint8_t>(words[whole] >> ((i - whole * kInWord) * bits) & kMask);
 }
-// Four bits: the halves of each byte are moved to bytes of their own, eight at a time.
+// Four bits: the two halves of each byte are moved to bytes of their own, eight values at a time.
 template <>
 void unpack_each<4>(const std::uint32_t* words, std::int64_t count, std::uint8_t* out) {
   const auto spread = [](std::uint32_t word) {
@@ -103,11 +103,11 @@ void unpack_each<8>(const std::uint32_t* words, std::int64_t count, std::uint8_t
   std::memcpy(out, words, static_cast<std::size_t>(count));
 }
 
-// Unpacks a stream.
+// Unpacks a stream of values of `bits` bits. A value may begin in one word and end in the next.
 template <int bits>
 void unpack_stream(const std::uint32_t* words, std::int64_t count, std::uint8_t* out) {
-  std::uint64_t held = 0;  // bits that were read and not yet taken
-  int holds = 0;
+  std::uint64_t held = 0;  // bits of words that were read and are not yet written
+  int holds = 0;           // number of these bits
   for (std::int64_t i = 0; i < count; ++i) {
     if (holds < bits) {
       held |= static_cast<std::uint64_t>(*words++) << holds;
@@ -137,7 +137,7 @@ class MadeOfCodes final : public MadeTensor {
   const Codes& codes() const { return codes_; }
 
   void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::uint8_t* out) const override {
-    constexpr std::int64_t kRows = 16;  // whose codes lie in the cache
+    constexpr std::int64_t kRows = 16;  // number of rows that are unpacked at a time, so that their codes stay in the cache
     const std::int64_t bytes = row_bytes(format(), codes_.cols);
     for (std::int64_t done = 0; done < count; done += kRows) {
       const std::int64_t now = std::min(kRows, count - done);
@@ -172,7 +172,7 @@ class MadeOfCodes final : public MadeTensor {
           out = write_group(files, number, {code + g * group, std::min(group, cols - g * group)}, scale[g], offset[g], out);
         continue;
       }
-      for (std::size_t begin = 0; begin < cols;) {  // columns of one group
+      for (std::size_t begin = 0; begin < cols;) {  // each pass writes columns of one group
         const std::size_t g = codes_.group_of.empty() ? begin / group : static_cast<std::size_t>(codes_.group_of[begin]);
         const std::size_t end = codes_.group_of.empty() ? std::min(cols, begin + group) : begin + 1;
         for (; begin < end; ++begin, out += sizeof(float)) {
@@ -184,7 +184,7 @@ class MadeOfCodes final : public MadeTensor {
     }
   }
 
-  // Returns a number of the tensor as the half float that equals it.
+  // Returns the half float that equals `value`, a number of the tensor. Throws if there is none.
   std::uint16_t half_of(std::span<const File> files, const TensorInfo& tensor, std::int64_t row, float value) const {
     const std::uint16_t half = f32_to_f16(value);
     if (f16_to_f32(half) != value)
@@ -192,7 +192,7 @@ class MadeOfCodes final : public MadeTensor {
     return half;
   }
 
-  // Writes the blocks of a group, as core/formats.cpp reads them, and returns their end.
+  // Writes the blocks of a group in the layout of core/formats.cpp. Returns the end of the blocks.
   std::uint8_t* write_group(std::span<const File> files, std::int64_t row, std::span<const std::uint8_t> codes, float scale, float offset,
                             std::uint8_t* out) const {
     const bool zeros = target_->format == Format::A4;
@@ -225,7 +225,7 @@ class MadeOfCodes final : public MadeTensor {
   }
 
   Codes codes_;
-  const Target* target_ = nullptr;  // null: F32
+  const Target* target_ = nullptr;  // null if rows are made as F32
 };
 
 }  // namespace

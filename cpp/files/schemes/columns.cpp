@@ -9,26 +9,28 @@
 namespace pumice::files::schemes {
 namespace {
 
-constexpr std::int64_t kMultiple = 64;  // of rows that are read at once: a word of bits ends where they end
-// Bytes of the rows that are read at once. A read of 2 KiB takes 0.9 us, of which 0.7 us is the call; so the lines of most matrices are
-// read as wholes, many of them by one call.
+constexpr std::int64_t kMultiple = 64;  // slabs have a multiple of so many rows, so that a slab ends with a whole word of bits
+// The size of a slab in bytes. It is large because a read of 2 KiB takes 0.9 us, of which 0.7 us is the call. With this size a slab has all
+// columns of most matrices, so that one call can read many whole lines.
 constexpr std::int64_t kSlabBytes = 16 << 20;
-// Bytes and lines of a job, the larger of both. The bytes lie in the second cache; what a job writes of a strip is 1 KiB or more.
+// A job reads lines of kJobBytes, which fit into the second-level cache, but at least kJobLines lines, so that it writes 1 KiB or more to
+// each strip.
 constexpr std::int64_t kJobBytes = 128 << 10, kJobLines = 16;
-constexpr std::int64_t kLine = 64;  // bytes of a line of the cache
+constexpr std::int64_t kLine = 64;  // number of bytes in a line of the cache
 
 std::int64_t height(const ColumnTensor& each) { return each.tensor.shape[0]; }
 std::int64_t width(const ColumnTensor& each) { return each.tensor.shape[1]; }
 std::int64_t value_bytes(const ColumnTensor& each) { return static_cast<std::int64_t>(each.tensor.bytes) / height(each) / width(each); }
-// The columns in which the bits of a row begin, and end.
+// first_column() returns the column in which the bits of a row begin. end_column() returns the column after the last bits of row `end` - 1.
 std::int64_t first_column(const ColumnTensor& each, std::int64_t row) { return row * each.bits / 32; }
 std::int64_t end_column(const ColumnTensor& each, std::int64_t end) { return (end * each.bits + 31) / 32; }
 
-// Swaps the values x[i] of word j and x[j] of word i, for all i and j: words of 8 bytes have as many values as there are words.
+// Transposes a square of values: swaps value i of word j and value j of word i, for all i and j. A word of 8 bytes has as many values as
+// there are words.
 template <class Value>
 void turn_words(std::uint64_t* words) {
   constexpr int kCount = 8 / sizeof(Value), kBits = 8 * sizeof(Value);
-  std::uint64_t mask = ~std::uint64_t{0} >> 32;  // of the values whose number has no bit `half`
+  std::uint64_t mask = ~std::uint64_t{0} >> 32;  // selects the values of a word whose index has the bit `half` clear
   for (int half = kCount / 2; half > 0; half /= 2, mask ^= mask << (half * kBits)) {
     for (int i = 0; i < kCount; ++i) {
       if (i & half) continue;
@@ -39,11 +41,13 @@ void turn_words(std::uint64_t* words) {
   }
 }
 
-// Writes `width` columns of `height` lines of a strip, which are `wide` bytes apart. Each column becomes `height` values.
+// Writes a transposed copy of `width` columns of a strip. The strip has `height` lines, which are `wide` bytes apart. Each column becomes
+// `height` values one after another.
 template <class Value>
 void turn(const std::uint8_t* strip, std::int64_t wide, std::int64_t height, std::int64_t width, std::uint8_t* out) {
   constexpr std::int64_t kSize = sizeof(Value), kCount = 8 / kSize, kTile = kLine / kSize;
-  const std::int64_t column = height * kSize, whole = height / kTile * kTile;  // bytes; lines that fill lines of the cache
+  // Number of bytes in a column; number of lines whose values fill whole lines of the cache in `out`.
+  const std::int64_t column = height * kSize, whole = height / kTile * kTile;
   std::int64_t col = 0;
   for (; col + kCount <= width; col += kCount) {
     for (std::int64_t line = 0; line < whole; line += kCount) {
@@ -63,12 +67,12 @@ void turn(const std::uint8_t* strip, std::int64_t wide, std::int64_t height, std
 
 Columns::Columns(std::vector<ColumnTensor> tensors, std::int64_t rows, std::shared_ptr<Slices> slices)
     : tensors_(std::move(tensors)), rows_(rows), slices_(std::move(slices)) {
-  std::int64_t bytes = 0;  // of kMultiple rows
+  std::int64_t bytes = 0;  // number of bytes in kMultiple rows
   for (const ColumnTensor& each : tensors_) bytes += end_column(each, kMultiple) * height(each) * value_bytes(each);
   at_once_ = std::min(rows, std::max<std::int64_t>(1, kSlabBytes / bytes) * kMultiple);
 }
 
-// Strips that are a multiple of 4 KiB apart would begin in one place of the cache, so those get another line.
+// Strips that are a multiple of 4 KiB apart would begin in the same set of the cache. So such strips are put one cache line further apart.
 std::vector<Columns::Part> Columns::parts_of(std::int64_t begin, std::int64_t end) const {
   std::vector<Part> parts;
   for (const ColumnTensor& each : tensors_) {
@@ -127,10 +131,10 @@ Columns::Slab Columns::with(std::span<const File> files, std::int64_t row) const
 // Reads some lines of a tensor, and writes them to their strips.
 void Columns::read(std::span<const File> files, const ColumnTensor& each, const Part& part, std::int64_t job, std::uint8_t* slab) const {
   const std::int64_t top = job * part.lines, count = std::min(part.lines, height(each) - top), value = value_bytes(each);
-  const std::int64_t across = width(each) * value, bytes = part.columns * value;  // of a line, and of its columns that are read
-  thread_local std::vector<std::uint8_t> lines;                                   // kept, because the system clears new memory
+  const std::int64_t across = width(each) * value, bytes = part.columns * value;  // bytes in a whole line; bytes of it that are read
+  thread_local std::vector<std::uint8_t> lines;  // kept for the next call, because the system clears new memory, which takes time
   lines.resize(std::max(lines.size(), static_cast<std::size_t>(count * bytes)));
-  const std::int64_t at_once = bytes == across ? count : 1;  // lines that lie together
+  const std::int64_t at_once = bytes == across ? count : 1;  // number of lines that one call reads: all if they are read whole
   for (std::int64_t line = 0; line < count; line += at_once)
     read_bytes(files, each.tensor, static_cast<std::uint64_t>((top + line) * across + part.first * value),
                static_cast<std::uint64_t>(at_once * bytes), lines.data() + line * bytes);
@@ -139,7 +143,7 @@ void Columns::read(std::span<const File> files, const ColumnTensor& each, const 
     std::uint8_t* to = slab + part.at + strip * part.stride + top * part.wide;
     const std::int64_t size = std::min(part.wide, bytes - strip * kLine);
     for (std::int64_t line = 0; line < count; ++line, from += bytes, to += part.wide)
-      size == kLine ? std::memcpy(to, from, kLine) : std::memcpy(to, from, static_cast<std::size_t>(size));  // a known size is faster
+      size == kLine ? std::memcpy(to, from, kLine) : std::memcpy(to, from, static_cast<std::size_t>(size));  // a constant size is faster
   }
 }
 

@@ -1,4 +1,5 @@
-// Tensors that have the rows of a matrix as their columns: the numbers of a row are spread over all of a tensor's bytes.
+// Tensors that are transposed: a row of the matrix is a column of the tensor, so its numbers are spread over all of the tensor's bytes. A
+// line is a row of such a tensor.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +15,32 @@
 namespace pumice::files::schemes {
 
 struct ColumnTensor {
-  TensorInfo tensor;  // [height, rows bits / 32]: each value has 4 bytes, or also 2 or 1 if bits is 32
-  int bits = 32;      // that a row has of each value: row r has those from bit r bits of a line of the tensor on
+  TensorInfo tensor;  // [height, rows * bits / 32]; a value has 4 bytes, or 4, 2 or 1 if bits is 32
+  // The number of bits that each line has for one row of the matrix. Those of row r begin at bit r * bits of the line. If bits is 32, a row
+  // has one whole value of each line.
+  int bits = 32;
 };
 
-// Reads the rows of several such tensors together. Some thousand rows are read at once, by all threads that ask for one of them, and kept
-// in memory for all threads. Each thread turns the rows that it takes.
+// Reads the same rows of several such tensors together. Some thousand rows are read at once and kept in memory for all threads. All threads
+// that need one of these rows meanwhile help with the reading. Each thread then transposes the rows that it needs.
 class Columns {
-  // Columns of one tensor in a slab. They lie in strips, each with a part of all lines: as wide as a line of the cache, or narrower if
-  // there are few columns.
+  // The columns of one tensor in a slab. They lie in strips. A strip has some columns of all lines, and is as wide as a line of the cache,
+  // or narrower if there are few columns.
   struct Part {
-    std::int64_t at = 0;                            // bytes before it in the slab
-    std::int64_t first = 0, columns = 0;            // of the tensor
-    std::int64_t strips = 0, wide = 0, stride = 0;  // bytes of a strip's line; bytes from one strip to the next
-    std::int64_t lines = 0, jobs = 0;               // of the tensor, that a job reads; jobs that read all of them
+    std::int64_t at = 0;                            // offset of the part in the slab, in bytes
+    std::int64_t first = 0, columns = 0;            // the first of the tensor's columns in this part; number of columns
+    std::int64_t strips = 0, wide = 0, stride = 0;  // number of strips; bytes of a line in a strip; bytes from one strip to the next
+    std::int64_t lines = 0, jobs = 0;               // number of lines that a job reads; number of jobs that read all lines
     std::int64_t end() const { return at + stride * strips; }
   };
 
  public:
   Columns(std::vector<ColumnTensor> tensors, std::int64_t rows, std::shared_ptr<Slices> slices);
 
-  // Columns of a tensor, each with its `height` values one after another.
+  // A transposed copy of some columns of a tensor. The `height` values of a column lie one after another.
   class Turned {
    public:
-    // Returns the column in which the bits of a row begin. The next column follows it.
+    // Returns the values of the column in which the bits of a row begin. The values of the next column follow them.
     template <class Value>
     const Value* column(std::int64_t row) const {
       return reinterpret_cast<const Value*>(bytes_.get() + (row * bits_ / 32 - first_) * column_bytes_);
@@ -49,7 +52,7 @@ class Columns {
     std::int64_t bits_ = 0, first_ = 0, column_bytes_ = 0;
   };
 
-  // Some rows that were read, which stay in memory as long as it exists.
+  // Some rows that were read. They stay in memory as long as the slab exists.
   class Slab {
    public:
     // Returns the columns of tensor `i` that have bits of rows [first, end), which are rows of the slab.
@@ -61,10 +64,10 @@ class Columns {
     explicit Slab(const Columns& of) : of_(of) {}
     const Columns& of_;
     std::int64_t end_ = 0;
-    std::vector<Part> parts_;  // of each tensor
+    std::vector<Part> parts_;  // the part of each tensor
     Slices::Bytes bytes_;
   };
-  // Returns the rows that were, or are now, read with this one.
+  // Returns the slab that has this row. Reads the slab if it is not in memory.
   Slab with(std::span<const File> files, std::int64_t row) const;
 
  private:

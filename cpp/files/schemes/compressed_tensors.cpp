@@ -1,21 +1,22 @@
-// compressed-tensors, which llm-compressor writes: integers of 2 to 8 bits. A matrix of R rows and C columns, in groups of columns,
-// consists of
-//   weight_packed     I32 [R, C bits / 32]: the codes of each row as a stream of bits; files from before May 2026 leave the last bits of
-//                     each word unused where a code would end in the next word
+// compressed-tensors, which llm-compressor writes. A matrix of R rows and C columns, in groups of columns, has one of four forms. As packed
+// integers of 2 to 8 bits, it consists of
+//   weight_packed     I32 [R, C bits / 32]: the codes of each row as a stream of bits; in files from before May 2026, no code begins in one
+//                     word and ends in the next, so the last bits of a word may be unused
 //   weight_shape      I64 or I32 [2]: R and C
 //   weight_scale      [R, groups], or one number, or [1]
-//   weight_zero_point I32 [R bits / 32, groups]: the zeros of each group as a stream down a column of words; without it all are 0
-//   weight_g_idx      I32 [C]: the group of each column; without it, neighbouring columns are a group
-// or, with 8 bits that are not packed, of
+//   weight_zero_point I32 [R bits / 32, groups]: the zeros of each group as a stream of bits down a column of words; if missing, all zeros
+//                     are 0
+//   weight_g_idx      I32 [C]: the group of each column; if missing, neighbouring columns are a group
+// As integers of 8 bits that are not packed, it consists of
 //   weight I8 [R, C], weight_scale, and weight_zero_point I8 [R, groups]
-// or, with floats of 8 bits, of
+// As floats of 8 bits, it consists of
 //   weight F8_E4M3 [R, C], weight_scale [R / block rows, C / block columns], or [R, 1], or one number
-// or, with floats of 4 bits, of
+// As floats of 4 bits, it consists of
 //   weight_packed U8 [R, C / 2], and
 //     NVFP4: weight_scale F8_E4M3 [R, C / 16], and weight_global_scale F32 [1], which divides the scales
 //     MXFP4: weight_scale U8 [R, C / 32]: exponents
-// Packed codes and zeros are stored plus half of their range. Scales of activations (input_scale, input_global_scale)
-// are not used.
+// Half of their range, 2^(bits - 1), is added to packed codes and zeros before they are stored. Scales of activations (input_scale,
+// input_global_scale) are not used.
 // Source: compressed_tensors/compressors of compressed-tensors 0.20.
 #include <algorithm>
 #include <array>
@@ -34,21 +35,22 @@
 namespace pumice::files::schemes {
 namespace {
 
-// The formats that a folder may have. In one of mixed precision, the tensors say what each module is.
+// The values of "format" in config.json that are accepted. The kind of each module follows from its tensors, because modules of a folder
+// with the format "mixed-precision" have several kinds.
 constexpr std::string_view kFormats[] = {"pack-quantized",       "int-quantized",        "naive-quantized", "float-quantized",
                                          "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "dense"};
 
 enum class Kind : std::uint8_t { integers, fp8, fp4 };
 constexpr const char* kKinds[] = {"int", "float of 8 bits", "float of 4 bits"};
 
-struct Group {          // of modules that are packed in the same way: an entry of config_groups
-  std::string columns;  // the key that says how many columns have a scale
+struct Group {          // an entry of config_groups in config.json: modules that are packed in the same way
+  std::string columns;  // the key in config.json of the number of columns that share a scale
   std::int64_t bits = 0;
   bool symmetric = true;
-  bool one_scale = false;  // for the whole matrix
-  bool ordered = false;    // there are indices of columns
+  bool one_scale = false;  // true if the whole matrix has one scale
+  bool ordered = false;    // true if there is a tensor with the group of each column (weight_g_idx)
   Kind kind = Kind::integers;
-  std::vector<std::int64_t> block = {};  // rows and columns of floats that have a scale; 0: all of them
+  std::vector<std::int64_t> block = {};  // for floats: numbers of rows and columns that share a scale; 0 stands for all
   ModuleList targets;                    // the modules of the group
   bool operator==(const Group& other) const {
     return kind == other.kind && block == other.block && bits == other.bits && symmetric == other.symmetric &&
@@ -56,7 +58,8 @@ struct Group {          // of modules that are packed in the same way: an entry 
   }
 };
 
-// Returns the rows and columns of floats that have a scale; 0 stands for all of them. `name` begins the keys of the group's weights.
+// Returns the numbers of rows and columns that share a scale, for a group of floats; 0 stands for all. `name` is the beginning of the
+// group's keys: "config_groups.group_0.weights.", for example.
 std::vector<std::int64_t> block_of(const PackedFolder& folder, const std::string& name, const std::string& strategy) {
   if (strategy == "tensor") return {0, 0};
   if (strategy == "channel") return {1, 0};
@@ -106,8 +109,9 @@ struct Modules {
 
 bool is_one(const TensorInfo& scales) { return scales.shape.empty() || scales.shape == std::vector<std::int64_t>{1}; }
 
-// Returns the groups whose targets name a module: by its name, else by a regular expression, else by its class. Throws if there is none, or
-// if config.json says that the module is not packed.
+// Returns the groups of this kind whose targets name a module. Targets with the module's name come before targets with a regular
+// expression, and these before targets with the module's class. Throws if there is no such group, or if config.json lists the module as not
+// packed.
 // Source: match_named_modules and match_targets in compressed_tensors/utils/match.py of compressed-tensors 0.20.
 std::vector<const Group*> groups_naming(const PackedFolder& folder, const Modules& modules, const std::string& module,
                                         const TensorInfo& packed, Kind kind) {
@@ -133,13 +137,14 @@ std::vector<const Group*> groups_naming(const PackedFolder& folder, const Module
   return found;
 }
 
-// Returns the group of config.json that a module is of. If its targets name the module in several groups, `fits` says by the tensors which
-// of them it can be. Throws if there is none, or if two of them differ.
+// Returns the group of config.json that a module belongs to. `known` are the groups whose targets name the module. The group must also fit
+// the number of scales, and fits(group) must be true, which checks it against the other tensors. Throws if no group is left, or if two
+// groups with different settings are left.
 template <class Fits>
 const Group& group_for(const PackedFolder& folder, const std::vector<const Group*>& known, const TensorInfo& packed,
                        const TensorInfo& scales, std::int64_t cols, std::int64_t groups, Fits&& fits) {
   const Group* found = nullptr;
-  const Group* narrow = nullptr;  // fits but for its scales
+  const Group* narrow = nullptr;  // a group for which fits() is true; the number of scales might not fit
   for (const Group* group : known) {
     if (!fits(*group)) continue;
     narrow = group;
@@ -151,20 +156,20 @@ const Group& group_for(const PackedFolder& folder, const std::vector<const Group
   }
   if (found) return *found;
   if (!narrow) folder.fail_tensor(packed, "has a width that its group in config.json does not give to rows of ", cols, " codes");
-  folder.group_size(narrow->columns, scales, cols, groups);  // throws if that is what is wrong
+  folder.group_size(narrow->columns, scales, cols, groups);  // throws if the number of columns in a group is what does not fit
   folder.fail_tensor(scales, is_one(scales) ? "is one number" : "is more than one number",
                      ", and the strategy in config.json says otherwise");
 }
 
-// Returns whether a code may begin in one word and end in the next, as the number of words in a row says. Returns nothing if rows of `cols`
-// codes have neither number of words.
+// Returns whether a code may begin in one word and end in the next. This follows from the number of words in a row of `cols` codes. Returns
+// nothing if neither way of packing gives this number of words.
 std::optional<bool> crosses_words(std::int64_t words, std::int64_t cols, std::int64_t bits) {
   if (words == ceil_div(cols * bits, 32)) return true;
   if (words == ceil_div(cols, 32 / bits)) return false;
   return std::nullopt;
 }
 
-// Returns the columns that the two numbers of weight_shape say.
+// Returns the number of columns of the matrix, which is the second number in weight_shape. Throws if the first number is not `rows`.
 std::int64_t columns_of(const PackedFolder& folder, const TensorInfo& shape, std::int64_t rows) {
   folder.need_shape(shape, {2});
   std::array<std::int64_t, 2> lengths{};
@@ -180,7 +185,7 @@ std::int64_t columns_of(const PackedFolder& folder, const TensorInfo& shape, std
   return lengths[1];
 }
 
-// Returns the number of groups that the scales have: [rows, groups], or one number for all.
+// Returns the number of groups in a row. `scales` is [rows, groups], [rows], or one number for the whole matrix.
 std::int64_t groups_in(const PackedFolder& folder, const TensorInfo& scales, std::int64_t rows) {
   if (is_one(scales) || scales.shape == std::vector<std::int64_t>{rows}) return 1;
   folder.need_shape(scales, {rows, -1});
@@ -199,7 +204,7 @@ void read_scales(std::span<const File> files, const TensorInfo& scales, std::int
   }
 }
 
-// Reads the packed zeros of rows [first, first + count), which go down the columns of the tensor.
+// Reads the packed zeros of rows [first, first + count). The zeros of a group are a column of the tensor.
 void read_packed_zeros(std::span<const File> files, const TensorInfo& zeros, std::int64_t first, std::int64_t count, int bits, bool crosses,
                        std::vector<float>& out) {
   const std::int64_t groups = zeros.shape[1], each = 32 / bits;
@@ -276,7 +281,7 @@ void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo
     CodeRows out(count, cols, groups, zeros.has_value());
     read_scales(files, scales, groups, first, count, out.scales);
     read_bytes(files, weight, static_cast<std::uint64_t>(first * cols), out.codes.size(), out.codes.data());
-    for (std::uint8_t& code : out.codes) code ^= 0x80;  // -128 to 127 become 0 to 255
+    for (std::uint8_t& code : out.codes) code ^= 0x80;  // signed codes from -128 to 127 become codes from 0 to 255
     if (!zeros) return out;
     std::vector<std::uint8_t> zero(out.offsets.size());
     const bool one = is_one(*zeros);
@@ -288,7 +293,7 @@ void add_bytes(PackedFolder& folder, const std::string& module, const TensorInfo
   folder.add(std::move(codes), {&weight, &scales, zeros});
 }
 
-// Returns the group of config.json that a module of floats is of.
+// Returns the group of config.json that a module of floats belongs to. Throws if groups with different settings name the module.
 const Group& group_of_floats(const PackedFolder& folder, const Modules& modules, const std::string& module, const TensorInfo& packed,
                              Kind kind) {
   const std::vector<const Group*> groups = groups_naming(folder, modules, module, packed, kind);
@@ -309,7 +314,7 @@ void add_floats(PackedFolder& folder, const std::string& module, const TensorInf
                           .block_cols = group.block[1]});
 }
 
-// Returns whether a module without a weight has tensors that only floats of 4 bits have.
+// Returns whether a module without a tensor "weight" has tensors that occur only with floats of 4 bits.
 bool has_fp4(const PackedFolder& folder, const std::string& module) {
   const TensorInfo *packed = folder.find(module, "weight_packed"), *scales = folder.find(module, "weight_scale");
   return folder.find(module, "weight_global_scale") || (packed && packed->format_name == "U8") || (scales && scales->format_name == "U8");

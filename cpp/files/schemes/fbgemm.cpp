@@ -1,9 +1,9 @@
 // Floats of 8 bits for FBGEMM's kernels, as transformers' "fbgemm_fp8" and Meta write them. A matrix of R rows and C columns consists of
 //   weight       F8_E4M3 [R, C]
 //   weight_scale F32 [R, 1]: a weight is scale * value
-// A stack of E experts of Llama 4 is turned, and consists of
+// A stack of E experts of Llama 4 is transposed, and consists of
 //   gate_up_proj       F8_E4M3 [E, C, R]
-//   gate_up_proj_scale F32 [E, 1, R], and that of down_proj [E, R, 1]: R numbers for each expert in both
+//   gate_up_proj_scale F32 [E, 1, R] (the scales of down_proj are [E, R, 1]): R scales for each expert
 // Activations are not rounded: the bound of their scales (activation_scale_ub in config.json, input_scale_ub) is not used.
 // Source: integrations/fbgemm_fp8.py of transformers 5.24.
 #include <string>

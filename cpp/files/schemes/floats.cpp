@@ -20,7 +20,7 @@ class MadeOfFloats final : public MadeTensor {
   }
 
   void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::uint8_t* out) const override {
-    constexpr std::int64_t kRows = 16;  // whose floats lie in the cache
+    constexpr std::int64_t kRows = 16;  // number of rows that are made at a time, so that their floats stay in the cache
     std::vector<float> values(static_cast<std::size_t>(std::min(kRows, count) * floats_.cols));
     for (std::int64_t done = 0; done < count; done += kRows) {
       const std::int64_t now = std::min(kRows, count - done);

@@ -1,6 +1,6 @@
-// A weight is scale * value, a float32 product. Values are those of E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and with bit 3 their negatives. NVFP4
-// has a scale for 16 columns: a float of 8 bits that the factor of the matrix divides or multiplies in float32. MXFP4 has a scale for 32
-// columns: 2^(e - 127).
+// A weight is scale * value, a float32 product. Codes 0 to 7 have the values of E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6. Codes 8 to 15 have the
+// negatives of these. NVFP4 has a scale for each 16 columns. It is a float of 8 bits, divided or multiplied by the factor of the matrix in
+// float32. MXFP4 has a scale for each 32 columns. It is 2^(e - 127) with an exponent e of one byte.
 // Source: compressors/nvfp4 and mx_utils.py of compressed-tensors 0.20, qtensor/nvfp4_tensor.py (dequantize) of ModelOpt 0.47, OCP
 // Microscaling Formats 1.0.
 #include "files/schemes/fp4.h"
@@ -21,8 +21,8 @@
 namespace pumice::files::schemes {
 namespace {
 
-constexpr std::int64_t kFp4Block = 32;            // weights in a block of NVFP4_E and of MXFP4
-constexpr std::int64_t kNvfp4 = 16, kMxfp4 = 32;  // columns that have a scale
+constexpr std::int64_t kFp4Block = 32;            // number of weights in a block of Format::NVFP4_E and of Format::MXFP4
+constexpr std::int64_t kNvfp4 = 16, kMxfp4 = 32;  // number of columns that share a scale
 
 std::uint8_t code_at(const std::uint8_t* codes, std::int64_t col) { return codes[col / 2] >> (col % 2 * 4) & 15; }
 
@@ -51,7 +51,7 @@ class MadeOfFp4 final : public MadeTensor {
   }
 
   void read(std::span<const File> files, std::int64_t first, std::int64_t count, std::uint8_t* out) const override {
-    constexpr std::int64_t kRows = 16;  // that are read at a time
+    constexpr std::int64_t kRows = 16;  // number of rows that are read at a time
     const std::int64_t code_bytes = cols_ / 2, groups = cols_ / group_, bytes = row_bytes(format(), cols_);
     std::vector<std::uint8_t> codes(static_cast<std::size_t>(std::min(kRows, count) * code_bytes));
     std::vector<std::uint8_t> scales(static_cast<std::size_t>(std::min(kRows, count) * groups));
@@ -78,8 +78,9 @@ class MadeOfFp4 final : public MadeTensor {
             " of the matrix: group ", group, " has the scale ", parts...);
   }
 
-  // Returns half of the scale of a group of NVFP4, because kE2m1Values are doubled. From 2^-125 on, half of it is a normal number, so that
-  // its product with a value is rounded as the library rounds it. Below 2^125 no product is infinite.
+  // Returns half of the scale of a group of NVFP4, because kE2m1Values are doubled. Throws unless the scale is 0 or its size is from 2^-125
+  // to 2^125. If the size is at least 2^-125, half of the scale is a normal number, so that its product with a value is rounded as the
+  // library rounds the product. If it is below 2^125, no product is infinite.
   float half_scale(std::span<const File> files, std::int64_t row, std::int64_t group, std::uint8_t code) const {
     const float value = e4m3_values()[code];
     if (std::isnan(value)) fail_scale(files, row, group, "nan (code ", int{code}, ")");
@@ -123,14 +124,14 @@ class MadeOfFp4 final : public MadeTensor {
     }
   }
 
-  ByteRows rows_;  // of the codes, and of the scales
+  ByteRows rows_;  // reads the rows of the codes (tensor 0) and of the scales (tensor 1)
   TensorInfo scales_;
   std::int64_t cols_ = 0, group_ = 0;
-  std::vector<float> factors_;  // one, or one for each expert
+  std::vector<float> factors_;  // one factor for all, or one for each expert
   bool divides_ = false;
 };
 
-// Returns the factors of so many experts: one for all, or one for each.
+// Returns the factors in `tensor`: one for all experts, or one for each.
 std::vector<float> factors_of(const PackedFolder& folder, const TensorInfo& tensor, std::int64_t experts) {
   const bool each = experts > 1 && !tensor.shape.empty() && tensor.shape != std::vector<std::int64_t>{1};
   if (!tensor.shape.empty()) folder.need_shape(tensor, {each ? experts : 1});
@@ -151,7 +152,8 @@ void add_fp4_matrix(PackedFolder& folder, const Fp4& fp4) {
   const TensorInfo &codes = *fp4.codes, &scales = *fp4.scales;
   if (!fp4.stack) refuse_experts(folder, codes);
   folder.need_shape(codes, std::vector<std::int64_t>(fp4.stack ? 3 : 2, -1));
-  // The scales of a stack have as many rows as the codes, in the place where the codes have them. Nothing else can be right.
+  // Codes and scales have the same number of rows. If they agree in dimension 1, that is the number of rows. Else the last dimension must
+  // be the number of rows, so the stack is transposed.
   const bool turned = fp4.stack && !(scales.shape.size() == 3 && scales.shape[1] == codes.shape[1]);
   const std::int64_t cols = 2 * (turned ? codes.shape[1] : codes.shape.back());
   if (cols > std::numeric_limits<std::int32_t>::max()) folder.fail_tensor(codes, "has rows of ", cols, " codes; fewer than 2^31 are read");

@@ -1,9 +1,9 @@
 // Floats of 8 bits, as DeepSeek, Qwen and transformers' "fp8" write them. A matrix of R rows and C columns, in blocks, consists of
 //   weight           F8_E4M3 [R, C]
-//   weight_scale_inv [R / block rows, C / block columns], rounded up: a weight is scale * value, although the name says the inverse.
-//                    F32, F16, BF16, or powers of two as F8_E8M0
-// Without weight_block_size there is one scale for the matrix, or one for each row. vLLM's AutoFP8 calls it weight_scale. Scales of
-// activations are not used. Other libraries whose matrices are like these call add_fp8_module() (fbgemm.cpp, modelopt.cpp).
+//   weight_scale_inv [R / block rows, C / block columns], rounded up; F32, F16, BF16, or powers of two as F8_E8M0. A weight is
+//                    scale * value, although the name means the inverse of a scale
+// If config.json has no weight_block_size, there is one scale for the matrix, or one for each row. vLLM's AutoFP8 calls the scales
+// weight_scale. Scales of activations are not used. Other schemes with such matrices use add_fp8_module() (fbgemm.cpp, modelopt.cpp).
 // Source: inference/kernel.py (weight_dequant) of DeepSeek-V3, integrations/finegrained_fp8.py of transformers 5.
 #include "files/schemes/fp8.h"
 
@@ -24,18 +24,18 @@
 namespace pumice::files::schemes {
 namespace {
 
-// Reads `count` scales, beginning with value `first`.
+// Reads as many scales as `out` has, beginning with value `first` of the tensor.
 void read_block_scales(std::span<const File> files, const TensorInfo& tensor, std::int64_t first, std::span<float> out) {
   if (tensor.format) return read_numbers(files, tensor, first, static_cast<std::int64_t>(out.size()), out.data());
   std::vector<std::uint8_t> exponents(out.size());
   read_bytes(files, tensor, static_cast<std::uint64_t>(first), exponents.size(), exponents.data());
-  // 2^(e - 127); 255 is NaN (OCP Microscaling Formats 1.0, E8M0).
+  // An F8_E8M0 code e is 2^(e - 127), but 255 is NaN (OCP Microscaling Formats 1.0, E8M0).
   std::ranges::transform(exponents, out.begin(), [](std::uint8_t e) { return e == 255 ? NAN : std::ldexp(1.0f, e - 127); });
 }
 
-// Rows of F8_E4M3, whose blocks have 128 columns and a float scale. If these would have columns with different scales, or rows do not
-// divide into them, the rows are BF16 where all scales are powers of two, which is exact too, or F32: weights are defined as float32
-// products.
+// Makes rows in Format::F8_E4M3, whose blocks have 128 columns and a float scale. If a block would need two scales, or if rows do not
+// divide into such blocks, the rows are made as BF16 or F32. BF16 is exact if all scales are powers of two. F32 is always exact, because
+// weights are defined as float32 products.
 class MadeOfFp8 final : public MadeTensor {
  public:
   MadeOfFp8(const Fp8& fp8, ByteRows rows)
@@ -82,8 +82,8 @@ class MadeOfFp8 final : public MadeTensor {
  private:
   static constexpr std::int64_t kBlock = info(Format::F8_E4M3).block;
 
-  // Throws if a scale is not finite or larger than F8_E4M3 may have it (core/finite.cpp), if BF16 does not hold its products with all
-  // floats of 8 bits, or if a code is NaN.
+  // Throws if a code is NaN, if a scale is not finite, if a scale is larger than Format::F8_E4M3 allows (core/finite.cpp), or if rows are
+  // made as BF16 and the product of a scale and some float of 8 bits would not be exact in BF16.
   void check(std::span<const File> files, std::int64_t row, std::span<const std::uint8_t> codes, std::span<const float> scales) const {
     for (std::size_t block = 0; block < scales.size(); ++block) {
       const float scale = scales[block];
@@ -92,7 +92,7 @@ class MadeOfFp8 final : public MadeTensor {
                 " of the matrix: block ", block, " has the scale ", scale, why...);
       };
       if (!std::isfinite(scale)) fail();
-      // The smallest value is 2^-9, the largest 448: their products are normal numbers of BF16.
+      // The sizes of floats of 8 bits are 0 and 2^-9 to 448. With a scale from 2^-117 to 2^118, their products are normal numbers of BF16.
       if (format_ == Format::BF16 && (std::bit_cast<std::uint32_t>(scale) & 0x807fffff || scale < 0x1p-117f || scale > 0x1p118f))
         fail("; powers of two from 2^-117 to 2^118 are needed");
       if (format_ == Format::F8_E4M3 && std::fabs(scale) >= 0x1p64f) fail("; sizes below 2^64 are read");
@@ -124,7 +124,7 @@ class MadeOfFp8 final : public MadeTensor {
   Format format_ = Format::F32;
 };
 
-// Returns the tensors of a matrix, with one scale, or with one for each row.
+// Finds the tensors of a matrix with one scale, or with one scale for each row.
 Fp8 fp8_of(PackedFolder& folder, const std::string& module, const Fp8Library& library) {
   for (const std::string_view unused : library.unused) folder.drop(folder.find(module, unused));
   const TensorInfo& weight = folder.need(module, "weight", {"F8_E4M3"});

@@ -1,10 +1,9 @@
 // GPTQ, as AutoGPTQ and GPTQModel write it. A matrix of R rows and C columns, in groups of columns, consists of
 //   qweight I32 [C bits / 32, R]: the codes of each row, as a stream of bits down a column of words
-//   qzeros  I32 [groups, R bits / 32]: the zeros of each group, as a stream along a row of words, stored minus one (checkpoint_format
-//   "gptq")
-//           or as they are ("gptq_v2")
+//   qzeros  I32 [groups, R bits / 32]: the zeros of each group, as a stream of bits along a row of words. With checkpoint_format "gptq",
+//           one is subtracted from a zero before it is stored; with "gptq_v2", the zero itself is stored
 //   scales  F16 [groups, R]
-//   g_idx   I32 [C]: the group of each column; without it, neighbouring columns are a group
+//   g_idx   I32 [C]: the group of each column; if missing, neighbouring columns are a group
 // Source: auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py of AutoGPTQ 0.7.1, gptqmodel/utils/model.py of GPTQModel 7.7.
 #include <algorithm>
 #include <utility>
@@ -17,10 +16,10 @@ namespace {
 
 struct Settings {
   std::int64_t bits;
-  bool symmetric;  // all zeros are in the middle
-  bool minus_one;  // zeros are stored minus one
-  bool ordered;    // there are act-order indices
-  bool by_module;  // some modules have other settings
+  bool symmetric;  // all zeros are in the middle of the codes: 2^(bits - 1)
+  bool minus_one;  // the file has zero - 1 in place of each zero
+  bool ordered;    // g_idx must be there (act-order)
+  bool by_module;  // some modules may have other settings than these
 };
 
 Settings settings_of(const PackedFolder& folder) {
@@ -32,10 +31,11 @@ Settings settings_of(const PackedFolder& folder) {
           .symmetric = config.boolean(folder.key("sym")).value_or(false),
           .minus_one = format == "gptq",
           .ordered = config.boolean(folder.key("desc_act")).value_or(false),
-          .by_module = folder.has_object("dynamic") || folder.has_object("extra_config")};  // of GPTQModel, of AutoRound
+          .by_module = folder.has_object("dynamic") || folder.has_object("extra_config")};  // keys of GPTQModel and of AutoRound
 }
 
-// Returns the columns of a group. A module may have another number of them than config.json says for all; the shapes say it then.
+// Returns the number of columns in a group. If config.json has settings for single modules, a module may have another number of columns in
+// a group than group_size in config.json; the number then follows from the shapes.
 std::int64_t group_of_module(const PackedFolder& folder, const Settings& settings, const TensorInfo& scales, std::int64_t cols,
                              std::int64_t groups) {
   const std::int64_t usual = folder.config().integer(folder.key("group_size")).value_or(-1);
@@ -44,7 +44,8 @@ std::int64_t group_of_module(const PackedFolder& folder, const Settings& setting
   return folder.group_size("group_size", scales, cols, groups);
 }
 
-// Reads the zeros of a row as they are stored. `words` is the column in which they begin; they may end in the next one.
+// Reads the zeros of a row as they are stored. `words` are the words of the column of qzeros in which the row's bits begin, one word for
+// each group. The words of the next column follow them, because the bits may end there.
 void read_zeros(const std::uint32_t* words, std::int64_t row, int bits, std::vector<std::uint8_t>& zeros) {
   const int shift = static_cast<int>(row * bits % 32);
   const std::uint32_t* next = shift + bits > 32 ? words + zeros.size() : words;
@@ -54,7 +55,8 @@ void read_zeros(const std::uint32_t* words, std::int64_t row, int bits, std::vec
   }
 }
 
-// Throws unless all zeros of a row are in the middle. Some writers of "gptq" store them as they are.
+// Throws unless all zeros of a row are in the middle of the codes. Both the middle and the middle minus one are accepted, because some
+// writers of checkpoint_format "gptq" do not subtract one.
 void check_middle(std::span<const File> files, const TensorInfo& tensor, std::int64_t row, int bits,
                   const std::vector<std::uint8_t>& zeros) {
   const int middle = 1 << (bits - 1);
@@ -79,7 +81,7 @@ void add_gptq(PackedFolder& folder) {
     folder.need_shape(scales, {-1, rows});
     const std::int64_t groups = scales.shape[0];
     folder.need_shape(zeros, {groups, -1});
-    // The widths say how many bits a code has, because modules may differ in them.
+    // The number of bits in a code follows from the shape of qzeros, because modules may have different numbers of bits.
     const std::int64_t bits = zeros.shape[1] <= rows ? zeros.shape[1] * 32 / rows : 0;
     if ((bits != 2 && bits != 3 && bits != 4 && bits != 8) || zeros.shape[1] * 32 != rows * bits)
       folder.fail_tensor(zeros, "has ", zeros.shape[1], " words for ", rows, " zeros; codes of 2, 3, 4 and 8 bits are read");

@@ -1,5 +1,5 @@
-// MLX, as mlx-lm writes it: config.json has "quantization", with group_size, bits and mode, and others for modules under their names. A
-// matrix of R rows and C columns, in groups of columns, consists of
+// MLX, as mlx-lm writes it. In config.json, "quantization" has group_size, bits and mode for all modules, and may have other values of
+// these under the name of a single module. A matrix of R rows and C columns, in groups of columns, consists of
 //   weight U32 [R, C bits / 32]: the codes of each row as a stream of bits
 //   scales, biases F16, BF16 or F32 [R, C / group_size]: a weight is scale * code + bias
 // Source: mlx/ops.cpp (quantize) of MLX 0.32, mlx_lm/utils.py of mlx-lm 0.28.

@@ -3,14 +3,15 @@
 //   weight         U8 [R, C / 2]: two codes a byte
 //   weight_scale   F8_E4M3 [R, C / 16]
 //   weight_scale_2 F32, one number, which multiplies the scales
-// and one in floats of 8 bits of
+// A matrix in floats of 8 bits consists of
 //   weight       F8_E4M3 [R, C]
 //   weight_scale F32: one number (FP8), or [R] (FP8_PER_CHANNEL_PER_TOKEN)
-// The experts of Llama 4 and gpt-oss are a stack. Its tensors are called experts.gate_up_proj, experts.gate_up_proj_weight_scale and so on,
-// and are turned: [E, C / 2, R] and [E, C / 16, R], or [E, C, R]. With MIXED_PRECISION, quantized_layers says the quant_algo of each
-// module. Activations are not rounded: their scale (input_scale) and those of a cache of 8 bits (k_scale, v_scale) are not used.
-// config.json says all this as quantization_config; folders from before have only hf_quant_config.json, where "ignore" is
-// "exclude_modules". Source: torch/export (unified_export_hf.py, quant_utils.py, convert_hf_config.py) of nvidia-modelopt 0.47.
+// The E experts of a layer of Llama 4 or gpt-oss are a stack. Its tensors are called experts.gate_up_proj,
+// experts.gate_up_proj_weight_scale and so on, and are transposed: [E, C / 2, R] and [E, C / 16, R] in NVFP4, [E, C, R] in floats of 8
+// bits. If quant_algo is MIXED_PRECISION, quantized_layers has the quant_algo of each module. Activations and caches are not rounded, so
+// the scales of activations (input_scale) and of a cache of 8 bits (k_scale, v_scale) are not used. Newer folders have these settings in
+// config.json under quantization_config. Older folders have them only in hf_quant_config.json, where "ignore" is called "exclude_modules".
+// Source: torch/export (unified_export_hf.py, quant_utils.py, convert_hf_config.py) of nvidia-modelopt 0.47.
 #include <algorithm>
 #include <cctype>
 #include <iterator>
@@ -25,7 +26,7 @@
 namespace pumice::files::schemes {
 namespace {
 
-// Returns a name in which * stands for any characters as an expression of ModuleList.
+// Returns the regular expression, as ModuleList takes it, for a name in which * stands for any characters.
 std::string expression_of(const std::string& name) {
   std::string expression = "re:";
   for (const char c : name) {
@@ -49,11 +50,11 @@ ModuleList excluded_modules(const PackedFolder& folder) {
 constexpr char kMixed[] = "MIXED_PRECISION";
 struct Algo {
   std::string_view name;
-  bool fp8;  // else NVFP4
+  bool fp8;  // true for floats of 8 bits, false for NVFP4
 };
 constexpr Algo kAlgos[] = {{"NVFP4", false}, {"W4A16_NVFP4", false}, {"FP8", true}, {"FP8_PER_CHANNEL_PER_TOKEN", true}};
 
-// Returns whether a quant_algo, which stands under the key, is one of floats of 8 bits.
+// Returns whether the quant_algo under this key is one for floats of 8 bits. Throws if the quant_algo is not in kAlgos.
 bool says_fp8(const PackedFolder& folder, const std::string& key) {
   const std::string said = folder.config().string(folder.key(key)).value_or("");
   const auto found = std::ranges::find(kAlgos, said, &Algo::name);
@@ -63,7 +64,7 @@ bool says_fp8(const PackedFolder& folder, const std::string& key) {
   folder.unsupported(key, "is ", quote(said), "; ", read, "and ", kMixed, " of these are read");
 }
 
-// Reads the settings of a folder whose modules are all packed in one way, or each as quantized_layers says.
+// The settings of a folder. Either quant_algo is the same for all modules, or quantized_layers has the quant_algo of each module.
 class ModelOptSettings {
  public:
   explicit ModelOptSettings(const PackedFolder& folder)
@@ -77,7 +78,7 @@ class ModelOptSettings {
     if (excluded_.names(module) != ModuleList::By::none)
       folder_.fail_tensor(packed, "is packed, and the list of modules that are not packed has ", module);
     if (!mixed_) return fp8_;
-    // The layer of a stack is the module that has it.
+    // For a stack, quantized_layers has the name of the module that the stack is a member of.
     for (const std::string& layer : {module, module.substr(0, module.rfind('.'))}) {
       const std::string key = str("quantized_layers.", layer, ".quant_algo");
       if (!folder_.config().has(folder_.key(key))) continue;
@@ -99,7 +100,7 @@ class ModelOptSettings {
   ModuleList excluded_;
 };
 
-// Adds a matrix or, if `joint` is an underscore, a stack in NVFP4.
+// Adds a matrix or a stack in NVFP4. `joint` comes between the module's name and the names of scales: "." for a matrix, "_" for a stack.
 void add_nvfp4(PackedFolder& folder, const std::string& module, const std::string& codes_name, const char* joint) {
   folder.drop(folder.find(str(module, joint, "input_scale")));
   const TensorInfo &codes = folder.need(codes_name, {"U8"}), &scales = folder.need(str(module, joint, "weight_scale"), {"F8_E4M3"}),

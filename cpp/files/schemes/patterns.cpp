@@ -7,7 +7,7 @@
 
 namespace pumice::files::schemes {
 
-// Reads an expression by recursive descent. Every function returns nothing for what is not read.
+// Parses an expression by recursive descent. Functions return nothing (or false) if the syntax is not supported.
 class PatternReader {
  public:
   explicit PatternReader(std::string_view text) : text_(text) {}
@@ -22,8 +22,8 @@ class PatternReader {
  private:
   using Kind = Pattern::Kind;
   using Node = Pattern::Node;
-  static constexpr int kDepth = 16;              // of groups in groups
-  static constexpr std::size_t kRepeats = 1000;  // in {m,n}
+  static constexpr int kDepth = 16;              // largest nesting depth of groups
+  static constexpr std::size_t kRepeats = 1000;  // largest number in {m,n}
   static constexpr std::size_t kNoEnd = std::numeric_limits<std::size_t>::max();
 
   bool done() const { return at_ == text_.size(); }
@@ -63,7 +63,7 @@ class PatternReader {
     } else if (!next('*')) {
       return part;
     }
-    next('?');  // as few as possible: the same texts match
+    next('?');  // after a quantifier, ? asks for as few repetitions as possible; the same texts match with and without it
     if (!done() && (text_[at_] == '*' || text_[at_] == '+' || text_[at_] == '?' || text_[at_] == '{')) return std::nullopt;
     repeat.parts.push_back(std::move(*part));
     return repeat;
@@ -98,7 +98,7 @@ class PatternReader {
     return node;
   }
 
-  // Adds what the characters after a \ stand for.
+  // Adds the characters that an escape matches. The \ has been read.
   bool escape(std::bitset<256>& to) {
     if (done()) return false;
     const auto c = static_cast<unsigned char>(text_[at_++]);
@@ -141,7 +141,7 @@ class PatternReader {
 
 std::optional<Pattern> Pattern::read(std::string_view expression) { return PatternReader(expression).read(); }
 
-// Returns the places of the text at which the node can end, if it can begin at `places`.
+// Returns the positions at which a match of the node can end, if it begins at one of `places`.
 Pattern::Places Pattern::after(const Node& node, std::string_view text, Places places) {
   Places ends(places.size());
   switch (node.kind) {
@@ -198,7 +198,8 @@ ModuleList::ModuleList(const std::vector<std::string>& names) {
 ModuleList::By ModuleList::names(const std::string& module) const {
   if (names_.contains(module)) return By::name;
   if (unread_ || std::ranges::any_of(patterns_, [&](const Pattern& pattern) { return pattern.begins(module); })) return By::expression;
-  // A module whose name ends in "embed_tokens" or the like is an embedding, every other one with a matrix a linear layer.
+  // A module is an embedding if the last part of its name contains "embed", as in "embed_tokens". Every other module with a matrix is a
+  // linear layer.
   const bool table = module.find("embed", module.rfind('.') + 1) != std::string::npos;
   return names_.contains(table ? "Embedding" : "Linear") ? By::type : By::none;
 }

@@ -1,4 +1,4 @@
-// Names of modules that config.json lists: as they are, as the class of a module, or as a regular expression ("re:.*self_attn.*").
+// Lists of modules in config.json. Such a list has names of modules, classes of modules, and regular expressions ("re:.*self_attn.*").
 #pragma once
 
 #include <bitset>
@@ -12,12 +12,12 @@
 
 namespace pumice::files::schemes {
 
-// A regular expression as Python's re.match() reads it: it must match a beginning of the text. Read are characters, ., classes in brackets,
-// \d, \w and \s, groups, |, *, +, ?, {m,n}, ^ and $. Time grows with the length of the expression times the square of that of the text,
-// whatever both are.
+// A regular expression that is matched as by Python's re.match(): it must match a beginning of the text. Supported are characters, .,
+// classes in brackets, \d, \w and \s, groups, |, *, +, ?, {m,n}, ^ and $. For every expression and text, the time is at most proportional
+// to the length of the expression times the square of the length of the text.
 class Pattern {
  public:
-  // Returns nothing if the expression has something else.
+  // Returns nothing if the expression has any other syntax.
   static std::optional<Pattern> read(std::string_view expression);
   bool begins(std::string_view text) const;
 
@@ -26,29 +26,29 @@ class Pattern {
   enum class Kind : std::uint8_t { character, begin, end, sequence, either, repeat };
   struct Node {
     Kind kind = Kind::sequence;
-    std::bitset<256> characters;  // of Kind::character
+    std::bitset<256> characters;  // for Kind::character: the bytes that it matches
     std::vector<Node> parts;
-    std::size_t least = 0, most = 0;  // of Kind::repeat
+    std::size_t least = 0, most = 0;  // for Kind::repeat: the numbers of repetitions
   };
-  using Places = std::vector<bool>;  // of a text: 0 to its length
+  using Places = std::vector<bool>;  // a set of positions in a text, from 0 to the length of the text
   static Places after(const Node& node, std::string_view text, Places places);
 
   Node root_;
 };
 
-// A list of names of modules.
+// A list of modules in config.json.
 class ModuleList {
  public:
   explicit ModuleList(const std::vector<std::string>& names);
 
-  // How a list names a module. A larger one takes precedence.
+  // How a list names a module. If several lists name a module, the largest value takes precedence.
   enum class By : std::uint8_t { none, type, expression, name };
   By names(const std::string& module) const;
 
  private:
-  std::set<std::string, std::less<>> names_;  // of modules and of classes
+  std::set<std::string, std::less<>> names_;  // names of modules and of classes
   std::vector<Pattern> patterns_;
-  bool unread_ = false;  // there is an expression that is not read; it may name any module
+  bool unread_ = false;  // true if an expression has unsupported syntax; every module then counts as named by an expression
 };
 
 }  // namespace pumice::files::schemes

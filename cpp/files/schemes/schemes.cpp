@@ -12,7 +12,7 @@ namespace pumice::files::schemes {
 namespace {
 
 struct Scheme {
-  std::string_view method;  // quant_method in config.json; "" if it has none
+  std::string_view method;  // the value of quant_method in config.json; "" if the library writes none
   const char* name;
   void (*add)(PackedFolder&);
 };
@@ -23,7 +23,7 @@ constexpr Scheme kSchemes[] = {
 };
 constexpr Scheme scheme_of(void (*add)(PackedFolder&)) { return *std::ranges::find(kSchemes, add, &Scheme::add); }
 
-constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max();  // of a matrix: rows, columns
+constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max();  // largest number of rows or columns of a matrix
 
 }  // namespace
 
@@ -167,12 +167,12 @@ std::string add_schemes(const Metadata& config, const Metadata& hf_quant_config,
     tensors = std::move(folder).finish();
     return packed ? std::string(scheme.name) : "";
   };
-  for (const char* outer : {"", "text_config."}) {  // the text part of a multimodal model may have the keys
+  for (const char* outer : {"", "text_config."}) {  // the keys may be in text_config, which describes the text part of a multimodal model
     const std::string prefix = str(outer, "quantization_config.");
     const auto* method = std::get_if<std::string>(config.value(prefix + "quant_method"));
     if (!method) continue;
     std::string_view name = *method;
-    if (name == "auto-round" || name == "intel/auto-round") {  // packs as others do
+    if (name == "auto-round" || name == "intel/auto-round") {  // AutoRound packs matrices as GPTQ or AWQ does
       const std::string packing = config.string(prefix + "packing_format").value_or("");
       name = packing.ends_with("gptq") ? "gptq" : packing.ends_with("awq") ? "awq" : "";
     }

@@ -1,6 +1,6 @@
-// Safetensors folders whose matrices another library packed. A scheme knows the tensors of one such library. It puts one tensor,
-// MODULE.weight, in the place of those that a packed matrix consists of (MODULE.qweight, MODULE.scales, ...), so that no other code sees
-// these.
+// Safetensors folders whose matrices another library packed. Each scheme handles the tensors of one library. It replaces the tensors that a
+// packed matrix consists of (MODULE.qweight, MODULE.scales, ...) by one tensor, MODULE.weight, so that no other code needs to know how
+// matrices are packed.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@
 
 namespace pumice::files::schemes {
 
-// Replaces the packed tensors of a folder. `config` is its config.json, `hf_quant_config` its hf_quant_config.json, which counts where
-// config.json says nothing of a packing; it is empty if there is none. Returns the name of the scheme, or "" if no tensor is packed as a
-// library that is known here does it. Throws model_format with the name of a tensor that is missing, or has another shape or dtype than its
-// scheme says, and unsupported_model for kinds of a scheme that are not read. Only these two files, the shapes, the order of columns
-// (g_idx) and single numbers are looked at; the other tensors are read with the rows.
+// Replaces the packed tensors of a folder. `config` has its config.json. `hf_quant_config` has its hf_quant_config.json, or is empty if
+// there is none; it is used only if config.json does not describe a packing. Returns the name of the library in schemes.def that packed
+// tensors of the folder, or "" if no tensor is packed by one of these libraries. Throws model_format, with the name of the tensor, if a
+// tensor is missing or has another shape or dtype than the scheme needs, and unsupported_model for variants of a scheme that are not
+// supported. This reads only the order of columns (g_idx) and single numbers from tensors. The rest is read when the rows are made.
 std::string add_schemes(const Metadata& config, const Metadata& hf_quant_config, const std::vector<File>& files,
                         std::vector<TensorInfo>& tensors);
 
