@@ -21,7 +21,7 @@ void InstanceApi::open() {
   const std::span<const char* const> names = named != nullptr && *named != '\0' ? std::span(&named, 1) : loader.names;
   // The library is never closed, because closing it unloads drivers, and some drivers crash when they are unloaded.
   void* handle = nullptr;
-  std::string library, reasons;  // of those that cannot be opened
+  std::string library, reasons;  // reasons: why the libraries that were tried before cannot be opened
   for (const char* name : names) {
     library = name;
     handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);

@@ -44,7 +44,7 @@ Faults& faults();
 
 template <class Pointer>
 class Function;
-// A Vulkan function in a table. Calling it first asks faults() whether the call must fail.
+// A Vulkan function in a table. A call first checks with faults() whether it must fail.
 template <class Result, class... Arguments>
 class Function<Result(VKAPI_PTR*)(Arguments...)> {
  public:

@@ -1,4 +1,5 @@
-// What a model's sequences leave on a device: the pages of its caches, and the states of its recurrent operations.
+// The memory of a device that keeps its contents from run to run: the pages of a model's caches, and the states of its recurrent
+// operations.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,11 @@ namespace pumice::vulkan {
 // Pages have two planes for each cache: its keys, and its values.
 constexpr std::size_t keys_plane(CacheId cache) { return 2 * static_cast<std::size_t>(cache); }
 constexpr std::size_t values_plane(CacheId cache) { return keys_plane(cache) + 1; }
-// States have a plane for each StateId. It holds the numbers of each state without gaps: matrix after matrix, row after row.
+// States have a plane for each StateId. In a plane, the numbers of a state lie without gaps: matrix after matrix, row after row.
 constexpr std::size_t state_plane(StateId state) { return static_cast<std::size_t>(state); }
 
-// Returns the bytes of a page, and of a state, in each plane. Throws unsupported_model if a shape is not valid.
+// page_planes() returns the number of bytes that a page has in each plane, and state_planes() the number of bytes that a state has in each
+// plane. Both throw unsupported_model if a shape is not valid.
 std::vector<std::uint64_t> page_planes(std::span<const CacheShape> shapes, KvFormat format);
 std::vector<std::uint64_t> state_planes(std::span<const StateShape> shapes);
 
@@ -43,7 +45,7 @@ class GpuCaches final : public CacheStore {
 
   const Slabs& pages() const { return pages_; }
   const Slabs& states() const { return states_; }
-  std::uint64_t id() const { return id_; }  // a number that no other store of this process has
+  std::uint64_t id() const { return id_; }  // a number that no other GpuCaches of this process has
   KvFormat format() const { return format_; }
   const std::vector<CacheShape>& shapes() const { return shapes_; }
   const std::vector<StateShape>& state_shapes() const { return state_shapes_; }

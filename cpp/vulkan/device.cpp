@@ -16,14 +16,16 @@ namespace pumice::vulkan {
 // ---------------------------------------------------------------- device
 namespace {
 
-// Destroys devices on threads of its own. The destructor of a device waits for the pipelines that the driver is compiling and for work that
-// was left to the device. That may take seconds, and whoever gives up the last reference may be a call that was interrupted.
+// Destroys devices on threads of its own. The destructor of a device waits until the driver has compiled pipelines, and until the device
+// has done the recordings that leave() keeps. That may take seconds. The thread that gives up the last reference to the device must not
+// wait so long, because it may return from a cancelled call.
 class Retired {
  public:
-  // Waits for the threads, at the end of the process: before the driver's own objects are destroyed, because this object was made later.
+  // At the end of the process, the destructor of jobs_ waits for the threads. This happens before the driver's own static objects are
+  // destroyed, because this object was made after them.
   ~Retired() {
     if (!Instance::forked()) return;
-    for (Job& job : jobs_) job.thread.detach();  // they are the parent's
+    for (Job& job : jobs_) job.thread.detach();  // the threads exist only in the parent, so this process cannot wait for them
   }
   void destroy(Device* device) {
     const std::lock_guard lock(mutex_);
@@ -34,7 +36,7 @@ class Retired {
         delete device;
         job.done.store(true);
       });
-    } catch (...) {  // no thread can be started
+    } catch (...) {  // no thread can be started, so this thread destroys the device
       if (!jobs_.empty() && !jobs_.back().thread.joinable()) jobs_.pop_back();
       delete device;
     }
@@ -123,7 +125,7 @@ void Device::create() {
 }
 
 Device::~Device() {
-  if (Instance::forked()) static_cast<void>(pipelines_.release());  // not destroyed, because the pipelines belong to the parent
+  if (Instance::forked()) static_cast<void>(pipelines_.release());  // never destroyed, because the pipelines belong to the parent process
   if (handle_ == VK_NULL_HANDLE || Instance::forked()) return;
   if (api_.vkDeviceWaitIdle) api_.vkDeviceWaitIdle(handle_);
   left_.clear();
@@ -151,7 +153,7 @@ std::uint32_t Device::memory_type(std::uint32_t allowed, Place place) const {
 
 std::uint64_t Device::free_memory() const {
   std::uint64_t total = 0, free = 0;
-  static_cast<void>(has_left());  // frees what is done
+  static_cast<void>(has_left());  // frees the memory that only finished recordings of leave() needed
   Instance::get().memory(physical_, total, free);
   if (physical_.memory_budget && physical_.limits.memory == UINT64_MAX)
     return free;  // the driver's budget already excludes our own allocations
@@ -223,7 +225,7 @@ void Device::give_back(const Memory& memory) noexcept {
         left_memory_.push_back(memory);
         return;
       }
-    } catch (...) {  // no memory for the list: wait
+    } catch (...) {  // the list cannot grow, so this thread waits until no recording uses the memory
       while (std::ranges::any_of(left_, [](const auto& recording) { return recording->left(); }))
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
@@ -274,7 +276,7 @@ std::uint64_t Device::pace_step() const { return static_cast<std::uint64_t>(std:
 Buffer::Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place, const std::string& what)
     : device_(std::move(device)), bytes_(std::max<std::uint64_t>(bytes, 256)) {
   device_->check_alive();
-  static_cast<void>(device_->has_left());  // frees what is done
+  static_cast<void>(device_->has_left());  // frees the memory that only finished recordings of leave() needed
   const DeviceLimits& limits = device_->limits();
   const auto refuse = [&](std::uint64_t free) {
     fail(ErrorKind::out_of_device_memory, device_->physical().name, ": ", what, " needs ", bytes_, " bytes, ", free,
@@ -317,7 +319,7 @@ Buffer::Buffer(std::shared_ptr<Device> device, std::uint64_t bytes, Place place,
 Buffer::~Buffer() { release(); }
 
 void Buffer::release() noexcept {
-  if (Instance::forked()) return;  // the memory belongs to the parent
+  if (Instance::forked()) return;  // the memory belongs to the parent process
   device_->give_back({buffer_, memory_, allocated_});
 }
 

@@ -35,7 +35,7 @@ class Buffer {
   const std::uint64_t bytes_;
   VkBuffer buffer_ = VK_NULL_HANDLE;
   VkDeviceMemory memory_ = VK_NULL_HANDLE;
-  std::uint64_t allocated_ = 0;  // bytes of memory_
+  std::uint64_t allocated_ = 0;  // size of memory_ in bytes
   std::uint8_t* mapped_ = nullptr;
 };
 
@@ -61,19 +61,21 @@ class Device : public std::enable_shared_from_this<Device> {
     return std::make_shared<Buffer>(shared_from_this(), bytes, place, what);
   }
   bool host_sees_device_memory() const { return unified_; }      // whether the host can map memory of Place::device
-  std::uint64_t allocated() const { return allocated_.load(); }  // bytes of all buffers of this device
-  std::uint64_t free_memory() const;                             // bytes that may still be allocated on this device
+  std::uint64_t allocated() const { return allocated_.load(); }  // number of bytes that all buffers of this device have
+  std::uint64_t free_memory() const;                             // number of bytes that can still be allocated on this device
 
-  // A thread holds the lock turn() while it records and submits a run and waits for its end, because the GPU runs only one program at a
-  // time anyway. A run may take seconds, so take_turn() checks `cancel` while it waits for the lock. Copies of pages do not take this lock,
-  // because the queue can execute them between two submissions of a run.
+  // A thread holds the lock turn() while it records and submits a run and waits for the end of the run, because the GPU runs only one
+  // program at a time anyway. A run may take seconds, so take_turn() checks `cancel` while it waits for the lock. Copies of pages do not
+  // take this lock, because the queue can execute them between two submissions of a run.
   std::timed_mutex& turn() { return turn_; }
   std::unique_lock<std::timed_mutex> take_turn(const Cancel& cancel);
-  // Keeps a recording that the device still executes and for which nobody waits (Recording::left), until it is done. take_turn() waits for
-  // such recordings. The memory of buffers that are destroyed meanwhile is kept too, because the recordings may use them.
+  // Keeps a recording that the device still executes and for which no thread waits any more (Recording::left), until it is done.
+  // take_turn() waits for such recordings. If a buffer is destroyed meanwhile, its memory is kept too, because the recordings may use the
+  // buffer.
   void leave(std::shared_ptr<Recording> recording);
-  bool has_left() const noexcept;  // whether such a recording is not done yet
-  bool is_busy() const;            // whether the destructor would have to wait for the driver
+  // Returns whether a recording of leave() is not done yet. Frees the recordings that are done, and if all are done, the kept memory.
+  bool has_left() const noexcept;
+  bool is_busy() const;  // whether the destructor would have to wait for the driver
   void submit(VkCommandBuffer commands, VkFence fence);
   VkResult wait_idle();  // waits until the device has finished all submitted work
   // Throws the error that belongs to `result` if it is a failure. If the error is device_lost, check_alive() throws from then on.
@@ -87,25 +89,26 @@ class Device : public std::enable_shared_from_this<Device> {
   void mark_lost() const noexcept { lost_.store(true); }
   bool lost() const noexcept { return lost_.load(); }
 
-  // work() estimates the seconds that an average device of this type needs for so many operations and bytes. pace() is the factor by which
-  // this device is slower than that (below 1 if it is faster). measured() updates the pace after work that took `seconds`.
+  // work() estimates the seconds that an average device of this type needs for `flops` operations and `bytes` of memory traffic. pace() is
+  // the factor by which this device is slower than the estimate; it is below 1 if the device is faster. measured() updates the pace after
+  // work that took `seconds`.
   double work(double flops, double bytes) const;
   double pace() const { return pace_.load(std::memory_order_relaxed); }
   void measured(double work, double seconds);
-  // Returns log2(pace), rounded to an integer, plus 64. When this number changes, older recordings must be made again, because they are cut
-  // into submissions of the wrong length.
+  // Returns log2(pace), rounded to an integer, plus 64. When this number changes, older recordings must be made again, because their
+  // submissions have the wrong length.
   std::uint64_t pace_step() const;
 
  private:
   friend class Buffer;
-  struct Memory {  // of a buffer
+  struct Memory {  // a buffer's handle and memory
     VkBuffer buffer = VK_NULL_HANDLE;
     VkDeviceMemory memory = VK_NULL_HANDLE;
     std::uint64_t bytes = 0;
   };
-  void settle(const Cancel& cancel);              // waits until no recording is left; the caller has the turn
-  void free_left() const noexcept;                // frees recordings that are done and, if no other is left, the buffers of left_memory_
-  void give_back(const Memory& memory) noexcept;  // frees a buffer's memory, or keeps it in left_memory_ while recordings are left
+  void settle(const Cancel& cancel);              // waits until left_ is empty; the caller holds the lock turn()
+  void free_left() const noexcept;                // removes recordings that are done from left_; if it is then empty, frees left_memory_
+  void give_back(const Memory& memory) noexcept;  // frees a buffer's memory, or moves it to left_memory_ if left_ is not empty
   void release(const Memory& memory) const noexcept;
   explicit Device(const PhysicalDevice& physical);
   void create();
@@ -122,8 +125,8 @@ class Device : public std::enable_shared_from_this<Device> {
   std::timed_mutex turn_;
   std::mutex queue_mutex_;
   mutable std::mutex left_mutex_;
-  mutable std::vector<std::shared_ptr<Recording>> left_;  // what leave() was given
-  mutable std::vector<Memory> left_memory_;               // of buffers that were destroyed while recordings were left
+  mutable std::vector<std::shared_ptr<Recording>> left_;  // recordings of leave() that may not be done yet
+  mutable std::vector<Memory> left_memory_;               // memory of buffers that were destroyed while left_ was not empty
   mutable std::atomic<bool> any_left_{false};             // false if left_ is empty
   mutable std::atomic<std::uint64_t> allocated_{0};
   mutable std::atomic<bool> lost_{false};

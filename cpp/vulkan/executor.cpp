@@ -9,7 +9,7 @@
 namespace pumice::vulkan {
 namespace {
 
-constexpr std::int64_t kMostRecordings = 6;  // of one program in one workspace; enough for several batch sizes
+constexpr std::int64_t kMostRecordings = 6;  // number of recordings of one program in one workspace; enough for several batch sizes
 
 std::uint64_t next_executable_id() {
   static std::atomic<std::uint64_t> last{0};
@@ -37,8 +37,8 @@ std::uint64_t padded_bytes(const Program& program, std::int32_t slot, const Coun
   const SlotShape& shape = program.slots[static_cast<std::size_t>(slot)];
   return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(counts.of(shape.rows), slot_stride(shape.width) * 4, "rows of a run"));
 }
-// Calls copy(offset in the caller's array, offset in the buffer, floats) for the rows of a slot. In the caller's array rows have no gaps,
-// and in the buffer they have the slot's stride.
+// Calls copy(offset in the caller's array, offset in the buffer, number of floats) for the rows of a slot. In the caller's array rows have
+// no gaps, and in the buffer they have the slot's stride.
 template <class CopyRow>
 void each_row(const Program& program, std::int32_t slot, const Counts& counts, CopyRow copy) {
   if (slot < 0) return;
@@ -140,7 +140,7 @@ RunBuffers GpuExecutable::buffers_for(GpuWorkspace& space, const Areas& areas, c
   return buffers;
 }
 
-// Returns the recording of a run, which becomes the first of space.recorded. Records it if no run has had this key.
+// Returns the recording with this key, and moves it to the beginning of space.recorded. Makes a new recording if there is none.
 Recording& GpuExecutable::recorded(GpuWorkspace& space, const RecordingKey& key, const GpuRun& run, const Cancel& cancel) const {
   std::list<GpuWorkspace::Recorded>& all = space.recorded;
   const auto known = std::ranges::find(all, key, &GpuWorkspace::Recorded::key);

@@ -12,7 +12,7 @@
 
 namespace pumice::vulkan {
 
-// All that the commands of a run depend on. Runs with equal keys in one workspace have the same commands.
+// Everything that the commands of a run depend on. Runs with equal keys in one workspace have the same commands.
 struct RecordingKey {
   std::uint64_t executable = 0;                         // GpuExecutable::id_
   std::uint64_t buffers = 0;                            // GpuWorkspace::buffers
@@ -38,7 +38,7 @@ class GpuWorkspace final : public Workspace {
 
   const std::shared_ptr<Device> device;
   std::shared_ptr<Buffer> scratch, meta, in, out;
-  std::uint64_t buffers = 0;     // how often a buffer was replaced; recordings made before the last replacement are void
+  std::uint64_t buffers = 0;     // number of times a buffer was replaced; recordings made before the last replacement are void
   std::list<Recorded> recorded;  // the recording that was used last comes first
   Tables tables;
   std::atomic<bool> busy{false};
@@ -69,7 +69,7 @@ class GpuExecutable final : public Executable {
   const std::uint64_t id_;
 };
 
-Counts counts_of(const Batch& batch);  // returns the number of rows of each kind
+Counts counts_of(const Batch& batch);  // returns the number of rows of each kind in a batch
 // Returns the bytes of the buffer for a run's input or output, in which rows have the slot's stride, or 0 if `slot` is -1.
 std::uint64_t padded_bytes(const Program& program, std::int32_t slot, const Counts& counts);
 

@@ -241,7 +241,7 @@ void lower_limits(DeviceLimits& limits, std::string_view text) {
     *limit->value = std::min(*limit->value, number);
     if (key == "groups") limits.groups_y = std::min(limits.groups_y, number);
     if (key == "range") limits.range = limits.range / 256 * 256;
-    // A power of two, so that a workgroup consists of whole subgroups.
+    // The limit becomes a power of two, so that a workgroup consists of whole subgroups.
     if (key == "invocations") limits.invocations = std::bit_floor(limits.invocations);
     at += item.size() + 1;
   }
@@ -274,7 +274,7 @@ std::vector<const char*> extensions_of(const PhysicalDevice& device) {
 Instance& Instance::get() {
   static std::mutex mutex;
   static Instance* instance = nullptr;  // never destroyed, because drivers cannot safely be unloaded while the process ends
-  check_fork();                         // before the lock, which another thread of the parent may have held at the fork
+  check_fork();                         // before the lock: if another thread held it during a fork, it is never released in the child
   const std::lock_guard lock(mutex);
   if (instance == nullptr) {
     made_in.store(::getpid());
@@ -314,7 +314,7 @@ Instance::Instance() {
       [&](std::uint32_t* count, VkExtensionProperties* all) { return api_.vkEnumerateInstanceExtensionProperties(nullptr, count, all); });
   std::vector<const char*> wanted, layers;
   VkInstanceCreateFlags flags = 0;
-  if (named(extensions, VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME)) {  // without this the loader does not list MoltenVK
+  if (named(extensions, VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME)) {  // without this extension, the loader does not list MoltenVK
     wanted.push_back(VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME);
     flags = VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR;
   }

@@ -22,14 +22,14 @@ struct DeviceLimits {
   std::uint64_t shared = 16384;        // bytes of shared memory per workgroup
   std::uint64_t groups_x = 65535, groups_y = 65535;
   std::uint64_t memory = UINT64_MAX;  // maximum bytes of all allocations together
-  std::uint64_t submit_ms = 10;       // milliseconds of work that a submission should have, as estimated
+  std::uint64_t submit_ms = 10;       // estimated time in milliseconds that a submission should take
 };
 
 // Rounds up to a multiple of DeviceLimits::alignment. Ranges of a buffer that are bound begin at such multiples.
 constexpr std::uint64_t aligned(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Lowers `limits` as `text` says. `text` has the form of PUMICE_VULKAN_LIMITS. Throws invalid_argument if a part of it is not valid, and
-// names this part.
+// Lowers `limits` to the values in `text`, which has the form of PUMICE_VULKAN_LIMITS. Throws invalid_argument, with the invalid part of
+// `text`, if `text` is not valid.
 void lower_limits(DeviceLimits& limits, std::string_view text);
 
 // The shape of a product of cooperative matrices, m x k by k x n (f16 x f16, sums in float32). A full subgroup of `subgroup` lanes computes
@@ -48,14 +48,14 @@ struct PhysicalDevice {
   std::uint32_t queue_family = 0, subgroup = 1;
   float timestamp_ns = 0;  // nanoseconds per timestamp tick; 0 if the device has no timestamps
   bool integer_dot = false, integer_dot_fast = false, cooperative_matrix = false, memory_budget = false;
-  bool portability_subset = false;    // the device lacks some things that Vulkan requires, none of which pumice uses (MoltenVK)
+  bool portability_subset = false;    // true if the device lacks some features that Vulkan requires (MoltenVK); pumice uses none of these
   bool integer_dot_used = false;      // true if integer_dot is fast, or if PUMICE_VULKAN_ENABLE=integer_dot asks for it
   CooperativeShape cooperative;       // set if cooperative_matrix is true
   std::vector<std::string> features;  // names of the optional features that this device has
   bool usable = true;
-  std::string why_not;  // the reason if it is not usable
-  // Whether the operation Top ranks logits on the device: on GPUs, unless PUMICE_VULKAN_DISABLE=top switches it off, and wherever
-  // PUMICE_VULKAN_ENABLE=top asks for it.
+  std::string why_not;  // the reason if the device is not usable
+  // True if the operation Top ranks logits on the device. This is so on GPUs, unless PUMICE_VULKAN_DISABLE=top is set, and on any device if
+  // PUMICE_VULKAN_ENABLE=top is set.
   bool top_used = false;
 };
 

@@ -1,5 +1,5 @@
-// Each format has a function pack_NAME() that takes a block of the file apart and writes its pieces to the planes. All other code is common
-// to all formats.
+// Each format has a function pack_NAME(), which unpacks a block of the file and writes its codes and scales to the planes of a row. All
+// other code is common to all formats.
 #include "vulkan/layout.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace pumice::vulkan {
 
 namespace {
 
-// Where the planes of one row begin.
+// The first bytes of the planes of one row.
 struct Planes {
   std::uint8_t *codes, *high, *scales, *supers;
 };
@@ -76,13 +76,13 @@ void split_halves(Bytes in, std::uint8_t* codes) {
     codes[16 + i] = in[i] >> 4;
   }
 }
-// Does the same for codes of 5 bits. The fifth bit of weight i is bit i of `high`.
+// Unpacks 32 codes of 5 bits. Their low 4 bits are in 16 bytes as in split_halves(). The fifth bit of weight i is bit i of `high`.
 void split_halves_high(Bytes in, Bytes high, std::uint8_t* codes) {
   split_halves(in, codes);
   const auto bits = blocks::load<std::uint32_t>(high);
   for (int i = 0; i < 32; ++i) codes[i] |= static_cast<std::uint8_t>((bits >> i & 1) << 4);
 }
-// Unpacks 256 codes of 2 bits from 64 bytes. Each 32 bytes hold 128 weights: weight 32 j + i is in bits 2 j and 2 j + 1 of byte i.
+// Unpacks 256 codes of 2 bits from 64 bytes. Each 32 bytes hold 128 weights. Weight 32 j + i of these is in bits 2 j and 2 j + 1 of byte i.
 void split_pairs(Bytes in, std::uint8_t* codes) {
   for (int half = 0; half < 2; ++half) {
     for (int j = 0; j < 4; ++j) {
@@ -90,7 +90,8 @@ void split_pairs(Bytes in, std::uint8_t* codes) {
     }
   }
 }
-// Unpacks 256 codes of 4 bits from 128 bytes. Each 32 bytes hold 64 weights: the first 32 in the low halves, the others in the high halves.
+// Unpacks 256 codes of 4 bits from 128 bytes. Each 32 bytes hold 64 weights: the first 32 in their low halves, the others in their high
+// halves.
 void split_nibbles(Bytes in, std::uint8_t* codes) {
   for (int sub = 0; sub < 8; ++sub) {
     for (int i = 0; i < 32; ++i) codes[32 * sub + i] = in[sub / 2 * 32 + i] >> (sub % 2 * 4) & 15;

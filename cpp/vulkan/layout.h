@@ -1,4 +1,5 @@
-// Converts weights to the layout that they have on a device, which shaders/layout.h describes: rows that consist of planes of 32-bit words.
+// Converts weights to the layout that they have on a device: rows that consist of planes of 32-bit words. shaders/layout.h describes this
+// layout.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +12,9 @@ namespace pumice::vulkan {
 // of blocks or is more than 2^30.
 std::int64_t device_row_words(Format format, std::int64_t cols);
 
-// Converts `count` rows as a file has them, of row_bytes(format, cols) bytes each, to rows of device_row_words(format, cols) words each.
-// This only moves bits and rounds nothing, so a shader's scale * code + minimum is the weight that unpack() of core/formats.h returns.
-// Thread-safe.
+// Converts `count` rows in the layout of files, of row_bytes(format, cols) bytes each, to rows of device_row_words(format, cols) words
+// each. This only moves bits and rounds nothing, so scale * code + minimum in a shader equals the weight that unpack() of core/formats.h
+// returns. Thread-safe.
 void pack_rows(Format format, const std::uint8_t* packed_rows, std::int64_t count, std::int64_t cols, std::uint32_t* out);
 
 }  // namespace pumice::vulkan

@@ -73,7 +73,8 @@ void GpuLowering::push(KeyedDispatch& d, std::int64_t groups, double flops, doub
   work_.emplace_back(std::move(d));
 }
 
-// Copies the rows of a slot from the host's buffer, or to it. The rows have the same stride in both, so one region is enough.
+// Copies the rows of a slot from the buffer `host` if `to_slot` is true, else to this buffer. The rows have the same stride in both, so one
+// region is enough.
 void GpuLowering::copy_rows(std::int32_t slot, bool to_slot, const Buffer* host) {
   if (slot < 0) return;
   const SlotShape& shape = run_.plan.program.slots[static_cast<std::size_t>(slot)];
@@ -101,9 +102,9 @@ std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines, const Cancel
   return commands;
 }
 
-// Lowers a decode step (1 row) and a prefill (64 rows), and collects the pipelines of their dispatches. With mixtures of experts, also
-// lowers batches of 16 and 512 rows, because the tiles of their products depend on the number of rows that an expert has. All positions lie
-// in one page, and the store has one state; both are without memory, because nothing is executed.
+// Lowers a decode step (1 row) and a prefill (64 rows), and collects the pipelines of their dispatches. If the program has mixtures of
+// experts, this also lowers batches of 16 and 512 rows, because the tiles of experts' products depend on the number of rows that an expert
+// has. The run here has one page and one state. They have no memory, because nothing is executed.
 std::vector<PipelineKey> pipelines_of(const GpuPlan& plan, const GpuWeights& weights, const PhysicalDevice& device, KvFormat format) {
   std::set<PipelineKey> keys;
   const auto one = [](std::size_t planes) {

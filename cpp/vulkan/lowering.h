@@ -1,4 +1,4 @@
-// Lowers a program and the shape of a batch to dispatches. The contents of the batch do not matter here, because shaders read them from the
+// Lowers a program to dispatches for batches of one shape. The contents of a batch do not matter here, because shaders read them from the
 // tables (tables.h).
 #pragma once
 
@@ -29,11 +29,11 @@ struct GpuRun {
   const Tables& tables;
   const Areas& areas;
   RunBuffers buffers;
-  const Slabs::All &pages, &states;  // empty if the program has no caches, or no states
+  const Slabs::All &pages, &states;  // `pages` is empty if the program has no caches, `states` if it has no states
   KvFormat format = KvFormat::f32;   // format of the caches
 };
 
-// Returns the commands of a run in their order.
+// Returns the commands of a run in the order of execution.
 std::vector<Command> lower(const GpuRun& run, Pipelines& pipelines, const Cancel& cancel);
 
 // Returns the pipelines that a program needs for batches of few rows and of many rows.

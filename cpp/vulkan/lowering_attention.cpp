@@ -138,7 +138,7 @@ void GpuLowering::attend(const AttendStep& step, const TileBlock& tiles, const P
   d.bind(meta());
   d.bind(tables.parts == 1 ? rows(op.out, block, true) : partials.binding);
   const auto [bias_at, slopes_at, sinks_at, places_at] = bind_vectors(d, {op.bias, op.slopes, op.sinks, op.places});
-  // All rows are bound, because a key may be in any row. place() has checked that they fit in one binding.
+  // All rows are bound, because a key may be in any row. place() has checked that all rows fit in one binding.
   if (placed) d.bind(rows(by_place(op), {0, run_.counts.tokens}, false));
   const uint side = op.window > 0 ? word(op.window) : uint{params::kNoWindow};
   d.set_push(

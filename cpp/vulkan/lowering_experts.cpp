@@ -1,4 +1,4 @@
-// Lowers mixtures of experts: Route and Experts. In params.h, a pair is a row of the batch and one of its experts.
+// Lowers mixtures of experts: Route and Experts. A pair is a row of the batch and one of the experts that are chosen for it (see params.h).
 #include "vulkan/lowering_steps.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace pumice::vulkan {
 
 LinearTile listed_tile(const PhysicalDevice& device, Form form, std::int64_t rows) {
-  if (listed_few(rows)) return tile_for(kMatvecTiles, 2 * rows);  // twice the average, because some experts have more pairs than others
+  if (listed_few(rows)) return tile_for(kMatvecTiles, 2 * rows);  // for twice the average, because some experts have more pairs
   return form == Form::cooperative ? cooperative_tile(device.cooperative, device.limits, rows, true, 4) : tile_for(kGemmTiles, rows);
 }
 
@@ -56,7 +56,7 @@ void GpuLowering::experts(const ExpertsStep& step, const Block& block) {
   };
   const std::int64_t tile_rows = ceil_div(pairs, step.experts);
   const auto form = [&](bool int8) { return form_of(few || listed_few(tile_rows) ? 1 : block.count, int8, false); };
-  // Returns rows as a product of this form reads them. Rounds them to 8 bits first if the form needs that.
+  // Returns the rows that a product of this form reads: `in` itself, or a copy of it that is first rounded to 8 bits.
   const auto activations = [&](const RowsAt& in, Form form, std::int64_t count, std::int64_t cols) {
     if (form != Form::int8) return in;
     const std::int64_t words = params::quantized_row_words(cols);

@@ -10,7 +10,7 @@ namespace {
 
 PipelineKey linear_pipeline(const PhysicalDevice& device, Form form, std::int64_t tile_rows, uint rows, Format format, Format format2,
                             bool gated, bool vectors, LinearTile& tile) {
-  // Pairs that are not listed are computed one by one, because neighbouring pairs rarely have the same expert.
+  // With kRowsOfPairs, a tile has one pair, because neighbouring pairs rarely have the same expert.
   const bool few = rows == params::kRowsListed ? listed_few(tile_rows) : rows == params::kRowsOfPairs || tile_rows <= kFewRows;
   std::string shader = form == Form::cooperative ? "gemm_coopmat" : few ? "matvec" : "gemm";
   if (form == Form::int8) shader += "_i8";
@@ -184,7 +184,8 @@ void GpuLowering::product(const Product& p, const Strip& w, const Strip& w2) {
   push_params.route_at = p.route.at;
   push_params.route_stride = p.route.stride;
   d.set_push(push_params);
-  // How many rows this dispatch multiplies by a matrix, and how many matrices it reads. Pairs are taken to be even among the experts.
+  // Estimates the number of rows that this dispatch multiplies by a matrix (`tokens`) and the number of matrices that it reads (`read`).
+  // The estimate assumes that all experts have equally many pairs.
   const double share = static_cast<double>(w.matrices) / static_cast<double>(matrices), pairs = static_cast<double>(p.tokens) * share;
   const bool heads = p.rows == params::kRowsOfHeads;
   const double tokens = heads ? static_cast<double>(p.tokens * w.matrices) : stacked ? pairs : static_cast<double>(p.tokens);

@@ -8,7 +8,7 @@
 namespace pumice::vulkan {
 
 // ---------------------------------------------------------------- states
-// Returns one empty range if there is no state to read or write.
+// Returns the states of an operation, one range for each slab. Returns one empty range if the operation has no state.
 std::vector<GpuLowering::StateRange> GpuLowering::state_ranges(StateId state) const {
   std::vector<StateRange> ranges;
   if (state != StateId::none) {
@@ -22,8 +22,8 @@ std::vector<GpuLowering::StateRange> GpuLowering::state_ranges(StateId state) co
   return ranges;
 }
 
-// Binds the states that a dispatch reads and those that it writes. A shader that writes no state gets `unused`, a range that it writes
-// anyway.
+// Binds the states that a dispatch reads and those that it writes. If the dispatch writes no state, `unused` is bound instead, which is a
+// range that the dispatch writes anyway.
 void GpuLowering::bind_states(Dispatch& d, const StateRange& from, const StateRange& to, const Binding& unused) const {
   const auto bytes = [](const StateRange& range) { return static_cast<std::uint64_t>(range.states) * range.words * 4; };
   d.bind({from.at.buffer, from.at.offset, bytes(from)});

@@ -1,6 +1,6 @@
-// GpuLowering turns each step of a plan into dispatches. It has one operator() for each kind of step; if one is missing, std::visit does
-// not compile. The operators are in lowering_rows.cpp, lowering_products.cpp, lowering_experts.cpp, lowering_attention.cpp and
-// lowering_recurrent.cpp, and their common code is in lowering.cpp.
+// GpuLowering converts each step of a plan to dispatches. It has one operator() for each kind of step; if an operator is missing,
+// std::visit does not compile. The operators are in lowering_rows.cpp, lowering_products.cpp, lowering_experts.cpp, lowering_attention.cpp
+// and lowering_recurrent.cpp, and their common code is in lowering.cpp.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ namespace pumice::vulkan {
 using params::uint;
 constexpr uint word(std::int64_t value) { return static_cast<uint>(value); }
 
-// A dispatch with the key of its pipeline instead of the pipeline. lower() looks up the pipeline, and pipelines_of() only collects the
-// keys.
+// A dispatch that has the key of its pipeline in place of the pipeline. lower() looks up the pipelines, and pipelines_of() only collects
+// the keys.
 struct KeyedDispatch : Dispatch {
   PipelineKey key;
 };
@@ -31,8 +31,9 @@ using Work = std::variant<KeyedDispatch, Copy>;
 // How a product is computed: with float activations, with int8 activations, or on cooperative matrices.
 enum class Form : std::uint8_t { floats, int8, cooperative };
 
-// Returns the tile of Experts for many rows, if an expert has `rows` pairs on average. All products of an operation have the same number of
-// tokens in a tile, because they use the same list. listed_few() returns whether experts have so few pairs that these are tiles of matvec.
+// listed_tile() returns the tile for the products of Experts with many rows (kRowsListed), if an expert has `rows` pairs on average. All
+// products of an operation use the same list, so their tiles have the same number of tokens. listed_few() returns whether experts have so
+// few pairs that the tiles are tiles of matvec.
 constexpr bool listed_few(std::int64_t rows) { return 2 * rows <= kFewRows; }
 LinearTile listed_tile(const PhysicalDevice& device, Form form, std::int64_t rows);
 
@@ -62,48 +63,49 @@ class GpuLowering {
   struct Block {  // rows [first, first + count)
     std::int64_t first, count;
   };
-  struct At {  // a byte of a buffer
+  struct At {  // a position in a buffer; `offset` is in bytes
     const Buffer* buffer = nullptr;
     std::uint64_t offset = 0;
   };
-  // Pages [first, first + pages) of a cache. One binding can hold their keys, and another their values.
+  // Pages [first, first + pages) of a cache. One binding can hold the keys of these pages, and another binding the values.
   struct PageRange {
     At keys, values;
     std::int64_t first = 0, pages = 0;
   };
-  // States [first, first + states) of an operation, which one binding can hold. A state takes `words` words.
+  // States [first, first + states) of an operation. One binding can hold them. A state has `words` words.
   struct StateRange {
     At at;
     std::int64_t first = 0, states = 0;
     std::uint64_t words = 0;
   };
-  // Rows [first, first + rows) of each of the matrices [matrix_first, matrix_first + matrices) of a stack. They lie in one piece. A matrix
-  // that is not a stack counts as a stack of one.
+  // Rows [first, first + rows) of each of the matrices [matrix_first, matrix_first + matrices) of a stack. They lie in one piece
+  // (GpuMatrix::pieces). A matrix that is not a stack counts as a stack of one matrix.
   struct Strip {
     const GpuMatrix* stack = nullptr;
     const RowRange* piece = nullptr;
     std::int64_t matrix_first = 0, matrices = 0, first = 0, rows = 0;
-    // Returns the word of the piece where the first of these rows begins.
+    // Returns the offset of the first of these rows in the piece, in words.
     std::int64_t at() const { return (matrix_first * stack->rows_each() + first - piece->first) * stack->row_words; }
   };
-  // Rows of floats, or of 8-bit activations, as a shader sees them: the word of the binding where the first row begins, and the number of
-  // words from one row to the next.
+  // Rows of floats or of 8-bit activations in a binding. `at` is the offset of the first row in the binding, in words, and `stride` is the
+  // number of words from one row to the next.
   struct RowsAt {
     Binding binding;
     uint at = 0, stride = 0;
   };
   struct Product {
     const char* what = "";
-    RowsAt in, out, residual, route;  // route: rows of Route, or the list of pairs; see kLinearRows
+    RowsAt in, out, residual, route;  // route: for kRowsOfPairs the rows of Route, for kRowsListed the list of pairs
     uint rows = params::kRowsAll;
-    std::int64_t tokens = 0;     // LinearParams::tokens, for kRowsListed the number of pairs
-    std::int64_t tile_rows = 0;  // the number of rows that a tile should have
+    std::int64_t tokens = 0;     // for kRowsListed the number of pairs, else LinearParams::tokens
+    std::int64_t tile_rows = 0;  // the number of rows for which a tile is chosen
     VectorId bias = VectorId::none, bias2 = VectorId::none;
     Form form = Form::floats;
-    // Those of activation, scale, softcap, alphas, limit, shift, steps, chosen and `has` that are not the same for all products.
+    // The caller sets activation, scale, softcap, alphas, limit, shift, in_step, out_step, chosen and kHasWeight or kInByPair in `has`.
+    // product() sets everything else.
     params::LinearParams end{};
   };
-  struct Partials {  // where attention writes the parts of its results for a block of tiles, see AttendParams
+  struct Partials {  // the memory to which attention writes the parts of its results for a block of tiles (see AttendParams)
     std::uint64_t queries = 0, states_at = 0;
     Binding binding;
   };
@@ -111,13 +113,13 @@ class GpuLowering {
   // lowering_rows.cpp
   void gather(const View& out, MatrixId table, uint index_at, float scale, bool add);
   // lowering_products.cpp
-  Form form_of(std::int64_t rows, bool int8, bool precise) const;  // `rows`: number of rows that are multiplied
+  Form form_of(std::int64_t rows, bool int8, bool precise) const;  // returns the form of a product of `rows` rows of activations
   void quantize(const View& in);
   void quantize(const RowsAt& in, const Binding& out, std::int64_t count, std::int64_t cols);
   static std::vector<Strip> strips(const GpuMatrix& stack);
-  // Returns the strips of two stacks of equal shape that have the same rows of the same matrices.
+  // Cuts two stacks of equal shape into pairs of strips. Both strips of a pair have the same rows of the same matrices.
   static std::vector<std::pair<Strip, Strip>> strips(const GpuMatrix& stack, const GpuMatrix& stack2);
-  RowsAt activations(const View& in, const Block& block, Form form) const;  // as a product of this form reads them
+  RowsAt activations(const View& in, const Block& block, Form form) const;  // returns the rows that a product of this form reads
   RowsAt rows_at(const View& v, const Block& block, bool written) const;
   void product(const Product& p, const Strip& w, const Strip& w2);
 
@@ -146,11 +148,11 @@ class GpuLowering {
   Rows rows_of(const View& v) const { return run_.plan.program.slots[static_cast<std::size_t>(v.slot)].rows; }
   uint stride(const View& v) const { return word(slot_stride(run_.plan.program.slots[static_cast<std::size_t>(v.slot)].width)); }
   uint lanes(std::int64_t wanted) const { return word(std::min(wanted, static_cast<std::int64_t>(run_.device.limits.invocations))); }
-  Binding rows(const View& v, const Block& block, bool written) const;  // an empty binding if `v` is empty
+  Binding rows(const View& v, const Block& block, bool written) const;  // returns an empty binding if `v` is empty
   Binding quantized_rows(const View& in, const Block& block, bool written) const;
   Binding meta() const { return {run_.buffers.meta, 0, run_.buffers.meta_bytes}; }
   static Binding bind(const RowRange& piece) { return {piece.buffer.get(), piece.offset, piece.bytes}; }
-  // Binds the range of vectors that contains all of `ids`. Returns for each id the word of that range where its vector begins, or 0 for
+  // Binds the range of vectors that contains all of `ids`. Returns for each id the offset of its vector in this range, in words, or 0 for
   // VectorId::none.
   template <std::size_t N>
   std::array<uint, N> bind_vectors(Dispatch& d, const VectorId (&ids)[N]) const {
@@ -163,8 +165,8 @@ class GpuLowering {
   }
   static void bind_pages(Dispatch& d, const PageRange& range, const PageWords& words, bool written);
 
-  // rows_per_binding() returns the number of rows that fit in one binding, whichever of these views is bound. blocks() cuts all rows of a
-  // kind into blocks of at most that many rows.
+  // rows_per_binding() returns the largest number of rows that fit in one binding for each of these views. blocks() cuts all rows of a kind
+  // into blocks of at most that many rows.
   std::int64_t rows_per_binding(std::initializer_list<View> views) const;
   std::vector<Block> blocks(Rows kind, std::initializer_list<View> views, bool int8 = false) const;
 

@@ -111,8 +111,8 @@ std::uint64_t fnv1a(std::span<const char> data) {
 }
 
 // Reads the file of pipelines that a driver compiled in an earlier process. Returns the data for the driver. Returns nothing if the file is
-// damaged, or if another device or driver made the data (their header is described in section 10.6 of Vulkan 1.2), because not every driver
-// checks the data itself.
+// damaged, or if another device or driver made the data. This is checked here, because not every driver checks the data itself.
+// Section 10.6 of Vulkan 1.2 describes the header of the data.
 std::vector<char> read_cache(const std::string& path, const PhysicalDevice& device) try {
   if (path.empty()) return {};
   const auto file = files::File::open(path);
@@ -129,14 +129,14 @@ std::vector<char> read_cache(const std::string& path, const PhysicalDevice& devi
   const bool same = inner.headerVersion == VK_PIPELINE_CACHE_HEADER_VERSION_ONE && inner.vendorID == device.vendor &&
                     inner.deviceID == device.device && std::memcmp(inner.pipelineCacheUUID, device.uuid, sizeof device.uuid) == 0;
   return same ? data : std::vector<char>{};
-} catch (const std::exception&) {  // there is no file yet, or it cannot be read
+} catch (const std::exception&) {  // there is no file yet, or the file cannot be read
   return {};
 }
 
 }  // namespace
 
-// Returns the path of the cache file. Its folder is $PUMICE_CACHE_DIR, $XDG_CACHE_HOME/pumice or $HOME/.cache/pumice: the first one whose
-// variable is set. Returns an empty path if no variable is set; then nothing is cached.
+// Returns the path of the cache file. Its folder is the first of $PUMICE_CACHE_DIR, $XDG_CACHE_HOME/pumice and $HOME/.cache/pumice whose
+// variable is set. Returns an empty path if no variable is set. Nothing is cached then.
 std::string Pipelines::file() const {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -226,7 +226,7 @@ std::size_t Pipelines::size() const {
   return made_.size();
 }
 
-// ---------------------------------------------------------------- making them
+// ---------------------------------------------------------------- making pipelines
 const ComputePipeline& Pipelines::get(const PipelineKey& key, const Cancel& cancel) {
   {
     const std::lock_guard lock(mutex_);
@@ -255,7 +255,7 @@ void Pipelines::prepare(std::span<const PipelineKey> keys, const Cancel& cancel)
       while (job.state != Job::State::done) {
         cancel.check();
         if (running_ == 0 && !waiting_.empty()) {
-          work(lock);  // no thread can be started
+          work(lock);  // no thread could be started, so this one makes the pipelines
         } else {
           one_is_done_.wait_for(lock, std::chrono::milliseconds(20));
         }
@@ -278,7 +278,7 @@ void Pipelines::leave(std::span<const PipelineKey* const> keys) noexcept {
 
 void Pipelines::start_threads() {
   const std::size_t most = std::min<std::size_t>({waiting_.size(), 16, static_cast<std::size_t>(std::max(1, os::usable_cpus()))});
-  if (running_ == 0) threads_.clear();  // they have ended
+  if (running_ == 0) threads_.clear();  // joins threads that have ended
   try {
     for (; running_ < most; ++running_) {
       threads_.emplace_back([this] {
@@ -289,7 +289,7 @@ void Pipelines::start_threads() {
         one_is_done_.notify_all();
       });
     }
-  } catch (const std::system_error&) {  // those that run do all of the work
+  } catch (const std::system_error&) {  // no more threads can be started, so the running ones make all pipelines
   }
 }
 

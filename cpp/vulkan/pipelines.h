@@ -1,6 +1,6 @@
 // Compute pipelines of one device. A pipeline is a shader with values for its specialisation constants. It is made when it is first needed,
-// and kept as long as the device. A driver may compile one for seconds and cannot be interrupted, so threads of this object make pipelines,
-// and a caller whose Cancel is requested leaves at once.
+// and kept as long as the device. A driver may take seconds to compile a pipeline, and cannot be interrupted. So class Pipelines has its
+// own threads that make pipelines, and a caller whose Cancel is requested returns without waiting for them.
 #pragma once
 
 #include <atomic>
@@ -66,36 +66,36 @@ class Pipelines {
   Pipelines& operator=(const Pipelines&) = delete;
 
   const ComputePipeline& get(const PipelineKey& key, const Cancel& cancel);
-  // Makes the pipelines of `keys` that do not exist yet, several at the same time. After a Cancel, those that no other caller wants and
-  // that are not begun are not made.
+  // Makes the pipelines of `keys` that do not exist yet, several at the same time. If `cancel` is requested, pipelines that are not begun
+  // and that no other caller waits for are not made.
   void prepare(std::span<const PipelineKey> keys, const Cancel& cancel);
   std::size_t size() const;             // number of pipelines
-  bool works() const;                   // whether a thread is making one
+  bool works() const;                   // whether a thread is making a pipeline
   std::size_t taken_from_disk() const;  // bytes of the cache file that were given to the driver
   void save() noexcept;                 // writes the compiled pipelines to the cache file, for the next process
 
  private:
-  // A pipeline that is being made, or that a caller wants.
+  // A pipeline that is being made, or that a caller waits for.
   struct Job {
     enum class State : std::uint8_t { waiting, begun, done };
     State state = State::waiting;
-    int callers = 0;           // that wait for it; the last one removes the job, unless a thread works on it
-    std::exception_ptr error;  // why it could not be made
+    int callers = 0;           // number of callers that wait for the pipeline; the last one removes the job, unless a thread works on it
+    std::exception_ptr error;  // why the pipeline could not be made
   };
   VkPipelineCache cache();
   std::string file() const;
   void start_threads();
-  void work(std::unique_lock<std::mutex>& lock);  // makes what is waiting
+  void work(std::unique_lock<std::mutex>& lock);  // makes the pipelines in waiting_
   void leave(std::span<const PipelineKey* const> keys) noexcept;
 
   const Device& device_;
   mutable std::mutex mutex_;
   std::map<PipelineKey, std::unique_ptr<ComputePipeline>> made_;
   std::map<PipelineKey, Job> jobs_;
-  std::deque<PipelineKey> waiting_;      // keys of jobs to be made, in order; a key without a waiting job was given up
-  std::condition_variable one_is_done_;  // a job has ended
-  std::vector<os::Thread> threads_;      // that make pipelines; each ends when waiting_ is empty
-  std::size_t running_ = 0;              // number of those that have not ended
+  std::deque<PipelineKey> waiting_;      // keys of pipelines to be made, in order; a key without a waiting job in jobs_ is skipped
+  std::condition_variable one_is_done_;  // notified when a job has ended
+  std::vector<os::Thread> threads_;      // threads that make pipelines; each ends when waiting_ is empty
+  std::size_t running_ = 0;              // number of threads in threads_ that have not ended
   VkPipelineCache cache_ = VK_NULL_HANDLE;
   std::size_t taken_ = 0;  // bytes of the cache file that the driver accepted
   std::size_t saved_ = 0;  // number of pipelines when the cache file was last written

@@ -13,20 +13,20 @@ std::uint64_t bytes_of(std::int64_t a, std::int64_t b) {
   return static_cast<std::uint64_t>(mul_or_fail<std::int64_t>(a, b, "scratch of a device"));
 }
 
-// Experts of more rows than these run in blocks, so that the memory between their products has a limit.
+// Experts runs in blocks of at most so many rows, so that the memory for the results of its products has a limit.
 constexpr std::int64_t kMostExpertRows = 2048;
 
-// Bytes of a row of `width` floats between two products of Experts.
+// Returns the number of bytes of a row of `width` floats in the memory between two products of Experts.
 std::uint64_t pair_bytes(std::int64_t width) { return static_cast<std::uint64_t>(slot_stride(width)) * 4; }
 
-// Bytes of the rows of 8-bit activations that a block of Experts needs, those of `up` and later those of `down`.
+// Returns the number of bytes for the 8-bit activations of a block of Experts. The activations of `down` use the memory of those of `up`.
 std::uint64_t expert_quantized_bytes(const ExpertsStep& step, std::int64_t rows) {
   const std::int64_t up = step.int8_up ? params::quantized_row_words(step.op.in.width) : 0,
                      down = step.int8_down ? step.chosen * params::quantized_row_words(step.width) : 0;
   return bytes_of(std::min(rows, step.block_rows), std::max(up, down) * 4);
 }
 
-// Bytes of the factors of one row, and of the matrices of one segment (ScanArea).
+// gate_bytes() returns the number of bytes of the factors of one row, and carry_bytes() that of the matrices of one segment (ScanArea).
 std::uint64_t gate_bytes(const Scan& op) { return static_cast<std::uint64_t>(op.step.width) * params::kGateWords * 4; }
 std::uint64_t carry_bytes(const Scan& op) { return aligned(state_words({op.step.width, op.key_dim, op.value_dim}) * 4); }
 
@@ -119,9 +119,9 @@ class GpuPlanner {
       fail(ErrorKind::unsupported_model, "program '", plan_.program.name, "': Scan of ", op.step.width, " heads of ", op.key_dim, " x ",
            op.value_dim, " needs ", carried + row, " bytes at once, ", device_.name, " binds at most ", range);
     }
-    // How many rows a group may go through. The recorder cannot cut a group: 256 rows of a head of 128 x 128 take about 5 ms on a thread of
-    // a CPU, and 2,048 rows about 1 ms on a small GPU. A row of a head with fewer than 32 rows of the matrix counts as one with 32, because
-    // its loads and barriers take as long.
+    // Limits the number of batch rows that a group goes through, because the recorder cannot cut a group. For a matrix of 128 x 128, 256
+    // batch rows take about 5 ms on one CPU thread, and 2,048 take about 1 ms on a small GPU. A matrix of fewer than 32 rows counts as one
+    // of 32 rows, because loads and barriers take as long.
     const std::int64_t work = device_.type == DeviceType::software ? 1 << 15 : 1 << 18;
     const SpanShape shape{.rows = work / std::max(32, op.key_dim),
                           .block_rows = std::min(rows_per_binding({op.q, op.k, op.v, op.step, op.beta, op.out}),
@@ -143,7 +143,7 @@ class GpuPlanner {
   std::uint64_t stride_bytes(const View& v) const {
     return static_cast<std::uint64_t>(slot_stride(plan_.program.slots[static_cast<std::size_t>(v.slot)].width)) * 4;
   }
-  // Returns how many rows one binding holds, whichever of these views is bound; at least 1.
+  // Returns the largest number of rows that fit in one binding for each of these views, or 1 if not even one row fits.
   std::int64_t rows_per_binding(std::initializer_list<View> views) const {
     std::uint64_t widest = 1;
     for (const View& v : views) {
@@ -160,7 +160,7 @@ class GpuPlanner {
     return index;
   }
 
-  // Returns the last step if it rotates heads of this size and stores nothing yet, else null.
+  // Returns the last step if it rotates heads of this size and does not store them in pages yet, else null.
   RopeStore* open_rope(std::int32_t head_dim) {
     auto* last = plan_.steps.empty() ? nullptr : std::get_if<RopeStore>(&plan_.steps.back());
     return last != nullptr && last->pages == Pages::none && last->key_dim == head_dim ? last : nullptr;
@@ -207,7 +207,7 @@ class GpuPlanner {
   std::int32_t tops_ = 0;
 };
 
-// Sets kept_bytes and partial_bytes of `areas`, the scratch memory that attention needs in a run.
+// Sets kept_bytes and partial_bytes of `areas`. These are the sizes of the scratch memory that attention needs in a run.
 void place_attends(const GpuPlan& plan, std::span<const AttendTables> attends, std::int64_t kept_pages, Areas& areas) {
   for (std::size_t a = 0; a < attends.size(); ++a) {
     const AttendShape& shape = plan.attends[a];
@@ -247,7 +247,7 @@ std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
   for (const RopeTable& rope : plan.ropes) words += 2 * rope.inv_freq.size();
   words += plan.temperatures.size();
   words += params::kTileWords * plan.attends.size();
-  words += params::kSpanWords * plan.spans.size() + (plan.program.states.empty() ? 0 : 2);  // a span and a save for each row
+  words += params::kSpanWords * plan.spans.size() + (plan.program.states.empty() ? 0 : 2);  // each row may have its own span and save
   for (const Op& op : plan.program.ops) {
     if (const auto* top = std::get_if<Top>(&op))
       words += params::kTopRowWords + static_cast<std::uint64_t>(top->reported) + mask_words(top->logits.width);

@@ -1,4 +1,4 @@
-// A program in the form in which a device runs it. A plan has everything that does not depend on a batch.
+// A plan is a program in the form in which a device runs it. It has everything that does not depend on a batch.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@ namespace pumice::vulkan {
 // scratch memory and are called "kept".
 enum class Pages : std::uint8_t { none, cache, kept };
 struct RopeStore {
-  View q, k, v;                             // q may be empty, and so may v, or both k and v
+  // q is empty if the step handles only k and v. v is empty if the step stores nothing. If it only rotates one view, that view is q.
+  View q, k, v;
   std::int32_t key_dim = 0, value_dim = 0;  // columns of a head of q or k (key_dim), and of a head of v (value_dim)
   std::int32_t table = -1;                  // index in GpuPlan::ropes; -1 if q and k are not rotated
   std::int32_t temperature = -1;            // index in GpuPlan::temperatures; -1 if q is not multiplied by a temperature factor
@@ -34,9 +35,9 @@ struct AttendStep {
 };
 struct ExpertsStep {
   Experts op;
-  std::int32_t experts = 0, chosen = 0, width = 0;  // width: rows of one expert's `up`
+  std::int32_t experts = 0, chosen = 0, width = 0;  // width: number of rows of one expert's matrix `up`
   std::int64_t block_rows = 1;                      // maximum number of rows of the batch that one dispatch handles
-  bool int8_up = false, int8_down = false;          // whether these products may round activations to 8 bits (Variants::integer_dot)
+  bool int8_up = false, int8_down = false;          // true if activations of `up` (with `gate`) or `down` may be rounded to 8 bits
 };
 struct ConvStep {
   Conv op;
@@ -66,18 +67,18 @@ struct GpuPlan {
   // Whether the program looks up position and type embeddings, and whether it uses pages of caches (cached) and of scratch memory (kept).
   bool positions = false, types = false, cached = false, kept = false;
   Variants variants;                 // variants that this program can use
-  std::int64_t quantized_words = 0;  // words of the widest row of int8 activations
+  std::int64_t quantized_words = 0;  // number of words in the widest row of int8 activations
 
   TableRequest tables() const { return {program, facts, ropes, temperatures, attends, distances, spans, positions, types, cached, kept}; }
 };
 
 GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& allowed, const PhysicalDevice& device);
 
-// Returns the variants that a device supports with this Compute. They are not yet tested (see VariantTests).
+// Returns the variants that a device supports with this Compute. It is not yet tested that they work (see VariantTests).
 Variants offered(const PhysicalDevice& device, Compute compute);
 
 // ---------------------------------------------------------------- memory of a run
-// Number of rows of each kind in a batch.
+// The number of rows of each kind in a batch.
 struct Counts {
   std::int64_t tokens = 0, segments = 0, selected = 0;
   std::int64_t of(Rows rows) const { return rows == Rows::tokens ? tokens : rows == Rows::segments ? segments : selected; }
@@ -94,16 +95,17 @@ struct Areas {
 Areas place(const GpuPlan& plan, const Counts& counts, std::span<const AttendTables> attends, std::span<const std::vector<SpanBlock>> spans,
             std::int64_t kept_pages, std::uint64_t range);
 
-// The area of a Scan in scratch memory, which one binding holds: the factors of each row and head of a block, and the matrices of a segment
-// that goes on in the next block. A segment may end in the block where the next one begins that goes on. So there are two sets of matrices:
-// blocks with an even number read from the first and write to the second, and the others the other way round.
+// The area of a Scan in scratch memory. One binding holds it. It has the factors of each row and head of a block, and the matrices of a
+// segment that goes on in the next block. In one block, a segment from the block before may end and another segment may begin that goes on
+// in the next block. So there are two sets of matrices: blocks with an even number read the first set and write the second set, and blocks
+// with an odd number read the second set and write the first set.
 struct ScanArea {
   std::uint64_t carry_at[2] = {}, bytes = 0;  // carry_at: byte offsets of the two sets, both 0 if there is only one block
 };
 ScanArea scan_area(const Scan& op, std::span<const SpanBlock> blocks);
 
-// The area of Experts in scratch memory, for a block of `rows` rows: byte offsets of the list of pairs (sort.comp), of the rows between the
-// products `up` and `down` (a row for each pair), and of the results of `down` (likewise).
+// The area of Experts in scratch memory, for a block of `rows` rows. list_at, hidden_at and results_at are byte offsets of the list of
+// pairs (sort.comp), of the results of `up` (a row for each pair), and of the results of `down` (a row for each pair).
 struct ExpertArea {
   std::uint64_t list_at = 0, hidden_at = 0, results_at = 0, bytes = 0;
   std::uint64_t list_bytes = 0;
@@ -113,8 +115,8 @@ ExpertArea expert_area(const ExpertsStep& step, std::int64_t rows);
 // Returns the number of floats in one operation's state. Throws unsupported_model if the shape is not valid.
 std::uint64_t state_words(const StateShape& shape);
 
-// Returns an upper bound of the bytes of the tables (class Tables) in a run of `rows` rows whose segments have no past. The tables are
-// largest if each row is a segment of its own.
+// Returns an upper bound of the size of the tables (class Tables) in bytes, for a run of `rows` rows whose segments have no past. The
+// tables are largest if each row is a segment of its own.
 std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows);
 
 // The number of words in a page of keys, and in a page of values.

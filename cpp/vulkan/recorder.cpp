@@ -189,8 +189,8 @@ void Recording::describe(const Dispatch& dispatch) {
   api.vkUpdateDescriptorSets(device_.handle(), pipeline.bindings(), writes, 0, nullptr);
 }
 
-// Records groups until the time budget of the submission is used up. The next submission goes on with the remaining groups, so a long
-// dispatch is cut between groups.
+// Records groups until the time budget of the submission is used up. The next submission continues with the remaining groups, so a long
+// dispatch is cut between two groups.
 bool Recording::record(const Dispatch& dispatch) {
   if (dispatch.groups == 0) return true;
   const ComputePipeline& pipeline = *dispatch.pipeline;
@@ -252,9 +252,9 @@ void Recording::end_time(bool timed, const Timing& timing) {
 }
 
 // ---------------------------------------------------------------- running
-// A submission cannot be cancelled once it is sent. So only as many submissions are in flight as are needed to keep the device busy: a few
-// of 10 ms. If submissions take longer than estimated (because the machine is busy, or the device has not been measured yet), fewer are in
-// flight, but at least one.
+// A submission cannot be cancelled once it is sent. So only as many submissions are in flight as are needed to keep the device busy: up to
+// kMostInFlight submissions of 10 ms. If submissions take longer than estimated (because the machine is busy, or the device has not been
+// measured yet), fewer are in flight, but at least one.
 void Recording::run(const Cancel& cancel) {
   device_.check_alive();
   cancel.check();
@@ -294,7 +294,7 @@ void Recording::run(const Cancel& cancel) {
       if (finished == submitted || !finish_one()) break;  // the run is cancelled
     }
   } catch (...) {
-    wait_idle();  // so that nothing is freed while the device still uses it
+    wait_idle();  // so that no buffer is freed while the device still uses it
     throw;
   }
   left_piece_ = finished;
@@ -333,14 +333,14 @@ void Recording::run_briefly() {
 void Recording::wait_a_little() noexcept {
   try {
     if (left_piece_ < left_end_) is_done(left_piece_, kLook);
-  } catch (...) {  // left() says what follows from it
+  } catch (...) {  // left(), which is called next, handles the error
   }
 }
 
 bool Recording::left() noexcept {
   try {
     while (left_piece_ < left_end_ && is_done(left_piece_, std::chrono::nanoseconds{0})) ++left_piece_;
-  } catch (...) {  // the device does not say whether it is done
+  } catch (...) {  // it is not known whether the submission is done, so this waits until the device is idle
     wait_idle();
     left_piece_ = left_end_;
   }

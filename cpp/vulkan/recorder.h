@@ -20,8 +20,8 @@
 
 namespace pumice::vulkan {
 
-// A range of a buffer that is bound to a shader. If `slot` is 0 or more, the shader uses only columns [col, col + width) of that slot. With
-// this information, no barrier is needed between dispatches that write different columns of a slot.
+// A range of a buffer that is bound to a shader. If `slot` is 0 or more, the range has rows of that slot, and the shader uses only columns
+// [col, col + width) of them. With this information, no barrier is needed between dispatches that write different columns of a slot.
 struct Binding {
   const Buffer* buffer = nullptr;
   std::uint64_t offset = 0, bytes = 0;
@@ -37,7 +37,7 @@ struct Dispatch {
   std::array<std::uint32_t, kPushBytes / 4> push{};
   std::uint32_t push_bytes = 0;
   std::uint64_t groups = 0;
-  double flops = 0, bytes = 0;  // floating point operations, and bytes read or written, of all groups together
+  double flops = 0, bytes = 0;  // number of floating point operations, and of bytes read or written, in all groups together
   const char* what = "";        // name in profiles and messages
 
   template <class Push>
@@ -70,17 +70,18 @@ class Recording {
   Recording& operator=(const Recording&) = delete;
 
   // Submits the work and waits until it is done. The first run records a submission while the device executes earlier submissions, and uses
-  // the times of those to decide where this submission ends. After an error or a Cancel, run() must not be called again.
+  // the measured times of the earlier submissions to decide where this submission ends. After an error or a Cancel, run() must not be
+  // called again.
   //
-  // A Cancel takes effect between submissions. If one takes longer than kPatience, because the driver compiles a pipeline at its first run
-  // (lavapipe, up to seconds) or because the machine is busy, run() does not wait for its end. The device then still uses the buffers of
-  // the commands, left() is true, and the recording must be given to Device::leave().
+  // A Cancel takes effect between submissions. If a submission takes longer than kPatience after a Cancel, because the driver compiles a
+  // pipeline at its first run (lavapipe, up to seconds) or because the machine is busy, run() does not wait for its end. The device then
+  // still uses the buffers of the commands, left() is true, and the recording must be passed to Device::leave().
   void run(const Cancel& cancel);
-  // Runs copies that have no Cancel: waits for their end only for kPatience, because they may lie behind a submission of seconds. If left()
-  // is true afterwards, the recording must be given to Device::leave().
+  // Runs copies for a caller that has no Cancel. Waits at most kPatience for their end, because an earlier submission in the queue may take
+  // seconds. If left() is true afterwards, the recording must be passed to Device::leave().
   void run_briefly();
-  bool left() noexcept;           // whether the device still executes work for which nobody waits
-  void wait_a_little() noexcept;  // waits up to kLook for the end of such work
+  bool left() noexcept;           // whether the device still executes submissions that run() or run_briefly() no longer waits for
+  void wait_a_little() noexcept;  // if left() is true, waits up to kLook for the end of the next of these submissions
   std::size_t submissions() const { return pieces_.size(); }
   std::size_t dispatches() const { return dispatches_; }
   std::size_t barriers() const { return barriers_; }
@@ -88,11 +89,11 @@ class Recording {
 
  private:
   static constexpr std::size_t kMostInFlight = 4;
-  static constexpr std::chrono::milliseconds kLook{20};      // how often a Cancel is looked at
+  static constexpr std::chrono::milliseconds kLook{20};      // time between two checks of a Cancel
   static constexpr std::chrono::milliseconds kPatience{40};  // how long a cancelled run waits for the submission that is being executed
   struct Piece {                                             // one submission
     VkCommandBuffer commands = VK_NULL_HANDLE;
-    double work = 0;        // estimate of Device::work()
+    double work = 0;        // estimated seconds (Device::work())
     bool compiles = false;  // true if one of its pipelines runs for the first time, so its time may include compiling
   };
   struct Range {
@@ -114,8 +115,8 @@ class Recording {
   void groups(const Dispatch& dispatch, std::uint64_t first, std::uint64_t count);
   void begin_time(bool timed);
   void end_time(bool timed, const Timing& timing);
-  bool is_done(std::size_t piece, std::chrono::nanoseconds patience);  // waits so long for the submission
-  bool wait(std::size_t piece, const Cancel& cancel);                  // returns false if it was cancelled and the submission is not done
+  bool is_done(std::size_t piece, std::chrono::nanoseconds patience);  // waits up to `patience` for the end of a submission
+  bool wait(std::size_t piece, const Cancel& cancel);                  // returns false if the submission was not done soon after a Cancel
   void wait_idle() noexcept;
   void release() noexcept;
 
@@ -127,7 +128,7 @@ class Recording {
   std::size_t next_ = 0;
   std::uint64_t group_ = 0;
   VkDescriptorSet set_ = VK_NULL_HANDLE;
-  std::vector<Range> reads_, writes_;  // the ranges that this dispatch reads and writes
+  std::vector<Range> reads_, writes_;  // the ranges that the dispatch being recorded reads and writes
   bool complete_ = false;              // true if all commands are recorded
   VkCommandPool commands_ = VK_NULL_HANDLE;
   VkDescriptorPool sets_ = VK_NULL_HANDLE;
@@ -137,8 +138,8 @@ class Recording {
   std::vector<Timing> timings_;
   std::vector<Range> read_, written_;  // the ranges that were read and written since the last barrier
   std::size_t dispatches_ = 0, barriers_ = 0;
-  // Nobody waits for the submissions [left_piece_, left_end_), which may not be done. left_piece_ is atomic, because wait_a_little() may
-  // read it while another thread is in left().
+  // The submissions [left_piece_, left_end_) might not be done, and run() does not wait for them any more. left_piece_ is atomic, because
+  // wait_a_little() may read it while another thread is in left().
   std::atomic<std::size_t> left_piece_{0};
   std::size_t left_end_ = 0;
 };

@@ -47,10 +47,11 @@ void Slabs::reserve(std::int32_t units) {
   if (units > now.units) add(now, units);
 }
 
-// Joins slabs, and makes the last one larger for the units that are missing. A slab never has units on both sides of a multiple of
-// most_units_, so the slabs between two multiples become one.
+// Joins slabs, and makes the last slab larger for the units that are missing. A slab never has units on both sides of a multiple of
+// most_units_, so the slabs between two such multiples are joined to one slab.
 void Slabs::grow(All& now, std::int32_t units) {
-  // Longer than a decode step, so that the wait usually succeeds, but shorter than a prefill, because the caller holds the page pool.
+  // The time to wait for the end of a run. It is longer than a decode step, so that the wait usually succeeds, but shorter than a prefill,
+  // because the caller holds the lock of the page pool.
   constexpr auto kPatience = std::chrono::milliseconds(50);
   std::unique_lock turn(device_->turn(), std::defer_lock);
   for (std::size_t begin = 0; begin < now.slabs.size(); ++begin) {
@@ -62,7 +63,8 @@ void Slabs::grow(All& now, std::int32_t units) {
     if (end - begin == 1 && wanted == held) continue;
     const std::uint64_t needed = static_cast<std::uint64_t>(wanted - held) * unit_bytes_ + static_cast<std::uint64_t>(wanted) * widest_;
     if (needed > device_->free_memory()) continue;
-    if ((!turn.owns_lock() && !turn.try_lock_for(kPatience)) || device_->has_left()) return;  // a copy would wait behind what is left
+    // With has_left(), a copy would wait in the queue until the recordings of Device::leave() are done.
+    if ((!turn.owns_lock() && !turn.try_lock_for(kPatience)) || device_->has_left()) return;
     for (std::size_t p = 0; p < plane_bytes_.size(); ++p) {
       if (!move_plane(std::span(now.slabs).subspan(begin, end - begin), p, wanted)) return;
       publish(now);  // frees the plane's old buffers before the next plane is moved
@@ -74,8 +76,8 @@ void Slabs::grow(All& now, std::int32_t units) {
   }
 }
 
-// Moves one plane of neighbouring slabs to a buffer for `units` units. The slabs stay: their parts of the plane are then ranges of this
-// buffer, so nothing is lost if there is no memory to move the next plane. Returns false if there is none for this one.
+// Moves one plane of neighbouring slabs to a buffer for `units` units. The slabs stay, but their parts of the plane are then ranges of this
+// buffer. So nothing is lost if there is no memory to move the next plane. Returns false if there is no memory to move this plane.
 bool Slabs::move_plane(std::span<Slab> slabs, std::size_t p, std::int32_t units) const {
   const Plane& begin = slabs[0].planes[p];
   const auto is_there = [&](const Slab& slab) { return slab.planes[p].buffer == begin.buffer; };

@@ -1,10 +1,11 @@
-// Memory of a device for units of one size, which are reserved over time: pages of caches, and states. A unit has a part in each of several
-// planes, for example the keys of one layer. An operation needs one plane of all units, so the units' parts of a plane lie one after
-// another. A slab is a range of unit numbers for which each plane is one range of a buffer, small enough for one binding.
+// Memory of a device for units of one size. A unit is a page of the caches, or a state. Units are reserved over time. A unit has a part in
+// each of several planes. The keys of one layer are a plane, for example. An operation needs one plane of all units, so the units' parts of
+// a plane lie one after another. A slab is a range of unit numbers. In a slab, each plane is one range of a buffer, small enough for one
+// binding.
 //
-// An operation needs one dispatch for each slab, so there should be few of them. reserve() makes the last slab larger. It replaces the
-// slab's buffers one plane after another, so it needs memory for the larger slab and for one more plane, not for two slabs. No run may use
-// the slab meanwhile. If the memory is not there, or if a run does not end within a short time, reserve() adds a slab instead, and a later
+// An operation needs one dispatch for each slab, so there should be few slabs. reserve() makes the last slab larger. It replaces the slab's
+// buffers one plane after another, so it needs memory for the larger slab and for one more plane, not for two slabs. No run may use the
+// slab meanwhile. If there is not enough memory, or if a run does not end within a short time, reserve() adds a slab instead, and a later
 // call joins the two.
 #pragma once
 
@@ -22,7 +23,7 @@ namespace pumice::vulkan {
 
 class Slabs {
  public:
-  // The parts of a slab's units in one plane: a buffer, and the byte in it where the first unit's part begins, a multiple of 256.
+  // The parts of a slab's units in one plane: a buffer, and the byte offset of the first unit's part in it, which is a multiple of 256.
   struct Plane {
     std::shared_ptr<Buffer> buffer;
     std::uint64_t offset = 0;
@@ -42,11 +43,12 @@ class Slabs {
   // errors. Throws unsupported_model if a unit's part of one plane is more than the device binds or allocates at once.
   Slabs(std::shared_ptr<Device> device, std::vector<std::uint64_t> plane_bytes, std::string what, std::string unit);
 
-  // These functions are called one at a time. Programs may run at the same time. None of these functions waits until a run ends, because
-  // the caller holds the lock of the page pool meanwhile and has no Cancel to stop the wait.
+  // These functions must be called one at a time. Programs may run at the same time. None of these functions waits until a run ends,
+  // because the caller holds the lock of the page pool and has no Cancel that could end the wait.
   void reserve(std::int32_t units);               // brings the number of units to at least `units`; throws out_of_device_memory
   void copy(std::int32_t from, std::int32_t to);  // no run may write either unit meanwhile
-  // On the host, unit ids[i] is at byte i * stride and has unit_bytes() bytes: its parts, plane after plane.
+  // Copy the units `ids` to or from the host's memory. There, unit ids[i] begins at byte i * stride and has unit_bytes() bytes: its parts
+  // of all planes, one after another.
   void read(std::span<const std::int32_t> ids, std::uint8_t* out, std::uint64_t stride) const;
   void write(std::span<const std::int32_t> ids, const std::uint8_t* in, std::uint64_t stride) const;
 
@@ -58,7 +60,7 @@ class Slabs {
   }
 
  private:
-  // A unit's part of one plane: where it is on the device, and the byte of the host's memory where it belongs.
+  // A unit's part of one plane: its buffer, offset and size on the device, and its offset in the host's memory (`host`).
   struct Part {
     const Buffer* buffer = nullptr;
     std::uint64_t offset = 0, bytes = 0, host = 0;

@@ -20,7 +20,8 @@ std::uint32_t Tables::put(std::span<const std::int32_t> values) {
   return at;
 }
 
-// The host computes cos and sin in double, because the precision that Vulkan guarantees is too low for angles in the thousands.
+// Appends the cosines and sines of Rope for each row. They are computed on the host in double, because the precision that Vulkan guarantees
+// is too low for angles in the thousands.
 std::uint32_t Tables::put_turns(const RopeTable& rope, const Batch& batch) {
   const std::uint32_t at = here();
   const std::size_t pairs = rope.inv_freq.size();
@@ -32,7 +33,7 @@ std::uint32_t Tables::put_turns(const RopeTable& rope, const Batch& batch) {
       const std::size_t row = words_.size();
       words_.resize(row + 2 * pairs);
       for (std::size_t j = 0; j < pairs; ++j) {
-        const double angle = position * inv_freq[j];  // the product is rounded to float32, as it was when the models were trained
+        const double angle = position * inv_freq[j];  // a float32 product, because models were trained with float32 angles
         words_[row + j] = std::bit_cast<std::uint32_t>(static_cast<float>(std::cos(angle)) * rope.magnitude);
         words_[row + pairs + j] = std::bit_cast<std::uint32_t>(static_cast<float>(std::sin(angle)) * rope.magnitude);
       }
@@ -63,8 +64,8 @@ std::uint32_t Tables::put_segments(const Batch& batch) {
   return at;
 }
 
-// Appends the lists of pages. They come near the end of meta, because they grow from run to run, and recordings contain the offsets of the
-// tables before them.
+// Appends the segments' lists of pages. They come near the end of meta because they grow from run to run. Recordings contain the offsets of
+// tables, so no such table may come after the lists.
 void Tables::fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at) {
   std::int64_t next = 0;
   for (std::size_t s = 0; s < batch.segments.size(); ++s) {
@@ -87,8 +88,8 @@ std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(range) / most);
 }
 
-// Appends a row table for Top. A dispatch of Top handles a block of rows, and each row's record says where its results begin in `out` of
-// this block. fill_top() fills in the other words.
+// Appends a row table for Top. A dispatch of Top handles a block of rows. Each row's record in the table has the offset of the row's
+// results in `out` of this block. fill_top() sets the other words of the records.
 std::uint32_t Tables::put_top(const Top& op, const TableRequest& request, const Batch& batch) {
   const std::uint32_t at = here();
   const std::int64_t block = top_rows(request.program, op, request.range);
@@ -99,8 +100,8 @@ std::uint32_t Tables::put_top(const Top& op, const TableRequest& request, const 
   return at;
 }
 
-// Appends the reported ids and masks of a Top, and completes its row table. They come at the end of meta, like the lists of pages, because
-// their number changes from run to run.
+// Appends the reported ids and masks of a Top, and completes its row table. Ids and masks come at the end of meta, like the lists of pages,
+// because their number changes from run to run.
 void Tables::fill_top(std::uint32_t top_at, const Top& op, const Batch& batch) {
   for (std::size_t r = 0; r + 1 < batch.reported_first.size(); ++r) {
     const auto first = static_cast<std::size_t>(batch.reported_first[r]),
@@ -112,7 +113,7 @@ void Tables::fill_top(std::uint32_t top_at, const Top& op, const Batch& batch) {
   for (std::size_t r = 0; r < batch.allowed_first.size(); ++r) {
     if (batch.allowed_first[r] < 0) continue;
     const auto mask = batch.allowed.subspan(static_cast<std::size_t>(batch.allowed_first[r]), mask_words(op.logits.width));
-    words_[top_at + params::kTopRowWords * r + 3] = here();  // never 0, because the row table comes first
+    words_[top_at + params::kTopRowWords * r + 3] = here();  // never 0 (which means no mask), because the row table comes before
     words_.insert(words_.end(), mask.begin(), mask.end());
   }
 }
@@ -135,7 +136,7 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
   tables.splits = params::attend_splits(tables.tile, std::max<std::uint64_t>(groups, 1), keys, request.software ? 4 : 1024,
                                         request.software ? 512 : 4096);
   tables.parts = tables.splits * ranges;
-  // A block has as many rows as fit in one binding. This holds for q and out, and if results have several parts, also for the parts.
+  // A block has as many rows as fit in one binding. They must fit for q and out and, if results have several parts, also for the parts.
   std::int64_t block_rows = shape.binding_rows;
   if (tables.parts > 1) {
     const std::uint64_t heads = static_cast<std::uint64_t>(shape.kv_heads) * static_cast<std::uint64_t>(shape.heads_per_kv);
@@ -169,7 +170,7 @@ void Tables::put_tiles(const AttendShape& shape, const TableRequest& request, co
 // ---------------------------------------------------------------- spans
 namespace {
 
-// Calls each(segment, first row within it, rows) for the parts of segments that lie in rows [first, end) of the batch.
+// Calls each(segment, first row within the segment, number of rows) for the parts of segments that lie in rows [first, end) of the batch.
 template <class Each>
 void each_part(std::span<const Segment> segments, std::int64_t first, std::int64_t end, Each each) {
   auto segment = std::ranges::partition_point(segments, [&](const Segment& s) { return std::int64_t{s.first} + s.rows <= first; });
@@ -197,11 +198,11 @@ std::vector<SpanBlock> span_blocks(const SpanShape& shape, std::span<const Segme
   return blocks;
 }
 
-// Appends the tables of the spans of each block. A span's saves are given by their index among the saves of all segments, until
-// fill_saves() has a place for them.
+// Appends the table of spans for each block. For a span's first save, it has the index among the saves of all segments. fill_saves()
+// replaces this index by the offset in meta.
 void Tables::put_spans(const SpanShape& shape, const Batch& batch, std::vector<SpanBlock>& blocks) {
   static_assert(params::kSpanWords == 7);
-  std::vector<std::size_t> saves_before = {0};  // by segment: number of saves of earlier segments
+  std::vector<std::size_t> saves_before = {0};  // entry s is the number of saves of the segments before segment s
   for (const Segment& s : batch.segments) saves_before.push_back(saves_before.back() + s.saves.size());
   blocks = span_blocks(shape, batch.segments);
   for (SpanBlock& block : blocks) {
@@ -225,8 +226,8 @@ void Tables::put_spans(const SpanShape& shape, const Batch& batch, std::vector<S
   }
 }
 
-// Appends the saves of all segments. They come at the end of meta, because their number changes from run to run, and recordings contain the
-// offsets of the tables before them.
+// Appends the saves of all segments. They come at the end of meta because their number changes from run to run. Recordings contain the
+// offsets of other tables, so those come before.
 void Tables::fill_saves(const Batch& batch) {
   const std::uint32_t saves_at = here();
   for (const Segment& s : batch.segments)

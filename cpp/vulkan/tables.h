@@ -1,5 +1,5 @@
-// Writes the contents of a batch for the shaders to one buffer of words, which params.h calls `meta`. A few of the numbers here, such as
-// those of tiles and splits, also decide which dispatches a run has.
+// Writes the contents of a batch for the shaders to one buffer of words, which params.h calls `meta`. Some numbers here, such as the number
+// of tiles and of splits, also determine the dispatches of a run.
 #pragma once
 
 #include <algorithm>
@@ -23,20 +23,20 @@ struct AttendShape {
   bool cached = false, causal = false;
   std::int64_t binding_rows = 0;  // maximum number of rows of q, and of out, in one binding
   bool operator==(const AttendShape&) const = default;
-  params::AttendTile tile(std::int64_t rows) const {  // for segments of at most `rows` rows
+  params::AttendTile tile(std::int64_t rows) const {  // returns the tile for segments of at most `rows` rows
     return params::attend_tile(static_cast<std::uint32_t>(std::max(key_dim, value_dim)), static_cast<std::uint32_t>(heads_per_kv),
                                static_cast<std::uint32_t>(rows));
   }
 };
 
-// The numbers of a Rope that multiplies a row by 1 + temperature * ln(1 + floor((position + offset) / length)).
+// The parameters of a Rope that multiplies a row by 1 + temperature * ln(1 + floor((position + offset) / length)).
 struct Temperature {
   float temperature = 0;
   std::int32_t length = 0, offset = 0;
   bool operator==(const Temperature&) const = default;
 };
 
-// The kDistanceWords words of meta for attention with scores that depend on the distance between query and key. See AttendParams in
+// The kDistanceWords words in meta for an attention whose scores depend on the distance between query and key. See AttendParams in
 // params.h.
 struct Distances {
   std::uint32_t reach = 0;
@@ -44,7 +44,8 @@ struct Distances {
   bool operator==(const Distances&) const = default;
 };
 
-// The tiles of rows [first_row, first_row + rows) of the batch. tiles_at is the word of meta where the tile table begins.
+// The tiles of rows [first_row, first_row + rows) of the batch. tiles_at is the index of the word of meta where the tile table begins, and
+// `tiles` is the number of tiles.
 struct TileBlock {
   std::int64_t first_row = 0, rows = 0;
   std::uint32_t tiles_at = 0, tiles = 0;
@@ -61,18 +62,20 @@ struct AttendTables {
 // A span is a run of rows of one segment that a group computes (params.h).
 struct SpanShape {
   std::int64_t rows = 1;        // maximum number of rows in a span
-  std::int64_t block_rows = 1;  // maximum number of rows in a block. A dispatch handles the spans of one block
-  std::int64_t reach = 0;       // how many rows of its segment before a row the row needs; Scan: 1, whose matrix stands for all rows
-  bool chained = false;         // true for Scan: a span continues from the one before it, so a block has one span of a segment
+  std::int64_t block_rows = 1;  // maximum number of rows in a block; a dispatch handles the spans of one block
+  std::int64_t reach = 0;       // a row needs `reach` earlier rows of its segment; 1 for Scan, whose matrix contains all earlier rows
+  bool chained = false;         // true for Scan: a span continues from the span before it, so a block has only one span of a segment
   bool stateful = false;        // whether the operation has a state
   bool operator==(const SpanShape&) const = default;
 };
-struct SpanBlock {  // rows [first, first + rows) of the batch; spans_at is the word of meta where the table of their spans begins
+// Rows [first, first + rows) of the batch. spans_at is the index of the word of meta where the table of their spans begins, and `spans` is
+// the number of these spans.
+struct SpanBlock {
   std::int64_t first = 0, rows = 0;
   std::uint32_t spans_at = 0, spans = 0;
   bool operator==(const SpanBlock&) const = default;
 };
-// Cuts a batch into blocks, without their tables.
+// Cuts a batch into blocks. Does not set spans_at and `spans` of the blocks.
 std::vector<SpanBlock> span_blocks(const SpanShape& shape, std::span<const Segment> segments);
 
 struct TableRequest {
@@ -85,13 +88,14 @@ struct TableRequest {
   std::span<const Distances> distances;
   std::span<const SpanShape> spans;
   bool positions = false, types = false, cached = false, kept = false;
-  // For each of `attends`, the number of bound ranges that its pages need. Empty if each needs only one.
+  // For each of `attends`, the number of ranges into which its pages are divided so that each fits in one binding. Empty if all are 1.
   std::span<const std::uint32_t> page_ranges = {};
   std::uint64_t range = UINT32_MAX;  // maximum bytes of a binding
   bool software = false;             // whether the device is a software device, for which attention gets fewer and shorter groups
 };
 
-// Where each table of a batch begins, and what its dispatches depend on besides. Two batches with equal layouts have the same commands.
+// The offsets of a batch's tables, and everything else that its dispatches depend on. Two batches with equal layouts have the same
+// commands.
 struct TableLayout {
   // A member `..._at` is the index of the word where a table begins.
   std::uint32_t ids_at = 0, types_at = 0, positions_at = 0, selected_at = 0;
@@ -132,9 +136,9 @@ class Tables : public TableLayout {
   std::vector<std::uint32_t> words_;
 };
 
-// top_blocks() returns the number of blocks into which Top divides the vocabulary. top_found_bytes() returns the bytes that stage 0 of Top
-// writes for `rows` rows. top_rows() returns the maximum number of rows whose logits, results and results of stage 0 each fit in one
-// binding.
+// top_blocks() returns the number of blocks into which Top divides the vocabulary. top_found_bytes() returns the number of bytes that stage
+// 0 of Top writes for `rows` rows. top_rows() returns the maximum number of rows for which one binding holds the logits, another the
+// results of stage 0, and another the final results.
 constexpr std::int64_t top_blocks(const Top& op) { return (op.logits.width + params::kTopBlock - 1) / params::kTopBlock; }
 std::uint64_t top_found_bytes(const Top& op, std::int64_t rows);
 std::int64_t top_rows(const Program& program, const Top& op, std::uint64_t range);

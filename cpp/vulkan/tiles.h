@@ -1,4 +1,4 @@
-// The tiles of products that pumice uses: how many lanes a group has, and how many token rows and weight rows it multiplies. See
+// The tiles of products with weights. A tile says how many lanes a group has, and how many token rows and weight rows it multiplies. See
 // LinearParams in params.h.
 #pragma once
 
@@ -16,25 +16,25 @@ struct LinearTile {
 // With at most this number of token rows, reading the weights takes most of a product's time, and matvec is used.
 inline constexpr std::int64_t kFewRows = 8;
 
-// Tiles for few rows, sorted by `tokens`. A group of 64 lanes computes `outputs` outputs for all rows at once.
+// Tiles of matvec for few rows, sorted by `tokens`. A group of 64 lanes computes `outputs` outputs for `tokens` rows at once.
 inline constexpr LinearTile kMatvecTiles[] = {{64, 1, 4}, {64, 2, 4}, {64, 4, 4}, {64, 8, 2}};
-// Tiles for many rows, sorted by `tokens`. They fit the least limits of Vulkan: LANES = TOKENS x OUTPUTS / (8 R) is at most 128, and the
-// shared memory, (TOKENS + OUTPUTS) x 80 + 128 + TOKENS x 4 bytes, is at most 16 KiB.
+// Tiles of gemm for many rows, sorted by `tokens`. They fit the smallest limits that Vulkan allows: LANES = TOKENS x OUTPUTS / (8 R) is at
+// most 128, and the shared memory, (TOKENS + OUTPUTS) x 80 + 128 + TOKENS x 4 bytes, is at most 16 KiB.
 inline constexpr LinearTile kGemmTiles[] = {{64, 32, 64}, {64, 64, 64}};
-// The smallest number of tokens of a listed tile (listed_tile() in lowering_steps.h).
+// The smallest number of tokens in a tile that listed_tile() (lowering_steps.h) returns.
 inline constexpr std::int64_t kLeastListedTokens = 2;
 // Tiles for many rows on cooperative matrices, largest first. In this table, `lanes` is the number of subgroups.
 inline constexpr LinearTile kCooperativeTiles[] = {{8, 128, 128}, {4, 64, 64}, {2, 32, 64}, {1, 32, 32}};
 
-// Returns the first tile that has at least `rows` tokens, or the last tile if none has.
+// Returns the first tile that has at least `rows` tokens, or the last tile if no tile has as many.
 template <std::size_t n>
 constexpr LinearTile tile_for(const LinearTile (&tiles)[n], std::int64_t rows) {
   return *std::find_if(tiles, tiles + n - 1, [&](const LinearTile& tile) { return rows <= tile.tokens; });
 }
 
-// Returns the largest tile that fits the device's limits of lanes and shared memory, and whose tokens are more than half filled by the
-// rows. Returns the smallest tile if there is none. In the result, `lanes` is the number of lanes.
-// A tile of the list that sort.comp writes needs `more` bytes of shared memory for each of its tokens.
+// Returns the largest tile of kCooperativeTiles that fits the device's limits of lanes and shared memory, and of whose tokens `rows` rows
+// fill more than half. Returns the smallest tile if there is none. In the result, `lanes` is the number of lanes, not of subgroups.
+// `more` is the number of additional bytes of shared memory for each token. It is 4 for tiles of the list that sort.comp writes.
 inline LinearTile cooperative_tile(const CooperativeShape& shape, const DeviceLimits& limits, std::int64_t rows, bool gated,
                                    std::uint32_t more = 0) {
   const LinearTile* const smallest = std::end(kCooperativeTiles) - 1;

@@ -10,8 +10,8 @@
 namespace pumice::vulkan {
 namespace {
 
-// A product to test with. The numbers of outputs and of rows are odd, so that some tiles are only partly filled. The formats are those of
-// most model files, so that models can use the pipelines that a test compiles.
+// A product for the self-test. The numbers of outputs and of rows are odd, so that some tiles are only partly filled. The formats are the
+// most frequent ones in model files, so that models can use the pipelines that a test compiles.
 struct TestProduct {
   Format format;
   std::int64_t cols;
@@ -46,9 +46,9 @@ std::vector<std::uint8_t> random_rows(const TestProduct& p) {
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(kOutputs * stride));
   for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.bits());
   for (std::int64_t at = 0; at < kOutputs * stride; at += block) {
-    const std::uint16_t scale = is_subnormal(at / stride) ? 37 : f32_to_f16(5e-4f);  // 37 * 2^-24
+    const std::uint16_t scale = is_subnormal(at / stride) ? 37 : f32_to_f16(5e-4f);  // as a half float, 37 is 37 * 2^-24
     std::memcpy(bytes.data() + at, &scale, sizeof scale);
-    if (p.format == Format::Q4_K) std::memcpy(bytes.data() + at + sizeof scale, &scale, sizeof scale);  // scale of the minima
+    if (p.format == Format::Q4_K) std::memcpy(bytes.data() + at + sizeof scale, &scale, sizeof scale);  // the scale of the minima
   }
   return bytes;
 }

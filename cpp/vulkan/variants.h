@@ -1,6 +1,6 @@
 // A variant is a faster way to compute products on devices that have a certain feature. Drivers have bugs in these features. So before a
-// program first uses a variant on a device, the variant's results are compared with those of the plain shaders (the baseline). If they
-// differ too much, the variant is switched off.
+// program first uses a variant on a device, the variant's results are compared with those of the plain shaders (the baseline). If the
+// results differ too much, the variant is switched off.
 #pragma once
 
 #include <mutex>
@@ -16,19 +16,19 @@ class Device;
 
 enum class Variant { integer_dot, cooperative_matrix };
 inline constexpr Variant kVariants[] = {Variant::integer_dot, Variant::cooperative_matrix};
-std::string_view name(Variant variant);  // as written in PUMICE_VULKAN_DISABLE and PUMICE_VULKAN_ENABLE
+std::string_view name(Variant variant);  // returns the name for PUMICE_VULKAN_DISABLE and PUMICE_VULKAN_ENABLE
 
 // A set of variants.
 struct Variants {
   bool integer_dot = false;         // products of quantized weights and int8 activations
-  bool cooperative_matrix = false;  // products of many rows: f16 x f16 with sums in float32
+  bool cooperative_matrix = false;  // products of many rows, which multiply in f16 and add in float32
 };
 
 class VariantTests {
  public:
   explicit VariantTests(Device& device) : device_(device) {}
   // Returns those of the `wanted` variants that pass their test on this device. Each variant is tested once, when it is first wanted. A
-  // test takes about 50 ms on a GPU. The pipelines that it compiles are kept, and models use them, too.
+  // test takes about 50 ms on a GPU. The pipelines that a test compiles are kept, and models use them, too.
   Variants passed(const Variants& wanted, const Cancel& cancel);
   std::vector<std::string> notes() const;  // "integer_dot is off: ..." for each variant that failed
 

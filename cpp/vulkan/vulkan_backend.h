@@ -14,7 +14,7 @@ namespace pumice::vulkan {
 std::vector<DeviceInfo> devices();
 
 // Opens device number `index` of devices(). Throws device_not_found if there is no such device or if it is not usable. The message has the
-// reason and, where something is missing, what to install.
+// reason and, if a driver or library is missing, what to install.
 std::shared_ptr<Backend> make_backend(std::size_t index);
 
 // Makes a backend for a device that is already open. Tests use this function for devices with lowered limits.

@@ -19,7 +19,7 @@ constexpr std::uint64_t kAlignment = 256;          // bindings begin at multiple
 constexpr std::uint64_t kArenaBytes = 1ull << 30;  // maximum bytes of an allocation
 constexpr std::uint64_t kStagingBytes = 32 << 20;  // bytes of each of two staging buffers: one is filled while the other is copied
 constexpr std::int64_t kJobBytes = 1 << 20;        // bytes that one thread packs at a time
-constexpr std::uint64_t kTurnBytes = 64 << 20;     // bytes per turn of the upload loop if the host writes device memory directly
+constexpr std::uint64_t kTurnBytes = 64 << 20;     // bytes per iteration of the upload loop, if the host writes device memory directly
 
 std::uint64_t checked_row_bytes(const MatrixShape& m) {
   const FormatInfo& format = info(m.format);
@@ -34,8 +34,8 @@ std::uint64_t checked_row_bytes(const MatrixShape& m) {
   return static_cast<std::uint64_t>(device_row_words(m.format, m.cols)) * 4;
 }
 
-// Gives each range of bytes a place in an arena, which is a buffer of at most `limit` bytes. When an arena is full, the next arena is
-// begun.
+// Assigns an arena and an offset in it to each range of bytes. An arena is a buffer of at most `limit` bytes. When an arena is full, the
+// next arena is begun.
 class Arenas {
  public:
   explicit Arenas(std::uint64_t limit) : limit_(limit) {}
@@ -75,14 +75,14 @@ GpuWeights::GpuWeights(std::shared_ptr<Device> device, const Weights& weights, c
 
 GpuWeights::GpuWeights(std::shared_ptr<Device> device, const Weights& weights) : device_(std::move(device)) { place(weights, {}, false); }
 
-// Decides where each matrix and vector lies, and then allocates the buffers if `allocate` is true. All sizes are checked before anything is
-// allocated.
+// Decides where each matrix and vector lies in memory, and then allocates the buffers if `allocate` is true. All sizes are checked before a
+// buffer is allocated.
 void GpuWeights::place(const Weights& weights, const std::vector<bool>& used, bool allocate) {
   const DeviceLimits& limits = device_->limits();
   const std::uint64_t most = std::min({kArenaBytes, limits.allocation / kAlignment * kAlignment});
   const std::uint64_t piece_bytes = std::min(limits.range, most);
   Arenas arenas(most);
-  // The pointers that must be set when the buffers exist, each with the index of its arena.
+  // The pointers that are set when the buffers exist, each with the index of its arena.
   std::vector<std::pair<std::shared_ptr<Buffer>*, std::size_t>> waiting;
   matrices_.resize(weights.matrices.size());
   vectors_.resize(weights.vectors.size());

@@ -1,5 +1,6 @@
 // Weights on a device. Matrices have the layout that shaders read (shaders/layout.h), and are cut into pieces that one binding can hold. A
-// piece of a stack of matrices (Matrix::experts) has whole matrices of the stack, or rows of one of them that is too large for a binding.
+// piece of a stack of matrices (Matrix::experts) has whole matrices of the stack, or if a matrix is too large for one binding, some rows of
+// one matrix.
 #pragma once
 
 #include <cstdint>
@@ -26,25 +27,25 @@ struct GpuMatrix {
   std::int64_t rows = 0, cols = 0, row_words = 0, experts = 1;
   std::vector<RowRange> pieces;                              // empty if the matrix is not loaded on this device
   Rounding rounding = Rounding::none;                        // Matrix::rounding
-  std::int64_t rows_each() const { return rows / experts; }  // of one matrix of the stack
+  std::int64_t rows_each() const { return rows / experts; }  // number of rows of one matrix of the stack
 };
 struct GpuVector {
   std::string name;
-  std::int64_t size = 0, indices = 0;  // size: number of values; indices: see VectorShape
+  std::int64_t size = 0, indices = 0;  // size: number of values; indices: VectorShape::indices
   std::uint64_t at = 0;                // byte offset from the start of all vectors
 };
 // A range of the memory of all vectors that one binding can hold.
 struct VectorRange {
   const Buffer* buffer = nullptr;
   std::uint64_t offset = 0, bytes = 0;  // the range in `buffer`
-  std::uint64_t at = 0;                 // where the range begins, as byte offset from the start of all vectors
+  std::uint64_t at = 0;                 // byte offset of the range from the start of all vectors
 };
 
 class GpuWeights final : public DeviceWeights {
  public:
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights, const std::vector<bool>& used, const Progress& progress,
              const Cancel& cancel);
-  // Makes weights that have no memory, only shapes, formats and pieces, so that pipelines can be chosen before weights are uploaded.
+  // Makes weights without memory. They have only shapes, formats and pieces, so that pipelines can be made before weights are uploaded.
   GpuWeights(std::shared_ptr<Device> device, const Weights& weights);
   std::uint64_t bytes() const override { return bytes_; }
 
@@ -52,7 +53,7 @@ class GpuWeights final : public DeviceWeights {
   const GpuMatrix& operator[](MatrixId id) const { return matrices_[static_cast<std::size_t>(id)]; }
   const GpuVector& operator[](VectorId id) const { return vectors_[static_cast<std::size_t>(id)]; }
   // Returns the range that contains all vectors of `ids`; VectorId::none is ignored. Throws unsupported_model if one binding cannot hold
-  // it.
+  // this range.
   VectorRange range_of(std::span<const VectorId> ids) const;
   WeightShapes shapes() const;  // the names in the result point into this object
 
@@ -68,7 +69,7 @@ class GpuWeights final : public DeviceWeights {
   std::uint64_t bytes_ = 0;
 };
 
-// Returns the bytes that a matrix takes on a device.
+// Returns the number of bytes that a matrix takes on a device.
 std::uint64_t device_bytes(const MatrixShape& matrix);
 
 }  // namespace pumice::vulkan

@@ -34,7 +34,7 @@ void parallel(std::int64_t jobs, const std::function<void(std::int64_t)>& job, c
     std::vector<os::Thread> team;
     try {
       for (std::int64_t t = 1; t < threads; ++t) team.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads can be started, so those that run do all jobs
+    } catch (const std::system_error&) {  // no more threads can be started, so the running ones do all jobs
     }
     work();
   }
