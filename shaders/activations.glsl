@@ -1,8 +1,8 @@
 // Each activation of cpp/core/activations.def has a function activate_NAME(x, alphas) here. Only xielu uses `alphas`. The build writes
 // activate(), a switch over these functions, from that list (cmake/generate_formats.py). If a listed activation has no function here, the
 // shaders do not compile.
-// Limits on x keep exp() finite, because Vulkan promises nothing about infinities. A NaN fails every comparison with a limit, so the result
-// is then NaN.
+// Where exp() would overflow, x is compared with a limit and exp() is not used, because Vulkan promises nothing about infinities. A NaN
+// fails every such comparison, so the result is then NaN.
 float tanh_of(float x) { return abs(x) > 15.0 ? sign(x) : 1.0 - 2.0 / (exp(2.0 * x) + 1.0); }
 
 // Returns c tanh(x / c), or x itself if c is 0.
@@ -15,16 +15,16 @@ float erf_of(float x) {
   return abs(x) > 6.0 ? sign(x) : sign(x) * (1.0 - series * exp(-x * x));
 }
 
-// Returns exp(x) - 1 - x for x <= 0. Near 0 the subtraction would lose all digits, so a series is summed instead. The first term that is
-// left out is less than 4e-8 of the result.
+// Returns exp(x) - 1 - x for x <= 0. Near 0 the subtraction would lose all digits, so a series is summed instead. The first term that the
+// series leaves out is less than 4e-8 of the result.
 float exp_beyond_linear(float x) {
   if (x < -0.5) return exp(x) - 1.0 - x;
   const float series = 1.0 / 720 + x * (1.0 / 5040 + x * (1.0 / 40320));
   return x * x * (0.5 + x * (1.0 / 6 + x * (1.0 / 24 + x * (1.0 / 120 + x * series))));
 }
 
-// Returns log(1 + exp(x)) = max(x, 0) + log(1 + y) with y = exp(-|x|), and log(1 + y) = 2 atanh(s) with s = y / (2 + y) <= 1/3. log(1 + y)
-// itself would lose the digits of a small y. The first term of the series that is left out is less than 2e-8 of the result.
+// Returns log(1 + exp(x)) as max(x, 0) + log(1 + y) with y = exp(-|x|). It computes log(1 + y) as 2 atanh(s) with s = y / (2 + y) <= 1/3,
+// because 1 + y would lose the digits of a small y. The first term that the series of atanh leaves out is less than 2e-8 of the result.
 float softplus_of(float x) {
   const float y = exp(-abs(x)), s = y / (2.0 + y), t = s * s;
   const float series = 1.0 + t * (1.0 / 3 + t * (1.0 / 5 + t * (1.0 / 7 + t * (1.0 / 9 + t * (1.0 / 11 + t * (1.0 / 13))))));

@@ -3,8 +3,8 @@
 #extension GL_EXT_control_flow_attributes : require
 // Computes attention for one tile of queries over keys and values in pages. See AttendParams in params.h. A query is one head of one row.
 // The heads of a tile share a kv head.
-// The algorithm is FlashAttention (Dao et al. 2022) with KEYS keys per step. After each step's scores are known, the sums of earlier steps
-// are rescaled to the new maximum. A step has three parts, which divide the work among the lanes in different ways:
+// The algorithm is FlashAttention (Dao et al. 2022) with KEYS keys per step. In each step, the sums of earlier steps are rescaled to the
+// new maximum of the scores. A step has three parts, which divide the work among the lanes in different ways:
 //   scores   A lane handles 4 keys x QUERIES_PER_LANE queries. SCORE_SLICES lanes share these, and each of them handles every
 //            SCORE_SLICES-th group of 4 dimensions.
 //   softmax  ROW_LANES lanes share a query's row of scores.
@@ -49,16 +49,16 @@ layout(set = 0, binding = 4) writeonly buffer Out { float y[]; };  // `out` if p
 layout(set = 0, binding = 5) readonly buffer Vectors { float vectors[]; };
 layout(set = 0, binding = 6) readonly buffer ByPlace { float by_place[]; };
 
-// A row of `queries` has one vec4 more than its numbers need, so that lanes with different queries use different banks. After the last
-// step, `queries` is used to add up the slices: each row then holds weighted values, and the additional vec4 holds the row's sum of
-// weights.
+// A row of `queries` has one vec4 more than its numbers need, so that lanes with different queries use different banks of shared memory.
+// After the last step, `queries` is used to add up the value slices. Each row then holds weighted sums of values, and the additional vec4
+// holds the row's sum of weights.
 const uint LAST_QUAD = DIM_QUADS > 2 * DIM_OCTETS ? DIM_QUADS : 2 * DIM_OCTETS;
 const uint QUERY_STRIDE = LAST_QUAD + 1, SCORE_STRIDE = KEY_QUADS + 1;
 shared vec4 queries[QUERIES * QUERY_STRIDE];
 shared vec4 scores[SCORE_SLICES * QUERIES * SCORE_STRIDE];
 shared float row_largest[QUERIES * ROW_LANES];
 shared float rescale[QUERIES];
-// The pages of this step and of the next one, as page numbers in the bound range, or UNBOUND.
+// The indices of the pages of this step and of the next step in the bound range. UNBOUND for a page that is not bound.
 shared uint bound_pages[2 * PAGES];
 
 // The tile of this group.
@@ -67,14 +67,14 @@ uint first_position, rows;        // position of the tile's first row, and numbe
 uint last_key;                    // position of the last key that any row of the segment may see
 uint kv_head, first_head, heads;  // first_head counts within the heads of kv_head; heads is the number of heads in the tile
 
-// Returns the range [x, y) of key positions that the row at `position` sees.
+// Returns the key positions to which the row at `position` attends: x is the first, and y is the position after the last.
 uvec2 seen(uint position) {
   const uint first = p.chunk > 0 ? position - position % p.chunk : position > p.behind ? position - p.behind : 0;
   return uvec2(first, min(last_key, position + p.ahead) + 1);
 }
 
 // Returns the term that `places` (relative positions) adds to a head's q.k. The key is `distance` positions after the query. `query` and
-// `key` are their rows in the batch.
+// `key` are the batch rows of query and key.
 float placed(uint query, uint key, uint head, int distance) {
   const int reach = int(meta[p.distances_at]);
   const uint stride = meta[p.distances_at + 3], by_head = meta[p.distances_at + 4];
@@ -96,7 +96,8 @@ float biased(float score, uint head, int distance) {
 }
 
 // Returns the index, within the bound range, of page number `page` of the segment, or UNBOUND if the page is not bound. Returns UNBOUND as
-// well if the page begins at or after position `end`: the tile sees none of its keys, and the list may have no entry for it.
+// well if the page begins at or after position `end`, because the tile attends to none of its keys, and the list might have no entry for
+// it.
 uint bound_page(uint page, uint end) {
   if (page * kPagePositions >= end) return UNBOUND;
   const uint bound = meta[list + page] - p.page_first;
@@ -124,7 +125,7 @@ void load_keys(uint block, uint quad, uint position, out vec4 keys[4]) {
   }
 }
 
-// Loads dimensions 8 octet to 8 octet + 7 of the value at one position. In q8_0 they are not yet multiplied by their scale.
+// Loads dimensions 8 octet to 8 octet + 7 of the value at one position. In q8_0 these are codes: the caller multiplies them by the scale.
 void load_values(uint block, uint octet, uint position, out vec4 values[2]) {
   const uint at = block + v_word(position, 8 * octet);
   if (FORMAT == kKvF32) {
@@ -162,7 +163,7 @@ void main() {
   const uint segment_row = meta[segment], row0 = segment_row + first - p.first_row;  // row0: the tile's first row in q, out and partials
   const uint head0 = kv_head * p.heads_per_kv + first_head, all_heads = p.kv_heads * p.heads_per_kv;
 
-  // Positions [begin, end) hold all keys that the tile sees. This split has the steps [first_step, end_step).
+  // The tile attends to keys in positions [begin, end). This split has the steps [first_step, end_step).
   const uint begin = seen(first_position).x / kPagePositions * kPagePositions, end = seen(first_position + rows - 1).y;
   const uint steps = (end - begin + KEYS - 1) / KEYS, steps_per_split = (steps + p.splits - 1) / p.splits;
   const uint first_step = split * steps_per_split, end_step = min(steps, first_step + steps_per_split);
@@ -189,7 +190,7 @@ void main() {
   const uint octet = LANE % DIM_OCTETS, value_query = LANE / DIM_OCTETS % QUERY_BLOCKS * QUERIES_PER_LANE;
   const uint value_slice = LANE / (DIM_OCTETS * QUERY_BLOCKS);
 
-  // A sink acts like one more key, whose value is all zeros. It must be counted once, so only part 0 counts it, and only in value slice 0.
+  // A sink acts like one more key, whose value is all zeros. Only value slice 0 of part 0 counts the sink, so that it is counted once.
   const bool sink = HAS_SINKS != 0 && p.part_first + split == 0;
   float largest = sink ? vectors[p.sinks_at + row_head] : LOWEST;  // largest score of row_query so far
   float sum[QUERIES_PER_LANE];
@@ -289,8 +290,8 @@ void main() {
           load_values(block, octet, position, values);
           const float scale = FORMAT == kKvQ8 ? v_scales[block + V_SCALES_AT + position] : 1;
           [[unroll]] for (uint n = 0; n < QUERIES_PER_LANE; ++n) {
-            // A key that a row does not see has weight 0. Its value may be NaN (the key's own row is, or nothing was written there from
-            // `end` on), and 0 * NaN is NaN.
+            // A key to which a row does not attend has weight 0. It is skipped because its value may be NaN, and 0 * NaN is NaN. (The value
+            // may have been computed as NaN, or it is at or after `end`, where nothing was written.)
             if (weight[n][c] == 0) continue;
             const float w = FORMAT == kKvQ8 ? weight[n][c] * scale : weight[n][c];
             mixed[n][0] += w * values[0];

@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Computes a convolution over the rows of a segment, each column by itself. See ConvParams in params.h. A lane handles one column. It goes
-// through the rows of the span and keeps the last TAPS rows of its column in registers.
+// Computes a convolution over the rows of a segment, separately for each column. See ConvParams in params.h. A lane handles one column. It
+// goes through the rows of the span and keeps the last TAPS rows of its column in registers.
 #define PUSH ConvParams
 #include "common.glsl"
 #include "activations.glsl"
@@ -16,7 +16,8 @@ layout(set = 0, binding = 4) readonly buffer From { float from[]; };
 layout(set = 0, binding = 5) writeonly buffer To { float to[]; };
 #include "spans.glsl"
 
-// Returns a column of row `row`, counted from the span's first row. Rows before the segment's first row are those of the state.
+// Returns column `col` of row `row`, which is counted from the span's first row. Rows before the segment's first row come from the state.
+// Rows after the segment are 0.
 float value(Span span, int row, uint col) {
   const int own = int(span.before) + row;  // counted from the segment's first row
   if (own >= 0) return row < int(span.rows + span.after) ? x[p.in_at + uint(int(span.first + p.halo) + row) * p.in_stride + col] : 0;
@@ -30,7 +31,7 @@ void main() {
   const uint col = group() % p.blocks * LANES + LANE;
   if (col >= p.width || !runs_here(span)) return;
 
-  // For row r, rows[j] is row r - (TAPS - 1) + lead + j.
+  // While row r of the span is computed, rows[j] has row r - (TAPS - 1) + lead + j.
   float taps[TAPS], rows[TAPS];
   [[unroll]] for (uint j = 0; j < TAPS; ++j) taps[j] = vectors[p.taps_at + j * p.width + col];
   [[unroll]] for (uint j = 1; j < TAPS; ++j) rows[j] = value(span, int(p.lead + j) - int(TAPS), col);

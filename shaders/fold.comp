@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Adds up the results of a row's experts, for Experts. See FoldParams in params.h.
+// The last step of Experts: adds up the results of each row's experts. See FoldParams in params.h.
 #define PUSH FoldParams
 #include "common.glsl"
 

@@ -1,6 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Looks up rows of a table by their indices and writes them as floats, for Embed. See GatherParams in params.h.
+// Computes Embed: looks up rows of a table by their indices and writes them as floats. See GatherParams in params.h.
 #define PUSH GatherParams
 #include "common.glsl"
 #include "weights.glsl"

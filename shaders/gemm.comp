@@ -4,9 +4,9 @@
 // columns of both at a time into shared memory.
 #include "linear_float.glsl"
 
-// Number of columns per step. weights_of() loads as many weights, and rows of weights are padded with zeros to a multiple of it.
+// Number of columns per step. It is 16 because weights_of() loads 16 weights. Rows of weights are padded with zeros to a multiple of 16.
 const uint DEPTH = 16;
-const uint SIXTEENS = DEPTH / 4;  // uvec4 per row of the tile; each holds four floats
+const uint SIXTEENS = DEPTH / 4;  // number of uvec4 in a row of the tile; each holds four floats
 #include "gemm_tile.glsl"
 
 void main() {

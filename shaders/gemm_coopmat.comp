@@ -2,8 +2,8 @@
 #extension GL_GOOGLE_include_directive : require
 // Does the same as gemm.comp with cooperative matrices (VK_KHR_cooperative_matrix). Activations and weights are rounded to f16 in shared
 // memory, and sums are in float32. Each subgroup computes BLOCKS_M x BLOCKS_N matrices of COOP_M x COOP_N results.
-// Requires shaderFloat16, vulkanMemoryModel, and a pipeline with full subgroups of SUBGROUP lanes. params.h says how many subgroups a group
-// may have.
+// Requires shaderFloat16, vulkanMemoryModel, and a pipeline with full subgroups of SUBGROUP lanes. See LinearParams in params.h for the
+// number of subgroups in a group.
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
@@ -18,13 +18,14 @@ const uint DEPTH = 32;
 // Activations are multiplied by SHRINK before they are rounded, and the results are divided by SHRINK. Without this, some activations
 // inside networks exceed 65504, the largest f16. Small activations lose little precision: below 1e-3 the error is 5e-7.
 const float SHRINK = 1.0 / 16.0;
-// Number of f16vec4 from one row to the next. Two of them are padding, so that the same column of eight rows lies in different banks.
+// Number of f16vec4 from one row to the next. Two of these are padding, so that the same column of eight rows lies in different banks of
+// shared memory.
 const uint STRIDE = DEPTH / 4 + 2;
 const uint SUBGROUPS = LANES / SUBGROUP;
 const uint SUBGROUPS_N = SUBGROUPS > 1 ? 2 : 1;
 const uint SUBGROUPS_M = SUBGROUPS / SUBGROUPS_N;
 const uint BLOCKS_M = TOKENS / SUBGROUPS_M / COOP_M;  // number of matrices per subgroup along M
-// Number of matrices per subgroup along N, which is even. The first half of these matrices lies in the first half of the tile's rows of
+// Number of matrices per subgroup along N. It is even. The first half of these matrices lies in the first half of the tile's rows of
 // weights, and the second half lies in the second half, so that the gate and the up product of an output are in the same subgroup.
 const uint BLOCKS_N = OUTPUTS / SUBGROUPS_N / COOP_N;
 const uint HALF_N = BLOCKS_N / 2;
@@ -35,7 +36,7 @@ shared f16vec4 x_tile[TOKENS * STRIDE];
 shared f16vec4 w_tile[OUTPUTS * STRIDE];
 shared float stage[SUBGROUPS * STAGES * STAGE];
 
-// Returns the row of w_tile where matrix `j` of a subgroup begins whose index along N is `n`.
+// Returns the row of w_tile where matrix `j` of a subgroup begins. `n` is the index of the subgroup along N.
 uint matrix_column(uint n, uint j) { return (j < HALF_N ? n * HALF_N + j : SUBGROUPS_N * HALF_N + n * HALF_N + j - HALF_N) * COOP_N; }
 
 void main() {

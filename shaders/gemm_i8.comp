@@ -4,12 +4,12 @@
 // columns is an integer dot product, which is then multiplied by the scales.
 #include "linear_i8.glsl"
 
-const uint HALVES = 2;  // a step has 2 x 16 columns, which is one block of activations
+const uint HALVES = 2;  // a step has two halves of 16 columns each; together they are one block of activations
 const uint SIXTEENS = HALVES;
 #include "gemm_tile.glsl"
 
-shared vec2 x_scale[TOKENS * HALVES];   // (scale, scale * sum of the codes) of sixteen activations
-shared vec2 w_scale[OUTPUTS * HALVES];  // (scale, minimum) of sixteen weights
+shared vec2 x_scale[TOKENS * HALVES];   // for each sixteen activations: (scale, scale * sum of the codes)
+shared vec2 w_scale[OUTPUTS * HALVES];  // for each sixteen weights: (scale, minimum)
 
 void main() {
   if (!find_tile()) return;

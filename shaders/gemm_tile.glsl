@@ -1,15 +1,15 @@
-// Divides a tile of TOKENS x OUTPUTS among the lanes of gemm and gemm_i8. Each lane has the sums of R tokens x C outputs in registers. Its
-// outputs are i, i + ACROSS, i + 2 ACROSS, ..., so that neighbouring lanes store neighbouring numbers, and so that the gate and the up
-// product of one output are in the same lane.
+// Divides a tile of TOKENS x OUTPUTS among the lanes of gemm and gemm_i8. Each lane has the sums of R tokens x C outputs in registers. The
+// outputs of a lane are i, i + ACROSS, i + 2 ACROSS, ..., so that neighbouring lanes store neighbouring numbers, and so that the gate and
+// the up product of one output are in the same lane.
 const uint C = 8;
-const uint ACROSS = OUTPUTS / C;   // lanes along the outputs
-const uint DOWN = LANES / ACROSS;  // lanes along the tokens
+const uint ACROSS = OUTPUTS / C;   // number of lanes along the outputs
+const uint DOWN = LANES / ACROSS;  // number of lanes along the tokens
 const uint R = TOKENS / DOWN;
 uint across() { return LANE % ACROSS; }
 uint down() { return LANE / ACROSS; }
 
-// `tile` holds the rows of activations, and then the rows of weights. A row has SIXTEENS uvec4 and one more as padding, so that the same
-// column of eight rows lies in different banks of shared memory.
+// `tile` holds the rows of activations, and then the rows of weights. A row has SIXTEENS uvec4, and one more uvec4 as padding, so that the
+// same column of eight rows lies in different banks of shared memory.
 const uint STRIDE = SIXTEENS + 1;
 const uint W_TILE = TOKENS * STRIDE;
 shared uvec4 tile[(TOKENS + OUTPUTS) * STRIDE];
@@ -18,9 +18,10 @@ uint w_slot(uint row, uint i) { return W_TILE + row * STRIDE + i; }
 
 float sums[R * C];
 
-// finish() stores the results. It copies a token's sums to words of the tile that belong to this lane alone, because a loop can then index
-// them and need not be unrolled. Unrolled, the loop would repeat the code for bias, activation and residual R C times, and lavapipe would
-// take 2.4 s instead of 1.0 s to compile the shader. staged() returns one of the copied sums.
+// finish() stores the results. It first copies a token's sums from registers to words of the tile that only this lane uses. A loop can
+// index these words, so the loop over the outputs need not be unrolled. If it were unrolled, the code for bias, activation and residual
+// would be repeated R C times, and lavapipe would take 2.4 s instead of 1.0 s to compile the shader. staged() returns one of the copied
+// sums.
 float staged(uint c) { return uintBitsToFloat(tile[LANE * 2 + c / 4][c % 4]); }
 void finish() {
   [[unroll]] for (uint r = 0; r < R; ++r) {

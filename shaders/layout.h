@@ -5,14 +5,16 @@
 //   codes, high: B bits per weight, so 32 / B weights per word. `high` holds the upper bits of codes whose bits do not fit in `codes`.
 //                Weight i of a word is at bit 8 (i % 4) + B (i / 4). A shift and a mask then yield four neighbouring weights as the bytes
 //                of a word, which is the form that conversions to float and dot products of 4 x 8 bits need.
-//   scales:      In formats with blocks of 32 weights, each block has an f16 scale, or a pair (scale, minimum) of f16, or in MXFP4 the byte
-//                of its exponent, or in NVFP4_E the float scales of its halves. In F8_E4M3, each 128 weights have a float scale, in A4 an
-//                f16 scale. In Q3_K, Q6_K and IQ formats with supers, each sub-block of 16 or 32 weights has a signed byte. In Q2_K it has
-//                a byte with 4 bits of scale and 4 bits of minimum, and in Q4_K and Q5_K a pair of bytes (scale, minimum).
-//   supers:      K-quants, IQ formats but IQ4_NL, and A4 only. Each 256 weights have an f16 by which their scales are multiplied, or a
-//                pair of f16, one for the scales and one for the minima. In A4, each 128 weights have a byte, their zero point.
-// weight = scale * code + minimum. The product is exact in float, because codes are small integers and scales have at most 19 bits (but in
-// NVFP4_E and F8_E4M3, whose float scales have 24 bits: there it is rounded once).
+//   scales:      In formats with blocks of 32 weights, each block has an f16 scale, or a pair (scale, minimum) of f16, or in MXFP4 an
+//                exponent of one byte, or in NVFP4_E two float scales, one for each half of the block. Each 128 weights have a float scale
+//                in F8_E4M3, and an f16 scale in A4. In formats with sub-blocks of 16 or 32 weights, each sub-block has a signed byte
+//                (Q3_K, Q6_K and the IQ formats that have supers), or a byte with 4 bits of scale and 4 bits of minimum (Q2_K), or a pair
+//                of bytes (scale, minimum) (Q4_K and Q5_K).
+//   supers:      Only K-quants, IQ formats other than IQ4_NL, and A4 have this plane. Each 256 weights have an f16 by which their scales
+//                are multiplied, or a pair of f16, one for the scales and one for the minima. In A4, each 128 weights have a byte with
+//                their zero point.
+// weight = scale * code + minimum. The product is exact in float, because codes are small integers and scales have at most 19 bits. In
+// NVFP4_E and F8_E4M3 the product is rounded once, because their float scales have 24 bits.
 #ifndef PUMICE_SHADERS_LAYOUT_H
 #define PUMICE_SHADERS_LAYOUT_H
 
@@ -25,8 +27,8 @@ using uint = std::uint32_t;
 #define PUMICE_CONSTANT const uint
 #endif
 
-// What a code is: a float (in F8_E4M3, a float of 8 bits that is multiplied by a scale), an unsigned byte, a signed byte, or an index in a
-// table of cpp/core/code_values.h (kNonLinear: that of IQ4). Kinds with a table come last.
+// The kinds of codes. A code is a float (in F8_E4M3, a float of 8 bits that is multiplied by a scale), an unsigned byte, a signed byte, or
+// an index into a table of cpp/core/code_values.h. kNonLinear uses kIq4Values, and the kinds after it the table of their name.
 PUMICE_CONSTANT kFloat = 0, kUnsigned = 1, kSigned = 2, kNonLinear = 3, kE2M1 = 4, kIq1 = 5, kIq2 = 6, kIq3Xxs = 7, kIq3S = 8;
 
 #define PUMICE_LAYOUT(name, code, codes, high, scales, supers) \

@@ -13,8 +13,8 @@ layout(constant_id = kLinearTokens) const uint TOKENS = 1;
 layout(constant_id = kLinearOutputs) const uint OUTPUTS = 4;
 layout(constant_id = kLinearRows) const uint ROWS = kRowsAll;
 
-// A tile has OUTPUTS rows of weights and WIDTH columns of `out`. Row i of the tile is a row of W and belongs to column i. When GATED, this
-// holds for i < WIDTH, and row WIDTH + i is a row of W2 and belongs to column i as well.
+// A tile has OUTPUTS rows of weights and WIDTH columns of `out`. Row i of the tile's weights is a row of W for column i. When GATED, only
+// the first WIDTH rows are rows of W. Row WIDTH + i is then the row of W2 for column i.
 const uint WIDTH = GATED != 0 ? OUTPUTS / 2 : OUTPUTS;
 
 layout(set = 0, binding = 2) writeonly buffer Out { float y[]; };
@@ -23,12 +23,12 @@ layout(set = 0, binding = 4) readonly buffer Residual { float residual[]; };
 layout(set = 0, binding = 6) readonly buffer RouteRows { float route[]; };
 layout(set = 0, binding = 6) readonly buffer List { uint list[]; };
 
-// The tile of this group, which find_tile() finds.
-uint tile_matrix;  // index of its matrix among those that are bound
-uint tile_first;   // its first row: a row of `in`, a pair, or a place of the list
-uint tile_count;   // its number of rows, at most TOKENS
-uint tile_column;  // its first column
-// The pair of each row of a listed tile. All lanes read them again and again, so they are copied from the list.
+// The tile of this group. find_tile() sets these variables.
+uint tile_matrix;  // index of the tile's matrix among the bound matrices
+uint tile_first;   // the tile's first row: a row of `in` (kRowsAll, kRowsOfHeads), a pair (kRowsOfPairs) or a place (kRowsListed)
+uint tile_count;   // number of rows in the tile, at most TOKENS
+uint tile_column;  // the tile's first column of `out`
+// With kRowsListed, the pair of each row of the tile. The pairs are copied from the list, because all lanes read them many times.
 shared uint tile_pairs[ROWS == kRowsListed ? TOKENS : 1];
 
 bool has(uint what) { return (p.has & what) != 0; }
@@ -37,8 +37,8 @@ uint tiles_of_rows() { return (p.tokens + TOKENS - 1) / TOKENS; }
 uint list_place(uint place) { return tiles_of_rows() * kListTileWords + place * kListPlaceWords; }
 uint route_of(uint pair) { return p.route_at + pair / p.chosen * p.route_stride + pair % p.chosen; }
 
-// Finds the tile of this group, and returns whether this dispatch computes it. All lanes must call this. Groups are numbered along the rows
-// first, so that neighbouring groups use the same weights.
+// Sets the variables of this group's tile. Returns whether this dispatch computes the tile. All lanes must call this. Groups are numbered
+// along the rows first, so that neighbouring groups use the same weights.
 bool find_tile() {
   if (group() >= p.groups) return false;
   const uint tiles = tiles_of_rows(), columns = (p.outputs + WIDTH - 1) / WIDTH, tile = group() % tiles, rest = group() / tiles;
@@ -61,7 +61,7 @@ bool find_tile() {
   return tile_matrix < p.matrix_count;
 }
 
-// Returns the row of `in` for row i of the tile, or for the tile's last row if it has fewer rows.
+// Returns the row of `in` for row i of the tile, or for the tile's last row if the tile has no row i.
 uint in_row(uint i) {
   if (ROWS == kRowsListed) return has(kInByPair) ? tile_pairs[i] : tile_pairs[i] / p.chosen;
   const uint row = tile_first + min(i, tile_count - 1);
@@ -96,7 +96,7 @@ void store(uint i, uint j, float product, float product2) {
   if (has(kHasBias)) value += vectors[p.bias_at + bias];
   if (GATED != 0) {
     if (has(kHasBias2)) product2 += vectors[p.bias2_at + bias];
-    if (p.limit > 0) {  // and neither min() nor clamp(), so that a NaN stays
+    if (p.limit > 0) {  // comparisons are used and not min() and clamp(), so that a NaN stays a NaN
       if (value > p.limit) value = p.limit;
       if (product2 > p.limit) product2 = p.limit;
       if (product2 < -p.limit) product2 = -p.limit;

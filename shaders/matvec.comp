@@ -6,7 +6,7 @@
 #include "matvec_sums.glsl"
 
 // Sixteen weights of a row. In a quantised format, `w` holds the codes as floats, and `scale` holds (scale, minimum), which main() applies
-// to a sum of products. In other formats, `w` holds the weights.
+// to the sum of sixteen products. In other formats, `w` holds the weights themselves.
 struct Sixteen {
   vec4 w[4];
   vec2 scale;

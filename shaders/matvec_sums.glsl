@@ -2,7 +2,7 @@
 // and stores the results.
 const uint SUMS = TOKENS * OUTPUTS;
 float sums[SUMS];
-shared float partial[SUMS * LANES];  // SUMS entries for each subgroup; there are at most LANES subgroups
+shared float partial[SUMS * LANES];  // has SUMS entries for each subgroup; there are at most LANES subgroups
 
 void finish() {
   [[unroll]] for (uint s = 0; s < SUMS; ++s) sums[s] = subgroupAdd(sums[s]);

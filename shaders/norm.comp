@@ -3,7 +3,7 @@
 #extension GL_EXT_control_flow_attributes : require
 // Computes the root mean square norm (Zhang and Sennrich 2019) or the layer norm (Ba, Kiros and Hinton 2016). See NormParams in params.h.
 // There are three passes over a row. The first computes the mean (layer norm only), the second computes the mean square of x - mean, and
-// the third writes the output. In decoding, there is only one group with one row, so the latency of loads decides how long it takes. A lane
+// the third writes the output. When decoding, there is only one group with one row, so most of the time is the latency of loads. A lane
 // therefore has BATCH loads in flight at once.
 #define PUSH NormParams
 #include "common.glsl"
@@ -48,8 +48,8 @@ void main() {
     }
   }
   squares = workgroup_add(squares) / float(p.width);
-  // `rest` becomes the mean of x - mean. It would be 0 if `mean` had no rounding error. The error is about 2e-7 of the mean, which is too
-  // much if the variance is far smaller than the mean, so it is corrected here and below.
+  // `rest` becomes the mean of x - mean. It would be 0 if `mean` had no rounding error. This error is about 2e-7 of the mean. That is too
+  // much if the variance is far smaller than the mean, so `rest` corrects the error here and below.
   if (KIND == kNormLayer) {
     rest = workgroup_add(rest) / float(p.width);
     squares = max(squares - rest * rest, 0);
@@ -68,7 +68,7 @@ void main() {
       if (HAS_BIAS != 0) v[j] += vectors[p.bias_at + values_at + c];
       if (HAS_ADD != 0) v[j] += add[add_at + c];
     }
-    // The stores have a loop of their own, so that no load waits for a store that may go to the same address.
+    // The stores have a loop of their own, so that no load waits for a store that might write to the same address.
     [[unroll]] for (uint j = 0; j < BATCH; ++j) {
       if (i + j * LANES < p.width) y[out_at + i + j * LANES] = v[j];
     }

@@ -2,16 +2,17 @@
 // which is valid C++ and valid GLSL.
 //
 // Units: a member `..._at` is an offset in words (4 bytes) from the start of the bound range, and `..._stride` is the number of words from
-// one row to the next. All members are 4 bytes wide, so that std430 and C++ lay them out alike. A block has at most 128 bytes.
+// one row to the next. All members are 4 bytes wide, so that they have the same layout in std430 and in C++. A block has at most 128 bytes.
 //
 // Names: a group is a workgroup, and a lane is an invocation. Names in capitals (LANES, TOKENS, ...) are specialisation constants as the
 // shaders call them.
 //
-// Every block begins with first_group and groups. The comments here say how many groups an operation has in all. The host may cut an
-// operation into several dispatches, and one dispatch runs groups [first_group, groups) of the operation (see group() in common.glsl).
+// Every block begins with first_group and groups. The host may cut an operation into several dispatches. One dispatch runs groups
+// [first_group, groups) of the operation (see group() in common.glsl). A comment "groups = ..." gives the number of groups of the whole
+// operation.
 //
-// Each binding of a shader needs a buffer, even if the shader does not read it with the given specialisation constants, because the shader
-// uses the binding statically.
+// Each binding of a shader needs a buffer, even if the shader does not read the binding with the given specialisation constants, because
+// the shader's code names the binding (Vulkan calls this a static use).
 //
 // All vectors of a model (norm weights, biases, slopes, tables of distances) lie in one buffer. A dispatch binds as `vectors` the part of
 // this buffer that holds the vectors it needs, and `..._at` members say where each vector begins in that part.
@@ -34,8 +35,8 @@ PUMICE_CONSTANT(kSpecLanes, 0);
 // out[t][r] = softcap(activation(scale * (sum over k of in[t][k] * W[r][k]) + bias[r])) + residual[t][r],   r in [0, outputs)
 // When GATED, out[t][r] = activation(min(g, limit)) * (clamp(u, -limit, limit) + shift), g = in[t] . W[r] + bias[r], and
 // u = in[t] . W2[r] + bias2[r]. Then scale is 1, and there is no softcap and no residual.
-// A dispatch computes only the outputs whose weight rows are bound. out_at, residual_at, bias_at, bias2_at, weights_at and weights2_at all
-// belong to the first of these outputs.
+// A dispatch computes only the outputs whose weight rows are bound. out_at, residual_at, bias_at, bias2_at, weights_at and weights2_at are
+// the offsets for the first of these outputs.
 // The constant ROWS says which rows are multiplied by which matrix:
 //   kRowsAll: there is one matrix, and all `tokens` rows are multiplied by it.
 //   kRowsOfHeads (HeadLinear): W is a stack of matrices, one for each head. Head h of a row has columns h * in_step to
@@ -43,36 +44,36 @@ PUMICE_CONSTANT(kSpecLanes, 0);
 //   kRowsOfPairs (Experts, few rows; TOKENS is 1): W is a stack of matrices, one for each expert. A pair is a row of the batch and one of
 //     its `chosen` experts; pair i belongs to row i / chosen. Binding 6 has the rows of Route, and `tokens` is the number of pairs. Row i
 //     of `out` belongs to pair i. Row i of `in` belongs to pair i if kInByPair is set, and to row i of the batch otherwise.
-//   kRowsListed (Experts, many rows): the same with the list that sort.comp wrote at binding 6. A tile has pairs of one expert. `tokens` is
-//     TOKENS times the number of tiles in the list.
-// Matrices [matrix_first, matrix_first + matrix_count) of a stack are bound. Tiles of other matrices are left to other dispatches.
+//   kRowsListed (Experts, many rows): as kRowsOfPairs, but binding 6 has the list that sort.comp wrote. A tile has pairs of one expert.
+//     `tokens` is TOKENS times the number of tiles in the list.
+// Matrices [matrix_first, matrix_first + matrix_count) of a stack are bound. Other dispatches compute the tiles of other matrices.
 // Bindings: 0 weights, 1 in (float rows; for the _i8 shaders, rows that quantize.comp wrote), 2 out, 3 vectors (bias, bias2), 4 residual
 // (may be the same range as out), 5 weights2, 6 rows of Route or the list.
 struct LinearParams {
   // groups = ceil(tokens / TOKENS) * ceil(outputs / (GATED ? OUTPUTS / 2 : OUTPUTS)), with kRowsOfHeads times matrix_count
   uint first_group, groups;
   uint tokens, outputs, cols;
-  // Multiples of 4. Rows of weights have no gaps between them, and each row has device_row_words(format, cols) words.
+  // weights_at and weights2_at are multiples of 4. Each row of weights has device_row_words(format, cols) words, without gaps between rows.
   uint weights_at, weights2_at;
   uint in_at, in_stride;  // for the _i8 shaders: multiples of 4, and in_stride is quantized_row_words(columns of `in`)
   uint out_at, out_stride;
   uint bias_at, bias2_at;
   uint residual_at, residual_stride;
   uint activation;         // number of a pumice::Activation
-  uint has;                // sum of some of the kHas... and kIn... constants below
-  float scale, softcap;    // softcap 0 means none
+  uint has;                // sum of those kHas... and kIn... constants (below) that apply
+  float scale, softcap;    // softcap: 0 for no softcap
   float alpha_p, alpha_n;  // parameters of the activation xielu
-  float limit, shift;      // limit 0 means none
+  float limit, shift;      // limit: 0 for no limit
   // matrices: the number of matrices of the stack; matrix_rows: the number of rows of each
   uint matrices, matrix_rows, matrix_first, matrix_count;
-  uint in_step, out_step;               // kRowsOfHeads: multiples of 32 if the format is quantized; otherwise 0
-  uint route_at, route_stride, chosen;  // kRowsOfPairs and kRowsListed
+  uint in_step, out_step;               // only for kRowsOfHeads, else 0; multiples of 32 if the format is quantized
+  uint route_at, route_stride, chosen;  // only for kRowsOfPairs and kRowsListed
 };
 PUMICE_CONSTANT(kHasBias, 1);
 PUMICE_CONSTANT(kHasBias2, 2);
 PUMICE_CONSTANT(kHasResidual, 4);
 PUMICE_CONSTANT(kHasWeight, 8);  // products are multiplied by the weight of their pair (Experts::weighs_input)
-PUMICE_CONSTANT(kInByPair, 16);
+PUMICE_CONSTANT(kInByPair, 16);  // `in` has a row for each pair (see kRowsOfPairs)
 // Activation, bias and residual are push constants and not specialisation constants. This costs no time, and a model needs only half as
 // many pipelines.
 PUMICE_CONSTANT(kLinearFormat, 1);   // number of the Format of `weights`, in the order of formats.def
@@ -109,7 +110,9 @@ PUMICE_CONSTANT(kLinearCoopK, 10);
 PUMICE_CONSTANT(kLinearCoopSubgroup, 11);  // gemm_coopmat: number of lanes in a subgroup; LANES is a multiple of this number
 
 // ---------------------------------------------------------------- Route: route.comp
-// A group chooses the experts of one row: groups = rows. Bindings: 0 logits, 1 vectors (bias, scales), 2 out.
+// The members have the meaning of the members of Route in core/ops.h; expert_groups is Route::groups. A group chooses the experts of one
+// row: groups = rows.
+// Bindings: 0 logits, 1 vectors (bias, scales), 2 out.
 struct RouteParams {
   uint first_group, groups;
   uint experts, chosen, expert_groups, kept;
@@ -127,10 +130,10 @@ PUMICE_CONSTANT(kRouteChosen, 64);     // kMaxChosen
 // ---------------------------------------------------------------- Experts of many rows: sort.comp
 // Sorts the pairs of a block of rows by expert, and cuts the pairs of each expert into tiles of at most tile_rows pairs. A group does this
 // for one expert: groups = experts.
-// The list has `tiles` tiles of kListTileWords words, {expert, first place, pairs}, and then kListPlaceWords words for each place, {pair,
-// float weight}. The tiles of expert e begin at tile (number of pairs of experts before e) / tile_rows + e. So tiles of two experts
-// never meet, a group need not know the tiles of other experts, and tiles = pairs / tile_rows + experts. Tiles that no expert needs have no
-// pairs.
+// The list begins with `tiles` tiles of kListTileWords words, {expert, first place, number of pairs}. Then it has a place for each pair, in
+// the sorted order. A place has kListPlaceWords words, {pair, float weight}. The tiles of expert e begin at tile (number of pairs of
+// experts before e) / tile_rows + e. So the tiles of two experts never overlap, a group need not know the tiles of other experts, and there
+// are tiles = pairs / tile_rows + experts. Tiles that no expert needs have 0 pairs.
 // Bindings: 0 rows of Route, 1 list.
 struct SortParams {
   uint first_group, groups;
@@ -141,7 +144,7 @@ PUMICE_CONSTANT(kListTileWords, 3);
 PUMICE_CONSTANT(kListPlaceWords, 2);
 
 // ---------------------------------------------------------------- Experts, the end: fold.comp
-// out[t] = residual[t] + scale * sum over j, ascending, of weight[t][j] * in[t * chosen + j]. If weighed is 0, there are no weights.
+// out[t] = residual[t] + scale * sum over j, ascending, of weight[t][j] * in[t * chosen + j]. If weighed is 0, each weight[t][j] is 1.
 // groups = rows * blocks, blocks = ceil(width / (LANES * kFoldPerLane)). Bindings: 0 in, 1 rows of Route, 2 residual (may be the same range
 // as out), 3 out.
 struct FoldParams {
@@ -168,9 +171,9 @@ PUMICE_CONSTANT(kGatherFormat, 1);
 PUMICE_CONSTANT(kGatherAdd, 2);  // 0 or 1
 
 // ---------------------------------------------------------------- Quantize: float rows to int8, for the _i8 products
-// Each 32 columns of a row have one scale, scale = max|x| / 127. code = x / scale, rounded to the nearest integer in [-127, 127], ties to
-// even. cols is a multiple of 32. A row of the output has cols / 4 words of codes (one byte per column, in order), then cols / 32 float
-// scales, then padding to a multiple of 4 words.
+// Each 32 columns of a row have one scale, which is max|x| / 127. The code of a column is x / scale, rounded to the nearest integer in
+// [-127, 127] (ties to even). cols is a multiple of 32. A row of the output has cols / 4 words of codes (one byte per column, in order),
+// then cols / 32 float scales, then padding to a multiple of 4 words.
 // Bindings: 0 in, 1 out.
 struct QuantizeParams {
   uint first_group, groups;  // groups = ceil(tokens * cols / 4 / LANES)
@@ -178,7 +181,7 @@ struct QuantizeParams {
   uint in_at, in_stride;
   uint out_at, out_stride;  // out_stride = quantized_row_words(cols)
 };
-PUMICE_CONSTANT(kQuantizeAligned, 1);  // same meaning as kLinearAligned
+PUMICE_CONSTANT(kQuantizeAligned, 1);  // 1 if in_at and in_stride are multiples of 4, so that a vec4 can be loaded at once, else 0
 
 #ifdef __cplusplus
 constexpr std::int64_t quantized_row_words(std::int64_t cols) { return (cols / 4 + cols / 32 + 3) / 4 * 4; }
@@ -189,10 +192,10 @@ static_assert(sizeof(LinearParams) <= 128 && sizeof(GatherParams) <= 128 && size
 #endif
 
 // ---------------------------------------------------------------- tables of a batch, in the buffer `meta`
-// A segment table has kSegmentWords words per segment: {first row in the batch, rows, past, pages, prompt, unseen}. `pages` is the index of
-// the word of meta where the segment's list of page ids begins. Entry i of this list is the page of positions [32 i, 32 i + 32), as in
-// Segment::pages. Encoders have no cache. store.comp copies their keys and values to pages in the run's scratch memory, in format f32, and
-// `past` is 0.
+// A segment table has kSegmentWords words per segment: {first row in the batch, rows, past, pages, prompt, unseen}. These are the members
+// of Segment in core/batch.h, but `pages` is the index of the word of meta where the segment's list of page ids begins. Entry i of this
+// list is the page of positions [32 i, 32 i + 32). Encoders have no cache. For them, store.comp copies keys and values to pages in the
+// run's scratch memory, in format f32, and `past` is 0.
 PUMICE_CONSTANT(kSegmentWords, 6);
 PUMICE_CONSTANT(kPagePositions, 32);  // kPageTokens of core/batch.h
 // Values of FORMAT, the format of keys and values. number() in vulkan/numbers.h converts a KvFormat to one of them.
@@ -220,8 +223,8 @@ constexpr std::uint64_t kv_page_words(std::uint32_t format, std::uint32_t dim, s
 #endif
 
 // ---------------------------------------------------------------- Norm: norm.comp
-// groups = rows * heads. A group normalises one head of one row. A head has op.group columns, or all columns of the view if op.group is 0.
-// Bindings: 0 in, 1 out, 2 add, 3 vectors (weight, bias). in, out and add may be the same range. LANES is norm_lanes(width, limit).
+// A group normalises one head of one row: groups = rows * heads. A head has Norm::group columns, or all columns of the view if Norm::group
+// is 0. Bindings: 0 in, 1 out, 2 add, 3 vectors (weight, bias). in, out and add may be the same range. LANES is norm_lanes(width, limit).
 struct NormParams {
   uint first_group, groups;
   uint heads;  // number of heads in a row
@@ -235,7 +238,7 @@ PUMICE_CONSTANT(kNormKind, 1);    // kNormRms or kNormLayer
 PUMICE_CONSTANT(kNormWeight, 2);  // 0 or 1
 PUMICE_CONSTANT(kNormBias, 3);    // 0 or 1
 PUMICE_CONSTANT(kNormAdd, 4);     // 0 or 1
-// Number of values that a lane loads at once. The host takes norm_batch(width, LANES), but any number from 1 on gives the right result.
+// Number of values that a lane loads at once. The host uses norm_batch(width, LANES), but the result is right for any number from 1 on.
 PUMICE_CONSTANT(kNormBatch, 5);
 // Values of kNormKind. number() in vulkan/numbers.h converts a NormKind to one of them.
 PUMICE_CONSTANT(kNormRms, 0);
@@ -256,8 +259,8 @@ PUMICE_CONSTANT(kMultiplyPerLane, 4);
 
 // ---------------------------------------------------------------- Rope, Store, and an encoder's keys and values: store.comp
 // Rotates the heads of q and k in place if pairs > 0, multiplies q by the factor of its row if q_factors is 1, and stores the rotated k and
-// v in those of their pages that are bound. A dispatch may do only a part of this. In a dispatch for one Rope, its view is bound as q and
-// kv_heads is 0. In a dispatch for one Store, q_heads and pairs are 0.
+// v in their pages, if these pages are bound. A dispatch may do only a part of this. In a dispatch for a single Rope, Rope::x is bound as
+// q, and kv_heads is 0. In a dispatch for a single Store, q_heads and pairs are 0.
 // A unit is one head of one row of q, k or v. A group handles LANES / SPAN units:
 //   groups = ceil(rows * (q_heads + kv_heads + (page_count > 0 ? kv_heads : 0)) / (LANES / SPAN))
 // If one bound range cannot hold all pages, there is one dispatch for each range. The first dispatch rotates q and k, and stores to the
@@ -271,7 +274,7 @@ struct StoreParams {
   uint q_at, q_stride, k_at, k_stride, v_at, v_stride;
   uint cells_at;               // in meta: for each row, page id * 32 + position % 32
   uint turns_at;               // in meta: for each row, float cos[pairs], sin[pairs], both multiplied by RopeTable::magnitude
-  uint factors_at, q_factors;  // factors_at: in meta, a float for each row; q_factors: 0 or 1
+  uint factors_at, q_factors;  // factors_at: in meta: for each row, the float factor of q; q_factors: 0 or 1
   uint page_first, page_count;
   uint k_page_words, v_page_words;
 };
@@ -282,8 +285,8 @@ PUMICE_CONSTANT(kStoreSpan, 4);      // SPAN: lanes per unit, store_span(max(KEY
 
 // ---------------------------------------------------------------- Attend: attend.comp, merge.comp
 // Row i of a segment is at position s = past + i. For each row and each head, the softmax is over the keys at positions
-//   [max(0, s - behind), min(past + rows - unseen - 1, s + ahead)]. If chunk > 0, they also lie in the chunk of position s: the first of
-//   them is floor(s / chunk) * chunk.
+//   [max(0, s - behind), min(past + rows - unseen - 1, s + ahead)].
+//   If chunk > 0, the first of these positions is floor(s / chunk) * chunk, where the chunk of position s begins.
 //   If the operation is causal, behind = window > 0 ? window - 1 : kNoWindow, and ahead = 0.
 //   If it is not causal, behind = ahead = window > 0 ? window : kNoWindow.
 // The score of the key at position j is
@@ -291,7 +294,7 @@ PUMICE_CONSTANT(kStoreSpan, 4);      // SPAN: lanes per unit, store_span(max(KEY
 // An operation with `places` (relative positions) has no bias and no slopes, and its `past` is 0. With
 // p = places[clamp(j - s, -reach, reach) + reach], its score is
 //   softcap(scale * (q.k + by_query[row of the query][head * by_head + p] + by_key[row of the key][head * by_head + p])).
-// With sinks, each head's softmax has one more score, sinks[head], to which no value belongs. Part 0 (see below) begins with this score.
+// With sinks, each head's softmax has one more score, sinks[head], which has no value. Part 0 (see below) begins with this score.
 // An operation with bias or places has kDistanceWords words in meta: {reach, by_query_at, by_key_at, by_stride, by_head}. by_query and
 // by_key lie in one slot. by_query_at and by_key_at are their offsets in the bound rows of this slot, by_stride is the stride of the rows,
 // and by_head is the number of values per head in a row of by_query or by_key.
@@ -302,9 +305,9 @@ PUMICE_CONSTANT(kStoreSpan, 4);      // SPAN: lanes per unit, store_span(max(KEY
 // rows, 0}. rows * tile_heads <= QUERIES. Tiles with many keys should come first, so that the last tiles to run are short. The tiles may
 // otherwise be in any order.
 //   groups = tiles * kv_heads * head_blocks * splits, head_blocks = ceil(heads_per_kv / tile_heads)
-// The keys that a tile sees are divided into `splits` equal splits. A group computes one tile for tile_heads heads of one kv head, over one
-// split. The shader computes the splits from the segment table, so that neither the push constants nor the grid depend on `past`. A group
-// leaves out keys whose pages are not bound.
+// The keys to which a tile attends are divided into `splits` equal splits. A group computes one tile for tile_heads heads of one kv head,
+// over one split. The shader computes the splits from the segment table, so that neither the push constants nor the grid depend on `past`.
+// A group skips keys whose pages are not bound.
 //
 // If one bound range cannot hold all pages, there is one dispatch for each range. A result then has parts = ranges * splits parts, and a
 // dispatch has part_first = (index of its range) * splits.
@@ -312,8 +315,8 @@ PUMICE_CONSTANT(kStoreSpan, 4);      // SPAN: lanes per unit, store_span(max(KEY
 // `partials`, and merge.comp combines the parts.
 //   Query n = (row - first_row) * heads + head, where heads = kv_heads * heads_per_kv. Part p of its result has the weighted sum of values
 //   at (n * parts + p) * padded_dim(VALUE_DIM), and {largest score, sum of the weights} at states_at + (n * parts + p) * 2.
-//   states_at >= queries * parts * padded_dim(VALUE_DIM), and the bound range has attend_partial_words() words. A part that sees no key and
-//   has no sink has sum 0.
+//   states_at >= queries * parts * padded_dim(VALUE_DIM), and the bound range has attend_partial_words() words. A part without keys and
+//   without sink has sum 0.
 // Bindings: 0 q, 1 pages of K, 2 pages of V, 3 meta, 4 `out` if parts == 1 and `partials` otherwise, 5 vectors (bias, slopes, sinks,
 // places), 6 the slot of by_query and by_key.
 // attend_tile() chooses QUERIES, KEYS, tile_heads and the maximum number of rows in a tile. LANES is kAttendLanes. A group uses at most
@@ -328,7 +331,7 @@ struct AttendParams {
   uint k_page_words, v_page_words;
   uint behind, ahead, chunk;
   uint q_at, q_stride, out_at, out_stride;
-  float scale, softcap;  // softcap 0 means none
+  float scale, softcap;  // softcap: 0 for no softcap
   uint bias_at, slopes_at, sinks_at, places_at;
   uint distances_at;  // in meta: the kDistanceWords words; not used if there are neither bias nor places
 };
@@ -344,8 +347,8 @@ PUMICE_CONSTANT(kAttendKeys, 5);      // KEYS: keys per step; 32, 64 or 128
 PUMICE_CONSTANT(kAttendBias, 6);      // 0 or 1
 PUMICE_CONSTANT(kAttendSlopes, 7);    // 0 or 1
 PUMICE_CONSTANT(kAttendSinks, 8);     // 0 or 1
-// kAttendByQuery, kAttendByKey, or the sum of the two, as the operation has by_query, by_key or both. 0 if the operation has no places. If
-// it is not 0, binding 6 has all rows of the slot.
+// The sum of kAttendByQuery if the operation has by_query, and of kAttendByKey if it has by_key. 0 if the operation has no `places`. If the
+// sum is not 0, binding 6 has all rows of the slot of by_query and by_key.
 PUMICE_CONSTANT(kAttendPlaces, 9);
 PUMICE_CONSTANT(kAttendByQuery, 1);
 PUMICE_CONSTANT(kAttendByKey, 2);
@@ -354,7 +357,7 @@ PUMICE_CONSTANT(kAttendByKey, 2);
 struct MergeParams {
   uint first_group, groups;
   uint heads, value_dim;
-  uint parts, states_at;  // as in AttendParams
+  uint parts, states_at;  // AttendParams::parts and AttendParams::states_at
   uint out_at, out_stride;
 };
 
@@ -362,21 +365,22 @@ struct MergeParams {
 // A span is a run of rows of one segment. A span table in meta has kSpanWords words per span:
 //   0: the span's first row, counted from the first row of the block of rows that the dispatch handles
 //   1: number of rows
-//   2, 3: number of rows of the segment before the span, and after it
-//   4: the state that the span needs from earlier runs, or kNoState; it is kNoState too if the rows before the span are enough
+//   2, 3: number of rows of the segment before the span, and after the span
+//   4: the number of the state that the span needs from an earlier run, or kNoState. A span needs no state if the segment has enough rows
+//      before the span.
 //   5: index of the word of meta where the span's list of saves begins
 //   6: number of saves. A save is {rows, state}: after the first `rows` rows of the segment, the state is written as number `state`.
 //      Saves are in ascending order.
 // The states of an operation lie in slabs. A slab holds states [first, first + count), and a state takes state_words words. A dispatch
-// binds one slab to read states from and one slab to write states to, so there is a dispatch for each pair of slabs. A span runs in a
-// dispatch if the state that it needs is in the bound slab, and so is a state that it saves. A span that needs no state runs in the
-// dispatches with from_first 0, and a span without saves in those with to_first 0. A span whose saves are in several slabs runs more than
-// once, with equal results. Spans.glsl has these rules.
+// binds one slab to read states from and one slab to write states to, so there is a dispatch for each pair of slabs. A dispatch computes a
+// span if the slab to read has the state that the span needs, and the slab to write has a state that the span saves. For a span that needs
+// no state, from_first must be 0 in place of the first condition. For a span without saves, to_first must be 0 in place of the second. A
+// span whose saves are in several slabs is computed more than once, with equal results. spans.glsl implements these rules.
 PUMICE_CONSTANT(kSpanWords, 7);
 PUMICE_CONSTANT(kNoState, 0xffffffff);
 
 // conv.comp: out[t][c] = activation(bias[c] + sum over j of taps[j][c] * in[t - (TAPS - 1) + lead + j][c])
-// The state after row t is in[t - (TAPS - 2)], ..., in[t], row after row. A group handles one span and LANES columns.
+// The state after row t has the rows in[t - (TAPS - 2)], ..., in[t], one after another. A group handles one span and LANES columns.
 //   groups = spans * blocks, blocks = ceil(width / LANES)
 // The bound rows of `out` begin with the block's first row, and the bound rows of `in` begin `halo` rows before it.
 // Bindings: 0 in, 1 out, 2 vectors (taps, bias), 3 meta, 4 states to read, 5 states to write.
@@ -391,8 +395,8 @@ struct ConvParams {
 };
 PUMICE_CONSTANT(kConvTaps, 1);  // TAPS, 1 to 64
 
-// scan_gates.comp: for each row and head, the factors of Scan (core/ops.h): decay = exp(rate * dt), and gain, which is dt for ssd and
-// strength * sigmoid(beta) for delta. `work` gets kGateWords words for each row and head: {decay, gain, skip}.
+// scan_gates.comp: Computes the factors of Scan (core/ops.h) for each row and head: decay = exp(rate * dt), and gain, which is dt for ssd
+// and strength * sigmoid(beta) for delta. Writes kGateWords words for each row and head to `work`: {decay, gain, skip}.
 // groups = ceil(rows * heads / LANES). Bindings: 0 step, 1 beta, 2 vectors (step_bias, rate, skip), 3 work.
 struct ScanGatesParams {
   uint first_group, groups;
@@ -406,11 +410,11 @@ PUMICE_CONSTANT(kGateWords, 3);
 
 // scan.comp: a group handles one span, one head and COLS columns of the head's matrix, and goes through the span's rows in turn.
 //   groups = spans * heads * blocks, blocks = ceil(value_dim / COLS)
-// There is at most one span of a segment in a block of rows. If there are rows of the segment before the span, the matrix is at
-// carry_in_at of `work`; if there are rows after the span, it is left at carry_out_at for the next block. Both hold the matrices of all
-// heads of one segment, as a state does.
-// Bindings: 0 q, 1 k, 2 v, 3 work (what scan_gates.comp wrote for the block's rows, and what blocks carry), 4 out, 5 meta, 6 states to
-// read, 7 states to write.
+// There is at most one span of a segment in a block of rows. If the segment has rows before the span, the span begins with the matrix at
+// carry_in_at of `work`, which the block before wrote. If the segment has rows after the span, the matrix is written to carry_out_at for
+// the next block. At both offsets are the matrices of all heads of one segment, in the layout of a state.
+// Bindings: 0 q, 1 k, 2 v, 3 work (the factors that scan_gates.comp wrote for the block's rows, and the matrices at carry_in_at and
+// carry_out_at), 4 out, 5 meta, 6 states to read, 7 states to write.
 struct ScanParams {
   uint first_group, groups;
   uint spans_at, heads, key_heads, tiled, value_dim, blocks;  // tiled: 0 or 1
@@ -471,11 +475,12 @@ struct LogProbParams {
 };
 
 // ---------------------------------------------------------------- sampling: top.comp
-// For each row of logits, finds the logits that are not finite, what log-sum-exp needs, the k largest logits, and the logits of the row's
-// reported ids. Reported ids are left out of the ranking, because they are the ids with penalties or biases, which the host ranks itself.
-// There are two dispatches with a barrier between them. STAGE 0 ranks each block of kTopBlock logits (groups = rows * blocks, blocks =
-// ceil(width / kTopBlock)), and writes kTopHead + 2 k words for each (row, block) to `found` (top_found_words()). STAGE 1 combines the
-// blocks of each row (groups = rows).
+// For each row of logits, finds the logits that are not finite, the maximum and the sum for log-sum-exp, the k largest logits, and the
+// logits of the row's reported ids. Reported ids are excluded from the ranking, because they are the ids with penalties or biases, which
+// the host ranks itself.
+// There are two dispatches with a barrier between them. STAGE 0 ranks each block of kTopBlock logits and writes kTopHead + 2 k words for
+// each (row, block) to `found` (top_found_words()): groups = rows * blocks, blocks = ceil(width / kTopBlock). STAGE 1 combines the blocks
+// of each row: groups = rows.
 // The row table in meta has kTopRowWords words per row:
 //   0: index of the word of meta where the row's reported ids begin; they are in ascending order, without repeats, and below width
 //   1: number of reported ids
@@ -503,8 +508,8 @@ PUMICE_CONSTANT(kTopHead, 8);
 PUMICE_CONSTANT(kTopRowWords, 4);
 
 #ifdef __cplusplus
-// Returns the number of lanes for a row of `width` columns: the smallest power of two from 32 on with which a lane gets at most 8 values.
-// It is at most 256 and at most `limit`, the device's limit (128 or more); in wider rows a lane gets more values.
+// Returns the number of lanes for a row of `width` columns. It is the smallest power of two from 32 on with which a lane handles at most 8
+// values. But it is never more than 256 or than `limit`, the device's limit (128 or more), so in wide rows a lane handles more values.
 constexpr std::uint32_t norm_lanes(std::uint32_t width, std::uint32_t limit) {
   std::uint32_t lanes = 32;
   while (lanes < 256 && 2 * lanes <= limit && lanes * 8 < width) lanes *= 2;
@@ -526,9 +531,9 @@ constexpr std::uint32_t store_span(std::uint32_t dim, std::uint32_t lanes) {
 }
 
 // attend_tile() returns the tile of attend.comp for segments of up to `rows` rows (1 when decoding) and `heads_per_kv` query heads per kv
-// head. `dim` is KEY_DIM or VALUE_DIM, whichever is larger. A lane holds 4 queries x 8 columns of values, so a tile has at most
-// 4 * (kAttendLanes / (padded_dim / 8)) queries, and never more than 32. That is 4 queries for 512 dimensions and 16 for 128. Keys may be
-// wider than values, which have at most 512 dimensions; a tile then has 4 queries, too.
+// head. `dim` is the larger of KEY_DIM and VALUE_DIM. A lane holds 4 queries x 8 columns of values, so a tile has at most
+// 4 * (kAttendLanes / (padded_dim / 8)) queries, and never more than 32. That is 4 queries for 512 dimensions and 16 for 128. Only keys may
+// have more than 512 dimensions; a tile then has 4 queries, too.
 struct AttendTile {
   std::uint32_t heads, head_blocks;  // tile_heads and head_blocks of AttendParams
   std::uint32_t rows;                // maximum number of rows in a tile
@@ -548,11 +553,11 @@ constexpr AttendTile attend_tile(std::uint32_t dim, std::uint32_t heads_per_kv, 
   return tile;
 }
 // Returns the number of splits into which the keys are divided. `groups` is the number of groups without splits. There are as many splits
-// as it takes to get `wanted` groups. `wanted` should be about 4 groups per compute unit, 1,024 if the number of units is unknown, and the
-// number of threads on a software device. No split has more than `keys_per_group` keys, so that a group takes little time, because a
-// dispatch can only be cut between groups: 4,096 keys take about 1 ms on a small GPU, and 256 keys take 5 to 10 ms on one CPU thread. Each
+// as are needed to get `wanted` groups. `wanted` should be about 4 groups per compute unit, 1,024 if the number of units is unknown, and
+// the number of threads on a software device. No split has more than `keys_per_group` keys, so that a group takes little time, because a
+// dispatch can only be cut between groups. 4,096 keys take about 1 ms on a small GPU, and 256 keys take 5 to 10 ms on one CPU thread. Each
 // split has at least two steps of KEYS keys, because one step takes about as long as the dispatch of merge.comp. `keys` is the maximum
-// number of keys that a tile will see before the dispatch is recorded again.
+// number of keys that a tile will have before the dispatch is recorded again.
 constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t groups, std::uint64_t keys, std::uint64_t wanted,
                                       std::uint64_t keys_per_group = 4096) {
   const std::uint64_t most = (keys + 2 * tile.keys - 1) / (2 * tile.keys), least = (keys + keys_per_group - 1) / keys_per_group;
@@ -565,8 +570,8 @@ constexpr std::uint32_t attend_splits(const AttendTile& tile, std::uint64_t grou
 constexpr std::uint64_t attend_partial_words(std::uint64_t queries, std::uint64_t parts, std::uint32_t value_dim) {
   return queries * parts * (padded_dim(value_dim) + 2);
 }
-// Returns the number of columns of a matrix that a group of scan.comp handles. The lanes hold these columns in registers, at most 32
-// numbers each, or 8 quads.
+// Returns the number of columns of a matrix that a group of scan.comp handles. The lanes hold these columns in registers. A lane holds at
+// most 32 numbers (8 quads).
 constexpr std::uint32_t scan_cols(std::uint32_t key_dim) {
   std::uint32_t cols = 32;
   while (cols > 2 && key_dim * cols > 32 * kScanLanes) cols /= 2;

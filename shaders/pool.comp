@@ -25,11 +25,11 @@ void main() {
   const uint segment = group() / p.blocks, slice = LANE / kPoolColumns;
   const uint col = group() % p.blocks * kPoolColumns + LANE % kPoolColumns;
   const uint at = p.segments_at + segment * kSegmentWords, first = meta[at], rows = meta[at + 1], prompt = meta[at + 4];
-  // [begin, end) are those rows to be pooled that are bound. kPoolCls and kPoolLast take only one row of the segment.
+  // [begin, end) are the bound rows among the rows to be pooled. kPoolCls and kPoolLast pool only one row of the segment.
   const uint wanted_first = KIND == kPoolLast ? first + rows - 1 : first + prompt;
   const uint wanted_rows = KIND == kPoolCls || KIND == kPoolLast ? 1 : rows - prompt;
   const uint begin = max(wanted_first, p.chunk_first), end = min(wanted_first + wanted_rows, p.chunk_first + p.chunk_rows);
-  if (begin >= end) return;  // all lanes of the group return here, or none, so that no lane waits at a barrier for another
+  if (begin >= end) return;  // either all lanes of the group return here or none, so no lane waits at a barrier for a lane that returned
 
   float value = KIND == kPoolMax ? LOWEST : 0;
   for (uint i = begin + slice; i < end; i += SLICES) {

@@ -1,8 +1,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Chooses the experts of a row, for Route. See RouteParams in params.h. A lane handles every LANES-th expert. The rank of an expert is
-// computed again in each round, because the ranks of 4,096 experts do not fit the least shared memory. `precise` makes the compiler compute
-// the same bits each time.
+// Computes Route: chooses the experts of a row. See RouteParams in params.h. A lane handles every LANES-th expert. The rank of an expert is
+// computed again in each round, because the ranks of 4,096 experts do not fit into the shared memory that Vulkan guarantees. `precise`
+// makes the compiler compute the same bits each time.
 #define PUSH RouteParams
 #include "common.glsl"
 #include "finite.glsl"
@@ -14,13 +14,13 @@ layout(set = 0, binding = 1) readonly buffer Vectors { float vectors[]; };
 layout(set = 0, binding = 2) writeonly buffer Out { float y[]; };
 
 const uint GROUPS = kRouteExperts / 2;  // maximum number of groups of experts
-shared float group_sums[GROUPS];        // sums of the two largest ranks of each group
-shared uint kept_groups[GROUPS / 32];   // a bit for each group
+shared float group_sums[GROUPS];        // for each group, the sum of its two largest ranks
+shared uint kept_groups[GROUPS / 32];   // a bit for each group; set if the group is kept
 shared float weights[kRouteChosen];
 shared uint chosen_experts[kRouteChosen];
 
 uint logits_at;
-float largest, total;  // of softmax: the largest logit, and the sum of exp(logit - largest)
+float largest, total;  // for softmax: the largest logit, and the sum of exp(logit - largest)
 
 float score_of(uint expert) {
   const float x = logits[logits_at + expert];
@@ -39,7 +39,7 @@ float rank_of(uint expert) {
   return rank;
 }
 
-// Sets the bits of the best groups in kept_groups.
+// Sets the bits of the p.kept best groups in kept_groups.
 void keep_groups() {
   const uint size = p.experts / p.expert_groups;
   for (uint g = LANE; g < p.expert_groups; g += LANES) {
@@ -101,7 +101,7 @@ void main() {
   }
   if (p.expert_groups > 1) keep_groups();
 
-  // Each round finds the expert that comes next after the last one, by falling rank and then by index.
+  // Each round chooses one expert: the one after last_expert in the order of falling rank, and of rising index for equal ranks.
   float last = 0;
   uint last_expert = 0;
   for (uint i = 0; i < p.chosen; ++i) {

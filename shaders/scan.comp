@@ -1,10 +1,10 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Computes the recurrence Scan (core/ops.h). See ScanParams in params.h. The columns of a head's matrix are independent of one another, so a
-// group handles COLS of them. Its lanes hold these columns in registers: PARTS lanes share a column, and each of them has every PARTS-th
-// quad (4 neighbouring rows) of the matrix. q, k, v and the factors of STEP rows are loaded into shared memory together. A row needs one
-// barrier with the rule delta, for the sums S^T k of the parts, and none with the rule ssd. The sums S^T q of all STEP rows are added up in
-// the end.
+// Computes the recurrence Scan (core/ops.h). See ScanParams in params.h. The columns of a head's matrix S are independent of one another,
+// so a group handles COLS columns, which its lanes hold in registers. PARTS lanes share a column, and each of these lanes has every
+// PARTS-th quad (4 neighbouring rows) of the matrix. q, k, v and the factors of STEP batch rows are loaded into shared memory together.
+// With the rule delta, each batch row needs one barrier, to add up the lanes' parts of S^T k. With the rule ssd it needs none. The lanes'
+// parts of S^T q are added up for STEP batch rows together, after the last of these rows.
 #define PUSH ScanParams
 #include "common.glsl"
 
@@ -13,8 +13,8 @@ layout(constant_id = kScanKeyDim) const uint KEY_DIM = 64;
 layout(constant_id = kScanCols) const uint COLS = 32;
 
 const uint PARTS = LANES / COLS;
-const uint QUADS = (KEY_DIM + 4 * PARTS - 1) / (4 * PARTS);  // of a lane
-const uint ROW_QUADS = PARTS * QUADS;                        // of a row of k or q; those beyond KEY_DIM are zeros
+const uint QUADS = (KEY_DIM + 4 * PARTS - 1) / (4 * PARTS);  // number of quads of the matrix that a lane holds
+const uint ROW_QUADS = PARTS * QUADS;                        // number of quads in a row of k or q; numbers after KEY_DIM are zeros
 const uint STEP = ROW_QUADS <= 32 ? 8 : ROW_QUADS >= 256 ? 1 : 256 / ROW_QUADS;
 
 layout(set = 0, binding = 0) readonly buffer Q { float q[]; };
@@ -30,18 +30,18 @@ layout(set = 0, binding = 7) writeonly buffer To { float to[]; };
 shared vec4 keys[STEP * ROW_QUADS], queries[STEP * ROW_QUADS];
 shared float values[STEP * COLS];
 shared vec3 gates[STEP];            // {decay, gain, skip}
-shared float reads[2 * LANES];      // each lane's part of S^T k, for an even row and an odd row
+shared float reads[2 * LANES];      // each lane's part of S^T k, for an even row of the step and for an odd row
 shared float sums[STEP * LANES];    // each lane's part of S^T q
 
 // Row i of the matrix lies in quad i / 4. Lane (part, column) has quads part, part + PARTS, part + 2 PARTS, ...
 vec4 s[QUADS];
-uint part, col;  // col counts within the group's columns
+uint part, col;  // the lane's part of a column, and its column, counted from first_col
 uint first_col;  // the group's first column
 
 uint row_of(uint quad, uint i) { return (quad * PARTS + part) * 4 + i; }
 bool owns(uint quad, uint i) { return row_of(quad, i) < KEY_DIM && first_col + col < p.value_dim; }
 
-// Returns the word, from the begin of a head's matrix, of number i of a quad.
+// Returns the offset, in words from the beginning of a head's matrix, of number i of a quad.
 uint word_of(uint quad, uint i) { return row_of(quad, i) * p.value_dim + first_col + col; }
 
 vec4 quad_of_q(uint at, uint i) {
@@ -84,7 +84,9 @@ void compute_row(uint r) {
     if (PARTS > 1) {
       const uint at = r % 2 * LANES;
       reads[at + LANE] = read;
-      barrier();  // this row's numbers are read before the next row's barrier, so the row after that may write over them
+      // `reads` has space for two rows. All lanes have read this row's numbers before the barrier of the next row. So the row after the
+      // next can overwrite them.
+      barrier();
       read = reads[at + col];
       for (uint i = 1; i < PARTS; ++i) read += reads[at + i * COLS + col];
     }
@@ -121,7 +123,7 @@ void main() {
   save_index = 0;
   for (uint first = 0; first < span.rows; first += STEP) {
     const uint count = min(STEP, span.rows - first);
-    barrier();  // other lanes may still be reading what the last step left in shared memory
+    barrier();  // other lanes may still be reading the shared memory of the step before
     load_step(span.first + first, count, head);
     barrier();
     for (uint r = 0; r < count; ++r) {

@@ -19,7 +19,7 @@ void main() {
   float dt = step_of[p.step_at + row * p.step_stride + head];
   if (p.has_step_bias != 0) dt += vectors[p.step_bias_at + head];
   dt = softplus_of(dt);
-  if (dt < p.floor) dt = p.floor;  // and not max(), so that a NaN stays
+  if (dt < p.floor) dt = p.floor;  // a comparison is used and not max(), so that a NaN stays a NaN
   work[i * kGateWords] = exp(vectors[p.rate_at + head] * dt);
   work[i * kGateWords + 1] = RULE == kScanDelta ? p.strength * activate_sigmoid(beta[p.beta_at + row * p.beta_stride + head], vec2(0)) : dt;
   work[i * kGateWords + 2] = p.has_skip != 0 ? vectors[p.skip_at + head] : 0;

@@ -1,17 +1,18 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Finds the pairs of one expert and cuts them into tiles, for Experts of many rows. See SortParams in params.h. Each lane looks at a run of
-// neighbouring pairs, first to count and then to write, so that the pairs of an expert keep their order.
+// For Experts of many rows: finds the pairs of one expert and cuts them into tiles. See SortParams in params.h. Each lane handles a run of
+// neighbouring pairs. All lanes first count and then write the expert's pairs in their runs, so that the pairs of an expert keep their
+// order.
 #define PUSH SortParams
 #include "common.glsl"
 
 layout(set = 0, binding = 0) readonly buffer RouteRows { float route[]; };
 layout(set = 0, binding = 1) writeonly buffer List { uint list[]; };
 
-shared uvec2 counts[LANES];  // for each lane, the number of its pairs with earlier experts, and with this expert
+shared uvec2 counts[LANES];  // for each lane: number of pairs in its run with experts of smaller index, and with this expert
 
 uint route_of(uint pair) { return p.route_at + pair / p.chosen * p.route_stride + pair % p.chosen; }
-// An index that is not an expert's counts as expert 0. Route gives no such index.
+// Returns the expert of a pair. An invalid index, which Route never writes, counts as expert 0.
 uint expert_of(uint pair) {
   const float expert = route[route_of(pair)];
   return expert >= 0 && expert < float(p.experts) ? uint(expert) : 0;
@@ -28,7 +29,9 @@ void main() {
   }
   counts[LANE] = own;
   barrier();
-  uint first_place = 0, place = 0, total = 0;  // place: the lane's next place, counted from first_place
+  // first_place: the first place of this expert. place: the next place of this lane (first counted from first_place).
+  // total: number of pairs of this expert.
+  uint first_place = 0, place = 0, total = 0;
   for (uint i = 0; i < LANES; ++i) {
     first_place += counts[i].x;
     total += counts[i].y;

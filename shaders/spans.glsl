@@ -1,4 +1,5 @@
-// Spans of rows, and the slabs of states that are bound. See "Conv and Scan" in params.h. Included by shaders that declare `meta`.
+// Functions for spans of rows, and for the slabs of states that are bound. See "Conv and Scan" in params.h. The including shader declares
+// `meta`.
 struct Span {
   uint first, rows, before, after, source, saves_at, saves;
 };
@@ -8,10 +9,10 @@ Span span_of(uint index) {
   return Span(meta[at], meta[at + 1], meta[at + 2], meta[at + 3], meta[at + 4], meta[at + 5], meta[at + 6]);
 }
 
-// Whether state number `state` is in a slab that holds states [first, first + count).
+// Returns whether a slab with states [first, first + count) has state number `state`.
 bool holds(uint first, uint count, uint state) { return state >= first && state - first < count; }
 
-// Whether this dispatch runs the span. All lanes of a group get the same answer.
+// Returns whether this dispatch computes the span. The result is the same for all lanes of a group.
 bool runs_here(Span span) {
   if (span.source == kNoState ? p.from_first != 0 : !holds(p.from_first, p.from_count, span.source)) return false;
   for (uint i = 0; i < span.saves; ++i) {
@@ -20,8 +21,8 @@ bool runs_here(Span span) {
   return span.saves == 0 && p.to_first == 0;
 }
 
-// The saves of a span, in turn: take_save() returns whether the next save comes after `rows` rows of the segment. If it does, `state` is
-// its number, or kNoState if this dispatch does not write it.
+// take_save() goes through the saves of a span in order; save_index is the index of the next save. It returns whether the next save is due
+// after `rows` rows of the segment. If so, `state` is the number of the state to write, or kNoState if this dispatch does not write it.
 uint save_index;
 bool take_save(Span span, uint rows, out uint state) {
   state = kNoState;

@@ -30,7 +30,8 @@ shared float largest[LANES];
 const uint OF_Q = 0, OF_K = 1, OF_V = 2;
 float load(uint kind, uint at) { return kind == OF_Q ? q[at] : kind == OF_K ? k[at] : v[at]; }
 
-// Returns dimension d of the head that begins at `at`, rotated if it is one of the rotated dimensions of q or k. Returns 0 in the padding.
+// Returns dimension d of the head that begins at `at`. It is rotated if it is one of the rotated dimensions of q or k. Returns 0 if d is in
+// the padding.
 float turned(uint kind, uint at, uint d, uint turns) {
   if (d >= (kind == OF_V ? VALUE_DIM : KEY_DIM)) return 0;
   const float x = load(kind, at + d);
@@ -75,7 +76,7 @@ void main() {
     }
   }
   largest[LANE] = most;
-  barrier();  // from here on all lanes have loaded both dimensions of their pairs, so q and k may be overwritten
+  barrier();  // now all lanes have loaded both dimensions of their pairs, so q and k may be overwritten
   if (!inside) return;
 
   if (kind != OF_V) {

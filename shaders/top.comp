@@ -1,11 +1,11 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Finds the k largest logits of a row, and what else a sampler needs. See TopParams in params.h.
+// Finds the k largest logits of a row, and the other numbers that a sampler needs. See TopParams in params.h.
 // STAGE 0 ranks the logits in a block of the vocabulary. STAGE 1 ranks the results of all blocks of a row. Both stages find the k-th
 // largest key by radix selection, and then collect this key and all larger keys. Radix selection takes 8 bits of the keys at a time, from
 // the highest bits down, and makes a histogram of these bits over the keys that may still be the k-th largest.
-// A key is (order, ~id), where `order` is the logit as an unsigned number that sorts in the same order. So no two keys are equal, and of
-// equal logits the one with the smaller id ranks higher.
+// A key is (order, ~id), where `order` is the logit, converted to an unsigned number so that larger logits have larger numbers. So no two
+// keys are equal, and of two equal logits the one with the smaller id has the larger key.
 #define PUSH TopParams
 #include "common.glsl"
 #include "finite.glsl"
@@ -25,7 +25,7 @@ const uint NO_ID = 0xffffffffu;
 
 shared uint excluded[kTopBlock / 32];
 shared uint histogram[BINS];
-shared uint lane_counts[LANES], bin_counts[LANES];  // one entry per subgroup
+shared uint lane_counts[LANES], bin_counts[LANES];  // for each subgroup: number of lanes; number of keys in their bins
 shared uint chosen_bin, chosen_above, taken, first_bad, best;
 shared uvec2 chosen[SORTED];
 
@@ -35,8 +35,9 @@ uint order_of(uint bits) { return bits << 1 == 0 ? 0x80000000u : (bits & 0x80000
 uint bits_of(uint order) { return (order & 0x80000000u) != 0 ? order & 0x7fffffffu : ~order; }
 bool above(uvec2 a, uvec2 b) { return a.x > b.x || a.x == b.x && a.y > b.y; }
 
-// elements() returns the number of elements that this group ranks. key_of() returns the key of an element. It returns (0, 0), which is
-// smaller than the key of any id, for an excluded id in STAGE 0, and for an unused element of a block's results in STAGE 1.
+// elements() returns the number of elements that this group ranks: logits of a block in STAGE 0, results of blocks in STAGE 1. key_of()
+// returns the key of an element. It returns (0, 0), which is smaller than the key of any id, for an excluded id in STAGE 0, and for an
+// unused element of a block's results in STAGE 1.
 uint elements() { return STAGE == 0 ? min(p.width - block * kTopBlock, kTopBlock) : p.blocks * K; }
 uvec2 key_of(uint element) {
   if (STAGE == 0) {
@@ -51,8 +52,8 @@ uvec2 key_of(uint element) {
 uint workgroup_count(uint n) { return uint(workgroup_add(float(n))); }  // exact if the total is below 2^24
 
 // Writes to chosen_bin the bin of the histogram that holds the `rank`-th largest key (counted from 1), and to chosen_above the number of
-// keys in higher bins. The bins are divided among the lanes in the order of (subgroup, invocation in it), so that this works with subgroups
-// of any size.
+// keys in higher bins. The bins are divided among the lanes in the order of (subgroup, invocation in the subgroup), so that this works with
+// subgroups of any size.
 void choose_bin(uint rank) {
   const uint lanes = subgroupAdd(1u), before = subgroupExclusiveAdd(1u);
   if (subgroupElect()) lane_counts[gl_SubgroupID] = lanes;
@@ -155,7 +156,7 @@ void main() {
   block = STAGE == 0 ? group() % p.blocks : 0;
   const uint record = p.rows_at + row * kTopRowWords, reported_at = meta[record], reported = meta[record + 1], out_at = meta[record + 2],
              mask_at = meta[record + 3];
-  // In STAGE 0, this is where the group's results go. In STAGE 1, it is where the results of the row's first block begin.
+  // In STAGE 0, the group's results are written from found_at on. In STAGE 1, the results of the row's first block begin at found_at.
   const uint found_at = p.found_at + (STAGE == 0 ? group() : row * p.blocks) * FOUND_WORDS;
 
   if (LANE == 0) first_bad = NO_ID;
@@ -163,7 +164,7 @@ void main() {
   float largest = LOWEST, sum = 0;
   if (STAGE == 0) {
     const uint logits_at = p.logits_at + row * p.logits_stride, at = logits_at + block * kTopBlock;
-    // past_end has those bits of the last word of `excluded` that belong to no id.
+    // past_end is a mask of those bits in the last word of `excluded` that belong to no id.
     const uint words = (elements() + 31) / 32, past_end = elements() % 32 == 0 ? 0 : ~0u << elements() % 32;
     for (uint i = LANE; i < words; i += LANES) excluded[i] = mask_at == 0 ? 0 : ~meta[mask_at + block * (kTopBlock / 32) + i];
     barrier();
@@ -206,7 +207,7 @@ void main() {
   }
   bad = workgroup_count(bad);
   sum = workgroup_add(sum);
-  barrier();  // after it, all lanes see the final values of `excluded` and `first_bad`
+  barrier();  // after this barrier, all lanes see the final values of `excluded` and `first_bad`
 
   if (K == 1) {
     choose_one();

@@ -1,5 +1,5 @@
 // Loads weights of any format in the layout of layout.h. Most functions load the sixteen weights of columns k to k + 15, where k is a
-// multiple of 16, because no format has smaller sub-blocks than sixteen weights.
+// multiple of 16. Sixteen is the size of the smallest sub-block of any format.
 // `format` is always a specialisation constant, so a driver's compiler removes the switches of formats.glsl.
 // A shader includes common.glsl before this file. A shader with a second matrix defines SECOND_WEIGHTS as the binding of that matrix.
 #include "layout.h"
@@ -20,7 +20,7 @@ uvec2 pair_at(uint side, uint i) { return weight_pairs[i / 2]; }
 uvec4 quad_at(uint side, uint i) { return weight_quads[i / 4]; }
 #endif
 
-// A row of a matrix: the words where its planes begin, and `side`, which is 0 for the first matrix and 1 for the second.
+// A row of a matrix: the indices of the words where its planes begin, and `side`, which is 0 for the first matrix and 1 for the second.
 struct Row {
   uint side, codes, high, scales, supers;
 };
@@ -125,7 +125,8 @@ void floats_BF16(Row row, uint k, out vec4 w[4]) {
 }
 float float_BF16(Row row, uint k) { return uintBitsToFloat(word_at(row.side, row.codes + k / 2) >> k % 2 * 16 << 16); }
 
-// A float has the exponent's bias 127 in the place of 7. If the exponent is 0, the value is the mantissa * 2^-9.
+// Returns the values of four F8_E4M3 codes. The exponent's bias is 7 in F8_E4M3 and 127 in a float. If the exponent is 0, the value is
+// mantissa * 2^-9.
 vec4 e4m3_values(uvec4 codes) {
   const uvec4 sizes = codes & 127;
   const vec4 values = mix(vec4(sizes) * 0.001953125, uintBitsToFloat((sizes << 20) + (120u << 23)), greaterThan(sizes, uvec4(7)));
@@ -149,7 +150,7 @@ uint row_words(uint format, uint cols) {
   return plane_words(cols, codes_per_word(format)) + plane_words(cols, high_per_word(format)) + plane_words(cols, scales_per_word(format)) +
          plane_words(cols, supers_per_word(format));
 }
-// Returns row `i` of the matrix whose row 0 begins at word `at` of the binding for `side`.
+// Returns row `i` of a matrix. The matrix begins at word `at` of the binding for `side`.
 Row row_at(uint format, uint side, uint at, uint i, uint cols) {
   Row row;
   row.side = side;
@@ -161,7 +162,7 @@ Row row_at(uint format, uint side, uint at, uint i, uint cols) {
 }
 
 // ---------------------------------------------------------------- codes to numbers
-// The tables of cpp/core/code_values.h, in the order of the kinds of layout.h.
+// The tables of cpp/core/code_values.h, in the order of the kinds from kNonLinear on (layout.h).
 const float kTables[6][16] = float[][](float[](-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
                                        float[](0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
                                        float[](-7, 1, 9, 0, -9, -1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0),
@@ -169,8 +170,8 @@ const float kTables[6][16] = float[][](float[](-127, -104, -83, -65, -49, -35, -
                                        float[](2, 6, 10, 14, 18, 22, 26, 31, -2, -6, -10, -14, -18, -22, -26, -31),
                                        float[](1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15));
 
-// The tables of the first and the second matrix, in shared memory. The 16 words of a table lie in 16 different banks, so lookups cause no
-// bank conflicts.
+// The tables for the formats of the first and the second matrix, in shared memory. The 16 words of a table lie in 16 different banks, so
+// lookups cause no bank conflicts.
 shared float code_values[32];
 bool has_table(uint format) { return code_kind(format) >= kNonLinear; }
 float table_value(uint format, uint i) { return kTables[has_table(format) ? code_kind(format) - kNonLinear : 0][i]; }
@@ -195,7 +196,7 @@ vec4 code_floats(uint format, uint side, uint four) {
   const uint t = side * 16;
   return vec4(code_values[t + code.x], code_values[t + code.y], code_values[t + code.z], code_values[t + code.w]);
 }
-// Returns the values of sixteen codes as signed bytes. Unsigned codes are below 64, so they need no conversion.
+// Returns the values of sixteen codes as signed bytes. Unsigned codes are below 64, so as signed bytes they are the same.
 uvec4 code_bytes(uint format, uint side, uvec4 codes) {
   if (has_table(format)) {
     [[unroll]] for (uint i = 0; i < 4; ++i) codes[i] = pack_bytes(ivec4(code_floats(format, side, codes[i])));
