@@ -80,7 +80,7 @@ Row tile_row(uint i) {
   return row_at(FORMAT, 0, p.weights_at, r, p.cols);
 }
 
-// Computes one number of `out` from its finished product, or from its two products when GATED, and stores it. Ignores rows and columns that
+// Computes one number of `out` from its product, or from its two products when GATED, and stores the number. Ignores rows and columns that
 // are not in the tile. `i` is the row in the tile, `j` is the column in the tile.
 void store(uint i, uint j, float product, float product2) {
   uint column = tile_column + j;

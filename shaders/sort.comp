@@ -29,8 +29,7 @@ void main() {
   }
   counts[LANE] = own;
   barrier();
-  // first_place: the first place of this expert. place: the next place of this lane (first counted from first_place).
-  // total: number of pairs of this expert.
+  // first_place: the expert's first place in the list. place: this lane's next place in the list. total: the expert's number of pairs.
   uint first_place = 0, place = 0, total = 0;
   for (uint i = 0; i < LANES; ++i) {
     first_place += counts[i].x;

@@ -31,7 +31,7 @@ class Descriptor {
   int fd_ = -1;
 };
 
-// A regular file that is open for reading. Reads are thread-safe, because each has its own offset.
+// A regular file that is open for reading. Reads are thread-safe, because each read has its own offset.
 class File {
  public:
   // Opens a path that the user gave, and follows links. Throws io, without blocking, if the path is a pipe, device, socket or folder.
@@ -40,7 +40,7 @@ class File {
   static File open_in_folder(const std::string& path);
 
   const std::string& path() const { return path_; }
-  std::uint64_t size() const { return static_cast<std::uint64_t>(opened_.st_size); }  // bytes, at the time of opening
+  std::uint64_t size() const { return static_cast<std::uint64_t>(opened_.st_size); }  // size in bytes at the time of opening
 
   // Reads `count` bytes, beginning at `offset`, to `out`. Throws io if the file cannot be read or has become too short.
   void read(std::uint64_t offset, std::size_t count, void* out) const;

@@ -138,7 +138,7 @@ class Parser {
         return number;
       }
     }
-    return {};  // every type has its case above
+    return {};  // is not reached, because each type has a case above
   }
 
   bool read_boolean() {
@@ -190,7 +190,7 @@ class Parser {
       case Type::array:
         break;
     }
-    return {};  // every type has its case above
+    return {};  // is not reached, because each type has a case above
   }
 
   template <class Stored, class Kept>
@@ -256,7 +256,7 @@ class Parser {
     tensor.bytes = *bytes;
 
     const std::uint64_t at = read_.position();
-    tensor.offset = read_.take<std::uint64_t>();  // from the start of the data; place_tensors() changes it to the start of the file
+    tensor.offset = read_.take<std::uint64_t>();  // counts from the start of the data until place_tensors() adds that start
     if (tensor.offset % alignment_ != 0) read_.fail(at, "its offset ", tensor.offset, " is not a multiple of the alignment ", alignment_);
     header_.tensors.push_back(std::move(tensor));
     offset_at_.push_back(at);

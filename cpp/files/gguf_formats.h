@@ -1,4 +1,4 @@
-// The GGUF formats that are not in core/formats.def. Tensors in some of them are converted while they are read, to a format of
+// The GGUF formats that are not in core/formats.def. Tensors in some of these formats are converted while they are read, to a format of
 // core/formats.def that holds the same weights exactly.
 #pragma once
 

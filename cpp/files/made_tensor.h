@@ -1,5 +1,5 @@
 // A matrix whose rows are made while they are read, because the files do not have them in a format of core/formats.def. Either another
-// library packed the matrix into several tensors (files/schemes/), or its GGUF format is converted to another one (gguf_formats.h).
+// library packed the matrix into several tensors (files/schemes/), or the matrix is in a GGUF format that is converted (gguf_formats.h).
 #pragma once
 
 #include <cstdint>

@@ -33,8 +33,8 @@ class StringList {
   std::vector<std::size_t> ends_;
 };
 
-// The value of a key of config.json whose value is a list that is not all scalars of one type, or an object without members. The items of
-// such a list have entries of their own, with dotted keys.
+// Stands for a value in config.json that is a list with items of several types, a list of lists or objects, or an object without members.
+// The items of such a list have entries of their own, with dotted keys.
 struct Nested {
   bool list = false;
   std::size_t items = 0;

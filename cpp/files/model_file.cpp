@@ -346,7 +346,7 @@ const TensorInfo* ModelFile::find(std::string_view name) const {
 }
 
 std::size_t ModelFile::index_of(const TensorInfo& tensor) const {
-  const TensorInfo* own = find(tensor.name);  // by name, because `tensor` may be a copy of the description
+  const TensorInfo* own = find(tensor.name);  // found by name, because `tensor` may be a copy
   require(own && own->file == tensor.file && own->offset == tensor.offset && own->bytes == tensor.bytes, "tensor ", tensor.name,
           " is of another model");
   return static_cast<std::size_t>(own - contents_->tensors.data());

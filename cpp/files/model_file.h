@@ -42,7 +42,7 @@ class ModelFile {
   // Throws io if one of the files was written to since it was opened, because the bytes that were read may be a mixture of old and new.
   void require_unchanged() const;
 
-  const std::string& path() const { return contents_->path; }  // as given to open()
+  const std::string& path() const { return contents_->path; }  // the path that was passed to open()
   Kind kind() const { return contents_->kind; }
   std::uint64_t size_bytes() const;                                       // bytes of all weight files
   std::uint32_t gguf_version() const { return contents_->gguf_version; }  // 0 for safetensors

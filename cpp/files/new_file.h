@@ -40,7 +40,7 @@ class NewFile {
   const pid_t process_;     // the process that made this object; the destructor removes no file in a child of fork()
   Descriptor folder_, file_;
   std::string name_;  // name of the finished file in folder_
-  std::string part_;  // name of the partial file in folder_; empty if the file has no name yet, so that it vanishes with the process
+  std::string part_;  // name of the partial file in folder_; empty if the file has no name (such a file vanishes with the process)
 };
 
 // The system call that makes the file. Tests replace it by a function that cannot make files without a name.

@@ -41,9 +41,9 @@ class PrefixFile {
  public:
   static PrefixFile open(const std::string& path, std::int64_t most_tokens);
   const PrefixHead& head() const { return head_; }
-  // Reads pages [first, first + out.size() / page_bytes). Throws model_format if one of them is damaged.
+  // Reads pages [first, first + out.size() / page_bytes). Throws model_format if a page is damaged.
   void read(std::uint64_t first, std::span<std::uint8_t> out) const;
-  // Reads the state. Throws model_format if it is damaged.
+  // Reads the state. Throws model_format if the state is damaged.
   void read_state(std::span<std::uint8_t> out) const;
 
  private:

@@ -1,4 +1,5 @@
-// Sums of the bytes that were read, for each tensor of a file. They identify the weights of a loaded model, even if its file changes later.
+// Checksums of the bytes that were read, one for each tensor of a file. The checksums identify the weights of a loaded model, even if its
+// file changes later.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@ WideSum operator+(WideSum a, WideSum b);
 // core of 2023.
 WideSum wide_sum(std::uint64_t offset, std::span<const std::uint8_t> bytes);
 
-// The sums of all tensors of a file. Each byte of a tensor counts once, however often it is added. Bytes may be added in any order, in
+// The sums of all tensors of a file. If a byte of a tensor is added several times, it counts once. Bytes may be added in any order, in
 // pieces of any length, from any thread.
 class ReadSums {
  public:

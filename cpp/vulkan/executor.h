@@ -70,7 +70,7 @@ class GpuExecutable final : public Executable {
 };
 
 Counts counts_of(const Batch& batch);  // returns the number of rows of each kind in a batch
-// Returns the bytes of the buffer for a run's input or output, in which rows have the slot's stride, or 0 if `slot` is -1.
+// Returns the size in bytes of the buffer for a run's input or output, in which rows have the slot's stride. Returns 0 if `slot` is -1.
 std::uint64_t padded_bytes(const Program& program, std::int32_t slot, const Counts& counts);
 
 }  // namespace pumice::vulkan

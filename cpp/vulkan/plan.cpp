@@ -169,7 +169,7 @@ class GpuPlanner {
   // columns of the values, makes a separate step for the store.
   void store(const RopeStore& store) {
     RopeStore* turn = open_rope(store.key_dim);
-    // If k was rotated before q, or alone, the step has k in its member `q`.
+    // If k was rotated before q, or if only k was rotated, the step has k in its member `q`.
     if (turn != nullptr && turn->temperature < 0 && turn->q == store.k) std::swap(turn->q, turn->k);
     if (turn == nullptr || turn->k != store.k || overlap(store.v, turn->k) || overlap(store.v, turn->q)) return step(store);
     turn->v = store.v;
@@ -242,7 +242,8 @@ GpuPlan make_plan(Program program, const WeightShapes& weights, const Variants& 
 }
 
 std::uint64_t table_bytes(const GpuPlan& plan, std::int64_t rows) {
-  // A row has 6 words (id, type, position, selected row, cell, kept cell) and two entries of segment tables with one page each.
+  // For each row there are 6 words (id, type, position, selected row, cell, kept cell) and entries in two segment tables, with one page
+  // each.
   std::uint64_t words = 6 + 2 * (params::kSegmentWords + 1);
   for (const RopeTable& rope : plan.ropes) words += 2 * rope.inv_freq.size();
   words += plan.temperatures.size();

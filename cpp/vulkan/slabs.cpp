@@ -63,7 +63,7 @@ void Slabs::grow(All& now, std::int32_t units) {
     if (end - begin == 1 && wanted == held) continue;
     const std::uint64_t needed = static_cast<std::uint64_t>(wanted - held) * unit_bytes_ + static_cast<std::uint64_t>(wanted) * widest_;
     if (needed > device_->free_memory()) continue;
-    // With has_left(), a copy would wait in the queue until the recordings of Device::leave() are done.
+    // If has_left() is true, a copy would wait in the queue until the recordings of Device::leave() are done.
     if ((!turn.owns_lock() && !turn.try_lock_for(kPatience)) || device_->has_left()) return;
     for (std::size_t p = 0; p < plane_bytes_.size(); ++p) {
       if (!move_plane(std::span(now.slabs).subspan(begin, end - begin), p, wanted)) return;

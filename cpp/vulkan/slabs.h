@@ -46,7 +46,7 @@ class Slabs {
   // These functions must be called one at a time. Programs may run at the same time. None of these functions waits until a run ends,
   // because the caller holds the lock of the page pool and has no Cancel that could end the wait.
   void reserve(std::int32_t units);               // brings the number of units to at least `units`; throws out_of_device_memory
-  void copy(std::int32_t from, std::int32_t to);  // no run may write either unit meanwhile
+  void copy(std::int32_t from, std::int32_t to);  // copies unit `from` to unit `to`; no run may write one of the two meanwhile
   // Copy the units `ids` to or from the host's memory. There, unit ids[i] begins at byte i * stride and has unit_bytes() bytes: its parts
   // of all planes, one after another.
   void read(std::span<const std::int32_t> ids, std::uint8_t* out, std::uint64_t stride) const;

@@ -64,8 +64,8 @@ std::uint32_t Tables::put_segments(const Batch& batch) {
   return at;
 }
 
-// Appends the segments' lists of pages. They come near the end of meta because they grow from run to run. Recordings contain the offsets of
-// tables, so no such table may come after the lists.
+// Appends the segments' lists of pages. These lists grow from run to run. So they come near the end of meta, after all tables whose offsets
+// recordings contain.
 void Tables::fill_pages(const Batch& batch, bool kept, std::uint32_t segments_at) {
   std::int64_t next = 0;
   for (std::size_t s = 0; s < batch.segments.size(); ++s) {
@@ -198,8 +198,8 @@ std::vector<SpanBlock> span_blocks(const SpanShape& shape, std::span<const Segme
   return blocks;
 }
 
-// Appends the table of spans for each block. For a span's first save, it has the index among the saves of all segments. fill_saves()
-// replaces this index by the offset in meta.
+// Appends the table of spans for each block. A span's entry has the index of its first save among the saves of all segments. fill_saves()
+// replaces this index by an offset in meta.
 void Tables::put_spans(const SpanShape& shape, const Batch& batch, std::vector<SpanBlock>& blocks) {
   static_assert(params::kSpanWords == 7);
   std::vector<std::size_t> saves_before = {0};  // entry s is the number of saves of the segments before segment s
@@ -226,8 +226,8 @@ void Tables::put_spans(const SpanShape& shape, const Batch& batch, std::vector<S
   }
 }
 
-// Appends the saves of all segments. They come at the end of meta because their number changes from run to run. Recordings contain the
-// offsets of other tables, so those come before.
+// Appends the saves of all segments. The number of saves changes from run to run. So they come near the end of meta, after all tables whose
+// offsets recordings contain.
 void Tables::fill_saves(const Batch& batch) {
   const std::uint32_t saves_at = here();
   for (const Segment& s : batch.segments)

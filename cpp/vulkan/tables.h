@@ -16,7 +16,7 @@ namespace pumice::vulkan {
 // Returns the number of floats from one row of a slot to the next, so that rows begin at multiples of 256 bytes.
 constexpr std::int64_t slot_stride(std::int64_t width) { return (width + 63) / 64 * 64; }
 
-// The properties of an attention operation on which its tables depend, besides the batch. Operations with equal properties share their
+// The properties of an attention operation that determine its tables for a given batch. Operations with equal properties share their
 // tables.
 struct AttendShape {
   std::int32_t heads_per_kv = 1, kv_heads = 1, key_dim = 0, value_dim = 0;
@@ -58,8 +58,8 @@ struct AttendTables {
   bool operator==(const AttendTables&) const = default;
 };
 
-// The properties of a Conv or Scan on which its table of spans depends, besides the batch. Operations with equal properties share a table.
-// A span is a run of rows of one segment that a group computes (params.h).
+// The properties of a Conv or Scan that determine its table of spans for a given batch. Operations with equal properties share a table. A
+// span is a run of rows of one segment that one group computes (params.h).
 struct SpanShape {
   std::int64_t rows = 1;        // maximum number of rows in a span
   std::int64_t block_rows = 1;  // maximum number of rows in a block; a dispatch handles the spans of one block

@@ -68,7 +68,7 @@ std::vector<float> multiply(const std::shared_ptr<Device>& device, const std::sh
   return out;
 }
 
-// Computes the relative squared error of the outputs of subnormal rows and that of all other outputs, and returns the larger one.
+// Returns the relative squared error of the outputs of subnormal rows, or that of all other outputs if it is larger.
 double error(const std::vector<float>& ours, const std::vector<float>& truth) {
   double difference[2] = {}, size[2] = {};
   for (std::size_t i = 0; i < truth.size(); ++i) {

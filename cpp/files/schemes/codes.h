@@ -28,7 +28,8 @@ struct CodeRows {
   std::vector<float> offsets;       // [rows, groups]: zeros (integers in the range of the codes) or biases; empty for Offsets::middle
 };
 
-// What a matrix has beside its scales: zeros or biases; or nothing, because each zero is 2^(bits - 1), in the middle of all codes.
+// What the tensors of a matrix hold in addition to codes and scales: `zeros` or `biases`. `middle` stands for neither; each zero is then
+// 2^(bits - 1), in the middle of all codes.
 enum class Offsets : std::uint8_t { middle, zeros, biases };
 
 struct Codes {

@@ -16,8 +16,8 @@ namespace pumice::files::schemes {
 
 struct ColumnTensor {
   TensorInfo tensor;  // [height, rows * bits / 32]; a value has 4 bytes, or 4, 2 or 1 if bits is 32
-  // The number of bits that each line has for one row of the matrix. Those of row r begin at bit r * bits of the line. If bits is 32, a row
-  // has one whole value of each line.
+  // The number of bits that each line has for one row of the matrix. The bits for row r begin at bit r * bits of the line. If `bits` is 32,
+  // a row has one whole value of each line.
   int bits = 32;
 };
 

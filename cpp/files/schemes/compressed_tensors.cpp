@@ -72,7 +72,7 @@ std::vector<std::int64_t> block_of(const PackedFolder& folder, const std::string
   return block;
 }
 
-// Returns the groups of integers, and of floats of 8 or 4 bits.
+// Returns the groups in config.json whose weights are integers of 2 to 8 bits, or floats of 8 or 4 bits. Other groups are left out.
 std::vector<Group> groups_of(const PackedFolder& folder) {
   const Metadata& config = folder.config();
   const std::string list = "config_groups.", weights = ".weights.";
@@ -137,9 +137,9 @@ std::vector<const Group*> groups_naming(const PackedFolder& folder, const Module
   return found;
 }
 
-// Returns the group of config.json that a module belongs to. `known` are the groups whose targets name the module. The group must also fit
-// the number of scales, and fits(group) must be true, which checks it against the other tensors. Throws if no group is left, or if two
-// groups with different settings are left.
+// Returns the group in config.json that a module belongs to. It is one of `known`, the groups whose targets name the module. The group must
+// fit the number of scales, and fits(group), which checks the other tensors, must be true. Throws if there is no such group, or if there
+// are two with different settings.
 template <class Fits>
 const Group& group_for(const PackedFolder& folder, const std::vector<const Group*>& known, const TensorInfo& packed,
                        const TensorInfo& scales, std::int64_t cols, std::int64_t groups, Fits&& fits) {
@@ -156,7 +156,7 @@ const Group& group_for(const PackedFolder& folder, const std::vector<const Group
   }
   if (found) return *found;
   if (!narrow) folder.fail_tensor(packed, "has a width that its group in config.json does not give to rows of ", cols, " codes");
-  folder.group_size(narrow->columns, scales, cols, groups);  // throws if the number of columns in a group is what does not fit
+  folder.group_size(narrow->columns, scales, cols, groups);  // throws if the number of columns in a group does not fit
   folder.fail_tensor(scales, is_one(scales) ? "is one number" : "is more than one number",
                      ", and the strategy in config.json says otherwise");
 }

@@ -60,7 +60,7 @@ class PackedFolder {
   std::shared_ptr<const Columns> columns(std::vector<ColumnTensor> tensors, std::int64_t rows) const {
     return std::make_shared<const Columns>(std::move(tensors), rows, slices_);
   }
-  // Adds the tensor that is made of the tensors `from`, and removes those. Null pointers in `from` are ignored.
+  // Adds a made tensor, and removes the tensors `from`, of which it is made. Null pointers in `from` are ignored.
   void add(Codes codes, std::initializer_list<const TensorInfo*> from);
   void add(TensorInfo made, std::initializer_list<const TensorInfo*> from);
   // Removes a tensor that is not needed. Does nothing if `tensor` is null.

@@ -26,7 +26,7 @@ constexpr std::int64_t kNvfp4 = 16, kMxfp4 = 32;  // number of columns that shar
 
 std::uint8_t code_at(const std::uint8_t* codes, std::int64_t col) { return codes[col / 2] >> (col % 2 * 4) & 15; }
 
-// Writes the codes of a block: byte j has those of columns j and j + 16.
+// Writes the codes of a block. Byte j has the codes of columns j and j + 16.
 void write_codes(const std::uint8_t* codes, std::uint8_t* out) {
   for (std::int64_t j = 0; j < kFp4Block / 2; ++j)
     out[j] = static_cast<std::uint8_t>(code_at(codes, j) | code_at(codes, j + kFp4Block / 2) << 4);

@@ -26,7 +26,7 @@ class Pattern {
   enum class Kind : std::uint8_t { character, begin, end, sequence, either, repeat };
   struct Node {
     Kind kind = Kind::sequence;
-    std::bitset<256> characters;  // for Kind::character: the bytes that it matches
+    std::bitset<256> characters;  // for Kind::character: the bytes that match
     std::vector<Node> parts;
     std::size_t least = 0, most = 0;  // for Kind::repeat: the numbers of repetitions
   };
