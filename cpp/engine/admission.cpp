@@ -11,11 +11,12 @@ namespace {
 
 using Life = Sequence::Life;
 
-constexpr std::int64_t kPromptRows = 32;  // minimum room for prompt rows in a step with prompts, however many sequences decode
+// If any prompt is unfinished, a step may compute at least this many prompt rows, however many sequences decode.
+constexpr std::int64_t kPromptRows = 32;
 // A step that Limits::step_seconds limits has a multiple of this many rows. 12 is a multiple of the tile heights of all kernels (4 and 6
-// rows). One row more takes as long as a whole tile.
+// rows). A single row beyond such a multiple would take as long as a whole tile.
 constexpr std::int64_t kTileRows = 12;
-constexpr std::int64_t kSharedRows = 16;  // the same minimum in a step that Limits::step_seconds limits
+constexpr std::int64_t kSharedRows = 16;  // takes the place of kPromptRows in a step that Limits::step_seconds limits
 
 std::uint64_t at_stage(std::uint64_t prefix, std::int64_t stage) {
   return prefix + static_cast<std::uint64_t>(stage) * 0x94d049bb133111ebull;
@@ -51,8 +52,9 @@ Plan Admission::plan(std::span<const std::shared_ptr<RequestState>> requests, co
 }
 
 // ---------------------------------------------------------------- who takes part
-// Collects the sequences that may take part in the step. A sequence sits out if its reader lags, if its caller is changing its logits, or
-// if `places` requests take part already. A running sequence that sits out is parked.
+// Collects the sequences that may take part in the step. At most `places` requests take part. A sequence takes no part if its request is
+// beyond that limit, if its reader lags (Sequence::lags), or if its caller is changing its logits. If the sequence was running, it is
+// parked.
 void Admission::gather(std::span<const std::shared_ptr<RequestState>> requests, std::int32_t places) {
   PagePool& pool = *runtime_.pages;
   live_.clear();
@@ -117,7 +119,7 @@ void Admission::preempt(Sequence& sequence) {
   ++plan_.preempted;
 }
 
-// Gives every running sequence pages up to its next token. If there is no room for them, preempts running sequences, the last one first.
+// Allocates pages for every running sequence, up to its next token. If no page is left, preempts running sequences, the last one first.
 void Admission::make_room() {
   for (Sequence* s : live_) {
     try {
@@ -137,9 +139,9 @@ void Admission::comes(Sequence& s) {
       on_their_way_.insert(at_stage(hashes[page], runtime_.rope_stage(s.length)));
 }
 
-// Returns whether a running sequence will soon have computed a prompt page that `s` could share, so that `s` should wait for it. Pages are
-// compared by a hash of the text up to the end of the page. If two different texts have the same hash, `s` waits a few steps in vain, and
-// nothing else happens.
+// Returns true if a running sequence will soon have computed a prompt page that `s` could share. `s` should then wait for that page. Pages
+// are compared by a hash of the text up to the end of the page. If two different texts have the same hash, `s` waits a few steps in vain,
+// which does no other harm.
 bool Admission::prefix_on_its_way(Sequence& s) {
   if (on_their_way_.empty() || s.sharable() == 0) return false;
   const std::vector<std::uint64_t>& hashes = s.prompt->page_hashes(s.ids);
@@ -150,9 +152,9 @@ bool Admission::prefix_on_its_way(Sequence& s) {
   return false;
 }
 
-// Acquires pages for a waiting sequence. If there is no room, preempts running sequences of lower priority, the last one first. Leaves one
-// spare page for each running sequence. Without spare pages the new sequence would soon be preempted. Returns false if there is still no
-// room.
+// Acquires pages for a waiting sequence. If too few pages are free, preempts running sequences of lower priority, the last one first.
+// Leaves one spare page for each running sequence, because the new sequence would otherwise soon be preempted. Returns false if the pages
+// still do not suffice.
 bool Admission::find_pages(Sequence& s, std::int64_t& running) {
   PagePool& pool = *runtime_.pages;
   std::optional<std::int32_t> reused;
@@ -177,7 +179,7 @@ bool Admission::find_pages(Sequence& s, std::int64_t& running) {
   return true;
 }
 
-// Admits waiting sequences in order until their prompts fill `rows_left` rows or one of the sequences finds no room.
+// Admits waiting sequences in order until their prompts fill `rows_left` rows, or until there are no pages for the next sequence.
 void Admission::admit(std::int64_t rows_left) {
   if (rows_left <= 0 || std::ranges::none_of(live_, [](const Sequence* s) { return s->life == Life::waiting; })) return;
   on_their_way_.clear();
@@ -223,8 +225,8 @@ std::int64_t Admission::guesses_wanted(const Sequence& s, std::int64_t decoding,
   return s.guesses->wanted(cost_, decoding, extra, static_cast<std::int32_t>(room));
 }
 
-// Gives each decoding sequence room and pages for the number of guesses that pays. Decode rows and guesses together stay within
-// kGuessedRows and `most_rows`, because decoding gets no faster with more rows.
+// Decides how many guesses (draft tokens) each decoding sequence may have in this step (Sequence::guess_room), and allocates pages for
+// them. Decode rows and guesses together stay within kGuessedRows and `most_rows`, because more rows do not make decoding faster.
 void Admission::make_guess_room(std::int64_t most_rows) {
   const auto decoding = std::ranges::count_if(live_, [](const Sequence* s) { return s->decodes(); });
   std::int64_t left = std::min(kGuessedRows, most_rows) - decoding;
@@ -234,7 +236,7 @@ void Admission::make_guess_room(std::int64_t most_rows) {
     std::int64_t wanted = guesses_wanted(*s, decoding, left);
     try {
       while (wanted > 0 && !runtime_.pages->extend(s->table, static_cast<std::int64_t>(s->ids.size()) + wanted, wanted + 1)) wanted /= 2;
-    } catch (const Error&) {  // the device cannot grow its cache; make_room() reports it when a token needs the page
+    } catch (const Error&) {  // the device cannot grow its cache; make_room() reports this when a chosen token needs the page
       continue;
     }
     if (wanted <= 0) continue;

@@ -18,15 +18,17 @@ namespace pumice::engine {
 
 struct Limits {
   std::int32_t running = 256;   // maximum number of requests that take part in steps; further requests wait
-  std::int32_t waiting = 1024;  // maximum number of requests that wait beside them; Request::start() throws overloaded for a further one
+  std::int32_t waiting = 1024;  // maximum number of requests that wait; if so many wait, Request::start() throws overloaded
   double step_seconds = 0.1;    // intended maximum duration of a step that computes rows of a prompt while another request decodes
 };
 
 struct Plan {
-  std::span<Sequence* const> live;  // sequences that run or wait for pages, but do not sit out; in the order of their requests
+  // Sequences that run or wait for pages, in the order of their requests. Sequences that must not take part in the step are left out
+  // (Admission::gather).
+  std::span<Sequence* const> live;
   std::int64_t decode_rows = 0, prompt_rows = 0;  // maximum number of decode rows and of prompt rows in the step
   double text_price = 1;                          // time of a text's row that yields logits or a score, divided by the time of a prompt row
-  std::int64_t preempted = 0;                     // number of sequences that lost their pages to others
+  std::int64_t preempted = 0;                     // number of sequences whose pages were taken for other sequences
   // Sequences that cannot get pages, each with its error. Their requests must fail.
   std::vector<std::pair<Sequence*, std::exception_ptr>> failed;
   // Texts that only need pages (TextTask::Wants::room) and have just received them.

@@ -33,7 +33,7 @@ class ForkRegistry {
   void before() {
     mutex_.lock();
     forking(true);
-    // Newest objects first. An object calls older objects while it holds its own lock, so its lock is taken before theirs.
+    // The hooks of newer objects run first. An object calls older objects while it holds its own lock, so it must be locked before them.
     for (auto each = all_.rbegin(); each != all_.rend(); ++each) (*each)->hooks_.before();
   }
   void after(std::function<void()> AtFork::Hooks::* hook) {

@@ -1,6 +1,6 @@
 // Keeps objects consistent across a fork(). The child has only the thread that called fork(). If another thread of the parent held a lock,
-// that lock stays locked in the child for ever, and the data that it guards may be half changed. So the forking thread takes all locks
-// before the fork, and the child discards the state of threads that it does not have.
+// that lock would stay locked in the child for ever, and the data that it guards might be half changed. So the forking thread takes all
+// locks before the fork, and the child discards the state of threads that it does not have.
 #pragma once
 
 #include <sys/types.h>
@@ -11,12 +11,12 @@
 
 namespace pumice::engine {
 
-// Calls its hooks at each fork() during its lifetime. Declare it as the last member of the class that owns it. It is then destroyed first,
-// so no hook sees a destroyed member.
+// Calls its hooks at each fork() during its lifetime. Must be the last member of the class that owns it, so that it is destroyed first and
+// no hook uses a destroyed member.
 class AtFork {
  public:
   struct Hooks {
-    std::function<void()> before, in_parent, in_child;  // must not throw
+    std::function<void()> before, in_parent, in_child;  // these functions must not throw
   };
   explicit AtFork(Hooks hooks);
   ~AtFork();
@@ -28,8 +28,8 @@ class AtFork {
   const Hooks hooks_;
 };
 
-// A lock of a model that may be held during long work. A fork() does not wait until it is released. The lock stores the process id of its
-// holder. If the lock was held when the process forked, lock() in the child throws forked_device instead of waiting for ever.
+// A lock of a model that may be held during long work. A fork() does not wait until the lock is released. The lock stores the process id of
+// its holder. If the lock was held when the process forked, lock() in the child throws forked_device instead of waiting for ever.
 class ProcessLock {
  public:
   void lock();

@@ -12,7 +12,7 @@ namespace pumice::engine {
 namespace {
 
 // A call of Backend::parallel() should take tens of milliseconds. A score takes about 100 ns, so a job of kScoresOfJob scores takes 3 ms.
-// Each worker gets kJobsOfWorker jobs per call.
+// A call has kJobsOfWorker jobs per worker.
 constexpr std::int64_t kScoresOfJob = 32 * 1024, kJobsOfWorker = 8;
 
 struct Text {

@@ -12,7 +12,8 @@ namespace pumice::engine {
 
 // Computes the attention weights of the operation `attend`, whose vectors (bias, sinks, ...) are in `weights`. The views q, k, by_query and
 // by_key of `attend` are columns of `rows`, which has one row of `width` floats per token. `out` gets one weight per head, query and key,
-// in the shape heads x tokens x tokens. Everything is computed in double and rounded once. The workers of `host` share the work.
+// in the shape heads x tokens x tokens. Everything is computed in double precision, and only the results are rounded to float. The workers
+// of `host` share the work.
 void attention_weights(const Attend& attend, const Weights& weights, std::span<const float> rows, std::int64_t width, Backend& host,
                        std::span<float> out, const Cancel& cancel);
 

@@ -14,14 +14,17 @@ namespace {
 using model::ModelProgram;
 using model::Output;
 
-// Rows of texts that run together. More of them make sums of products cheaper, and take more memory.
+// Maximum number of token rows in a batch. A text with more tokens runs alone, in a larger batch. Larger batches make the sums of products
+// cheaper, and take more memory.
 constexpr std::int32_t kBatchRows = 1024;
-constexpr std::int64_t kRowsRead = 64;  // of a matrix, by a job
-// The bound has an eighth more than the parts, for what malloc keeps: a model of 16 layers of 61 million weights took 1.12 times their sum.
+constexpr std::int64_t kRowsRead = 64;  // number of rows of a matrix that one job reads from the file
+// most_bytes() adds 1/kKeptByMalloc to the sum of all buffers, because malloc keeps freed memory. A model with 16 layers of 61 million
+// weights each took 1.12 times that sum.
 constexpr std::uint64_t kKeptByMalloc = 8;
-constexpr auto kPiece = std::chrono::milliseconds(40);
+constexpr auto kPiece = std::chrono::milliseconds(40);  // intended maximum duration of a call of Backend::parallel()
 
-// Cuts work into pieces of about kPiece, because a device runs nothing else during a call of Backend::parallel().
+// Returns a function that runs jobs in several calls of Backend::parallel(), each shorter than about kPiece, because a device runs nothing
+// else during such a call.
 quantize::Parallel in_pieces(Backend& backend, const Cancel& cancel) {
   return [&backend, &cancel](std::int64_t jobs, const std::function<void(std::int64_t)>& job) {
     std::int64_t count = backend.workers();
@@ -69,7 +72,7 @@ Calibration::Calibration(std::shared_ptr<Backend> backend, std::shared_ptr<const
     : backend_(std::move(backend)),
       file_(std::move(file)),
       texts_(std::move(texts)),
-      // float32: activations are not rounded, so the bits are those of the file's weights.
+      // Compute::float32 keeps activations unquantized, so that only the file's own weights determine the rows.
       description_(model::describe(file_, {.quantize = {}, .compute = Compute::float32, .draft = false, .task = {}, .lora = {}})),
       programs_(description_) {
   check_texts(texts_, description_.config.n_ctx);
@@ -79,7 +82,7 @@ Calibration::Calibration(std::shared_ptr<Backend> backend, std::shared_ptr<const
 
 void Calibration::find_places(const std::vector<Wanted>& wanted) {
   std::map<std::string, std::set<Place>> found;
-  std::set<std::string> otherwise;  // tensors that operations use whose inputs are not known
+  std::set<std::string> otherwise;  // tensors that are also used by operations whose inputs are not known
   const auto& matrices = description_.weights.matrices;
   const std::size_t layers = description_.config.layers.size();
   for (std::size_t layer = 0; layer < layers; ++layer) {
@@ -101,7 +104,7 @@ void Calibration::find_places(const std::vector<Wanted>& wanted) {
     if (known == found.end() || known->second.size() != 1 || otherwise.contains(each.tensor)) continue;
     const Place place = *known->second.begin();
     const files::TensorInfo* tensor = file_->find(each.tensor);
-    // In a file that has the matrix transposed, columns are rows.
+    // Skips, among others, a matrix that the file stores transposed, because its rows do not have the width of the input.
     const auto cols = programs_.products(place.first).inputs[place.second].width;
     if (!tensor || !tensor->format || tensor->shape.size() != 2 || tensor->shape[1] != cols) continue;
     places_.emplace(each.tensor, place);
@@ -144,7 +147,8 @@ Calibration::Place Calibration::place_of(const std::string& tensor) const {
   return place->second;
 }
 
-// Hidden rows are what fewer texts make smaller: those that a layer reads, and those that it writes.
+// Throws out_of_memory if less than bytes_ is free. The message says how many tokens would fit. With fewer tokens, only the buffers of
+// hidden rows become smaller, which a layer reads and writes.
 void Calibration::require_room() const {
   const std::uint64_t free = backend_->info().memory_free;
   if (bytes_ <= free) return;
@@ -161,7 +165,8 @@ void Calibration::require_room() const {
             : std::string("fewer tokens are not enough, because of the largest layer"));
 }
 
-// Runs a program for all texts. Returns the first `kept` columns of its output rows. `look` gets all columns of each batch.
+// Runs a program on all texts, batch by batch. Returns the first `kept` columns of its output rows. Calls `look` with all columns of each
+// batch.
 std::vector<float> Calibration::run(const ModelProgram& program, std::int32_t kept, const Look& look, const Cancel& cancel) const {
   const Program* programs[] = {&program.program};
   const auto weights = backend_->pack(description_.weights, programs, {}, cancel);
@@ -169,7 +174,7 @@ std::vector<float> Calibration::run(const ModelProgram& program, std::int32_t ke
   const auto space = backend_->make_workspace(Crew::team);
   std::vector<float> result(static_cast<std::size_t>(rows_of(texts_.seen) + rows_of(texts_.held)) * static_cast<std::size_t>(kept)), out;
   const auto width_in = static_cast<std::size_t>(program.input_width), width_out = static_cast<std::size_t>(program.output_width);
-  std::size_t done = 0;  // rows
+  std::size_t done = 0;  // number of rows computed so far
   for (const bool held : {false, true}) {
     const auto& texts = held ? texts_.held : texts_.seen;
     for (std::size_t next = 0; next < texts.size();) {
@@ -206,7 +211,8 @@ void Calibration::embed(const Cancel& cancel) {
   at_ = 0;
 }
 
-// Computes the input of the layer after `layer`. If `gathers` is true, also sums the products of the layer's needed inputs.
+// Runs layer `layer` on rows_, which then holds the input of the next layer. If `gathers` is true, also sums the products of those inputs
+// of the layer that wanted tensors are multiplied by (quantize::Products).
 void Calibration::pass(std::size_t layer, bool gathers, const Cancel& cancel) {
   const std::int32_t kept = programs_.layer(layer).output_width;
   std::vector<std::unique_ptr<quantize::Input>> inputs;

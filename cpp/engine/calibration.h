@@ -1,5 +1,6 @@
-// Packs the matrices of a model's layers with what they are multiplied by in texts (quantize/calibrated.h). The texts go through the model
-// layer by layer, so one layer's weights and one layer's products are in memory at a time, and the hidden rows of all texts.
+// Quantizes the matrices of a model's layers so that their products with the activations of given texts change little
+// (quantize/calibrated.h). The texts are run through the model layer by layer. So memory holds the hidden rows of all texts, but the
+// weights and the products of only one layer at a time.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,10 @@
 
 namespace pumice::engine {
 
-// The token ids of the texts. Each text is computed by itself, from its first token on.
+// The token ids of the texts. No text attends to another one.
 struct CalibrationTexts {
-  std::vector<std::vector<std::int32_t>> seen;  // codes are chosen for these
-  std::vector<std::vector<std::int32_t>> held;  // and judged by these
+  std::vector<std::vector<std::int32_t>> seen;  // texts for which the codes of the weights are chosen
+  std::vector<std::vector<std::int32_t>> held;  // texts that are kept back, and on which the chosen codes are judged
 };
 
 // Thread-safe; calls of pack() run one after another.
@@ -34,30 +35,31 @@ class Calibration {
     std::string tensor;
     Format format;
   };
-  // What a tensor is multiplied by: an input of a layer.
+  // The input that a tensor is multiplied by: a layer, and an index into ModelProgram::inputs of that layer.
   using Place = std::pair<std::size_t, std::size_t>;
 
-  // Reads no weights. Throws what model::describe() throws; invalid_argument if there are no texts or an empty one; context_length if a
-  // text is longer than the model's context.
+  // Reads no weights. Throws what model::describe() throws. Throws invalid_argument if `seen` or `held` has no texts, or if a text is
+  // empty. Throws context_length if a text is longer than the model's context.
   Calibration(std::shared_ptr<Backend> backend, std::shared_ptr<const files::ModelFile> file, CalibrationTexts texts,
               const std::vector<Wanted>& wanted);
 
-  // The inputs of those wanted tensors that one input of one layer is multiplied with. Others have none: embeddings and heads, experts,
-  // matrices of which each head has its own input (HeadLinear), and matrices that several layers share. pack() is fastest in the order of
-  // the places.
+  // Returns the inputs of those wanted tensors that are multiplied by exactly one input of one layer. Other tensors are missing from this
+  // map: embeddings and output heads, experts, matrices whose attention heads each have an input of their own (HeadLinear), and matrices
+  // that several layers share. pack() is fastest if it is called in the order of the places.
   const std::map<std::string, Place>& places() const { return places_; }
-  // The most bytes that pack() takes for the wanted tensors, its result included.
+  // Returns the maximum number of bytes that pack() needs for one of the wanted tensors, its result included.
   std::uint64_t bytes() const { return bytes_; }
 
   struct Packed {
     std::vector<std::uint8_t> rows;
     quantize::Losses losses;
   };
-  // Packs a tensor of places(). The bytes depend neither on threads nor on the order of calls. Throws out_of_memory if less than bytes() is
-  // free before the first text is computed. Stops with ErrorKind::cancelled within 100 ms after `cancel` is requested; a later call starts
-  // anew.
+  // Packs a tensor of places(). The packed bytes depend neither on threads nor on the order of calls. Throws out_of_memory if less than
+  // bytes() is free before the first text is computed. Stops with ErrorKind::cancelled within 100 ms after `cancel` is requested. A later
+  // call works as if the cancelled one had not been made.
   Packed pack(const std::string& tensor, Format format, const Cancel& cancel);
-  // Returns what is known of the input of a tensor of places(). It stays valid until the next call of pack() or input().
+  // Returns the sums of products of the input that a tensor of places() is multiplied by. The reference stays valid until the next call of
+  // pack() or input().
   const quantize::Input& input(const std::string& tensor, const Cancel& cancel);
 
  private:
@@ -77,16 +79,16 @@ class Calibration {
   const model::Description description_;
   const model::ModelPrograms programs_;
   std::map<std::string, Place> places_;
-  std::vector<std::vector<bool>> needed_;  // [layer][input]: whether a wanted tensor is multiplied by it
+  std::vector<std::vector<bool>> needed_;  // [layer][input]: true if a wanted tensor is multiplied by this input
   std::uint64_t bytes_ = 0;
 
-  std::mutex mutex_;                     // guards what follows
-  std::optional<std::size_t> at_;        // the layer whose input `rows_` has; nothing: `rows_` is empty
-  std::vector<float> rows_;              // of all texts
-  std::optional<std::size_t> gathered_;  // the layer whose inputs `inputs_` has
-  std::vector<std::unique_ptr<quantize::Input>> inputs_;
-  std::unique_ptr<quantize::CalibratedPacker> packer_;  // for the input `packs_`
-  Place packs_;
+  std::mutex mutex_;                                      // guards all members below
+  std::optional<std::size_t> at_;                         // the layer whose input is in rows_; empty if rows_ holds no rows yet
+  std::vector<float> rows_;                               // hidden rows of all texts
+  std::optional<std::size_t> gathered_;                   // the layer that inputs_ belongs to; empty if inputs_ is empty
+  std::vector<std::unique_ptr<quantize::Input>> inputs_;  // sums of products, by index of the input; null for inputs that are not needed
+  std::unique_ptr<quantize::CalibratedPacker> packer_;    // packer for the input packs_; null if there is none yet
+  Place packs_;                                           // has a meaning only if packer_ is not null
 };
 
 }  // namespace pumice::engine

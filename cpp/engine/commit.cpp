@@ -24,8 +24,8 @@ void Commit::step(Step& step, double seconds) {
   add_up(seconds);
 }
 
-// Returns the cost of one guess in seconds: the time of its row plus its share of the time that smaller models spent. Also reports the
-// duration of a step without prompt rows to cost_.
+// Returns the cost of one guess in seconds. It is the duration of an additional row, plus an equal part of the time in which smaller models
+// made all guesses of the step. Also enters the duration of a step without prompt rows into cost_.
 double Commit::guess_price(const Step& step, double seconds) {
   std::int64_t guesses = 0, prompts = 0;
   decoding_ = 0;
@@ -47,7 +47,8 @@ void Commit::count_rows(Step& step) {
   }
 }
 
-// Other sequences may share what the sequence has computed.
+// Enters the computed pages of a sequence, and its state if this is a snapshot, into the prefix tree, so that other sequences can share
+// them.
 void Commit::publish(Sequence& s) {
   runtime_.pages->publish(s.table, s.known());
   if (is_snapshot(s, s.computed)) runtime_.pages->keep_state(s.table, s.computed);
@@ -73,8 +74,8 @@ void Commit::part(const Step& step, const Step::Part& part, double paid) {
   }
 }
 
-// Applies the rows of a text for which no token is chosen (TextTask). After its last row the sequence ends. If the task keeps its pages,
-// the sequence is held instead until its caller closes the request.
+// Applies the computed rows of a sequence for which no token is chosen (TextTask). The sequence ends after its last row. But if the task
+// keeps its pages, the sequence is then held until its caller closes the request.
 void Commit::text(Sequence& s) {
   if (s.request->error || s.in_step == InStep::leaving) return;
   s.task->given = s.computed;
@@ -102,7 +103,7 @@ void Commit::answers(std::span<const Answers::Part> parts) {
   add_up(0);
 }
 
-// Keeps the hidden row after which a sequence's last id was chosen, if the model's draft head makes guesses for the sequence.
+// If the model's draft head makes guesses for the sequence, keeps the hidden row from which the sequence's last id was chosen.
 void Commit::keep_row(Sequence& s, std::span<const float> row) {
   if (!s.guesses || !s.guesses->own) return;
   s.guesses->own->row.assign(row.begin(), row.end());

@@ -12,11 +12,11 @@
 namespace pumice::engine {
 
 struct SchedulerStats {
-  std::int64_t running = 0;  // requests with a sequence that runs or is held (Sequence::Life)
-  std::int64_t waiting = 0;  // other requests with a sequence that waits for pages
-  std::int64_t lagging = 0;  // requests whose unfinished sequences all sit out
-  std::int64_t rows = 0;     // rows of the last step
-  // Totals since the start: steps, prompt rows that were computed, tokens that were chosen.
+  std::int64_t running = 0;  // number of requests with a sequence that runs or is held (Sequence::Life)
+  std::int64_t waiting = 0;  // number of other requests with a sequence that waits for pages
+  std::int64_t lagging = 0;  // number of other unfinished requests; none of their sequences can take part in a step now
+  std::int64_t rows = 0;     // number of rows in the last step
+  // Totals since the scheduler was made: number of steps, of computed prompt rows, and of chosen tokens.
   std::int64_t steps = 0, prompt_tokens = 0, decoded_tokens = 0;
   std::int64_t preempted = 0;  // how often a sequence lost its pages to another one and had to be computed again
   double busy_seconds = 0;     // total duration of all steps
@@ -27,7 +27,7 @@ class Commit {
   Commit(Runtime& runtime, Roster& roster, StepCost& cost, SchedulerStats& counts)
       : runtime_(runtime), roster_(roster), cost_(cost), counts_(counts) {}
 
-  // Applies a step after Step::run() has returned true. `seconds` is the duration of the step.
+  // Applies the results of a step for which Step::run() has returned true. `seconds` is the duration of the step.
   void step(Step& step, double seconds);
   // Applies the tokens that Answers::choose() has chosen from logits changed by callers.
   void answers(std::span<const Answers::Part> parts);

@@ -16,14 +16,15 @@
 namespace pumice::engine {
 namespace {
 
-// Shares one backend per key. A backend lives as long as a model holds it. If its GPU was lost, get() opens the GPU again. An object of
-// this class is never destroyed.
+// Returns the same backend to all callers with the same key. A backend lives as long as a model holds it. If its GPU was lost, get() opens
+// the GPU again. An object of this class is never destroyed.
 template <class Key>
 class Shared {
  public:
   template <class Make>
   std::shared_ptr<Backend> get(Key key, Make&& make) {
-    // If a fork interrupted a thread that held the lock, the map may be half changed. It is left alone, not freed.
+    // If the process forked while another thread held the lock, the map may be half changed in the child. So the child makes a new map, and
+    // does not free the old one.
     if (!opening_.lock()) open_ = nullptr;
     const std::unique_lock lock(opening_, std::adopt_lock);
     if (!open_) open_ = new Open;
@@ -73,7 +74,7 @@ bool is_vulkan(std::string_view id) {
   return id.empty() || (id.size() > 1 && id[0] == ':' && id.find_first_not_of(kDigits, 1) == std::string_view::npos);
 }
 
-// Returns the parts of a text between its "+".
+// Splits a text at each "+".
 std::vector<std::string> parts_of(const std::string& text) {
   std::vector<std::string> parts(1);
   for (const char c : text) {
@@ -86,7 +87,7 @@ std::vector<std::string> parts_of(const std::string& text) {
   return parts;
 }
 
-// Returns the digits of "vulkan:07" without zeros before them.
+// Returns the number in a device id without leading zeros: "7" for "vulkan:07".
 std::string_view number_of(std::string_view id) {
   id.remove_prefix(std::min(id.size(), std::string_view("vulkan:").size()));
   while (id.size() > 1 && id[0] == '0') id.remove_prefix(1);
@@ -105,7 +106,7 @@ std::optional<std::size_t> best(const std::vector<DeviceInfo>& list, bool softwa
   return found;
 }
 
-// Opens the named device. Throws the reason if it cannot be opened.
+// Opens the named device. If it cannot be opened, throws an error whose message says why.
 std::shared_ptr<Backend> open_named(const std::string& id, const GpuRoom& gpus) {
   const std::vector<DeviceInfo> list = gpus.list();
   if (id == "vulkan") {
@@ -200,7 +201,7 @@ Devices open_devices(const LoadOptions& options, const GpuRoom& gpus) {
     if (wants_gpu) {
       fail(why_kind(list), "gpu_layers=", asked, " asks for a GPU: ", reasons(list, gpus), ". Leave gpu_layers out to use the CPU");
     }
-    for (const DeviceInfo& other : list) {  // a GPU that cannot be used is worth a note, a machine without a GPU is not
+    for (const DeviceInfo& other : list) {  // adds a note for each GPU that cannot be used; a machine without a GPU gets no note
       if (!other.usable &&
           (other.type == DeviceType::discrete || other.type == DeviceType::integrated || other.why_kind == ErrorKind::forked_device))
         devices.notes.push_back(str(other.id, " is not used: ", other.why_not));

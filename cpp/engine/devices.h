@@ -12,10 +12,10 @@
 
 namespace pumice::engine {
 
-// Lists the GPUs and opens their backends. Tests pass their own.
+// Lists the GPUs and opens their backends. Tests pass functions of their own.
 struct GpuRoom {
   std::function<std::vector<DeviceInfo>()> list;  // returns the GPUs; their ids are "vulkan:0", "vulkan:1", ...; never throws
-  std::function<std::shared_ptr<Backend>(std::size_t index)> open;  // throws device_not_found; the message says why, and what to install
+  std::function<std::shared_ptr<Backend>(std::size_t index)> open;  // throws device_not_found, with the reason and what to install
   std::string absent;                                               // why this build has no GPU backends; empty if it has them
 };
 // Returns access to the Vulkan GPUs. If this build has no Vulkan, list() returns nothing and `absent` says why. All models share one
@@ -33,16 +33,16 @@ int processors();
 // the cores.
 struct Devices {
   std::shared_ptr<Backend> cpu;
-  std::vector<std::shared_ptr<Backend>> gpus;  // those that take part, in the order in which they run layers
+  std::vector<std::shared_ptr<Backend>> gpus;  // the GPUs that the model may use, in the order in which they run layers
   bool gpu_named = false;                      // the caller named the GPUs, so the CPU must not replace them
   std::vector<std::string> notes;              // one text per GPU that cannot be used, with the reason
-  std::string fallback;                        // why the GPU that "auto" chose could not be opened, so that the CPU is used; else empty
+  std::string fallback;                        // why the CPU is used in place of the GPU that "auto" chose; empty if that GPU was opened
 };
 
 // Opens the devices that `options` asks for. options.device is "cpu", "vulkan", "vulkan:N", several such GPUs joined by "+", or "auto".
-// "auto" takes the first discrete GPU. If there is none, it takes the first other GPU that is not emulated in software, and without such a
-// GPU the CPU alone. Throws device_not_found if a named device cannot be opened, and invalid_argument if one is named twice. The message
-// says why, and which devices there are.
+// "auto" takes the first discrete GPU. Without a discrete GPU, "auto" takes the first other GPU that is not emulated in software. Without
+// any such GPU, it takes the CPU alone. Throws device_not_found if a named device cannot be opened, and invalid_argument if a device is
+// named twice. The message says why, and which devices exist.
 Devices open_devices(const LoadOptions& options, const GpuRoom& gpus = gpu_room());
 
 }  // namespace pumice::engine

@@ -19,7 +19,7 @@ std::string isa();  // returns the same as cpu_facts().isa, without the other fa
 // Result of comparing a kernel with the scalar kernel for the same operation.
 struct KernelCheck {
   std::string name;             // for example "linear Q4_K, int8 activations"
-  double error = 0, limit = 0;  // normalised mean squared error, and the largest one that passes
+  double error = 0, limit = 0;  // normalised mean squared error, and the largest error that counts as passed
   bool ok = false;
 };
 std::vector<KernelCheck> check_kernels();  // checks all kernels of the instruction set in use; takes some milliseconds

@@ -15,8 +15,8 @@ namespace pumice::engine {
 namespace {
 
 constexpr std::int64_t kMostTokens = 1 << 20;
-// Intended duration of a round of run_all(). A round occupies the device, so it must be short enough that other calls get their turn, and
-// long enough that its start and end cost little.
+// Intended duration of a round of run_all(), in seconds. A round occupies the device. So it must be short enough that other calls can run
+// in between, and long enough that its start and end cost little.
 constexpr double kRoundSeconds = 0.1;
 
 std::int64_t length(const Texts& texts, std::int64_t i) { return texts.offsets[i + 1] - texts.offsets[i]; }
@@ -56,7 +56,7 @@ struct MicroBatches {
   std::int64_t batches() const { return static_cast<std::int64_t>(first.size()) - 1; }
   std::span<const std::int64_t> members(std::int64_t b) const { return std::span(order).subspan(first[b], first[b + 1] - first[b]); }
 
-  std::int64_t most_texts = 1;  // in a batch
+  std::int64_t most_texts = 1;  // maximum number of texts in a micro-batch
 
   // Divides the texts of batch b and of all later batches anew, into batches of at most token_budget tokens.
   void cut(const Texts& texts, std::int64_t b, std::int64_t token_budget) {
@@ -73,17 +73,18 @@ struct MicroBatches {
     }
     first.push_back(static_cast<std::int64_t>(order.size()));
   }
-  // Returns whether the last batch has no room for another text, that with index i.
+  // Returns true if the last micro-batch has most_texts texts already, so that text order[i] must begin a new one.
   bool full(std::size_t i) const { return static_cast<std::int64_t>(i) - first.back() >= most_texts; }
 };
 
-// Sorts the texts by length and divides them into micro-batches. With token_budget 0, a micro-batch has at most batch_rows() tokens, and
-// those of a round, one for each worker, are as equal in size as the texts allow, because they run side by side. For example, 8 texts with
-// 217 tokens in all took a fifth longer in batches of 144 and 73 tokens than in two batches of about 109 tokens.
+// Sorts the texts by length and divides them into micro-batches. If token_budget is 0, a micro-batch has at most batch_rows() tokens. A
+// round has one micro-batch for each worker. The workers compute their micro-batches at the same time, so the micro-batches of a round are
+// as equal in size as the texts allow. For example, 8 texts with 217 tokens in all took a fifth longer in batches of 144 and 73 tokens than
+// in two batches of about 109 tokens.
 //
-// A batch is planned for as many of the round's longest text as fit. Each round has a size of its own: when the longest text of all decided
-// for all rounds, one text of 158 tokens among 500 sentences left batches of 72 tokens. Of two workers, one waited for the other in 8.7 %
-// of the time, and now in 2.3 %.
+// The planned size of the batches in a round is the largest multiple of the round's longest text that fits into batch_rows() tokens. Before
+// each round had a size of its own, the longest of all texts decided the size for all rounds. A single text of 158 tokens among 500
+// sentences then made all batches as small as 72 tokens, and one of two workers waited for the other 8.7 % of the time. Now it waits 2.3 %.
 MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token_budget) {
   MicroBatches plan;
   plan.most_texts = std::max<std::int64_t>(1, kMostPooled / runtime.pipeline.hidden_size());
@@ -99,8 +100,8 @@ MicroBatches pack(const Runtime& runtime, const Texts& texts, std::int64_t token
   const std::int64_t workers = std::max(1, runtime.pipeline.narrowest().workers());
   std::int64_t left = all;
   for (std::size_t i = 0; i < plan.order.size();) {
-    // The tokens that are left, in order, are divided into equal shares, and this round takes a share for each worker. A text goes to the
-    // batch whose share contains the middle of the text. So batches differ in size by at most one text.
+    // The remaining tokens, in the order of the texts, are divided into equal ranges, and each batch of this round gets one range. A text
+    // belongs to the batch whose range contains the middle of the text. So batches differ in size by at most one text.
     const std::int64_t longest = length(texts, plan.order[i]), mean = std::max<std::int64_t>(1, most / longest) * longest;
     const double share = static_cast<double>(left) / static_cast<double>(round_up(ceil_div(left, mean), workers));
     std::int64_t before = 0, tokens = 0, batches = 0;
@@ -166,11 +167,11 @@ void run_batch(const Runtime& runtime, const Texts& texts, std::span<const std::
   }
 }
 
-// Runs all micro-batches. While there is at least one for each worker, they run side by side, each on one worker. Otherwise they run one
-// after another, each on all workers. Both ways give the same bits.
+// Runs all micro-batches. As long as at least one micro-batch per worker is left, each worker computes micro-batches of its own. The last
+// micro-batches run one after another, each on all workers. Both ways compute the same bits.
 //
 // Only an attempt shows whether a micro-batch fits into the memory of a GPU, because other processes use that memory too. If a micro-batch
-// does not fit, it and all later ones are divided anew, into micro-batches of half its tokens at most.
+// does not fit, this micro-batch and all later ones are divided anew, into micro-batches of at most half its tokens.
 void run_all(Runtime& runtime, EncodeCounts::Turn& turn, const Texts& texts, MicroBatches plan, Rows unit, const Deliver& deliver,
              const TextsDone& progress, const Cancel& cancel) {
   Backend& device = runtime.pipeline.narrowest();
@@ -204,7 +205,7 @@ void run_all(Runtime& runtime, EncodeCounts::Turn& turn, const Texts& texts, Mic
           },
           cancel);
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      const std::int64_t turns = (round + workers - 1) / workers;  // micro-batches per worker
+      const std::int64_t turns = (round + workers - 1) / workers;  // number of micro-batches per worker
       seconds_per_batch = seconds / static_cast<double>(turns);
     }
     std::int64_t tokens = 0;
@@ -216,7 +217,7 @@ void run_all(Runtime& runtime, EncodeCounts::Turn& turn, const Texts& texts, Mic
 }
 
 // Copies of the texts, cut after their end token if pooling takes the row of that token (model::TextEnd). The tokens after the end token
-// need not be computed, because causal rows do not see later tokens.
+// need not be computed, because in causal attention a row does not attend to later tokens.
 class EndedTexts {
  public:
   EndedTexts(const Texts& texts, const std::optional<model::TextEnd>& end) : texts_(texts) {
@@ -244,13 +245,15 @@ class EndedTexts {
   Texts texts_;
 };
 
-// Thrown for a text whose result is not finite. The calls below catch it when the run has ended, and say where the NaN begins.
+// Thrown for a text whose result is not finite. run_call() catches it after the run, and throws an error that names the layer where values
+// are first not finite.
 struct NotFinite : Error {
   explicit NotFinite(std::int64_t text) : Error(ErrorKind::numeric, "a text's result is not finite"), text(text) {}
   std::int64_t text;
 };
 
-// Returns the error of the text with index `text`, which has index `shown` for the caller. Without `cancel`, does not look for the layer.
+// Returns the error for the text with index `text` in `texts`. The error's message gives `shown`, the caller's index of the text. If
+// `cancel` is not null, the text is computed again to find the layer where values are first not finite.
 Error not_a_number(const Runtime& runtime, const Texts& texts, std::int64_t text, std::int64_t shown, const Cancel* cancel) {
   const auto first = static_cast<std::size_t>(texts.offsets[static_cast<std::size_t>(text)]);
   const auto of_text = [&](std::span<const std::int32_t> all) {
@@ -260,7 +263,7 @@ Error not_a_number(const Runtime& runtime, const Texts& texts, std::int64_t text
                                   cancel ? runtime.where_not_finite(of_text(texts.ids), of_text(texts.types), *cancel) : std::string())};
 }
 
-// Does what run_all() does for all texts of a call, in micro-batches of at most `token_budget` tokens.
+// Runs all texts of a call, as run_all() does, in micro-batches of at most `token_budget` tokens. Converts NotFinite to the caller's error.
 void run_call(Runtime& runtime, EncodeCounts::Turn& turn, const Texts& texts, std::int64_t token_budget, Rows unit, const Deliver& deliver,
               const TextsDone& progress, const Cancel& cancel) {
   try {
@@ -287,7 +290,7 @@ void check_budget(std::int64_t token_budget) {
           token_budget);
 }
 
-// Copies the first out.size() values of a pooled row, and scales them to length 1 if `normalize` is set. Returns false if a value is not
+// Copies the first out.size() values of a pooled row to `out`, scaled to length 1 if `normalize` is set. Returns false if a value is not
 // finite.
 bool take_row(std::span<const float> row, bool normalize, std::span<float> out) {
   double squares = 0;  // a sum of squared floats cannot overflow a double
@@ -344,7 +347,7 @@ void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, Encod
   const Texts texts{.ids = ids, .offsets = offsets, .types = types, .prompt = calls.front()->texts.prompt};
   if (offsets.size() == 1) return;
   std::mutex found;
-  std::vector<std::int64_t> not_finite;  // texts
+  std::vector<std::int64_t> not_finite;  // indices of the texts whose results are not finite
   const auto call_of = [&](std::int64_t text) {
     return static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), text) - first.begin() - 1);
   };
@@ -361,7 +364,7 @@ void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, Encod
   for (const std::int64_t text : not_finite) {
     const std::size_t which = call_of(text);
     if (calls[which]->error) continue;
-    const bool looks = text == not_finite.front();  // one text is computed again, because other calls wait meanwhile
+    const bool looks = text == not_finite.front();  // computes only one text again to find the layer, because other calls wait meanwhile
     calls[which]->error = std::make_exception_ptr(not_a_number(runtime, texts, text, text - first[which], looks ? &cancel : nullptr));
   }
 }
@@ -373,7 +376,7 @@ struct SparseRow {
   std::vector<float> values;
 };
 
-// Cuts a row of logits to a sparse vector. Returns false if a logit is not finite.
+// Converts a row of logits to a sparse vector. Returns false if a logit is not finite.
 bool cut_row(std::span<const float> logits, const SparseCut& cut, SparseRow& out) {
   std::vector<std::int32_t>& ids = out.indices;
   bool finite = true;
@@ -422,7 +425,7 @@ SparseRows encode_sparse(Runtime& runtime, const Texts& texts, const SparseCut& 
   for (SparseRow& row : found) {
     all.indices.insert(all.indices.end(), row.indices.begin(), row.indices.end());
     all.values.insert(all.values.end(), row.values.begin(), row.values.end());
-    row = {};  // so that no value is in memory twice for long
+    row = {};  // frees the copied row at once, so that the vectors are not in memory twice
   }
   return all;
 }

@@ -15,17 +15,17 @@ namespace pumice::engine {
 // Several texts. Text i is ids[offsets[i] .. offsets[i + 1]). `types` holds a type id for each token, or is empty.
 struct Texts {
   std::span<const std::int32_t> ids;
-  std::span<const std::int64_t> offsets;  // one more than there are texts, ascending
+  std::span<const std::int64_t> offsets;  // ascending indices into ids; one more than there are texts
   std::span<const std::int32_t> types;
-  std::int32_t prompt = 0;                    // number of first tokens of each text that pooling leaves out
-  std::span<const std::int32_t> unseen = {};  // Segment::unseen of each text, or empty if it is 0 for all
+  std::int32_t prompt = 0;                    // number of tokens at the beginning of each text that pooling leaves out
+  std::span<const std::int32_t> unseen = {};  // Segment::unseen of each text; empty if it is 0 for all texts
 };
 
 using TextsDone = std::function<void(std::int64_t)>;  // called with the number of finished texts, on the thread that called encode()
 
-// Runs the texts, longest first, in micro-batches of at most token_budget tokens (0: automatic). A text longer than token_budget runs
-// alone. If a micro-batch does not fit into a GPU's memory, smaller ones are used. So memory use depends on the budget and not on the
-// number of texts.
+// Runs the texts, longest first, in micro-batches of at most token_budget tokens (0: the size is chosen automatically). A text longer than
+// token_budget runs alone. If a micro-batch does not fit into a GPU's memory, smaller micro-batches are used. So memory use depends on the
+// budget and not on the number of texts.
 //
 // The runtime's pipeline must compute one row per text: a pooled vector or a classifier's logits. Row i of `out`, which has n rows of `d`
 // values for n texts, gets the first `d` values of the row of text i. `normalize` scales each row of `out` to length 1, except that a row
@@ -49,26 +49,27 @@ void encode_together(Runtime& runtime, std::span<EncodeCall* const> calls, Encod
 // Sparse vectors of texts in compressed rows (CSR). The vector of text i has the values values[offsets[i] .. offsets[i + 1]) in the columns
 // `indices` of the same range, which ascend. Columns are token ids, and all values are above 0.
 struct SparseRows {
-  std::vector<std::int64_t> offsets;  // one more than there are texts, from 0 on
+  std::vector<std::int64_t> offsets;  // ascending, beginning with 0; one more than there are texts
   std::vector<std::int32_t> indices;
   std::vector<float> values;
 };
 
-// How the largest logits of a text (model::Output::sparse) become its sparse vector. A value is log(1 + max(logit, 0)) (SPLADE; Formal et
-// al. 2021), or the same function of that if `logs` is 2. log1p() of doubles computes it for each instruction set. The function grows with
-// the logit, so the largest logit of all tokens gives the largest value.
+// How a text's row of logits (model::Output::sparse) becomes its sparse vector. The row has, for each id of the vocabulary, the largest
+// logit over all tokens of the text. A value of the vector is log(1 + max(logit, 0)) (SPLADE; Formal et al. 2021). If `logs` is 2, the
+// function is applied twice. It is computed with log1p() of doubles, so that all instruction sets give the same bits. The function grows
+// with the logit, so it may be applied after the maximum over the tokens.
 struct SparseCut {
-  std::int32_t most = 0;  // number of values that are kept, the largest; of equal ones those with smaller ids; 0: all
-  int logs = 1;           // 1 or 2
+  std::int32_t most = 0;  // number of values that are kept, largest first; of equal values, smaller ids first; 0 keeps all values
+  int logs = 1;           // how often the function is applied: 1 or 2
 };
 
-// Computes the sparse vectors of texts. The runtime must be that of Model::sparse(). A micro-batch has at most kMostPooled logits, so that
-// memory depends on the micro-batches and on the result, not on texts x vocabulary.
+// Computes the sparse vectors of texts. The runtime must be that of Task::sparse (Model::runtime). A micro-batch has at most kMostPooled
+// logits, so that memory use depends on the micro-batches and on the result, and not on the number of texts times the vocabulary.
 SparseRows encode_sparse(Runtime& runtime, const Texts& texts, const SparseCut& cut, std::int64_t token_budget, const TextsDone& progress,
                          const Cancel& cancel);
 
 // Computes one row per token and stores the rows in `out` (tokens x width of the pipeline's rows) in the order of the ids. The runtime's
-// pipeline must compute one row per token: hidden rows, or the logits of a classifier of tokens.
+// pipeline must compute one row per token, which is a hidden row or the logits of a token classifier.
 void encode_tokens(Runtime& runtime, const Texts& texts, std::span<float> out, const TextsDone& progress, const Cancel& cancel);
 
 }  // namespace pumice::engine

@@ -8,7 +8,7 @@ namespace pumice::engine {
 EncodeCounts::EncodeCounts()
     : at_fork_({.before = [this] { mutex_.lock(); },
                 .in_parent = [this] { mutex_.unlock(); },
-                .in_child = [this] {  // calls that wait or run belong to threads of the parent
+                .in_child = [this] {  // resets the counts of waiting and running calls, because these belong to threads of the parent
                   stats_.waiting = runs_ = 0;
                   mutex_.unlock();
                 }}) {}

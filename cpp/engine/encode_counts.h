@@ -14,10 +14,10 @@ namespace pumice::engine {
 class EncodeCounts {
  public:
   struct Stats {
-    std::int64_t waiting = 0;  // calls that have not begun to run, because other calls run
-    std::int64_t texts = 0;    // texts computed so far
-    std::int64_t tokens = 0;   // tokens computed so far
-    std::int64_t runs = 0;     // micro-batches computed so far
+    std::int64_t waiting = 0;  // number of calls that have not begun to run, because other calls run
+    std::int64_t texts = 0;    // number of texts computed so far
+    std::int64_t tokens = 0;   // number of tokens computed so far
+    std::int64_t runs = 0;     // number of micro-batches computed so far
     double busy_seconds = 0;   // time during which at least one Run existed
   };
 
@@ -26,15 +26,16 @@ class EncodeCounts {
   EncodeCounts& operator=(const EncodeCounts&) = delete;
 
   Stats stats() const;
-  void wait(std::int64_t calls);  // adds calls to the waiting ones, or takes them away if the number is negative
+  void wait(std::int64_t calls);  // adds `calls`, which may be negative, to Stats::waiting
   void done(std::int64_t texts, std::int64_t tokens, std::int64_t runs);
 
   class Run;
-  // Counts calls as waiting until its first Run begins, or until it is destroyed. The Run also begins the Cancel of each call.
+  // Counts calls as waiting, until the first Run of this Turn begins or the Turn is destroyed. That Run also calls Cancel::begin() for each
+  // call.
   class Turn {
    public:
     Turn(EncodeCounts& counts, const Cancel& call);
-    Turn(EncodeCounts& counts, std::vector<const Cancel*> waiting);  // wait() has counted these calls already
+    Turn(EncodeCounts& counts, std::vector<const Cancel*> waiting);  // for calls that EncodeCounts::wait() has counted already
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -45,7 +46,8 @@ class EncodeCounts {
     std::vector<const Cancel*> waiting_;
   };
 
-  // A run of the model for the calls of `turn`, which no longer wait. Its lifetime counts as busy.
+  // Exists while the model runs for the calls of `turn`. From then on, these calls no longer count as waiting. The lifetime of a Run counts
+  // as busy time.
   class Run {
    public:
     explicit Run(Turn& turn);
@@ -62,9 +64,9 @@ class EncodeCounts {
   double busy_until(Clock::time_point now) const;
 
   mutable OrderedMutex<LockRank::encode_counts> mutex_;
-  Stats stats_;            // busy_seconds without the time since busy_since_
-  std::int64_t runs_ = 0;  // number of Run objects
-  Clock::time_point busy_since_;
+  Stats stats_;                   // while a Run exists, busy_seconds lacks the time since busy_since_
+  std::int64_t runs_ = 0;         // number of Run objects that exist
+  Clock::time_point busy_since_;  // when runs_ last rose from 0 to 1
   const AtFork at_fork_;
 };
 

@@ -10,10 +10,10 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::int64_t kSmall = 8;  // a call with more tokens than this many micro-batches hold is not small and runs by itself
-// Intended maximum duration of a run of several calls. Calls that arrive meanwhile wait for its end.
+constexpr std::int64_t kSmall = 8;  // a call is small if its tokens fit into this many micro-batches; other calls run by themselves
+// Intended maximum duration of a run of several calls, in seconds. Calls that arrive during the run wait for its end.
 constexpr double kTogetherSeconds = 0.1;
-constexpr auto kLookAgain = std::chrono::milliseconds(20);
+constexpr auto kLookAgain = std::chrono::milliseconds(20);  // time between two checks for cancelled calls
 
 }  // namespace
 
@@ -99,7 +99,7 @@ void EncodeQueue::wait_for(std::span<Call> mine) {
         lead(lock);
       }
     }
-  } catch (...) {  // no memory for waiting_ or for lead(), which has changed nothing then; none of these calls runs
+  } catch (...) {  // push_back() or lead() had no memory; lead() throws before it changes anything, so none of these calls runs
     for (Call& call : mine)
       if (call.state == Call::State::waits) leave(call, std::current_exception());
   }

@@ -1,8 +1,8 @@
-// Runs small encode() calls of many callers together. Calls that arrive while others run wait until these have ended, and then run
-// together.
+// Runs small encode() calls of many callers together. Calls that arrive during a run wait for its end, and then run together.
 //
-// No call waits for others to join it. Whenever no call runs, the thread of one of the waiting callers runs all waiting calls that fit
-// together, at once. On the CPU, the bits of a text's result do not depend on its batch, so running together changes only the speed.
+// A call never waits in order that further calls join it. Whenever no call runs, the thread of one of the waiting callers immediately runs
+// all waiting calls that fit into one run. On the CPU, the bits of a text's result do not depend on its batch, so running calls together
+// changes only the speed.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class EncodeQueue {
   std::unique_ptr<Condition> changed_ = std::make_unique<Condition>();
   std::deque<Call*> waiting_;  // the Call objects are on the stacks of the threads in encode()
   std::vector<Call*> running_;
-  std::unique_ptr<Cancel> cancel_;  // stops the run in progress
+  std::unique_ptr<Cancel> cancel_;  // stops the run in progress if it is requested; null if no call runs
   double seconds_per_token_ = 0;
   std::int64_t runs_ = 0;
   const AtFork at_fork_;

@@ -22,27 +22,29 @@
 namespace pumice::engine {
 namespace {
 
-// The stack takes this many bytes of address space. The system provides memory only for the pages that are used.
+// Size in bytes of the stack of a thread that compiles. It takes address space. The system provides memory only for the pages that are
+// used.
 constexpr std::size_t kStack = std::size_t{256} << 20;
-constexpr auto kPoll = std::chrono::milliseconds(20);
-constexpr std::size_t kMessageBytes = 4000;  // maximum length of an error message, in bytes
+constexpr auto kPoll = std::chrono::milliseconds(20);  // time between two checks of a waiting thread for a cancel and for time limits
+constexpr std::size_t kMessageBytes = 4000;            // maximum length of an error message, in bytes
 // The slowest of 1,500 real schemas (MaskBench) compiles in 57 ms. The library cannot be interrupted, so a compilation that takes longer
-// than kMostTime is abandoned and goes on in the background. kMostTime is time of a processor: on a busy machine, any grammar may take long
-// by the clock. A compilation that has not ended within kMostWait by the clock is abandoned, too. At most kMostAtWork compilations run at a
-// time, abandoned ones included, so that slow grammars leave processors to the models. Others wait for their turn.
+// than kMostTime is abandoned and goes on in the background. kMostTime limits processor time, because on a busy machine any grammar may
+// take long in elapsed time. A compilation that has not ended after an elapsed time of kMostWait is abandoned, too. At most kMostAtWork
+// compilations run at a time, abandoned ones included, so that slow grammars leave processors to the models. Further compilations wait.
 constexpr auto kMostTime = std::chrono::seconds(5);
 constexpr auto kMostWait = std::chrono::seconds(60);
 constexpr int kMostAtWork = 2;
-constexpr auto kTurnPoll = std::chrono::milliseconds(2);
-constexpr int kTriedTokens = 2;
-constexpr std::size_t kMostBeginnings = 64;  // one_text() returns -1 for a mask that allows more tokens than this
+constexpr auto kTurnPoll = std::chrono::milliseconds(2);  // time between two attempts of a waiting compilation to begin
+constexpr int kTriedTokens = 2;                           // number of tokens that a new grammar reads as a trial (CompiledGrammar::compile)
+constexpr std::size_t kMostBeginnings = 64;               // one_text() returns -1 for a mask that allows more tokens than this
 
 // Runs a function on a thread with a deep stack. The function calls a library that cannot be interrupted. If the waiting thread gives up,
 // the function goes on in the background and its result is dropped.
 class DeepWork {
  public:
-  // Throws grammar if the function takes more than `most_time` of a processor, grammar_busy if it has not begun and ended within
-  // `most_wait` or if kMostAtWork abandoned functions go on, cancelled, out_of_memory, and what the function throws.
+  // Throws grammar if the function takes more than `most_time` of processor time. Throws grammar_busy if the function has not ended after
+  // an elapsed time of `most_wait`, or if it cannot begin because kMostAtWork abandoned functions still run. Also throws cancelled,
+  // out_of_memory, and what the function throws.
   static void run(std::function<void()> work, const Cancel& cancel, std::chrono::nanoseconds most_time,
                   std::chrono::nanoseconds most_wait) {
     const auto end = std::chrono::steady_clock::now() + most_wait;
@@ -62,7 +64,7 @@ class DeepWork {
       fail(ErrorKind::out_of_memory, "compiling a grammar takes a thread with a stack of ", kStack >> 20,
            " MiB of address space, and the system gives none; raise the limit (ulimit -v), or that of processes (ulimit -u)");
     }
-    handed.release();  // it is the thread's
+    handed.release();  // the new thread owns the object now
     const auto seconds = [](std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); };
     std::unique_lock lock(self->mutex_);
     const auto leave = [&] {
@@ -91,7 +93,8 @@ class DeepWork {
   static void forget_parent() { at_work_ = unseen_ = 0; }
 
  private:
-  // Adds one to at_work_ as soon as it is less than kMostAtWork. There is no mutex, because the child of a fork could find it locked.
+  // Waits until at_work_ is less than kMostAtWork, and adds one to it. Uses no mutex, because the mutex could be locked for ever in the
+  // child of a fork.
   static void await_turn(std::chrono::steady_clock::time_point end, const Cancel& cancel) {
     for (int now = at_work_.load();;) {
       if (now < kMostAtWork) {
@@ -135,16 +138,19 @@ class DeepWork {
   std::function<void()> work_;
   std::mutex mutex_;
   std::condition_variable done_;
-  os::ThreadClock clock_;  // of the function's thread; asked with mutex_ held and before ended_, so the thread is there
+  // Measures the processor time of the function's thread. It is used only with mutex_ held and while ended_ is false, because the thread
+  // still exists then.
+  os::ThreadClock clock_;
   std::exception_ptr failure_;
+  // unseen_here_ is true if the waiting thread has given up, so that this function counts in unseen_.
   bool ended_ = false, unseen_here_ = false;
-  static inline std::atomic<int> at_work_{0};  // functions that run, abandoned ones included
-  static inline std::atomic<int> unseen_{0};   // abandoned functions that run
+  static inline std::atomic<int> at_work_{0};  // number of functions that run, abandoned ones included
+  static inline std::atomic<int> unseen_{0};   // number of abandoned functions that run
 };
 
 // Makes a fork wait until no matcher is in use. A matcher changes while it computes a mask, and the child must not get a half-changed
-// matcher. A mask takes microseconds, 0.2 s at worst. The hooks before a fork run newest first. This object's hook is registered before the
-// hooks of all schedulers, so it runs after theirs. That order is necessary, because schedulers use matchers while they hold their locks.
+// matcher. A mask takes microseconds, and 0.2 s at worst. Before a fork, the hooks of newer objects run first. This object is older than
+// all schedulers, so its hook runs after their hooks. That order is necessary, because schedulers use matchers while they hold their locks.
 class MatchersAtWork {
  public:
   class Scope {
@@ -171,7 +177,7 @@ class MatchersAtWork {
     if (--working_ == 0) idle_.notify_all();
   }
 
-  std::mutex mutex_;  // the forking thread holds it during the fork
+  std::mutex mutex_;  // the forking thread holds this mutex during the fork
   std::condition_variable idle_;
   int working_ = 0;
   const AtFork at_fork_{{.before =
@@ -314,13 +320,13 @@ std::shared_ptr<const CompiledGrammar> CompiledGrammar::compile(std::shared_ptr<
         llguidance::Matcher* matcher = library.new_matcher(&init, job->kind.c_str(), job->source.c_str());
         const std::shared_ptr<const CompiledGrammar> made(new CompiledGrammar(job->tokens, matcher));
         if (library.matcher_is_error(matcher)) fail(ErrorKind::grammar, message_of(library, matcher));
-        // Computes the first mask here, because copies of the matcher then have the results of that work.
+        // Computes the first mask here, so that copies of the matcher contain what the library has cached for it.
         std::vector<std::uint32_t> words(job->tokens->words());
         const std::size_t bytes = words.size() * sizeof(std::uint32_t);
         require(library.matcher_get_mask_byte_size(matcher) == bytes, "llguidance's masks have another size than this vocabulary's");
         if (library.matcher_compute_mask_into(matcher, words.data(), bytes) != 0) fail(ErrorKind::grammar, message_of(library, matcher));
-        // Some grammars exceed the limits of the parser, which reports that only when it reads the first tokens. So a copy of the matcher
-        // reads a few tokens now.
+        // If a grammar exceeds the limits of the parser, the parser may report this only when it reads the first tokens. So a copy of the
+        // matcher reads a few tokens now.
         const CompiledGrammar trial(job->tokens, library.clone_matcher(matcher));
         for (int i = 0; i < kTriedTokens && !library.matcher_is_stopped(trial.matcher_); ++i) {
           const auto word = std::find_if(words.begin(), words.end(), [](std::uint32_t w) { return w != 0; });

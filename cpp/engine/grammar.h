@@ -1,10 +1,10 @@
-// Token filters that make a text follow a grammar. They use llguidance, an Earley parser that works on the bytes of tokens. It computes the
-// set of tokens that may come next in 10 to 60 us on average, for vocabularies of 49,152 to 262,144 tokens.
+// Token filters that make a text follow a grammar. They use llguidance, an Earley parser that works on the bytes of tokens. llguidance
+// takes 10 to 60 us on average to compute which tokens may come next, for vocabularies of 49,152 to 262,144 tokens.
 //
 // Grammars and schemas may come from untrusted sources. llguidance's compiler recurses once for each rule in a chain of rules. On a thread
 // with a stack of 8 MiB, a schema with 2,000 nested levels overflows the stack and ends the process. So compilation runs on a thread with a
-// stack of 256 MiB, and a source has at most 256 KiB, which is too short for a chain that overflows that stack. Masks, copies and frees
-// need no such stack. A compilation that takes more than 5 seconds of a processor is abandoned.
+// stack of 256 MiB, and a source has at most 256 KiB, which is too short for a chain that overflows that stack. Computing masks, and
+// copying and freeing matchers, needs no such stack. A compilation that takes more than 5 seconds of processor time is abandoned.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ namespace pumice::engine {
 
 inline constexpr std::size_t kMostGrammarBytes = 256 << 10;
 
-// A model's vocabulary in the form that grammars need. All grammars of the model share it. It never changes.
+// A model's vocabulary in the form that grammars need. All grammars of a model share one such object, which never changes.
 class GrammarTokens {
  public:
-  // No grammar allows a token without bytes. `eos` holds the tokens that end an answer, at least one. Throws invalid_argument for a
-  // vocabulary that cannot be used, and cancelled if `cancel` is set. After a cancel, the work goes on in its own thread and its result is
-  // dropped.
+  // `bytes` holds the bytes of each token. No grammar allows a token without bytes. `eos` holds the tokens that end an answer, at least
+  // one. Throws invalid_argument for a vocabulary that cannot be used, and cancelled if `cancel` is requested. After a cancel, the work
+  // goes on in its own thread and its result is dropped.
   static std::shared_ptr<const GrammarTokens> make(std::shared_ptr<const llguidance::Library> library,
                                                    std::shared_ptr<const TokenBytes> bytes, std::vector<std::uint32_t> eos,
                                                    const Cancel& cancel);
@@ -57,9 +57,10 @@ class GrammarTokens {
 // A grammar that was compiled for a model's vocabulary. Any thread may call filter().
 class CompiledGrammar {
  public:
-  // Compiles `source`. `kind` is "json", "regex" or "lark". Throws ErrorKind::grammar, with the compiler's message, if the source cannot be
-  // used or takes too long, and grammar_busy if it cannot be compiled now. Throws cancelled if `cancel` is set; the compilation then goes
-  // on in its own thread and its result is dropped. Throws out_of_memory if no thread with a stack of 256 MiB can be started.
+  // Compiles `source`. `kind` is "json", "regex" or "lark". Throws ErrorKind::grammar, with the compiler's message, if the source is
+  // invalid or takes too long to compile, and grammar_busy if the machine is too busy to compile it now. Throws cancelled if `cancel` is
+  // requested; the compilation then goes on in its own thread and its result is dropped. Throws out_of_memory if no thread with a stack of
+  // 256 MiB can be started.
   static std::shared_ptr<const CompiledGrammar> compile(std::shared_ptr<const GrammarTokens> tokens, std::string kind, std::string source,
                                                         const Cancel& cancel);
   ~CompiledGrammar();

@@ -16,7 +16,8 @@ Inspector::Inspector(const PipelineBuilder& builder, std::function<Runtime&(cons
       preparing_(preparing),
       decodes_(builder.description().config.has_head) {}
 
-// Uses the stages of layer_by_layer() for the embedding and for the layers before `layer`.
+// Returns the pipeline that computes the queries and keys of `layer`, and builds it at the first call. Its stages for the embedding and for
+// the layers before `layer` are those of layer_by_layer_().
 const Inspector::Queries& Inspector::queries(std::size_t layer, const Cancel& cancel) const {
   const std::vector<Pipeline::Stage>& layers = layer_by_layer_(cancel).pipeline.stages();
   const std::lock_guard<ProcessLock> lock(preparing_);
@@ -24,7 +25,8 @@ const Inspector::Queries& Inspector::queries(std::size_t layer, const Cancel& ca
   auto end = layers.begin();
   for (std::size_t before = 0; before <= layer; ++end) before += end->unfinished ? 0 : 1;
   std::vector<Pipeline::Stage> body(layers.begin(), end);
-  // The programs are read with the lock held, because it is the lock that tells the child of a fork if another thread was writing them.
+  // Programs must be accessed with this lock held. If the process forks while another thread writes programs, the lock makes the child
+  // throw an error (ProcessLock).
   const model::ModelProgram& program = builder_.programs().queries(layer);
   body.push_back(builder_.stage(builder_.device_of(layer), program, cancel));
   return queries_.emplace(layer, Queries{builder_.of(std::move(body)), program.attend}).first->second;
@@ -115,7 +117,8 @@ std::string Inspector::beyond_f16(std::size_t layer, std::span<const float> rows
   return {};
 }
 
-// The engine's thread calls this too, and computes no other step meanwhile. So a decoder's text is cut to the rows of one step.
+// The engine thread calls this function, too, and computes no step in the meantime. So the text of a decoder is cut to the rows of one
+// step.
 std::string Inspector::where_not_finite(std::span<const std::int32_t> ids, std::span<const std::int32_t> types,
                                         const Cancel& cancel) const noexcept {
   try {
@@ -137,7 +140,7 @@ std::string Inspector::where_not_finite(std::span<const std::int32_t> ids, std::
     };
     run_layers(ids, types, look, cancel);
     if (!where.empty()) return where;
-    if (decodes_ && builder_.programs().kv_format() == KvFormat::f16) {  // without caches no number was rounded to F16
+    if (decodes_ && builder_.programs().kv_format() == KvFormat::f16) {  // run_layers() used no caches, so it rounded no number to F16
       const auto look_at_keys = [&](std::size_t stage, std::span<const float> rows, const Batch& batch, RunSpace& space) {
         if (where.empty()) where = beyond_f16(stage, rows, batch, space, cancel);
       };
@@ -148,7 +151,7 @@ std::string Inspector::where_not_finite(std::span<const std::int32_t> ids, std::
     }
     return str("; computed alone, the rows of its ", cut ? "first " : "", ids.size(), " tokens are finite after each of ", layers,
                " layers");
-  } catch (...) {  // the caller reports the NaN without its place
+  } catch (...) {  // the caller reports the NaN without naming a layer
     return {};
   }
 }

@@ -1,4 +1,4 @@
-// Looks into a model layer by layer: attention weights, hidden states, and where a value is first not finite.
+// Runs a model layer by layer to return attention weights and hidden states, and to find the layer where a value is first not finite.
 #pragma once
 
 #include <cstdint>
@@ -36,23 +36,24 @@ class Inspector {
 
  private:
   // Runs the layers on a text, without caches. Calls look(stage, rows, batch, space) before the first layer (stage 0) and after each layer.
-  // `rows` are the hidden rows there. `look` may use `space` to run other programs on `batch`.
+  // `rows` are the hidden rows at that point. `look` may use `space` to run other programs on `batch`.
   using LookAtLayer = std::function<void(std::size_t stage, std::span<const float> rows, const Batch& batch, RunSpace& space)>;
   void run_layers(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const LookAtLayer& look,
                   const Cancel& cancel) const;
-  // Names a key or value of a layer that is infinite in a cache of F16, or returns "". `rows` are the layer's input.
+  // Returns a description of the first key or value of a layer that becomes infinite when it is rounded to F16, or "" if there is none.
+  // `rows` is the layer's input.
   std::string beyond_f16(std::size_t layer, std::span<const float> rows, const Batch& batch, RunSpace& space, const Cancel& cancel) const;
   struct Queries {
-    Pipeline pipeline;     // ends with what the attention of the layer reads
-    const Attend& attend;  // that attention, in ModelPrograms
+    Pipeline pipeline;     // computes the inputs of the layer's Attend operation: queries, keys and values
+    const Attend& attend;  // the layer's Attend operation; a reference into ModelPrograms
   };
   const Queries& queries(std::size_t layer, const Cancel& cancel) const;
 
   const PipelineBuilder& builder_;
   const std::function<Runtime&(const Cancel&)> layer_by_layer_;
   ProcessLock& preparing_;
-  const bool decodes_;                              // whether the model has a head
-  mutable std::map<std::size_t, Queries> queries_;  // by layer
+  const bool decodes_;                              // true if the model has an output head
+  mutable std::map<std::size_t, Queries> queries_;  // by index of the layer
 };
 
 }  // namespace pumice::engine

@@ -22,7 +22,7 @@ std::shared_ptr<const Library> Library::open(const std::string& path) {
 #define PUMICE_LOOK_UP(name, ...) look_up(library->name, "llg_" #name);
   PUMICE_LLGUIDANCE_FUNCTIONS(PUMICE_LOOK_UP)
 #undef PUMICE_LOOK_UP
-  return library;  // the library is never closed, because threads that compile may outlive everything else
+  return library;  // dlclose() is never called, because threads that compile grammars may outlive all objects
 }
 
 std::string Library::version() const {

@@ -1,14 +1,15 @@
 // The order of the engine's locks. A thread may take a lock only if every lock that it holds has a lower rank (LockRank). So threads cannot
 // wait for each other in a circle. Test builds check the order whenever a lock is taken (PUMICE_CHECK_LOCKS).
 //
-// A thread never holds two locks of the same rank, which would belong to two models. Where a model drafts tokens for another one (Drafter),
-// three rules ensure this. A step runs without the lock of its scheduler. The drafting model's pages are given back without that lock. An
-// object that may hold the last reference to another model is never destroyed under that lock. A fork is the exception: it takes all locks
-// of all objects, newest object first (engine/at_fork.h).
+// A thread never holds two locks of the same rank. Such locks would belong to two models, and this order does not rank models. Three rules
+// ensure this if a smaller model drafts tokens for a larger one (Drafter). First, a step runs without the lock of its scheduler. Second,
+// the smaller model's pages are released without the lock of the larger model's scheduler. Third, an object that may hold the last
+// reference to another model is never destroyed while a scheduler's lock is held. Only a fork holds several locks of a rank, because it
+// takes all locks of all objects, newest object first (engine/at_fork.h).
 //
 // Some locks are not in the list, because no function of the engine is called while they are held. These are the locks of devices (cpu/,
-// vulkan/) and of grammars (engine/grammar.cpp), which come after all listed locks, and the locks of EncodeQueue's callers. The two locks
-// of Model come before all listed locks, because programs are built while they are held.
+// vulkan/), of grammars (engine/grammar.cpp) and of EncodeQueue's callers. The locks of devices and grammars are taken after all listed
+// locks. The two locks of Model are taken before all listed locks, because programs are built while they are held.
 #pragma once
 
 #include <condition_variable>
@@ -22,21 +23,21 @@
 namespace pumice::engine {
 
 enum class LockRank : std::uint8_t {
-  // ForkRegistry: guards the list of objects with hooks, and is held during each fork. A thread that makes or destroys such an object must
-  // hold none of the locks below.
+  // ForkRegistry: guards the list of AtFork objects, and is held during each fork. A thread that makes or destroys an object with an AtFork
+  // member must hold none of the locks below.
   forks,
   scheduler,     // Scheduler: guards requests and sequences between steps
   encode_queue,  // EncodeQueue: guards the calls that wait or run
-  run_spaces,    // RunSpaces: guards the lists of free spaces; a step takes a space without the scheduler's lock
-  pool,          // PagePool: guards the state of pages; comes after `scheduler`, which is held while a scheduler takes pages
-  storage,       // PagePool: guards the bytes of pages; comes after `pool`, which is held while the storage grows
+  run_spaces,    // RunSpaces: guards the lists of free run spaces; a step takes a run space without the scheduler's lock
+  pool,          // PagePool: guards the state of pages; taken while `scheduler` is held, when a scheduler allocates pages
+  storage,       // PagePool: guards the bytes of pages; taken while `pool` is held, when the storage grows
   text,          // TextTask: guards the caller's memory while a step writes to it
-  encode_counts  // EncodeCounts: guards the counts; comes after `encode_queue`, which is held while calls are counted
+  encode_counts  // EncodeCounts: guards the counts; taken while `encode_queue` is held, when calls are counted
 };
 
 #ifdef PUMICE_CHECK_LOCKS
 
-// The locks that the current thread holds. There is one bit for each rank.
+// Records the locks that the current thread holds, as one bit for each rank.
 class LocksHeld {
  public:
   static void take(LockRank rank) {
@@ -50,7 +51,7 @@ class LocksHeld {
     if (!forking) held &= ~(1u << static_cast<int>(rank));
   }
   inline static thread_local std::uint32_t held = 0;
-  inline static thread_local bool forking = false;  // the current thread is running the hooks of a fork
+  inline static thread_local bool forking = false;  // true while the current thread runs the hooks of a fork
 };
 
 template <LockRank rank>

@@ -22,7 +22,7 @@ using model::ModelPrograms;
 using model::Output;
 using model::Role;
 
-// Returns the pooling to use if neither options nor file name one. In a decoder, only the last row has seen the whole text.
+// Returns the pooling to use if neither the options nor the file name one. In a decoder, only the last row has attended to the whole text.
 PoolKind usual_pooling(const model::Description& d) { return d.config.causal() ? PoolKind::last : PoolKind::mean; }
 
 model::Description describe(const std::shared_ptr<const files::ModelFile>& file, const LoadOptions& options) {
@@ -129,7 +129,7 @@ void Model::load(Placement placement, const LoadOptions& options, const Progress
     try {
       weights_.push_back(
           placement_.devices[i].backend->pack(description_.weights, programs[i], here, cancel, placement_.devices[i].expert_bytes));
-    } catch (const Error& error) {  // a backend knows the tensor, but not the file
+    } catch (const Error& error) {  // adds the file to the error, because a backend knows only the tensor
       if (error.kind() != ErrorKind::numeric || !error.file().empty()) throw;
       files::fail_at(error.kind(), file_->path(), "", std::nullopt, error.what());
     }
@@ -242,10 +242,10 @@ Model::ExpertCounts Model::expert_counts() const {
 
 namespace {
 
-// A task, by Task: the output that it computes, the call for it, and which models have it.
+// Describes a task. The index in kTasks is the value of Task.
 struct TaskRow {
-  Output output;
-  const char *call, *needs;
+  Output output;             // what the model's programs compute for the task
+  const char *call, *needs;  // the Python call for the task, and the kind of model that has the task, for error messages
   bool (*is_given)(const model::Description& d);
 };
 constexpr TaskRow kTasks[] = {
@@ -259,7 +259,7 @@ constexpr TaskRow kTasks[] = {
     {Output::classes, "label_tokens()", "a classifier of tokens", [](const model::Description& d) { return d.labels_tokens(); }},
 };
 
-// Returns the call that a model is for, for error messages.
+// Returns the call that fits a model best, for error messages.
 const char* main_call(const model::Description& d) {
   const Task task = d.labels > 0 ? (d.labels_tokens() ? Task::token_labels : Task::labels) : d.config.has_head ? Task::text : Task::vectors;
   return kTasks[static_cast<std::size_t>(task)].call;

@@ -24,14 +24,14 @@
 
 namespace pumice::engine {
 
-// What a model computes of texts.
+// What a model computes for texts.
 enum class Task : std::uint8_t {
-  text,           // how a text goes on: logits, scores and tokens
-  vectors,        // a vector per text; every model has it
-  token_vectors,  // a vector per token; every model has it
-  sparse,         // a logit per text and token of the vocabulary
-  labels,         // the logits of a classifier of texts
-  token_labels,   // the logits of a classifier of tokens
+  text,           // the logits of the next token, with the scores and the generated tokens that follow from them
+  vectors,        // a vector per text; every model has this task
+  token_vectors,  // a vector per token; every model has this task
+  sparse,         // for each text, a logit per token of the vocabulary
+  labels,         // for each text, the logits of a classifier
+  token_labels,   // for each token, the logits of a classifier
 };
 
 class Model {
@@ -40,7 +40,7 @@ class Model {
   // Placement::weights.
   static std::shared_ptr<Model> load(std::shared_ptr<const files::ModelFile> file, const LoadOptions& options, const Progress& progress,
                                      const Cancel& cancel);
-  // Loads the model onto the given devices. Tests pass their own.
+  // Loads the model onto the given devices. Tests pass devices of their own.
   static std::shared_ptr<Model> load_on(const Devices& devices, std::shared_ptr<const files::ModelFile> file, const LoadOptions& options,
                                         const Progress& progress, const Cancel& cancel);
   // Loads the model with its layers divided evenly among the given devices, in order.
@@ -52,12 +52,13 @@ class Model {
   const files::ModelFile& file() const { return *file_; }
   // Returns a number that identifies the contents of the file as they were loaded (engine/fingerprint.h).
   std::uint64_t fingerprint() const { return fingerprint_; }
-  // Returns a text that describes everything else that determines the bits of keys and values: version, options and devices.
+  // Returns a text that describes what, besides the contents of the file, determines the bits of keys and values: version, options and
+  // devices.
   const std::string& made_by() const { return made_by_; }
   // Returns a drafter that guesses this model's tokens with `smaller`. All requests with the same `smaller` share one drafter, so that
   // their sequences are drafted in one batch. The drafter lives as long as any request uses it.
   std::shared_ptr<Drafter> drafter(const std::shared_ptr<Model>& smaller) const;
-  // How often steps found experts that they needed in memory, and how often they read them from the file.
+  // `hits` counts how often a step needed an expert that was in memory, and `reads` how often a step had to read an expert from the file.
   struct ExpertCounts {
     std::uint64_t hits = 0, reads = 0;
   };
@@ -68,14 +69,15 @@ class Model {
 
   Runtime& decoder() const;      // computes logits and scores; throws unsupported_task if the model has no head
   Scheduler& scheduler() const;  // generates tokens with decoder()
-  // Returns what computes a task, which the first call builds if load() has not. Throws unsupported_task if the model does not have it.
+  // Returns the runtime that computes a task. If load() has not built it, the first call builds it. Throws unsupported_task if the model
+  // does not have the task.
   Runtime& runtime(Task task) const;
   EncodeQueue& queue(Task task) const;  // runs small calls of many callers of runtime(task) together; not for Task::text
 
   const Inspector& inspector() const { return *inspector_; }
 
  private:
-  // A pipeline, with the runtime and the encode queue that use it.
+  // A pipeline, and the runtime and the encode queue that use it.
   struct Runner {
     Runner(Pipeline built, PagePool* pages, std::int32_t n_ctx, std::int32_t vocab, std::int32_t types, std::span<const RopeTable> ropes)
         : pipeline(std::move(built)), runtime(pipeline, pages, n_ctx, vocab, types, ropes) {}
@@ -96,18 +98,20 @@ class Model {
   const model::ModelPrograms programs_;
   Placement placement_;
   std::unique_ptr<const StageParts> parts_;
-  std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // by device index
+  std::vector<std::shared_ptr<const DeviceWeights>> weights_;  // packed weights, by index of the device in placement_.devices
   std::unique_ptr<const PipelineBuilder> builder_;
   std::unique_ptr<PagePool> pages_;
   const std::shared_ptr<EncodeCounts> encode_counts_ = std::make_shared<EncodeCounts>();
   mutable ProcessLock preparing_;
-  mutable std::array<std::unique_ptr<Runner>, model::kOutputs> runners_;  // by Output; those of Output::hidden run layer by layer
+  // By Output; null if not built yet. The runner of Output::hidden runs the model layer by layer.
+  mutable std::array<std::unique_ptr<Runner>, model::kOutputs> runners_;
   std::unique_ptr<const Inspector> inspector_;
   std::uint64_t fingerprint_ = 0;
   std::string made_by_;
   mutable ProcessLock drafting_;
   mutable std::weak_ptr<Drafter> drafter_;
-  // The last members, so that the engine's thread, which uses the others (where_not_finite), has ended before any of them is destroyed.
+  // These are the last members, so that they are destroyed first. The engine thread, which uses other members (where_not_finite), has then
+  // ended before those are destroyed.
   std::unique_ptr<Runner> decoder_;
   std::unique_ptr<Scheduler> scheduler_;
 };

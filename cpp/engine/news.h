@@ -29,27 +29,28 @@ class NewsDesk {
 
   // If the request is ready (RequestState::ready), wakes the thread that waits for it, or queues the request for pump().
   void tell(RequestState& request);
-  // Removes and returns the unread news of a request. The news then counts as read, so a sequence that was parked because of too many
-  // unread tokens may go on.
+  // Removes and returns the unread news of a request. The news then counts as read, so that a sequence that was parked because of too many
+  // unread tokens can go on.
   std::vector<News> collect(RequestState& request);
   // Waits until a request has news, wake_pump() is called, or max_ms have passed. Returns the news of all queued requests. Unlocks `lock`
-  // before the queue's references to requests are dropped, because a request may be destroyed then, which must happen without the lock.
+  // before it drops the queue's references to requests, because a request that is destroyed thereby must be destroyed without the lock.
   std::vector<RequestNews> pump(SchedulerLock lock, double max_ms);
   void wake_pump();
-  // Called when a reader has handled its news and comes back for more.
+  // Must be called when a reader has handled its news and asks for more.
   void has_read(NewsReader& reader);
-  // Called before a step. If the device's threads occupy all processors, waits at most 0.5 ms until all readers that were told of news have
-  // handled it.
+  // Must be called before a step. If the device's threads occupy all processors, waits until all readers that were woken have handled their
+  // news, but at most 0.5 ms.
   void let_read(SchedulerLock& lock, const Requests& requests);
-  // Called in the child of a fork. Empties the queue and returns its requests. Destroys nothing, because the fork still holds other locks.
+  // Must be called in the child of a fork. Empties the queue and returns its requests. Destroys no request, because the forking thread
+  // still holds other locks.
   Requests forget_parent();
 
  private:
   WorkSignal& work_;
   const bool crowded_;
-  Requests queue_;            // requests whose news the next call of pump() returns
-  std::int32_t pumping_ = 0;  // threads in pump()
-  bool woken_ = false;
+  Requests queue_;                                                   // requests whose news the next call of pump() returns
+  std::int32_t pumping_ = 0;                                         // number of threads in pump()
+  bool woken_ = false;                                               // true from wake_pump() until pump() has noticed it
   NewsReader reader_;                                                // the thread in pump()
   std::unique_ptr<Condition> told_ = std::make_unique<Condition>();  // wakes the threads in pump()
   std::unique_ptr<Condition> back_ = std::make_unique<Condition>();  // wakes the engine thread in let_read()

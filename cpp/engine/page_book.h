@@ -5,9 +5,9 @@
 // pages can always be evicted leaf by leaf, the least recently used leaf first. This class only does the bookkeeping. PagePool has the lock
 // and the bytes.
 //
-// The pool of a model with recurrent layers also has states. A state is free, or it has holders: sequences, and pages in the tree. A page
-// in the tree may have the state after the last of its ids, so that a text that begins with these ids can continue there. States of pages
-// are evicted by themselves, the least recently used first; the page stays in the tree.
+// The pool of a model with recurrent layers also has states. A state is either free, or it has holders, which are sequences and pages in
+// the tree. A page in the tree may have the state after the last of its ids, so that a text that begins with these ids can continue from
+// there. States can be evicted without their pages, the least recently used state first.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,13 @@ class PageBook {
   std::int64_t free() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t kept() const { return kept_; }
 
-  void reserve(std::int64_t pages);  // allocates memory for the bookkeeping of `pages` pages in all; of the rest only enter() needs memory
-  void add(std::int64_t pages);      // raises size() to `pages`; the new pages are free
-  std::int32_t take();               // takes a free page, which then has one holder; returns -1 if no page is free
-  bool evict();                      // frees the least recently used leaf among the kept pages; returns false if no page is kept
+  // Allocates memory for the bookkeeping of `pages` pages in all. After that, only enter() allocates memory for pages.
+  void reserve(std::int64_t pages);
+  void add(std::int64_t pages);  // raises size() to `pages`; the new pages are free
+  std::int32_t take();           // takes a free page, which then has one holder; returns -1 if no page is free
+  bool evict();                  // frees the least recently used leaf among the kept pages; returns false if no page is kept
   void hold(std::int32_t page);
-  void drop(std::int32_t page);  // removes one holder; a page without a holder is kept if it is in the tree, else free
+  void drop(std::int32_t page);  // removes one holder; a page without holders becomes kept if it is in the tree, else free
 
   // Returns the child of page `parent` whose key has the longest prefix in common with `ids`. If `parent` is -1, searches the first pages
   // of the texts under `root`.
@@ -43,45 +44,46 @@ class PageBook {
   // of `ids`, that child leaves the tree and becomes free, because the new page contains the same tokens.
   void enter(std::int32_t page, std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids);
 
-  // Returns the child of page `parent` (or of `root`, as in longest()) with exactly these ids, or -1.
+  // Returns the child of page `parent` (or of `root`, as in longest()) with exactly these ids, or -1 if there is none.
   std::int32_t find(std::int32_t parent, std::uint64_t root, std::span<const std::int32_t> ids) const {
     return tree_.find(name_of(parent, root), ids);
   }
 
   std::int64_t states() const { return static_cast<std::int64_t>(state_holders_.size()); }
   std::int64_t free_states() const { return static_cast<std::int64_t>(free_states_.size()); }
-  std::int64_t kept_states() const { return static_cast<std::int64_t>(snapshots_.size()); }  // states of pages
+  std::int64_t kept_states() const { return static_cast<std::int64_t>(snapshots_.size()); }  // number of pages that have a state
   void reserve_states(std::int64_t states);
   void add_states(std::int64_t states);  // raises states() to `states`; the new states are free
   std::int32_t take_state();             // takes a free state, which then has one holder; returns -1 if no state is free
-  bool evict_state();                    // takes the least recently used state from its page; returns false if no page has a state
+  bool evict_state();                    // detaches the least recently used state from its page; returns false if no page has a state
   void hold_state(std::int32_t state) { ++state_holders_[static_cast<std::size_t>(state)]; }
-  void drop_state(std::int32_t state);  // removes one holder; a state without a holder is free
-  // Gives a page in the tree the state after its ids, unless it has one already.
+  void drop_state(std::int32_t state);  // removes one holder; a state without holders becomes free
+  // Makes `state` the state after the ids of `page`, which must be in the tree. If the page has a state already, that state stays.
   void attach(std::int32_t page, std::int32_t state);
-  std::int32_t state_of(std::int32_t page) const { return pages_[page].state; }  // -1: the page has none
+  std::int32_t state_of(std::int32_t page) const { return pages_[page].state; }  // returns -1 if the page has no state
   void use_state(std::int32_t page);                                             // marks the page's state as used now
 
-  // Sets the number of holders of page i to holders[i], which must not be more than before. A state keeps the holders in state_holders, and
-  // the pages that have it.
+  // Sets the number of holders of page i to holders[i], which must not be more than before. Sets the number of holders of state i to
+  // state_holders[i], plus one for each page that has this state.
   void hold_only(std::span<const std::int32_t> holders, std::span<const std::int32_t> state_holders);
-  // Computes every count again from the pages, and throws if one of them differs. For tests.
+  // Computes every count again from the pages, and throws if a count differs. For tests.
   void self_check() const;
 
  private:
   struct Page {
     std::int32_t holders = 0;
     std::int32_t children = 0;     // number of children in the tree
-    std::int32_t parent = -1;      // parent page; -1 if it has none
-    std::int32_t tokens = 0;       // number of ids in its key
-    std::uint64_t name = 0;        // unique number by which its children in the tree refer to it; 0 if the page is not in the tree
+    std::int32_t parent = -1;      // parent page in the tree; -1 if the page has none
+    std::int32_t tokens = 0;       // number of ids in the page's key
+    std::uint64_t name = 0;        // unique number by which the page's children in the tree refer to the page; 0 outside of the tree
     std::uint64_t used = 0;        // value of clock_ when the page lost its last holder
-    std::int32_t state = -1;       // the state after its ids; -1 if it has none
+    std::int32_t state = -1;       // the state after the page's ids; -1 if the page has no state
     std::uint64_t state_used = 0;  // value of clock_ when the state was attached or used
     PrefixTree::Entry entry;
   };
-  // Of kept pages without children, those without a state are evicted first: no text continues there. The others follow by last use.
-  using Leaf = std::tuple<bool, std::uint64_t, std::int32_t>;  // has a state, used, page
+  // A kept page without children. Leaves without a state are evicted before leaves with a state. Within each of these two groups, the least
+  // recently used leaf is evicted first. The three elements are: whether the page has a state, Page::used, and the page.
+  using Leaf = std::tuple<bool, std::uint64_t, std::int32_t>;
   Leaf leaf(std::int32_t page) const { return {pages_[page].state >= 0, pages_[page].used, page}; }
   void detach(std::int32_t page);
 

@@ -20,7 +20,7 @@ std::string gib(std::uint64_t bytes) {
 PageTable::~PageTable() {
   try {
     if (pool_) pool_->release(*this);
-  } catch (...) {  // no memory for the bookkeeping; some pages may then never be used again
+  } catch (...) {  // there was no memory for the bookkeeping, so some pages might never be used again
   }
 }
 
@@ -95,8 +95,8 @@ bool PagePool::evict() {
   return true;
 }
 
-// Takes the pages away from the table that has been parked longest. Its pages in the prefix tree become kept and can be evicted, and its
-// other pages become free. Returns false if no table is parked.
+// Takes all pages away from the table that has been parked longest. Pages of the table that are in the prefix tree become kept pages, which
+// can be evicted, and its other pages become free. Returns false if no table is parked.
 bool PagePool::reclaim() {
   if (parked_.empty()) return false;
   PageTable& table = *parked_.begin()->second;
@@ -114,8 +114,8 @@ std::int32_t PagePool::take() {
 }
 
 void PagePool::drop_all(PageTable& table) {
-  // Drops the last page first. The first page then counts as used most recently and is evicted last, because texts share their beginnings
-  // most often.
+  // Drops the last page first. The text's first page then counts as used most recently and is evicted last. It is the most useful page,
+  // because texts share their beginnings most often.
   while (!table.pages_.empty()) {
     book_.drop(table.pages_.back());
     table.pages_.pop_back();
@@ -149,14 +149,14 @@ std::int32_t PagePool::take_state() {
   return book_.take_state();
 }
 
-// A state for a snapshot: no sequence gives up its own for it.
+// Takes a state for a snapshot. Unlike take_state(), this function reclaims no parked table if no other state is left, but returns -1.
 std::int32_t PagePool::spare_state() {
   while (book_.free_states() == 0)
     if (!grow_states() && !book_.evict_state()) return -1;
   return book_.take_state();
 }
 
-// Brings a table to so many fresh states, if it can.
+// Adds or drops fresh states until the table has `states` of them. Returns false if the pool has too few states.
 bool PagePool::fill_states(PageTable& table, std::int64_t states) {
   for (; static_cast<std::int64_t>(table.fresh_.size()) > states; table.fresh_.pop_back()) book_.drop_state(table.fresh_.back());
   while (has_states() && static_cast<std::int64_t>(table.fresh_.size()) < states) {
@@ -184,7 +184,7 @@ void PagePool::drop_states(PageTable& table) {
 void PagePool::plan_snapshots(PageTable& table, std::span<const std::int64_t> tokens) {
   if (!has_states() || (tokens.empty() && table.snapshots_.empty())) return;
   const std::lock_guard lock(mutex_);
-  drop_snapshots(table);  // those of a step that failed
+  drop_snapshots(table);  // if the last step failed, its snapshots are still in the table
   table.snapshots_.reserve(tokens.size());
   for (const std::int64_t after : tokens) {
     const std::int32_t state = spare_state();
@@ -210,7 +210,7 @@ void PagePool::keep_state(PageTable& table, std::int64_t tokens) {
   book_.attach(table.pages_[static_cast<std::size_t>(tokens / kPageTokens) - 1], table.state_);
 }
 
-// Adds pages to a table until it has `pages` pages. Returns false, and leaves the table as it was, if there is no room.
+// Adds pages to a table until it has `pages` pages. If there are too few pages, returns false and leaves the table as it was.
 bool PagePool::fill(PageTable& table, std::int64_t pages) {
   const std::size_t had = table.pages_.size();
   table.pages_.reserve(static_cast<std::size_t>(std::max<std::int64_t>(pages, 0)));
@@ -251,7 +251,8 @@ PagePool::Found PagePool::find(std::span<const std::int32_t> ids, std::uint64_t 
   return found;
 }
 
-// Reduces `found` to the last page that has a state and whose positions all belong to the text.
+// Shortens `found` so that it ends with the last page that has a state and whose ids all belong to the text. Only from there can a text of
+// a model with states continue.
 void PagePool::find_state(Found& found, std::span<const std::int32_t> ids, std::uint64_t root) const {
   found.partial = -1;
   found.partial_tokens = 0;
@@ -299,7 +300,7 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
     drop_all(table);
     return std::nullopt;
   }
-  if (found.partial >= 0) book_.hold(found.partial);  // so that it is not evicted before it is copied
+  if (found.partial >= 0) book_.hold(found.partial);  // so that this page is not evicted before it is copied
   bool enough = false;
   try {
     enough = fill(table, needed) && fill_states(table, 1);
@@ -307,9 +308,9 @@ std::optional<std::int32_t> PagePool::acquire(PageTable& table, std::span<const 
     if (found.partial >= 0) book_.drop(found.partial);
     throw;
   }
-  if (!enough && found.partial >= 0) {  // with a tiny budget, the page to copy may be the only page left to take; then nothing is copied
+  if (!enough && found.partial >= 0) {  // with a tiny budget, found.partial may be the only page left to take, so it is not copied
     book_.drop(found.partial);
-    if (has_states()) {  // the text cannot continue behind the full pages, so it is computed from its begin
+    if (has_states()) {  // the full pages end without a state, so the whole text is computed
       drop_all(table);
       found.used = 0;
     }
@@ -421,13 +422,13 @@ void PagePool::release(PageTable& table, std::span<const std::int32_t> computed)
   table.parked_ = 0;
   try {
     if (!table.pages_.empty()) publish_ended(table, computed);
-  } catch (const std::bad_alloc&) {  // other texts do not find these pages then
+  } catch (const std::bad_alloc&) {  // these pages do not enter the prefix tree, so other texts cannot share them
   }
   drop_all(table);
   table.lost_ = false;
 }
 
-// Enters the pages of a text that has ended into the tree.
+// Enters the pages of a text that has ended into the prefix tree, including the partly filled last page.
 void PagePool::publish_ended(PageTable& table, std::span<const std::int32_t> computed) {
   publish_full(table, computed);
   const std::size_t full = computed.size() / kPageTokens;
@@ -441,8 +442,8 @@ void PagePool::publish_ended(PageTable& table, std::span<const std::int32_t> com
   }
 }
 
-// Leaves the state after a table's computed tokens in the tree. `rest` are those of them that do not fill a page. Their page enters the
-// tree with the state, unless an equal page is there.
+// Leaves the state after a table's computed tokens in the tree. `rest` holds the last of these tokens, which do not fill a page. Their page
+// enters the tree together with the state. If the tree has an equal page already, only the state is attached to that page.
 void PagePool::keep_end(PageTable& table, std::span<const std::int32_t> rest) {
   const auto full = static_cast<std::size_t>(table.published_);
   const std::int32_t last = full == 0 ? -1 : table.pages_[full - 1];
@@ -522,8 +523,8 @@ void PagePool::forget_parent() {
   book_.hold_only(holders, states);
 }
 
-// Returns true, in the child of a fork, for the table of a sequence that ran in the parent. forget_parent() has given the table's pages
-// back already, so this function only empties the table.
+// Returns true in the child of a fork if the table belongs to a sequence that ran in the parent. forget_parent() has released the table's
+// pages already, so this function only empties the table.
 bool PagePool::left_behind(PageTable& table) const {
   if (table.process_ == process_) return false;
   table.pages_.clear();

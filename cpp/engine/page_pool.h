@@ -6,12 +6,12 @@
 // page gets a copy of it. Storage grows in steps up to the byte budget. After that, kept pages are evicted.
 //
 // Thread-safe. The lock is held for bookkeeping and growth, never while a device computes. In the child of a fork(), kept pages and parked
-// tables stay as they were. All other tables lose their pages in the child. Those pages that are in the prefix tree become kept, and the
-// rest become free.
+// tables stay as they were. All other tables lose their pages in the child. Pages of such a table that are in the prefix tree become kept
+// pages, and its other pages become free.
 //
-// Models with recurrent layers also have states. A table has the state after its computed tokens and fresh ones, which the next step
-// writes; a state that was written never changes. A text can only continue where a state is known. So acquire() finds no more tokens than
-// up to the last page of the tree that has a state, and steps leave states at some page ends (snapshots).
+// Models with recurrent layers also have states. A table has the state after its computed tokens, and fresh states, which the next step
+// writes. A state that was written never changes. A text can continue only from a position whose state is known. So acquire() finds tokens
+// only up to the last page that has a state, and steps leave states at some page ends (snapshots).
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ namespace pumice::engine {
 
 class PagePool;
 
-// The pages of one sequence. PagePool fills the table, and the table's destructor gives the pages back. Only one thread at a time may use a
+// The pages of one sequence. PagePool fills the table, and the table's destructor releases the pages. Only one thread at a time may use a
 // table.
 class PageTable {
  public:
@@ -42,26 +42,27 @@ class PageTable {
   ~PageTable();
   std::span<const std::int32_t> pages() const { return pages_; }
 
-  // Of a model with states. The state after the table's computed tokens; -1 if none is computed.
+  // Returns the state after the table's computed tokens, or -1 if no token is computed or the model has no states.
   std::int32_t state() const { return state_; }
-  // States that the next step may write: after its last row, or after its last id and after each guess.
+  // Returns the states that the next step writes: the state after the step's last row, or, in a step with guesses, the states after the
+  // sequence's last id and after each guess.
   std::span<const std::int32_t> fresh() const { return fresh_; }
   struct Snapshot {
-    std::int64_t tokens;  // how many tokens of the text the state comes after: whole pages
+    std::int64_t tokens;  // the state follows after this many tokens of the text, which fill whole pages
     std::int32_t state;
   };
-  // States that the next step writes for the prefix tree, ascending by tokens.
+  // Returns the states that the next step writes for the prefix tree, ascending by tokens.
   std::span<const Snapshot> snapshots() const { return snapshots_; }
-  // How many tokens the prefix tree knew of the text when the pages were acquired; the sequence could not continue there for lack of a
-  // state if it computes some of them again.
+  // Returns how many of the text's tokens, in full pages, were in the prefix tree when the pages were acquired. In a model with states, the
+  // sequence may have to compute some of them again, because the tree has states only at some positions.
   std::int64_t known() const { return known_; }
 
  private:
   friend class PagePool;
   PagePool* pool_ = nullptr;
   std::vector<std::int32_t> pages_;
-  std::uint64_t root_ = 0;      // root of the prefix tree for its pages (PrefixTree::root)
-  std::int32_t published_ = 0;  // how many of the first pages are in the tree; the other pages belong to this table alone
+  std::uint64_t root_ = 0;      // root under which the pages are in the prefix tree (PrefixTree::root)
+  std::int32_t published_ = 0;  // how many pages, from the first on, are in the prefix tree; only this table holds the other pages
   std::uint64_t parked_ = 0;    // key in PagePool::parked_; 0 if the table is not parked
   std::uint64_t process_ = 0;   // value of PagePool::process_ when the table was filled
   bool lost_ = false;           // true if the pages were reclaimed while the table was parked
@@ -84,44 +85,47 @@ class PagePool {
 
   CacheSet& caches() { return caches_; }
   std::int64_t max_tokens() const;  // maximum number of tokens of one sequence within the budget
-  // Throws out_of_memory if the pool can never hold a sequence of `tokens` tokens. The message contains the numbers.
+  // Throws out_of_memory if the pool can never hold a sequence of `tokens` tokens. The message says how much such a sequence needs and how
+  // much the budget holds.
   void check_fits(std::int64_t tokens) const;
 
-  // Gives an empty table pages for all of `ids`. Pages that are in the prefix tree are shared. Returns how many of the first ids are
-  // already computed: at most `sharable`, and fewer than ids.size(), so that the last id is computed and yields logits. `spare` is the
-  // number of pages that must be left over. `stage` is the stage of the text's rope (Runtime::rope_stage); only texts of the same stage
-  // share pages. Returns nullopt and changes nothing if there is no room now.
+  // Allocates pages for all of `ids` in an empty table. Pages that are in the prefix tree are shared. Returns how many ids, from the first
+  // on, are already computed. This number is at most `sharable`, and less than ids.size(), so that the last id is computed and yields
+  // logits. `spare` is the number of pages that must be left for other sequences. `stage` is the stage of the text's rope
+  // (Runtime::rope_stage), because only texts of the same stage share pages. If there are too few pages now, returns nullopt and leaves the
+  // table empty.
   std::optional<std::int32_t> acquire(PageTable& table, std::span<const std::int32_t> ids, std::int64_t sharable = kAll,
                                       std::int64_t spare = 0, std::int64_t stage = 0);
   static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
   // Returns how many computed tokens acquire() would find for `ids` if it were called now.
   std::int32_t cached_tokens(std::span<const std::int32_t> ids, std::int64_t stage = 0) const;
-  // Adds pages to the table until it has enough for `tokens` tokens in all, and brings it to `states` fresh states. Returns false, and adds
-  // no pages, if there is no room now.
+  // Adds pages to the table until they suffice for `tokens` tokens in all, and adds or drops fresh states until there are `states` of them.
+  // If there are too few pages or states now, returns false and adds no pages.
   bool extend(PageTable& table, std::int64_t tokens, std::int64_t states = 1);
-  // Shares the first `tokens` tokens of `from`, which must all be computed, with the empty table `to`. Full pages are shared; a partly
-  // filled last page is copied. Returns false if there is no room for the copy.
+  // Fills the empty table `to` with the first `tokens` tokens of `from`, which must all be computed. Full pages are shared, and a partly
+  // filled last page is copied. Returns false if there is no page for the copy.
   bool fork(const PageTable& from, std::int32_t tokens, PageTable& to);
   // Enters the table's new full pages into the prefix tree. `computed` holds the ids whose keys and values are in the table. If another
   // sequence has entered an equal page in the meantime, the table takes that page in place of its own. Both pages contain the same bits,
   // because equal texts have equal keys and values.
   void publish(PageTable& table, std::span<const std::int32_t> computed);
-  // The next three do nothing in a model without states.
-  // Before a step: takes states for snapshots after each of these numbers of tokens (ascending, whole pages), as long as there is room.
+  // The next three functions do nothing in a model without states.
+  // Must be called before a step. Takes a state for a snapshot after each of these numbers of tokens, until no state is left. The numbers
+  // must be ascending and fill whole pages.
   void plan_snapshots(PageTable& table, std::span<const std::int64_t> tokens);
-  // After a step: the first of fresh() is the state after the table's computed tokens from now on, and no longer fresh.
+  // Must be called after a step. Removes the first state from fresh() and makes it state(), the state after the table's computed tokens.
   void advance(PageTable& table);
-  // Leaves the table's state in the prefix tree. It is the state after `tokens` tokens: whole pages, which are published.
+  // Leaves the table's state in the prefix tree. It must be the state after `tokens` tokens, which must fill published pages.
   void keep_state(PageTable& table, std::int64_t tokens);
 
-  // Empties a table. Its pages with the `computed` ids, and its state, are kept as long as there is room.
+  // Empties a table. Its pages with the `computed` ids, and its state, stay in the prefix tree until they are evicted.
   void release(PageTable& table, std::span<const std::int32_t> computed);
   void release(PageTable& table) { release(table, {}); }
 
   // read() copies the keys and values of a table's pages, beginning with page index `first`, to `out` as bytes (CacheSet::read_pages).
-  // write() copies such bytes back to the pages. Both serve to save and load prefix files. write() may only write pages that are not
-  // published, which are those with an index of unpublished() or more. read_state() and write_state() do the same for the state after the
-  // table's tokens (CacheSet::read_state).
+  // write() copies such bytes back to the pages. Both are used to save and load prefix files. write() may only write pages that are not
+  // published, which have an index of unpublished() or more. read_state() and write_state() do the same for the state after the table's
+  // tokens (CacheSet::read_state).
   void read(const PageTable& table, std::size_t first, std::span<std::uint8_t> out);
   void write(PageTable& table, std::size_t first, std::span<const std::uint8_t> in);
   static std::size_t unpublished(const PageTable& table) { return static_cast<std::size_t>(table.published_); }
@@ -131,21 +135,21 @@ class PagePool {
   std::uint64_t state_bytes() const { return units_.state_bytes; }
   bool has_states() const { return units_.state_bytes > 0; }
 
-  // A sequence that sits out parks its table. The pages of a parked table are reclaimed if there is no other room, so such a sequence never
-  // blocks another one. unpark() returns false if the pages were reclaimed. The table is then empty, and the sequence must be computed
-  // again.
+  // park() must be called for a sequence that takes part in no further step for now. The pages of a parked table are reclaimed if the pool
+  // has no other pages, so that such a sequence never blocks another one. unpark() returns false if the pages were reclaimed. The table is
+  // then empty, and the sequence must be computed again.
   void park(PageTable& table);
   bool unpark(PageTable& table);
 
   void count_prompt(std::int64_t tokens, std::int64_t reused);
   Stats stats() const;
-  // Computes every count again from the pages, and throws if one of them differs. For tests.
+  // Computes every count again from the pages, and throws if a count differs. For tests.
   void self_check() const;
 
  private:
   // The caller holds mutex_ in all of these functions except copy().
-  std::int32_t take();        // takes a page, which then has one holder; returns -1 if there is no room
-  std::int32_t take_state();  // the same for a state
+  std::int32_t take();        // takes a page, which then has one holder; returns -1 if there is no page left
+  std::int32_t take_state();  // takes a state, which then has one holder; returns -1 if there is no state left
   bool grow();
   bool grow_states();
   std::int32_t spare_state();
@@ -154,11 +158,11 @@ class PagePool {
   void drop_snapshots(PageTable& table);
   void keep_end(PageTable& table, std::span<const std::int32_t> rest);
   struct Found {
-    std::vector<std::int32_t> pages;  // full pages at the text's begin
-    std::size_t used = 0;             // how many of them the text continues behind
-    std::int32_t partial = -1;        // a partly filled page that comes after them, or -1
-    std::int32_t partial_tokens = 0;  // how many of its tokens belong to the text
-    std::int32_t state_page = -1;     // the page whose state the text continues from; -1: none
+    std::vector<std::int32_t> pages;  // full pages in the tree that the text begins with
+    std::size_t used = 0;             // how many of `pages` need not be computed again
+    std::int32_t partial = -1;        // a page behind the used pages of which the text shares only the first tokens; -1 if there is none
+    std::int32_t partial_tokens = 0;  // number of tokens of `partial` that belong to the text
+    std::int32_t state_page = -1;     // the page from whose state the text continues; -1 if there is none
     std::int32_t tokens() const { return static_cast<std::int32_t>(used) * kPageTokens + partial_tokens; }
   };
   Found find(std::span<const std::int32_t> ids, std::uint64_t root) const;
@@ -176,13 +180,13 @@ class PagePool {
 
   CacheSet caches_;
   const CacheUnits units_;
-  // Maximum numbers of pages and of states; each falls to the existing number if the device refuses to allocate more.
+  // Maximum numbers of pages and of states. If the device refuses to allocate more, the maximum falls to the number that exists.
   std::int64_t budget_pages_, budget_states_;
 
   mutable OrderedMutex<LockRank::pool> mutex_;
   OrderedMutex<LockRank::storage> storage_mutex_;  // held while page contents are copied and while the storage grows
   PageBook book_;
-  std::map<std::uint64_t, PageTable*> parked_;  // by PageTable::parked_, so the table that was parked longest ago comes first
+  std::map<std::uint64_t, PageTable*> parked_;  // parked tables by PageTable::parked_, so that the table parked longest ago comes first
   std::uint64_t parkings_ = 0;                  // how many times a table was parked so far
   std::uint64_t process_ = 1;                   // increased by one in each child of a fork
   Stats counts_;

@@ -93,7 +93,7 @@ void Pipeline::body(RunSpace& space, CacheSet* caches, const Batch& batch, std::
   for (std::size_t i = 0; i < body_.size(); ++i) {
     const Stage& stage = body_[i];
     Io io{.in = hidden, .out = out};
-    if (i + 1 < body_.size()) {  // the next stage gets all rows of the batch, not only the selected ones
+    if (i + 1 < body_.size()) {  // the next stage needs all rows of the batch, not only the selected rows
       std::vector<float>& border = space.borders[i % 2];
       border.resize(static_cast<std::size_t>(batch.rows) * static_cast<std::size_t>(stage.output_width));
       io.out = border;

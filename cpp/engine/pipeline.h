@@ -41,7 +41,7 @@ class CacheSet {
   std::vector<std::unique_ptr<CacheStore>> stores_;  // one per body stage
 };
 
-// The memory that one run needs: a workspace for each device, and buffers for the hidden rows between stages. Later runs reuse it.
+// The memory that one run needs: a workspace for each device, and buffers for the hidden rows between stages. Later runs reuse the memory.
 struct RunSpace {
   std::vector<std::unique_ptr<Workspace>> workspaces;  // one per backend, indexed by Stage::backend_index
   std::vector<float> borders[2];                       // hidden rows between stages: each stage reads one buffer and writes the other
@@ -55,23 +55,24 @@ class Pipeline {
     std::shared_ptr<const Executable> executable;
     std::int32_t input_width = 0;   // floats per row; 0 if the input is ids
     std::int32_t output_width = 0;  // floats per row
-    std::int32_t ranks = 0;         // of Top: how many logits it ranks faster than the host finds them (Backend::ranks)
-    bool unfinished = false;        // the next stage runs the rest of the same layers, so the output rows are not hidden rows
+    std::int32_t ranks = 0;         // Backend::ranks() if the stage runs Pipeline::top(), otherwise 0
+    bool unfinished = false;        // true if the next stage runs the rest of the same layers, so that the output rows are not hidden rows
   };
-  // The programs of a draft head (model::Config::draft) or of an assistant (model/assistant.h). Its layers have one for ids that follow a
-  // row of the body, and one for its own guesses.
+  // The programs of a draft head (model::Config::draft) or of an assistant (model/assistant.h). `first` runs the layers for an id that was
+  // chosen from the body's row. `next` runs the layers for an id that was guessed. `logits` computes the logits of their output rows.
   struct Draft {
     Stage first, next, logits;
-    // An assistant's: it stores nothing, and all guesses of a step have the position of the sequence's last id. If false, each guess has
-    // the position after the one before, and stores its keys and values.
+    // True for an assistant, which stores no keys and values. All its guesses in a step have the position of the sequence's last id. If
+    // false, the position of each guess is one more than that of the guess before, and the draft head stores keys and values for each
+    // guess.
     bool fixed = false;
   };
   Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top);
   Pipeline(std::vector<std::shared_ptr<Backend>> backends, std::vector<Stage> body, Stage head, Stage log_probs, Stage top, Draft draft);
 
   const std::vector<Stage>& stages() const { return body_; }
-  std::int32_t hidden_size() const { return hidden_size_; }  // columns of body()'s rows
-  std::int32_t vocab_size() const { return vocab_size_; }    // columns of head()'s rows; 0 without a head
+  std::int32_t hidden_size() const { return hidden_size_; }  // number of columns in the rows of body()
+  std::int32_t vocab_size() const { return vocab_size_; }    // number of columns in the rows of head(); 0 if there is no head
 
   // Returns the device with the fewest workers. A solo run needs one worker of each device, so the number of this device's workers limits
   // how many solo runs can go on at the same time.
@@ -82,30 +83,31 @@ class Pipeline {
 
   std::unique_ptr<RunSpace> make_space(Crew crew) const;
 
-  // Runs the body and writes rows of hidden_size() floats to `out`: in a decoder one row for each entry of batch.selected, in an encoder
-  // one pooled row for each segment (or one row for each token, if the body does not pool). `look` is called with the output rows of each
-  // stage that finishes its layers, and with the number of such stages before it.
+  // Runs the body and writes rows of hidden_size() floats to `out`. A decoder writes one row for each entry of batch.selected. An encoder
+  // writes one pooled row for each segment, or one row for each token if the body does not pool. After each stage that finishes its layers,
+  // `look` is called with the number of such stages before it and with the stage's output rows.
   using Look = std::function<void(std::size_t stage, std::span<const float> rows)>;
   void body(RunSpace& space, CacheSet* caches, const Batch& batch, std::span<float> out, const Cancel& cancel, const Look& look = {}) const;
   // Computes the logits of each hidden row. `logits` has the shape rows x vocab_size().
   void head(RunSpace& space, std::span<const float> hidden, std::span<float> logits, const Cancel& cancel) const;
   // For each hidden row, top() computes the largest logits among the ids that `lists` allows, and the logits of the ids that `lists` names
-  // as reported (Top in core/ops.h). `out` has the shape rows x top_columns(). Where more logits are wanted than ranks(), head() is as fast
-  // or faster. If ranks() is 0, there is no top().
+  // as reported (Top in core/ops.h). `out` has the shape rows x top_columns(). If the caller needs more than the ranks() largest logits,
+  // head() is as fast or faster. If ranks() is 0, top() must not be called.
   std::int32_t ranks() const { return top_.ranks; }
   std::int32_t top_columns() const { return top_.output_width; }
   void top(RunSpace& space, std::span<const float> hidden, const Batch& lists, std::span<float> out, const Cancel& cancel) const;
-  // Runs the layers of the draft head or the assistant on the last stage's device. Row i of `out` follows from batch.ids[i] and from row i
-  // of `in`: the body's hidden row of the position before or, if `after_trunk` is false, the row of this function that guessed the id. A
-  // draft head writes to the pages of the batch's segments, in the cache that only it reads. draft_logits() computes the logits of the
-  // rows.
+  // Runs the layers of the draft head or the assistant on the last stage's device. Row i of `out` is computed from batch.ids[i] and from
+  // row i of `in`. If `after_trunk` is true, row i of `in` is the body's hidden row of the position before. If it is false, row i of `in`
+  // is the output row of this function from which the id was guessed. A draft head stores keys and values in the pages of the batch's
+  // segments, in a cache that only the draft head reads. draft_logits() computes the logits of the output rows.
   bool drafts() const { return draft_.first.executable != nullptr; }
   bool drafts_from_one_position() const { return draft_.fixed; }
-  std::int32_t draft_width() const { return draft_.logits.input_width; }  // columns of draft()'s rows
+  std::int32_t draft_width() const { return draft_.logits.input_width; }  // number of columns in the output rows of draft()
   void draft(RunSpace& space, CacheSet& caches, const Batch& batch, bool after_trunk, std::span<const float> in, std::span<float> out,
              const Cancel& cancel) const;
   void draft_logits(RunSpace& space, std::span<const float> rows, std::span<float> logits, const Cancel& cancel) const;
-  // Computes for each i the log-probability of token targets[i] under the logits of hidden row i, without an array of rows x vocabulary.
+  // Computes for each i the log-probability of token targets[i] under the logits of hidden row i. Needs no memory for the logits of all
+  // rows.
   void log_probs(RunSpace& space, std::span<const float> hidden, std::span<const std::int32_t> targets, std::span<float> out,
                  const Cancel& cancel) const;
 

@@ -17,8 +17,9 @@ std::array<const ModelProgram*, 3> side_programs(const ModelPrograms& programs, 
   return {&programs.side(side, last.first, true), &programs.side(side, last.first, false), &programs.side_logits(side)};
 }
 
-// Returns the program of the draft head's layer for the store of `shares`, the last part of the body. That part's last cache is the
-// layer's, and it has fewer caches than the body if the body is cut into parts.
+// Returns the program `draft` of the draft head's layer, changed to use the caches of `shares`, which is the last part of the last stage.
+// The last cache of this part belongs to the draft head. If the stage is cut into parts, this part has fewer caches than the stage, so the
+// cache ids of `draft` must change.
 ModelProgram with_last_cache(ModelProgram draft, const Program& shares) {
   draft.program.caches = shares.caches;
   const auto last = static_cast<CacheId>(shares.caches.size() - 1);

@@ -1,4 +1,4 @@
-// Builds pipelines: prepares a model's programs on the devices of its placement.
+// Builds pipelines by preparing a model's programs on the devices of its placement.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,13 @@ namespace pumice::engine {
 struct PlacedProgram {
   std::size_t device;
   const Program* program;
-  bool at_load;  // whether load() prepares it; the others are prepared by the first call that needs them
+  bool at_load;  // true if load() prepares the program; if false, the first call that needs the program prepares it
 };
-// Returns all programs for which weights are packed: the stages of the body, and what follows the layers on the last device.
+// Returns all programs for which weights are packed. These are the stages of the body, and the programs behind the layers on the last
+// device, such as the head.
 std::vector<PlacedProgram> placed_programs(const model::ModelPrograms& programs, const Placement& placement, const StageParts& parts);
 
-// Returns the output that load() prepares: selected rows for the head of a decoder, pooled rows for an encoder.
+// Returns the output that load() prepares, which is Output::selected for a decoder with a head and Output::pooled for an encoder.
 model::Output main_output(const model::Description& description);
 
 // The arguments must outlive this object.
@@ -41,15 +42,15 @@ class PipelineBuilder {
   const Placement& placement() const { return placement_; }
 
  private:
-  // Appends to `to` one stage for each part of `program`. `device` runs the parts that are not experts elsewhere.
+  // Appends to `to` one stage for each part of `program`. `device` runs all parts except experts that are placed on another device.
   void add_stages(std::vector<Pipeline::Stage>& to, std::size_t device, const model::ModelProgram& program, const Cancel& cancel) const;
 
   const model::ModelPrograms& programs_;
   const Placement& placement_;
   const StageParts& parts_;
-  const std::vector<std::shared_ptr<const DeviceWeights>>& weights_;  // by device index
+  const std::vector<std::shared_ptr<const DeviceWeights>>& weights_;  // by index in Placement::devices
   const Compute compute_;
-  std::vector<std::shared_ptr<Backend>> backends_;  // by device index
+  std::vector<std::shared_ptr<Backend>> backends_;  // by index in Placement::devices
 };
 
 }  // namespace pumice::engine

@@ -13,7 +13,7 @@ namespace {
 
 using model::ModelPrograms;
 
-// Returns a placement with what is known before any layer is placed.
+// Returns a placement without layers, in which n_ctx and the notes about the model are set.
 Placement begun(const ModelPrograms& programs, const LoadOptions& options) {
   const model::Description& d = programs.description();
   Placement p{.n_ctx = options.n_ctx.value_or(d.config.n_ctx), .notes = d.notes, .incomplete = d.incomplete};
@@ -25,8 +25,8 @@ std::string experts_asked(const LoadOptions& options) {
   return options.gpu_experts.value_or(0) == kAllLayers ? "\"all\"" : str(options.gpu_experts.value_or(0));
 }
 
-// Returns the layers that gpu_layers= asks for in all, or nothing for "auto". Throws invalid_argument if the model has not so many, or if
-// gpu_layers=[...] does not have a number for each GPU.
+// Returns the number of layers that gpu_layers= requests on all GPUs together, or nothing for "auto". Throws invalid_argument if the model
+// has fewer layers, or if gpu_layers=[...] does not have one number for each GPU.
 std::optional<std::size_t> layers_asked(const LoadOptions& options, std::size_t layers, std::size_t gpus) {
   const std::string asked = options.layers_text();
   if (!options.gpu_layers_each.empty()) {
@@ -72,7 +72,7 @@ class Placer {
     finish(fill_.pages(split));
   }
 
-  // Places the layers evenly. No layer is placed for a reason, so there is none to be told.
+  // Places the layers evenly. Does not report why a layer is on its device.
   void place_evenly() {
     const Split split = evenly(costs_);
     for (const Share& share : split) add_whole(share);
@@ -107,7 +107,7 @@ class Placer {
     report_.add_stage(share);
   }
 
-  // Adds the host with its own layers and the experts of others.
+  // Adds the CPU, with the layers that are on it and with the experts of layers that are on GPUs.
   void add_host(const Split& split) {
     const Place& host = costs_.places()[kHost];
     Cost all = costs_.stage(kHost, 0, fill_.border(split), 0);
@@ -140,7 +140,7 @@ class Placer {
   Placement& p_;
   const Fill fill_;
   Report report_;
-  bool can_read_experts_ = false;  // whether a device that can read experts from the file has some
+  bool can_read_experts_ = false;  // true if experts are on a device that can read experts from the file when they are needed
 };
 
 }  // namespace

@@ -1,9 +1,9 @@
 // Decides which layer runs on which device, and how much memory that takes. The placement is computed from metadata alone, printed by
 // plan() and summary(), and checked before a load.
 //
-// A GPU gets the last N layers and the head, so that hidden rows cross between devices only once. The embedding is on the same device as
-// layer 0. The experts of a mixture may stay on the CPU while the rest of their layer is on the GPU: they are most of the weights, and a
-// token reads few of them. Rows then cross twice in each such layer.
+// A GPU gets the last N layers and the head, so that hidden rows are copied between devices only once. The embedding is on the same device
+// as layer 0. The experts of a mixture may stay on the CPU while the rest of their layer is on the GPU. This is useful because experts are
+// most of the weights and each token needs only a few of them. In each such layer, rows are copied twice between the devices.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ struct PlacementRow {
   std::uint64_t kv = 0;       // bytes of the keys and values of one sequence of n_ctx positions
   std::uint64_t state = 0;    // bytes of one state of recurrent layers
   std::string formats;        // formats of the weights, for example "Q4_K, Q6_K"
-  std::string why;            // why this part is not on the GPU; empty if it is on the GPU, or if there is no GPU
+  std::string why;            // why this part of the model is not on a GPU; empty if it is on a GPU, or if there is no GPU
 };
 
-// Layers [first, last) on one device.
+// A stage: the layers first, ..., last - 1 on one device.
 struct StagePlan {
   std::size_t device;  // index into Placement::devices
   std::size_t first, last;
@@ -41,10 +41,10 @@ struct StagePlan {
 struct PlacedDevice {
   std::shared_ptr<Backend> backend;
   std::string id, name;
-  std::uint64_t weights = 0, scratch = 0, kv_page = 0, state = 0;  // bytes
-  std::uint64_t memory_free = 0;                                   // bytes, before the model is loaded
-  std::uint64_t expert_bytes = kAllExperts;                        // as in Backend::pack(); included in `weights` unless it is kAllExperts
-  bool in_host_memory = true;                                      // the device uses the machine's memory, which other devices may use too
+  std::uint64_t weights = 0, scratch = 0, kv_page = 0, state = 0;  // in bytes; kv_page is per cache page, and `state` per state
+  std::uint64_t memory_free = 0;                                   // free bytes before the model is loaded
+  std::uint64_t expert_bytes = kAllExperts;                        // maximum bytes of experts in memory (Backend::pack())
+  bool in_host_memory = true;  // true if the device uses the machine's memory, which other devices may use too
 };
 
 struct Placement {
@@ -52,9 +52,10 @@ struct Placement {
   std::vector<StagePlan> stages;
   std::optional<std::size_t> experts_device;  // index into `devices`; empty if all experts are on the device of their layer
   std::vector<PlacementRow> rows;
-  std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, state = 0, memory_free = 0;  // bytes, all devices together
+  std::uint64_t weights = 0, scratch = 0, kv_budget = 0, kv_page = 0, state = 0, memory_free = 0;  // in bytes, for all devices together
   std::int64_t n_ctx = 0;
-  // How many of the largest logits the device of the head finds faster than the host (Backend::ranks), at most model::kTopLogits; 0: none.
+  // The head's device finds up to this many of a row's largest logits faster than the host (Backend::ranks). The number is at most
+  // model::kTopLogits, and 0 if the host is always faster.
   std::int32_t ranks = 0;
   // The side parts that the last stage's device runs, as indices in Description::sides. If a part does not run, `why_no_side` says why.
   std::vector<std::size_t> sides;
@@ -62,7 +63,7 @@ struct Placement {
   // True for an encoder, and for a decoder whose options or files say how its rows are pooled. Scratch is then large enough for the batches
   // of encode().
   bool encodes_first = false;
-  std::vector<std::string> notes;  // what was limited or did not fit, and which setting changes that
+  std::vector<std::string> notes;  // texts that say what was limited or did not fit, and which setting changes that
   // The reasons why results differ from those of the original model. Each reason begins with "lacks" or "has".
   std::vector<std::string> incomplete;
   std::string fallback;  // why device="auto" uses no GPU although there is one
@@ -71,7 +72,8 @@ struct Placement {
   std::optional<Error> problem;
 };
 
-// A GPU gets only so many layers that the keys and values of this number of positions fit beside them, unless n_ctx or kv_budget is given.
+// A GPU gets only so many layers that the keys and values of this number of positions also fit in its memory. If n_ctx or kv_budget is
+// given, that option decides instead.
 inline constexpr std::int64_t kPlannedPositions = 8192;
 
 // Computes the placement of a model on `devices`. Throws invalid_argument if the model cannot have the given n_ctx or gpu_layers.

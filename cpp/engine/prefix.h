@@ -1,7 +1,7 @@
-// The prefix tree records which cached page continues which. It is a trie: the edge to a page is labelled with the token ids of the page.
-// All edges are in one ordered map, whose keys are the parent's name and the ids. A key has the ids themselves and not a hash of them, so
-// equal keys mean equal texts. To find the entry that shares the longest prefix with some ids, it suffices to look at two neighbours in the
-// map: the entries before and after the position where a key with these ids would be.
+// The prefix tree records for each cached page which page comes before it. The tree is a trie: the edge to a page is labelled with the
+// token ids of the page. All edges are in one ordered map, whose keys consist of the parent's name and the ids. A key contains the ids
+// themselves and not a hash of them, so equal keys mean equal texts. To find the entry that shares the longest prefix with some ids, it
+// suffices to look at two entries of the map: those directly before and after the position where a key with these ids would be inserted.
 #pragma once
 
 #include <array>
@@ -15,9 +15,9 @@ namespace pumice::engine {
 
 class PrefixTree {
  public:
-  // Returns the name of a root, which is the parent of the first page of every text whose rope is at this stage (RopeTable::stage). Each
-  // stage has its own root, because ropes at different stages rotate attention keys differently, so their texts must not share pages. Pages
-  // are named 1, 2, 3, ..., and no name is used twice.
+  // Returns the name of a root, which is the parent of the first page of every text whose rope is at this stage (RopeTable::stage). Ropes
+  // at different stages rotate attention keys differently. So each stage has its own root, and texts at different stages share no pages.
+  // Pages are named 1, 2, 3, ..., and no name is used twice.
   static constexpr std::uint64_t root(std::int64_t stage) {
     return stage == 0 ? 0 : std::uint64_t{1} << 63 | static_cast<std::uint64_t>(stage);
   }
@@ -34,9 +34,9 @@ class PrefixTree {
     std::int32_t page = -1, tokens = 0;
   };
 
-  // Returns the child of `parent` whose ids have the longest prefix in common with `ids`, which are at most kPageTokens.
+  // Returns the child of `parent` whose ids have the longest prefix in common with `ids`. There must be at most kPageTokens ids.
   Match longest(std::uint64_t parent, std::span<const std::int32_t> ids) const;
-  // Returns the child of `parent` with exactly these ids, or -1.
+  // Returns the child of `parent` with exactly these ids, or -1 if there is none.
   std::int32_t find(std::uint64_t parent, std::span<const std::int32_t> ids) const;
   // Inserts a page. Its key must be new.
   Entry insert(std::uint64_t parent, std::span<const std::int32_t> ids, std::int32_t page);

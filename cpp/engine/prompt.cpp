@@ -35,12 +35,12 @@ std::vector<Sequence*> Prompt::fork(Sequence& sequence, PagePool& pool) {
   each_sharing(sequence, [&](Sequence& s) { sharing.push_back(&s); });
   if (sharing.size() == 1) return sharing;
   for (Sequence* follower : followers_) {
-    if (follower->in_step == Sequence::InStep::leaving) continue;  // it ends when this step is over
+    if (follower->in_step == Sequence::InStep::leaving) continue;  // the follower ends when this step is over
     bool shared = false;
     try {
       shared = pool.fork(sequence.table, static_cast<std::int32_t>(sequence.computed), follower->table);
     } catch (const Error&) {
-      // The page could not be copied. The follower will compute the prompt itself, and an error of the device is reported then.
+      // The page could not be copied. The follower will compute the prompt itself. If the device fails again, that step reports the error.
     }
     follower->life = shared ? Sequence::Life::running : Sequence::Life::waiting;
     follower->computed = shared ? sequence.computed : 0;

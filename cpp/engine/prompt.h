@@ -1,8 +1,8 @@
 // One prompt of a request, and the sequences that continue it (GenerateParams::n).
 //
-// The first sequence, the leader, computes the keys and values of the prompt. The others, its followers, wait for that. Then each sequence
-// draws its own first token from the leader's row of logits, and fork() shares the leader's pages with each follower. If the leader ends
-// before fork() is called, a follower becomes the leader.
+// The first sequence, the leader, computes the keys and values of the prompt. The other sequences, its followers, wait until the prompt is
+// computed. Then each sequence draws its own first token from the leader's row of logits, and fork() shares the leader's pages with each
+// follower. If the leader ends before fork() is called, a follower becomes the leader.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class Prompt {
   Prompt(const Prompt&) = delete;
   Prompt& operator=(const Prompt&) = delete;
 
-  void add(Sequence& sequence);  // the first sequence becomes the leader, the others its followers
+  void add(Sequence& sequence);  // adds a sequence; the first one becomes the leader, and later ones become followers
   // Returns how many tokens are chosen from the row of logits of `sequence`: one for itself, and one for each follower.
   std::size_t sharing(const Sequence& sequence) const { return &sequence == leader_ ? 1 + followers_.size() : 1; }
   // Calls visit() with `sequence`, and then, if it is the leader, with each of its followers.
@@ -33,18 +33,19 @@ class Prompt {
   }
   // Removes a sequence that has ended. If it was the leader, the next follower becomes the leader and waits for pages.
   void leave(Sequence& sequence);
-  // Called when `sequence` has computed the prompt. Turns its followers into independent sequences: each shares the full pages of
-  // `sequence` and gets a copy of the last page. If there is no free page for the copy, the follower later computes the prompt itself.
-  // Returns the sequences that choose their first token from the row of logits of `sequence`, in the order of each_sharing().
+  // Must be called when `sequence` has computed the prompt. Turns its followers into independent sequences. Each follower shares the full
+  // pages of `sequence` and gets a copy of the partly filled last page. If there is no free page for the copy, the follower later computes
+  // the prompt itself. Returns the sequences that choose their first token from the row of logits of `sequence`, in the order of
+  // each_sharing().
   std::vector<Sequence*> fork(Sequence& sequence, PagePool& pool);
 
-  // Returns one hash for each full page of the prompt: the hash of all ids from the start of the prompt to the end of that page. So two
-  // prompts that begin with the same pages have the same hashes for them. `ids` must begin with the prompt.
+  // Returns one hash for each full page of the prompt. It is the hash of all ids from the start of the prompt to the end of that page. So
+  // if two prompts begin with the same pages, these pages have the same hashes. `ids` must begin with the prompt.
   const std::vector<std::uint64_t>& page_hashes(std::span<const std::int32_t> ids);
 
   const std::int32_t tokens;
-  bool begun = false;        // a step has computed, or computes, its first row
-  std::int32_t reused = -1;  // number of tokens found in the prefix cache when pages were first acquired; -1: not yet acquired
+  bool begun = false;        // true if a step has computed the prompt's first row, or is computing it
+  std::int32_t reused = -1;  // number of tokens found in the prefix cache when pages were first acquired; -1 before that
 
  private:
   Sequence* leader_ = nullptr;

@@ -9,8 +9,7 @@ namespace pumice::engine {
 namespace {
 
 constexpr std::uint8_t kSpecial = 0xFF;      // the first byte of a special token (TokenBytes)
-constexpr std::int64_t kMostCompleting = 3;  // a character has at most three bytes after its first
-
+constexpr std::int64_t kMostCompleting = 3;  // a UTF-8 character has at most three bytes after its first byte
 std::span<const std::uint8_t> spelling(const TokenBytes& tokens, std::size_t id) {
   const auto bytes = tokens.of(id);
   return !bytes.empty() && bytes.front() == kSpecial ? bytes.subspan(1) : bytes;
@@ -18,7 +17,7 @@ std::span<const std::uint8_t> spelling(const TokenBytes& tokens, std::size_t id)
 
 bool is_blank(std::uint8_t byte) { return byte == ' ' || (byte >= '\t' && byte <= '\r'); }
 
-// Returns how many bytes of a character of UTF-8 are missing after `byte`, if `missing` were missing before it.
+// Returns how many bytes the current UTF-8 character still lacks after `byte`, if it lacked `missing` bytes before.
 int missing_after(int missing, std::uint8_t byte) {
   if (byte >= 0x80 && byte < 0xC0) return std::max(0, missing - 1);
   return byte >= 0xF0 && byte < 0xF5 ? 3 : byte >= 0xE0 && byte < 0xF0 ? 2 : byte >= 0xC2 && byte < 0xE0 ? 1 : 0;
@@ -78,7 +77,8 @@ class ReasoningBudget final : public TokenFilter {
   std::int64_t reasoning_cut() const override { return cut_; }
 
  private:
-  enum class Place : std::uint8_t { outside, inside, over };  // over: no reasoning can come any more
+  // Whether the end of the text is outside of reasoning, inside of reasoning, or where no reasoning can follow any more (over).
+  enum class Place : std::uint8_t { outside, inside, over };
 
   void enter() {
     place_ = Place::inside;
@@ -116,7 +116,7 @@ class ReasoningBudget final : public TokenFilter {
   void end_if_used_up() {
     if (place_ != Place::inside || spent_ < most_) return;
     if (missing_ > 0 && completing_++ < kMostCompleting) return;
-    // If the model has already begun to spell the marker, the rest of it follows.
+    // If the last ids are the beginning of the closing marker, only the rest of the marker must still follow.
     const std::span<const std::int32_t> ids = marks_->close_ids, last = last_;
     spelt_ = std::min(ids.size() - 1, last.size());
     while (!std::ranges::equal(ids.first(spelt_), last.last(spelt_))) --spelt_;
@@ -125,7 +125,7 @@ class ReasoningBudget final : public TokenFilter {
     if (cut_ < 0) cut_ = taken_;
   }
 
-  // Returns whether the last of the ids `again` would come next.
+  // Returns true if the text ends with all ids of `again` but the last one, so that this last id would begin reasoning again.
   bool again_ends() const {
     if (marks_->again.empty()) return false;
     const auto before = std::span(marks_->again).first(marks_->again.size() - 1);
@@ -139,18 +139,18 @@ class ReasoningBudget final : public TokenFilter {
   }
 
   std::shared_ptr<const ReasoningMarks> marks_;
-  std::int64_t most_, spent_ = 0;  // tokens of the reasoning
-  std::int64_t taken_ = 0;         // tokens of the answer
-  std::int64_t cut_ = -1;          // reasoning_cut()
+  std::int64_t most_, spent_ = 0;  // maximum number of reasoning tokens, and number of reasoning tokens so far
+  std::int64_t taken_ = 0;         // number of tokens of the answer so far
+  std::int64_t cut_ = -1;          // value of reasoning_cut()
   Place place_ = Place::outside;
-  bool ending_ = false;             // only close_ids[spelt_] is allowed next
-  std::size_t spelt_ = 0;           // how many of close_ids have come
-  std::size_t matched_ = 0;         // bytes of the marker that is looked for: `close` inside of reasoning, `open` outside
-  std::size_t called_ = 0;          // bytes of `call`
-  std::size_t begun_ = 0;           // bytes of the answer outside of reasoning, without blanks at its beginning if ReasoningMarks::leads
-  int missing_ = 0;                 // bytes that the last character of UTF-8 lacks
-  std::int64_t completing_ = 0;     // tokens that were allowed beyond the budget, because a character was incomplete
-  std::vector<std::int32_t> last_;  // the last ids of the current part of the answer
+  bool ending_ = false;             // true if close_ids[spelt_] is the only token that may come next
+  std::size_t spelt_ = 0;           // number of close_ids that the text ends with already; used while ending_ is true
+  std::size_t matched_ = 0;         // the text ends with this many bytes of a marker: `close` inside of reasoning, `open` outside
+  std::size_t called_ = 0;          // the text ends with this many bytes of the marker `call`
+  std::size_t begun_ = 0;           // number of bytes outside of reasoning; if ReasoningMarks::leads, not counting blanks before them
+  int missing_ = 0;                 // number of bytes that the last UTF-8 character still lacks
+  std::int64_t completing_ = 0;     // number of tokens that were allowed beyond the budget to complete a UTF-8 character
+  std::vector<std::int32_t> last_;  // the last ids of the answer since its reasoning last began or ended
 };
 
 }  // namespace

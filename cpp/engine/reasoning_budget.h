@@ -1,10 +1,10 @@
 // A token filter that ends a model's reasoning after a given number of tokens.
 //
-// A model marks its reasoning with texts such as "<think>" and "</think>". The filter reads the bytes of the tokens and finds the markers
-// as the parser of answers does, however they are cut into tokens. Tokens before the budget is used up are those that come without it. Then
-// the filter allows only the tokens that spell the closing marker, one after another. So they are tokens like all others: grammars accept
-// them, guesses that differ from them are dropped, and their log-probabilities are those of the model. From then on, no token is allowed
-// that would begin reasoning again.
+// A model marks its reasoning with texts such as "<think>" and "</think>". The filter searches the bytes of the tokens for these markers,
+// as the parser of answers does, so it finds a marker however it is divided into tokens. Until the budget is used up, the filter allows all
+// tokens. Then it allows only the tokens of the closing marker, one after another. These tokens are chosen like all others: grammars must
+// accept them, guesses that differ from them are dropped, and their log-probabilities are those of the model. After that, the filter
+// forbids every token that would begin reasoning again.
 #pragma once
 
 #include <cstdint>
@@ -18,41 +18,45 @@
 
 namespace pumice::engine {
 
-// A text that is looked for in text that arrives byte by byte (Knuth, Morris and Pratt 1977).
+// Searches for a marker in a text that arrives byte by byte (Knuth, Morris and Pratt 1977).
 class Marker {
  public:
   explicit Marker(std::string_view text = {});
   std::size_t size() const { return text_.size(); }
   std::span<const std::uint8_t> text() const { return text_; }
-  // Returns how many of the marker's first bytes the text ends with after `byte`, if it ended with `matched` of them before. `matched` is
-  // less than size().
+  // Appends `byte` to a text that ends with the first `matched` bytes of the marker. Returns with how many of the marker's first bytes the
+  // text ends then. `matched` must be less than size().
   std::size_t after(std::size_t matched, std::uint8_t byte) const;
-  // Returns the next smaller number of the marker's first bytes with which a text ends that ends with the first `matched`, at least one.
+  // A text that ends with the first `matched` bytes of the marker may also end with fewer of the marker's first bytes. Returns the largest
+  // such smaller number, which may be 0. `matched` must be at least 1.
   std::size_t shorter(std::size_t matched) const { return shorter_[matched - 1]; }
 
  private:
   std::vector<std::uint8_t> text_;
-  std::vector<std::size_t> shorter_;  // for each number of matched bytes, the next smaller number that matches too
+  std::vector<std::size_t> shorter_;  // shorter_[i] is shorter(i + 1)
 };
 
-// How the answers of a model mark reasoning. Requests share it. Special tokens are spelled without their byte 0xFF.
+// How the answers of a model mark reasoning. All requests share this object. Markers contain the text of special tokens without their first
+// byte 0xFF (TokenBytes).
 struct ReasoningMarks {
   std::shared_ptr<const TokenBytes> tokens;
   Marker open, close;
   std::vector<std::int32_t> close_ids;  // the tokens that spell `close`
-  Marker call = Marker();               // begins a tool call, after which no reasoning comes; empty: none
-  // Consecutive ids that begin reasoning although they are only a part of `open`, because no other part of an answer begins so; or empty.
+  Marker call = Marker();               // begins a tool call, after which no reasoning follows; empty if there is no such marker
+  // Consecutive ids that count as the beginning of reasoning, although they are only the first part of `open`, because no other part of an
+  // answer begins with them. Empty if there are no such ids.
   std::vector<std::int32_t> again = {};
-  std::vector<std::int32_t> openers = {};  // tokens_with(open, tokens)
-  bool leads = false;  // reasoning can only be the first part of an answer; later texts that look like a marker are none
+  std::vector<std::int32_t> openers = {};  // tokens that contain all of `open`: the result of tokens_with(open, tokens)
+  bool leads = false;  // true if only the first part of an answer can be reasoning, so that later markers are plain text
 };
 
-// Returns the tokens that contain a marker whole.
+// Returns the tokens that contain all bytes of a marker.
 std::vector<std::int32_t> tokens_with(const Marker& marker, const TokenBytes& tokens);
 
-// Returns a filter that ends the reasoning of an answer after `most` tokens. Tokens of all parts of the reasoning count, without those that
-// complete a marker. The filter lets the model complete a character of UTF-8, for at most three more tokens, because grammars allow
-// no marker inside of one. opened: the prompt has already opened the reasoning.
+// Returns a filter that ends the reasoning of an answer after `most` tokens. If an answer has several parts with reasoning, the tokens of
+// all these parts count, but tokens that complete a marker do not. If the budget ends in the middle of a UTF-8 character, the filter first
+// allows up to three more tokens to complete the character, because grammars allow no marker inside of a character. `opened` is true if the
+// prompt ends inside of reasoning.
 std::unique_ptr<TokenFilter> reasoning_budget(std::shared_ptr<const ReasoningMarks> marks, std::int64_t most, bool opened);
 
 }  // namespace pumice::engine

@@ -18,7 +18,7 @@ using Delivery = RequestState::Delivery;
 Request::~Request() {
   try {
     close();
-  } catch (...) {  // there was no memory for the bookkeeping; destructors of the page tables still give the pages back
+  } catch (...) {  // there was no memory for the bookkeeping; the destructors of the page tables still release the pages
   }
 }
 
@@ -29,7 +29,7 @@ void Request::start(std::uint64_t tag, std::int32_t steps) {
   scheduler_.join(*state_);
   if (state_->delivery == Delivery::asked) state_->delivery = Delivery::pumped;
   state_->tag = tag;
-  scheduler_.news_.tell(*state_);  // a request without sequences has ended already, and no step will tell its reader
+  scheduler_.news_.tell(*state_);  // a request without sequences has ended already, and no step will wake its reader
 }
 
 void Request::hold(bool held) {

@@ -21,15 +21,15 @@ class Request {
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
-  // Puts the request into the batch. From now on, Scheduler::pump() returns its news together with `tag`, each time that `steps` steps (at
-  // most read_ahead, if that is not 0) have yielded tokens that are still unread. Throws overloaded if Limits allows no further request to
-  // wait.
+  // Puts the request into the batch. From then on, Scheduler::pump() returns the request's news together with `tag` whenever `steps` steps
+  // (or read_ahead steps, if that is smaller and not 0) have yielded tokens that are still unread. Throws overloaded if Limits allows no
+  // further request to wait.
   void start(std::uint64_t tag, std::int32_t steps);
-  // May be called after start(). hold(true) makes pump() withhold the news of this request, for a reader that is too slow; hold(false) ends
-  // that.
+  // May be called after start(). After hold(true), pump() returns no news of this request, because the request's reader is too slow. After
+  // hold(false), pump() returns its news again.
   void hold(bool held);
-  // Waits until `steps` steps (at most read_ahead, if that is not 0) have yielded unread tokens, until the caller must act (shown()), or
-  // until the request has ended. Returns false if max_ms have passed before that.
+  // Waits until `steps` steps (or read_ahead steps, if that is smaller and not 0) have yielded unread tokens, until the caller must act
+  // (shown()), or until the request has ended. Returns false if max_ms have passed before that.
   bool wait(std::int32_t steps, double max_ms);
   // Returns all unread news. If there are none and an error has ended the request, throws the error.
   std::vector<News> take();
@@ -49,9 +49,9 @@ class Request {
   bool done() const;                   // returns true if the request is closed, or if all sequences have ended and take() has nothing left
 
   std::int32_t sequences() const { return static_cast<std::int32_t>(state_->sequences.size()); }
-  std::vector<std::int32_t> prompt_tokens() const;  // per prompt
-  std::vector<std::int32_t> reused_tokens() const;  // per prompt: number of tokens found in the prefix cache
-  std::vector<std::uint64_t> seeds() const;         // per prompt
+  std::vector<std::int32_t> prompt_tokens() const;  // returns the number of tokens of each prompt
+  std::vector<std::int32_t> reused_tokens() const;  // returns for each prompt how many tokens were found in the prefix cache
+  std::vector<std::uint64_t> seeds() const;         // returns the random seed of each prompt
   Timings timings() const;
 
  private:

@@ -36,12 +36,13 @@ bool RequestState::held() const {
 }
 
 bool RequestState::due() const {
-  // A sequence that lags sits out the next steps, so its reader would wait for ever. A step may add several tokens (guesses).
+  // A sequence that lags takes part in no step until its news is read. So its reader would wait for ever for wanted_steps steps. A sequence
+  // may lag after fewer steps, because a step with guesses may add several tokens.
   if (std::ranges::any_of(sequences, &Sequence::lags)) return true;
   if (unread_steps < wanted_steps) return false;
   if (chunk_seconds() <= 0 || collected == Clock::time_point::min()) return true;
   if (std::chrono::duration<float>(Clock::now() - collected).count() >= chunk_seconds()) return true;
-  // With read_ahead unread tokens a sequence would be parked.
+  // Does not wait for chunk_seconds if read_ahead is half used up, because a sequence with read_ahead unread tokens would be parked.
   return read_ahead() > 0 && std::ranges::any_of(sequences, [this](const Sequence& s) {
            return 2 * s.news.ids.size() >= static_cast<std::size_t>(read_ahead());
          });
@@ -59,7 +60,7 @@ void RequestState::want(std::int32_t steps) {
 
 std::vector<News> RequestState::collect() {
   std::vector<News> all;
-  all.reserve(sequences.size());  // all memory first, so that no news are lost
+  all.reserve(sequences.size());  // allocates all memory first, so that no news is lost if there is no memory
   for (Sequence& s : sequences) {
     if (s.news.empty()) continue;
     all.push_back(std::move(s.news));
@@ -129,7 +130,7 @@ void add_filters(Sequence& s, const std::shared_ptr<const BadWords>& bad_words) 
 
 void add_guesses(Sequence& s, const Runtime& runtime) {
   const Speculation& how = s.params->speculation;
-  if (s.params->shows_logits) return;  // guesses are useless, because a caller is shown a row only when all ids before it are final
+  if (s.params->shows_logits) return;  // guesses would be useless, because a caller gets a row only when all ids before it are final
   const bool own = how.asks_draft_head() && runtime.pipeline.drafts();
   if (!how.on() && !own && !(how.foreseen && std::ranges::any_of(s.filters, [](const auto& f) { return f->foresees(); }))) return;
   s.guesses = std::make_unique<Guesses>();

@@ -22,20 +22,21 @@ using Clock = std::chrono::steady_clock;
 
 // A thread that waits for news.
 struct NewsReader {
-  bool reading = false;   // the thread was told of news, and has not come back for more yet
-  std::int32_t skip = 0;  // number of coming steps that do not wait for this thread to read (NewsDesk::let_read)
+  bool reading = false;   // true if the thread was woken for news and has not asked for more since
+  std::int32_t skip = 0;  // number of steps from now on that do not wait for this thread (NewsDesk::let_read)
 };
 
-// Sums over the steps that computed rows of the request. Each request in a step counts the full duration of that step, divided between
-// prefill and decode in proportion to its own rows.
+// Sums over the steps that computed rows of the request. Each request in a step counts the full duration of that step. The duration is
+// divided between prefill_seconds and decode_seconds in proportion to the request's own rows.
 struct Timings {
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
   // Number of guesses (draft tokens), and number of guesses that were right. decode_tokens includes the right guesses.
   std::int64_t drafted_tokens = 0, accepted_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
-  // Seconds from the request's start. Each is the latest of several; empty: it has not happened.
-  std::optional<double> queued_seconds;       // to the start of the step that computes the first row of a prompt
-  std::optional<double> first_token_seconds;  // to the moment when the first token of a sequence is known
+  // Times in seconds since the request's start; empty before the event. If the request has several prompts or sequences, the latest event
+  // counts.
+  std::optional<double> queued_seconds;       // time of the start of the step that computes the first row of a prompt
+  std::optional<double> first_token_seconds;  // time when the first token of a sequence is known
 };
 
 // Returns a copy of the exception that has its own Error object, so that threads of several callers do not use and free the same object.
@@ -45,15 +46,15 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   enum class Life : std::uint8_t {
     resting,     // not in the batch: wait() or start() was not called yet, or all of its sequences have ended
     joined,      // in the batch
-    forked,      // in the child of a fork: not in the batch, and the sequences that were running have lost their pages
-    left_behind  // in the child of a fork: another thread of the parent reads its news; wait() and start() throw forked_device in the child
+    forked,      // in the child of a fork: not in the batch; sequences that were running have lost their pages
+    left_behind  // in the child of a fork: only a thread of the parent reads the news, so wait() and start() throw forked_device
   };
   enum class Delivery : std::uint8_t {
     asked,   // the caller fetches the news with wait() and take()
-    pumped,  // pump() returns the news, and has returned all that there are now
-    queued,  // pump() returns the news, and its next call will return some
-    held,    // pump() withholds the news, because their reader is too slow
-    over     // there will be no more news, because the request was closed or its error was thrown
+    pumped,  // pump() returns the news; there is none now, so the request is not in NewsDesk's queue
+    queued,  // pump() returns the news; there is some, so the request is in NewsDesk's queue
+    held,    // pump() returns no news for now, because the request's reader is too slow (Request::hold)
+    over     // no more news will come, because the request was closed or its error was thrown
   };
 
   // All elements of `params` have the same n, read_ahead, priority, max_seconds and chunk_seconds.
@@ -67,18 +68,18 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   bool ended() const;  // returns true if all sequences have ended
   bool shows() const;  // returns true if the logits of a sequence wait for the caller's answer
   bool held() const;   // returns true if the caller may read or write the pages of a text (TextTask) now
-  // Returns true if `wanted_steps` steps have yielded unread tokens and chunk_seconds have passed, or if unread tokens fill half of
-  // read_ahead.
+  // Returns true if `wanted_steps` steps have yielded unread tokens, and either chunk_seconds have passed or a sequence has half of
+  // read_ahead unread tokens. Also returns true if a sequence lags.
   bool due() const;
   bool ready() const { return closed() || ended() || due() || shows() || held(); }
-  bool told_all() const;          // returns true if neither news nor an error are left for the caller
+  bool told_all() const;          // returns true if the caller has got all news and the error, if any
   void want(std::int32_t steps);  // sets wanted_steps to `steps`, or to read_ahead if that is smaller and not 0
   double seconds_to(Clock::time_point moment) const { return std::chrono::duration<double>(moment - start).count(); }
   std::vector<News> collect();          // returns all unread news, and marks them as read
   Sequence& at(std::int32_t sequence);  // throws invalid_argument if there is no such sequence
 
   std::vector<GenerateParams> params;  // one element for all prompts, or one for each prompt
-  // These are deques because other objects hold pointers to the elements. Sequence s continues prompt s / n.
+  // These are deques, whose elements never move, because other objects hold pointers to the elements. Sequence s continues prompt s / n.
   std::deque<Prompt> prompts;
   std::deque<Sequence> sequences;
 
@@ -96,7 +97,7 @@ struct RequestState : std::enable_shared_from_this<RequestState> {
   NewsReader reader;                                       // the thread in wait()
   std::unique_ptr<Condition> news = std::make_unique<Condition>();
 
-  struct Share {  // the request's part in the step whose results Commit is entering
+  struct Share {  // the request's part in the step whose results Commit is applying
     std::int64_t prompt_rows = 0, decode_rows = 0;
     bool sampled = false;
   } share;

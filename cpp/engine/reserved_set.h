@@ -11,7 +11,7 @@ namespace pumice::engine {
 template <class Key>
 class ReservedSet {
  public:
-  void reserve(std::size_t elements) {  // allocates what is missing for so many elements in all
+  void reserve(std::size_t elements) {  // allocates nodes until there are enough for `elements` elements in all
     spare_.reserve(elements);
     while (set_.size() + spare_.size() < elements) {
       std::set<Key> one{Key{}};
@@ -25,7 +25,7 @@ class ReservedSet {
     auto result = set_.insert(std::move(node));
     if (!result.inserted) spare_.push_back(std::move(result.node));
   }
-  bool erase(const Key& key) noexcept {  // returns whether the key was there
+  bool erase(const Key& key) noexcept {  // returns true if the set contained the key
     auto node = set_.extract(key);
     if (!node) return false;
     spare_.push_back(std::move(node));

@@ -90,7 +90,8 @@ void Roster::step_is_over() {
 // ---------------------------------------------------------------- after a fork
 Requests Roster::forget_parent() {
   for (const auto& request : requests_) {
-    (void)request->news.release();  // leaked: threads of the parent may wait on it, and it must not be destroyed with waiters
+    // The condition is leaked on purpose. Threads of the parent may have waited on it, and it must not be destroyed while threads wait.
+    (void)request->news.release();
     request->news = std::make_unique<Condition>();
     const bool read_elsewhere = request->waiting > 0 || request->delivery == Delivery::pumped || request->delivery == Delivery::queued ||
                                 request->delivery == Delivery::held;
@@ -108,11 +109,11 @@ Requests Roster::forget_parent() {
 }
 
 // In the child of a fork, prepares a request of the parent for the child's batch. Sequences that were parked still have their pages.
-// Sequences that were running have lost their pages, so they compute their ids again, except those in the prefix cache.
+// Sequences that were running have lost their pages, so they compute all ids again that are not in the prefix cache.
 void Roster::revive(RequestState& request) {
   for (Sequence& s : request.sequences) {
     if (s.ended()) continue;
-    give_up_drafted(s);  // the child may lack the draft model's pages, so from here on only lookups make guesses
+    give_up_drafted(s);  // the child may lack the draft model's pages, so the draft model makes no more guesses for this sequence
     if (s.life == Life::running) s.start_again(*pages_);
   }
 }

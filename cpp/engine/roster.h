@@ -19,30 +19,30 @@ class Roster {
   const Requests& requests() const { return requests_; }
   void join(RequestState& request);
   void remove_ended();
-  // Called in the child of a fork: takes the parent's requests out of the batch and returns them. Gives no pages back, because the forking
-  // thread still holds the locks of other objects at that moment.
+  // Must be called in the child of a fork. Removes the parent's requests from the batch and returns them. Releases no pages, because the
+  // forking thread still holds the locks of other objects.
   Requests forget_parent();
 
-  // deadline() returns the earliest deadline of all requests; late() returns the requests whose deadline has passed at `now`.
+  // deadline() returns the earliest deadline of all requests. late() returns the requests whose deadline has passed at time `now`.
   Clock::time_point deadline() const;
   Requests late(Clock::time_point now) const;
 
-  // Ends a sequence that no running step uses. The prefix cache keeps its pages while there is room.
+  // Ends a sequence that no running step uses. Its pages stay in the prefix cache until they are evicted.
   void end(Sequence& sequence, Finish finish);
-  // Ends a sequence at once, or, if the running step uses it, when that step is over. The caller is told no reason (Finish::none).
+  // Ends a sequence at once. But if the running step uses the sequence, it ends when that step is over. The reason is Finish::none.
   void drop(Sequence& sequence);
   void drop(RequestState& request);
-  // Ends the sequences of a request because of an error. If that happens several times, the caller gets the first error.
+  // Ends the sequences of a request because of an error. If this is called several times, the request's caller gets the first error.
   void fail(RequestState& request, const std::exception_ptr& error);
   void fail_all(const std::exception_ptr& error);
   // Must be called after each step, even if the step failed. Ends the sequences that are marked as leaving.
   void step_is_over();
-  // Returns the pages that ended sequences have in the caches of their draft models. The caller must give these pages back without the
-  // scheduler's lock, because no thread may take a lock of another model under it. (A fork takes the locks of all models in an order that
-  // depends on when the models were made, so such a thread and the forking thread could wait for each other for ever.)
+  // Returns the pages that ended sequences have in the caches of their draft models. The caller must release these pages without the
+  // scheduler's lock, because no thread may take a lock of another model while it holds this lock. (A fork takes the locks of all models,
+  // in an order that depends on when the models were made. So such a thread and the forking thread could wait for each other for ever.)
   std::vector<std::unique_ptr<Drafted>> take_drafted() { return std::exchange(drafted_, {}); }
-  // Returns the requests that have left the batch. The caller must destroy them without the lock, because a request may be the last owner
-  // of its draft model.
+  // Returns the requests that have left the batch. The caller must destroy them without the scheduler's lock, because a request may be the
+  // last owner of its draft model.
   Requests take_gone() { return std::exchange(gone_, {}); }
   void let_go(Requests requests) { gone_.insert(gone_.end(), requests.begin(), requests.end()); }
 

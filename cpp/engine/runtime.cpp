@@ -17,11 +17,12 @@ RunSpaces::RunSpaces(const Pipeline& pipeline)
                       forget_parent();
                       mutex_.unlock();
                     }}) {
-  for (Shelf* each : {&team_, &solo_}) each->idle.reserve(static_cast<std::size_t>(each->limit));  // put_back() must not need memory
+  // Allocates the memory now, so that put_back() cannot fail.
+  for (Shelf* each : {&team_, &solo_}) each->idle.reserve(static_cast<std::size_t>(each->limit));
 }
 
-// Called in the child of a fork. Lent spaces and waiting calls belong to threads of the parent, which the child does not have. The
-// condition variable is leaked, because a condition variable with waiters must not be destroyed.
+// Must be called in the child of a fork. Spaces in use and waiting calls belong to threads of the parent, which the child does not have.
+// The condition variable is leaked, because a condition variable with waiters must not be destroyed.
 void RunSpaces::forget_parent() {
   (void)returned_.release();
   returned_ = std::make_unique<Condition>();
@@ -36,7 +37,7 @@ RunSpaces::Lease RunSpaces::take(Crew crew, const Cancel& cancel) {
   Set set;
   {
     std::unique_lock lock(mutex_);
-    const int me = 0;  // its address is this call's entry in the queue
+    const int me = 0;  // the address of this variable is the call's entry in the queue
     from.queue.push_back(&me);
     const auto my_turn = [&] { return from.queue.front() == &me && (!from.idle.empty() || from.made < from.limit); };
     while (!returned_->wait_for(lock, std::chrono::milliseconds(20), my_turn) && !cancel.requested()) {
@@ -119,7 +120,7 @@ bool Runtime::body(RunSpace& space, const Batch& batch, std::span<float> out, co
 }
 
 std::int64_t Runtime::rope_stage(std::int64_t length) const {
-  std::int64_t sum = 0;  // as a text grows, no rope's stage becomes lower; so if two sums are equal, all stages are equal
+  std::int64_t sum = 0;  // when a text grows, the stage of a rope never falls; so if two sums are equal, the stages of all ropes are equal
   for (const RopeTable& rope : ropes) sum += rope.stage(length);
   return sum;
 }

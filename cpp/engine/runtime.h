@@ -1,4 +1,4 @@
-// A pipeline together with what its calls share: the page pool, limits and run spaces.
+// A Runtime is a pipeline together with the objects that all its calls share: the page pool, limits and run spaces.
 #pragma once
 
 #include <algorithm>
@@ -20,16 +20,16 @@
 
 namespace pumice::engine {
 
-// Lends run spaces to calls. Spaces are made when they are first needed, and later calls reuse them. There are two spaces for team runs: a
-// device runs one team at a time, and the second space lets another caller prepare its run meanwhile. There is one set of spaces for solo
-// runs. A call that finds no free space waits, and calls are served in the order in which they came.
+// Lends run spaces to calls. Spaces are made when they are first needed, and later calls reuse them. There are two spaces for team runs
+// (Crew::team). A device runs one team at a time, but the second space lets another caller prepare its run during that time. There is one
+// set of spaces for solo runs. A call that finds no free space waits, and calls get spaces in the order in which they came.
 class RunSpaces {
  public:
   explicit RunSpaces(const Pipeline& pipeline);
   RunSpaces(const RunSpaces&) = delete;
   RunSpaces& operator=(const RunSpaces&) = delete;
 
-  using Set = std::vector<std::unique_ptr<RunSpace>>;  // team: one space; solo: one per worker of the device
+  using Set = std::vector<std::unique_ptr<RunSpace>>;  // one space for a team run; one space per worker of the device for solo runs
   class Lease {
    public:
     Lease(RunSpaces& pool, Crew crew, Set set) : pool_(pool), crew_(crew), set_(std::move(set)) {}
@@ -47,8 +47,8 @@ class RunSpaces {
 
  private:
   struct Shelf {
-    int limit;
-    int made = 0;
+    int limit;     // maximum number of sets
+    int made = 0;  // number of sets that exist or are being made
     std::vector<Set> idle;
     std::deque<const void*> queue;  // one entry per waiting call
   };
@@ -75,21 +75,21 @@ inline constexpr std::int64_t kGuessedRows = 64;
 // depend on its batch.
 class Pace {
  public:
-  // Returns how many prompt rows a step should have: the number that takes about 0.4 s, but at least 128 (or the number that at_least() was
-  // given), and at most 512 and most(). So all callers of a slow model make progress.
+  // Returns how many prompt rows a step should have: as many as take about 0.4 s, but at least 128 (or the number that at_least() was
+  // given), at most kPlannedRows, and at most most(). Short steps let all callers of a slow model make progress.
   std::int32_t rows() const;
-  // Raises the minimum of rows(), for a model whose steps are inefficient with 128 rows. Must be called before the first step.
+  // Raises the minimum of rows() to `rows`, for a model whose steps are inefficient with 128 rows. Must be called before the first step.
   void at_least(std::int32_t rows) { least_ = std::max(least_, std::min(rows, kPlannedRows)); }
   // Returns how many rows take `seconds` (32 before the first measurement), but at least `least` and at most most().
   std::int32_t rows_within(double seconds, std::int64_t least) const;
-  // Returns the maximum number of rows in a step, rows of all kinds together. It is kPlannedRows at first, and less after a device has had
-  // too little memory for a run.
+  // Returns the maximum number of rows in a step, for all kinds of rows together. It is kPlannedRows at first, and less after a device has
+  // had too little memory for a run.
   std::int32_t most() const { return most_.load(std::memory_order_relaxed); }
-  void measured(std::int32_t rows, double seconds);
+  void measured(std::int32_t rows, double seconds);  // enters that the body took `seconds` for `rows` rows
   void too_many(std::int32_t rows);  // lowers most() to rows / 2, because a run of `rows` rows did not fit into a device's memory
-  // Reports that the head took `seconds` for `rows` rows of a text.
+  // Enters that the head took `seconds` for `rows` rows of a text.
   void measured_heads(std::int32_t rows, double seconds);
-  // Returns how many prompt rows take as long as one row that also goes through the head. Returns 2 before the first measurement.
+  // Returns how many prompt rows take as long as one row for which the head is computed, too. Returns 2 before the first measurement.
   double text_price() const;
 
  private:
@@ -100,15 +100,16 @@ class Pace {
   std::int32_t least_ = 128;
 };
 
-// Returns how many rows of a prompt a step of a mixture should have, so that each expert takes 16 rows on average. With fewer rows, the
-// time goes into reading the experts' weights.
+// Returns how many prompt rows a step of a mixture should have so that each expert computes 16 rows on average. With fewer rows, a step
+// spends most of its time reading the experts' weights.
 std::int32_t rows_of_mixture(std::int32_t experts, std::int32_t chosen);
 
-// The maximum number of values that the rows of a micro-batch's texts have together (16 MiB). Sparse vectors have a value for each token of
-// the vocabulary before they are cut to those above 0.
+// The maximum number of values in the output rows of a micro-batch (16 MiB). The row of a sparse vector has a value for each token of the
+// vocabulary, before it is reduced to the values above 0.
 inline constexpr std::int64_t kMostPooled = 1 << 22;
 
-// Returns how many rows of logits are computed at once, for a vocabulary of `vocab` tokens: as many as take 16 MiB, but 1 to 128.
+// Returns how many rows of logits are computed at once, for a vocabulary of `vocab` tokens. These are as many rows as take 16 MiB, but at
+// least 1 and at most 128.
 std::int32_t head_rows(std::int32_t vocab);
 
 struct Runtime {
@@ -123,13 +124,13 @@ struct Runtime {
   const std::int32_t types;  // number of type ids, for encoders: valid type ids are 0 to types - 1
   const std::span<const RopeTable> ropes;
   std::string why_no_draft;                // why the model has no draft head; empty if it has one (Pipeline::drafts)
-  std::optional<model::TextEnd> text_end;  // how the end of a text is found, for pooling
+  std::optional<model::TextEnd> text_end;  // which token pooling takes as the end of a text; empty: the last one
   RunSpaces spaces;
   Pace pace;
-  std::shared_ptr<EncodeCounts> encode_counts = std::make_shared<EncodeCounts>();  // of all encode calls of the model
-  // Returns the end of a sentence about a NaN or an infinity in the results of a text: after which layer it occurs first, at which token,
-  // and on which device. Computes the text again, layer by layer. Never throws; returns "" if that cannot be computed.
-  // `types` has the type of each token, or is empty if all are 0.
+  std::shared_ptr<EncodeCounts> encode_counts = std::make_shared<EncodeCounts>();  // counts of all encode calls of the model
+  // Computes a text again, layer by layer, after its results contained a NaN or an infinity. Returns the end of an error message. This end
+  // names the layer after which such a value first occurs, the token and the device. Never throws; returns "" if the text cannot be
+  // computed again. `types` holds the type of each token, or is empty if all types are 0.
   std::function<std::string(std::span<const std::int32_t> ids, std::span<const std::int32_t> types, const Cancel& cancel)>
       where_not_finite = [](std::span<const std::int32_t>, std::span<const std::int32_t>, const Cancel&) { return std::string(); };
 
@@ -138,13 +139,13 @@ struct Runtime {
   // Returns the rope stage of a text of this length. In texts of the same stage, the rope rotates each position in the same way, so these
   // texts may share pages.
   std::int64_t rope_stage(std::int64_t length) const;
-  // Returns whether the keys of a text of `length` tokens must be computed anew when the text grows to `longer` tokens. This is true with
+  // Returns true if the keys of a text of `length` tokens must be computed anew when the text grows to `longer` tokens. This is so with
   // LongRoPE if the frequencies change between the two lengths. With dynamic NTK, keys stay as they were rotated.
   bool rope_outgrown(std::int64_t length, std::int64_t longer) const;
   std::int32_t head_rows() const { return engine::head_rows(pipeline.vocab_size()); }
 
-  // Runs a decoder's batch and reports its duration to `pace`. Returns false if a device has no memory for so many rows (on a GPU, only an
-  // attempt shows this). Then nothing has changed except pace.most(), which is now at most half of batch.rows.
+  // Runs a decoder's batch and enters its duration into `pace`. Returns false if a device has too little memory for so many rows. (On a
+  // GPU, only an attempt shows this.) In that case nothing has changed except pace.most(), which is then at most half of batch.rows.
   bool body(RunSpace& space, const Batch& batch, std::span<float> out, const Cancel& cancel);
 };
 

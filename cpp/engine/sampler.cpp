@@ -14,11 +14,12 @@
 namespace pumice::engine {
 namespace {
 
-// Rows are read in blocks of 64 logits. The maximum of each block is kept, so that top_k over 262,144 logits need read only a few blocks.
+// Number of logits in a block. Rows are read block by block, and the maximum of each block is kept, so that top_k over 262,144 logits has
+// to read only a few blocks again.
 constexpr std::int64_t kBlock = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
-constexpr float kBanned = -1e30f;     // the logit of an id with a bias of -inf: far below any other logit, but finite
+constexpr float kBanned = -1e30f;     // replaces the logit of an id with a bias of -inf; far below any other logit, but finite
 constexpr float kUnderflow = -126.f;  // exp2() returns 0 for any x below this
 constexpr float kLog2e = 1.442695041f, kLn2 = 0.6931471806f;
 
@@ -61,7 +62,7 @@ std::int64_t blocks(std::span<const float> row) { return (static_cast<std::int64
 // ---------------------------------------------------------------- repetitions
 void dry_penalties(const SamplingParams& params, std::span<const std::int32_t> ids,
                    std::vector<std::pair<std::int32_t, float>>& penalties) {
-  // The longest match that is looked for. The power for a longer one could overflow, and the search would take quadratic time.
+  // The maximum length of a match. The penalty for a longer match could overflow, and the search for it would take quadratic time.
   constexpr std::size_t kLongest = 50;
   penalties.clear();
   const auto breaks = [&](std::int32_t id) { return std::ranges::binary_search(params.dry_breakers, id); };
@@ -120,8 +121,8 @@ std::uint64_t Sampler::allowed_in(std::int64_t b) const {
   return allowed_[word] | std::uint64_t{word + 1 < allowed_.size() ? allowed_[word + 1] : 0u} << 32;
 }
 
-// Returns block b of a row as every pass sees it: the logits of ids that are not allowed are -inf, and a short last block is filled up with
-// -inf. The result is a copy in `pad`, unless the block is a full one whose ids are all allowed.
+// Returns block b of a row with -inf in place of the logits of ids that are not allowed. A short last block is filled up with -inf. The
+// result is a copy in `pad`, unless the block has 64 ids that are all allowed.
 const float* Sampler::block(std::span<const float> logits, std::int64_t b, Block& pad) const {
   const std::int64_t first = b * kBlock, count = std::min(kBlock, static_cast<std::int64_t>(logits.size()) - first);
   const std::uint64_t here = allowed_in(b);
@@ -247,7 +248,7 @@ void Sampler::collect(std::span<const float> logits, float at_least, float scale
 // Makes the tokens with the `count` largest logits the candidates. Let m be the count-th largest of the blocks' maxima. Then `count` blocks
 // have a logit of at least m, so no logit below m can be among the `count` largest.
 void Sampler::collect_top(std::span<const float> logits, std::size_t count, float scale) {
-  float at_least = -kLargest;  // logits of ids that are not allowed are -inf, and so below this
+  float at_least = -kLargest;  // excludes ids that are not allowed, because their logits are -inf
   if (count <= block_max_.size()) {
     order_ = block_max_;
     std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(count) - 1, order_.end(), std::greater<float>());
@@ -265,8 +266,8 @@ void Sampler::keep_best(std::size_t count) {
   std::erase_if(candidates_, [&](const Candidate& c) { return better(last, c); });
 }
 
-// Keeps the best-ranked candidates whose weights add up to `mass`, including the candidate with which the sum reaches it. This is done
-// without a sort: a histogram over ranks shows in which bin the sum reaches `mass`, and repeated halving finds the candidate in that bin.
+// Keeps the fewest candidates, best rank first, whose weights add up to at least `mass`. Does not sort all candidates. Instead, a histogram
+// over ranks shows in which bin the sum reaches `mass`, and repeated halving finds the last kept candidate in that bin.
 void Sampler::keep_mass(double mass) {
   constexpr int kBins = 1024;
   const auto [least, most] = std::minmax_element(candidates_.begin(), candidates_.end(), [](auto& a, auto& b) { return a.rank < b.rank; });
@@ -274,10 +275,10 @@ void Sampler::keep_mass(double mass) {
   const auto bin = [&](const Candidate& c) { return static_cast<int>((top - c.rank) * per_bin); };
   std::array<double, kBins> weights{};
   for (const Candidate& c : candidates_) weights[bin(c)] += c.weight;
-  double above = 0;  // weight of all candidates in better bins, later also of those before `low`
+  double above = 0;  // sum of the weights in better bins; the loop below adds the weights of the candidates before `low`
   int reached = 0;
   while (reached < kBins - 1 && above + weights[reached] < mass) above += weights[reached++];
-  while (reached > 0 && weights[reached] == 0) above -= weights[--reached];  // rounding led past the last bin with weight
+  while (reached > 0 && weights[reached] == 0) above -= weights[--reached];  // corrects a rounding error that led past the last used bin
   ranked_.clear();
   std::copy_if(candidates_.begin(), candidates_.end(), std::back_inserter(ranked_), [&](const Candidate& c) { return bin(c) == reached; });
   auto low = ranked_.begin(), high = ranked_.end();
@@ -297,7 +298,8 @@ void Sampler::keep_mass(double mass) {
   std::erase_if(candidates_, [&](const Candidate& c) { return better(last, c); });
 }
 
-// Ranks candidates by how near their surprise is to the entropy, keeps the best with `typical_p` of the mass, then ranks by logit again.
+// Ranks candidates by how near their surprise is to the entropy, and keeps the best candidates that have `typical_p` of the mass. The kept
+// candidates are then ranked by logit again.
 void Sampler::keep_typical(float typical_p, float scale) {
   double total = 0, weighted = 0;
   for (const Candidate& c : candidates_) {
@@ -317,9 +319,9 @@ void Sampler::keep_likely(float min_p) {
   std::erase_if(candidates_, [&](const Candidate& c) { return c.weight < min_p * heaviest; });
 }
 
-// XTC: with a probability of xtc_probability, removes all candidates above the threshold except the least likely of them.
+// Applies XTC: with a probability of xtc_probability, removes all candidates above the threshold except the least likely of them.
 void Sampler::keep_unlikely(const Draw& draw) {
-  // XTC draws its random number from a stream of its own, so that the number is independent of the one that draws the token.
+  // XTC takes its random number from a stream of its own, so that this number is independent of the number that draws the token.
   constexpr std::uint64_t kOtherStream = 0x5854430000000000u;
   if (uniform(draw.seed, draw.stream ^ kOtherStream, draw.step) >= static_cast<double>(params_->xtc_probability)) return;
   const double least = params_->xtc_threshold * mass();
@@ -390,7 +392,7 @@ std::int32_t Sampler::draw_all(std::span<const float> logits, float scale, doubl
   for (std::int64_t i = 0; i < kBlock; ++i) {
     const float weight = exp2((x[i] - max_) * scale);
     if (weight == 0) continue;
-    id = chosen * kBlock + i;  // if rounding leaves the target above the sum, this ends as the block's last token with a positive weight
+    id = chosen * kBlock + i;  // if rounding errors leave `target` above the sum, the block's last token with a positive weight is chosen
     below += weight;
     if (below > target) break;
   }
@@ -432,7 +434,7 @@ std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
     collect_top(logits, static_cast<std::size_t>(params_->top_k), scale);
   } else if (typical || (!top_p && params_->min_p == 0.0f)) {
     collect(logits, logit_at(kUnderflow), scale);
-  } else if (top_p) {  // the tokens with at least 2^-6 of the largest weight nearly always have enough mass, so these are tried first
+  } else if (top_p) {  // tries only tokens with at least 2^-6 of the largest weight at first, because they nearly always have enough mass
     const double wanted = params_->top_p * weigh(logits, scale);
     for (float z = -6.0f;; z *= 2.0f) {
       collect(logits, logit_at(std::max(z, kUnderflow)), scale);
@@ -446,8 +448,8 @@ std::int32_t Sampler::pick(std::span<const float> logits, const Draw& draw) {
   return filter_and_draw(nucleus_done, draw);
 }
 
-// Applies the filters that come after top_k (without top_p if `nucleus_done` is true), and draws a token. The candidates must be in the
-// order of ids.
+// Applies the filters that come after top_k, and draws a token. If `nucleus_done` is true, top_p has been applied already. The candidates
+// must be in the order of ids.
 std::int32_t Sampler::filter_and_draw(bool nucleus_done, const Draw& draw) {
   if (params_->typical_p < 1.0f) keep_typical(params_->typical_p, scale());
   if (params_->top_p < 1.0f && !nucleus_done) keep_mass(params_->top_p * mass());
@@ -474,7 +476,7 @@ void Sampler::score(std::span<const float> logits, std::int32_t id, std::int32_t
   log_probs(logits, count, choice);
 }
 
-// Computes the log-probability of choice.id, and those of the `count` likeliest tokens.
+// Computes the log-probabilities of choice.id and of the `count` likeliest tokens.
 void Sampler::log_probs(std::span<const float> logits, std::int32_t count, Choice& choice) {
   scan(logits);
   const double log_total = std::log(weigh(logits, kLog2e));
@@ -492,8 +494,8 @@ void Sampler::log_probs(std::span<const float> logits, std::int32_t count, Choic
 }
 
 // ---------------------------------------------------------------- from a device's ranking
-// Makes candidates of the reported ids, with penalties and bias applied as in patch(), and of the ids that Top has ranked. Candidates that
-// are not allowed are left out. max_ becomes the largest logit of the candidates, which is also the largest of the whole row.
+// Makes candidates of the reported ids, with penalties and bias applied as in patch(), and of the ids that Top has ranked. Ids that are not
+// allowed are left out. max_ becomes the largest logit of the candidates, which is also the largest allowed logit of the whole row.
 void Sampler::gather(const TopRow& top, std::span<const std::int32_t> reported, const TokenCounts& seen) {
   candidates_.clear();
   const auto add = [&](float logit, std::int32_t id) { candidates_.push_back({logit, 0.0f, logit, id}); };

@@ -9,7 +9,7 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::uint64_t kPieceBytes = 8 << 20;  // read or written between two checks of `cancel`
+constexpr std::uint64_t kPieceBytes = 8 << 20;  // number of bytes that are read or written between two checks of `cancel`
 
 std::size_t pages_at_once(std::uint64_t page_bytes) {
   return static_cast<std::size_t>(std::max<std::uint64_t>(1, kPieceBytes / std::max<std::uint64_t>(1, page_bytes)));
@@ -61,8 +61,8 @@ LoadedPrefix load_prefix(const Model& model, const std::string& path, const Canc
   }
   TextRequest text(model.scheduler(), result.ids, TextTask::Wants::room);
   text.run(cancel);
-  // `known` is the number of pages that are in the prefix cache already. They are not written to the pool, but they are read from the file,
-  // because a damaged file must be an error in any case.
+  // `known` is the number of pages that are in the prefix cache already. These pages are not written to the pool, but they are read from
+  // the file, because a damaged file must be an error in any case.
   const std::size_t page = pool.page_bytes(), pages = static_cast<std::size_t>(head.pages()), at_once = pages_at_once(page),
                     known = PagePool::unpublished(text.table());
   std::vector<std::uint8_t> bytes;

@@ -12,18 +12,18 @@
 
 namespace pumice::engine {
 
-// Writes `ids` with their keys and values to a file (files/prefix_file.h), after computing those that the prefix cache lacks. Returns the
-// size of the file in bytes.
+// Writes `ids` with their keys and values to a file (files/prefix_file.h). Computes the keys and values that the prefix cache lacks.
+// Returns the size of the file in bytes.
 std::uint64_t save_prefix(const Model& model, const std::string& path, std::span<const std::int32_t> ids, const Cancel& cancel);
 
 struct LoadedPrefix {
   std::vector<std::int32_t> ids;
-  std::string recomputed;  // why keys and values were computed anew from the ids; empty if those in the file were used
+  std::string recomputed;  // why keys and values were computed anew from the ids; empty if the file's keys and values were used
 };
 
-// Loads a prefix. Throws if the file is damaged, truncated, or from another model. If the same model made the file under conditions that
-// give other bits (another device, kv_dtype, quantize or version), the keys and values are computed anew from the file's ids. All lengths
-// are checked before anything is allocated, and each page is checked before it enters the prefix cache.
+// Loads a prefix. Throws if the file is damaged, truncated, or from another model. If the same model made the file with another device,
+// kv_dtype, quantize or version, which would give other bits, the keys and values are computed anew from the file's ids. All lengths are
+// checked before anything is allocated, and each page is checked before it enters the prefix cache.
 LoadedPrefix load_prefix(const Model& model, const std::string& path, const Cancel& cancel);
 
 }  // namespace pumice::engine

@@ -131,16 +131,16 @@ void Scheduler::work() {
       }
       let_go(lock);
       if (!computes) sleep(lock);
-    } catch (...) {  // there was no memory for the bookkeeping
+    } catch (...) {  // for example, if there is no memory for the bookkeeping
       if (!lock.owns_lock()) lock.lock();
       fail_all(lock, std::current_exception());
     }
   }
 }
 
-// Ends all requests with an error. Where there is no memory even for that, tries again until there is: the engine thread must not end. In
-// any case releases the lock for a while: as long as there is no memory, each step fails at once, and a caller needs the lock to read its
-// error.
+// Ends all requests with an error. If there is no memory even for this, tries again until it succeeds, because the engine thread must not
+// end. In any case releases the lock for some milliseconds. As long as there is no memory, each step fails at once, and without this pause
+// no caller could take the lock to read its error.
 void Scheduler::fail_all(Lock& lock, const std::exception_ptr& error) {
   for (bool told = false; !told;) {
     try {
@@ -153,8 +153,8 @@ void Scheduler::fail_all(Lock& lock, const std::exception_ptr& error) {
   }
 }
 
-// Chooses tokens for the sequences whose callers have answered with logits. The lock is released meanwhile, because grammar masks and
-// sampling may take 0.2 s. These sequences count as part of a step, so the data that Answers::choose() reads do not change.
+// Chooses tokens for the sequences whose callers have answered with logits. Releases the lock while tokens are chosen, because grammar
+// masks and sampling may take 0.2 s. These sequences are marked as in a step, so that the data that Answers::choose() reads do not change.
 void Scheduler::choose_answers(Lock& lock) {
   if (!answers_->gather(roster_.requests())) return;
   lock.unlock();
@@ -164,7 +164,7 @@ void Scheduler::choose_answers(Lock& lock) {
   step_is_over();
 }
 
-// Ends requests whose deadline has passed, even if they wait for pages or for their reader. They keep the tokens that they have.
+// Ends requests whose deadline has passed, even if they wait for pages or for their reader. The callers still get the tokens chosen so far.
 void Scheduler::end_late() {
   for (const auto& request : roster_.late(Clock::now())) {
     for (Sequence& s : request->sequences)
@@ -203,7 +203,8 @@ bool Scheduler::plan() {
   return !step_->parts().empty();
 }
 
-// Takes states for the snapshots that lie within the part's rows. The state after its last row is fresh() itself.
+// Takes states for the snapshots between the rows of a part. A snapshot after the part's last row needs no state of its own, because the
+// step writes PageTable::fresh() there.
 void Scheduler::plan_snapshots(const Step::Part& part) {
   if (!runtime_.pages->has_states()) return;
   Sequence& s = *part.sequence;
@@ -227,7 +228,8 @@ void Scheduler::run_step(Lock& lock) {
     ran = step_->run(runtime_, *cancel_);
   } catch (const Error& error) {
     lost = error.kind() == ErrorKind::device_lost;
-    if (error.kind() != ErrorKind::cancelled) failure = std::current_exception();  // a step is cancelled when all its requests are closed
+    // A step is cancelled only when all its requests are closed, so nobody needs that error.
+    if (error.kind() != ErrorKind::cancelled) failure = std::current_exception();
   } catch (...) {
     failure = std::current_exception();
   }
@@ -246,7 +248,7 @@ void Scheduler::run_step(Lock& lock) {
   step_is_over();
 }
 
-// Called when no step reads the sequences any more. Ends the sequences that are marked as leaving, and tells the callers their news.
+// Must be called when no step reads the sequences any more. Ends the sequences that are marked as leaving, and wakes callers with news.
 void Scheduler::step_is_over() {
   cancel_.reset();
   step_->parts().clear();
@@ -254,8 +256,8 @@ void Scheduler::step_is_over() {
   for (const auto& request : roster_.requests()) news_.tell(*request);
 }
 
-// Gives back pages of draft models, and destroys requests that have left the batch. This scheduler's lock is released meanwhile, because
-// giving the pages back takes locks of the draft models, and a request may be the last owner of its draft model.
+// Releases pages of draft models, and destroys requests that have left the batch. This scheduler's lock is not held during this work,
+// because releasing the pages takes locks of the draft models, and a request may be the last owner of its draft model.
 void Scheduler::let_go(Lock& lock) {
   std::vector<std::unique_ptr<Drafted>> drafted = roster_.take_drafted();
   Requests gone = roster_.take_gone();
@@ -268,13 +270,14 @@ void Scheduler::let_go(Lock& lock) {
 }
 
 // ---------------------------------------------------------------- after a fork
-// Called in the child of a fork. Gives no pages back and destroys nothing, because the forking thread still holds the locks of other
-// objects.
+// Must be called in the child of a fork. Releases no pages and destroys no requests, because the forking thread still holds the locks of
+// other objects.
 void Scheduler::forget_parent() {
   (void)thread_.release();
   (void)work_.wake.release();
   work_.wake = std::make_unique<Condition>();
-  (void)step_.release();  // step_ and answers_ are leaked: the parent's engine thread may have been changing them when the process forked
+  // step_ and answers_ are leaked, because the parent's engine thread may have been changing them when the process forked.
+  (void)step_.release();
   (void)answers_.release();
   step_ = std::make_unique<Step>();
   answers_ = std::make_unique<Answers>();

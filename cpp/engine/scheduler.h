@@ -5,11 +5,13 @@
 // and callers process a token while the next step runs.
 //
 // Sequences and requests change only under one lock and only between steps, never while a device computes. So any thread that holds the
-// lock, a caller or a thread that calls fork(), sees them in the state after a complete step. After a fork() the child has copies of all
-// requests, but none is in a batch. When the child waits for a request, that request enters the child's own batch and continues.
+// lock, such as a caller or a thread that calls fork(), finds them in the state after a complete step. After a fork() the child has copies
+// of all requests, but none of them is in a batch. When the child waits for a request, that request enters the child's own batch and
+// continues.
 //
-// The parts: Admission decides which sequences take part in a step, Step computes it, Commit enters the results, NewsDesk tells the
-// callers, and Roster holds the requests and ends their sequences. Scheduler itself has the thread and the lock.
+// The scheduler consists of several classes. Admission decides which sequences take part in a step, Step computes the step, Commit enters
+// its results, NewsDesk wakes the callers, and Roster holds the requests and ends their sequences. Scheduler itself has the thread and the
+// lock.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +47,8 @@ class Scheduler {
   }
   Runtime& runtime() const { return runtime_; }
 
-  // Tells this scheduler that its pool may have free pages again. It is called when this model is the draft model of another one: the
-  // Drafter then takes and gives back pages of this pool during the other model's steps, and this scheduler does not notice.
+  // Must be called when pages of the pool may have become free without this scheduler's doing. This happens if the model is the draft model
+  // of another model, because a Drafter then takes and releases pages of the pool during the other model's steps.
   void pages_came();
 
   // Waits until a started request has news, until wake_pump() is called, or until max_ms have passed. Returns the news of all started
@@ -86,16 +88,16 @@ class Scheduler {
   bool quit_ = false;
   Limits limits_;
   WorkSignal work_;
-  SchedulerStats counts_;  // without `running`, `waiting` and `lagging`, which stats() counts
-  StepCost cost_;          // the duration of steps that only decode
+  SchedulerStats counts_;  // `running`, `waiting` and `lagging` are not kept here; stats() counts them
+  StepCost cost_;          // estimates the duration of steps that only decode
   Roster roster_;
   NewsDesk news_;
   Admission admission_;
   Commit commit_;
   std::unique_ptr<Step> step_ = std::make_unique<Step>();
   std::unique_ptr<Answers> answers_ = std::make_unique<Answers>();
-  std::optional<Cancel> cancel_;  // stops the running step
-  Requests parents_;              // in the child of a fork: the parent's requests, kept because the fork's hook must not destroy them
+  std::optional<Cancel> cancel_;  // stops the running step if it is requested; empty if no step runs
+  Requests parents_;              // in the child of a fork: the parent's requests, which the hook of the fork must not destroy
   const AtFork at_fork_;
 };
 

@@ -51,10 +51,11 @@ const std::array kGenerate = std::to_array<Setting<GenerateParams>>({
 
 const std::array kSpeculation = std::to_array<Setting<Speculation>>({
     {"lookup", &Speculation::matching, {0, 32}},
-    {"guesses", &Speculation::most, {1, 63}},  // 63 guesses and the row of the last id make kGuessedRows rows
+    {"guesses", &Speculation::most, {1, 63}},  // 63 guesses and the row of the last id are kGuessedRows rows
 });
 
-// Streams of this kind read and write the same digits everywhere, and throw std::bad_alloc where they would else keep silent and read a 0.
+// Returns the stream with settings such that it reads and writes the same digits in every locale. If there is no memory, it then throws
+// std::bad_alloc. By default, a stream would hide this error and read a 0.
 template <class Stream>
 Stream&& plain(Stream&& stream) {
   stream.imbue(std::locale::classic());
@@ -62,8 +63,8 @@ Stream&& plain(Stream&& stream) {
   return std::forward<Stream>(stream);
 }
 
-// Returns a text with as few digits as identify the number. Not std::to_chars() and std::from_chars(): Apple's C++ library has them for
-// float numbers from macOS 13.3 on, and wheels are for macOS 11.
+// Returns the text with the fewest digits that identify the number. Does not use std::to_chars() and std::from_chars(), because Apple's C++
+// library has them for floating-point numbers only from macOS 13.3 on, and wheels must run on macOS 11.
 template <class Float>
 std::string shortest_text(Float value) {
   for (int digits = std::numeric_limits<Float>::digits10;; ++digits) {
@@ -76,7 +77,7 @@ std::string shortest_text(Float value) {
   }
 }
 
-// Formats a number for a message: a whole number has no decimal point.
+// Formats a number for a message. A whole number gets no decimal point.
 std::string text(double value) {
   const bool whole = std::fabs(value) < 1e15 && value == std::floor(value);
   return whole ? std::to_string(static_cast<std::int64_t>(value)) : shortest_text(value);
@@ -101,7 +102,7 @@ void check_ids(std::span<const std::int32_t> ids, const char* what, std::int32_t
   for (const std::int32_t id : ids) require(id >= 0 && id < vocab, what, ": token id ", id, " is not in the vocabulary of ", vocab);
 }
 
-// Checks that no other setting forbids the tokens that end the reasoning. Each of them is the only token that is allowed at its place.
+// Checks that no other setting forbids the tokens that end the reasoning. When such a token must come, the filter allows no other token.
 void check_reasoning(const GenerateParams& params, std::int32_t vocab) {
   const ReasoningMarks& marks = *params.reasoning;
   const std::span<const std::int32_t> close = marks.close_ids;
@@ -128,7 +129,7 @@ std::span<const Setting<GenerateParams>> generate_settings() { return kGenerate;
 std::span<const Setting<Speculation>> speculation_settings() { return kSpeculation; }
 
 double shortest(float value) {
-  constexpr float kWholes = 1 << 23;  // whole numbers below it need all their digits
+  constexpr float kWholes = 1 << 23;  // a whole number below this needs all its digits, so the number itself is returned
   if (!std::isfinite(value) || (std::fabs(value) < kWholes && value == std::floor(value))) return value;
   std::istringstream in(shortest_text(value));
   double result = 0;
@@ -140,7 +141,7 @@ bool within(double value, const Range& range) { return value <= range.high && (r
 
 void check_range(std::string_view name, double value, const Range& range, std::string_view shown) {
   if (within(value, range)) return;
-  // kMost only says what an int32_t holds, so it is left out unless the value is beyond it.
+  // kMost is only the largest std::int32_t, so the message omits this limit unless the value is above it.
   const std::string most = range.high == kMost && value <= kMost ? "" : " and at most " + text(range.high);
   fail(ErrorKind::invalid_argument, name, "=", shown.empty() ? text(value) : std::string(shown), " is out of range: it must be ",
        range.above_low ? "more than " : "at least ", text(range.low), most);

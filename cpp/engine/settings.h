@@ -1,5 +1,5 @@
-// Tables of the numbers that a call may set, with their names, struct members and ranges. Bindings and checks read the same tables. To add
-// a setting, add a member with a default to its struct, and a row to the table in settings.cpp.
+// Tables of the numbers that a call may set, with their names, struct members and ranges. Bindings and checks use the same tables. To add a
+// setting, add a member with a default to its struct, and a row to the table in settings.cpp.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +27,13 @@ std::span<const Setting<SamplingParams>> sampling_settings();
 std::span<const Setting<GenerateParams>> generate_settings();
 std::span<const Setting<Speculation>> speculation_settings();
 
-// Returns the decimal number with the fewest digits among those that round to `value`: 0.1 for 0.1f.
+// Returns, of all decimal numbers that round to `value`, the number with the fewest digits. For 0.1f this is 0.1.
 double shortest(float value);
 
-bool within(double value, const Range& range);  // NaN is outside of every range
+bool within(double value, const Range& range);  // returns false for a NaN
 
-// These functions throw invalid_argument, with the setting's name, its value and its range. `shown` is the value's text, if a double does
-// not have all of its digits.
+// These functions throw invalid_argument, with the setting's name, its value and its range. `shown` is the value as a text for the message.
+// It is needed if a double cannot hold all digits of the value.
 void check_range(std::string_view name, double value, const Range& range, std::string_view shown = {});
 void check_bias(std::int32_t id, double bias);  // checks one entry of logit_bias
 void check(const SamplingParams& params, std::int32_t vocab);

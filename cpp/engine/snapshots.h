@@ -1,4 +1,5 @@
-// Where a sequence of a model with states leaves states in the prefix tree, besides at its end, so that later texts can continue there.
+// Decides after which tokens a sequence leaves states in the prefix tree, so that later texts can continue from there. A sequence also
+// leaves a state at its end (PagePool::release). Only models with recurrent layers have states.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +8,19 @@
 
 namespace pumice::engine {
 
-inline constexpr std::int64_t kSnapshotTokens = 2048;  // a state is left after each multiple of so many tokens
-// The state of a prompt is left at the last page end that is at least so many tokens before the prompt's end. A chat template may end a
-// prompt with tokens that the next turn's prompt lacks ("<think>"), and the next turn is to continue from this state all the same.
+inline constexpr std::int64_t kSnapshotTokens = 2048;  // a sequence leaves a state after each multiple of this many tokens
+// A prompt leaves a state at the last page end that is at least this many tokens before the prompt's end. A chat template may end a prompt
+// with tokens that the next turn's prompt lacks ("<think>"). The next turn can still continue from this state.
 inline constexpr std::int64_t kTurnTokens = 16;
 
-// Does the sequence leave the state after its first `tokens` tokens?
+// Returns true if the sequence must leave the state after its first `tokens` tokens.
 inline bool is_snapshot(const Sequence& s, std::int64_t tokens) {
   if (tokens <= 0 || tokens % kPageTokens != 0) return false;
   if (tokens % kSnapshotTokens == 0) return true;
   const std::int64_t prompt = s.prompt->tokens;
   if (tokens <= prompt && tokens == (prompt - kTurnTokens) / kPageTokens * kPageTokens) return true;
-  // The tree knows the text up to here, so other texts begin in the same way. The next one finds the state.
+  // The prefix tree had the text's pages up to this point when the sequence began. So several texts begin with these tokens, and the next
+  // such text can continue from this state.
   return tokens == s.table.known();
 }
 

@@ -11,9 +11,11 @@ namespace {
 
 constexpr std::size_t kLongestMatch = 32;
 constexpr double kForgets = 0.95;  // at each new step, the weight of earlier steps is multiplied by this
-// In durations of a step: what an account gets at each step, its first balance, and its maximum.
+// Amounts of the account in Guesses, in units of the duration of a step: the amount that is added at each step, the first balance, and the
+// largest balance.
 constexpr double kFree = 0.015, kFirst = 1, kMostSaved = 4;
-// A sequence of which the drafter's cache lacks more rows than this gets runs of its own, and no guesses until it has caught up.
+// If the drafter's cache lacks more rows of a sequence than this, the missing rows are computed in runs of their own, and the sequence gets
+// no guesses before that.
 constexpr std::int64_t kCatchUp = 64;
 
 }  // namespace
@@ -56,8 +58,8 @@ std::int32_t Guesses::wanted(const StepCost& cost, std::int64_t rows, double ext
   if (!cost.known() || rows < 1) return 0;
   const double step = cost.step(static_cast<double>(rows)), price = cost.row() + extra;
   if (!std::exchange(opened_, true)) account_ = kFirst * step;
-  // A guess is worth its price if it yields tokens at least as fast as the step with only the guesses before it. The n-th guess is right
-  // with a probability of p^n, where p is the recent share of right guesses.
+  // Adds guesses as long as each one yields at least as many tokens per second as the step with only the guesses before it. The n-th guess
+  // is right with a probability of p^n, where p is the fraction of recent guesses that were right.
   double chance = 1, tokens = static_cast<double>(rows), seconds = step;
   std::int32_t count = 0;
   while (count < most && (count + 1) * price <= account_ && (chance *= hits_ / tests_) * seconds >= price * tokens) {
@@ -71,7 +73,7 @@ std::int32_t Guesses::wanted(const StepCost& cost, std::int64_t rows, double ext
 void Guesses::saw(const StepCost& cost, std::int64_t rows, std::size_t guessed, std::size_t accepted, double paid) {
   const double step = cost.step(static_cast<double>(rows));
   account_ = std::min(account_ - paid + (kFree + static_cast<double>(accepted)) * step, kMostSaved * step);
-  const double keeps = guessed > 0 ? 0.9 : 0.98;  // in steps without guesses, earlier results are forgotten more slowly
+  const double keeps = guessed > 0 ? 0.9 : 0.98;  // weight that earlier results keep; they are forgotten more slowly without guesses
   hits_ = 1.4 + (hits_ - 1.4) * keeps;
   tests_ = 2 + (tests_ - 2) * keeps;
   hits_ += static_cast<double>(accepted);
@@ -84,7 +86,7 @@ void StepCost::saw_own(double seconds_per_guess) {
 
 namespace {
 
-// Returns a sequence's sampling parameters for a model with `vocab` tokens that guesses for it.
+// Returns a sequence's sampling parameters as a drafting model with `vocab` tokens must use them.
 SamplingParams for_guesses(const Sequence& s, std::int32_t vocab) {
   SamplingParams sampling = s.params->sampling;
   sampling.logprobs = -1;
@@ -93,8 +95,8 @@ SamplingParams for_guesses(const Sequence& s, std::int32_t vocab) {
   return sampling;
 }
 
-// Chooses the guess that follows `guesses` from a row of logits, and adds it to them. `guessed` is the number of guesses that the sequence
-// has in this step. Returns false, and adds nothing, if no further guess is useful.
+// Chooses a guess from a row of logits and appends it to `guesses`. `guessed` is the number of guesses that the sequence has in this step
+// already. If no further guess is useful, returns false and appends nothing.
 bool add_guess(Sampler& sampler, const SamplingParams& sampling, std::span<float> logits, const Sequence& s, std::size_t guessed,
                std::vector<std::int32_t>& guesses) {
   const Draw draw{s.draw.seed, s.draw.stream, static_cast<std::uint64_t>(s.generated()) + guessed};
@@ -109,7 +111,7 @@ bool add_guess(Sampler& sampler, const SamplingParams& sampling, std::span<float
   } catch (const Error&) {  // the row has a NaN, or a bias forbids the whole vocabulary
     return false;
   }
-  const auto& ends = s.params->eos_ids;  // no token follows one of these
+  const auto& ends = s.params->eos_ids;  // no token follows an end token
   if (std::find(ends.begin(), ends.end(), choice.id) != ends.end()) return false;
   guesses.push_back(choice.id);
   return true;
@@ -141,8 +143,9 @@ bool Drafter::prepare(Task& task) {
   return pool.extend(d.table, room);
 }
 
-// Computes rows that the tasks lack in the cache, at most `most_rows` per task. Then guesses the next token for each task that lacks no row
-// any more. `guessed` is the number of guesses that each such task has already. Returns false if the device has no memory for so many rows.
+// Computes rows of the tasks' sequences that the drafter's cache lacks, at most `most_rows` per task. Then guesses the next token for each
+// task whose rows are all in the cache. `guessed` is the number of guesses that each of these tasks has already. Returns false if the
+// device has no memory for so many rows.
 bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_t most_rows, const Cancel& cancel) {
   std::vector<std::int32_t> ids, selected;
   std::vector<Segment> segments;
@@ -189,15 +192,15 @@ bool Drafter::run(std::span<Task* const> tasks, std::size_t guessed, std::int64_
 
 void Drafter::propose(std::span<Task> tasks, const Cancel& cancel) {
   std::vector<Task*> active;
-  const auto left = [&] {  // keeps the tasks that want more guesses
+  const auto left = [&] {  // removes the tasks that have enough guesses; returns false if no task is left
     std::erase_if(active, [](const Task* t) { return t->guesses->size() >= t->most; });
     return !active.empty();
   };
   try {
     for (Task& task : tasks)
       if (prepare(task)) active.push_back(&task);
-    // Sequences that are far behind get no guesses now. The first of them computes some of its rows, in a run of its own, because it has
-    // many more rows than the others.
+    // Sequences of which the cache lacks more than kCatchUp rows get no guesses now. Some rows of the first of them are computed in a run
+    // of their own, because they are many more rows than those of the other sequences.
     std::vector<Task*> behind;
     for (Task* task : active)
       if (static_cast<std::int64_t>(task->sequence->ids.size() - task->drafted->ids.size()) > kCatchUp) behind.push_back(task);
@@ -227,7 +230,7 @@ void Drafter::release(Drafted& drafted) {
 }
 
 // ---------------------------------------------------------------- the model's own head
-// Guesses one token for each task. `guessed` is the number of guesses that each of them has.
+// Guesses one token for each task. `guessed` is the number of guesses that each task has already.
 void DraftHead::run(Runtime& runtime, std::span<Task* const> tasks, std::size_t guessed, const Cancel& cancel) {
   const auto width = static_cast<std::size_t>(runtime.pipeline.draft_width()),
              vocab = static_cast<std::size_t>(runtime.pipeline.vocab_size());
@@ -250,7 +253,7 @@ void DraftHead::run(Runtime& runtime, std::span<Task* const> tasks, std::size_t 
   const Batch batch{.rows = static_cast<std::int32_t>(tasks.size()), .ids = ids_, .segments = segments_};
   runtime.pipeline.draft(spaces[0], runtime.pages->caches(), batch, guessed == 0, in_, out_, cancel);
   const auto block = static_cast<std::size_t>(runtime.head_rows());
-  in_.clear();  // gets the rows of the tasks that go on
+  in_.clear();  // the loop below fills it with the output rows of the tasks that need more guesses
   for (std::size_t row = 0; row < tasks.size(); row += block) {
     const std::size_t rows = std::min(block, tasks.size() - row);
     logits_.resize(rows * vocab);

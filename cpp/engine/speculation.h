@@ -1,4 +1,4 @@
-// Speculative decoding: the next tokens of a sequence are guessed, so that one step can compute several of its rows.
+// Implements speculative decoding: the next tokens of a sequence are guessed, so that one step can compute several of its rows.
 //
 // Guesses (draft tokens) never change the result. The token after each row is chosen exactly as it would be without guesses, because its
 // random number is a function of seed, stream and position alone. The row after a guess is used only if the chosen token equals the guess.
@@ -21,43 +21,43 @@ namespace pumice::engine {
 class Drafter;
 struct Sequence;
 
-// Whether the model's draft head makes guesses: never, if the model has one, or as the caller asks for it. If the model has none, a request
-// with `asked` is an error.
+// Whether the model's draft head makes guesses. `off`: never. `automatic`: if the model has a draft head. `asked`: the caller requires it,
+// so the request fails if the model has no draft head.
 enum class OwnGuesses : std::uint8_t { off, automatic, asked };
 
 struct Speculation {                              // settings of a request
   std::int32_t matching = 0;                      // minimum number of ids in a match of a prompt lookup; 0: no lookups
   std::int32_t most = 8;                          // maximum number of guesses in a step
-  std::shared_ptr<Drafter> drafter;               // null: no draft model
-  OwnGuesses own = OwnGuesses::automatic;         // `automatic` counts only if there are neither lookups nor a draft model
-  bool foreseen = true;                           // if a grammar allows only one text, that text is guessed
-  bool always = false;                            // for tests and bench: guess even if it does not pay
+  std::shared_ptr<Drafter> drafter;               // the draft model; null if there is none
+  OwnGuesses own = OwnGuesses::automatic;         // `automatic` means `off` if on() is true
+  bool foreseen = true;                           // whether the next text is guessed if a grammar allows only one text
+  bool always = false;                            // for tests and bench: makes guesses even if they would not save time
   std::vector<std::vector<std::int32_t>> replay;  // for tests and bench: the guesses of each sequence
   bool on() const { return matching > 0 || drafter || !replay.empty(); }
   bool asks_draft_head() const { return own == OwnGuesses::asked || (own == OwnGuesses::automatic && !on()); }
 };
 
-// Finds the longest run of ids, at least `matching` ids long, that ends the text and also occurs earlier in it. Among equally long runs,
-// the latest occurrence counts. Appends to `guesses` the `most` ids that follow that occurrence. If fewer ids follow it, the guesses go on
-// with their own first ids, because the text then repeats itself.
+// Finds the longest run of ids, at least `matching` ids long, that ends the text and also occurs earlier in the text. If such a run occurs
+// several times, the latest occurrence counts. Appends to `guesses` the `most` ids that follow that occurrence. If fewer ids follow the
+// occurrence, the ids appended so far are repeated, because the text repeats itself in that case.
 void look_up(std::span<const std::int32_t> ids, std::int32_t matching, std::size_t most, std::vector<std::int32_t>& guesses);
 
 // Estimates the duration of steps that only decode. It is a linear function of the number of rows, fitted to recent steps.
 class StepCost {
  public:
-  void saw(std::int32_t rows, double seconds);
+  void saw(std::int32_t rows, double seconds);  // enters the duration of a step with `rows` rows
   bool known() const { return weight_ > 0; }
-  double row() const;  // seconds per additional row
-  double step(double rows) const;
-  // The seconds that the model's draft head takes for a guess: a recent average, 0 before the first guess.
+  double row() const;              // returns the seconds that an additional row takes
+  double step(double rows) const;  // returns the seconds that a step with `rows` rows takes
+  // own_guess() returns the recent average of the seconds that the model's draft head takes for a guess. It is 0 before the first guess.
   void saw_own(double seconds_per_guess);
   double own_guess() const { return own_guess_; }
 
  private:
   double own_guess_ = 0;
   double weight_ = 0, rows_ = 0, seconds_ = 0, rows2_ = 0, rows_seconds_ = 0;
-  // The constant part of a step's duration, divided by the duration of a row. 3 is a CPU's value, which is used until steps with different
-  // numbers of rows have been seen.
+  // The constant part of a step's duration, divided by the duration of an additional row. 3 is typical for a CPU, and is used until steps
+  // with different numbers of rows have been measured.
   double fixed_rows_ = 3;
 };
 
@@ -67,44 +67,45 @@ struct Drafted {
   PageTable table;
   std::vector<std::int32_t> ids;  // the ids whose keys and values are in the table
   SamplingParams sampling;        // the sequence's parameters, without biases for ids that the drafter lacks
-  bool ready = false;             // `sampling` is set
+  bool ready = false;             // true if `sampling` is set
 };
 
-// What the draft head of the model needs of a sequence.
+// The data of a sequence that the model's draft head needs.
 struct OwnDraft {
   SamplingParams sampling;  // as Drafted::sampling
-  std::vector<float> row;   // the body's hidden row after which the last id was chosen
-  std::int64_t after = -1;  // the number of ids that were computed up to that row, that row included
-  bool ready = false;       // `sampling` is set
+  std::vector<float> row;   // the body's hidden row from which the last id was chosen
+  std::int64_t after = -1;  // number of ids that were computed when `row` was computed, including the id of `row`
+  bool ready = false;       // true if `sampling` is set
 };
 
-// Decides how many guesses pay for one sequence. It keeps an account in seconds, which begins with the duration of one step. The cost of
-// each guess is taken out of the account. The time that accepted guesses save is put in, and so are 1.5 % of each step's duration. So a
-// sequence whose guesses are never accepted loses the duration of one step, and 1.5 % of its time.
+// Decides how many guesses are worth their cost for one sequence. For this, it keeps an account in seconds, which begins with the duration
+// of one step. The cost of each guess is subtracted from the account. The time that accepted guesses save is added, and so are 1.5 % of
+// each step's duration. So a sequence whose guesses are never accepted loses at most the duration of one step, and 1.5 % of its time.
 class Guesses {
  public:
-  // Returns how many guesses, at most `most`, the sequence should have in the next step. The step decodes `rows` rows without guesses. Each
-  // guess costs one more row and `extra` seconds.
+  // Returns how many guesses, at most `most`, the sequence should have in the next step. The step has `rows` decode rows, not counting
+  // guesses. Each guess costs an additional row and `extra` seconds.
   std::int32_t wanted(const StepCost& cost, std::int64_t rows, double extra, std::int32_t most);
-  // Enters the result of a step. Without guesses, the step had `rows` rows. For this sequence it had `guessed` guesses, which cost `paid`
-  // seconds, and `accepted` of them were right.
+  // Enters the result of a step that had `rows` decode rows, not counting guesses. The sequence had `guessed` guesses in this step, which
+  // cost `paid` seconds in all. `accepted` of these guesses were right.
   void saw(const StepCost& cost, std::int64_t rows, std::size_t guessed, std::size_t accepted, double paid);
 
   std::unique_ptr<Drafted> drafted;  // null if no draft model guesses for the sequence
   std::unique_ptr<OwnDraft> own;     // null if the model's draft head makes no guesses for the sequence
 
  private:
-  double hits_ = 1.4, tests_ = 2;  // recent guesses: how many were right, and how many were compared with a token
-  double account_ = 0;
-  bool opened_ = false;
+  double hits_ = 1.4, tests_ = 2;  // weighted numbers of recent guesses that were right, and that were compared with a token
+  double account_ = 0;             // balance of the account, in seconds
+  bool opened_ = false;            // true if account_ has its first balance
 };
 
-// A draft model: a smaller model with the same tokenizer that guesses the tokens of another model. It uses the sampling parameters and
-// random numbers of the sequence, so that equal logits give equal tokens. It runs within the other model's steps, and has its own cache.
+// A draft model, which is a smaller model with the same tokenizer that guesses the tokens of another model. It uses the sampling parameters
+// and random numbers of the sequence, so that equal logits give equal tokens. It runs within the other model's steps, and has its own
+// cache.
 class Drafter {
  public:
-  // `owner` keeps the smaller model alive. freed() is called, without any lock, when the drafter no longer needs some of its pages, so that
-  // other callers of the smaller model may use them.
+  // `owner` keeps the smaller model alive. When the drafter no longer needs some of its pages, it calls freed() without holding a lock, so
+  // that other callers of the smaller model can use these pages.
   Drafter(std::shared_ptr<const void> owner, Runtime& runtime, std::function<void()> freed = {})
       : owner_(std::move(owner)), runtime_(runtime), freed_(std::move(freed)) {}
 
@@ -114,8 +115,8 @@ class Drafter {
     std::size_t most;
     std::vector<std::int32_t>* guesses;
   };
-  // Adds guesses to each task. A task gets none if the cache has no room for its sequence, or if the cache still lacks much of the
-  // sequence. Each call computes some of the missing rows of one such sequence.
+  // Adds guesses to each task. A task gets no guesses if the cache has too few pages for its sequence, or if the cache lacks many rows of
+  // the sequence. If the cache lacks many rows of some sequences, the call computes a part of these rows for one of these sequences.
   void propose(std::span<Task> tasks, const Cancel& cancel);
   void release(Drafted& drafted);
   double seconds_per_guess() const { return seconds_per_guess_; }
@@ -128,14 +129,15 @@ class Drafter {
   const std::shared_ptr<const void> owner_;
   Runtime& runtime_;
   const std::function<void()> freed_;
-  double seconds_per_guess_ = 0;  // recent average
+  double seconds_per_guess_ = 0;  // recent average; 0 before the first guess
   Sampler sampler_;
   std::vector<float> hidden_, logits_;
 };
 
-// The model's own draft head (model::Config::draft): a layer that guesses the token after the next one from the body's last hidden row. Its
-// keys and values are in the pages of the sequence, where the body has stored those of all computed ids. A run for a guess stores those of
-// the last id and of earlier guesses in pages that the sequence has for its guesses, and the step that computes these rows overwrites them.
+// Makes guesses with the model's own draft head (model::Config::draft) or its assistant (model/assistant.h). A draft head is a layer that
+// guesses the token after a sequence's last id from this id and from the body's hidden row from which the id was chosen. The draft head's
+// keys and values are in the pages of the sequence. The body stores them for all computed ids. A run of the draft head stores them for the
+// last id and for earlier guesses, and the step that computes these rows overwrites them.
 class DraftHead {
  public:
   struct Task {
@@ -144,7 +146,8 @@ class DraftHead {
     std::size_t most;
     std::vector<std::int32_t>* guesses;
   };
-  // Adds guesses to each task whose sequence has the hidden row before its last id: one for all tasks at once, then a second, and so on.
+  // Adds guesses to each task for whose sequence OwnDraft::row belongs to the last id. Each run of the draft head adds one guess to every
+  // such task.
   void propose(Runtime& runtime, std::span<Task> tasks, const Cancel& cancel);
 
  private:

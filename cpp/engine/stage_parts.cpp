@@ -9,7 +9,7 @@ StageParts::StageParts(const model::ModelPrograms& programs, const Placement& pl
     for (std::size_t layer = stage.first; layer < stage.first + stage.away; ++layer)
       away_.insert(programs.description().at(layer, model::Role::expert_down).matrix);
   }
-  away_.erase(MatrixId::none);  // of layers without experts
+  away_.erase(MatrixId::none);  // was inserted for layers without experts
 }
 
 const std::vector<StageParts::Part>& StageParts::of(const model::ModelProgram& program, std::size_t device) const {

@@ -1,5 +1,5 @@
 // Cuts a model's programs into the parts that each device runs. If the experts of some layers are not on the device that runs these layers,
-// a program is cut before and after their operations (core/program_cut.h).
+// the program of these layers is cut before and after each operation of such experts (core/program_cut.h).
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,13 @@ class StageParts {
   };
 
   StageParts(const model::ModelPrograms& programs, const Placement& placement);
-  // Returns the parts of a program that `device` runs, in order. A program that is not cut is one part.
+  // Returns the parts, in order, of a program whose layers are on `device`. A program that is not cut is one part.
   const std::vector<Part>& of(const model::ModelProgram& program, std::size_t device) const;
 
  private:
   const model::ModelPrograms& programs_;
   const Placement& placement_;
-  std::set<MatrixId> away_;  // the matrices of experts that are not on the device of their layer
+  std::set<MatrixId> away_;  // the down matrices (Experts::down) of experts that are not on the device of their layer
   mutable std::mutex mutex_;
   mutable std::map<const model::ModelProgram*, std::vector<Part>> known_;
 };

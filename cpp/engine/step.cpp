@@ -12,9 +12,9 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::int64_t kTextRows = 4;  // minimum number of rows of a text in a step: one tile of the kernels with the smallest tiles
-// With at least this many sequences, choosing tokens on all workers of the device is faster than on this thread alone, although this
-// thread must wait for its turn on the device.
+constexpr std::int64_t kTextRows = 4;  // a text gets at least this many rows in a step: one tile of the kernels with the smallest tiles
+// With at least this many sequences, choosing tokens on all workers of the device is faster than on this thread alone, although this thread
+// must wait until the device is free.
 constexpr std::size_t kParallelSampling = 5;
 
 }  // namespace
@@ -33,11 +33,11 @@ void Step::assemble(const Plan& plan) {
       parts_.push_back({.sequence = &s, .rows = rows, .samples = !s.task && rows == s.pending()});
     }
   }
-  // sample() expects texts without choices at the end.
+  // sample() expects the parts with texts without choices (TextTask) at the end.
   std::stable_partition(parts_.begin(), parts_.end(), [](const Part& part) { return !part.sequence->task; });
 }
 
-// Makes guesses with the model's draft head, for all of its sequences at once.
+// Makes guesses with the model's draft head, for all sequences that use it at once.
 void Step::guess_with_draft_head(Runtime& runtime, const Cancel& cancel) {
   std::vector<DraftHead::Task> tasks;
   for (Part& part : parts_) {
@@ -53,8 +53,8 @@ void Step::guess_with_draft_head(Runtime& runtime, const Cancel& cancel) {
   guess_seconds_ += own_seconds_;
 }
 
-// Makes guesses for all parts that have room for them: first by lookups, then by each draft model for all of its sequences at once, and by
-// the model's draft head.
+// Makes guesses for all parts whose sequences may have guesses (Sequence::guess_room). Lookups come first, then each draft model guesses
+// for all sequences that use it at once, and then the model's draft head.
 void Step::guess(Runtime& runtime, const Cancel& cancel) {
   guess_seconds_ = own_seconds_ = 0;
   own_guesses_ = 0;
@@ -84,7 +84,7 @@ void Step::guess(Runtime& runtime, const Cancel& cancel) {
     const Speculation& how = s.params->speculation;
     const auto index = static_cast<std::size_t>(s.index);
     if (!part.samples || s.guess_room <= 0) continue;
-    const bool drafted = how.drafter || s.guesses->own;  // then only guesses that were made are replaced
+    const bool drafted = how.drafter || s.guesses->own;  // if true, `replay` only replaces guesses that were made, and adds no guesses
     if (index < how.replay.size() && (!drafted || !part.guesses.empty())) {
       const auto& all = how.replay[index];
       const std::size_t first = std::min(all.size(), static_cast<std::size_t>(s.generated()));
@@ -99,7 +99,7 @@ void Step::guess(Runtime& runtime, const Cancel& cancel) {
 
 namespace {
 
-// Returns the maximum number of tokens that may be guessed because the filters allow only one text.
+// Returns how many tokens may be guessed at most if the filters allow only one text.
 std::size_t foreseeable(const Sequence& s) {
   const bool asks = s.guess_room > 0 && s.params->speculation.foreseen;
   return asks && std::ranges::any_of(s.filters, [](const auto& f) { return f->foresees(); }) ? static_cast<std::size_t>(s.guess_room) : 0;
@@ -113,7 +113,7 @@ std::int32_t foreseen(const Sequence& s, std::span<const std::uint32_t> mask) {
 
 }  // namespace
 
-// Asks the filters for the masks of all rows after which a token is chosen. This happens before the rows are computed, so that guesses that
+// Computes the filters' masks for all rows after which a token is chosen. This happens before the rows are computed, so that guesses that
 // are not allowed are dropped, and the device ranks (Top) only allowed ids.
 void Step::ask_filters(Runtime& runtime, const Cancel& cancel) {
   mask_words_ = mask_words(runtime.pipeline.vocab_size());
@@ -171,7 +171,7 @@ void Step::ask_filters(Part& part, std::span<std::uint32_t> scratch) {
     part.error.emplace(error.kind(), str("sequence ", s.index, ", position ", s.ids.size(), ": ", error.what()));
     return;
   }
-  std::vector<std::unique_ptr<TokenFilter>> ahead;  // clones of the filters that have accepted the guesses so far
+  std::vector<std::unique_ptr<TokenFilter>> ahead;  // clones of the filters, which have also accepted the guesses so far
   std::size_t at = 0;
   const std::size_t most = foreseeable(s);
   try {
@@ -187,7 +187,7 @@ void Step::ask_filters(Part& part, std::span<std::uint32_t> scratch) {
       if (!std::all_of(ahead.begin(), ahead.end(), [&](auto& filter) { return filter->accept(part.guesses[at]); })) break;
       ask_all(ahead, mask(at + 1), scratch);
     }
-  } catch (const Error&) {  // a later step meets this error again, when the tokens before it have been taken, and reports it
+  } catch (const Error&) {  // the guesses end here; if the tokens before this point are chosen, a later step reports the error
   }
   part.guesses.resize(at);
 }
@@ -262,7 +262,7 @@ bool Step::run(Runtime& runtime, const Cancel& cancel) {
   if (!sampling_.empty()) sample(runtime, spaces[0], cancel);
   read_texts(runtime, spaces[0], cancel);
   const auto failed = std::ranges::find_if(parts_, [](const Part& part) { return part.error && part.error->kind() == ErrorKind::numeric; });
-  if (failed != parts_.end()) {  // one text is computed again: other requests wait meanwhile
+  if (failed != parts_.end()) {  // only one text is computed again to find the layer, because other requests wait during this time
     failed->error.emplace(ErrorKind::numeric, failed->error->what() + runtime.where_not_finite(failed->sequence->ids, {}, cancel));
   }
   return true;
@@ -278,7 +278,7 @@ void Step::read_texts(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
     try {
       s.task->take(runtime, space, s.ids, s.computed + part.wanted.first, hidden, logits_, cancel);
     } catch (const Error& error) {
-      // The tokens of the other requests are chosen already, so an error ends this text alone.
+      // The tokens of the other requests are chosen already, so the error must end only this text.
       if (error.kind() == ErrorKind::cancelled || error.kind() == ErrorKind::device_lost) throw;
       part.error.emplace(error);
     } catch (const std::bad_alloc&) {
@@ -294,8 +294,8 @@ const ChangedIds& changed_ids(const Step::Part& part) { return part.guesses.empt
 
 }  // namespace
 
-// Computes the logits and chooses the tokens of all parts that reached their last id, a block of rows at a time: first the rows for which
-// the device's ranking (Top) is enough, then those that need whole rows of logits.
+// Computes the logits and chooses the tokens of all parts whose last id was computed. Handles a block of rows at a time. The rows for which
+// the device's ranking (Top) suffices come first, then the rows that need all logits.
 void Step::sample(Runtime& runtime, RunSpace& space, const Cancel& cancel) {
   const auto width = static_cast<std::size_t>(runtime.pipeline.hidden_size()), block = static_cast<std::size_t>(runtime.head_rows());
   samplers_.resize(static_cast<std::size_t>(std::max(1, runtime.pipeline.widest().workers())));
@@ -344,7 +344,7 @@ void Step::run_top(Runtime& runtime, RunSpace& space, std::span<const Row> rows,
 void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, std::int32_t vocab) {
   const std::size_t at = part.chosen;
   std::size_t choice = part.first_choice + at;
-  TokenCounts ahead;  // the ids of the sequence and the guesses before this row
+  TokenCounts ahead;  // counts of the sequence's ids and of the guesses before this row
   const bool counts = at > 0 && part.sequence->params->sampling.penalises();
   if (counts) {
     ahead = part.sequence->seen;
@@ -367,7 +367,7 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
       if (s.params->shows_logits) {
         Sampler::check(row);
         chosen.row.assign(row.begin(), row.end());
-      } else if (top) {  // followers have the same prompt, so penalties change the same ids
+      } else if (top) {  // changed_ids(part) also holds for followers, because they have the same prompt and penalties
         sampler.choose(s.params->sampling, TopRow{row, model::kTopLogits}, changed_ids(part).ids(), vocab, seen, draw, chosen, around);
       } else {
         sampler.choose(s.params->sampling, row, seen, draw, chosen, around);
@@ -378,7 +378,7 @@ void Step::choose(Part& part, Sampler& sampler, std::span<float> row, bool top, 
   });
   if (!part.error) {
     ++part.chosen;
-  } else if (at > 0) {  // the rows before this one have given tokens; the next step computes this row again and reports the error
+  } else if (at > 0) {  // tokens were chosen after the rows before this row; the next step computes this row again and reports the error
     part.error.reset();
     part.stopped = true;
   }

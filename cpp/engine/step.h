@@ -1,4 +1,4 @@
-// One step of a model: rows of many sequences go through the body, and a token is chosen for each sequence whose last id was computed. A
+// Runs one step of a model. The body computes rows of many sequences, and a token is chosen for each sequence whose last id was computed. A
 // step changes no sequence. Commit changes the sequences after the whole step has succeeded, so a step that was stopped can be repeated.
 #pragma once
 
@@ -20,17 +20,17 @@ class Step {
  public:
   struct Part {
     Sequence* sequence;
-    std::int32_t rows;  // number of the sequence's ids that are computed; the rows of guesses come after them
-    bool samples;
-    std::size_t first_choice = 0;            // index in choices_; the choices of followers, or those after guesses, come next
-    std::optional<Error> error = {};         // why no token could be chosen, for example because of a NaN
-    std::vector<std::int32_t> guesses = {};  // draft tokens after its last id
+    std::int32_t rows;                // number of the sequence's ids that are computed; the rows of guesses come after them
+    bool samples;                     // true if a token is chosen after the last of these rows
+    std::size_t first_choice = 0;     // index in choices_ of the part's first choice; its choices for followers or after guesses follow
+    std::optional<Error> error = {};  // why no token could be chosen, for example because of a NaN
+    std::vector<std::int32_t> guesses = {};  // guesses (draft tokens) for the ids after the sequence's last id
     std::size_t chosen = 0;                  // number of rows after which a token was chosen: the accepted guesses, plus one
-    bool stopped = false;                    // no token could be chosen after a guess; the next step computes that row again
-    ChangedIds changed = ChangedIds();       // if there are guesses: the ids of Sequence::changed, and the guesses
-    std::int64_t masks = -1;                 // index of the first word of its masks in allowed_; -1 if all tokens are allowed
-    TextTask::Rows wanted = {};              // for a text without choices (TextTask): the rows that yield results
-    std::size_t first_sampled = 0;           // index of the row after its last id among the output rows of the body
+    bool stopped = false;                    // true if no token could be chosen after a guess; the next step computes that row again
+    ChangedIds changed = ChangedIds();       // the ids of Sequence::changed, and the guesses; used only if there are guesses
+    std::int64_t masks = -1;                 // index in allowed_ of the first word of the part's masks; -1 if all tokens are allowed
+    TextTask::Rows wanted = {};              // the rows that yield results of a text without choices (TextTask)
+    std::size_t first_sampled = 0;           // index of the last id's row among the output rows of the body
     std::size_t first_wanted = 0;            // index of the first wanted row among the output rows of the body
   };
 
@@ -41,22 +41,22 @@ class Step {
   const std::vector<Part>& parts() const { return parts_; }
   std::int32_t rows() const { return static_cast<std::int32_t>(ids_.size()); }
   double guess_seconds() const { return guess_seconds_; }  // time that draft models and the draft head spent on guesses
-  double own_seconds() const { return own_seconds_; }      // the draft head's part of it, for own_guesses() guesses
+  double own_seconds() const { return own_seconds_; }      // time that the draft head alone spent on own_guesses() guesses
   std::int64_t own_guesses() const { return own_guesses_; }
-  // Returns the body's hidden row after which choice `at` of a part was made.
+  // Returns the body's hidden row from which the token with index `at` among the chosen tokens of a part was chosen.
   std::span<const float> row(const Part& part, std::size_t at) const {
     return std::span(hidden_).subspan((part.first_sampled + at) * width_, width_);
   }
   const Choice& choice(std::size_t i) const { return choices_[i]; }
 
-  // Runs the body and the heads, and chooses tokens. Returns false if a device has no memory for so many rows. Nothing has changed then,
-  // and the next step has fewer rows (Runtime::body).
+  // Runs the body and the heads, and chooses tokens. Returns false if a device has no memory for so many rows. In that case nothing has
+  // changed, and the next step has fewer rows (Runtime::body).
   bool run(Runtime& runtime, const Cancel& cancel);
 
  private:
   struct Row {  // a row after which a token is chosen
     Part* part;
-    std::size_t at;  // 0: the part's last id; n: its n-th guess
+    std::size_t at;  // 0 for the row of the part's last id, n for the row of its n-th guess
   };
   void guess(Runtime& runtime, const Cancel& cancel);
   void guess_with_draft_head(Runtime& runtime, const Cancel& cancel);
@@ -78,15 +78,15 @@ class Step {
   std::vector<std::uint32_t> allowed_, mask_scratch_;
   std::vector<Part*> filtered_;
   std::vector<std::int32_t> allowed_first_;
-  std::vector<std::size_t> groups_;  // index of each part's first row, then the number of rows
+  std::vector<std::size_t> groups_;  // index of the first row of each part, and the number of rows as the last element
   double guess_seconds_ = 0, own_seconds_ = 0;
   std::int64_t own_guesses_ = 0;
   DraftHead draft_head_;
-  std::size_t width_ = 0;  // columns of the body's rows
+  std::size_t width_ = 0;  // number of columns in the output rows of the body
   std::vector<std::int32_t> ids_, selected_, reported_, reported_first_, ranked_;
   std::vector<Segment> segments_;
-  std::vector<SavedState> saves_;      // of all segments, one after another
-  std::vector<std::size_t> saves_of_;  // how many of them each segment has
+  std::vector<SavedState> saves_;      // Segment::saves of all segments, one after another
+  std::vector<std::size_t> saves_of_;  // number of elements of saves_ that belong to each segment
   std::vector<float> hidden_, sorted_, logits_;
   std::vector<std::unique_ptr<Sampler>> samplers_;  // one per worker of the device
   std::vector<Choice> choices_;

@@ -8,7 +8,7 @@
 namespace pumice::engine {
 namespace {
 
-constexpr double kLookAtCancel = 20;  // milliseconds between two checks of a Cancel, which wakes no thread
+constexpr double kLookAtCancel = 20;  // milliseconds between two checks of a Cancel, because Cancel::request() wakes no thread
 
 std::shared_ptr<RequestState> make_text_request(const Runtime& runtime, std::span<const std::int32_t> ids, TextTask::Wants wants,
                                                 std::span<float> out, const Likeliest& likeliest) {

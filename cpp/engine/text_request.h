@@ -1,4 +1,4 @@
-// A caller's handle to a request that computes a text without choices (TextTask) in the batch of all callers.
+// A caller's handle to a request that computes a text without choices (TextTask) in the batch that all callers share.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace pumice::engine {
 // Throws invalid_argument, context_length or out_of_memory if the model cannot compute the text.
 void check_text(const Runtime& runtime, std::span<const std::int32_t> ids);
 
-// Only one thread may use a TextRequest. Its destructor gives the pages back.
+// Only one thread may use a TextRequest. The destructor releases the pages.
 class TextRequest {
  public:
   // Throws as check_text() does.
@@ -25,13 +25,15 @@ class TextRequest {
   TextRequest& operator=(const TextRequest&) = delete;
 
   // Waits until the results are in `out`, or until the pages are ready (Wants::pages, Wants::room). Throws the error that ended the
-  // request, and `cancelled` within 20 ms of cancel.request(). Begins `cancel` within 20 ms of the first step that computes the text.
+  // request. Throws `cancelled` at most 20 ms after cancel.request(). Calls cancel.begin() at most 20 ms after the start of the first step
+  // that computes the text.
   void run(const Cancel& cancel);
 
   // Returns the pages, after run() with Wants::pages or Wants::room. Only this thread uses them until the request ends.
   const PageTable& table() const { return state_->sequences.front().table; }
   PageTable& table() { return state_->sequences.front().table; }
-  // Reports that the caller has written the keys and values of all tokens. When the request has ended, other texts may share the pages.
+  // Must be called when the caller has written the keys and values of all tokens. When the request has ended, other texts may share the
+  // pages.
   void written();
 
  private:

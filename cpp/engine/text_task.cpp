@@ -30,7 +30,7 @@ TextTask::Rows TextTask::wanted(std::int64_t past, std::int32_t rows, std::int64
     case Wants::all_logits:
       return {.first = 0, .count = rows};
     case Wants::scores:
-      return {.first = 0, .count = ends ? rows - 1 : rows};  // no token follows the last one, so there is nothing to score
+      return {.first = 0, .count = ends ? rows - 1 : rows};  // the last token's row yields no score, because no token follows
   }
   return {};
 }

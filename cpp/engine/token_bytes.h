@@ -1,4 +1,4 @@
-// The bytes of a vocabulary's tokens. Grammars and the reasoning budget read tokens as the text that they add to an answer.
+// The bytes of a vocabulary's tokens. Grammars and the reasoning budget need the bytes that each token adds to an answer.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace pumice::engine {
 
-// All users of one model's vocabulary share it. It never changes.
+// All users of a model's vocabulary share one TokenBytes object, which never changes.
 class TokenBytes {
  public:
   // `bytes` holds the bytes of all tokens one after another. `lengths` holds the number of bytes of each token, or 0 for an id that stands
-  // for no token. The bytes of a special token begin with 0xFF, which occurs in no text. Throws invalid_argument for lengths that do not
-  // fit the bytes.
+  // for no token. The bytes of a special token begin with 0xFF, which occurs in no text. Throws invalid_argument if the sum of the lengths
+  // is not the number of bytes.
   TokenBytes(std::span<const std::uint32_t> lengths, std::vector<std::uint8_t> bytes)
       : first_(lengths.size() + 1), bytes_(std::move(bytes)) {
     require(!lengths.empty() && lengths.size() <= std::numeric_limits<std::int32_t>::max(), "a vocabulary has at least one token");
@@ -34,7 +34,7 @@ class TokenBytes {
   std::span<const std::uint8_t> all() const { return bytes_; }
 
  private:
-  std::vector<std::uint32_t> first_;  // offset in bytes_ of each token's first byte, then the size of bytes_
+  std::vector<std::uint32_t> first_;  // offset in bytes_ of each token's first byte, and the size of bytes_ as the last element
   std::vector<std::uint8_t> bytes_;
 };
 

@@ -1,4 +1,4 @@
-// Which ids a sequence has, and which ids have changed logits.
+// TokenCounts records which ids a sequence has, and ChangedIds records the ids whose logits penalties or a bias change.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,14 @@
 
 namespace pumice::engine {
 
-// The set of ids in a sequence, with the number of times that each was generated. It is a hash table with open addressing, so a step
-// allocates no memory unless the table doubles.
+// The set of ids in a sequence, with the number of times that each id was generated. It is a hash table with open addressing, so that add()
+// allocates memory only when the table must grow.
 class TokenCounts {
  public:
   void add(std::int32_t id, bool generated);
-  std::optional<std::int32_t> generated(std::int32_t id) const;  // none if the id is not in the sequence
+  // Returns how often the id was generated, which is 0 for an id that occurs only in the prompt. Returns nothing if the id is not in the
+  // sequence.
+  std::optional<std::int32_t> generated(std::int32_t id) const;
   template <class Visit>
   void each(Visit&& visit) const {
     for (const Entry& entry : table_)
@@ -26,7 +28,7 @@ class TokenCounts {
     std::int32_t id = -1, generated = 0;
   };
   std::size_t place(std::int32_t id) const;
-  std::vector<Entry> table_;  // its size is a power of two, and it is at most half full
+  std::vector<Entry> table_;  // the size is a power of two, and at most half of the entries are used
   std::size_t used_ = 0;
 };
 

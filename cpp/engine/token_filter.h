@@ -8,22 +8,23 @@
 
 namespace pumice::engine {
 
-// Each sequence has filters of its own, and calls their accept() with each token that it takes. If a filter throws an Error, only the
-// request of its sequence ends.
+// Each sequence has filters of its own. accept() is called for each token that is appended to the sequence. If a filter throws an Error,
+// only the request of its sequence ends.
 class TokenFilter {
  public:
   virtual ~TokenFilter() = default;
-  virtual void mask(std::span<std::uint32_t> words) = 0;   // sets bit i if token i is allowed next, else clears it; accept() is as before
-  virtual bool accept(std::int32_t id) = 0;                // takes a token. Returns false if no token can follow it (Finish::grammar)
-  virtual std::unique_ptr<TokenFilter> clone() const = 0;  // used for the samples of one prompt, and to try guessed tokens
-  virtual bool open() const { return false; }              // returns true if all tokens are allowed next; mask() is then not called
-  // Returns the place in the answer of the first token that ends the reasoning because its budget is used up, or -1. The token may not have
-  // been taken yet.
+  // Sets bit i of `words` if token i is allowed next, and clears the other bits. Does not change what the filter accepts.
+  virtual void mask(std::span<std::uint32_t> words) = 0;
+  virtual bool accept(std::int32_t id) = 0;                // appends a token; returns false if no token can follow (Finish::grammar)
+  virtual std::unique_ptr<TokenFilter> clone() const = 0;  // needed for the samples of one prompt, and to try guessed tokens
+  virtual bool open() const { return false; }              // returns true if all tokens are allowed next, so that mask() need not be called
+  // Returns the index in the answer of the first token that ends the reasoning because the reasoning budget is used up. This token might
+  // not have been chosen yet. Returns -1 if the budget is not used up.
   virtual std::int64_t reasoning_cut() const { return -1; }
 
-  // foreseen() gets the mask of the next token. If all tokens that the mask allows are beginnings of one text (for example, of a JSON key
-  // that must come next), foreseen() returns the longest of these tokens, which is a good guess. Otherwise it returns -1.
-  virtual bool foresees() const { return false; }  // returns whether foreseen() ever returns a token
+  // The argument of foreseen() is the mask for the next token. If all tokens that the mask allows are beginnings of one text (for example,
+  // of a JSON key that must come next), foreseen() returns the longest of these tokens, which is a good guess. Otherwise it returns -1.
+  virtual bool foresees() const { return false; }  // returns false if foreseen() always returns -1
   virtual std::int32_t foreseen(std::span<const std::uint32_t>) const { return -1; }
 };
 

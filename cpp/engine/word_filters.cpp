@@ -61,7 +61,7 @@ class Without final : public TokenFilter {
 
  private:
   std::shared_ptr<const BadWords> words_;
-  std::vector<std::int32_t> last_;  // the last ids of the text: at most one less than the longest word has
+  std::vector<std::int32_t> last_;  // the last ids of the text, at most BadWords::longest() - 1 of them
 };
 
 }  // namespace

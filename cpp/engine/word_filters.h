@@ -14,8 +14,8 @@ namespace pumice::engine {
 // Returns a filter that forbids `ids` among the first `count` tokens of an answer.
 std::unique_ptr<TokenFilter> not_before(std::span<const std::int32_t> ids, std::int64_t count);
 
-// Bad words. A word is a list of consecutive ids, at least one, that must not be generated in full: its last id is forbidden if the text
-// ends with its other ids.
+// A list of bad words. A word is a list of one or more consecutive ids that must not be generated completely. So the last id of a word is
+// forbidden if the text ends with the other ids of the word.
 class BadWords {
  public:
   BadWords(std::vector<std::vector<std::int32_t>> words, std::int32_t vocab);
@@ -28,7 +28,8 @@ class BadWords {
       if (ids.size() >= before.size() && std::ranges::equal(ids.last(before.size()), before)) visit(word.back());
     }
   }
-  std::span<const std::uint32_t> mask() const { return mask_; }  // forbids the words of one id; empty if there are none
+  // Returns the mask of allowed tokens, which forbids the words that have only one id. Returns an empty span if there are no such words.
+  std::span<const std::uint32_t> mask() const { return mask_; }
 
  private:
   std::vector<std::vector<std::int32_t>> longer_;
@@ -36,7 +37,7 @@ class BadWords {
   std::size_t longest_ = 1;
 };
 
-// Returns a filter that forbids `words`. `prompt` is the text before the answer, because a word may begin there.
+// Returns a filter that forbids `words`. `prompt` is the text before the answer. It is needed because a word may begin in the prompt.
 std::unique_ptr<TokenFilter> without(std::shared_ptr<const BadWords> words, std::span<const std::int32_t> prompt);
 
 }  // namespace pumice::engine

@@ -1,4 +1,4 @@
-// Wakes the engine thread when there may be work.
+// A signal that wakes the engine thread when there may be work.
 #pragma once
 
 #include <memory>
@@ -7,9 +7,9 @@
 
 namespace pumice::engine {
 
-// The scheduler's lock guards it.
+// The scheduler's lock guards all members.
 struct WorkSignal {
-  bool raised = false;  // raise() was called since the engine thread last looked for work
+  bool raised = false;  // true if raise() was called since the engine thread last looked for work
   std::unique_ptr<Condition> wake = std::make_unique<Condition>();
 
   void raise() {

@@ -63,10 +63,10 @@ Costs::Costs(const model::ModelPrograms& programs, const LoadOptions& options, c
       encodes_first_(!generates_ || !options.pooling.empty() || d_.config.pooling),
       places_(devices.begin(), devices.end()),
       rows_(kPlannedRows) {
-  // A device in the machine's memory has no more of it than the CPU, which knows this process's limits.
+  // A device that uses the machine's memory can use no more of it than the CPU, whose backend knows the limits of this process.
   for (Place& place : places_)
     if (place.in_host_memory && places_.front().is_cpu) place.free = std::min(place.free, places_.front().free);
-  // encode() makes its batches as large as the device that wants the most rows asks for, even if other devices run some of the layers.
+  // The batches of encode() are as large as the largest batch_rows() of all devices, even if other devices run some of the layers.
   for (const Place& place : places_)
     if (encodes_first_) rows_ = std::max(rows_, place.backend->batch_rows());
   shares_.assign(layers_, std::vector<bool>(layers_));
@@ -103,11 +103,12 @@ Costs::Measured Costs::measure(const Place& place) const {
   };
   for (const model::EndOutput& each : ends_) {
     m.ends.push_back(behind_layers(each.output));
+    // cost() has counted the output row of only one text, but a micro-batch may have up to kMostPooled values in its output rows.
     std::uint64_t& scratch = m.ends.back().scratch;
-    if (each.output == Output::sparse) scratch = plus(scratch, kMostPooled * sizeof(float));  // cost() counts the row of one text
+    if (each.output == Output::sparse) scratch = plus(scratch, kMostPooled * sizeof(float));
   }
   if (has_experts()) measure_experts(place, m);
-  // The program of layer 0 includes the embedding, which counts as a part of its own.
+  // The program of layer 0 includes the embedding. Its weights are subtracted, because the embedding counts as a part of its own.
   for (std::vector<Cost>* layers : {&m.layers, &m.others})
     if (!layers->empty()) layers->front().weights = less(layers->front().weights, m.embedding.weights);
   if (generates_) measure_head(place, m);
@@ -121,7 +122,7 @@ void Costs::measure_experts(const Place& place, Measured& m) const {
   const auto is_experts = [](const Op& op) { return std::holds_alternative<Experts>(op); };
   try {
     cut_program(programs_.body(0, layers_, Output::hidden).program, programs_.shapes(),
-                is_experts);  // throws if two layers share a cache
+                is_experts);  // cut_program() throws if two layers share a cache
     for (std::size_t l = 0; l < layers_; ++l) {
       for (const ProgramPart& part : cut_program(program(l).program, programs_.shapes(), is_experts)) {
         Cost& sum = (part.apart ? m.experts : m.others)[l];
@@ -135,7 +136,7 @@ void Costs::measure_experts(const Place& place, Measured& m) const {
   }
 }
 
-// The head's programs share weights and one workspace, so scratch is that of the program that needs the most.
+// The head's programs share weights and one workspace, so the scratch of the head is the largest scratch of these programs.
 void Costs::measure_head(const Place& place, Measured& m) const {
   const auto cost = [&](const ModelProgram& p) {
     return place.backend->cost(p.program, programs_.shapes(), options_.kv_format, head_rows(d_.vocab_size));
@@ -151,7 +152,7 @@ void Costs::measure_head(const Place& place, Measured& m) const {
   m.head.scratch = std::max(m.head.scratch, top.scratch);
 }
 
-// Returns how many bytes of weights, as in the file, a step of one row reads: of a mixture, the experts of one row.
+// Returns how many bytes of weights a step of one row reads, in the formats of the file. In a mixture, only the chosen experts count.
 std::uint64_t Costs::step_bytes() const {
   const ModelProgram& body = programs_.body(0, layers_, Output::selected);
   std::vector<bool> read = body.matrices;
@@ -193,7 +194,7 @@ Cost Costs::measure_side(const Place& place, const Measured& m, std::size_t side
     return place.backend->cost(p.program, programs_.shapes(), options_.kv_format, rows);
   };
   const Cost last = cost(end(Output::selected), rows_);
-  Cost sum = cost(programs_.side(side, layers_ - 1, false), kGuessedRows);  // it has all matrices of the program for first guesses
+  Cost sum = cost(programs_.side(side, layers_ - 1, false), kGuessedRows);  // has all matrices of the program for first guesses
   const Cost first = cost(programs_.side(side, layers_ - 1, true), kGuessedRows);
   const Cost logits = cost(programs_.side_logits(side), head_rows(d_.vocab_size));
   sum.scratch = std::max({sum.scratch, first.scratch, last.scratch, logits.scratch});
@@ -229,12 +230,12 @@ std::vector<bool> Costs::side_matrices(std::size_t side) const {
   return used;
 }
 
-// measure() counted a cache for each layer that reads the keys and values of one layer, but a stage has that cache only once, so the first
-// of these layers in the stage counts it.
+// If several layers read the keys and values of one layer, measure() has counted a cache for each of them. But a stage has this cache only
+// once, so only the first of these layers in the stage counts its bytes.
 Cost Costs::layer(std::size_t place, std::size_t first, std::size_t layer, std::size_t away) const {
   const Measured& m = measured_[place];
   Cost cost = layer < first + away ? m.others[layer] : m.layers[layer];
-  const std::size_t loop = d_.config.layers_in_file();  // the number of layers after which the same weights are used again
+  const std::size_t loop = d_.config.layers_in_file();  // number of layers after which the same weights are used again
   if (layer > first && (shares_[layer][first] || layer >= first + loop)) cost.weights = 0;
   for (std::size_t l = first; l < layer; ++l) {
     if (d_.config.cache_of(l) == d_.config.cache_of(layer)) cost.page = 0;

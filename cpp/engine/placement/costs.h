@@ -1,4 +1,4 @@
-// What each part of a model costs on each place: bytes of weights, of keys and values, of states and of scratch.
+// Computes what each part of a model costs on each place, in bytes of weights, keys and values, states and scratch.
 #pragma once
 
 #include <cstddef>
@@ -20,32 +20,34 @@ namespace pumice::engine {
 // plus() throws out_of_memory if the sum does not fit into 64 bits. less() returns a - b, or 0 if b is larger.
 std::uint64_t plus(std::uint64_t a, std::uint64_t b);
 inline std::uint64_t less(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
-// Returns the cost of two parts on one place. They use the same workspace, so scratch is that of the part that needs the most.
+// Returns the cost of two parts together on one place. The parts use the same workspace, so their scratch is the larger of both, not the
+// sum.
 Cost both(const Cost& a, const Cost& b);
 inline CacheUnits units(const Cost& cost) { return {cost.page, cost.state}; }
 inline bool keeps_past(const Cost& cost) { return cost.page > 0 || cost.state > 0; }
-inline const char* kept(const Cost& cost) {  // what a sequence's past takes, in words
+inline const char* kept(const Cost& cost) {  // returns the name of what is stored for a sequence's past, for messages
   return cost.state == 0 ? "keys and values" : cost.page == 0 ? "states" : "keys, values and states";
 }
 std::uint64_t pages_for(std::int64_t positions);
-std::string mib(std::uint64_t bytes);  // "12 MiB"; below 10 MiB in KiB, so that two sizes that differ by less than a MiB do not look equal
+// Returns a size as a text such as "12 MiB". Sizes below 10 MiB are in KiB, so that two small sizes that differ do not look equal.
+std::string mib(std::uint64_t bytes);
 
 // A device on which parts of a model may be placed.
 struct Place {
   explicit Place(std::shared_ptr<Backend> device);
   std::shared_ptr<Backend> backend;
   DeviceInfo info;
-  bool is_cpu, in_host_memory;  // in_host_memory: the device uses the machine's memory, which other devices may use too
-  // Bytes that a model may take. On a device with memory of its own, a sixteenth of the free memory (at most 512 MiB) is left for a second
-  // workspace, upload buffers, pipelines, and the driver's rounding of sizes.
+  bool is_cpu, in_host_memory;  // in_host_memory: true if the device uses the machine's memory, which other devices may use too
+  // Number of bytes that a model may use. On a device with its own memory, a sixteenth of the free memory (at most 512 MiB) is left unused
+  // for a second workspace, upload buffers, pipelines, and the driver's rounding of sizes.
   std::uint64_t free;
 };
 
-// A part of a model that follows its last layer, on the same place.
+// A part of a model that follows the last layer and is on the same place as that layer, such as the head.
 struct End {
   std::string name;  // as in PlacementRow::name
   Cost cost;
-  std::vector<bool> matrices;  // [MatrixId]: whether the part uses the matrix
+  std::vector<bool> matrices;  // [MatrixId]: true if the part uses the matrix
 };
 
 class Costs {
@@ -56,21 +58,22 @@ class Costs {
   const std::vector<Place>& places() const { return places_; }
   std::size_t layers() const { return layers_; }
   const model::Description& description() const { return d_; }
-  bool encodes_first() const { return encodes_first_; }  // Placement::encodes_first
+  bool encodes_first() const { return encodes_first_; }  // see Placement::encodes_first
   bool has_experts() const;
   bool is_mixture(std::size_t layer) const { return d_.config.layers[layer].if_mixture() != nullptr; }
-  bool can_part_experts() const;  // whether the layers can be cut around their experts, on every place
+  bool can_part_experts() const;  // returns true if the experts of a layer can be on another place than the rest of the layer
 
-  // In the functions below, `place` is an index in places(), and `first` is the first layer of that place's stage. `away` is a number of
-  // layers, counted from `first`, whose experts are on another place.
+  // The functions below return costs. `place` is an index in places(), and `first` is the first layer of that place's stage. The experts of
+  // the stage's first `away` layers are on another place.
   Cost embedding(std::size_t place) const { return measured_[place].embedding; }
-  // Weights that layers of a stage share are counted once, and so are keys and values that several layers read.
+  // If layers of a stage share weights, or if several layers read the same keys and values, only the first such layer counts these bytes.
   Cost layer(std::size_t place, std::size_t first, std::size_t layer, std::size_t away) const;
-  // The whole stage of layers [first, last): the embedding if first is 0, the layers, and the ends if last is the number of layers.
+  // Returns the cost of the layers first, ..., last - 1 together, of the embedding if `first` is 0, and of ends() if `last` is the number
+  // of layers.
   const Cost& stage(std::size_t place, std::size_t first, std::size_t last, std::size_t away) const;
   Cost experts(std::size_t place, std::size_t layer) const { return measured_[place].experts[layer]; }
   std::uint64_t least_experts(std::size_t place, std::size_t layer) const { return measured_[place].layers[layer].experts_least; }
-  // The ends of the model, in the order of Placement::rows.
+  // Returns the parts of the model that follow the last layer, in the order of Placement::rows.
   std::vector<End> ends(std::size_t place, std::size_t first, std::size_t away) const;
   // Returns whether a stage with the last layer can run a side part. A part that attends to the trunk's layers needs all of their caches in
   // one program, and a stage whose experts are on another place is cut into several programs.
@@ -81,15 +84,16 @@ class Costs {
   const std::vector<bool>& layer_matrices(std::size_t layer) const { return program(layer).matrices; }
 
  private:
-  // The cost of each part on one place.
+  // The cost of each part of the model on one place.
   struct Measured {
     Cost embedding, head;
-    Cost sketch;              // what the program of Top needs beside the head
-    std::vector<Cost> sides;  // as in Description::sides
-    std::vector<Cost> ends;   // as in ends_
+    Cost sketch;              // weights that the program of Top needs in addition to those of the head
+    std::vector<Cost> sides;  // by index in Description::sides
+    std::vector<Cost> ends;   // by index in ends_
     std::int32_t ranks = 0;
     std::vector<Cost> layers;
-    // By layer: the cost of its operations Experts, and of all others. Empty if the model has no experts, or cannot be cut around them.
+    // For each layer, the cost of its Experts operations and the cost of its other operations. Both are empty if the model has no experts,
+    // or if its programs cannot be cut around them.
     std::vector<Cost> experts, others;
   };
   const model::ModelProgram& embedding() const { return programs_.body(0, 0, model::Output::hidden); }
@@ -111,10 +115,10 @@ class Costs {
   const std::vector<model::EndOutput> ends_;
   bool generates_, tied_, encodes_first_;
   std::vector<Place> places_;
-  std::int64_t rows_;                      // that scratch is planned for
-  std::vector<std::vector<bool>> shares_;  // [layer][other]: whether `other` uses all matrices that `layer` uses, as in ALBERT
-  std::vector<Measured> measured_;         // by place
-  mutable std::map<std::tuple<std::size_t, std::size_t, std::size_t, std::size_t>, Cost> stages_;  // what stage() has computed
+  std::int64_t rows_;                      // number of token rows that scratch is planned for
+  std::vector<std::vector<bool>> shares_;  // [layer][other]: true if `other` uses all matrices that `layer` uses, as in ALBERT
+  std::vector<Measured> measured_;         // by index in places_
+  mutable std::map<std::tuple<std::size_t, std::size_t, std::size_t, std::size_t>, Cost> stages_;  // results of stage() by its arguments
 };
 
 }  // namespace pumice::engine

@@ -8,10 +8,11 @@
 namespace pumice::engine {
 namespace {
 
-constexpr std::uint64_t kWhole = 1 << 16;  // the fraction of a place's memory that is all of it
+// Fractions of a place's memory are integers in units of 1 / kWhole. They may be larger than kWhole if the layers do not fit.
+constexpr std::uint64_t kWhole = 1 << 16;
 constexpr std::uint64_t kMostFraction = std::uint64_t{1} << 50;
 
-// Returns of how many layers in [first, last) the experts are away, if those of all layers before `away_before` are.
+// Returns how many of the layers first, ..., last - 1 come before layer `away_before`. The experts of these layers are on the host.
 std::size_t away_in(std::size_t first, std::size_t last, std::size_t away_before) { return std::clamp(away_before, first, last) - first; }
 
 std::uint64_t bytes_with(const Cost& cost, std::uint64_t pages) {
@@ -64,8 +65,8 @@ std::uint64_t Fill::missing(const Split& split) const {
   return sum;
 }
 
-// Fills the places of a stretch with its layers, from the last place backwards, each to a fraction of its memory. Each gets at least one
-// layer. Returns nothing if they do not hold all layers.
+// Divides the layers of a stretch among its places, from the last place backwards. Each place gets as many layers as fit into the given
+// fraction of its memory, but at least one layer. Returns nothing if the places do not hold all layers in this way.
 std::optional<Split> Fill::filled(const Stretch& stretch, std::uint64_t fraction) const {
   const double part = static_cast<double>(fraction) / static_cast<double>(kWhole);
   double host = stretch.host;
@@ -79,7 +80,7 @@ std::optional<Split> Fill::filled(const Stretch& stretch, std::uint64_t fraction
     const auto bytes = [&](std::size_t first) {
       return static_cast<double>(bytes_with(costs_.stage(at, first, last, away_in(first, last, stretch.away_before)), stretch.pages));
     };
-    const std::size_t least = stretch.first + i;  // leaves a layer for each place before this one
+    const std::size_t least = stretch.first + i;  // leaves one layer for each of the i places before this place
     if (bytes(last - 1) > room) return std::nullopt;
     std::size_t first = last - 1;
     while (first > least && bytes(first - 1) <= room) --first;
@@ -91,8 +92,8 @@ std::optional<Split> Fill::filled(const Stretch& stretch, std::uint64_t fraction
   return split;
 }
 
-// Looks for the smallest fraction of memory to which the places hold the layers. The last place may need that fraction for the head alone,
-// so the layers before its own are then divided anew among the other places.
+// Finds the smallest fraction of memory with which filled() succeeds. The last place may need so large a fraction only because of the head.
+// So the last place keeps the layers found for it, and all layers before these are divided again among the other places.
 Split Fill::balanced(const Stretch& stretch) const {
   const Share all{stretch.places.back(), stretch.first, stretch.end, away_in(stretch.first, stretch.end, stretch.away_before)};
   if (stretch.places.size() == 1) return {all};
@@ -123,12 +124,13 @@ Split Fill::balanced(const Places& places, std::size_t count, std::size_t away_b
        .first = border,
        .end = costs_.layers(),
        .away_before = away_before,
-       // The caches' size depends a little on the split that is to be found, so it is taken as that of a split on the last place.
+       // The number of pages depends a little on the split, which is not known yet. So the number for all layers on the last place is used.
        .pages = pages({{places.back(), border, costs_.layers()}}),
        .host = static_cast<double>(costs_.places()[kHost].free)});
 }
 
-// Returns the layer before which experts are away, so that the experts of only gpu_experts= layers are with their layers.
+// Returns the layer that divides the layers as gpu_experts= requires. The experts of all layers before it are on the host, and the experts
+// of the other layers are with their layers.
 std::size_t Fill::away_before_asked() const {
   std::int64_t there = 0;
   for (std::size_t l = costs_.layers(); *options_.gpu_experts != kAllLayers && l > 0; --l)
@@ -136,15 +138,16 @@ std::size_t Fill::away_before_asked() const {
   return 0;
 }
 
-// Leaves out dense layers at the end of those whose experts are away.
+// Lowers share.away as long as the last layer that it counts is dense, because a dense layer has no experts.
 void Fill::trim(Share& share) const {
   while (share.away > 0 && !costs_.is_mixture(share.first + share.away - 1)) --share.away;
 }
 
-// Given a split that fits without its experts, brings as many of them as fit, those of each place's last layers first.
+// `split` must fit if all experts are on the host. Moves as many experts as fit to the places of their layers, for the last layers of each
+// place first.
 void Fill::bring_experts(Split& split) const {
   for (std::size_t i = split.size(); i-- > 0;) {
-    std::size_t most = split[i].away;  // with the experts of so many layers away, the split fits
+    std::size_t most = split[i].away;  // the split fits if the experts of this many layers are on the host
     for (std::size_t least = 0; least < most;) {
       const std::size_t middle = least + (most - least) / 2;
       split[i].away = middle;
@@ -177,8 +180,8 @@ Split Fill::split(std::size_t count) const {
     places.erase(std::ranges::min_element(places, {}, [&](std::size_t place) { return costs_.places()[place].free; }));
   };
   while (all.size() > count) drop_smallest(all);
-  // Returns the first split that fits, with all places, with all but the smallest one, and so on; or else the one that lacks the fewest
-  // bytes.
+  // Tries a split on all places, then on all but the smallest place, and so on. Returns the first split that fits. If none fits, returns
+  // the split that lacks the fewest bytes.
   const auto first_that_fits = [&](const std::function<Split(const Places&)>& divide) {
     Split best;
     for (Places places = all;; drop_smallest(places)) {
@@ -188,7 +191,8 @@ Split Fill::split(std::size_t count) const {
       if (missing(best) == 0 || places.size() == 1) return best;
     }
   };
-  if (costs_.can_part_experts() && !options_.gpu_experts && all.size() > 1) {  // fewer places with all experts, rather than experts away
+  // Prefers fewer places that hold all experts to more places with experts on the host.
+  if (costs_.can_part_experts() && !options_.gpu_experts && all.size() > 1) {
     Split whole = first_that_fits([&](const Places& places) { return balanced(places, count, 0); });
     if (missing(whole) == 0) return whole;
   }

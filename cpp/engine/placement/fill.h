@@ -1,5 +1,5 @@
-// Decides which layers each place runs. Places run consecutive layers, in the order in which the places are given. The first place, the
-// host, runs the layers for which the others have no room, and so it runs the first layers.
+// Decides which layers each place runs. Each place runs consecutive layers, in the order in which the places are given. The first place is
+// the host. It runs the first layers of the model, for which the other places have too little memory.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +16,21 @@ namespace pumice::engine {
 
 inline constexpr std::size_t kHost = 0;  // index of the host in Costs::places()
 
-// Layers [first, last) on one place. The experts of the first `away` of them are on the host.
+// The layers first, ..., last - 1 on one place. The experts of the first `away` of these layers are on the host.
 struct Share {
   std::size_t place, first, last, away = 0;
 };
 
-// The layers that are not on the host, in order. The host has those before the first share.
+// The shares of all places but the host, in the order of layers. The host has the layers before the first share.
 using Split = std::vector<Share>;
 
-// What a share needs of its place's memory.
+// How much memory of its place a share needs.
 struct Need {
   Cost cost;
-  std::uint64_t pages = 0, bytes = 0;
-  std::uint64_t limit = 0;    // bytes that may be used
-  std::uint64_t missing = 0;  // how many more bytes are needed; 0 if the share fits
-  std::string text() const;   // "12 MiB (weights 8 MiB, keys and values of 8192 positions 3 MiB, scratch 1 MiB)"
+  std::uint64_t pages = 0, bytes = 0;  // number of cache pages, and number of bytes in all
+  std::uint64_t limit = 0;             // number of bytes that the share may use
+  std::uint64_t missing = 0;           // number of bytes by which `bytes` is above `limit`; 0 if the share fits
+  std::string text() const;            // "12 MiB (weights 8 MiB, keys and values of 8192 positions 3 MiB, scratch 1 MiB)"
 };
 
 class Fill {
@@ -38,34 +38,37 @@ class Fill {
   // The arguments must outlive this object.
   Fill(const Costs& costs, const LoadOptions& options);
 
-  // Divides the last `count` layers among the places behind the host, so that each is filled to the same fraction of its memory, or less if
-  // one needs more for the head. The smallest places are left out if the others hold the layers and all together do not, which happens if a
-  // place is too small for one layer. If nothing fits, returns the division by which the places lack the fewest bytes.
+  // Divides the last `count` layers among all places but the host, so that the same fraction of each place's memory is used. If the place
+  // with the head needs a larger fraction, the other places use a smaller one. If the layers do not fit, because a place is too small for
+  // one layer, the smallest places are left out until they fit. If they never fit, returns the division that lacks the fewest bytes.
   //
-  // Of a mixture, as many experts as fit are with their layers, those of the last layers first, or as many as gpu_experts= says.
+  // In a mixture, the experts of the last layers are with their layers, for as many layers as fit or as gpu_experts= requires. The experts
+  // of the other layers are on the host.
   Split split(std::size_t count) const;
-  // Divides the last layers as gpu_layers=[...] says: `counts` has a number for each place behind the host.
+  // Divides the last layers as gpu_layers=[...] requires. `counts` has a number of layers for each place but the host.
   Split split(const std::vector<std::int64_t>& counts) const;
-  // Returns the split with the most layers that fits; an empty one if not one layer does.
+  // Returns the split with the most layers that fits. It is empty if not even one layer fits.
   Split largest() const;
 
-  std::vector<Need> needs(const Split& split) const;  // by share
-  std::uint64_t missing(const Split& split) const;    // bytes, the sum over its shares
-  // How many cache pages must fit beside the layers.
+  std::vector<Need> needs(const Split& split) const;  // returns the need of each share
+  std::uint64_t missing(const Split& split) const;    // returns the sum of Need::missing over all shares
+  // Returns the number of cache pages that each place must have memory for.
   std::uint64_t pages(const Split& split) const;
+  // Returns the first layer that is not on the host.
   std::size_t border(const Split& split) const { return split.empty() ? costs_.layers() : split.front().first; }
 
  private:
   using Places = std::vector<std::size_t>;
-  // Returns the split that divide() makes, with the experts that gpu_experts= asks for or that fit. `divide` gets the layer before which
-  // experts are away.
+  // Returns the split that divide() makes. The experts that gpu_experts= requires, or as many as fit, are with their layers.
+  // divide(away_before) must return a split in which the experts of all layers before `away_before` are on the host.
   Split with_experts(const std::function<Split(std::size_t away_before)>& divide) const;
-  // Layers [first, end) that places are to hold. The experts of the layers before `away_before` are away.
+  // The layers first, ..., end - 1, and the places among which they must be divided. The experts of the layers before `away_before` are on
+  // the host.
   struct Stretch {
     Places places;
     std::size_t first = 0, end = 0, away_before = 0;
-    std::uint64_t pages = 0;  // cache pages that must fit
-    double host = 0;          // bytes of the machine's memory that may be used
+    std::uint64_t pages = 0;  // number of cache pages that each place must have memory for
+    double host = 0;          // number of bytes of the machine's memory that may be used
   };
   Split balanced(const Places& places, std::size_t count, std::size_t away_before) const;
   Split balanced(const Stretch& stretch) const;
@@ -78,10 +81,11 @@ class Fill {
   const LoadOptions& options_;
 };
 
-// Divides all layers evenly among the places, in order. Each place gets layers, unless there are more places than layers.
+// Divides all layers evenly among the places, in order. Each place gets at least one layer, unless there are more places than layers.
 Split evenly(const Costs& costs);
 
-// Returns how many pages a model must have room for: those of kv_budget= or n_ctx=, or of kPlannedPositions.
+// Returns how many cache pages must fit. kv_budget= or n_ctx= determines this number. If neither is given, the pages must hold
+// `most_positions` positions, but at most kPlannedPositions.
 std::uint64_t target_pages(const CacheUnits& cache, const LoadOptions& options, std::int64_t most_positions);
 
 }  // namespace pumice::engine

@@ -11,7 +11,7 @@ namespace {
 
 std::uint64_t times(std::uint64_t pages, std::uint64_t bytes) { return mul_or_fail<std::uint64_t>(pages, bytes, "keys and values"); }
 
-// Returns the share that lacks the most bytes.
+// Returns the index of the share that lacks the most bytes.
 std::size_t shortest(const std::vector<Need>& needs) {
   return static_cast<std::size_t>(std::ranges::max_element(needs, {}, &Need::missing) - needs.begin());
 }
@@ -31,7 +31,7 @@ std::string Report::formats_of(const std::vector<bool>& used) const {
   return text;
 }
 
-// Returns "vulkan:0", or "vulkan:0 and vulkan:1".
+// Returns the devices of a split as a text: "vulkan:0", or "vulkan:0 and vulkan:1".
 std::string Report::names(const Split& split) const {
   std::string text;
   for (const Share& share : split)
@@ -70,7 +70,7 @@ void Report::add_row(std::string name, const Cost& cost, const std::vector<bool>
                      .why = {}});
 }
 
-// Adds a row for the experts that are in a device's memory, if not all of its experts are.
+// If the size of a device's experts in memory is limited, adds a row for these experts.
 void Report::add_expert_row(const PlacedDevice& device) {
   if (device.expert_bytes == kAllExperts) return;
   p_.rows.push_back({.name = "experts in memory", .device = device.id, .weights = device.expert_bytes, .formats = {}, .why = {}});
@@ -111,7 +111,7 @@ void Report::add_experts_away(const Split& split) {
                          .why = options_.gpu_experts ? "gpu_experts" : str("too much for ", costs_.places()[share.place].info.id)});
     }
   }
-  if (split.front().first == 0) add_expert_row(p_.devices.front());  // else the host's stage has added it
+  if (split.front().first == 0) add_expert_row(p_.devices.front());  // if the host has a stage, add_stage() has added this row
 }
 
 // ---------------------------------------------------------------- reasons
@@ -143,7 +143,7 @@ void Report::say_why(const Fill& fill, const Split& split, bool named) {
   const std::size_t border = fill.border(split), count = layers_in(split);
   if (border == 0) return;
   std::size_t layer = 0;
-  for (PlacementRow& row : p_.rows) {  // the first row is the embedding, then come the layers from 0 on
+  for (PlacementRow& row : p_.rows) {  // the first row is the embedding, and the next rows are the layers from 0 on
     if (row.device != costs_.places()[kHost].info.id || layer >= border) continue;
     if (options_.asked_layers()) {
       row.why = str("gpu_layers=", options_.gpu_layers_each.empty() ? str(count) : options_.layers_text());
@@ -173,7 +173,7 @@ void Report::say_why_experts(const Fill& fill, const Split& split) {
   if (options_.gpu_experts) return;
   std::size_t away = 0;
   for (const Share& share : split) away += share.away;
-  Split more = split;  // with the experts of one layer more: the last one of the last place that lacks some
+  Split more = split;  // a copy in which the experts of one more layer are with their layer, on the last place that lacks experts
   const auto share = std::ranges::find_if(more.rbegin(), more.rend(), [](const Share& s) { return s.away > 0; });
   --share->away;
   const std::size_t i = static_cast<std::size_t>(more.rend() - share) - 1;
@@ -195,7 +195,7 @@ void Report::finish(std::uint64_t wanted) {
     }
     bounds_.push_back(std::move(together));
   }
-  std::uint64_t host = 0;  // free memory of the machine, counted once because its devices share it
+  std::uint64_t host = 0;  // free memory of the machine, counted only once because several devices share this memory
   for (const Bound& bound : hosts_) host = std::max(host, bound.free);
   p_.memory_free = host;
   for (const PlacedDevice& device : p_.devices) {
@@ -227,8 +227,9 @@ Report::Room Report::room() const {
   return room;
 }
 
-// Sets kv_budget, and lowers n_ctx if the budget holds fewer positions. One sequence needs pages for n_ctx positions. An automatic budget
-// holds four such sequences or takes a quarter of the free memory, whichever is less, but it holds at least the `wanted` pages if they fit.
+// Sets kv_budget, and lowers n_ctx if the budget holds fewer positions. A sequence needs pages for n_ctx positions. An automatic budget has
+// as many pages as four such sequences need, but at most as many as fit into a quarter of the free memory. If `wanted` pages are more and
+// fit into the free memory, the budget has `wanted` pages.
 void Report::plan_caches(std::uint64_t wanted) {
   const Room free = room();
   const CacheUnits cache{p_.kv_page, p_.state};

@@ -1,4 +1,4 @@
-// Writes what was decided into a Placement: devices, rows, reasons, and whether it fits.
+// Fills a Placement with the decisions: devices, stages, rows with reasons, notes, and the problem if the model does not fit.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Report {
   Report(const Costs& costs, const LoadOptions& options, Placement& placement)
       : costs_(costs), options_(options), p_(placement), layers_(costs.layers()) {}
 
-  // Sets Placement::problem, unless there is one already: later problems follow from the first one.
+  // Sets Placement::problem. If there is a problem already, keeps it, because later problems usually follow from the first one.
   template <class... Parts>
   void problem(ErrorKind kind, const Parts&... parts) {
     if (!p_.problem) p_.problem = Error(kind, str(parts...));
@@ -28,28 +28,29 @@ class Report {
     p_.notes.push_back(str(parts...));
   }
 
-  // Adds a device. `all` is the memory that the model takes on it. `expert_bytes` is the maximum for experts in memory (Backend::pack());
-  // `all` counts no more than that for experts.
+  // Adds a device. `all` is the cost of all that the model has on the device. `expert_bytes` is the maximum number of bytes of experts in
+  // memory (Backend::pack()), and `all` must count no more bytes than this for experts.
   void add_device(const Place& place, const Cost& all, std::uint64_t expert_bytes);
-  // Adds the stage of a share's layers, which run on the device that was added last, and its rows.
+  // Adds a stage with the layers of a share, and its rows. The stage is on the device that was added last.
   void add_stage(const Share& share);
-  // Adds rows for the experts that are on the host although their layers are not.
+  // Adds rows for the experts that are on the host although their layers are on another place.
   void add_experts_away(const Split& split);
 
-  // Says why the places do not hold the layers that were asked for. `most` is how many would fit.
+  // Sets the problem that the places do not hold the requested layers. `most` is the number of layers that would fit.
   void too_many(const Fill& fill, const Split& asked, std::size_t most);
-  void not_one(const Fill& fill);
-  // Says of each layer of the host why it is there: how many bytes the other places lack to hold it and all layers after it.
+  void not_one(const Fill& fill);  // sets the problem that not even one layer fits on the GPUs, although the caller named them
+  // Sets PlacementRow::why of each layer on the host. The reason is how many bytes the other places lack to hold this layer and all layers
+  // after it. Also adds a note, or sets Placement::fallback.
   void say_why(const Fill& fill, const Split& split, bool named);
-  void say_why_experts(const Fill& fill, const Split& split);
+  void say_why_experts(const Fill& fill, const Split& split);  // adds a note that says why experts are on the host
 
-  // Checks that everything fits, plans the caches, and adds up. `wanted` is the number of cache pages for which room was left when places
-  // got their layers; 0 if only one place takes part.
+  // Checks that everything fits, plans the caches, and computes the sums of all devices. `wanted` is the number of cache pages that Fill
+  // has planned for. It is 0 if the layers were divided without Fill.
   void finish(std::uint64_t wanted);
 
  private:
-  // The size of a memory, and what the model needs of it. The memory is that of one device, or the machine's memory, which several devices
-  // may share.
+  // The free bytes of a memory, and the cost of the parts of the model in it. The memory is that of one device, or that of the machine,
+  // which several devices may share.
   struct Bound {
     std::string name;
     ErrorKind kind;
@@ -57,9 +58,9 @@ class Report {
     Cost cost;
     std::uint64_t room() const { return less(free, plus(cost.weights, cost.scratch)); }
   };
-  // How many cache pages fit beside the weights. A page id means the same positions on every device, so all devices have the same number of
-  // pages, and the memory with the least room decides. `pages` is the number of pages that fit into the free memory, and `quarter` is the
-  // number that fit into a quarter of it.
+  // How many cache pages fit in addition to weights and scratch. A page id means the same positions on every device, so all devices have
+  // the same number of pages, and the memory with room for the fewest pages decides (`tightest`). `pages` is the number of pages that fit
+  // into the free memory, and `quarter` is the number of pages that fit into a quarter of the free memory.
   struct Room {
     std::uint64_t pages, quarter;
     const Bound* tightest;
@@ -75,7 +76,7 @@ class Report {
   const LoadOptions& options_;
   Placement& p_;
   const std::size_t layers_;
-  std::vector<Bound> bounds_, hosts_;  // hosts_: of devices in the machine's memory
+  std::vector<Bound> bounds_, hosts_;  // hosts_ has only the devices that use the machine's memory
 };
 
 }  // namespace pumice::engine
